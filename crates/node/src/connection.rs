@@ -414,8 +414,8 @@ impl Connection {
     /// Looks at what may be different about the node: closes if the selected bucket is gone, and tells a client that
     /// wants to know, and may be told now, of a cluster map that it does not have.
     pub fn hear(&mut self, may_push: bool, out: &mut Output) {
-        if self.session.user.as_ref().is_some_and(|user| !self.node.users().is_current(user)) {
-            self.closing = self.closing.or(Some(CloseReason::UserChanged));
+        if let Err(reason) = self.session.follow_users(&self.node) {
+            self.closing = self.closing.or(Some(reason));
             return;
         }
         if let Some(bucket) = &self.session.bucket {

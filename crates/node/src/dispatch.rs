@@ -63,6 +63,9 @@ pub struct Handled {
 /// Handles one request. What was done while the node's lease ended is not answered: its connection is closed.
 pub fn dispatch(desk: Desk<'_>, request: &Request<'_>) -> Handled {
     let Desk { session, node, out, counters, now, looks, elapsed_us, finish, thread, work_bytes } = desk;
+    if let Err(reason) = session.follow_users(node) {
+        return Handled { outcome: Outcome::Close(reason), pass: None };
+    }
     let (row, mark) = (find(request.opcode), out.mark());
     let (is_closed, pass) = match row.map_or(Ok(None), |row| let_through(row, node, session)) {
         Ok(pass) => (None, pass),

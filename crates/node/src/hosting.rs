@@ -236,6 +236,11 @@ impl Host {
         self.memory_quota_bytes
     }
 
+    /// Where its files are.
+    pub(crate) fn data_dir(&self) -> &DataDir {
+        &self.data_dir
+    }
+
     /// What the node was started with.
     pub fn config(&self) -> &Config {
         &self.config

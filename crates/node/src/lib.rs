@@ -4,6 +4,7 @@
 //! `command_table` and calls its handler in `commands`, which answers through `reply`.
 //! What a node needs of the outside stands in [`doors`].
 
+pub mod accounts;
 pub mod address_places;
 pub mod bucket_form;
 pub mod bucket_list;
@@ -29,6 +30,7 @@ pub mod form;
 pub mod fuzz;
 pub mod hosting;
 pub mod http_connections;
+pub mod kept_users;
 mod layout;
 mod login_throttle;
 mod lone_writer;

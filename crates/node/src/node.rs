@@ -11,9 +11,10 @@ use engine::Bucket;
 use parking_lot::{Mutex, RwLock};
 use protocol::extras::ConfigVersion;
 
+use crate::accounts::Accounts;
 use crate::cluster::{Cluster, identity};
 use crate::cluster_map::{BucketShape, ClusterMap, Layout, LayoutRefusal, NodeAddress};
-use crate::config::{BucketSpec, ConnectionLimits, UserSpec};
+use crate::config::{BucketSpec, ConnectionLimits};
 use crate::connection::CloseReason;
 use crate::connection_memory::ConnectionMemory;
 use crate::counters::{AcceptCounters, Totals, WorkerCounters};
@@ -39,7 +40,7 @@ pub struct Served {
 /// A node.
 pub struct Node {
     env: Env,
-    users: RwLock<Arc<Users>>,
+    accounts: Accounts,
     served: RwLock<BTreeMap<String, Served>>,
     /// Events that are logged seldom.
     events: Events,
@@ -100,7 +101,7 @@ impl Node {
         let (announcer, doors) = (Announcer::default(), Doors::closed());
         let shapes: Vec<BucketShape> = buckets.iter().map(shape_of).collect();
         Node {
-            users: RwLock::new(Arc::new(users)),
+            accounts: Accounts::new(users),
             cluster_map: RwLock::new(Arc::new(ClusterMap::single_node(version, &address, &shapes))),
             served: RwLock::new(
                 buckets.into_iter().map(|served| (served.spec.name.clone(), served)).collect(),
@@ -277,17 +278,12 @@ impl Node {
 
     /// The users.
     pub fn users(&self) -> Arc<Users> {
-        Arc::clone(&self.users.read())
+        self.accounts.users()
     }
 
-    /// Puts other users in the place of the present ones. Connections of users who are not there any more, or have
-    /// another password or other rights, are closed.
-    pub(crate) fn change_users(&self, specs: &[UserSpec]) {
-        {
-            let mut users = self.users.write();
-            *users = Arc::new(users.changed_to(specs, &*self.env.random));
-        }
-        self.announcer.tell();
+    /// Who they are, and where those are kept that were made while the node ran.
+    pub fn accounts(&self) -> &Accounts {
+        &self.accounts
     }
 
     /// A bucket.

@@ -57,7 +57,7 @@ fn reload_users(node: &Node, present: &mut Config, new: &mut Config, told: &mut 
     if new.users == present.users {
         return;
     }
-    node.change_users(&new.users);
+    node.accounts().change_configured(node, &new.users);
     let names = |of: &Config| of.users.iter().map(|user| user.name.clone()).collect::<Vec<_>>();
     let (before, after) = (names(present), names(new));
     let word = |name: &String| match present.users.iter().find(|user| user.name == *name) {

@@ -8,7 +8,9 @@ use engine::Bucket;
 use protocol::extras::ConfigVersion;
 use protocol::feature::{Feature, Features};
 
+use crate::connection::CloseReason;
 use crate::dcp::DcpConnection;
+use crate::node::Node;
 use crate::privilege::{Privilege, Privileges};
 use crate::roles::Rights;
 use crate::sasl::scram::Exchange;
@@ -30,6 +32,8 @@ pub struct Session {
     pub rights: Rights,
     /// What the client gave up.
     dropped: Privileges,
+    /// The edition of the node's users that the rights are from.
+    users_edition: u64,
     /// The selected bucket.
     pub bucket: Option<SelectedBucket>,
     /// A login under way.
@@ -98,6 +102,28 @@ impl Session {
         self.user = Some(user);
         self.dropped = Privileges::NONE;
         self.rights = self.rights_of_user();
+    }
+
+    /// Goes by the node's users as they are now: costs one look if they have not changed. Refused if the user is gone, has
+    /// another password, may not select the bucket any more, or streams and lost a right.
+    pub fn follow_users(&mut self, node: &Node) -> Result<(), CloseReason> {
+        let edition = node.accounts().edition();
+        if self.users_edition == edition {
+            return Ok(());
+        }
+        self.users_edition = edition;
+        let Some(user) = &self.user else { return Ok(()) };
+        let users = node.users();
+        let now = users.now(user).ok_or(CloseReason::UserChanged)?;
+        if Arc::ptr_eq(now, user) {
+            return Ok(());
+        }
+        self.user = Some(Arc::clone(now));
+        let rights = self.rights_of_user();
+        let before = std::mem::replace(&mut self.rights, rights);
+        let is_out = self.bucket.as_ref().is_some_and(|bucket| !now.may_select(bucket.name()));
+        let lost = self.dcp.is_some() && !self.rights.has_all_of(&before);
+        if is_out || lost { Err(CloseReason::UserChanged) } else { Ok(()) }
     }
 
     /// Gives up a privilege for good.

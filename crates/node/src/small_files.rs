@@ -10,7 +10,7 @@ use base::env::{Disk, Env, OpenMode};
 use crate::changes::anchor::faults as position_faults;
 use crate::changes::cursor::faults as cursor_faults;
 use crate::cluster::{identity, membership, noted};
-use crate::{bucket_list, data_dir, down};
+use crate::{bucket_list, data_dir, down, kept_users};
 
 /// More than the longest of them takes.
 const MOST_BYTES: u64 = 16 << 20;
@@ -31,6 +31,7 @@ pub fn node_faults(disk: &dyn Disk, folder: &Path) -> Vec<Fault> {
         of(identity::file(folder), |bytes, version| identity::parse(bytes, version).map(drop)),
         of(noted::file(folder), |bytes, version| noted::parse(bytes, version).map(drop)),
         membership::fault(disk, folder),
+        of(kept_users::file(folder), kept_users::check),
     ];
     faults.into_iter().flatten().collect()
 }
@@ -113,6 +114,10 @@ fn mending(disk: &dyn Disk, (path, what): Fault) -> Mending {
         (_, "cluster-revision") => {
             (Cure::AtNextStart, "nothing: the count of starts goes on with a higher number")
         }
+        (_, "users.json") => (
+            Cure::ByHand,
+            "the users that were made while the node ran: put the file back from a backup, or remove it and make them again",
+        ),
         (_, "node-uuid") => (Cure::AtNextStart, "the node's UUID: a node alone gets another one"),
         _ => (
             Cure::ByHand,

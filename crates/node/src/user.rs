@@ -1,12 +1,13 @@
 //! The users who may log in, with what is needed to check them: never their passwords.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use base::env::Random;
 use subtle::ConstantTimeEq;
 
 use crate::config::UserSpec;
+use crate::kept_users::KeptUsers;
 use crate::privilege::{Privilege, Privileges};
 use crate::roles::{Grant, Rights};
 use crate::sasl::digest::{Digest, Mechanism};
@@ -16,7 +17,8 @@ use crate::sasl::scram::ScramKeys;
 pub struct User {
     name: String,
     grants: Box<[Grant]>,
-    plain: Digest,
+    /// What the digest of the password is, once it is known: a login that was right costs no more derivations.
+    plain: OnceLock<Digest>,
     scram: [ScramKeys; 3],
 }
 
@@ -25,13 +27,24 @@ impl User {
         User {
             name: spec.name.clone(),
             grants: spec.grants().into(),
-            plain: plain_digest(pepper, spec.password.as_bytes()),
+            plain: plain_digest(pepper, spec.password.as_bytes()).into(),
             scram: Mechanism::ALL.map(|mechanism| {
                 let mut salt = [0; 16];
                 random.fill(&mut salt);
                 ScramKeys::derive(mechanism, spec.password.as_bytes(), salt)
             }),
         }
+    }
+
+    /// The same user, who logs in as before, with these roles.
+    fn with_grants(&self, grants: Vec<Grant>) -> User {
+        let (plain, scram) = (self.plain.clone(), self.scram.clone());
+        User { name: self.name.clone(), grants: grants.into(), plain, scram }
+    }
+
+    /// Whether both are checked with the same password.
+    fn is_same_login(&self, other: &User) -> bool {
+        self.name == other.name && self.scram.iter().zip(&other.scram).all(|(a, b)| a.is_same(b))
     }
 
     /// The name.
@@ -77,12 +90,16 @@ impl User {
     }
 }
 
-/// All users. Derived when the node starts, or a configuration is read again, so that a login costs no key derivation.
+/// All users: those of the configuration, whose keys are derived when it is read, and those that are kept.
 pub struct Users {
-    by_name: HashMap<String, Arc<User>>,
+    configured: HashMap<String, Arc<User>>,
+    /// A name of the configuration comes first.
+    kept: HashMap<String, Arc<User>>,
     /// Secret of this process: keys the digests of plain passwords and the salts shown for users who do not exist.
     pepper: [u8; 32],
     nobody: Digest,
+    /// Checks passwords that are wrong anyway.
+    nobodys_keys: ScramKeys,
 }
 
 fn plain_digest(pepper: &[u8], password: &[u8]) -> Digest {
@@ -96,40 +113,87 @@ impl Users {
         random.fill(&mut pepper);
         let mut noise = [0; 32];
         random.fill(&mut noise);
-        let none = Users { by_name: HashMap::new(), nobody: plain_digest(&pepper, &noise), pepper };
-        none.changed_to(specs, random)
+        let nobody = plain_digest(&pepper, &noise);
+        let nobodys_keys = ScramKeys::decoy(Mechanism::Sha512, [0; 16], Mechanism::Sha512.hash(&noise));
+        let (configured, kept) = (HashMap::new(), HashMap::new());
+        Users { configured, kept, nobody, pepper, nobodys_keys }.changed_to(specs, random)
     }
 
-    /// Other users in the place of these. One that is as before stays the same value, so that sessions of it go on: see
-    /// [`Users::is_current`].
+    /// Other users of the configuration in the place of these. One that is as before stays the same value; one with
+    /// other roles and the same password keeps its keys, so that its sessions go on: see [`Users::now`].
     pub fn changed_to(&self, specs: &[UserSpec], random: &dyn Random) -> Users {
         let one = |spec: &UserSpec| {
-            let same = self.authenticate(spec.name.as_bytes(), spec.password.as_bytes());
-            let same = same.filter(|user| *user.grants == *spec.grants());
-            let user = same.map_or_else(|| Arc::new(User::new(spec, &self.pepper, random)), Arc::clone);
+            let before = self.configured.get(&spec.name);
+            let given = plain_digest(&self.pepper, spec.password.as_bytes());
+            let same = before.filter(|user| {
+                user.plain.get().is_some_and(|plain| plain.bytes().ct_eq(given.bytes()).into())
+            });
+            let user = match same {
+                Some(user) => updated(user, spec.grants()),
+                None => Arc::new(User::new(spec, &self.pepper, random)),
+            };
             (spec.name.clone(), user)
         };
-        let Users { pepper, nobody, .. } = self;
-        Users { by_name: specs.iter().map(one).collect(), pepper: *pepper, nobody: *nobody }
+        let nobodys_keys = self.nobodys_keys.clone();
+        let configured = specs.iter().map(one).collect();
+        Users { configured, kept: self.kept.clone(), pepper: self.pepper, nobody: self.nobody, nobodys_keys }
     }
 
-    /// Whether a client that logged in as this user could do so now with the same password and rights.
-    pub fn is_current(&self, user: &Arc<User>) -> bool {
-        self.get(user.name.as_bytes()).is_some_and(|there| Arc::ptr_eq(there, user))
+    /// The same with these kept users.
+    pub(crate) fn with_kept(&self, kept: &KeptUsers) -> Users {
+        let one = |(name, scram, grants): (&str, [ScramKeys; 3], Vec<Grant>)| {
+            let new = User { name: name.to_owned(), grants: grants.into(), plain: OnceLock::new(), scram };
+            let user = match self.kept.get(name).filter(|user| user.is_same_login(&new)) {
+                Some(user) => updated(user, new.grants.into_vec()),
+                None => Arc::new(new),
+            };
+            (name.to_owned(), user)
+        };
+        let Users { configured, pepper, nobody, nobodys_keys, .. } = self;
+        let (configured, nobodys_keys) = (configured.clone(), nobodys_keys.clone());
+        Users {
+            configured,
+            kept: kept.logins().map(one).collect(),
+            pepper: *pepper,
+            nobody: *nobody,
+            nobodys_keys,
+        }
+    }
+
+    /// A user who logged in, as that user is now; `None` if the user is gone, or has another password.
+    pub fn now(&self, user: &User) -> Option<&Arc<User>> {
+        self.get(user.name.as_bytes()).filter(|there| there.is_same_login(user))
+    }
+
+    /// Whether a user is one of the configuration.
+    pub fn is_configured(&self, name: &str) -> bool {
+        self.configured.contains_key(name)
     }
 
     /// The user with this name.
     pub fn get(&self, name: &[u8]) -> Option<&Arc<User>> {
-        self.by_name.get(std::str::from_utf8(name).ok()?)
+        let name = std::str::from_utf8(name).ok()?;
+        self.configured.get(name).or_else(|| self.kept.get(name))
     }
 
-    /// The user, if name and password are right. Takes the same time whether the name or the password is wrong.
+    /// The user, if name and password are right. Takes the same time whether the name or the password is wrong: where
+    /// users are kept, that of one derivation. The first right password of a kept user costs one, too.
     pub fn authenticate(&self, name: &[u8], password: &[u8]) -> Option<&Arc<User>> {
         let user = self.get(name);
-        let expected = user.map_or(&self.nobody, |user| &user.plain);
         let given = plain_digest(&self.pepper, password);
-        let same = given.bytes().ct_eq(expected.bytes());
-        if bool::from(same) { user } else { None }
+        let expected = user.and_then(|user| user.plain.get()).unwrap_or(&self.nobody);
+        if bool::from(given.bytes().ct_eq(expected.bytes())) {
+            return user;
+        }
+        if self.kept.is_empty() {
+            return None;
+        }
+        let keys = user.map_or(&self.nobodys_keys, |user| user.scram(Mechanism::Sha512));
+        let user = if keys.is_of(password) { user } else { None };
+        // Another thread may have found the same out meanwhile.
+        user.inspect(|user| {
+            let _ = user.plain.set(given);
+        })
     }
 
     /// Keys for a name that nobody has, always the same ones for the same name, so that strangers cannot tell.
@@ -139,6 +203,11 @@ impl Users {
         salt.copy_from_slice(&digest.bytes()[..16]);
         ScramKeys::decoy(mechanism, salt, digest)
     }
+}
+
+/// A user with these roles: the same value if they are the present ones.
+fn updated(user: &Arc<User>, grants: Vec<Grant>) -> Arc<User> {
+    if *user.grants == *grants { Arc::clone(user) } else { Arc::new(user.with_grants(grants)) }
 }
 
 #[cfg(test)]
@@ -165,8 +234,11 @@ mod tests {
             spec("new", "p", Role::Admin),
         ];
         let after = before.changed_to(&after, &*random);
-        let is_current = |name: &str| after.is_current(before.get(name.as_bytes()).expect("there before"));
-        assert_eq!(names.map(is_current), [true, false, false, false]);
+        let was = |name: &str| before.get(name.as_bytes()).expect("there before");
+        assert_eq!(names.map(|name| after.now(was(name)).is_some()), [true, false, true, false]);
+        assert!(Arc::ptr_eq(after.now(was("same")).expect("there"), was("same")));
+        let role = after.now(was("role")).expect("the password is the same");
+        assert!(role.privileges().has(Privilege::Upsert) && !was("role").privileges().has(Privilege::Upsert));
         let may =
             |name: &str, password: &str| after.authenticate(name.as_bytes(), password.as_bytes()).is_some();
         assert!(may("same", "p") && may("password", "q") && !may("password", "p") && may("new", "p"));

@@ -208,6 +208,7 @@ pub fn serve_prepared(
     let node = if config.is_member { node.fenced() } else { node };
     let node = Arc::new(node.hosting(host).with_down(down));
     node.know_itself().map_err(|error| Failure::NotPrepared(format!("the node's identity: {error}")))?;
+    node.accounts().read(&node);
     prepare(&node)?;
     let started =
         counters.into_iter().enumerate().map(|(at, counters)| Worker::start(at, node.clone(), counters));

@@ -13,12 +13,18 @@ use server::http::addresses;
 use support::{http, start};
 
 /// Columns of the table: letter, user.
-const ROLES: [(char, &str); 6] = [
+const ROLES: [(char, &str); 12] = [
     ('A', "Administrator"),
     ('B', "bucket-admin"),
     ('W', "writer"),
     ('R', "reader"),
     ('O', "admin-of-another"),
+    ('c', "cluster_admin"),
+    ('s', "security_admin"),
+    ('o', "ro_admin"),
+    ('m', "scope_admin[default]"),
+    ('n', "scope_admin[default:_default]"),
+    ('d', "data_dcp_reader[default]"),
     ('-', ""),
 ];
 const TABLE: &str = include_str!("http_roles.txt");
@@ -44,6 +50,16 @@ password = "password"
 role = "admin"
 buckets = ["other"]
 "#;
+
+/// The users of roles are called like these, with a dot for each colon, which separates names from passwords.
+fn with_roles() -> String {
+    let is_role = |(letter, _): &&(char, &str)| letter.is_ascii_lowercase();
+    let user = |(_, role): &(char, &str)| {
+        let name = role.replace(':', ".");
+        format!("[[user]]\nname = \"{name}\"\npassword = \"password\"\nrole = \"{role}\"\n")
+    };
+    USERS.to_owned() + &ROLES.iter().filter(is_role).map(user).collect::<String>()
+}
 
 /// What an answer says about who asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +99,7 @@ fn credentials(user: &str) -> String {
 }
 
 fn told(addr: SocketAddr, user: &str, method: &str, path: &str, body: &str) -> Told {
-    let authorization = credentials(user);
+    let authorization = credentials(&user.replace(':', "."));
     let mut fields = vec![("Host", "localhost")];
     if !user.is_empty() {
         fields.push(("Authorization", &authorization));
@@ -119,7 +135,7 @@ fn each_address_is_for_the_roles_of_the_table() {
     asked
         .sort_by_key(|(_, method, path, _)| method == "DELETE" && *path == "/pools/default/buckets/{bucket}");
     let folders: Vec<_> = ROLES.iter().map(|_| tempfile::tempdir().expect("a folder")).collect();
-    let servers: Vec<_> = folders.iter().map(|folder| start(folder.path(), USERS)).collect();
+    let servers: Vec<_> = folders.iter().map(|folder| start(folder.path(), &with_roles())).collect();
     let mut found = Vec::new();
     for (name, method, path, body) in &asked {
         let path = path
@@ -127,7 +143,10 @@ fn each_address_is_for_the_roles_of_the_table() {
             .replace("{scope}", "_default")
             .replace("{collection}", "none")
             .replace("{uid}", "0")
-            .replace("{name}", "c");
+            .replace("{name}", "c")
+            .replace("{domain}", "local")
+            .replace("{user}", "none")
+            .replace("{group}", "none");
         let letter = |((letter, user), server): (&(char, &str), &server::Server)| match told(
             server.http_addr(),
             user,
@@ -144,7 +163,7 @@ fn each_address_is_for_the_roles_of_the_table() {
         found.push(format!("{letters} {name}"));
     }
     servers.into_iter().for_each(|server| server.stop().expect("a clean stop"));
-    found.sort_by(|a, b| a[7..].cmp(&b[7..]));
+    found.sort_by(|a, b| a[ROLES.len() + 1..].cmp(&b[ROLES.len() + 1..]));
     let written: Vec<&str> =
         TABLE.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
     assert_eq!(written, found, "what is right? the table now says:\n{}", found.join("\n"));

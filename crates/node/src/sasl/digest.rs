@@ -29,6 +29,11 @@ impl Digest {
         Digest { bytes, len: from.len() }
     }
 
+    /// One with these bytes, of which there must be at most 64.
+    pub(super) fn of_bytes(bytes: &[u8]) -> Digest {
+        Digest::new(bytes)
+    }
+
     /// Its bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]

@@ -2,6 +2,7 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq;
 
 use super::LoginError;
@@ -9,6 +10,8 @@ use super::digest::{Digest, Mechanism};
 
 /// How often the password is hashed. Every client takes any number; this is the one RFC 7677 asks for at least.
 const ITERATIONS: u32 = 4096;
+/// More than this is nothing of ours: a login must not keep a thread busy.
+const MOST_ITERATIONS: u32 = 10_000_000;
 /// Longest message a client may send: the names and nonces of real ones take a tenth of it.
 const MAX_MESSAGE_BYTES: usize = 4096;
 
@@ -40,9 +43,62 @@ impl ScramKeys {
         }
     }
 
+    /// As they are kept.
+    pub fn to_secret(&self) -> ScramSecret {
+        ScramSecret {
+            salt: STANDARD.encode(self.salt),
+            iterations: self.iterations,
+            stored_key: STANDARD.encode(self.stored_key.bytes()),
+            server_key: STANDARD.encode(self.server_key.bytes()),
+        }
+    }
+
+    /// Whether they are of this password, at the cost of deriving them.
+    pub fn is_of(&self, password: &[u8]) -> bool {
+        let salted = self.mechanism.pbkdf2(password, &self.salt, self.iterations);
+        let given = ScramKeys::of_salted(self.mechanism, &salted, self.salt, self.iterations);
+        given.is_same(self)
+    }
+
+    /// Whether both are the same keys.
+    pub fn is_same(&self, other: &ScramKeys) -> bool {
+        let stored_key = self.stored_key.bytes().ct_eq(other.stored_key.bytes());
+        self.salt == other.salt && bool::from(stored_key)
+    }
+
     /// Keys that no password has, for users who do not exist.
     pub fn decoy(mechanism: Mechanism, salt: [u8; 16], noise: Digest) -> ScramKeys {
         ScramKeys { mechanism, salt, iterations: ITERATIONS, stored_key: noise, server_key: noise }
+    }
+}
+
+/// What is kept of a password for one mechanism: bytes in Base64.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ScramSecret {
+    salt: String,
+    iterations: u32,
+    stored_key: String,
+    server_key: String,
+}
+
+impl ScramSecret {
+    /// The keys; `None` if they are not such of this mechanism.
+    pub fn keys(&self, mechanism: Mechanism) -> Option<ScramKeys> {
+        if !(1..=MOST_ITERATIONS).contains(&self.iterations) {
+            return None;
+        }
+        let digest = |text: &str| {
+            let bytes = STANDARD.decode(text).ok()?;
+            (bytes.len() == mechanism.digest_bytes()).then(|| Digest::of_bytes(&bytes))
+        };
+        Some(ScramKeys {
+            mechanism,
+            salt: STANDARD.decode(&self.salt).ok()?.try_into().ok()?,
+            iterations: self.iterations,
+            stored_key: digest(&self.stored_key)?,
+            server_key: digest(&self.server_key)?,
+        })
     }
 }
 

@@ -28,6 +28,10 @@ pub(super) enum Needs {
     BucketAdmin,
     /// A user who may make and drop scopes of the bucket, or, if the path names a scope, collections in it.
     Collections,
+    /// A user who may look at users and groups.
+    ReadUsers,
+    /// A user who may change users and groups.
+    ManageUsers,
     /// Another node of the cluster, or a user who manages the cluster.
     Node,
     /// A user who manages the cluster: it is about the node, the cluster, or what buckets share.
@@ -103,6 +107,10 @@ fn admit(user: &User, needs: Needs, bucket: Option<&str>, scope: Option<&str>) -
         Needs::BucketAdmin => Err(forbidden("the role bucket_admin", "Settings")),
         Needs::Collections if has(Privilege::CollectionManagement) => Ok(()),
         Needs::Collections => Err(forbidden("the role scope_admin", "CollectionManagement")),
+        Needs::ReadUsers if has(Privilege::SecurityRead) => Ok(()),
+        Needs::ReadUsers => Err(forbidden("the role security_admin or ro_admin", "SecurityRead")),
+        Needs::ManageUsers if has(Privilege::SecurityManagement) => Ok(()),
+        Needs::ManageUsers => Err(forbidden("the role security_admin", "SecurityManagement")),
         Needs::Node | Needs::ClusterAdmin => require_cluster_admin(user),
     }
 }

@@ -26,6 +26,7 @@ mod routes;
 mod scopes;
 mod settings;
 mod stream;
+mod users;
 
 use std::io;
 use std::net::TcpListener;

@@ -21,12 +21,6 @@ pub(super) async fn root() -> &'static str {
     "Stave\n"
 }
 
-/// `GET /whoami`
-pub(super) async fn who_am_i(Extension(Caller(user)): Extension<Caller>) -> Json<Value> {
-    let role = if user.is_admin() { "admin" } else { "user" };
-    Json(json!({ "id": user.name(), "domain": "local", "roles": [{ "role": role }] }))
-}
-
 /// `GET /pools`
 pub(super) async fn pools(
     State(shared): State<Shared>,

@@ -13,7 +13,7 @@ use super::access::{self, Needs};
 use super::origin::Listens;
 use super::{
     auto_failover, buckets, changes, cluster, cluster_status, figures, health, manage, methods, metrics,
-    origin, paths, patience, pools, promise, replication, scopes, settings, stream,
+    origin, paths, patience, pools, promise, replication, scopes, settings, stream, users,
 };
 
 /// A method of an address.
@@ -53,14 +53,16 @@ const CURSOR: &str = "/v1/buckets/{bucket}/cursors/{name}";
 
 /// Every address with every method.
 pub(super) fn all() -> Vec<Route> {
-    [pools_routes(), bucket_routes(), own_routes(), cluster_routes()].into_iter().flatten().collect()
+    [pools_routes(), bucket_routes(), own_routes(), cluster_routes(), user_routes()]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 fn pools_routes() -> Vec<Route> {
     use Needs::{Bucket, User};
     vec![
         get("/", User, pools::root),
-        get("/whoami", User, pools::who_am_i),
         get("/pools", User, pools::pools),
         get("/pools/default", User, pools::cluster),
         get("/poolsStreaming/default", User, stream::cluster),
@@ -146,6 +148,30 @@ fn cluster_routes() -> Vec<Route> {
         post("/controller/adoptState", ClusterAdmin, cluster::adopt),
         post("/controller/addNode", ClusterAdmin, cluster::add),
         get("/v1/cluster", ClusterAdmin, cluster_status::show),
+    ]
+}
+
+fn user_routes() -> Vec<Route> {
+    use Needs::{ManageUsers, ReadUsers, User};
+    const DOMAIN: &str = "/settings/rbac/users/{domain}";
+    const USER: &str = "/settings/rbac/users/{domain}/{user}";
+    const GROUP: &str = "/settings/rbac/groups/{group}";
+    vec![
+        get("/whoami", User, users::who_am_i),
+        get("/settings/rbac/roles", ReadUsers, users::list_roles),
+        get("/settings/rbac/users", ReadUsers, users::list),
+        get(DOMAIN, ReadUsers, users::list_domain),
+        get(USER, ReadUsers, users::show),
+        put(USER, ManageUsers, users::put),
+        delete(USER, ManageUsers, users::remove),
+        get("/settings/rbac/groups", ReadUsers, users::list_groups),
+        get(GROUP, ReadUsers, users::show_group),
+        put(GROUP, ManageUsers, users::put_group),
+        delete(GROUP, ManageUsers, users::remove_group),
+        // The caller's own.
+        post("/controller/changePassword", User, users::change_password),
+        get("/settings/passwordPolicy", ReadUsers, users::policy),
+        post("/settings/passwordPolicy", ManageUsers, users::set_policy),
     ]
 }
 

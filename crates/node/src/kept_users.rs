@@ -1,0 +1,454 @@
+//! Users, groups and the password policy that were made while the node ran: a small file of the data directory
+//! (records 57 and 86).
+//!
+//! *Guarantee:* passwords are never kept, only what SCRAM checks them with. What is in memory is what is in the file. A
+//! file that is damaged lets no kept user in, and is not written over.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use base::env::Env;
+use base::{SmallFile, SmallFileError};
+use serde::{Deserialize, Serialize};
+
+use crate::roles::Grant;
+use crate::sasl::digest::Mechanism;
+use crate::sasl::scram::{ScramKeys, ScramSecret};
+use crate::user::User;
+
+const FILE: &str = "users.json";
+/// More than this is no file of ours.
+const MAX_BYTES: u64 = 16 << 20;
+/// Users, and as many groups.
+const MOST_USERS: usize = 4_096;
+/// Roles of one user or group.
+const MOST_GRANTS: usize = 256;
+/// Bytes of the name of a user or group.
+const MOST_NAME_BYTES: usize = 128;
+/// Bytes of other texts.
+const MOST_TEXT_BYTES: usize = 1_024;
+
+/// The file of a data directory.
+pub fn file(folder: &Path) -> SmallFile {
+    SmallFile::new(folder, FILE).at_most(MAX_BYTES)
+}
+
+/// What is wrong with a file, if anything is.
+pub fn check(bytes: &[u8], version: u16) -> Result<(), String> {
+    parse(bytes, version).map(drop)
+}
+
+fn parse(bytes: &[u8], _version: u16) -> Result<KeptUsers, String> {
+    let kept: KeptUsers = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+    let grants =
+        kept.users.values().map(|user| &user.roles).chain(kept.groups.values().map(|group| &group.roles));
+    if let Some(wrong) = grants.flatten().find(|role| Grant::parse(role).is_none()) {
+        return Err(format!("role {wrong:?} is none of this version"));
+    }
+    match kept.users.iter().find(|(_, user)| user.keys().is_none()) {
+        Some((name, _)) => Err(format!("user {name:?} has secrets that cannot be read")),
+        None => Ok(kept),
+    }
+}
+
+/// A user.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KeptUser {
+    /// How people call the user.
+    title: String,
+    /// Own roles, as text.
+    roles: Vec<String>,
+    groups: Vec<String>,
+    /// When the password was set, in seconds since 1970.
+    password_changed_s: u64,
+    /// By mechanism.
+    secrets: Vec<ScramSecret>,
+}
+
+/// A group: its members have its roles.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KeptGroup {
+    /// For people.
+    pub description: String,
+    /// Accepted and shown; nothing looks it up.
+    pub ldap_group_ref: String,
+    roles: Vec<String>,
+}
+
+/// What new passwords must have.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct PasswordPolicy {
+    /// So many characters at least.
+    pub min_length: usize,
+    /// An upper-case letter.
+    pub enforce_uppercase: bool,
+    /// A lower-case letter.
+    pub enforce_lowercase: bool,
+    /// A digit.
+    pub enforce_digits: bool,
+    /// Another character.
+    pub enforce_special_chars: bool,
+}
+
+impl Default for PasswordPolicy {
+    fn default() -> PasswordPolicy {
+        PasswordPolicy {
+            min_length: 6,
+            enforce_uppercase: false,
+            enforce_lowercase: false,
+            enforce_digits: false,
+            enforce_special_chars: false,
+        }
+    }
+}
+
+/// Whether a character is one that a rule asks for.
+type IsOne = fn(char) -> bool;
+
+impl PasswordPolicy {
+    fn check(&self, password: &str) -> Result<(), UsersRefusal> {
+        let rules: [(bool, &str, IsOne); 4] = [
+            (self.enforce_uppercase, "an upper-case letter", char::is_uppercase),
+            (self.enforce_lowercase, "a lower-case letter", char::is_lowercase),
+            (self.enforce_digits, "a digit", |c| c.is_ascii_digit()),
+            (self.enforce_special_chars, "a character that is no letter or digit", |c| !c.is_alphanumeric()),
+        ];
+        let missing = rules.into_iter().find(|(is_on, _, is_one)| *is_on && !password.chars().any(is_one));
+        let what = match missing {
+            _ if password.chars().count() < self.min_length => {
+                format!("The password must be at least {} characters long.", self.min_length)
+            }
+            _ if password.len() > MOST_TEXT_BYTES || password.chars().any(char::is_control) => {
+                "The password must be at most 1,024 bytes, without control characters.".to_owned()
+            }
+            Some((_, what, _)) => format!("The password must contain {what}."),
+            None => return Ok(()),
+        };
+        Err(UsersRefusal::Field("password", what))
+    }
+}
+
+/// Why users are not changed.
+#[derive(Debug)]
+pub enum UsersRefusal {
+    /// A field is not valid.
+    Field(&'static str, String),
+    /// There is no such user or group.
+    NotFound(&'static str),
+    /// The caller may not do that.
+    Forbidden(String),
+    /// Users cannot be kept here.
+    NotHere(String),
+    /// The file could not be written.
+    File(SmallFileError),
+}
+
+/// What is asked of a user.
+#[derive(Clone, Debug, Default)]
+pub struct UserForm {
+    /// Another password; a new user needs one.
+    pub password: Option<String>,
+    /// How people call the user.
+    pub title: Option<String>,
+    /// Roles.
+    pub roles: Vec<Grant>,
+    /// Groups.
+    pub groups: Vec<String>,
+}
+
+/// Users, groups, and the policy for passwords.
+#[derive(Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KeptUsers {
+    users: BTreeMap<String, KeptUser>,
+    groups: BTreeMap<String, KeptGroup>,
+    #[serde(default)]
+    policy: PasswordPolicy,
+}
+
+fn grants_of(roles: &[String]) -> Vec<Grant> {
+    roles.iter().filter_map(|role| Grant::parse(role)).collect()
+}
+
+/// Texts of roles, each once.
+fn texts_of(grants: &[Grant]) -> Result<Vec<String>, UsersRefusal> {
+    if grants.len() > MOST_GRANTS {
+        return Err(UsersRefusal::Field("roles", format!("At most {MOST_GRANTS} roles can be assigned.")));
+    }
+    Ok(grants.iter().map(Grant::to_string).collect())
+}
+
+/// Only a full administrator gives or takes an administrator's role.
+fn check_guarded<'a>(actor: &User, grants: impl IntoIterator<Item = &'a Grant>) -> Result<(), UsersRefusal> {
+    let guarded = grants.into_iter().find(|grant| grant.row().is_guarded);
+    match guarded.filter(|_| !actor.is_admin()) {
+        Some(grant) => Err(UsersRefusal::Forbidden(format!(
+            "Only a full administrator may give or take the role {grant}, or change a user who has it"
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// Names of users and groups go into addresses and logs.
+fn check_name(field: &'static str, name: &str) -> Result<(), UsersRefusal> {
+    let is_wrong = |c: char| c.is_control() || "()<>,;:\\\"/[]?={}".contains(c);
+    if name.is_empty() || name.len() > MOST_NAME_BYTES || name.starts_with('@') || name.chars().any(is_wrong)
+    {
+        let what = "Names have 1 to 128 bytes, none of ()<>,;:\\\"/[]?={} and no @ in front.".to_owned();
+        return Err(UsersRefusal::Field(field, what));
+    }
+    Ok(())
+}
+
+fn check_text(field: &'static str, text: &str) -> Result<(), UsersRefusal> {
+    if text.len() > MOST_TEXT_BYTES || text.chars().any(char::is_control) {
+        let what = "The text must be at most 1,024 bytes, without control characters.".to_owned();
+        return Err(UsersRefusal::Field(field, what));
+    }
+    Ok(())
+}
+
+impl KeptUser {
+    fn keys(&self) -> Option<[ScramKeys; 3]> {
+        let [sha1, sha256, sha512] = &self.secrets[..] else { return None };
+        let [a, b, c] = Mechanism::ALL;
+        Some([sha1.keys(a)?, sha256.keys(b)?, sha512.keys(c)?])
+    }
+
+    fn set_password(&mut self, password: &str, env: &Env) {
+        self.password_changed_s = env.clock.unix_ns() / 1_000_000_000;
+        let secret = |mechanism| {
+            let mut salt = [0; 16];
+            env.random.fill(&mut salt);
+            ScramKeys::derive(mechanism, password.as_bytes(), salt).to_secret()
+        };
+        self.secrets = Mechanism::ALL.map(secret).to_vec();
+    }
+
+    /// How people call the user.
+    pub fn title(&self) -> &str {
+        &self.title
+    }
+
+    /// Own roles.
+    pub fn grants(&self) -> Vec<Grant> {
+        grants_of(&self.roles)
+    }
+
+    /// Groups.
+    pub fn groups(&self) -> &[String] {
+        &self.groups
+    }
+
+    /// When the password was set, in seconds since 1970.
+    pub fn password_changed_s(&self) -> u64 {
+        self.password_changed_s
+    }
+}
+
+impl KeptGroup {
+    /// Its roles.
+    pub fn grants(&self) -> Vec<Grant> {
+        grants_of(&self.roles)
+    }
+}
+
+impl KeptUsers {
+    /// Reads the file of a data directory; nobody if there is none.
+    pub fn read(folder: &Path, env: &Env) -> Result<KeptUsers, SmallFileError> {
+        let found = file(folder).open(&*env.disk, parse, |fault| tracing::error!("{fault}"))?;
+        Ok(found.unwrap_or_default())
+    }
+
+    /// Writes it.
+    pub(crate) fn write(&self, folder: &Path, env: &Env) -> Result<(), SmallFileError> {
+        // All of it is made of names, numbers and words.
+        let bytes = serde_json::to_vec_pretty(self).unwrap_or_default();
+        file(folder).write(&*env.disk, &bytes)
+    }
+
+    /// The users by name.
+    pub fn users(&self) -> &BTreeMap<String, KeptUser> {
+        &self.users
+    }
+
+    /// The groups by name.
+    pub fn groups(&self) -> &BTreeMap<String, KeptGroup> {
+        &self.groups
+    }
+
+    /// What new passwords must have.
+    pub fn policy(&self) -> &PasswordPolicy {
+        &self.policy
+    }
+
+    /// Each user with the keys that check a password, and all roles, those of groups included.
+    pub(crate) fn logins(&self) -> impl Iterator<Item = (&str, [ScramKeys; 3], Vec<Grant>)> {
+        self.users
+            .iter()
+            .filter_map(|(name, user)| Some((name.as_str(), user.keys()?, self.all_grants(user))))
+    }
+
+    /// The roles of a user and of the user's groups, each once.
+    pub fn all_grants(&self, user: &KeptUser) -> Vec<Grant> {
+        let groups = user.groups.iter().filter_map(|name| self.groups.get(name));
+        let mut grants: Vec<Grant> = user.grants();
+        grants.extend(groups.flat_map(KeptGroup::grants));
+        grants.sort();
+        grants.dedup();
+        grants
+    }
+
+    /// Makes a user, or puts other roles, groups, a name and perhaps another password in the place of what there is.
+    pub fn put_user(
+        &mut self,
+        actor: &User,
+        name: &str,
+        form: &UserForm,
+        env: &Env,
+    ) -> Result<(), UsersRefusal> {
+        check_name("name", name)?;
+        form.title.iter().try_for_each(|title| check_text("name", title))?;
+        let missing: Vec<&str> = form
+            .groups
+            .iter()
+            .filter(|group| !self.groups.contains_key(*group))
+            .map(String::as_str)
+            .collect();
+        if !missing.is_empty() {
+            let what = format!("Groups do not exist: {}", missing.join(","));
+            return Err(UsersRefusal::Field("groups", what));
+        }
+        let present = self.users.get(name);
+        check_guarded(actor, &present.map(|user| self.all_grants(user)).unwrap_or_default())?;
+        let mut user = present.cloned().unwrap_or_else(|| KeptUser {
+            title: String::new(),
+            roles: Vec::new(),
+            groups: Vec::new(),
+            password_changed_s: 0,
+            secrets: Vec::new(),
+        });
+        user.roles = texts_of(&form.roles)?;
+        user.groups = form.groups.clone();
+        user.groups.sort();
+        user.groups.dedup();
+        user.title = form.title.clone().unwrap_or_default();
+        check_guarded(actor, &self.all_grants(&user))?;
+        match &form.password {
+            Some(password) => {
+                self.policy.check(password)?;
+                user.set_password(password, env);
+            }
+            None if user.secrets.is_empty() => {
+                return Err(UsersRefusal::Field("password", "Password is required for new user.".to_owned()));
+            }
+            None => {}
+        }
+        if !self.users.contains_key(name) && self.users.len() >= MOST_USERS {
+            return Err(UsersRefusal::Field(
+                "name",
+                format!("There are {MOST_USERS} users, which is the most."),
+            ));
+        }
+        self.users.insert(name.to_owned(), user);
+        Ok(())
+    }
+
+    /// Gives a user another password, which is the user's own wish.
+    pub fn set_password(&mut self, name: &str, password: &str, env: &Env) -> Result<(), UsersRefusal> {
+        self.policy.check(password)?;
+        let user = self.users.get_mut(name).ok_or(UsersRefusal::NotFound("User was not found."))?;
+        user.set_password(password, env);
+        Ok(())
+    }
+
+    /// Removes a user.
+    pub fn remove_user(&mut self, actor: &User, name: &str) -> Result<(), UsersRefusal> {
+        let user = self.users.get(name).ok_or(UsersRefusal::NotFound("User was not found."))?;
+        check_guarded(actor, &self.all_grants(user))?;
+        self.users.remove(name);
+        Ok(())
+    }
+
+    /// Makes a group, or puts other roles in the place of its present ones.
+    pub fn put_group(
+        &mut self,
+        actor: &User,
+        name: &str,
+        (description, ldap_group_ref): (&str, &str),
+        roles: &[Grant],
+    ) -> Result<(), UsersRefusal> {
+        check_name("name", name)?;
+        check_text("description", description)?;
+        check_text("ldap_group_ref", ldap_group_ref)?;
+        let present = self.groups.get(name).map(KeptGroup::grants).unwrap_or_default();
+        check_guarded(actor, present.iter().chain(roles))?;
+        if !self.groups.contains_key(name) && self.groups.len() >= MOST_USERS {
+            return Err(UsersRefusal::Field(
+                "name",
+                format!("There are {MOST_USERS} groups, which is the most."),
+            ));
+        }
+        let group = KeptGroup {
+            description: description.to_owned(),
+            ldap_group_ref: ldap_group_ref.to_owned(),
+            roles: texts_of(roles)?,
+        };
+        self.groups.insert(name.to_owned(), group);
+        Ok(())
+    }
+
+    /// Removes a group, also from its members.
+    pub fn remove_group(&mut self, actor: &User, name: &str) -> Result<(), UsersRefusal> {
+        let group = self.groups.get(name).ok_or(UsersRefusal::NotFound("Group was not found."))?;
+        check_guarded(actor, &group.grants())?;
+        self.groups.remove(name);
+        self.users.values_mut().for_each(|user| user.groups.retain(|group| group != name));
+        Ok(())
+    }
+
+    /// Changes what new passwords must have.
+    pub fn set_policy(&mut self, policy: PasswordPolicy) -> Result<(), UsersRefusal> {
+        if policy.min_length > 100 {
+            let what = "The value of \"minLength\" must be in range from 0 to 100".to_owned();
+            return Err(UsersRefusal::Field("minLength", what));
+        }
+        self.policy = policy;
+        Ok(())
+    }
+}
+
+/// Where a node keeps its users.
+#[derive(Default)]
+pub(crate) enum KeptState {
+    /// Nowhere, and why.
+    #[default]
+    Nowhere,
+    /// They are those of a cluster, whose nodes keep none.
+    Cluster,
+    /// The file is damaged.
+    Damaged(String),
+    /// In the file.
+    File(KeptUsers),
+}
+
+impl KeptState {
+    /// What is kept, or why nothing can be.
+    pub(crate) fn kept(&self) -> Result<&KeptUsers, UsersRefusal> {
+        let why = match self {
+            KeptState::File(kept) => return Ok(kept),
+            KeptState::Nowhere => "this node has no data directory",
+            KeptState::Cluster => {
+                "the nodes of a cluster keep no users yet: write them into the configuration file of each node"
+            }
+            KeptState::Damaged(what) => what,
+        };
+        Err(UsersRefusal::NotHere(why.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,377 @@
+//! Users, groups and roles over HTTP, in the shapes that SDKs' user managers read (Couchbase Server's REST API,
+//! Role-Based Access Control).
+
+use std::collections::BTreeMap;
+
+use ::node::form;
+use ::node::kept_users::{KeptUser, KeptUsers, PasswordPolicy, UserForm, UsersRefusal};
+use ::node::roles::{ALL_BUCKETS, Grant, ROLES, RoleRow, Takes};
+use ::node::user::User;
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::{Extension, Path, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+
+use super::Shared;
+use super::basic_auth::Caller;
+use super::manage::on_a_thread;
+
+/// The one domain there is: users whose passwords the node checks itself.
+const LOCAL: &str = "local";
+
+impl From<UsersRefusal> for UsersAnswer {
+    fn from(refusal: UsersRefusal) -> UsersAnswer {
+        let error = |status, field: &str, what: String| {
+            UsersAnswer(Box::new((status, Json(json!({ "errors": { field: what } }))).into_response()))
+        };
+        match refusal {
+            UsersRefusal::Field(field, what) => error(StatusCode::BAD_REQUEST, field, what),
+            UsersRefusal::NotFound(what) => {
+                UsersAnswer(Box::new((StatusCode::NOT_FOUND, Json(json!(what))).into_response()))
+            }
+            UsersRefusal::Forbidden(what) => {
+                let message = json!({ "message": format!("Forbidden. {what}"), "permissions": ["admin"] });
+                UsersAnswer(Box::new((StatusCode::FORBIDDEN, Json(message)).into_response()))
+            }
+            UsersRefusal::NotHere(why) => {
+                error(StatusCode::BAD_REQUEST, "_", format!("users cannot be changed over HTTP: {why}"))
+            }
+            UsersRefusal::File(failure) => {
+                tracing::error!(%failure, "users stay as they are");
+                error(StatusCode::INTERNAL_SERVER_ERROR, "_", "the users could not be saved".to_owned())
+            }
+        }
+    }
+}
+
+/// An answer that ends a request early.
+pub(super) struct UsersAnswer(Box<Response>);
+
+impl IntoResponse for UsersAnswer {
+    fn into_response(self) -> Response {
+        *self.0
+    }
+}
+
+type Answered = Result<Response, UsersAnswer>;
+
+/// Changes the users on a thread that may wait for the disk.
+async fn change(
+    shared: &Shared,
+    work: impl FnOnce(&mut KeptUsers) -> Result<(), UsersRefusal> + Send + 'static,
+) -> Answered {
+    let node = std::sync::Arc::clone(&shared.node);
+    let done = on_a_thread(shared, move |_| {
+        Ok::<_, ::node::node_buckets::BucketError>(node.accounts().change_kept(&node, work))
+    });
+    match done.await {
+        Ok(done) => done.map_err(UsersAnswer::from)?,
+        Err(error) => return Err(UsersAnswer(Box::new(super::manage::answer(&error)))),
+    }
+    Ok(StatusCode::OK.into_response())
+}
+
+/// What is kept; nothing where users cannot be kept.
+fn kept(shared: &Shared) -> KeptUsers {
+    shared.node.accounts().kept().unwrap_or_default()
+}
+
+fn check_domain(domain: &str) -> Result<(), UsersAnswer> {
+    if domain == LOCAL {
+        return Ok(());
+    }
+    let what = "Unknown user domain: there is no other one than local";
+    Err(UsersAnswer(Box::new((StatusCode::NOT_FOUND, Json(json!(what))).into_response())))
+}
+
+fn grant(grant: &Grant) -> Value {
+    let mut told = json!({ "role": grant.row().name });
+    let places = [
+        ("bucket_name", grant.bucket()),
+        ("scope_name", grant.scope()),
+        ("collection_name", grant.collection()),
+    ];
+    for (field, name) in places {
+        if let Some(name) = name {
+            told[field] = name.into();
+        }
+    }
+    // Of a bucket's whole the depths that the role could be narrowed to are told, too.
+    if grant.bucket().is_some() {
+        let depths = [("scope_name", Takes::Scope), ("collection_name", Takes::Collection)];
+        for (field, depth) in depths {
+            if grant.row().takes >= depth && told[field].is_null() {
+                told[field] = ALL_BUCKETS.into();
+            }
+        }
+    }
+    told
+}
+
+/// A user with all roles; each says where it comes from.
+fn user(kept: &KeptUsers, name: &str, user: &KeptUser) -> Value {
+    let mut origins: BTreeMap<Grant, Vec<Value>> = BTreeMap::new();
+    for own in user.grants() {
+        origins.entry(own).or_default().push(json!({ "type": "user" }));
+    }
+    for group in user.groups() {
+        for role in kept.groups().get(group).map(|group| group.grants()).unwrap_or_default() {
+            origins.entry(role).or_default().push(json!({ "type": "group", "name": group }));
+        }
+    }
+    let roles = origins.iter().map(|(one, origins)| {
+        let mut told = grant(one);
+        told["origins"] = json!(origins);
+        told
+    });
+    json!({
+        "id": name,
+        "domain": LOCAL,
+        "roles": roles.collect::<Vec<_>>(),
+        "groups": user.groups(),
+        "external_groups": [],
+        "name": user.title(),
+        "password_change_date": date(user.password_changed_s()),
+    })
+}
+
+/// Seconds since 1970 as `2021-02-01T09:46:04.000Z`, by the calendar's rule for days from March on.
+fn date(unix_s: u64) -> String {
+    let (days, second) = (unix_s / 86_400, unix_s % 86_400);
+    let days = days + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day_of_year = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month + 2) / 5 + 1;
+    let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+    let (year, hour) = (year + era * 400 + next, second / 3_600);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{:02}:{:02}.000Z", second / 60 % 60, second % 60)
+}
+
+/// `GET /settings/rbac/users`
+pub(super) async fn list(State(shared): State<Shared>) -> Json<Value> {
+    let kept = kept(&shared);
+    Json(kept.users().iter().map(|(name, one)| user(&kept, name, one)).collect())
+}
+
+/// `GET /settings/rbac/users/DOMAIN`
+pub(super) async fn list_domain(State(shared): State<Shared>, Path(domain): Path<String>) -> Answered {
+    check_domain(&domain)?;
+    Ok(list(State(shared)).await.into_response())
+}
+
+/// `GET /settings/rbac/users/DOMAIN/NAME`
+pub(super) async fn show(
+    State(shared): State<Shared>,
+    Path((domain, name)): Path<(String, String)>,
+) -> Answered {
+    check_domain(&domain)?;
+    let kept = kept(&shared);
+    let found = kept.users().get(&name).ok_or(UsersRefusal::NotFound("Unknown user."))?;
+    Ok(Json(user(&kept, &name, found)).into_response())
+}
+
+/// Refuses to change a user of the configuration file.
+fn check_kept(shared: &Shared, name: &str) -> Result<(), UsersRefusal> {
+    if !shared.node.users().is_configured(name) {
+        return Ok(());
+    }
+    let what = format!("{name} is a user of the node's configuration: change it there, and reload the node");
+    Err(UsersRefusal::Field("name", what))
+}
+
+fn field(fields: &[(String, String)], name: &str) -> Option<String> {
+    fields.iter().find(|(field, _)| field == name).map(|(_, value)| value.clone())
+}
+
+/// The roles of a form: known ones, for places that are there.
+fn roles(shared: &Shared, text: &str) -> Result<Vec<Grant>, UsersRefusal> {
+    let (grants, mut wrong) = match Grant::parse_list(text) {
+        Ok(grants) => (grants, Vec::new()),
+        Err(wrong) => (Vec::new(), wrong),
+    };
+    wrong.extend(grants.iter().filter(|grant| !is_there(shared, grant)).map(Grant::to_string));
+    if wrong.is_empty() {
+        return Ok(grants);
+    }
+    let what = format!(
+        "Cannot assign roles to user because the following roles are unknown, malformed or role parameters are \
+         undefined: [{}]",
+        wrong.join(",")
+    );
+    Err(UsersRefusal::Field("roles", what))
+}
+
+/// Whether there is what a grant names.
+fn is_there(shared: &Shared, grant: &Grant) -> bool {
+    let Some(name) = grant.bucket().filter(|name| *name != ALL_BUCKETS) else { return true };
+    let Some(bucket) = shared.node.bucket(name) else { return false };
+    let Some(scope) = grant.scope() else { return true };
+    let manifest = bucket.manifest();
+    let Some(scope) = manifest.scope_named(scope) else { return false };
+    grant.collection().is_none_or(|name| manifest.collection_named(scope.id, name).is_some())
+}
+
+/// `PUT /settings/rbac/users/DOMAIN/NAME`: `password`, `name`, `roles`, `groups`.
+pub(super) async fn put(
+    State(shared): State<Shared>,
+    Extension(Caller(caller)): Extension<Caller>,
+    Path((domain, name)): Path<(String, String)>,
+    body: Bytes,
+) -> Answered {
+    check_domain(&domain)?;
+    check_kept(&shared, &name)?;
+    let fields = form::parse(&body);
+    let groups = field(&fields, "groups").unwrap_or_default();
+    let form = UserForm {
+        password: field(&fields, "password"),
+        title: field(&fields, "name"),
+        roles: roles(&shared, &field(&fields, "roles").unwrap_or_default())?,
+        groups: groups.split(',').map(str::trim).filter(|one| !one.is_empty()).map(str::to_owned).collect(),
+    };
+    let env = shared.node.env().clone();
+    change(&shared, move |kept| kept.put_user(&caller, &name, &form, &env)).await
+}
+
+/// `DELETE /settings/rbac/users/DOMAIN/NAME`
+pub(super) async fn remove(
+    State(shared): State<Shared>,
+    Extension(Caller(caller)): Extension<Caller>,
+    Path((domain, name)): Path<(String, String)>,
+) -> Answered {
+    check_domain(&domain)?;
+    check_kept(&shared, &name)?;
+    change(&shared, move |kept| kept.remove_user(&caller, &name)).await
+}
+
+fn group(kept: &KeptUsers, name: &str) -> Option<Value> {
+    let found = kept.groups().get(name)?;
+    let roles: Vec<Value> = found.grants().iter().map(grant).collect();
+    Some(json!({
+        "id": name,
+        "roles": roles,
+        "ldap_group_ref": found.ldap_group_ref,
+        "description": found.description,
+    }))
+}
+
+/// `GET /settings/rbac/groups`
+pub(super) async fn list_groups(State(shared): State<Shared>) -> Json<Value> {
+    let kept = kept(&shared);
+    Json(kept.groups().keys().filter_map(|name| group(&kept, name)).collect())
+}
+
+/// `GET /settings/rbac/groups/NAME`
+pub(super) async fn show_group(State(shared): State<Shared>, Path(name): Path<String>) -> Answered {
+    let found = group(&kept(&shared), &name).ok_or(UsersRefusal::NotFound("Unknown group."))?;
+    Ok(Json(found).into_response())
+}
+
+/// `PUT /settings/rbac/groups/NAME`: `description`, `roles`, `ldap_group_ref`.
+pub(super) async fn put_group(
+    State(shared): State<Shared>,
+    Extension(Caller(caller)): Extension<Caller>,
+    Path(name): Path<String>,
+    body: Bytes,
+) -> Answered {
+    let fields = form::parse(&body);
+    let text = |name| field(&fields, name).unwrap_or_default();
+    let (description, reference) = (text("description"), text("ldap_group_ref"));
+    let roles = roles(&shared, &text("roles"))?;
+    change(&shared, move |kept| kept.put_group(&caller, &name, (&description, &reference), &roles)).await
+}
+
+/// `DELETE /settings/rbac/groups/NAME`
+pub(super) async fn remove_group(
+    State(shared): State<Shared>,
+    Extension(Caller(caller)): Extension<Caller>,
+    Path(name): Path<String>,
+) -> Answered {
+    change(&shared, move |kept| kept.remove_group(&caller, &name)).await
+}
+
+/// `GET /settings/rbac/roles`: each role, with `*` for what it can be narrowed to.
+pub(super) async fn list_roles() -> Json<Value> {
+    let role = |row: &RoleRow| {
+        let mut told = json!({ "role": row.name, "name": row.title, "desc": row.doc });
+        let depths = [
+            ("bucket_name", Takes::Bucket),
+            ("scope_name", Takes::Scope),
+            ("collection_name", Takes::Collection),
+        ];
+        for (field, depth) in depths {
+            if row.takes >= depth {
+                told[field] = ALL_BUCKETS.into();
+            }
+        }
+        told
+    };
+    Json(ROLES.iter().map(role).collect())
+}
+
+/// `POST /controller/changePassword`: the caller's own.
+pub(super) async fn change_password(
+    State(shared): State<Shared>,
+    Extension(Caller(caller)): Extension<Caller>,
+    body: Bytes,
+) -> Answered {
+    check_kept(&shared, caller.name())?;
+    let missing = || UsersRefusal::Field("password", "The value must be supplied".to_owned());
+    let password = field(&form::parse(&body), "password").ok_or_else(missing)?;
+    let env = shared.node.env().clone();
+    change(&shared, move |kept| kept.set_password(caller.name(), &password, &env)).await
+}
+
+/// `GET /settings/passwordPolicy`
+pub(super) async fn policy(State(shared): State<Shared>) -> Json<PasswordPolicy> {
+    Json(kept(&shared).policy().clone())
+}
+
+/// `POST /settings/passwordPolicy`: what is not named stays.
+pub(super) async fn set_policy(State(shared): State<Shared>, body: Bytes) -> Answered {
+    let fields = form::parse(&body);
+    let mut policy = kept(&shared).policy().clone();
+    let wrong = |name| UsersRefusal::Field(name, "The value must be a number, or true or false".to_owned());
+    if let Some(text) = field(&fields, "minLength") {
+        policy.min_length = text.parse().map_err(|_| wrong("minLength"))?;
+    }
+    for (name, value) in [
+        ("enforceUppercase", &mut policy.enforce_uppercase),
+        ("enforceLowercase", &mut policy.enforce_lowercase),
+        ("enforceDigits", &mut policy.enforce_digits),
+        ("enforceSpecialChars", &mut policy.enforce_special_chars),
+    ] {
+        if let Some(text) = field(&fields, name) {
+            *value = text.parse().map_err(|_| wrong(name))?;
+        }
+    }
+    change(&shared, move |kept| kept.set_policy(policy)).await
+}
+
+/// `GET /whoami`
+pub(super) async fn who_am_i(Extension(Caller(caller)): Extension<Caller>) -> Json<Value> {
+    let caller: &User = &caller;
+    let roles: Vec<Value> = caller.grants().iter().map(grant).collect();
+    Json(json!({ "id": caller.name(), "domain": LOCAL, "roles": roles }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        for (unix_s, text) in [
+            (0, "1970-01-01T00:00:00.000Z"),
+            (951_782_400, "2000-02-29T00:00:00.000Z"),
+            (1_612_172_764, "2021-02-01T09:46:04.000Z"),
+            (4_107_542_399, "2100-02-28T23:59:59.000Z"),
+            (4_107_542_400, "2100-03-01T00:00:00.000Z"),
+        ] {
+            assert_eq!(date(unix_s), text);
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Users that are made over HTTP: they log in, their rights change under live connections, and a restart keeps them.
+#![allow(clippy::disallowed_methods, reason = "this is a client, outside the server")]
+
+mod support;
+
+use std::net::TcpStream;
+
+use protocol::{RequestParts, Status, opcode};
+use server::Server;
+use support::{Client, http, http_as, json, start, start_member};
+
+const USERS: &str = "[[user]]\nname = \"guard\"\npassword = \"password\"\nrole = \"security_admin\"";
+const ANN: &str = "/settings/rbac/users/local/ann";
+
+/// A client of a user, with the status of the login.
+fn log_in(server: &Server, user: &str, password: &str) -> (Client, Status) {
+    let mut client = Client::over(TcpStream::connect(server.kv_addr()).expect("the server listens"));
+    client.send(&node::fuzz::login(user, password, "default", &[]));
+    let mut statuses = (0..3).map(|_| client.receive().status);
+    let (_hello, login, _bucket) = (statuses.next(), statuses.next(), statuses.next());
+    drop(statuses);
+    (client, login.expect("an answer"))
+}
+
+/// Sends a form; it is taken.
+fn taken(server: &Server, method: &str, path: &str, body: &str) {
+    let (code, told) = http(server, method, path, body);
+    assert_eq!(code, 200, "{method} {path} {body}: {told}");
+}
+
+fn get(client: &mut Client) -> Option<Status> {
+    client.get(b"k").map(|frame| frame.status)
+}
+
+#[test]
+fn a_change_holds_from_the_next_request_on() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), USERS);
+    taken(&server, "PUT", ANN, "password=password&roles=data_reader[default]&name=Ann+A");
+    let (mut ann, login) = log_in(&server, "ann", "password");
+    assert_eq!((login, get(&mut ann)), (Status::Success, Some(Status::KeyEnoent)));
+    assert_eq!(ann.set(b"k", b"1"), Some(Status::Eaccess));
+
+    taken(&server, "PUT", ANN, "roles=data_writer[default:_default:_default]");
+    assert_eq!(ann.set(b"k", b"1"), Some(Status::Success), "what was given");
+    assert_eq!(get(&mut ann), Some(Status::Eaccess), "what was taken");
+
+    taken(&server, "PUT", "/settings/rbac/groups/readers", "roles=data_reader[*]");
+    taken(&server, "PUT", ANN, "groups=readers");
+    assert_eq!(get(&mut ann), Some(Status::Success));
+    taken(&server, "DELETE", "/settings/rbac/groups/readers", "");
+    assert!(ann.get(b"k").is_none(), "no right in the bucket is left");
+
+    taken(&server, "PUT", ANN, "roles=data_reader[default]");
+    let (mut ann, _) = log_in(&server, "ann", "password");
+    taken(&server, "PUT", ANN, "roles=data_reader[default]&password=another-1");
+    assert!(ann.get(b"k").is_none(), "another password");
+    assert_eq!(log_in(&server, "ann", "password").1, Status::AuthError);
+    let (mut ann, login) = log_in(&server, "ann", "another-1");
+    assert_eq!(login, Status::Success);
+    taken(&server, "DELETE", ANN, "");
+    assert!(ann.get(b"k").is_none(), "the user is gone");
+    server.stop().expect("a clean stop");
+}
+
+/// A consumer's connection ends when its user may not stream any more, and stays when the user may do more.
+#[test]
+fn streams_end_with_the_right_to_them() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), "");
+    taken(&server, "PUT", ANN, "password=password&roles=data_dcp_reader[default]");
+    let (mut ann, _) = log_in(&server, "ann", "password");
+    let open = RequestParts {
+        opcode: opcode::DCP_OPEN,
+        key: b"k",
+        extras: &[0, 0, 0, 0, 0, 0, 0, 1],
+        ..RequestParts::default()
+    };
+    assert_eq!(ann.request(&open).status, Status::Success);
+    taken(&server, "PUT", ANN, "roles=data_dcp_reader[default],data_writer[default]");
+    assert!(ann.is_silent());
+    assert_eq!(ann.set(b"k", b"1"), Some(Status::Success));
+    taken(&server, "PUT", ANN, "roles=data_writer[default]");
+    assert!(ann.is_closed(), "without another request");
+    server.stop().expect("a clean stop");
+}
+
+#[test]
+fn a_restart_keeps_users_and_no_passwords() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), "");
+    taken(&server, "PUT", ANN, "password=canary-77&roles=data_reader[default]&name=Ann+A");
+    let shown = json(&server, ANN);
+    assert_eq!((shown["id"].as_str(), shown["name"].as_str()), (Some("ann"), Some("Ann A")));
+    assert_eq!(shown["roles"][0]["role"], "data_reader");
+    assert_eq!(shown["roles"][0]["bucket_name"], "default");
+    assert_eq!(shown["roles"][0]["origins"][0]["type"], "user");
+    server.stop().expect("a clean stop");
+    let kept = std::fs::read_to_string(folder.path().join("users.json")).expect("a file of text");
+    assert!(kept.contains("ann") && !kept.contains("canary"));
+    let server = start(folder.path(), "");
+    assert_eq!(json(&server, ANN), shown);
+    assert_eq!(log_in(&server, "ann", "canary-77").1, Status::Success);
+    assert_eq!(log_in(&server, "ann", "canary-78").1, Status::AuthError);
+    server.stop().expect("a clean stop");
+}
+
+#[test]
+fn what_is_refused_says_why() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), USERS);
+    for (path, body, told) in [
+        (
+            ANN,
+            "password=password&roles=nobody",
+            "are unknown, malformed or role parameters are undefined: [nobody]",
+        ),
+        (ANN, "password=password&roles=data_reader[none]", "undefined: [data_reader[none]]"),
+        (ANN, "password=password&roles=data_reader[default:none]", "undefined: [data_reader[default:none]]"),
+        (ANN, "password=password&groups=none", "Groups do not exist: none"),
+        (ANN, "roles=data_reader[*]", "Password is required"),
+        (ANN, "password=short", "at least 6 characters"),
+        ("/settings/rbac/users/local/guard", "password=password", "is a user of the node's configuration"),
+    ] {
+        let (code, body) = http(&server, "PUT", path, body);
+        assert!(code == 400 && body.contains(told), "{code} {body}");
+    }
+    let (code, told) = http(&server, "DELETE", "/settings/rbac/users/local/Administrator", "");
+    assert!(code == 400 && told.contains("is a user of the node's configuration"), "{told}");
+    let as_guard = |body| http_as("guard", server.http_addr(), "PUT", ANN, body).0;
+    assert_eq!(as_guard("password=password&roles=admin"), 403);
+    assert_eq!(as_guard("password=password&roles=data_reader[*]"), 200);
+    assert_eq!(http_as("ann", server.http_addr(), "GET", "/settings/rbac/users", "").0, 403);
+    assert_eq!(
+        http_as("ann", server.http_addr(), "POST", "/controller/changePassword", "password=another-1").0,
+        200
+    );
+    assert_eq!(log_in(&server, "ann", "another-1").1, Status::Success);
+    server.stop().expect("a clean stop");
+}
+
+/// Users of a cluster would have to be the same on all nodes.
+#[test]
+fn nodes_of_a_cluster_say_that_they_keep_none() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start_member(folder.path());
+    let (code, told) = http(&server, "PUT", ANN, "password=password&roles=data_reader[*]");
+    assert!(code == 400 && told.contains("the nodes of a cluster keep no users yet"), "{code} {told}");
+    server.stop().expect("a clean stop");
+}
