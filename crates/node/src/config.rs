@@ -1,6 +1,7 @@
 //! What a node is started with: a TOML file under what the command line says, checked before anything is opened.
 
 mod bucket;
+mod client_names;
 mod descriptors;
 mod http_limits;
 mod tls;
@@ -15,6 +16,7 @@ use crate::connection_memory::LEAST_LIMIT_BYTES;
 use crate::roles::{ALL_BUCKETS, Grant};
 use bucket::parse_size;
 pub use bucket::{BucketSpec, BucketTable, DEFAULT_QUOTA_BYTES, Hints, MOST_REPLICAS};
+pub use client_names::{CertificateField, ClientAuth, ClientNameRule};
 use descriptors::Asked;
 pub use http_limits::HttpLimits;
 pub use tls::{ClusterEncryption, TlsConfig, TlsVersion};
@@ -128,7 +130,7 @@ pub enum ConfigError {
     HalfCertificate,
     /// Other nodes cannot be known.
     #[error(
-        "with cluster-encryption other nodes are known by the CA of their certificates: give tls-ca, too"
+        "with cluster-encryption or tls-client-auth others are known by the CA of their certificates: give tls-ca, too"
     )]
     NoCa,
     /// It would listen to the world with a password that nobody chose.
@@ -294,8 +296,12 @@ pub struct Settings {
     pub tls_key: Option<PathBuf>,
     /// The lowest version of TLS that is spoken.
     pub tls_min_version: Option<TlsVersion>,
-    /// The CAs by which other nodes are known, in PEM.
+    /// The CAs by which other nodes, and clients with certificates, are known, in PEM.
     pub tls_ca: Option<PathBuf>,
+    /// Whether clients show a certificate.
+    pub tls_client_auth: Option<ClientAuth>,
+    /// Whom such a certificate stands for.
+    pub tls_client_user: Option<Vec<ClientNameRule>>,
     /// Which connections to other nodes are encrypted.
     pub cluster_encryption: Option<ClusterEncryption>,
     /// Name of the administrator.
@@ -384,6 +390,8 @@ impl Settings {
             tls_key: self.tls_key.or(other.tls_key),
             tls_min_version: self.tls_min_version.or(other.tls_min_version),
             tls_ca: self.tls_ca.or(other.tls_ca),
+            tls_client_auth: self.tls_client_auth.or(other.tls_client_auth),
+            tls_client_user: self.tls_client_user.or(other.tls_client_user),
             cluster_encryption: self.cluster_encryption.or(other.cluster_encryption),
             username: self.username.or(other.username),
             password: self.password.or(other.password),

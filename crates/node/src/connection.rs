@@ -193,6 +193,14 @@ impl Connection {
         self.session.peer = Some(peer.to_canonical());
     }
 
+    /// The client has shown a certificate that stands for this user, and has logged in by that if there is such a user.
+    pub fn certified(&mut self, name: &str) {
+        match self.node.users().get(name.as_bytes()) {
+            Some(user) => self.session.log_in(Arc::clone(user)),
+            None => tracing::debug!(user = name, "a client's certificate stands for a user who is not there"),
+        }
+    }
+
     /// The client's session.
     pub fn session(&self) -> &Session {
         &self.session

@@ -64,6 +64,8 @@ pub struct WorkerCounters {
 /// What came of clients that wanted to connect, at all listeners of a node.
 #[derive(Default)]
 pub struct AcceptCounters {
+    /// When the certificate that the node shows is not valid any more, in seconds of Unix time; 0 without one.
+    pub certificate_end_s: AtomicU64,
     /// The system had no descriptor, or another error that is not about the client.
     pub failures: AtomicU64,
     /// KV clients that were closed because all places were taken.

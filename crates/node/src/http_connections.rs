@@ -7,8 +7,8 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Waker};
 
 use parking_lot::Mutex;
@@ -86,10 +86,23 @@ pub struct Connection {
     /// Where its client is.
     pub peer: IpAddr,
     address: IpAddr,
+    /// The user that the client's certificate stands for.
+    certified: OnceLock<String>,
     state: Mutex<State>,
 }
 
 impl Connection {
+    /// The client has shown a certificate that stands for this user.
+    pub fn certify(&self, user: String) {
+        // A connection has one handshake.
+        let _ = self.certified.set(user);
+    }
+
+    /// The user that the client's certificate stands for; nothing if it has shown none.
+    pub fn certified(&self) -> Option<&str> {
+        self.certified.get().map(String::as_str)
+    }
+
     /// Has `cx` woken when the connection must be closed.
     pub fn register(&self, cx: &Context<'_>) {
         let mut state = self.state.lock();
@@ -215,6 +228,7 @@ impl Connections {
             id: places.next_id,
             peer: peer.ip().to_canonical(),
             address,
+            certified: OnceLock::new(),
             state: Mutex::new(State {
                 phase: Phase::Waiting,
                 deadline_s: self.now_s() + self.limits.idle_timeout_s,

@@ -409,9 +409,9 @@ impl Control {
             .map(|entrance| Some(acceptor::accept(entrance, &seats, &limits, &places, &accepting)));
         let (plain, encrypted) = (entrances.next().flatten(), entrances.next().flatten());
         let follow = tls.map(|tls| {
-            let env = node.env().clone();
+            let (env, node) = (node.env().clone(), Arc::clone(&node));
             async move {
-                tls.follow_files(env).await;
+                tls.follow_files(env, node).await;
                 Ok(())
             }
         });

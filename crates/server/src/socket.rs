@@ -111,15 +111,28 @@ impl Socket {
         let began_ns = clock.monotonic_ns();
         worker.counters.turn_begins();
         let ended = self.poll_turn(cx);
-        if self.is_handshaking && !self.stream.is_handshaking() {
-            self.is_handshaking = false;
-            let login_s = worker.node.limits().login_timeout_s;
-            self.watch.arm(Patience::Login, worker.reaper.now_s() + login_s);
-        }
+        self.look_at_handshake();
         worker.counters.turn_took(clock.monotonic_ns().saturating_sub(began_ns));
         let frame_bytes = self.reserved_bytes.max(self.partial.capacity());
         self.charge.set(frame_bytes + self.held_bytes());
         ended
+    }
+
+    /// What follows from the end of the handshake: a client has time to log in, or has done so by its certificate.
+    fn look_at_handshake(&mut self) {
+        if !self.is_handshaking || self.stream.is_handshaking() {
+            return;
+        }
+        self.is_handshaking = false;
+        if let Some(name) = self.stream.certified() {
+            self.connection.certified(&name);
+        }
+        if self.connection.session().is_authenticated() {
+            self.watch.disarm(Patience::Login);
+        } else {
+            let login_s = self.worker.node.limits().login_timeout_s;
+            self.watch.arm(Patience::Login, self.worker.reaper.now_s() + login_s);
+        }
     }
 
     /// Bytes that are held beside the frame that comes.
@@ -268,6 +281,8 @@ impl Socket {
         if read == 0 {
             return Poll::Ready(Ok(false));
         }
+        // Before what came behind the handshake is handled.
+        self.look_at_handshake();
         worker.counters.received(read);
         let bytes = &scratch[..kept + read];
         let received = self.handle(bytes);

@@ -17,7 +17,6 @@ use ::node::output::Output;
 use ::node::reaper::Reaper;
 use ::node::wake_queue;
 use base::env::Task;
-use rustls::ServerConfig;
 use tokio::net::TcpStream;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::Notify;
@@ -25,7 +24,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::acceptor;
 use crate::socket;
-use crate::tls::Transport;
+use crate::tls::{Acceptance, Transport};
 
 /// Bytes that a worker reads at once; frames up to this size need no memory of their own.
 pub const SCRATCH_BYTES: usize = 64 << 10;
@@ -63,7 +62,7 @@ pub struct Accepted {
     /// All places are taken: one that has not logged in must give way to it.
     pub is_crowded: bool,
     /// What its connection is encrypted with; nothing if it is not.
-    pub(crate) tls: Option<Arc<ServerConfig>>,
+    pub(crate) tls: Option<Acceptance>,
 }
 
 /// The acceptor's side of a worker. Dropping it lets the worker close its connections and end.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
+use super::client_names::{ClientAuth, ClientNameRule};
 use super::{ConfigError, Settings, parse_address};
 
 /// The lowest version of TLS that is spoken.
@@ -95,8 +96,12 @@ pub struct TlsConfig {
     pub key: PathBuf,
     /// The lowest version that is spoken.
     pub min_version: TlsVersion,
-    /// The CAs by which other nodes are known.
+    /// The CAs by which other nodes, and clients with certificates, are known.
     pub ca: Option<PathBuf>,
+    /// Whether clients show a certificate.
+    pub client_auth: ClientAuth,
+    /// Whom such a certificate stands for: the first rule that finds a name.
+    pub client_names: Vec<ClientNameRule>,
     /// Which connections to other nodes are encrypted.
     pub cluster_encryption: ClusterEncryption,
 }
@@ -112,6 +117,8 @@ impl TlsConfig {
                     ("http-tls", settings.http_tls.is_some()),
                     ("tls-min-version", settings.tls_min_version.is_some()),
                     ("tls-ca", settings.tls_ca.is_some()),
+                    ("tls-client-auth", settings.tls_client_auth.unwrap_or_default() != ClientAuth::Off),
+                    ("tls-client-user", settings.tls_client_user.is_some()),
                     ("cluster-encryption", settings.cluster_encryption.unwrap_or_default().covers_http()),
                 ];
                 let lost = others.into_iter().find(|(_, is_given)| *is_given);
@@ -120,7 +127,9 @@ impl TlsConfig {
             _ => return Err(ConfigError::HalfCertificate),
         };
         let cluster_encryption = settings.cluster_encryption.unwrap_or_default();
-        if cluster_encryption.covers_http() && settings.tls_ca.is_none() {
+        let client_auth = settings.tls_client_auth.unwrap_or_default();
+        let knows_others = cluster_encryption.covers_http() || client_auth != ClientAuth::Off;
+        if knows_others && settings.tls_ca.is_none() {
             return Err(ConfigError::NoCa);
         }
         let beside = |own: Option<&str>, plain: Option<&str>, port: u16, default_port: u16| match own {
@@ -143,6 +152,8 @@ impl TlsConfig {
             key,
             min_version: settings.tls_min_version.unwrap_or_default(),
             ca: settings.tls_ca.clone(),
+            client_auth,
+            client_names: settings.tls_client_user.clone().unwrap_or_else(|| vec![ClientNameRule::default()]),
             cluster_encryption,
         }))
     }
@@ -179,6 +190,7 @@ mod tests {
         assert_eq!(of("cluster-encryption = \"all\""), Err(ConfigError::NoCertificate("cluster-encryption")));
         let pair = "tls-cert = \"c\"\ntls-key = \"k\"\n";
         assert_eq!(of(&format!("{pair}cluster-encryption = \"control\"")), Err(ConfigError::NoCa));
+        assert_eq!(of(&format!("{pair}tls-client-auth = \"optional\"")), Err(ConfigError::NoCa));
         assert!(of(&format!("{pair}cluster-encryption = \"off\"")).is_ok());
         assert!(of(&format!("{pair}cluster-encryption = \"strict\"\ntls-ca = \"a\"")).is_ok());
     }

@@ -13,6 +13,11 @@ pub(super) fn put(node: &Node, page: &mut Page<'_>) -> fmt::Result {
     let help = "HTTP connections at this moment.";
     page.one("stave_http_connections", Gauge, help, accepting.http_connections.load(Relaxed))?;
     page.one("stave_http_connections_limit", Gauge, "The most HTTP connections.", limits.http.connections)?;
+    let end_s = accepting.certificate_end_s.load(Relaxed);
+    if end_s > 0 {
+        let help = "When the certificate that the node shows is not valid any more, in seconds of Unix time.";
+        page.one("stave_tls_certificate_end_timestamp_seconds", Gauge, help, end_s)?;
+    }
     put_turns(node, page)?;
     put_memory(node, page)?;
     for (name, help, counter) in [

@@ -48,7 +48,8 @@ pub(super) async fn check(
         return next.run(request).await;
     }
     let peer = connections::peer(&request);
-    let Caller(user) = match authenticate(&shared, request.headers(), peer) {
+    let certified = connections::certified(&request);
+    let Caller(user) = match authenticate(&shared, request.headers(), peer, certified.as_deref()) {
         Ok(caller) => caller,
         Err(response) => return *response,
     };

@@ -16,12 +16,17 @@ use super::Shared;
 #[derive(Clone)]
 pub(super) struct Caller(pub Arc<User>);
 
-/// The user, if name and password are right, and not too many of that address were wrong.
+/// The user, if name and password are right, and not too many of that address were wrong. Who gives none is the user that
+/// the client's certificate stands for, if it has shown one.
 pub(super) fn authenticate(
     shared: &Shared,
     headers: &HeaderMap,
     peer: Option<IpAddr>,
+    certified: Option<&str>,
 ) -> Result<Caller, Box<Response>> {
+    if let (Some(name), false) = (certified, headers.contains_key(header::AUTHORIZATION)) {
+        return shared.node.users().get(name.as_bytes()).cloned().map(Caller).ok_or_else(unknown);
+    }
     let Some((name, password)) = credentials(headers) else { return Err(unknown()) };
     let (logins, now) = (shared.node.logins(), shared.node.env().clock.monotonic());
     if let Some(wait) = peer.and_then(|peer| logins.admit(peer, name.as_bytes(), now).err()) {

@@ -3,9 +3,12 @@
 use std::fmt;
 use std::sync::Arc;
 
+use ::node::config::ClientAuth;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig, SupportedProtocolVersion};
 
 /// Certificates that are none.
@@ -34,7 +37,7 @@ pub enum PairError {
 }
 
 /// The certificates of a text in PEM, at least one.
-fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
+pub(super) fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     match all {
         Ok(all) if all.is_empty() => Err(CertificateError::None),
@@ -56,6 +59,7 @@ fn key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, CertificateError> {
 pub(super) fn server_config(
     certificate: &[u8],
     key: &[u8],
+    clients: Arc<dyn ClientCertVerifier>,
     versions: &[&'static SupportedProtocolVersion],
 ) -> Result<Arc<ServerConfig>, PairError> {
     let chain = certificates(certificate).map_err(PairError::Certificate)?;
@@ -63,16 +67,32 @@ pub(super) fn server_config(
     let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_protocol_versions(versions)
         .map_err(|error| PairError::Key(invalid(error)))?;
-    let mut config =
-        builder.with_no_client_auth().with_single_cert(chain, key).map_err(|error| match error {
+    let mut config = builder.with_client_cert_verifier(clients).with_single_cert(chain, key).map_err(
+        |error| match error {
             rustls::Error::InconsistentKeys(_) => PairError::Mismatch(error.to_string()),
             rustls::Error::InvalidCertificate(_) => PairError::Certificate(invalid(error)),
             error => PairError::Key(invalid(error)),
-        })?;
+        },
+    )?;
     // Sessions are taken up again without a table that many clients could fill.
     config.ticketer = ring::Ticketer::new().map_err(|error| PairError::Key(invalid(error)))?;
     config.send_tls13_tickets = 1;
     Ok(Arc::new(config))
+}
+
+/// Who looks at the certificates of clients: they must be signed by a CA of `roots`; nobody is asked for one if that is
+/// off.
+pub(super) fn client_verifier(
+    roots: Option<&RootCertStore>,
+    auth: ClientAuth,
+) -> Result<Arc<dyn ClientCertVerifier>, CertificateError> {
+    let (Some(roots), ClientAuth::Optional | ClientAuth::Required) = (roots, auth) else {
+        return Ok(WebPkiClientVerifier::no_client_auth());
+    };
+    let provider = Arc::new(ring::default_provider());
+    let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots.clone()), provider);
+    let builder = if auth == ClientAuth::Optional { builder.allow_unauthenticated() } else { builder };
+    builder.build().map_err(invalid)
 }
 
 /// The CAs of a text in PEM, at least one.

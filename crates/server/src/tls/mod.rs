@@ -2,22 +2,25 @@
 
 mod certificate;
 mod fault;
+mod identity;
 mod peers;
 mod stream;
 mod transport;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use base::env::{Env, OpenMode};
 use parking_lot::Mutex;
 use rustls::{ClientConfig, ServerConfig, SupportedProtocolVersion, version};
 
-use ::node::config::{TlsConfig, TlsVersion};
+use ::node::Node;
+use ::node::config::{ClientNameRule, TlsConfig, TlsVersion};
 
-use self::certificate::server_config;
 pub use self::certificate::{CertificateError, PairError};
+use self::certificate::{certificates, client_verifier, server_config};
 pub(crate) use self::certificate::{client_config, roots};
 pub(crate) use self::peers::{PeerTls, server_name};
 use self::stream::TlsStream;
@@ -27,6 +30,9 @@ pub(crate) use self::transport::Transport;
 pub(crate) const HANDSHAKE_S: u64 = 10;
 /// The largest file of certificates or of a key.
 const MOST_FILE_BYTES: usize = 1 << 20;
+const DAY_S: u64 = 24 * 60 * 60;
+/// From this number of days before its end a certificate is warned of.
+const SOON_DAYS: u64 = 30;
 /// Between two looks at whether the files have changed.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
@@ -64,6 +70,16 @@ pub enum TlsError {
     },
 }
 
+/// What is said of a certificate with an end at `end_s`, both in seconds of Unix time; nothing while that is far away.
+fn warning(end_s: u64, now_s: u64) -> Option<String> {
+    let left_s = end_s.saturating_sub(now_s);
+    if left_s == 0 {
+        return Some("the node's certificate is not valid any more: clients refuse it".to_owned());
+    }
+    let days = left_s / DAY_S;
+    (days < SOON_DAYS).then(|| format!("the node's certificate is valid for {days} more days"))
+}
+
 /// What encrypted connections are made with. Connections that are there keep what they were made with.
 pub struct Tls {
     present: Mutex<Present>,
@@ -75,10 +91,20 @@ struct Present {
     made: Made,
 }
 
+/// What an encrypted connection is accepted with.
+#[derive(Clone)]
+pub(crate) struct Acceptance {
+    config: Arc<ServerConfig>,
+    /// Whom a client's certificate stands for.
+    names: Arc<[ClientNameRule]>,
+}
+
 /// What connections are made with.
 #[derive(Clone)]
 struct Made {
-    server: Arc<ServerConfig>,
+    accepted: Acceptance,
+    /// When the node's own certificate is not valid any more, in seconds of Unix time.
+    valid_until_s: Option<u64>,
     /// To other nodes, if it is said how these are known.
     client: Option<Arc<ClientConfig>>,
 }
@@ -104,16 +130,15 @@ impl Files {
             error,
         };
         let versions = versions(config.min_version);
-        let server = server_config(&self.certificate, &self.key, versions).map_err(pair)?;
-        let client = match self.ca.as_ref().zip(config.ca.as_ref()) {
-            None => None,
-            Some((pem, path)) => {
-                let roots = roots(pem).map_err(|error| TlsError::Ca { path: path.clone(), error })?;
-                let own = Some((&*self.certificate, &*self.key));
-                Some(client_config(roots, own, versions).map_err(pair)?)
-            }
-        };
-        Ok(Made { server, client })
+        let of_ca = |error| TlsError::Ca { path: config.ca.clone().unwrap_or_default(), error };
+        let roots = self.ca.as_deref().map(roots).transpose().map_err(of_ca)?;
+        let clients = client_verifier(roots.as_ref(), config.client_auth).map_err(of_ca)?;
+        let server = server_config(&self.certificate, &self.key, clients, versions).map_err(pair)?;
+        let own = Some((&*self.certificate, &*self.key));
+        let client = roots.map(|roots| client_config(roots, own, versions).map_err(pair)).transpose()?;
+        let chain = certificates(&self.certificate).map_err(|error| pair(PairError::Certificate(error)))?;
+        let accepted = Acceptance { config: server, names: config.client_names.as_slice().into() };
+        Ok(Made { accepted, valid_until_s: identity::valid_until_s(&chain), client })
     }
 }
 
@@ -156,8 +181,13 @@ impl Tls {
     }
 
     /// What the next connection is made with.
-    pub(crate) fn present(&self) -> Arc<ServerConfig> {
-        Arc::clone(&self.present.lock().made.server)
+    pub(crate) fn present(&self) -> Acceptance {
+        self.present.lock().made.accepted.clone()
+    }
+
+    /// When the node's certificate, or one between it and the CA, is not valid any more, in seconds of Unix time.
+    pub(crate) fn valid_until_s(&self) -> Option<u64> {
+        self.present.lock().made.valid_until_s
     }
 
     /// What the next connection to another node is made with; nothing if it is not said how these are known.
@@ -184,11 +214,27 @@ impl Tls {
         Ok(true)
     }
 
+    /// Tells the node when its certificate ends, and the log if that is soon: `warned` is the day of the last time.
+    fn look_at_end(&self, node: &Node, warned: &mut Option<u64>) {
+        let Some(end_s) = self.valid_until_s() else { return };
+        node.accepting().certificate_end_s.store(end_s, Ordering::Relaxed);
+        let now_s = u64::from(node.env().clock.unix_s());
+        let today = now_s / DAY_S;
+        if *warned != Some(today)
+            && let Some(what) = warning(end_s, now_s)
+        {
+            *warned = Some(today);
+            tracing::warn!("{what}; put new ones into the place of tls-cert and tls-key");
+        }
+    }
+
     /// Looks again and again whether the files have changed, until the future is dropped; what cannot be served with is
-    /// told once, and what there was stays.
-    pub(crate) async fn follow_files(self: Arc<Tls>, env: Env) {
+    /// told once, and what there was stays. A certificate that ends soon is told once a day.
+    pub(crate) async fn follow_files(self: Arc<Tls>, env: Env, node: Arc<Node>) {
         let mut told = String::new();
+        let mut warned = None;
         loop {
+            self.look_at_end(&node, &mut warned);
             tokio::time::sleep(LOOK_EVERY).await;
             let (tls, env) = (Arc::clone(&self), env.clone());
             let look = move || {
@@ -215,5 +261,21 @@ impl Tls {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_that_comes_soon_is_warned_of() {
+        let now_s = 1_000 * DAY_S;
+        assert_eq!(warning(now_s + 30 * DAY_S, now_s), None);
+        let days = |left_s| warning(now_s + left_s, now_s).expect("a warning");
+        assert!(days(30 * DAY_S - 1).contains("29 more days"));
+        assert!(days(1).contains("0 more days"));
+        assert_eq!(warning(now_s, now_s), warning(0, now_s));
+        assert!(days(0).contains("not valid any more"));
     }
 }

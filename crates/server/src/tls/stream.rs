@@ -7,12 +7,13 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use ::node::config::ClientNameRule;
 use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
+use rustls::{ClientConfig, ClientConnection, Connection, ServerConnection};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-use super::fault;
+use super::{Acceptance, fault, identity};
 
 /// Encrypted bytes that are received by one system call.
 const RECEIVE_BYTES: usize = 64 << 10;
@@ -35,6 +36,8 @@ thread_local! {
 pub(crate) struct TlsStream {
     tcp: TcpStream,
     session: Connection,
+    /// Whom a client's certificate stands for.
+    names: Option<Arc<[ClientNameRule]>>,
     /// What was received, and had no room when it was to be decrypted: less than [`RECEIVE_BYTES`].
     kept: Vec<u8>,
     /// What was received of the handshake, which the session may keep until that is complete.
@@ -45,9 +48,9 @@ pub(crate) struct TlsStream {
 
 impl TlsStream {
     /// The node's side of a connection that was accepted.
-    pub(crate) fn accepted(tcp: TcpStream, config: Arc<ServerConfig>) -> io::Result<TlsStream> {
-        let session = ServerConnection::new(config).map_err(io::Error::other)?;
-        Ok(TlsStream::over(tcp, session.into()))
+    pub(crate) fn accepted(tcp: TcpStream, with: Acceptance) -> io::Result<TlsStream> {
+        let session = ServerConnection::new(with.config).map_err(io::Error::other)?;
+        Ok(TlsStream { names: Some(with.names), ..TlsStream::over(tcp, session.into()) })
     }
 
     /// This node's side of a connection that it made, to whoever has a certificate for `name`.
@@ -62,7 +65,20 @@ impl TlsStream {
 
     fn over(tcp: TcpStream, mut session: Connection) -> TlsStream {
         session.set_buffer_limit(Some(MOST_UNSENT_BYTES));
-        TlsStream { tcp, session, kept: Vec::new(), handshake_bytes: 0, fault: None, is_ended: false }
+        TlsStream {
+            tcp,
+            session,
+            names: None,
+            kept: Vec::new(),
+            handshake_bytes: 0,
+            fault: None,
+            is_ended: false,
+        }
+    }
+
+    pub(super) fn certified(&self) -> Option<String> {
+        let (names, chain) = (self.names.as_ref()?, self.session.peer_certificates()?);
+        identity::user(chain.first()?, names)
     }
 
     /// Who is at the other end.

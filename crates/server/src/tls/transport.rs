@@ -6,11 +6,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use rustls::{ClientConfig, ServerConfig};
+use rustls::ClientConfig;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 
-use super::{TlsStream, server_name};
+use super::{Acceptance, TlsStream, server_name};
 
 /// A socket, and what its bytes go through.
 pub(crate) enum Transport {
@@ -26,10 +26,10 @@ impl Transport {
     /// # Errors
     ///
     /// A session cannot be made.
-    pub(crate) fn accepted(tcp: TcpStream, tls: Option<Arc<ServerConfig>>) -> io::Result<Transport> {
+    pub(crate) fn accepted(tcp: TcpStream, tls: Option<Acceptance>) -> io::Result<Transport> {
         match tls {
             None => Ok(Transport::Plain(tcp)),
-            Some(config) => Ok(Transport::Tls(Box::new(TlsStream::accepted(tcp, config)?))),
+            Some(tls) => Ok(Transport::Tls(Box::new(TlsStream::accepted(tcp, tls)?))),
         }
     }
 
@@ -62,6 +62,15 @@ impl Transport {
         match self {
             Transport::Plain(_) => false,
             Transport::Tls(stream) => stream.is_handshaking(),
+        }
+    }
+
+    /// The user that the client's certificate stands for, once it is agreed on how bytes are encrypted; nothing if it has
+    /// shown none that does.
+    pub(crate) fn certified(&self) -> Option<String> {
+        match self {
+            Transport::Plain(_) => None,
+            Transport::Tls(stream) => stream.certified(),
         }
     }
 

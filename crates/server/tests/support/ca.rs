@@ -4,8 +4,8 @@
 
 use std::path::{Path, PathBuf};
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use rustls::pki_types::CertificateDer;
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, IsCa, KeyPair};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 type Issuer = CertifiedIssuer<'static, KeyPair>;
 
@@ -33,6 +33,20 @@ impl Ca {
         std::fs::write(&files.0, certificate.pem()).expect("written");
         std::fs::write(&files.1, key.serialize_pem()).expect("written");
         files
+    }
+
+    /// A certificate with what `describe` says, and its key.
+    pub fn sign(
+        &self,
+        describe: impl FnOnce(&mut CertificateParams),
+    ) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
+        let key = KeyPair::generate().expect("a key");
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        describe(&mut params);
+        let certificate = params.signed_by(&key, &self.issuer).expect("signed");
+        let key = PrivateKeyDer::try_from(key.serialize_der()).expect("PKCS#8");
+        (vec![certificate.der().clone()], key)
     }
 
     /// Its certificate in PEM.

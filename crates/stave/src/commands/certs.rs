@@ -23,7 +23,7 @@ const BEFORE: Duration = Duration::hours(1);
 const CA_CERTIFICATE: &str = "ca.pem";
 const CA_KEY: &str = "ca.key";
 
-/// Make certificates for nodes.
+/// Make certificates for nodes and clients.
 #[derive(Clone, Debug, Args)]
 pub struct CertsFlags {
     #[command(subcommand)]
@@ -34,6 +34,7 @@ pub struct CertsFlags {
 enum CertsCommand {
     Init(InitFlags),
     Node(NodeCertFlags),
+    Client(ClientCertFlags),
 }
 
 /// Make a CA, and a certificate for a node.
@@ -67,6 +68,35 @@ struct NodeCertFlags {
     made: MadeFlags,
 }
 
+/// Make a certificate by which a client logs in as a user, with the CA that `stave certs init` made.
+///
+/// It writes client.pem and client.key; the user's name is the certificate's common name.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "Examples:
+  stave certs client --ca certs --out ada --user ada
+  stave certs client --ca certs --out ada --user ada --days 30 --json
+  stave serve --tls-cert certs/node.pem --tls-key certs/node.key --tls-ca certs/ca.pem --tls-client-auth optional \
+    --password secret1
+
+A file that is there already is not written over.")]
+struct ClientCertFlags {
+    /// The folder with ca.pem and ca.key
+    #[arg(long, value_name = "DIR")]
+    ca: PathBuf,
+    /// The user that the certificate stands for
+    #[arg(long, value_name = "USER")]
+    user: String,
+    /// The folder to write to; it is made if it is missing
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// How many days the certificate is valid
+    #[arg(long, value_name = "N", default_value_t = 365, value_parser = clap::value_parser!(u32).range(1..=CA_DAYS))]
+    days: u32,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
 /// What is made, and for whom.
 #[derive(Clone, Debug, Args)]
 struct MadeFlags {
@@ -94,7 +124,7 @@ struct PemFile {
 /// Runs the command.
 pub fn run(env: &Env, flags: &CertsFlags) -> anyhow::Result<Outcome> {
     let now = OffsetDateTime::from_unix_timestamp(env.clock.unix_s().into())?;
-    let (flags, files) = match &flags.what {
+    let (written, files) = match &flags.what {
         CertsCommand::Init(InitFlags { made }) => {
             let ca = CertifiedIssuer::self_signed(ca_params(now), KeyPair::generate()?)?;
             let mut files = vec![
@@ -102,16 +132,48 @@ pub fn run(env: &Env, flags: &CertsFlags) -> anyhow::Result<Outcome> {
                 PemFile { name: CA_KEY, text: ca.key().serialize_pem() },
             ];
             files.extend(of_node(made, &ca, now)?);
-            (made, files)
+            (Written::of_node(made), files)
         }
         CertsCommand::Node(NodeCertFlags { ca, made }) => {
             let issuer = read_ca(env, ca)?;
-            (made, of_node(made, &issuer, now)?.into())
+            (Written::of_node(made), of_node(made, &issuer, now)?.into())
+        }
+        CertsCommand::Client(client) => {
+            let issuer = read_ca(env, &client.ca)?;
+            (Written::of_client(client), of_client(client, &issuer, now)?.into())
         }
     };
-    write_all(env, &flags.out, &files)?;
-    std::io::stdout().lock().write_all(said(flags, &files, now).as_bytes())?;
+    write_all(env, written.out, &files)?;
+    std::io::stdout().lock().write_all(written.said(&files, now).as_bytes())?;
     Ok(Outcome::Done)
+}
+
+/// What is told of what was written.
+struct Written<'f> {
+    out: &'f Path,
+    names: Vec<String>,
+    days: u32,
+    json: bool,
+}
+
+impl<'f> Written<'f> {
+    fn of_node(flags: &'f MadeFlags) -> Written<'f> {
+        Written { out: &flags.out, names: names(flags), days: flags.days, json: flags.json }
+    }
+
+    fn of_client(flags: &'f ClientCertFlags) -> Written<'f> {
+        Written { out: &flags.out, names: vec![flags.user.clone()], days: flags.days, json: flags.json }
+    }
+
+    fn said(&self, files: &[PemFile], now: OffsetDateTime) -> String {
+        let until = (now + Duration::days(i64::from(self.days))).date().to_string();
+        let paths: Vec<String> =
+            files.iter().map(|file| self.out.join(file.name).display().to_string()).collect();
+        if self.json {
+            return format!("{}\n", json!({ "files": paths, "names": self.names, "valid_until": until }));
+        }
+        format!("written: {}\nvalid for {} until {until}\n", paths.join(", "), self.names.join(", "))
+    }
 }
 
 fn ca_params(now: OffsetDateTime) -> CertificateParams {
@@ -164,6 +226,29 @@ fn of_node(
     ])
 }
 
+fn of_client(
+    flags: &ClientCertFlags,
+    issuer: &Issuer<'_, KeyPair>,
+    now: OffsetDateTime,
+) -> anyhow::Result<[PemFile; 2]> {
+    // The most that a common name may have (RFC 5280, ub-common-name).
+    if flags.user.is_empty() || flags.user.chars().count() > 64 {
+        bail!(WrongArguments("--user: a certificate's common name has 1 to 64 characters".to_owned()));
+    }
+    let mut params = CertificateParams::default();
+    params.distinguished_name = named(&flags.user);
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    params.use_authority_key_identifier_extension = true;
+    (params.not_before, params.not_after) = (now - BEFORE, now + Duration::days(i64::from(flags.days)));
+    let key = KeyPair::generate()?;
+    let certificate = params.signed_by(&key, issuer)?;
+    Ok([
+        PemFile { name: "client.pem", text: certificate.pem() },
+        PemFile { name: "client.key", text: key.serialize_pem() },
+    ])
+}
+
 /// The CA of a folder.
 fn read_ca(env: &Env, folder: &Path) -> anyhow::Result<Issuer<'static, KeyPair>> {
     let key = folder.join(CA_KEY);
@@ -197,22 +282,11 @@ fn write_all(env: &Env, folder: &Path, files: &[PemFile]) -> anyhow::Result<()> 
     env.disk.sync_dir(folder).with_context(made)
 }
 
-fn said(flags: &MadeFlags, files: &[PemFile], now: OffsetDateTime) -> String {
-    let names = names(flags);
-    let until = (now + Duration::days(i64::from(flags.days))).date().to_string();
-    let paths: Vec<String> =
-        files.iter().map(|file| flags.out.join(file.name).display().to_string()).collect();
-    if flags.json {
-        return format!("{}\n", json!({ "files": paths, "names": names, "valid_until": until }));
-    }
-    format!("written: {}\nvalid for {} until {until}\n", paths.join(", "), names.join(", "))
-}
-
 #[cfg(test)]
 #[allow(clippy::disallowed_methods, reason = "the tests look at files that the command wrote")]
 mod tests {
     use clap::Parser;
-    use node::config::{ClusterEncryption, TlsConfig, TlsVersion};
+    use node::config::{ClientAuth, ClusterEncryption, TlsConfig, TlsVersion};
     use server::tls::Tls;
 
     use super::*;
@@ -239,6 +313,8 @@ mod tests {
             key,
             min_version: TlsVersion::V1_2,
             ca: None,
+            client_auth: ClientAuth::Off,
+            client_names: Vec::new(),
             cluster_encryption: ClusterEncryption::Off,
         };
         Tls::load(&Env::real(), &config).is_ok()
@@ -255,7 +331,10 @@ mod tests {
             .expect("made");
         assert!(is_usable(&folder("b")));
         assert!(!folder("b").join("ca.key").exists());
-        for key in ["a/ca.key", "a/node.key", "b/node.key"] {
+        certs(&["client", "--ca", &text(&folder("a")), "--out", &text(&folder("c")), "--user", "ada"])
+            .expect("made");
+        assert!(folder("c").join("client.pem").exists());
+        for key in ["a/ca.key", "a/node.key", "b/node.key", "c/client.key"] {
             use std::os::unix::fs::PermissionsExt;
             let mode = std::fs::metadata(folder(key)).expect("it is there").permissions().mode();
             assert_eq!(mode & 0o077, 0, "{key} is readable by others");

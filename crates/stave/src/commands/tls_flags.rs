@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use node::Settings;
-use node::config::{ClusterEncryption, TlsVersion};
+use node::config::{ClientAuth, ClientNameRule, ClusterEncryption, TlsVersion};
 
 /// What encrypted connections are served with.
 #[derive(Clone, Debug, Default, Args)]
@@ -25,9 +25,18 @@ pub struct TlsFlags {
     /// The lowest version of TLS that is spoken [default: 1.2]
     #[arg(long, value_name = "1.2|1.3")]
     tls_min_version: Option<TlsVersion>,
-    /// The CAs that have signed the certificates of the other nodes of the cluster
+    /// The CAs that have signed the certificates of the other nodes of the cluster, and of clients that show one
     #[arg(long, value_name = "FILE.pem")]
     tls_ca: Option<PathBuf>,
+    /// Whether clients show a certificate that a CA of --tls-ca has signed, and log in by it: off, optional (others log
+    /// in by password), or required (who has none is not let in) [default: off]
+    #[arg(long, value_name = "off|optional|required")]
+    tls_client_auth: Option<ClientAuth>,
+    /// Whom a client's certificate stands for: subject.cn, san.dnsname, san.uri or san.email, behind it prefix=TEXT and
+    /// delimiters=CHARACTERS if that holds more than the name. May be repeated: the first that finds a name counts
+    /// [default: subject.cn]
+    #[arg(long, value_name = "RULE")]
+    tls_client_user: Option<Vec<ClientNameRule>>,
     /// Which connections to other nodes are encrypted: control (requests over HTTP, which carry no documents), all, or
     /// strict (all; and --kv and --http are reached from this machine alone). It takes --tls-ca [default: off]
     #[arg(long, value_name = "off|control|all|strict")]
@@ -44,6 +53,8 @@ impl TlsFlags {
             http_tls: self.http_tls,
             tls_min_version: self.tls_min_version,
             tls_ca: self.tls_ca,
+            tls_client_auth: self.tls_client_auth,
+            tls_client_user: self.tls_client_user,
             cluster_encryption: self.cluster_encryption,
             ..Settings::default()
         }

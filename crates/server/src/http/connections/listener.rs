@@ -12,7 +12,6 @@ use ::node::news::Hearing;
 use axum::Router;
 use axum::middleware;
 use base::env::Env;
-use rustls::ServerConfig;
 use socket2::SockRef;
 use tokio::net::TcpStream;
 
@@ -21,7 +20,7 @@ use super::watch::{self, Guest};
 use super::{Connections, Full, HttpLimits};
 use crate::acceptor::Entrance;
 use crate::incoming::Incoming;
-use crate::tls::{Tls, Transport};
+use crate::tls::{Acceptance, Tls, Transport};
 
 /// Bytes that wait in a socket and were not sent yet: beyond them a client that does not read is noticed.
 const UNSENT_BYTES: u32 = 128 << 10;
@@ -132,7 +131,7 @@ impl Listener {
     }
 
     /// The next client, and what its connection is to be encrypted with.
-    async fn next(&mut self) -> (TcpStream, SocketAddr, Option<Arc<ServerConfig>>) {
+    async fn next(&mut self) -> (TcpStream, SocketAddr, Option<Acceptance>) {
         let Some((encrypted, tls)) = &mut self.encrypted else {
             let (tcp, peer) = self.plain.next().await;
             return (tcp, peer, None);

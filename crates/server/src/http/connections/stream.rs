@@ -99,6 +99,9 @@ impl AsyncRead for Stream {
         let polled = Pin::new(&mut self.transport).poll_read(cx, buf);
         if self.is_handshaking && !self.transport.is_handshaking() {
             self.is_handshaking = false;
+            if let Some(user) = self.transport.certified() {
+                self.connection.certify(user);
+            }
             let idle_s = self.connections.limits.idle_timeout_s;
             self.connection.enter(Phase::Waiting, self.connections.now_s() + idle_s);
         }

@@ -95,6 +95,12 @@ pub(crate) fn peer(request: &Request) -> Option<IpAddr> {
     request.extensions().get::<ConnectInfo<Guest>>().map(|ConnectInfo(guest)| guest.connection.peer)
 }
 
+/// The user that the certificate of a request's client stands for.
+pub(crate) fn certified(request: &Request) -> Option<String> {
+    let ConnectInfo(guest) = request.extensions().get::<ConnectInfo<Guest>>()?;
+    guest.connection.certified().map(str::to_owned)
+}
+
 /// A request with all of its body, or what is answered instead.
 pub(crate) async fn body(request: Request) -> Result<Request, Box<Response>> {
     let Some(ConnectInfo(guest)) = request.extensions().get::<ConnectInfo<Guest>>().cloned() else {

@@ -1,0 +1,186 @@
+//! Clients that log in by a certificate: whom it stands for, over the binary protocol and HTTP, and who is not let in.
+#![allow(clippy::disallowed_methods, reason = "these are clients, outside the server")]
+
+#[path = "support/ca.rs"]
+mod ca;
+mod support;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+
+use ca::Ca;
+use protocol::{RequestParts, Status, opcode, write_request};
+use rcgen::{DnType, SanType};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use server::Server;
+use support::{start, vb};
+
+type Stream = StreamOwned<ClientConnection, TcpStream>;
+
+/// A node that looks at the certificates of clients, and the CA that signs for both.
+struct Fixture {
+    _folder: tempfile::TempDir,
+    ca: Ca,
+    server: Server,
+}
+
+impl Fixture {
+    fn start(more: &str) -> Fixture {
+        let folder = tempfile::tempdir().expect("a folder");
+        let ca = Ca::new();
+        let (certificate, key) = ca.write(folder.path(), &["127.0.0.1"]);
+        let roots = folder.path().join("ca.pem");
+        std::fs::write(&roots, ca.pem()).expect("written");
+        let lines = format!(
+            "tls-cert = {certificate:?}\ntls-key = {key:?}\ntls-ca = {roots:?}\n\
+             kv-tls = \"127.0.0.1:0\"\nhttp-tls = \"127.0.0.1:0\"\n{more}"
+        );
+        let server = start(&folder.path().join("data"), &lines);
+        Fixture { _folder: folder, ca, server }
+    }
+
+    fn kvs(&self) -> SocketAddr {
+        self.server.kv_tls_addr().expect("it speaks TLS")
+    }
+
+    fn https(&self) -> SocketAddr {
+        self.server.http_tls_addr().expect("it speaks TLS")
+    }
+
+    /// A client that trusts the node's CA, and shows a certificate that `issuer` signed for these names.
+    fn client(&self, issuer: &Ca, common_name: &str, others: Vec<SanType>) -> Arc<ClientConfig> {
+        let (chain, key) = issuer.sign(|params| {
+            params.distinguished_name.push(DnType::CommonName, common_name);
+            params.subject_alt_names = others;
+        });
+        let config = self.trusting().with_client_auth_cert(chain, key);
+        Arc::new(config.expect("a certificate and its key"))
+    }
+
+    fn without_certificate(&self) -> Arc<ClientConfig> {
+        Arc::new(self.trusting().with_no_client_auth())
+    }
+
+    fn trusting(&self) -> rustls::ConfigBuilder<ClientConfig, rustls::client::WantsClientCert> {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.ca.der()).expect("a CA");
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        builder.expect("versions").with_root_certificates(roots)
+    }
+}
+
+fn connect(addr: SocketAddr, config: Arc<ClientConfig>) -> Stream {
+    let name = ServerName::try_from("127.0.0.1").expect("a name");
+    let session = ClientConnection::new(config, name).expect("a session");
+    StreamOwned::new(session, TcpStream::connect(addr).expect("the server listens"))
+}
+
+/// Sends requests together with the end of the handshake; the status of each answer.
+fn ask(addr: SocketAddr, config: Arc<ClientConfig>, requests: &[RequestParts<'_>]) -> Vec<u16> {
+    let mut bytes = Vec::new();
+    requests.iter().for_each(|parts| assert!(write_request(&mut bytes, parts)));
+    let mut stream = connect(addr, config);
+    stream.write_all(&bytes).expect("sent");
+    let mut answer = || {
+        let mut head = [0; 24];
+        stream.read_exact(&mut head).expect("an answer");
+        let mut body = vec![0; u32::from_be_bytes([head[8], head[9], head[10], head[11]]) as usize];
+        stream.read_exact(&mut body).expect("all of it");
+        u16::from_be_bytes([head[6], head[7]])
+    };
+    requests.iter().map(|_| answer()).collect()
+}
+
+/// Selects the bucket, and writes a document.
+fn writes() -> [RequestParts<'static>; 2] {
+    let select = RequestParts { opcode: opcode::SELECT_BUCKET, key: b"default", ..RequestParts::default() };
+    let set = RequestParts { opcode: opcode::SET, key: b"k", value: b"1", extras: &[0; 8], ..select };
+    [select, RequestParts { vbucket: vb(b"k"), ..set }]
+}
+
+/// The status line of an answer over HTTP to a request without user and password.
+fn http_status(addr: SocketAddr, config: Arc<ClientConfig>) -> String {
+    let mut stream = connect(addr, config);
+    let request = "GET /pools/default/buckets HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    stream.write_all(request.as_bytes()).expect("sent");
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).expect("an answer");
+    String::from_utf8_lossy(&answer).lines().next().unwrap_or_default().to_owned()
+}
+
+const DONE: u16 = Status::Success as u16;
+const NO_ACCESS: u16 = Status::Eaccess as u16;
+
+#[test]
+fn a_client_is_the_user_that_its_certificate_names() {
+    let fixture = Fixture::start("tls-client-auth = \"optional\"\n");
+    let administrator = || fixture.client(&fixture.ca, "Administrator", Vec::new());
+    assert_eq!(ask(fixture.kvs(), administrator(), &writes()), [DONE, DONE]);
+    assert_eq!(http_status(fixture.https(), administrator()), "HTTP/1.1 200 OK");
+    // One session after the other is begun with the same ticket, and has the same user.
+    let again = administrator();
+    for _ in 0..3 {
+        assert_eq!(ask(fixture.kvs(), Arc::clone(&again), &writes()), [DONE, DONE]);
+    }
+    // A user who is not there, and a client without a certificate, are nobody.
+    for nobody in [fixture.client(&fixture.ca, "eve", Vec::new()), fixture.without_certificate()] {
+        let statuses = ask(fixture.kvs(), Arc::clone(&nobody), &writes());
+        assert!(statuses.iter().all(|status| *status == NO_ACCESS), "{statuses:?}");
+        assert!(http_status(fixture.https(), nobody).starts_with("HTTP/1.1 401"), "no user");
+    }
+    fixture.server.stop().expect("a clean stop");
+}
+
+#[test]
+fn the_first_rule_that_finds_a_name_counts() {
+    let rules = "tls-client-auth = \"required\"\n\
+                 tls-client-user = [\"san.uri prefix=urn:user: delimiters=@\", \"san.email delimiters=@\"]\n";
+    let fixture = Fixture::start(rules);
+    let uri = |text: &str| SanType::URI(text.try_into().expect("a URI"));
+    let email = |text: &str| SanType::Rfc822Name(text.try_into().expect("an address"));
+    for (others, status) in [
+        (vec![uri("urn:user:Administrator@site"), email("eve@site")], DONE),
+        (vec![uri("urn:other:eve"), email("Administrator@site")], DONE),
+        (vec![uri("urn:user:eve"), email("Administrator@site")], NO_ACCESS),
+        // The common name is no rule here.
+        (Vec::new(), NO_ACCESS),
+    ] {
+        let client = fixture.client(&fixture.ca, "Administrator", others.clone());
+        assert_eq!(ask(fixture.kvs(), client, &writes()), [status, status], "{others:?}");
+    }
+    fixture.server.stop().expect("a clean stop");
+}
+
+#[test]
+fn who_has_no_certificate_of_the_ca_is_not_let_in_where_one_is_required() {
+    let fixture = Fixture::start("tls-client-auth = \"required\"\n");
+    let impostor = fixture.client(&Ca::new(), "Administrator", Vec::new());
+    for config in [fixture.without_certificate(), impostor] {
+        for addr in [fixture.kvs(), fixture.https()] {
+            let mut stream = connect(addr, Arc::clone(&config));
+            // In TLS 1.3 a client learns of it when it reads.
+            let refused =
+                stream.write_all(b"GET / HTTP/1.1\r\n\r\n").and_then(|()| stream.read(&mut [0; 64]));
+            let why = refused.expect_err("refused").to_string();
+            // The other CA has the same name and another key.
+            assert!(why.contains("CertificateRequired") || why.contains("DecryptError"), "{why}");
+        }
+    }
+    let administrator = fixture.client(&fixture.ca, "Administrator", Vec::new());
+    assert_eq!(ask(fixture.kvs(), administrator, &writes()), [DONE, DONE]);
+    fixture.server.stop().expect("a clean stop");
+}
+
+#[test]
+fn the_end_of_the_nodes_certificate_is_told() {
+    let fixture = Fixture::start("");
+    let page = support::http(&fixture.server, "GET", "/metrics", "").1;
+    let name = "stave_tls_certificate_end_timestamp_seconds ";
+    let told = page.lines().find_map(|line| line.strip_prefix(name)).expect("it is told");
+    // Those of the test's CA are valid until the year 4096.
+    assert!(told.parse::<f64>().expect("a number") > 4e9, "{told}");
+    fixture.server.stop().expect("a clean stop");
+}
