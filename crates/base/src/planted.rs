@@ -239,6 +239,8 @@ bugs! {
     /// Revisions of a branch that was given up are compared with those of the branch that was adopted, and what a node goes
     /// by that asks for a promise is taken for what it has let go as of.
     BranchesCompared,
+    /// Revisions that were written in different tenures are compared, as if a store that is restored told it.
+    TenuresCompared,
     /// A node drops a bucket of which the state says nothing.
     AbsentMeansDeleted,
     // Damage.

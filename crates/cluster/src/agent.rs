@@ -187,6 +187,8 @@ impl Agent {
         let mut report = Report {
             incarnation: self.incarnation,
             cluster: state.cluster.clone(),
+            tenure: state.place().tenure,
+            seen: state.revision,
             applied: applied.of_all(),
             reached,
             behind: applied.behind.clone(),

@@ -112,14 +112,18 @@ pub fn let_go<S: ApplyTarget>(agent: &Agent, bucket: &Bucket, target: &S) -> Res
             target.role(*vb) == Some(role) && !lets(agent.want(bucket, *vb, Some(role)))
         })
     };
+    // What fails for one vBucket, or for the links, keeps no other one from letting go.
+    let mut failed = None;
     if must_not_be(VbState::Pending).next().is_some() {
         // After this no link makes a vBucket active.
-        target.follow(&BTreeMap::new())?;
+        failed = target.follow(&BTreeMap::new()).err();
     }
     for role in [VbState::Pending, VbState::Active] {
-        must_not_be(role).try_for_each(|vb| target.set_role(vb, VbState::Replica))?;
+        for vb in must_not_be(role) {
+            failed = failed.or(target.set_role(vb, VbState::Replica).err());
+        }
     }
-    Ok(())
+    failed.map_or(Ok(()), Err)
 }
 
 /// Makes all vBuckets of a bucket what the document says; idempotent, to be repeated until it succeeds.

@@ -2,7 +2,7 @@
 //!
 //! Everything here is a state machine: no socket, no runtime; time and what the store holds come in as arguments.
 //! The order of reading: [`state`] (the document), [`command`] (what administrators may ask), [`leader`] (how the
-//! document moves on), [`agent`] (what a node does about it), [`fence`] (when a node must not serve), [`promise`]
+//! document moves on), [`tenure`] (which process wrote which revision), [`agent`] (what a node does about it), [`fence`] (when a node must not serve), [`promise`]
 //! (how nodes serve while the store is away), [`store`].
 
 pub mod agent;
@@ -20,6 +20,7 @@ pub mod promise;
 pub mod report;
 pub mod state;
 pub mod store;
+pub mod tenure;
 pub mod view;
 
 pub use agent::{Agent, Want};
@@ -34,4 +35,5 @@ pub use promise::{Granter, Holder};
 pub use report::{Applied, Member, Report, VbReport};
 pub use state::{Address, Bucket, Chain, Limits, Node, NodeId, State, Status, Step};
 pub use store::{MemoryStore, Snapshot, Store};
+pub use tenure::{Line, Place, Writer};
 pub use view::View;

@@ -9,6 +9,7 @@ use base::planted::{self, Bug};
 use serde::{Deserialize, Serialize};
 
 use crate::state::{MAX_BRANCHES, State};
+use crate::tenure::{Place, Relation};
 
 /// The newest state of its cluster that a node has seen.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,6 +20,13 @@ pub struct Membership {
     pub epoch: u64,
     /// The state's revision.
     pub revision: u64,
+    /// The tenure that wrote it; 0 from a version that did not know tenures.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub tenure: u64,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// Why a state is not followed.
@@ -31,6 +39,18 @@ pub enum Stale {
          cluster adopt`"
     )]
     Older {
+        /// The revision of the state.
+        is: u64,
+        /// The revision that the node has seen.
+        seen: u64,
+    },
+    /// It was made from an older state than one that this node has seen, and without that.
+    #[error(
+        "the coordination store holds revision {is} of the cluster's state, which was made without revision {seen} as \
+         this node has seen it: the store was restored from an older state and has changed since; restore a newer one, \
+         or give up what this node has seen with `stave cluster adopt`"
+    )]
+    Diverged {
         /// The revision of the state.
         is: u64,
         /// The revision that the node has seen.
@@ -77,7 +97,13 @@ pub fn is_other(one: &str, other: &str) -> bool {
 impl Membership {
     /// What is noted of a state.
     pub fn of(state: &State) -> Membership {
-        Membership { cluster: state.cluster.clone(), epoch: state.epoch, revision: state.revision }
+        let Place { tenure, revision } = state.place();
+        Membership { cluster: state.cluster.clone(), epoch: state.epoch, revision, tenure }
+    }
+
+    /// Which state it is.
+    pub fn place(&self) -> Place {
+        Place { tenure: self.tenure, revision: self.revision }
     }
 
     /// Whether a node that has seen this may follow a state.
@@ -95,10 +121,14 @@ impl Membership {
                 None => Err(Stale::Abandoned { is: state.revision, seen: self.revision }),
             };
         }
-        if state.revision < self.revision {
-            return Err(Stale::Older { is: state.revision, seen: self.revision });
+        let (is, seen) = (state.revision, self.revision);
+        match state.relation_to(self.place()) {
+            Relation::Descends => Ok(()),
+            Relation::Diverged if is >= seen => Err(Stale::Diverged { is, seen }),
+            // What no table says, revisions do, as before there were tables.
+            Relation::Forgotten | Relation::Unknown if is >= seen => Ok(()),
+            Relation::Diverged | Relation::Forgotten | Relation::Unknown => Err(Stale::Older { is, seen }),
         }
-        Ok(())
     }
 
     /// What is noted after a state that may be followed; `None` if that is what is noted already.
@@ -115,6 +145,8 @@ impl Membership {
     /// that `random` names.
     pub fn adopt(&self, state: &State, random: u64) -> State {
         let mut next = state.clone();
+        // Revisions of the branch that it begins are higher than all before.
+        next.tenures.clear();
         next.cluster = format!("{}/{random:016x}", root(&state.cluster));
         for (branch, revision) in [(&state.cluster, state.revision), (&self.cluster, self.revision)] {
             if root(branch) == root(&state.cluster) && !branch.is_empty() {
@@ -161,8 +193,10 @@ pub fn fate(state: &State, name: &str, uuid: Option<&str>) -> Fate {
 mod tests {
     use super::*;
     use crate::command::{self, Command};
+    use crate::report::Report;
     use crate::state::Address;
     use crate::store::Version;
+    use crate::tenure::Writer;
     use crate::view::View;
 
     fn address() -> Address {
@@ -228,6 +262,32 @@ mod tests {
         );
         let many = (0..40).fold(joined, |state, at| Membership::of(&state).adopt(&state, at));
         assert!(many.check().is_ok(), "those that are remembered have a limit");
+    }
+
+    #[test]
+    fn a_state_that_was_made_without_what_was_seen_is_not_followed() {
+        let (mut one, mut two) = (Writer::default(), Writer::default());
+        let next = |state: &State, writer: &mut Writer, random: u64| {
+            let mut next = state.next();
+            writer.sign(&mut next, state.revision, random << 11);
+            next
+        };
+        let backup = next(&command::found("u", &address(), 7), &mut one, 1);
+        let seen = Membership::of(&next(&backup, &mut two, 2));
+        let again = (0..5).fold(backup.clone(), |state, _| next(&state, &mut one, 3));
+        let diverged = Stale::Diverged { is: again.revision, seen: seen.revision };
+        assert_eq!(seen.check(&again), Err(diverged));
+        assert_eq!(seen.check(&backup), Err(Stale::Older { is: backup.revision, seen: seen.revision }));
+        assert_eq!(Membership::of(&backup).check(&again), Ok(()), "it has seen no more");
+        let report = Report { tenure: seen.tenure, seen: seen.revision, ..Report::default() };
+        assert!(!report.is_of(&again) && Report::default().is_of(&again));
+        let adopted = seen.adopt(&again, 4);
+        assert!(seen.check(&adopted).is_ok() && Membership::of(&again).check(&adopted).is_ok());
+        // A version without tenures dropped them, or noted none: revisions are compared.
+        let mut without = again.clone();
+        without.tenures.clear();
+        assert_eq!(seen.check(&without), Ok(()));
+        assert_eq!(Membership { tenure: 0, ..seen }.check(&again), Ok(()));
     }
 
     #[test]

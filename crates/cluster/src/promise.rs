@@ -24,10 +24,11 @@ use serde::{Deserialize, Serialize};
 use crate::fence::Fence;
 use crate::membership::{Membership, is_other};
 use crate::state::{Bucket, MAX_NODES, NodeId, State, Status, Step, present};
+use crate::tenure::{Line, Place, Relation, Tenure};
 use crate::view::View;
 
 /// What a node asks of another one: not to take over from it for a time.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ask {
     /// The identity of the cluster, and of the branch of its state that `applied` belongs to; empty if it has none.
     pub cluster: String,
@@ -37,6 +38,16 @@ pub struct Ask {
     pub incarnation: u64,
     /// The newest revision beyond which the node serves nothing, although buckets may not be what it says.
     pub applied: u64,
+    /// The tenures up to that revision; empty from a version that did not send them. They are sent beside the other
+    /// fields, whose proof a version without tenures understands.
+    #[serde(skip)]
+    pub tenures: Vec<Tenure>,
+}
+
+impl Ask {
+    fn line(&self) -> Line {
+        Line { tenures: self.tenures.clone(), revision: self.applied }
+    }
 }
 
 /// Why a node promises nothing.
@@ -48,6 +59,13 @@ pub enum Unpromised {
     /// The asking node belongs to another cluster, or has let go as a state of another branch says.
     #[error("the asking node belongs to another cluster, or follows another branch of the cluster's state")]
     OtherCluster,
+    /// The asking node goes by a state that neither was made from what this node has seen, nor is one of those that this
+    /// was made from.
+    #[error(
+        "the asking node goes by a state of the cluster that was made without what this node has seen: the \
+         coordination store was restored from an older state and has changed since"
+    )]
+    Diverged,
     /// This node knows a newer state by which others may take over from the asking node.
     #[error("the asking node has to let go of what a newer state of the cluster does not let it serve")]
     Behind,
@@ -57,8 +75,11 @@ pub enum Unpromised {
     /// The store has missed the asking node for longer than a promise, and this node reaches the store.
     #[error("this node reaches the coordination store, and the asking node has no lease there")]
     Missed,
-    /// This node reads the store, and the asking node, of which there is a doubt, goes by a state that is not there.
-    #[error("this node reaches the coordination store, and does not find there what the asking node goes by")]
+    /// The asking node goes by a newer state than this node, in whose state it is open which node serves in its place: the
+    /// store may have been restored without the newer one, and this node may have said that it is free.
+    #[error(
+        "this node does not know the state that the asking node goes by, and knows one in which its place is open"
+    )]
     Ahead,
     /// More nodes ask than a cluster can have.
     #[error("more nodes ask than a cluster can have")]
@@ -79,17 +100,31 @@ struct Given {
 /// What is known of the newest state that was followed.
 #[derive(Debug)]
 struct Known {
-    revision: u64,
+    line: Line,
     /// The life of each node that has a share.
     serving: BTreeMap<String, u64>,
+    /// The nodes in whose place another one may become active by a choice that is open.
+    open: BTreeSet<String>,
 }
 
 impl Known {
     fn of(state: &State) -> Known {
         let serving = state.nodes.values().filter(|node| node.status == Status::Active);
         let serving = serving.map(|node| (node.uuid.clone(), node.incarnation)).collect();
-        Known { revision: state.revision, serving }
+        let open = state.buckets.values().flat_map(doubts).filter_map(|(id, _)| state.nodes.get(&id));
+        Known { line: Line::of(state), serving, open: open.map(|node| node.uuid.clone()).collect() }
     }
+}
+
+/// What the state that an asking node goes by is to the newest state that the asked node has seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stand {
+    /// One was made from the other: their revisions can be compared.
+    OnLine,
+    /// Each was made without the other.
+    Elsewhere,
+    /// A version without tenures wrote one of them.
+    Unknown,
 }
 
 /// What one process of a node has promised to others.
@@ -100,6 +135,8 @@ pub struct Granter {
     unknown_until_ns: u64,
     given: BTreeMap<String, Given>,
     known: Option<Known>,
+    /// The newest state that the process before has seen.
+    seen: Place,
     /// The cluster and the branch of its state that all revisions here belong to.
     cluster: String,
     /// What the asking node must have become at least: what this node had seen before it started, or before it did not
@@ -126,6 +163,7 @@ impl Granter {
             unknown_until_ns,
             given: BTreeMap::new(),
             known: None,
+            seen: seen.place(),
             cluster: seen.cluster.clone(),
             floor: revision,
             doubted: BTreeMap::new(),
@@ -143,7 +181,7 @@ impl Granter {
     /// A state that is followed was read: before the node does or reports anything that it says.
     pub fn note_state(&mut self, state: &State) {
         let is_other = is_other(&self.cluster, &state.cluster);
-        let is_known = self.known.as_ref().is_some_and(|known| known.revision == state.revision);
+        let is_known = self.known.as_ref().is_some_and(|known| known.line.place() == state.place());
         if is_known && !is_other && !self.is_stale {
             return;
         }
@@ -221,6 +259,10 @@ impl Granter {
         if is_other(&self.cluster, &ask.cluster) {
             return Err(Unpromised::OtherCluster);
         }
+        let stand = self.stand(ask);
+        if stand == Stand::Elsewhere {
+            return Err(Unpromised::Diverged);
+        }
         let doubted = self.doubted.get(&ask.node).copied().unwrap_or(0);
         if ask.applied < self.floor.max(doubted) {
             return Err(Unpromised::Behind);
@@ -231,15 +273,34 @@ impl Granter {
         }
         let Some(known) = &self.known else { return Ok(()) };
         let serves = known.serving.get(&ask.node) == Some(&ask.incarnation);
-        let is_ahead = ask.applied > known.revision;
+        let is_ahead = ask.applied > known.line.revision;
+        // Without tenures it is not known whether the store was restored without the state that the asking node goes by;
+        // if it was not, this node will have read it before long.
         let is_in_doubt = !serves || self.doubted.contains_key(&ask.node);
-        let is_refused = is_ahead && is_in_doubt && self.is_in_contact(now_ns);
-        if is_refused && !planted::is(Bug::BranchesCompared) {
-            // This node will have read such a state before long, unless the store was restored without it.
+        let is_unsure = stand == Stand::Unknown && is_in_doubt && self.is_in_contact(now_ns);
+        let is_open = known.open.contains(&ask.node);
+        if is_ahead && (is_unsure || is_open) && !planted::is(Bug::BranchesCompared) {
             return Err(Unpromised::Ahead);
         }
         // Who has become what a newer state says knows better.
         if serves || is_ahead { Ok(()) } else { Err(Unpromised::NotServing) }
+    }
+
+    /// What the state that a node goes by is to the newest one that this node has seen.
+    fn stand(&self, ask: &Ask) -> Stand {
+        let theirs = ask.line();
+        let seen = self.known.as_ref().map_or(self.seen, |known| known.line.place());
+        match theirs.relation_to(seen) {
+            Relation::Unknown => return Stand::Unknown,
+            Relation::Descends => return Stand::OnLine,
+            Relation::Diverged | Relation::Forgotten => {}
+        }
+        let is_before = match &self.known {
+            Some(known) => known.line.relation_to(theirs.place()) == Relation::Descends,
+            // Of the process before no more is known than the revision: a node that is behind it is refused anyway.
+            None => ask.applied < seen.revision,
+        };
+        if is_before { Stand::OnLine } else { Stand::Elsewhere }
     }
 
     /// A life of a node says that it serves no more: no node has to wait for it.
@@ -398,6 +459,7 @@ mod tests {
     use crate::command::{self, Command};
     use crate::report::Member;
     use crate::state::Address;
+    use crate::tenure::Writer;
 
     const LASTS: Duration = Duration::from_nanos(100);
 
@@ -435,7 +497,7 @@ mod tests {
     }
 
     fn ask(node: &str, applied: u64) -> Ask {
-        Ask { cluster: String::new(), node: node.to_owned(), incarnation: 7, applied }
+        Ask { node: node.to_owned(), incarnation: 7, applied, ..Ask::default() }
     }
 
     #[test]
@@ -482,8 +544,10 @@ mod tests {
         assert!(granter.bound(&failed, 20).contains_key("b"), "the promise stands");
         assert_eq!(granter.grant(&ahead, 30), Err(Unpromised::Ahead));
         assert!(!granter.bound(&failed, 10 + 100).contains_key("b"), "it is over");
-        // With the store away nobody takes over by what this node has not read.
-        assert_eq!(granter.grant(&ahead, 20 + 100), Ok(()));
+        // Without contact to the store, too: this node has said that it is free.
+        assert_eq!(granter.grant(&ahead, 20 + 100), Err(Unpromised::Ahead));
+        // What is not open in its state is decided by states that this node has to read first.
+        assert_eq!(granter.grant(&ask("2", calm.revision + 9), 20 + 100), Ok(()));
     }
 
     #[test]
@@ -525,6 +589,38 @@ mod tests {
             bound.bound(&failed, 100).contains_key("b"),
             "what was promised by a revision of another branch"
         );
+    }
+
+    fn signed(state: &State, writer: &mut Writer, random: u64) -> State {
+        let mut next = state.next();
+        writer.sign(&mut next, state.revision, random << 11);
+        next
+    }
+
+    fn ask_as(state: &State) -> Ask {
+        Ask { tenures: state.tenures.clone(), ..ask("1", state.revision) }
+    }
+
+    #[test]
+    fn a_node_that_goes_by_a_state_made_without_what_was_seen_is_promised_nothing() {
+        let (mut one, mut two) = (Writer::default(), Writer::default());
+        let backup = signed(&state(3, 1), &mut one, 1);
+        let lost = (0..9).fold(backup.clone(), |state, _| signed(&state, &mut two, 2));
+        let mut granter = Granter::new(&Membership::default(), 0, LASTS);
+        granter.note_state(&backup);
+        assert_eq!(granter.grant(&ask_as(&lost), 10), Ok(()), "it goes on from what was seen");
+        // The store is restored, and goes on without what the asking node has seen.
+        let again = signed(&backup, &mut one, 3);
+        granter.note_state(&again);
+        assert_eq!(granter.grant(&ask_as(&lost), 20), Err(Unpromised::Diverged));
+        assert_eq!(granter.grant(&ask_as(&backup), 20), Ok(()), "it is behind, and nothing is in doubt");
+        assert_eq!(granter.grant(&ask_as(&again), 20), Ok(()));
+        // Nor by the next process, which has the place alone.
+        let mut next = Granter::new(&Membership::of(&again), 0, LASTS);
+        assert_eq!(next.grant(&ask_as(&lost), 20), Err(Unpromised::Diverged));
+        assert_eq!(next.grant(&ask_as(&backup), 20), Err(Unpromised::Behind));
+        assert_eq!(next.grant(&ask_as(&again), 20), Ok(()));
+        assert_eq!(next.grant(&ask("1", lost.revision), 20), Ok(()), "a version without tenures asks");
     }
 
     #[test]

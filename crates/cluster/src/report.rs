@@ -8,7 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::damage::Damaged;
 use crate::keys;
-use crate::state::{Address, Limits, NodeId};
+use crate::membership::is_other;
+use crate::state::{Address, Limits, NodeId, State};
+use crate::tenure::{Place, Relation};
 
 /// A node that is alive, as it says itself; goes when its lease runs out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -121,6 +123,13 @@ pub struct Report {
     /// not report it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub cluster: String,
+    /// The tenure that wrote the newest document that the node had read, of which all revisions here are; 0 from a version
+    /// that did not report it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub tenure: u64,
+    /// The revision of that document.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub seen: u64,
     /// The newest revision of the document that all its vBuckets are as: it serves nothing that this does not let it.
     pub applied: u64,
     /// The newest revision that the buckets outside `behind` are as; 0 if that is `applied`. Versions before this field
@@ -159,6 +168,13 @@ fn is_zero(number: &u64) -> bool {
 }
 
 impl Report {
+    /// Whether its revisions are those of a document, or of documents that this one was made from.
+    pub fn is_of(&self, state: &State) -> bool {
+        let place = Place { tenure: self.tenure, revision: self.seen };
+        let is_of_line = matches!(state.relation_to(place), Relation::Descends | Relation::Unknown);
+        is_of_line && !is_other(&self.cluster, &state.cluster)
+    }
+
     /// The newest revision that a bucket of the node is as.
     pub fn applied_of(&self, bucket: &str) -> u64 {
         let own = self.own.get(bucket).or_else(|| self.behind.get(bucket));
@@ -189,6 +205,8 @@ impl Report {
             let own = Report {
                 incarnation: self.incarnation,
                 cluster: self.cluster.clone(),
+                tenure: self.tenure,
+                seen: self.seen,
                 applied: self.applied_of(name),
                 vbuckets: only(self.vbuckets.get(name)),
                 kept: self.kept.get(name).map(|kept| (name.clone(), kept.clone())).into_iter().collect(),

@@ -10,6 +10,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::tenure::Tenure;
+
 pub use bucket::{Bucket, Chain, MAX_REPLICAS, NextIds, Step, majority, present};
 pub use check::Invalid;
 pub use parts::{MAX_COMMIT_BYTES, Reader};
@@ -269,6 +271,10 @@ pub struct State {
     /// more of its own than this revision.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub branches: BTreeMap<String, u64>,
+    /// Which processes wrote the revisions of this branch: the last ones. Versions before this field drop it when they
+    /// write; revisions alone are compared then.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tenures: Vec<Tenure>,
 }
 
 impl Default for State {
@@ -294,6 +300,7 @@ impl State {
             cluster: String::new(),
             deleted: BTreeMap::new(),
             branches: BTreeMap::new(),
+            tenures: Vec::new(),
         }
     }
 

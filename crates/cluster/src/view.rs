@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use base::planted::{self, Bug};
 
 use crate::keys;
-use crate::membership::is_other;
 use crate::report::{Member, Report};
 use crate::state::{Invalid, Limits, NodeId, Reader, State};
 use crate::store::{Snapshot, Version};
@@ -38,7 +37,11 @@ impl View {
             match name.split_once('/') {
                 None => drop(reports.insert(name, report)),
                 Some((uuid, bucket)) => {
-                    if let Some(whole) = reports.get_mut(uuid) {
+                    let Some(whole) = reports.get_mut(uuid) else { continue };
+                    if report.incarnation == whole.incarnation && !report.is_of(&state) {
+                        // The node goes by another state by now: what it is bound to is not known.
+                        reports.remove(uuid);
+                    } else {
                         whole.take_in(bucket, report);
                     }
                 }
@@ -54,11 +57,11 @@ impl View {
         self.members.get(&node.uuid).filter(|member| member.incarnation == node.incarnation)
     }
 
-    /// What a node's admitted life reports of this branch of the state, while it is alive.
+    /// What a node's admitted life reports of this state and those that it was made from, while it is alive.
     pub fn report(&self, id: NodeId) -> Option<&Report> {
         let member = self.alive(id)?;
         let uuid = &self.state.nodes.get(&id)?.uuid;
-        let is_of_it = |report: &&Report| !is_other(&report.cluster, &self.state.cluster);
+        let is_of_it = |report: &&Report| report.is_of(&self.state);
         self.reports.get(uuid).filter(|report| report.incarnation == member.incarnation).filter(is_of_it)
     }
 

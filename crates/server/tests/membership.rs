@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::cluster::store::Commit;
-use ::cluster::{Command, MemoryStore, State, Store, View};
+use ::cluster::{Command, MemoryStore, State, Store, View, Writer};
 use base::env::Env;
 use node::Config;
 use node::cluster::{Cluster, ClusterConfig};
@@ -156,6 +156,33 @@ fn an_older_state_that_is_adopted_deletes_nothing() {
     let (code, told) = http(&member.server, "POST", "/controller/adoptState", "");
     assert_eq!(code, 200, "{told}");
     assert!(member.has(b"key"));
+    member.stop();
+}
+
+/// The store was restored from an older state, and others that had seen no more changed it: its revision is higher than
+/// what the node has seen, and means something else.
+#[test]
+fn a_state_that_was_made_without_what_the_node_has_seen_is_not_followed() {
+    let (store, folder) = (store(), tempfile::tempdir().expect("a folder"));
+    let member = Member::served(folder.path(), &store);
+    let older = state(&store);
+    make_bucket(&member);
+    let mut writer = Writer::default();
+    let other = (0..20).fold(older, |state, _| {
+        let mut next = state.next();
+        writer.sign(&mut next, state.revision, 1 << 40);
+        next
+    });
+    restore(&store, &other);
+    let refuses = (0..20_000).any(|_| {
+        member.cluster.wait_until(Duration::from_millis(1), |_, _| false);
+        member.cluster.outside().is_some_and(|why| why.contains("made without") && why.contains("adopt"))
+    });
+    assert!(refuses, "{:?}", member.cluster.outside());
+    let (code, told) = http(&member.server, "POST", "/controller/adoptState", "");
+    assert_eq!(code, 200, "{told}");
+    member.wait("it follows", |view| view.state.revision > other.revision && view.state.buckets.is_empty());
+    assert!(folder.path().join("buckets/default").is_dir(), "the state does not say that it was deleted");
     member.stop();
 }
 

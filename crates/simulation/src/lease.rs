@@ -1,10 +1,12 @@
 //! A node's life, its fence and its promises, kept by what the coordination store and other nodes answer. The simulation of
 //! the cluster's logic has this file, too.
 
+use base::env::sim::SplitMix64;
 use cluster::membership::is_other;
 use cluster::promise::Ask;
 use cluster::store::LeaseId;
-use cluster::{Fence, Granter, Holder, Life, Membership, State, View};
+use cluster::tenure::Tenure;
+use cluster::{Fence, Granter, Holder, Life, Membership, State, View, Writer};
 
 use crate::store::{Request, TTL};
 
@@ -21,9 +23,13 @@ pub struct Held {
     /// alone must do then.
     pub asks_for_promises: bool,
     holder: Holder,
-    /// The newest revision that the node is as.
+    /// The newest revision that the node is as, and the tenures up to it.
     applied: u64,
+    tenures: Vec<Tenure>,
     cluster: String,
+    writer: Writer,
+    /// Names tenures, so that nothing else is drawn otherwise.
+    names: SplitMix64,
     /// When it asked last for a lease to begin a life with.
     asked_ns: u64,
 }
@@ -38,7 +44,10 @@ impl Held {
             asks_for_promises: true,
             holder: Holder::default(),
             applied: 0,
+            tenures: Vec::new(),
             cluster: String::new(),
+            writer: Writer::default(),
+            names: SplitMix64::new(random),
             asked_ns: 0,
         }
     }
@@ -51,6 +60,12 @@ impl Held {
         self.granter = Granter::new(&promised_as, now_ns, TTL);
         self.holder = Holder::default();
         self.applied = 0;
+        self.writer = Writer::default();
+    }
+
+    /// The process writes a document in the place of one of this revision; 0 if there is none.
+    pub fn sign(&mut self, next: &mut State, before: u64) {
+        self.writer.sign(next, before, self.names.next_u64());
     }
 
     /// A life that nobody has had before.
@@ -123,6 +138,7 @@ impl Held {
     /// The node has become as a document says to its present life.
     pub fn note_become(&mut self, state: &State, uuid: &str) {
         self.applied = state.revision;
+        self.tenures.clone_from(&state.tenures);
         self.holder.note_let_go(state, uuid);
         self.life.note_become(self.life.incarnation());
         self.move_fence();
@@ -131,7 +147,8 @@ impl Held {
     /// What it asks of other nodes now, and of which.
     pub fn asks(&self, uuid: &str) -> Option<(Ask, Vec<String>)> {
         let (cluster, incarnation) = (self.cluster.clone(), self.life.incarnation());
-        let ask = Ask { cluster, node: uuid.to_owned(), incarnation, applied: self.applied };
+        let tenures = self.tenures.clone();
+        let ask = Ask { cluster, node: uuid.to_owned(), incarnation, applied: self.applied, tenures };
         (self.asks_for_promises && self.life.may_serve())
             .then(|| (ask, self.holder.asked().into_iter().map(str::to_owned).collect()))
     }

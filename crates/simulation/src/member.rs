@@ -140,7 +140,8 @@ impl Node {
         if !self.member.has_belonged && self.bucket.is_none() {
             let incarnation = self.member.held.life.incarnation();
             let join = Command::Join { uuid, address, incarnation };
-            if let Ok(state) = command::apply(view, &join) {
+            if let Ok(mut state) = command::apply(view, &join) {
+                self.member.held.sign(&mut state, view.state.revision);
                 requests.push(Request::Write(view.version, Box::new(state)));
             }
             return;
@@ -232,7 +233,8 @@ impl Node {
             (Standing::Vacant, Some(lease)) => requests.push(Request::Lead(lease)),
             (Standing::Leads, _) => {
                 let now = Duration::from_nanos(self.clock_ns());
-                if let Some(next) = self.member.leader.step(view, now) {
+                if let Some(mut next) = self.member.leader.step(view, now) {
+                    self.member.held.sign(&mut next, view.state.revision);
                     requests.push(Request::Write(view.version, Box::new(next)));
                 }
             }

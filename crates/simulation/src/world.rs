@@ -172,7 +172,8 @@ impl World {
             vbuckets: self.rules.vbuckets,
             manifest: json!({}),
         };
-        let state = command::apply(&bare(&state), &create).expect("a bucket can be made");
+        let mut state = command::apply(&bare(&state), &create).expect("a bucket can be made");
+        self.nodes[0].member.held.sign(&mut state, 0);
         self.write(Version::ABSENT, &state);
         for at in 0..self.nodes.len() {
             self.begin(at);
@@ -426,7 +427,8 @@ impl World {
     /// An administrator asks something of a node.
     pub fn ask_for(&mut self, at: usize, command: &Command) -> bool {
         let Some(view) = self.nodes[at].member.view.clone() else { return false };
-        let Ok(state) = command::apply(&view, command) else { return false };
+        let Ok(mut state) = command::apply(&view, command) else { return false };
+        self.nodes[at].member.held.sign(&mut state, view.state.revision);
         self.ask(at, Request::Write(view.version, Box::new(state)));
         true
     }

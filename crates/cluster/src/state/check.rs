@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::bucket::{MAX_REPLICAS, present};
 use super::{Bucket, Chain, FORMAT, MAX_BRANCHES, MAX_BUCKETS, MAX_DELETED, MAX_NODES, SINGLE, State, Step};
+use crate::tenure::MAX_TENURES;
 
 /// Why a document is not taken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -57,6 +58,9 @@ impl State {
         }
         if self.branches.len() > MAX_BRANCHES {
             return Err(Invalid::TooMany("branches of the state"));
+        }
+        if self.tenures.len() > MAX_TENURES {
+            return Err(Invalid::TooMany("tenures of the state"));
         }
         let mut uuids = BTreeSet::new();
         for node in self.nodes.values() {

@@ -154,6 +154,7 @@ impl State {
             cluster: self.cluster.clone(),
             deleted: self.deleted.clone(),
             branches: self.branches.clone(),
+            tenures: self.tenures.clone(),
         };
         let mut root = serde_json::to_value(root).map_err(|error| Invalid::Json(error.to_string()))?;
         root["bucket_names"] = self.buckets.keys().cloned().collect();

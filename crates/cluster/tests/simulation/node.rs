@@ -55,6 +55,8 @@ pub struct SimNode {
     pub damaged: RefCell<BTreeMap<u16, Copy>>,
     /// vBuckets that were set aside since the world looked.
     pub set_aside: RefCell<Vec<u16>>,
+    /// vBuckets that have become active and were not served since.
+    pub unchecked: BTreeSet<u16>,
     given: Given<Vec<Chain>>,
 }
 
@@ -81,6 +83,7 @@ impl SimNode {
             copies: RefCell::default(),
             damaged: RefCell::default(),
             set_aside: RefCell::default(),
+            unchecked: BTreeSet::new(),
             given: Given::default(),
         }
     }

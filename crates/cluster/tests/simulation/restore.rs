@@ -5,7 +5,7 @@
 //! other runs are as they were before.
 
 use base::env::sim::SplitMix64;
-use cluster::State;
+use cluster::{State, Writer};
 
 use crate::world::{Event, STORE, World};
 
@@ -32,6 +32,8 @@ pub struct Restore {
     backup: State,
     /// What was in the store before.
     newest: Option<State>,
+    /// Of an administrator's program.
+    writer: Writer,
     rng: SplitMix64,
 }
 
@@ -59,7 +61,21 @@ impl Restore {
             _ => return None,
         };
         let (backup, rng) = (first.clone(), SplitMix64::new(!seed));
-        Some(Restore { is_adopted, cuts_off, cut_off: None, backup, newest: None, rng })
+        Some(Restore {
+            is_adopted,
+            cuts_off,
+            cut_off: None,
+            backup,
+            newest: None,
+            writer: Writer::default(),
+            rng,
+        })
+    }
+
+    fn next(&mut self, state: &State) -> State {
+        let (mut next, random) = (state.next(), self.rng.next_u64());
+        self.writer.sign(&mut next, state.revision, random);
+        next
     }
 
     /// When it begins.
@@ -83,7 +99,7 @@ impl World {
                 if restore.cuts_off {
                     // Nothing is given up but revisions: what nodes have is as the backup says.
                     restore.backup = self.newest.clone();
-                    restore.cut_off = self.run_ahead(&mut restore.rng);
+                    restore.cut_off = self.run_ahead(&mut restore);
                 }
                 self.is_store_away = true;
                 Some((if restore.cuts_off { SHORT_OUTAGE_US } else { OUTAGE_US }, Phase::Older))
@@ -96,7 +112,7 @@ impl World {
                 Some((REFUSED_FOR_US, next))
             }
             Phase::Adopted => {
-                self.adopt(restore.cut_off, &mut restore.rng);
+                self.adopt(restore.cut_off, &mut restore);
                 Some(match restore.cut_off {
                     Some(_) => (CUT_OFF_FOR_US, Phase::Healed),
                     None => (OLDER_FOR_US, Phase::LostAgain),
@@ -120,12 +136,12 @@ impl World {
                 Some((REFUSED_FOR_US, Phase::NewestAdopted))
             }
             Phase::NewestAdopted => {
-                self.adopt(None, &mut restore.rng);
+                self.adopt(None, &mut restore);
                 Some((REFUSED_FOR_US, Phase::AdoptedAgain))
             }
             // What some node read before may have come late.
             Phase::AdoptedAgain => {
-                self.adopt(None, &mut restore.rng);
+                self.adopt(None, &mut restore);
                 None
             }
         };
@@ -136,28 +152,31 @@ impl World {
     }
 
     /// An administrator has each node that refuses what the store holds adopt it, except one that is cut off.
-    fn adopt(&mut self, cut_off: Option<usize>, rng: &mut SplitMix64) {
+    fn adopt(&mut self, cut_off: Option<usize>, restore: &mut Restore) {
         let mut adopted = self.newest.clone();
         for at in (0..self.nodes.len()).filter(|at| cut_off != Some(*at)) {
             let seen = &self.nodes[at].seen;
             if seen.check(&adopted).is_err() {
-                adopted = seen.adopt(&adopted, rng.next_u64());
+                adopted = seen.adopt(&adopted, restore.rng.next_u64());
             }
         }
         if adopted.revision > self.newest.revision {
+            restore.writer.sign(&mut adopted, self.newest.revision, restore.rng.next_u64());
             self.put_state(adopted);
         }
     }
 
     /// One node alone reads the last revisions before it is cut off from the store.
-    fn run_ahead(&mut self, rng: &mut SplitMix64) -> Option<usize> {
-        let first = rng.below(self.nodes.len() as u64) as usize;
+    fn run_ahead(&mut self, restore: &mut Restore) -> Option<usize> {
+        let first = restore.rng.below(self.nodes.len() as u64) as usize;
         let all = (first..self.nodes.len()).chain(0..first);
         let awake: Vec<usize> = all.filter(|at| self.nodes[*at].is_awake(self.now_us())).collect();
         let at = *awake.first()?;
-        self.put_state(self.newest.next());
+        let next = restore.next(&self.newest);
+        self.put_state(next);
         awake.into_iter().for_each(|at| self.look_now(at));
-        let ahead = (0..rng.between(4, 40)).fold(self.newest.clone(), |state, _| state.next());
+        let many = restore.rng.between(4, 40);
+        let ahead = (0..many).fold(self.newest.clone(), |state, _| restore.next(&state));
         self.put_state(ahead);
         self.look_now(at);
         self.cut.extend([(at, STORE), (STORE, at)]);

@@ -136,8 +136,8 @@ impl Cluster {
             if !memory.is_known {
                 return self.write_credentials();
             }
-            let state = self.found()?;
-            self.write(&state, None)?;
+            let mut state = self.found()?;
+            self.write(&mut state, None)?;
             return Ok(Duration::ZERO);
         };
         let view = Arc::new(view);
@@ -169,7 +169,7 @@ impl Cluster {
         }
         self.show(&view, is_held.then(|| failed.keys()));
         if is_held && has_let_go {
-            self.seen.lock().applied.let_go = view.state.revision;
+            self.seen.lock().note_let_go(&view.state);
         }
         let is_busy = self.report(&view, snapshot)?;
         let now = self.node.env().clock.monotonic();
@@ -375,9 +375,13 @@ impl Cluster {
         if before.is_some_and(|before| membership::is_other(&before.state.cluster, &view.state.cluster)) {
             // How far the node was along another branch says nothing about this one.
             seen.applied = Applied::default();
+            seen.let_go.clear();
         }
         if let Some(failed) = failed {
             seen.applied = seen.applied.after(view.state.revision, failed);
+            if seen.applied.let_go == view.state.revision {
+                seen.note_let_go(&view.state);
+            }
         }
         self.changed.notify_all();
     }
@@ -394,9 +398,9 @@ impl Cluster {
             Standing::Vacant | Standing::Follows => return Ok(false),
             Standing::Leads => {}
         }
-        if let Some(next) = leader.step(view, self.node.env().clock.monotonic()) {
+        if let Some(mut next) = leader.step(view, self.node.env().clock.monotonic()) {
             log(&view.state, &next);
-            self.write(&next, Some(view))?;
+            self.write(&mut next, Some(view))?;
         }
         Ok(true)
     }

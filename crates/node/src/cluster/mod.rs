@@ -25,6 +25,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ::cluster::store::{Commit, Store, StoreFailure, Swapped, Version};
+use ::cluster::tenure::{Tenure, Writer};
 use ::cluster::{
     Address, Applied, Command, LeaderConfig, Life, Limits, NodeId, Refused, View, command, keys,
 };
@@ -142,6 +143,8 @@ pub struct Cluster {
     /// The newest state that this node has seen, durably.
     membership: Mutex<Membership>,
     seen: Mutex<Seen>,
+    /// What this process has written of the cluster's state.
+    writer: Mutex<Writer>,
     changed: Condvar,
     is_stopping: AtomicBool,
     stop: Mutex<bool>,
@@ -161,6 +164,16 @@ struct Seen {
     is_stranger: bool,
     /// How far this node has become what the document says.
     applied: Applied,
+    /// The tenures up to the revision beyond which the node serves nothing.
+    let_go: Vec<Tenure>,
+}
+
+impl Seen {
+    /// The node serves nothing that this document does not let it.
+    fn note_let_go(&mut self, state: &::cluster::State) {
+        self.applied.let_go = state.revision;
+        self.let_go.clone_from(&state.tenures);
+    }
 }
 
 impl Cluster {
@@ -226,6 +239,7 @@ impl Cluster {
             noted: Mutex::new(noted),
             membership: Mutex::new(membership),
             seen: Mutex::default(),
+            writer: Mutex::default(),
             changed: Condvar::new(),
             is_stopping: AtomicBool::new(false),
             stop: Mutex::new(false),
@@ -363,11 +377,11 @@ impl Cluster {
             let snapshot = self.store.read().map_err(ClusterError::from)?;
             let view = View::of(&snapshot).map_err(ClusterError::from)?.ok_or(ClusterError::NoCluster)?;
             seen.check(&view.state).map_err(ClusterError::from)?;
-            let next = command::apply(&view, &what(&view)?).map_err(ClusterError::from)?;
+            let mut next = command::apply(&view, &what(&view)?).map_err(ClusterError::from)?;
             if next.revision == view.state.revision {
                 return Ok(Arc::new(view));
             }
-            if let Some(version) = self.write(&next, Some(&view))? {
+            if let Some(version) = self.write(&mut next, Some(&view))? {
                 return Ok(Arc::new(View { state: next, version, ..view }));
             }
         }
@@ -385,8 +399,8 @@ impl Cluster {
             if seen.check(&view.state).is_ok() {
                 return Err(ClusterError::NothingToAdopt);
             }
-            let next = seen.adopt(&view.state, self.node.env().random.next_u64());
-            if self.write(&next, Some(&view))?.is_none() {
+            let mut next = seen.adopt(&view.state, self.node.env().random.next_u64());
+            if self.write(&mut next, Some(&view))?.is_none() {
                 continue;
             }
             tracing::warn!(
@@ -403,12 +417,14 @@ impl Cluster {
         Err(ClusterError::Busy)
     }
 
-    /// Writes a state in the place of another one, or as the first; nothing if that is not the one in the store.
+    /// Writes a state in the place of another one, or as the first, in a tenure of this process; nothing if that is not the one in the store.
     fn write(
         &self,
-        state: &::cluster::State,
+        state: &mut ::cluster::State,
         instead_of: Option<&View>,
     ) -> Result<Option<Version>, ClusterError> {
+        let before = instead_of.map_or(0, |view| view.state.revision);
+        self.writer.lock().sign(state, before, self.node.env().random.next_u64());
         let puts = state.changes(instead_of.map(|view| &view.state))?;
         let version = instead_of.map_or(Version::ABSENT, |view| view.version);
         let commit = Commit { guard: Some((keys::STATE, version)), puts: &puts, lease: None };

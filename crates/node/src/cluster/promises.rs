@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ::cluster::promise::{Ask, Unpromised};
+use ::cluster::tenure::Tenure;
 use ::cluster::{Granter, Holder, Membership, NodeId, State, View};
 use base::env::{Env, Task};
 use serde::{Deserialize, Serialize};
@@ -51,6 +52,12 @@ pub struct Request {
     #[serde(default)]
     release: bool,
     proof: String,
+    /// The tenures of what is asked with; a version without tenures passes over them.
+    #[serde(default)]
+    tenures: Vec<Tenure>,
+    /// Proves the tenures of this request; empty if there are none.
+    #[serde(default)]
+    tenures_proof: String,
 }
 
 /// An answer to one request.
@@ -91,6 +98,15 @@ impl Key {
         // JSON keeps one text from running into the other.
         let text = serde_json::to_vec(&(ask, to, asked_ns, release)).unwrap_or_default();
         self.proof(&[b"promise?\n", &text])
+    }
+
+    /// Proves the tenures of a request, whose `tenures_proof` is not looked at.
+    fn of_tenures(&self, request: &Request) -> String {
+        if request.tenures.is_empty() {
+            return String::new();
+        }
+        let text = serde_json::to_vec(&request.tenures).unwrap_or_default();
+        self.proof(&[b"tenures?\n", request.proof.as_bytes(), b"\n", &text])
     }
 
     fn of_answer(&self, request: &Request, lasts_ms: u64) -> String {
@@ -163,14 +179,17 @@ impl Cluster {
     /// Answers another node.
     pub fn promise(&self, request: &Request) -> Result<Answer, Denied> {
         let key = self.key.as_ref().ok_or(Denied::Stranger)?;
-        if request.to != self.uuid || !is_same(&key.of_request(request), &request.proof) {
+        let is_proven = is_same(&key.of_request(request), &request.proof)
+            && is_same(&key.of_tenures(request), &request.tenures_proof);
+        if request.to != self.uuid || !is_proven {
             return Err(Denied::Stranger);
         }
+        let ask = Ask { tenures: request.tenures.clone(), ..request.ask.clone() };
         let mut promises = self.promises.lock();
         if request.release {
-            promises.granter.release(&request.ask);
+            promises.granter.release(&ask);
         } else {
-            promises.granter.grant(&request.ask, self.node.env().clock.monotonic_ns())?;
+            promises.granter.grant(&ask, self.node.env().clock.monotonic_ns())?;
         }
         let lasts_ms = u64::try_from(promises.granter.lasts().as_millis()).unwrap_or(u64::MAX);
         Ok(Answer { lasts_ms, proof: key.of_answer(request, lasts_ms) })
@@ -236,11 +255,14 @@ impl Cluster {
             }
             life.incarnation()
         };
-        let applied = self.seen.lock().applied.let_go;
         let asked_ns = self.node.env().clock.monotonic_ns();
-        let ask = Ask { cluster: view.state.cluster.clone(), node: self.uuid.clone(), incarnation, applied };
-        let mut request = Request { ask, to: uuid.to_owned(), asked_ns, release, proof: String::new() };
+        let Some(ask) = self.ask_now(incarnation) else { return Ok(()) };
+        let tenures = ask.tenures.clone();
+        let (proof, tenures_proof) = (String::new(), String::new());
+        let to = uuid.to_owned();
+        let mut request = Request { ask, to, asked_ns, release, proof, tenures, tenures_proof };
         request.proof = key.of_request(&request);
+        request.tenures_proof = key.of_tenures(&request);
         let answer =
             self.exchange(&node.address.http_by(self.node.doors().peers.is_encrypted()), &request)?;
         if !is_same(&key.of_answer(&request, answer.lasts_ms), &answer.proof) {
@@ -255,6 +277,14 @@ impl Cluster {
             self.count_on(&promises);
         }
         Ok(())
+    }
+
+    /// What a life asks with now: the branch and the revision belong to each other.
+    fn ask_now(&self, incarnation: u64) -> Option<Ask> {
+        let seen = self.seen.lock();
+        let cluster = seen.view.as_ref()?.state.cluster.clone();
+        let (node, applied) = (self.uuid.clone(), seen.applied.let_go);
+        Some(Ask { cluster, node, incarnation, applied, tenures: seen.let_go.clone() })
     }
 
     fn exchange(&self, address: &str, request: &Request) -> io::Result<Answer> {
