@@ -22,8 +22,9 @@ pub struct Life {
     renewed_ns: Option<u64>,
     /// Until when others have surely promised not to take over; 0 if they have not.
     promised_ns: u64,
-    /// Whether it has had a lease.
+    /// Whether its member was written, or may have been.
     has_begun: bool,
+    has_tried: bool,
     is_admitted: bool,
     has_become: bool,
 }
@@ -39,6 +40,7 @@ impl Life {
             renewed_ns: None,
             promised_ns: 0,
             has_begun: false,
+            has_tried: false,
             is_admitted: false,
             has_become: false,
         }
@@ -52,6 +54,15 @@ impl Life {
     /// Its lease; nothing before there is a member under it.
     pub fn lease(&self) -> Option<LeaseId> {
         self.lease
+    }
+
+    /// Its member is about to be written, at `now_ns`. False if this life is over instead: what became of an attempt before
+    /// is not known, so that the document may have let this life serve and others may have taken its place since.
+    #[must_use]
+    pub fn tries(&mut self, now_ns: u64) -> bool {
+        self.has_begun |= self.has_tried;
+        self.has_tried = true;
+        !self.has_begun || self.is_promised(now_ns) || planted::is(Bug::LapsedLifeGoesOn)
     }
 
     /// Its member was written, and that was answered by `now_ns`, under a lease that was asked for at `sent_ns`. False if
@@ -164,6 +175,24 @@ mod tests {
         life.note_become(life.incarnation());
         life.move_fence(&fence, ttl);
         assert!(fence.may_serve(60));
+    }
+
+    #[test]
+    fn a_life_whose_member_may_have_been_written_is_not_tried_again() {
+        let (mut life, fence, ttl) = (Life::new(u64::MAX), Fence::closed(), Duration::from_nanos(100));
+        let address = Address::new("h".to_owned(), 1, 2);
+        assert!(life.tries(50), "the first attempt, whose answer is lost");
+        let mut promised = life.clone();
+        assert!(!life.tries(300), "it may have been let serve, and have been replaced");
+        promised.note_admission(&command::found("u", &address, promised.incarnation()), "u");
+        promised.note_become(promised.incarnation());
+        promised.promised(160);
+        assert!(promised.tries(150));
+        let mut late = promised.clone();
+        assert!(promised.begun(LeaseId(2), 150, 159));
+        assert!(!late.begun(LeaseId(2), 150, 160), "others may have taken over before the answer");
+        promised.move_fence(&fence, ttl);
+        assert!(fence.may_serve(229));
     }
 
     #[test]

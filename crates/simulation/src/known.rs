@@ -180,6 +180,8 @@ pub const KNOWN: &[(Bug, Simulator, u64)] = &[
 pub const SEARCH: &str = "PLANTED_SEARCH";
 /// Set in the environment beside it, only mistakes with one of these names are looked for; commas lie between them.
 pub const ONLY: &str = "PLANTED_ONLY";
+/// Set in the environment beside them, the search begins with this seed.
+pub const FIRST: &str = "PLANTED_FIRST";
 /// With so many seeds the place of a mistake is come by, if it ever is.
 const UNREACHED: u64 = 20;
 
@@ -210,12 +212,15 @@ pub fn must_find(simulator: Simulator, run: impl Fn(u64) -> Result<(), String> +
 
 /// What is looked for, and with which seeds.
 fn wanted(simulator: Simulator) -> Vec<(Bug, Range<u64>)> {
-    let search = std::env::var(SEARCH).ok().and_then(|seeds| seeds.parse().ok());
+    let search = std::env::var(SEARCH).ok().and_then(|seeds| seeds.parse::<u64>().ok());
     let only = std::env::var(ONLY).ok();
     let is_wanted =
         |bug: Bug| only.as_ref().is_none_or(|only| only.split(',').any(|name| name == format!("{bug:?}")));
     let mut wanted: Vec<(Bug, Range<u64>)> = match search {
-        Some(seeds) => Bug::ALL.iter().map(|bug| (*bug, 0..seeds)).collect(),
+        Some(seeds) => {
+            let first = std::env::var(FIRST).ok().and_then(|first| first.parse().ok()).unwrap_or(0);
+            Bug::ALL.iter().map(|bug| (*bug, first..first + seeds)).collect()
+        }
         None => known(simulator).map(|(bug, seed)| (bug, seed..seed + simulator.seeds())).collect(),
     };
     wanted.retain(|(bug, _)| is_wanted(*bug));

@@ -90,6 +90,14 @@ impl Held {
         self.life.lease().is_none() && sent_ns == self.asked_ns
     }
 
+    /// A lease was granted, and the member is to be written under it, at `now_ns`.
+    pub fn tries(&mut self, now_ns: u64, random: u64) {
+        if !self.life.tries(now_ns) {
+            self.begin_life(random);
+            let _ = self.life.tries(now_ns);
+        }
+    }
+
     /// The member was written under a lease that was asked for at `sent_ns`; that is heard at `now_ns`.
     pub fn begun(&mut self, lease: LeaseId, sent_ns: u64, now_ns: u64, random: u64) {
         if self.life.begun(lease, sent_ns, now_ns) {

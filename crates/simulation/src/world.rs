@@ -401,6 +401,7 @@ impl World {
         match reply {
             Reply::Granted(..) | Reply::IsMember(..) if !node.member.held.is_beginning(sent_ns) => {}
             Reply::Granted(lease, version) => {
+                node.member.held.tries(now_ns, random);
                 let json = node.member.member_json();
                 self.ask_since(at, Request::Member(lease, version, json), sent_ns);
             }

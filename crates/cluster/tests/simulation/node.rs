@@ -55,7 +55,7 @@ pub struct SimNode {
     pub damaged: RefCell<BTreeMap<u16, Copy>>,
     /// vBuckets that were set aside since the world looked.
     pub set_aside: RefCell<Vec<u16>>,
-    /// vBuckets that have become active and were not served since.
+    /// vBuckets that were taken over and not served since.
     pub unchecked: BTreeSet<u16>,
     given: Given<Vec<Chain>>,
 }

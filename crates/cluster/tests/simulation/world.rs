@@ -510,6 +510,7 @@ impl World {
             Reply::Said(store::Reply::Granted(..) | store::Reply::IsMember(..))
                 if !held.is_beginning(sent_ns) => {}
             Reply::Said(store::Reply::Granted(lease, version)) => {
+                held.tries(now_ns, random);
                 let json = node.member();
                 self.ask_since(at, Request::Member(lease, version, json), sent_ns);
             }
@@ -620,7 +621,7 @@ impl World {
         let rng = self.rng.fork();
         let activated = self.nodes[at].apply(view, rng);
         self.check_set_aside(at);
-        activated.into_iter().for_each(|vb| self.has_become_active(at, vb));
+        activated.into_iter().for_each(|vb| self.check_has_committed(at, vb));
         self.report(at);
     }
 
@@ -711,7 +712,8 @@ impl World {
         });
         if activated == Some(true) {
             self.tally.takeovers += 1;
-            self.has_become_active(at, vb);
+            // It is looked at when it is served: a message that comes late makes it active, and it serves nothing.
+            self.nodes[at].unchecked.insert(vb);
         }
     }
 
@@ -763,18 +765,13 @@ impl World {
         }
     }
 
-    /// A copy that is active is looked at as soon as it is served: before that it may be one that a late message made
-    /// active, of a node that has to begin another life first.
-    fn has_become_active(&mut self, at: usize, vb: u16) {
-        self.nodes[at].unchecked.insert(vb);
-    }
-
-    /// Whoever serves has everything that was told to be durable.
+    /// Whoever becomes active has everything that was told to be durable.
     fn check_has_committed(&mut self, at: usize, vb: u16) {
         let copies = self.nodes[at].copies.borrow();
         let (Some(copy), Some(committed)) = (copies.get(&vb), self.committed.get(&vb)) else { return };
         if let Some(lost) = missing(copy, committed) {
-            self.violation = Some(format!("node {at} serves vBucket {vb} without durable write {lost:x}"));
+            self.violation =
+                Some(format!("node {at} became active for vBucket {vb} without durable write {lost:x}"));
         }
     }
 

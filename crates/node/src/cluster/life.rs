@@ -101,6 +101,11 @@ impl Cluster {
     fn begin_life(&self) -> Result<(), StoreFailure> {
         let sent_ns = self.node.env().clock.monotonic_ns();
         let lease = self.store.grant(self.config.lease_ttl)?;
+        let goes_on = self.life.lock().tries(self.node.env().clock.monotonic_ns());
+        if !goes_on {
+            self.end_life();
+            let _ = self.life.lock().tries(self.node.env().clock.monotonic_ns());
+        }
         let incarnation = self.life.lock().incarnation();
         let member = Member {
             incarnation,

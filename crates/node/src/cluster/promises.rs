@@ -256,7 +256,7 @@ impl Cluster {
             life.incarnation()
         };
         let asked_ns = self.node.env().clock.monotonic_ns();
-        let Some(ask) = self.ask_now(incarnation) else { return Ok(()) };
+        let Some(ask) = ask_now(self, incarnation) else { return Ok(()) };
         let tenures = ask.tenures.clone();
         let (proof, tenures_proof) = (String::new(), String::new());
         let to = uuid.to_owned();
@@ -279,14 +279,6 @@ impl Cluster {
         Ok(())
     }
 
-    /// What a life asks with now: the branch and the revision belong to each other.
-    fn ask_now(&self, incarnation: u64) -> Option<Ask> {
-        let seen = self.seen.lock();
-        let cluster = seen.view.as_ref()?.state.cluster.clone();
-        let (node, applied) = (self.uuid.clone(), seen.applied.let_go);
-        Some(Ask { cluster, node, incarnation, applied, tenures: seen.let_go.clone() })
-    }
-
     fn exchange(&self, address: &str, request: &Request) -> io::Result<Answer> {
         let addr = self.names.addr(address)?;
         let body = serde_json::to_string(request)?;
@@ -300,6 +292,14 @@ impl Cluster {
         serde_json::from_slice(&answer.body)
             .map_err(|_| io::Error::other("the answer is not what nodes answer"))
     }
+}
+
+/// What a life asks with now: the branch and the revision belong to each other.
+fn ask_now(cluster: &Cluster, incarnation: u64) -> Option<Ask> {
+    let seen = cluster.seen.lock();
+    let branch = seen.view.as_ref()?.state.cluster.clone();
+    let (node, applied) = (cluster.uuid.clone(), seen.applied.let_go);
+    Some(Ask { cluster: branch, node, incarnation, applied, tenures: seen.let_go.clone() })
 }
 
 /// A thread that asks one node.
