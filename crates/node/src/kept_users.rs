@@ -16,6 +16,11 @@ use crate::sasl::digest::Mechanism;
 use crate::sasl::scram::{ScramKeys, ScramSecret};
 use crate::user::User;
 
+/// What is said of a user who is not there, and of a group: SDKs tell these two apart by the text.
+pub const UNKNOWN_USER: &str = "Unknown user.";
+/// The same of a group.
+pub const UNKNOWN_GROUP: &str = "Unknown group.";
+
 const FILE: &str = "users.json";
 /// More than this is no file of ours.
 const MAX_BYTES: u64 = 16 << 20;
@@ -360,14 +365,14 @@ impl KeptUsers {
     /// Gives a user another password, which is the user's own wish.
     pub fn set_password(&mut self, name: &str, password: &str, env: &Env) -> Result<(), UsersRefusal> {
         self.policy.check(password)?;
-        let user = self.users.get_mut(name).ok_or(UsersRefusal::NotFound("User was not found."))?;
+        let user = self.users.get_mut(name).ok_or(UsersRefusal::NotFound(UNKNOWN_USER))?;
         user.set_password(password, env);
         Ok(())
     }
 
     /// Removes a user.
     pub fn remove_user(&mut self, actor: &User, name: &str) -> Result<(), UsersRefusal> {
-        let user = self.users.get(name).ok_or(UsersRefusal::NotFound("User was not found."))?;
+        let user = self.users.get(name).ok_or(UsersRefusal::NotFound(UNKNOWN_USER))?;
         check_guarded(actor, &self.all_grants(user))?;
         self.users.remove(name);
         Ok(())
@@ -403,7 +408,7 @@ impl KeptUsers {
 
     /// Removes a group, also from its members.
     pub fn remove_group(&mut self, actor: &User, name: &str) -> Result<(), UsersRefusal> {
-        let group = self.groups.get(name).ok_or(UsersRefusal::NotFound("Group was not found."))?;
+        let group = self.groups.get(name).ok_or(UsersRefusal::NotFound(UNKNOWN_GROUP))?;
         check_guarded(actor, &group.grants())?;
         self.groups.remove(name);
         self.users.values_mut().for_each(|user| user.groups.retain(|group| group != name));

@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 
 use ::node::form;
-use ::node::kept_users::{KeptUser, KeptUsers, PasswordPolicy, UserForm, UsersRefusal};
+use ::node::kept_users::{
+    KeptUser, KeptUsers, PasswordPolicy, UNKNOWN_GROUP, UNKNOWN_USER, UserForm, UsersRefusal,
+};
 use ::node::roles::{ALL_BUCKETS, Grant, ROLES, RoleRow, Takes};
 use ::node::user::User;
 use axum::Json;
@@ -170,7 +172,7 @@ pub(super) async fn show(
 ) -> Answered {
     check_domain(&domain)?;
     let kept = kept(&shared);
-    let found = kept.users().get(&name).ok_or(UsersRefusal::NotFound("Unknown user."))?;
+    let found = kept.users().get(&name).ok_or(UsersRefusal::NotFound(UNKNOWN_USER))?;
     Ok(Json(user(&kept, &name, found)).into_response())
 }
 
@@ -266,7 +268,7 @@ pub(super) async fn list_groups(State(shared): State<Shared>) -> Json<Value> {
 
 /// `GET /settings/rbac/groups/NAME`
 pub(super) async fn show_group(State(shared): State<Shared>, Path(name): Path<String>) -> Answered {
-    let found = group(&kept(&shared), &name).ok_or(UsersRefusal::NotFound("Unknown group."))?;
+    let found = group(&kept(&shared), &name).ok_or(UsersRefusal::NotFound(UNKNOWN_GROUP))?;
     Ok(Json(found).into_response())
 }
 
