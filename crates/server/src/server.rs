@@ -393,6 +393,9 @@ impl Control {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         // Before anybody is told that the node is ready: a signal that comes before this ends the process uncleanly.
         let env = self.node.env().clone();
+        if let Some(tls) = &self.tls {
+            tls.note_end(&self.node);
+        }
         let signals = {
             let _inside = runtime.enter();
             SignalListener::new(&env)?

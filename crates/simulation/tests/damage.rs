@@ -5,7 +5,7 @@ use simulation::{Tally, run};
 
 const FIRST: u64 = 6;
 const EVERY: usize = 8;
-const SEEDS: u64 = 120;
+const SEEDS: u64 = 240;
 
 #[test]
 fn damage_costs_no_document() {

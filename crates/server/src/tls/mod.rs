@@ -185,9 +185,12 @@ impl Tls {
         self.present.lock().made.accepted.clone()
     }
 
-    /// When the node's certificate, or one between it and the CA, is not valid any more, in seconds of Unix time.
-    pub(crate) fn valid_until_s(&self) -> Option<u64> {
-        self.present.lock().made.valid_until_s
+    /// Tells the node's metrics when its certificate, or one between it and the CA, is not valid any more, in seconds of
+    /// Unix time.
+    pub(crate) fn note_end(&self, node: &Node) -> Option<u64> {
+        let end_s = self.present.lock().made.valid_until_s?;
+        node.accepting().certificate_end_s.store(end_s, Ordering::Relaxed);
+        Some(end_s)
     }
 
     /// What the next connection to another node is made with; nothing if it is not said how these are known.
@@ -216,8 +219,7 @@ impl Tls {
 
     /// Tells the node when its certificate ends, and the log if that is soon: `warned` is the day of the last time.
     fn look_at_end(&self, node: &Node, warned: &mut Option<u64>) {
-        let Some(end_s) = self.valid_until_s() else { return };
-        node.accepting().certificate_end_s.store(end_s, Ordering::Relaxed);
+        let Some(end_s) = self.note_end(node) else { return };
         let now_s = u64::from(node.env().clock.unix_s());
         let today = now_s / DAY_S;
         if *warned != Some(today)
