@@ -77,7 +77,7 @@ pub const KNOWN: &[(Bug, Simulator, u64)] = &[
     (Bug::AnswerGivesNoTurn, Simulator::Clusters, 1),
     (Bug::AdmissionWaits, Simulator::Clusters, 18),
     (Bug::GoneMustReport, Simulator::Clusters, 0),
-    (Bug::WitnessNotAsked, Simulator::Clusters, 18),
+    (Bug::WitnessNotAsked, Simulator::Clusters, 64),
     (Bug::DamagedNeverFilled, Simulator::Clusters, 46),
     (Bug::FenceSkipped, Simulator::Logic, 5),
     (Bug::NoLeaseMargin, Simulator::Logic, 351),
