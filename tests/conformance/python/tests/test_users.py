@@ -3,7 +3,6 @@
 import uuid
 
 import pytest
-from couchbase.auth import PasswordAuthenticator
 from couchbase.cluster import Cluster
 from couchbase.exceptions import (
     CouchbaseException,
@@ -14,7 +13,7 @@ from couchbase.exceptions import (
 from couchbase.management.users import Group, Role, User
 from couchbase.options import ClusterOptions
 
-from support import seconds
+from support import authenticator, seconds
 
 
 @pytest.fixture
@@ -80,7 +79,7 @@ def test_a_user_logs_in_and_may_what_its_roles_say(users, server, cluster, colle
     bucket = server["STAVE_BUCKET"]
     collection.upsert(key, {"a": 1})
     users.upsert_user(User(username=name, password="secret-1", roles=[Role("data_reader", bucket)]))
-    own = Cluster(server["STAVE_CONN"], ClusterOptions(PasswordAuthenticator(name, "secret-1")))
+    own = Cluster(server["STAVE_CONN"], ClusterOptions(authenticator(server, name, "secret-1")))
     documents = own.bucket(bucket).default_collection()
     assert documents.get(key).content_as[dict] == {"a": 1}
     with pytest.raises(CouchbaseException):
