@@ -125,11 +125,11 @@ fn a_client_is_the_user_that_its_certificate_names() {
     for _ in 0..3 {
         assert_eq!(ask(fixture.kvs(), Arc::clone(&again), &writes()), [DONE, DONE]);
     }
-    // A user who is not there, and a client without a certificate, are nobody.
-    for nobody in [fixture.client(&fixture.ca, "eve", Vec::new()), fixture.without_certificate()] {
-        let statuses = ask(fixture.kvs(), Arc::clone(&nobody), &writes());
+    // Without a user of that name, and without a certificate, a client has no rights.
+    for client in [fixture.client(&fixture.ca, "eve", Vec::new()), fixture.without_certificate()] {
+        let statuses = ask(fixture.kvs(), Arc::clone(&client), &writes());
         assert!(statuses.iter().all(|status| *status == NO_ACCESS), "{statuses:?}");
-        assert!(http_status(fixture.https(), nobody).starts_with("HTTP/1.1 401"), "no user");
+        assert!(http_status(fixture.https(), client).starts_with("HTTP/1.1 401"), "no user");
     }
     fixture.server.stop().expect("a clean stop");
 }

@@ -130,7 +130,7 @@ fn a_node_with_a_certificate_of_another_ca_is_not_followed() {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new(Env::real().clock));
     let (ca, other) = (Ca::new(), Ca::new());
     let members = pair(Member::start(&ca, &ca, "all", &store), Member::start(&other, &ca, "all", &store));
-    // The one with the right certificate follows nobody, and says why.
+    // The node with the right certificate does not follow the other one, and says why.
     let why = (0..2_000).find_map(|_| {
         members[0].cluster.wait_until(Duration::from_millis(10), |_, _| false);
         members[0].links().iter().find_map(|link| Some(link["last_error"].as_str()?.to_owned()))

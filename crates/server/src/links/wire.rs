@@ -114,7 +114,7 @@ impl Wire {
         })
     }
 
-    /// With nothing to wait for it is ready never: whoever calls waits for something else as well.
+    /// Never ready if there is nothing to read or send; the caller waits for other events, too.
     fn poll_turn(&mut self, reads: bool, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
         let mut turned = Poll::Pending;
         if self.unsent_bytes() > 0 {

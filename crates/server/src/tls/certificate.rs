@@ -80,8 +80,8 @@ pub(super) fn server_config(
     Ok(Arc::new(config))
 }
 
-/// Who looks at the certificates of clients: they must be signed by a CA of `roots`; nobody is asked for one if that is
-/// off.
+/// Verifies the certificates of clients, which a CA of `roots` must have signed. With `ClientAuth::Off` the node asks no
+/// client for one.
 pub(super) fn client_verifier(
     roots: Option<&RootCertStore>,
     auth: ClientAuth,
@@ -104,8 +104,8 @@ pub(crate) fn roots(pem: &[u8]) -> Result<RootCertStore, CertificateError> {
     Ok(roots)
 }
 
-/// What a client speaks TLS with: it accepts who has a certificate of `roots`, and shows `own`, a chain and its key, to
-/// who asks for one.
+/// What a client speaks TLS with: it accepts servers with a certificate of `roots`, and shows `own`, a chain and
+/// its key, to servers that ask for one.
 pub(crate) fn client_config(
     roots: RootCertStore,
     own: Option<(&[u8], &[u8])>,

@@ -39,7 +39,7 @@ impl PeerTls {
     }
 }
 
-/// The name that the certificate of whoever listens at `HOST:PORT` must have.
+/// The name that the certificate of the server at `HOST:PORT` must have.
 ///
 /// # Errors
 ///

@@ -53,7 +53,7 @@ impl TlsStream {
         Ok(TlsStream { names: Some(with.names), ..TlsStream::over(tcp, session.into()) })
     }
 
-    /// This node's side of a connection that it made, to whoever has a certificate for `name`.
+    /// This node's side of a connection that it made to a server that must have a certificate for `name`.
     pub(crate) fn connected(
         tcp: TcpStream,
         config: Arc<ClientConfig>,
