@@ -258,6 +258,15 @@ bugs! {
     LastCopySetAside,
     /// A node sets the files of a damaged vBucket aside while it follows another node or is served.
     SetAsideInUse,
+    /// A copy that is built from a damaged active one has not caught up before that has saved what it never can.
+    MoveWaitsForDamaged,
+    // A node's connections.
+    /// A request that waited for the disk is handled twice.
+    HandledTwice,
+    /// A sync write that nobody decides any more is answered as if it was committed.
+    GivenUpIsSuccess,
+    /// A sync write that may still be committed is answered as if it was refused.
+    AmbiguousIsRefused,
 }
 
 /// Whether this mistake is to be made here.

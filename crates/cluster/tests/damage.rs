@@ -12,9 +12,9 @@ use cluster::command::{self, Command};
 use cluster::filling::fillings;
 use cluster::{
     Agent, ApplyTarget, Chain, Damaged, Following, Given, Leader, LeaderConfig, NodeId, Refused, State, Step,
-    View, apply_bucket,
+    VbReport, View, apply_bucket,
 };
-use support::{BUCKET, reports, reports_nothing, three};
+use support::{BUCKET, reports, reports_copy, reports_nothing, three};
 
 fn is_damaged(view: &mut View, id: u32) {
     reports_nothing(view, id);
@@ -142,6 +142,30 @@ fn a_copy_that_is_damaged_while_writes_need_it_is_built_anew() {
     is_damaged(&mut view, 2);
     view.state = step(&view).expect("a document");
     assert_eq!(the_step(&view), Some(&Step::Build));
+}
+
+/// Its node serves what is in memory, and can save no more of it.
+#[test]
+fn a_copy_is_built_from_an_active_one_that_is_damaged() {
+    let mut view = whole();
+    view.state = command::apply(&view, &Command::Rebalance { eject: vec![NodeId(3)] }).expect("it begins");
+    let bucket = view.state.buckets.get_mut(BUCKET).expect("it is there");
+    bucket.map[0] = vec![Some(NodeId(1)), None, None];
+    bucket.target[0] = vec![Some(NodeId(1)), Some(NodeId(2)), None];
+    bucket.steps.insert(0, Step::Build);
+    let has =
+        VbReport { state: Some(VbState::Active), high_seqno: 6, persisted: 5, high_prepared: 5, uuid: 1 };
+    reports_copy(&mut view, 1, has);
+    let report = view.reports.get_mut("1").expect("it reports");
+    report.note_damaged(BUCKET, Damaged::of([0]).and_served([0]));
+    reports(&mut view, 2, VbState::Replica, 5);
+    assert_eq!(step(&view), None, "what the active one has in memory alone is not there yet");
+    reports(&mut view, 2, VbState::Replica, 6);
+    view.state = step(&view).expect("all others have it on their disks");
+    assert!(matches!(the_step(&view), Some(Step::Both { .. })));
+    view.reports.values_mut().for_each(|report| report.applied = view.state.revision);
+    settle(&mut view);
+    assert_eq!(chain(&view), [2], "which makes it safe to part with the damaged one");
 }
 
 #[test]

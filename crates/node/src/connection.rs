@@ -11,6 +11,7 @@ use std::task;
 use std::time::Duration;
 
 use ::cluster::Pass;
+use base::planted::{self, Bug};
 use base::{DurabilityLevel, Moment};
 use engine::{Bucket, FetchPin, InlineFlush, SyncOutcome};
 use protocol::feature::Feature;
@@ -551,6 +552,10 @@ impl Connection {
         };
         let Handled { outcome, pass } = dispatch(desk, &request);
         let waits = match outcome {
+            Outcome::Done if looks == 1 && planted::is(Bug::HandledTwice) => {
+                self.parked_bytes += frame.len();
+                Waits::Again { frame, looks: looks + 1, ready: Box::pin(async { Ready::Look(None) }) }
+            }
             Outcome::Done => return None,
             Outcome::Close(reason) => {
                 self.closing = self.closing.or(Some(reason));

@@ -69,7 +69,7 @@ pub struct Node {
     management: RwLock<Option<Arc<dyn Management>>>,
     replication: Replication,
     /// When a cluster does not let the node serve.
-    fence: Fence,
+    fence: Arc<Fence>,
     cluster: RwLock<Option<Weak<Cluster>>>,
     /// What it is called by who must not take it for another one; known once it has a folder.
     uuid: OnceLock<String>,
@@ -129,7 +129,7 @@ impl Node {
             changing: Mutex::default(),
             announcer,
             management: RwLock::default(),
-            fence: Fence::open(),
+            fence: Arc::new(Fence::open()),
             cluster: RwLock::default(),
             uuid: OnceLock::new(),
             env,
@@ -239,9 +239,9 @@ impl Node {
         &self.streams
     }
 
-    /// The node, serving nothing before a cluster lets it.
-    pub fn fenced(self) -> Node {
-        Node { fence: Fence::closed(), ..self }
+    /// The node, serving nothing but what this fence lets it.
+    pub fn fenced_by(self, fence: Arc<Fence>) -> Node {
+        Node { fence, ..self }
     }
 
     /// Whether and until when the node may serve what it is active for.
@@ -338,12 +338,12 @@ impl Node {
     }
 
     /// Adds a bucket, or puts another description of one in its place.
-    pub(crate) fn serve_bucket(&self, served: Served) {
+    pub fn serve_bucket(&self, served: Served) {
         self.served.write().insert(served.spec.name.clone(), served);
     }
 
     /// Lets nobody find a bucket any more.
-    pub(crate) fn forget_bucket(&self, name: &str) {
+    pub fn forget_bucket(&self, name: &str) {
         let gone = self.served.write().remove(name);
         drop(gone);
         self.announcer.tell();

@@ -4,6 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
+use base::planted::{self, Bug};
 use base::{Cas, Datatype, DurabilityLevel};
 use engine::{Completion, SyncOutcome, Whole};
 use protocol::Status;
@@ -73,8 +74,9 @@ impl Prepared {
 
     /// Answers what became of it.
     pub fn send(&self, outcome: SyncOutcome, reply: &mut Reply<'_>) {
+        let is_taken_for_committed = outcome == SyncOutcome::GivenUp && planted::is(Bug::GivenUpIsSuccess);
         match outcome {
-            SyncOutcome::Committed => {
+            _ if outcome == SyncOutcome::Committed || is_taken_for_committed => {
                 let PreparedAnswer { status, datatype, cas, extras, value } = &self.answer;
                 let (status, datatype, cas) = (*status, *datatype, *cas);
                 let answer = Answer { status, datatype, cas, extras: extras.as_slice(), ..Answer::default() };
@@ -83,7 +85,8 @@ impl Prepared {
                     PreparedValue::Version(version, from) => reply.send_version(&answer, version, *from),
                 }
             }
-            SyncOutcome::Aborted | SyncOutcome::GivenUp => reply.status(Status::SyncWriteAmbiguous),
+            _ if planted::is(Bug::AmbiguousIsRefused) => reply.status(Status::Etmpfail),
+            _ => reply.status(Status::SyncWriteAmbiguous),
         }
     }
 }

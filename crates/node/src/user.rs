@@ -91,6 +91,7 @@ impl User {
 }
 
 /// All users: those of the configuration, whose keys are derived when it is read, and those that are kept.
+#[derive(Clone)]
 pub struct Users {
     configured: HashMap<String, Arc<User>>,
     /// A name of the configuration comes first.

@@ -18,6 +18,7 @@ use ::node::hosting::{CHANGES_BITS, Host, HostFailure, Opened};
 use ::node::reload::{self, Reloaded};
 use ::node::user::Users;
 use base::env::{Env, Task};
+use cluster::Fence;
 use parking_lot::Mutex;
 use protocol::extras::ConfigVersion;
 use tokio::sync::watch;
@@ -205,7 +206,7 @@ pub fn serve_prepared(
         counters.clone(),
     )
     .with_doors(doors(&peer_tls));
-    let node = if config.is_member { node.fenced() } else { node };
+    let node = if config.is_member { node.fenced_by(Arc::new(Fence::closed())) } else { node };
     let node = Arc::new(node.hosting(host).with_down(down));
     node.know_itself().map_err(|error| Failure::NotPrepared(format!("the node's identity: {error}")))?;
     node.accounts().read(&node);

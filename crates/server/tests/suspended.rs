@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use base::env::{Clock, Env, SimHandles};
 use base::{Cas, DocKey, Seqno, VbId, VbState};
+use cluster::Fence;
 use engine::{Bucket, BucketConfig};
 use node::Node;
 use node::cluster_map::NodeAddress;
@@ -76,7 +77,10 @@ impl World {
         let spec = BucketSpec::parse("default").expect("a valid name");
         let served = vec![Served { spec, bucket: Arc::clone(&bucket) }];
         let limits = ConnectionLimits::default();
-        let node = Arc::new(Node::new(env, users, served, address, version, limits, Vec::new()).fenced());
+        let node = Arc::new(
+            Node::new(env, users, served, address, version, limits, Vec::new())
+                .fenced_by(Arc::new(Fence::closed())),
+        );
         node.fence().renewed(clock.monotonic_ns(), LEASE);
         let mut connection = Connection::new(Arc::clone(&node), Arc::new(WorkerCounters::default()));
         feed(&mut connection, &login("admin", "password", "default", &[]));

@@ -9,7 +9,7 @@ use engine::{Bucket, Progress};
 use crate::copies::{self, Records};
 use crate::disks;
 use crate::node::{BUCKET, Node};
-use crate::ops::{Class, Executed, Kind, Op, Outcome, execute};
+use crate::ops::{Class, Kind, Op, Outcome};
 use crate::target::place_of;
 use crate::world::World;
 
@@ -162,20 +162,8 @@ impl World {
                 cas: None,
             };
             let at = *self.chain(wanted.vb).first().ok_or("a vBucket without an active node")?;
-            let bucket = self.nodes[at].bucket.clone().ok_or("an active node without a bucket")?;
-            let number = self.history.ask(op.clone());
-            let mut lent = None;
-            let outcome = (0..100).find_map(|_| match execute(&bucket, number, &op, &wanted, 0) {
-                Executed::Outcome(outcome) => Some(outcome),
-                Executed::Changed(_) => None,
-                Executed::Wait(fetched) => {
-                    step_all(&bucket);
-                    lent = fetched.and_then(|fetched| fetched.try_take());
-                    None
-                }
-            });
-            drop(lent);
-            let outcome = outcome.ok_or_else(|| format!("{} cannot be read", wanted.name))?;
+            let number = self.history.ask(op);
+            let outcome = self.front_end(at).read_at(number)?;
             if matches!(outcome, Outcome::Refused(_)) {
                 if !self.has_majority(wanted.vb) {
                     // What an earlier active node may have committed is not decided before there is a majority.
@@ -265,13 +253,6 @@ impl World {
 /// Whether copies are missing that nobody fills.
 fn is_missing(state: &cluster::State) -> bool {
     state.buckets.values().any(|bucket| !bucket.missing.is_empty())
-}
-
-/// What threads would do, once each.
-fn step_all(bucket: &Bucket) {
-    bucket.load_step();
-    bucket.fetch_step();
-    bucket.keep_step();
 }
 
 /// The history that a vBucket goes on with.

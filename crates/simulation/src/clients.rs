@@ -2,9 +2,8 @@
 
 use base::DurabilityLevel;
 use cluster::NodeId;
-use engine::SyncOutcome;
 
-use crate::ops::{Changed, Class, Executed, Key, Kind, Op, Outcome, Wait, Waiting, execute};
+use crate::ops::{Class, Key, Kind, Op, Outcome};
 use crate::rules::Rules;
 use crate::target::place_of;
 use crate::world::{Event, World};
@@ -128,125 +127,17 @@ impl World {
         self.push(PATIENCE_US, 0, 0, Event::TimeOut(number));
     }
 
-    /// A request arrives at a node.
-    pub fn arrive(&mut self, at: usize, op: usize) {
-        // Who waits here from now on waits for what is not decided.
-        self.settle_waiting(at);
-        let executed = self.execute(at, op);
-        self.check_undecided(at, op, &executed);
-        self.take(at, op, executed);
-    }
-
-    /// Answers, or has it wait.
-    fn take(&mut self, at: usize, op: usize, executed: Executed) {
-        let wait = match executed {
-            Executed::Outcome(outcome) => return self.answer(op, outcome),
-            Executed::Changed(Changed { pending: None, cas, seqno, counted, .. }) => {
-                self.check_promise(at, op, seqno);
-                return self.answer(op, Outcome::Done(cas, counted));
-            }
-            Executed::Changed(changed) => Wait::Durable(changed),
-            Executed::Wait(fetched) => Wait::Again(fetched),
-        };
-        self.nodes[at].waiting.push(Waiting { op, wait });
-    }
-
-    fn execute(&mut self, at: usize, number: usize) -> Executed {
-        let op = self.history.ops[number].clone();
-        let key = self.clients.keys[op.key].clone();
-        let Some(bucket) = self.nodes[at].bucket.clone() else {
-            return Executed::Outcome(Outcome::Refused(true));
-        };
-        if !self.nodes[at].may_serve() {
-            self.tally.fenced += 1;
-            return Executed::Outcome(Outcome::Refused(true));
-        }
-        let padding = match key.class {
+    /// How much longer than its number a value is.
+    pub fn padding(&self, number: usize, class: Class) -> usize {
+        match class {
             Class::Plain | Class::Expiring if self.rules.is_tight => number % 7 * 6_000,
             Class::Register | Class::Plain => number % 5 * 40,
             _ => 0,
-        };
-        let executed = execute(&bucket, number, &op, &key, padding);
-        let cas = match &executed {
-            Executed::Outcome(Outcome::Done(cas, _)) => Some(*cas),
-            Executed::Changed(changed) => Some(changed.cas),
-            _ => None,
-        };
-        if op.kind != Kind::Read && cas.is_some() {
-            self.history.ops[number].cas = cas;
-        }
-        self.note(cas.unwrap_or(number as u64));
-        self.show(|| format!("node {at} does {number} {:?} of {}: {cas:x?}", op.kind, key.name));
-        executed
-    }
-
-    /// Tells those who wait at a node what has been decided, and tries again what could not be done.
-    pub fn settle_waiting(&mut self, at: usize) {
-        let mut committed = Vec::new();
-        for Waiting { op, wait } in std::mem::take(&mut self.nodes[at].waiting) {
-            match wait {
-                Wait::Again(Some(fetched)) => match fetched.try_take() {
-                    None if !fetched.is_abandoned() => {
-                        let wait = Wait::Again(Some(fetched));
-                        self.nodes[at].waiting.push(Waiting { op, wait });
-                    }
-                    // What was lent stays in memory until somebody has looked.
-                    _lent => {
-                        let executed = self.execute(at, op);
-                        self.take(at, op, executed);
-                    }
-                },
-                Wait::Again(None) => {
-                    let executed = self.execute(at, op);
-                    self.take(at, op, executed);
-                }
-                Wait::Durable(changed) => self.settle_change(at, op, changed, &mut committed),
-            }
-        }
-        self.check_commit_order(at, &committed);
-    }
-
-    /// Tells whoever waits for a sync write, if it is decided; `committed` collects what was committed.
-    fn settle_change(&mut self, at: usize, op: usize, changed: Changed, committed: &mut Vec<(u16, u64)>) {
-        let Some(pending) = &changed.pending else { return };
-        let is_known = changed.decided.is_some();
-        match changed.decided.or_else(|| pending.try_take()) {
-            Some(SyncOutcome::Committed) => {
-                if !is_known {
-                    self.check_promise(at, op, changed.seqno);
-                }
-                committed.push((self.clients.keys[self.history.ops[op].key].vb, changed.seqno));
-                self.answer(op, Outcome::Done(changed.cas, changed.counted));
-            }
-            Some(outcome) => {
-                if outcome == SyncOutcome::Aborted {
-                    self.check_given_up(at, op);
-                }
-                self.answer(op, Outcome::Ambiguous);
-            }
-            None if pending.is_abandoned() => self.answer(op, Outcome::Ambiguous),
-            None => self.nodes[at].waiting.push(Waiting { op, wait: Wait::Durable(changed) }),
         }
     }
 
-    /// A node is about to hear of other chains: what was decided before was decided by those that it has.
-    pub fn note_decided(&mut self, at: usize) {
-        let mut committed = Vec::new();
-        for Waiting { op, wait } in &mut self.nodes[at].waiting {
-            let Wait::Durable(changed) = wait else { continue };
-            if changed.decided.is_none() {
-                changed.decided = changed.pending.as_ref().and_then(|pending| pending.try_take());
-                if changed.decided == Some(SyncOutcome::Committed) {
-                    committed.push((*op, changed.seqno));
-                }
-            }
-        }
-        for (op, seqno) in committed {
-            self.check_promise(at, op, seqno);
-        }
-    }
-
-    fn answer(&mut self, op: usize, outcome: Outcome) {
+    /// A node has answered.
+    pub fn answer(&mut self, op: usize, outcome: Outcome) {
         let delay = self.delay_us();
         self.push(delay, 0, 0, Event::Answer(op, outcome));
     }

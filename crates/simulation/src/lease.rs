@@ -1,6 +1,8 @@
 //! A node's life, its fence and its promises, kept by what the coordination store and other nodes answer. The simulation of
 //! the cluster's logic has this file, too.
 
+use std::sync::Arc;
+
 use base::env::sim::SplitMix64;
 use cluster::membership::is_other;
 use cluster::promise::Ask;
@@ -16,7 +18,7 @@ pub struct Held {
     /// Its life.
     pub life: Life,
     /// Whether it may serve.
-    pub fence: Fence,
+    pub fence: Arc<Fence>,
     /// What it has promised to others.
     pub granter: Granter,
     /// Whether it asks for promises. In some runs no node does, as if nodes did not reach each other's HTTP port: leases
@@ -39,7 +41,7 @@ impl Held {
     pub fn new(random: u64) -> Held {
         Held {
             life: Life::new(random),
-            fence: Fence::closed(),
+            fence: Arc::new(Fence::closed()),
             granter: Granter::new(&Membership::default(), 0, TTL),
             asks_for_promises: true,
             holder: Holder::default(),

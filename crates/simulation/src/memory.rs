@@ -8,7 +8,7 @@ use engine::{Bucket, BucketKind};
 use vbucket::{BucketContext, Origin, VBucket};
 
 use crate::links::Links;
-use crate::node::Node;
+use crate::node::{BUCKET, Node};
 use crate::world::World;
 
 /// A bucket that its node has no more.
@@ -22,6 +22,7 @@ impl Node {
     pub fn close(&mut self) {
         self.store = None;
         if let Some(bucket) = self.bucket.take() {
+            self.front_end.forget_bucket(BUCKET);
             let account = bucket.memory().account().clone();
             self.closed.push(Closed { bucket: Arc::downgrade(&bucket), account });
         }
@@ -60,6 +61,7 @@ impl World {
         for node in &mut self.nodes {
             node.links = Links::default();
             node.waiting.clear();
+            node.connections.clear();
         }
         for (at, bucket) in self.buckets() {
             // Nobody streams from it any more.

@@ -1,8 +1,11 @@
 //! A node's data: a bucket on a disk of its own, with a clock of its own, and the steps that threads would run.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use ::node::config::BucketSpec;
+use ::node::node::Served;
 use base::env::sim::{SimDisk, SplitMix64};
 use base::env::{Clock as _, SimHandles};
 use base::{Heap, VbId, VbState};
@@ -10,12 +13,12 @@ use cluster::{Damaged, VbReport};
 use engine::{Bucket, BucketConfig, BucketKind, Failure, Progress};
 use kvstore::{Couch, CouchConfig, Journaled, JournaledConfig, KvStore, Nothing};
 
+use crate::connections::{ClientConnection, Waiting, front_end};
 use crate::disks::Inside;
 use crate::jobs::Job;
 use crate::links::Links;
 use crate::member::Membership;
 use crate::memory::Closed;
-use crate::ops::Waiting;
 use crate::rules::Rules;
 
 /// The bucket's name, everywhere.
@@ -54,6 +57,10 @@ pub struct Node {
     pub links: Links,
     /// What clients wait for here.
     pub waiting: Vec<Waiting>,
+    /// What answers clients.
+    pub front_end: Arc<::node::Node>,
+    /// By client: its connection.
+    pub connections: BTreeMap<usize, ClientConnection>,
     /// Buckets that it had.
     pub closed: Vec<Closed>,
 }
@@ -65,21 +72,25 @@ impl Node {
         let skew_ns = rng.below(3_000_000_000);
         let unix_ns = handles.clock.unix_ns() + skew_ns;
         handles.clock.set_unix_ns(unix_ns);
+        let (rate, is_journaled) = (rng.between(950, 1_050), rng.chance(1, 2) && !rules.is_ephemeral);
+        let member = Membership::new(at, rng.next_u64());
         Node {
             at,
             is_up: true,
             frozen_until_us: 0,
             slow_until_us: 0,
-            rate: rng.between(950, 1_050),
+            rate,
             boot: 0,
+            front_end: front_end(handles.env(), Arc::clone(&member.held.fence)),
+            connections: BTreeMap::new(),
             handles,
-            is_journaled: rng.chance(1, 2) && !rules.is_ephemeral,
+            is_journaled,
             bucket: None,
             store: None,
             has_bucket: false,
             is_down: false,
             stood_inside: Inside::new(),
-            member: Membership::new(at, rng.next_u64()),
+            member,
             links: Links::default(),
             waiting: Vec::new(),
             closed: Vec::new(),
@@ -187,7 +198,11 @@ impl Node {
         bucket.set_params(&all).expect("settings that there are");
         self.has_bucket = true;
         self.store = Some(store);
-        self.bucket = Some(Arc::new(bucket));
+        let bucket = Arc::new(bucket);
+        let spec = BucketSpec::parse(BUCKET).expect("a valid name");
+        self.front_end.serve_bucket(Served { spec, bucket: Arc::clone(&bucket) });
+        self.front_end.show_manifests();
+        self.bucket = Some(bucket);
         Ok(())
     }
 
@@ -218,6 +233,7 @@ impl Node {
         self.boot += 1;
         self.links = Links::default();
         self.waiting.clear();
+        self.connections.clear();
         self.close();
         self.member.crash();
         self.slow_until_us = 0;
@@ -233,6 +249,7 @@ impl Node {
     /// The process starts again.
     pub fn start(&mut self, rules: &Rules, random: u64) -> Result<(), String> {
         self.is_up = true;
+        self.front_end = front_end(self.handles.env(), Arc::clone(&self.member.held.fence));
         let now_ns = self.clock_ns();
         let seen = cluster::Membership { revision: self.member.seen, ..Default::default() };
         self.member.held.restart(random, &seen, now_ns);

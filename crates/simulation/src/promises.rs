@@ -7,7 +7,7 @@ use base::{CollectionId, DocKey, DurabilityLevel, VbId, VbState};
 use engine::Refusal;
 use vbucket::Topology;
 
-use crate::ops::{Executed, Outcome, Wait, Waiting};
+use crate::connections::{Waiting, is_undecided};
 use crate::rules::Rules;
 use crate::target::name_of;
 use crate::world::World;
@@ -46,11 +46,11 @@ impl Promises {
 impl World {
     /// A durable write is about to be answered at a node: a majority of each chain must have it as safe as its level
     /// asks. Whoever had it and lost it since it was asked for counts.
-    pub fn check_promise(&mut self, at: usize, number: usize, seqno: u64) {
+    pub fn look_at_promise(&self, at: usize, number: usize, seqno: u64) -> Result<(), String> {
         let op = &self.history.ops[number];
-        let (Some(level), asked_us) = (op.level, op.asked_us) else { return };
+        let (Some(level), asked_us) = (op.level, op.asked_us) else { return Ok(()) };
         let vb = self.clients.keys[op.key].vb;
-        let Some(bucket) = &self.nodes[at].bucket else { return };
+        let Some(bucket) = &self.nodes[at].bucket else { return Ok(()) };
         let topology = bucket.with_vbucket(VbId(vb), |vb| vb.topology().cloned()).flatten();
         let has = |node: usize| {
             let report = self.nodes[node].report_of(vb);
@@ -65,9 +65,10 @@ impl World {
             let have = members.iter().flatten().filter(|node| has(**node)).count();
             if have <= members.len() / 2 {
                 let what = format!("{number} ({level:?}, seqno {seqno} of vBucket {vb})");
-                self.violation = Some(format!("node {at} answers {what}, and {have} of {members:?} have it"));
+                return Err(format!("node {at} answers {what}, and {have} of {members:?} have it"));
             }
         }
+        Ok(())
     }
 
     fn node_called(&self, name: &str) -> Option<usize> {
@@ -77,8 +78,8 @@ impl World {
     /// Whatever was prepared before a write that was committed is decided, too. What was committed just now: vBucket
     /// and seqno of the prepare.
     pub fn check_commit_order(&mut self, at: usize, committed: &[(u16, u64)]) {
-        for Waiting { op, wait } in &self.nodes[at].waiting {
-            let Wait::Durable(waits) = wait else { continue };
+        for Waiting { op, made } in &self.nodes[at].waiting {
+            let Some(waits) = made else { continue };
             let vb = self.clients.keys[self.history.ops[*op].key].vb;
             let is_passed = |(of, seqno): &&(u16, u64)| *of == vb && *seqno > waits.seqno;
             if let Some((_, seqno)) = committed.iter().find(is_passed) {
@@ -92,12 +93,12 @@ impl World {
     }
 
     /// Nobody reads what is prepared and not decided.
-    pub fn check_undecided(&mut self, at: usize, number: usize, executed: &Executed) {
-        let op = &self.history.ops[number];
-        let Executed::Outcome(Outcome::Done(cas, _)) = executed else { return };
-        let is_it = |waiting: &&Waiting| match &waiting.wait {
-            Wait::Durable(waits) => self.history.ops[waiting.op].key == op.key && waits.cas == *cas,
-            Wait::Again(_) => false,
+    pub fn check_undecided(&mut self, at: usize, number: usize, cas: u64) {
+        let key = self.history.ops[number].key;
+        let is_it = |waiting: &&Waiting| {
+            let has_made_it = waiting.made.as_ref().is_some_and(|made| made.cas == cas);
+            // What is decided may not have been told yet.
+            has_made_it && self.history.ops[waiting.op].key == key && is_undecided(self, at, waiting.op, cas)
         };
         if let Some(waiting) = self.nodes[at].waiting.iter().find(is_it) {
             let writer = waiting.op;

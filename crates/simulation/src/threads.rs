@@ -39,7 +39,7 @@ impl World {
         if self.newest.nodes.values().any(|node| node.status == Status::DeltaRecovery) {
             self.works(at, Job::DeltaRecovery);
         }
-        self.settle_waiting(at);
+        self.front_end(at).settle_waiting();
         self.check_prepared(at);
         self.check_served(at);
     }

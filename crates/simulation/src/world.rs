@@ -14,6 +14,7 @@ use serde_json::json;
 
 use crate::available::Waits;
 use crate::clients::Clients;
+use crate::connections::FrontEnd;
 use crate::damage::Damage;
 use crate::gone::Gone;
 use crate::history::History;
@@ -216,6 +217,11 @@ impl World {
         }
     }
 
+    /// A node at work for its clients.
+    pub fn front_end(&mut self, at: usize) -> FrontEnd<'_> {
+        FrontEnd { world: self, at }
+    }
+
     /// Has something happen later; what is meant for a start of a node that is over by then does not.
     pub fn push(&mut self, delay_us: u64, at: usize, boot: u64, event: Event) {
         self.next += 1;
@@ -299,16 +305,16 @@ impl World {
                 self.push(delay, at, boot, Event::Work);
             }
             Event::Reply(reply, sent_ns) => {
-                self.note_decided(at);
+                self.front_end(at).note_decided();
                 self.on_reply(at, reply, sent_ns);
             }
             Event::Ask(from, ask, sent_ns) => self.promise(at, from, &ask, sent_ns),
             Event::Promise(by, incarnation, sent_ns) => {
-                self.note_decided(at);
+                self.front_end(at).note_decided();
                 let by = self.nodes[by].member.uuid.clone();
                 self.nodes[at].member.held.promised(&by, incarnation, sent_ns);
             }
-            Event::Arrive(op) => self.arrive(at, op),
+            Event::Arrive(op) => self.front_end(at).arrive(op),
             _ => {}
         }
         self.check_exclusive();

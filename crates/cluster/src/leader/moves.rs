@@ -148,10 +148,16 @@ impl Leader {
             *goal = seen;
         }
         let seqno = goal.seqno;
+        // What an active copy cannot save, because it is damaged, is on the disks of all others then.
+        let is_moved = matches!(step, Step::Build | Step::Both { .. });
+        let is_beside_others = present(chain).any(|id| id != active);
+        let needs_no_disk = is_moved && is_beside_others && view.is_damaged(active, name, vb);
         present(chain).all(|id| {
             let Some(of) = view.report(id).and_then(|report| report.of(name, vb)) else { return false };
             let follows = id == active || of.state == Some(VbState::Replica);
-            let has_all = of.uuid == copy.uuid && of.high_seqno >= seqno && of.persisted >= seqno;
+            let is_saved = of.persisted >= seqno
+                || (id == active && needs_no_disk && !planted::is(Bug::MoveWaitsForDamaged));
+            let has_all = of.uuid == copy.uuid && of.high_seqno >= seqno && is_saved;
             follows && (has_all || planted::is(Bug::MovedTooEarly))
         })
     }
