@@ -55,6 +55,12 @@ impl DevCluster {
         looks.map(|look| (look.number, (look.kv, look.http))).collect()
     }
 
+    /// Where the nodes speak TLS with clients, KV and HTTP, by number; empty if they do not.
+    pub fn tls_addresses(&self) -> BTreeMap<u16, (SocketAddr, SocketAddr)> {
+        let looks = self.shared.nodes().into_iter().map(|node| node.look());
+        looks.filter_map(|look| Some((look.number, look.tls?))).collect()
+    }
+
     /// A node by its number from 1 on, if it runs.
     pub fn node(&self, number: u16) -> Option<Arc<Node>> {
         self.shared.node(number).ok()?.node()

@@ -47,6 +47,17 @@ pub struct DevConfig {
     pub times: DevTimes,
     /// Descriptors that the process may have; `None` if they are not limited.
     pub descriptors: Option<u64>,
+    /// What encrypted connections of clients are served with; each node takes free ports for them. `None`: there are none.
+    pub tls: Option<DevTls>,
+}
+
+/// Certificate and key of all nodes, in PEM.
+#[derive(Clone, Debug)]
+pub struct DevTls {
+    /// The certificate.
+    pub certificate: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
 }
 
 impl DevConfig {

@@ -73,6 +73,8 @@ pub(super) struct Look {
     pub(super) uuid: Option<String>,
     pub(super) kv: SocketAddr,
     pub(super) http: SocketAddr,
+    /// Where it speaks TLS with clients: KV and HTTP.
+    pub(super) tls: Option<(SocketAddr, SocketAddr)>,
     pub(super) data: PathBuf,
     pub(super) is_running: bool,
     pub(super) is_frozen: bool,
@@ -97,6 +99,10 @@ impl DevNode {
             threads: Some(config.threads),
             max_open_files: Some(OPEN_FILES.max(4 * config.buckets.len())),
             descriptors: config.descriptors_of_node(),
+            tls_cert: config.tls.as_ref().map(|tls| tls.certificate.clone()),
+            tls_key: config.tls.as_ref().map(|tls| tls.key.clone()),
+            kv_tls: config.tls.as_ref().map(|_| free_port(config.kv)),
+            http_tls: config.tls.as_ref().map(|_| free_port(config.http)),
             ..Settings::default()
         };
         let folder = config.data.join(folder_name(number));
@@ -134,6 +140,11 @@ impl DevNode {
         let mut inner = self.inner.lock();
         (inner.config.kv_addr, inner.config.http_addr) = (server.kv_addr(), server.http_addr());
         inner.last = Arc::downgrade(server.node());
+        if let (Some(tls), Some(kv), Some(http)) =
+            (&mut inner.config.tls, server.kv_tls_addr(), server.http_tls_addr())
+        {
+            (tls.kv_addr, tls.http_addr) = (kv, http);
+        }
         self.wires.listens(self.number, Some(server.kv_addr()));
         inner.life = Some(Life { server, cluster: None, gate, death });
         Ok(())
@@ -251,6 +262,7 @@ impl DevNode {
             uuid: inner.uuid.clone(),
             kv: inner.config.kv_addr,
             http: inner.config.http_addr,
+            tls: inner.config.tls.as_ref().map(|tls| (tls.kv_addr, tls.http_addr)),
             data: inner.config.data_dir.clone(),
             is_running: life.is_some(),
             is_frozen: life.is_some_and(|life| life.gate.is_frozen()),
@@ -283,6 +295,11 @@ impl DevNode {
 pub(super) fn moved(offset_s: i64, seconds: i64) -> Result<i64, DevError> {
     let may_be = |offset_s: &i64| (-MOST_OFFSET_S..=MOST_OFFSET_S).contains(offset_s);
     offset_s.checked_add(seconds).filter(may_be).ok_or(DevError::Clock)
+}
+
+/// A free port of the same host.
+fn free_port(addr: SocketAddr) -> String {
+    SocketAddr::new(addr.ip(), 0).to_string()
 }
 
 /// The folder of a node in that of the cluster.

@@ -61,6 +61,8 @@ fn of_node(look: &Look, view: Option<&View>) -> Value {
         "id": known.map(|(_, id)| id.name()),
         "kv": look.kv.to_string(),
         "http": look.http.to_string(),
+        "kvs": look.tls.map(|(kv, _)| kv.to_string()),
+        "https": look.tls.map(|(_, http)| http.to_string()),
         "data": look.data,
         "status": status.unwrap_or("none"),
         "is_running": look.is_running,

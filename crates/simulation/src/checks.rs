@@ -221,7 +221,10 @@ impl World {
                 (0..self.rules.vbuckets).filter(|vb| self.chain(*vb).contains(&at)).map(VbId).collect();
             let purged: Vec<u64> = has.iter().map(|vb| self.purged(*vb)).collect();
             let histories: Vec<Option<VbUuid>> = has.iter().map(|vb| newest_history(&bucket, *vb)).collect();
-            if !bucket.flush_all() {
+            // A copy that no chain has any more, and that turns out to be damaged, need not be saved.
+            let is_excused =
+                |damaged: &[VbId]| !damaged.is_empty() && !damaged.iter().any(|vb| has.contains(vb));
+            if !bucket.flush_all() && !is_excused(&bucket.damaged()) {
                 return Err(format!("node {at} cannot save what it has"));
             }
             drop(bucket);

@@ -4,14 +4,19 @@
 #[path = "../../server/tests/support/mod.rs"]
 mod support;
 
-use std::io::{BufRead, BufReader};
-use std::net::SocketAddr;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use protocol::Status;
 use rustix::process::{Pid, Signal, kill_process};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use serde_json::Value;
 use support::{Client, http, json};
 
@@ -96,6 +101,66 @@ fn three_nodes_serve_and_survive_one() {
     assert_eq!(http(&control, "POST", "/v1/dev/nodes/1/failover", "").0, 200);
     let servers = json(&second, "/pools/default/b/orders")["vBucketServerMap"].clone();
     assert_eq!(servers["serverList"].as_array().map(Vec::len), Some(2));
+    dev.stop();
+}
+
+/// What a server that shows a certificate of a CA that the client trusts answers to Noop.
+fn encrypted_noop(addr: SocketAddr, ca: &Path) -> std::io::Result<u8> {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_file_iter(ca).expect("a file") {
+        roots.add(certificate.expect("a certificate")).expect("a CA");
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let config = config.expect("versions").with_root_certificates(roots).with_no_client_auth();
+    let name = ServerName::try_from("localhost").expect("a name");
+    let session = ClientConnection::new(Arc::new(config), name).expect("a session");
+    let mut stream = StreamOwned::new(session, TcpStream::connect(addr)?);
+    let mut noop = [0; 24];
+    (noop[0], noop[1]) = (0x80, protocol::opcode::NOOP);
+    stream.write_all(&noop)?;
+    let mut answer = [0; 24];
+    stream.read_exact(&mut answer)?;
+    Ok(answer[0])
+}
+
+#[test]
+fn all_nodes_speak_tls_with_a_certificate_of_their_own_ca() {
+    let root = tempfile::tempdir().expect("a folder");
+    let folder = root.path().join("certs").display().to_string();
+    let of_node = |dev: &Dev, number: usize| {
+        let control = (dev.addr("control"), dev.addr("control"));
+        json(&control, "/v1/dev")["nodes"][number - 1].clone()
+    };
+    let dev = Dev::start(&["--nodes", "2", "--replicas", "1", "--tls", &folder]);
+    let ca = Path::new(dev.field("ca")).to_owned();
+    assert_eq!(ca, root.path().join("certs/ca.pem"));
+    assert_eq!(addr(&of_node(&dev, 1)["kvs"]), dev.addr("kvs"));
+    assert_eq!(addr(&of_node(&dev, 1)["https"]), dev.addr("https"));
+    let second = addr(&of_node(&dev, 2)["kvs"]);
+    for addr in [dev.addr("kvs"), second] {
+        assert_eq!(encrypted_noop(addr, &ca).expect("an answer"), 0x81);
+    }
+    // SDKs find the second node's port in the map.
+    let node = (dev.addr("kv"), dev.addr("http"));
+    let services = json(&node, "/pools/default/b/default")["nodesExt"][1]["services"].clone();
+    assert_eq!(services["kvSSL"], second.port());
+    // A node that comes back listens where it did.
+    let control = (dev.addr("control"), dev.addr("control"));
+    assert_eq!(http(&control, "POST", "/v1/dev/nodes/2/restart", "").0, 200);
+    assert_eq!(addr(&of_node(&dev, 2)["kvs"]), second);
+    assert_eq!(encrypted_noop(second, &ca).expect("an answer"), 0x81);
+    dev.stop();
+    // The next cluster is trusted, too: the folder has a CA already.
+    let before = std::fs::read(&ca).expect("a file");
+    let dev = Dev::start(&["--tls", &folder]);
+    assert_eq!(std::fs::read(&ca).expect("a file"), before);
+    assert_eq!(encrypted_noop(dev.addr("kvs"), &ca).expect("an answer"), 0x81);
+    // Another one has another CA.
+    let other = Dev::start(&["--tls"]);
+    let refused = encrypted_noop(other.addr("kvs"), &ca).expect_err("it is not trusted");
+    assert!(refused.to_string().contains("invalid peer certificate"), "{refused}");
+    other.stop();
     dev.stop();
 }
 

@@ -40,6 +40,7 @@ pub fn config(folder: &Path, nodes: u16, replicas: u8) -> DevConfig {
     let spec = BucketSpec::parse("default:100MiB").expect("valid");
     DevConfig {
         descriptors: None,
+        tls: None,
         nodes,
         buckets: vec![BucketSpec { replicas, flush_enabled: true, ..spec }],
         data: folder.to_owned(),

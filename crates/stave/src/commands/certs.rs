@@ -22,6 +22,10 @@ const CA_DAYS: i64 = 3_650;
 const BEFORE: Duration = Duration::hours(1);
 const CA_CERTIFICATE: &str = "ca.pem";
 const CA_KEY: &str = "ca.key";
+const NODE_CERTIFICATE: &str = "node.pem";
+const NODE_KEY: &str = "node.key";
+/// How long a node's certificate is valid if nothing else is said, in days.
+const NODE_DAYS: u32 = 825;
 
 /// Make certificates for nodes and clients.
 #[derive(Clone, Debug, Args)]
@@ -108,7 +112,7 @@ struct MadeFlags {
     #[arg(long, value_name = "NAME|IP")]
     name: Vec<String>,
     /// How many days the node's certificate is valid
-    #[arg(long, value_name = "N", default_value_t = 825, value_parser = clap::value_parser!(u32).range(1..=CA_DAYS))]
+    #[arg(long, value_name = "N", default_value_t = NODE_DAYS, value_parser = clap::value_parser!(u32).range(1..=CA_DAYS))]
     days: u32,
     /// Print one JSON object
     #[arg(long)]
@@ -123,29 +127,64 @@ struct PemFile {
 
 /// Runs the command.
 pub fn run(env: &Env, flags: &CertsFlags) -> anyhow::Result<Outcome> {
-    let now = OffsetDateTime::from_unix_timestamp(env.clock.unix_s().into())?;
+    let now = now(env)?;
     let (written, files) = match &flags.what {
-        CertsCommand::Init(InitFlags { made }) => {
-            let ca = CertifiedIssuer::self_signed(ca_params(now), KeyPair::generate()?)?;
-            let mut files = vec![
-                PemFile { name: CA_CERTIFICATE, text: ca.pem() },
-                PemFile { name: CA_KEY, text: ca.key().serialize_pem() },
-            ];
-            files.extend(of_node(made, &ca, now)?);
-            (Written::of_node(made), files)
-        }
+        CertsCommand::Init(InitFlags { made }) => (Written::of_node(made), run_init(env, made)?),
         CertsCommand::Node(NodeCertFlags { ca, made }) => {
-            let issuer = read_ca(env, ca)?;
-            (Written::of_node(made), of_node(made, &issuer, now)?.into())
+            let files = of_node(made, &read_ca(env, ca)?, now)?;
+            write_all(env, &made.out, &files)?;
+            (Written::of_node(made), files.into())
         }
         CertsCommand::Client(client) => {
-            let issuer = read_ca(env, &client.ca)?;
-            (Written::of_client(client), of_client(client, &issuer, now)?.into())
+            let files = of_client(client, &read_ca(env, &client.ca)?, now)?;
+            write_all(env, &client.out, &files)?;
+            (Written::of_client(client), files.into())
         }
     };
-    write_all(env, written.out, &files)?;
     std::io::stdout().lock().write_all(written.said(&files, now).as_bytes())?;
     Ok(Outcome::Done)
+}
+
+/// The files of a CA and of a node of this machine.
+pub(super) struct OwnCertificates {
+    /// What clients trust.
+    pub ca: PathBuf,
+    /// What the node shows.
+    pub certificate: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
+}
+
+/// The certificates of this machine's own names that a folder has; they are made if it has none.
+pub(super) fn of_this_machine(env: &Env, folder: &Path) -> anyhow::Result<OwnCertificates> {
+    let made = OwnCertificates {
+        ca: folder.join(CA_CERTIFICATE),
+        certificate: folder.join(NODE_CERTIFICATE),
+        key: folder.join(NODE_KEY),
+    };
+    let is_there = |path: &Path| env.disk.open(path, OpenMode::Read).is_ok();
+    if !(is_there(&made.ca) && is_there(&made.certificate) && is_there(&made.key)) {
+        let flags = MadeFlags { out: folder.to_owned(), name: Vec::new(), days: NODE_DAYS, json: false };
+        run_init(env, &flags)?;
+    }
+    Ok(made)
+}
+
+/// Makes a CA and a node's certificate; what was written.
+fn run_init(env: &Env, made: &MadeFlags) -> anyhow::Result<Vec<PemFile>> {
+    let now = now(env)?;
+    let ca = CertifiedIssuer::self_signed(ca_params(now), KeyPair::generate()?)?;
+    let mut files = vec![
+        PemFile { name: CA_CERTIFICATE, text: ca.pem() },
+        PemFile { name: CA_KEY, text: ca.key().serialize_pem() },
+    ];
+    files.extend(of_node(made, &ca, now)?);
+    write_all(env, &made.out, &files)?;
+    Ok(files)
+}
+
+fn now(env: &Env) -> anyhow::Result<OffsetDateTime> {
+    Ok(OffsetDateTime::from_unix_timestamp(env.clock.unix_s().into())?)
 }
 
 /// What is told of what was written.
@@ -221,8 +260,8 @@ fn of_node(
     let key = KeyPair::generate()?;
     let certificate = params.signed_by(&key, issuer)?;
     Ok([
-        PemFile { name: "node.pem", text: certificate.pem() },
-        PemFile { name: "node.key", text: key.serialize_pem() },
+        PemFile { name: NODE_CERTIFICATE, text: certificate.pem() },
+        PemFile { name: NODE_KEY, text: key.serialize_pem() },
     ])
 }
 

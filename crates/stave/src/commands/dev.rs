@@ -6,17 +6,18 @@ mod parent;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
 use base::env::Env;
 use clap::Args;
-use dev::{DevCluster, DevConfig, DevTimes, MOST_NODES};
+use dev::{DevCluster, DevConfig, DevTimes, DevTls, MOST_NODES};
 use node::config::{BucketSpec, MOST_REPLICAS};
 use serde_json::{Value, json};
 
 use self::folder::{Folder, IN_MEMORY};
+use super::certs::{self, OwnCertificates};
 use super::serve::raise_descriptor_limit;
 use crate::cli::{Outcome, WrongArguments};
 use crate::client::Secret;
@@ -28,14 +29,16 @@ const TIMES_MS: RangeInclusive<u64> = 100..=3_600_000;
 /// Run a cluster in one process, to test applications.
 ///
 /// When all nodes serve it prints one line: `ready kv=HOST:PORT http=HOST:PORT username=U password=P nodes=N
-/// control=HOST:PORT`, the addresses of the first node. SIGTERM, SIGINT (Ctrl-C), SIGQUIT and SIGHUP stop it, and so does
-/// the end of the process that started it, unless --outlive-parent is given.
+/// control=HOST:PORT`, the addresses of the first node; with --tls ` kvs=HOST:PORT https=HOST:PORT ca=FILE` behind it.
+/// SIGTERM, SIGINT (Ctrl-C), SIGQUIT and SIGHUP stop it, and so does the end of the process that started it, unless
+/// --outlive-parent is given.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "Examples:
   stave dev
   stave dev --nodes 3 --replicas 1 --bucket orders
   stave dev --nodes 3 --replicas 2 --kv 127.0.0.1:0 --http 127.0.0.1:0 --json
   stave dev --outlive-parent &                          stays when the shell ends
+  stave dev --tls certs                                 couchbases:// too; clients trust certs/ca.pem
 
 What the application does when a node fails (the address is that behind control=):
   curl -X POST localhost:8100/v1/dev/nodes/2/stop       and start, restart
@@ -94,6 +97,10 @@ pub struct DevFlags {
     /// vBuckets of each bucket, a power of two
     #[arg(long, value_name = "N", default_value_t = base::limits::DEFAULT_VBUCKETS)]
     vbuckets: u16,
+    /// Serve TLS, too, at free ports, with a certificate for localhost by a CA of its own: both are made in DIR, or taken
+    /// from there [default: the folder `certs` where documents are kept]
+    #[arg(long, value_name = "DIR", num_args = 0..=1)]
+    tls: Option<Option<PathBuf>>,
     /// Stay when the process that started this one ends
     #[arg(long)]
     outlive_parent: bool,
@@ -142,6 +149,7 @@ impl DevFlags {
         };
         Ok(DevConfig {
             descriptors: None,
+            tls: None,
             nodes: self.nodes,
             buckets: self.bucket.iter().map(spec).collect::<Result<_, _>>()?,
             data,
@@ -166,12 +174,20 @@ pub fn run(env: &Env, flags: DevFlags) -> anyhow::Result<Outcome> {
     let descriptors = raise_descriptor_limit();
     let folder = Folder::new(env, &flags.data).context("cannot make a folder in memory; give --data DIR")?;
     let (as_json, outlives) = (flags.json, flags.outlive_parent);
-    let config = DevConfig { descriptors, ..flags.config(folder.path().to_owned())? };
+    let certificates = certificates(env, &flags, folder.path())?;
+    let tls = certificates
+        .as_ref()
+        .map(|own| DevTls { certificate: own.certificate.clone(), key: own.key.clone() });
+    let config = DevConfig { descriptors, tls, ..flags.config(folder.path().to_owned())? };
     let cluster = DevCluster::start(config.clone(), env.clone())?;
     if !outlives {
         parent::end_with_parent(env)?;
     }
-    let line = if as_json { json_line(&cluster, &config).to_string() } else { ready_line(&cluster, &config) };
+    let ca = certificates.map(|own| own.ca.display().to_string());
+    let line = match as_json {
+        true => json_line(&cluster, &config, ca).to_string(),
+        false => ready_line(&cluster, &config, ca.as_deref()),
+    };
     let mut stdout = std::io::stdout();
     // Whoever started it may have stopped reading; that is no reason not to serve.
     let _ = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
@@ -181,22 +197,43 @@ pub fn run(env: &Env, flags: DevFlags) -> anyhow::Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-fn ready_line(cluster: &DevCluster, config: &DevConfig) -> String {
+/// What nodes serve TLS with, if they do.
+fn certificates(env: &Env, flags: &DevFlags, data: &Path) -> anyhow::Result<Option<OwnCertificates>> {
+    let Some(folder) = &flags.tls else { return Ok(None) };
+    let folder = folder.clone().unwrap_or_else(|| data.join("certs"));
+    certs::of_this_machine(env, &folder).map(Some)
+}
+
+fn ready_line(cluster: &DevCluster, config: &DevConfig, ca: Option<&str>) -> String {
     let (kv, http) = cluster.addresses().into_values().next().expect("there is at least one node");
     let DevConfig { username, password, nodes, .. } = config;
     let control = cluster.control_addr();
+    let encrypted = cluster.tls_addresses().into_values().next().zip(ca);
+    let encrypted = encrypted.map(|((kvs, https), ca)| format!(" kvs={kvs} https={https} ca={ca}"));
     format!(
-        "ready kv={kv} http={http} username={username} password={password} nodes={nodes} control={control}"
+        "ready kv={kv} http={http} username={username} password={password} nodes={nodes} control={control}{}",
+        encrypted.unwrap_or_default()
     )
 }
 
-fn json_line(cluster: &DevCluster, config: &DevConfig) -> Value {
-    let node = |(number, (kv, http)): (u16, (SocketAddr, SocketAddr))| json!({ "node": number, "kv": kv.to_string(), "http": http.to_string() });
+fn json_line(cluster: &DevCluster, config: &DevConfig, ca: Option<String>) -> Value {
+    let encrypted = cluster.tls_addresses();
+    let node = |(number, (kv, http)): (u16, (SocketAddr, SocketAddr))| {
+        let tls = encrypted.get(&number);
+        json!({
+            "node": number,
+            "kv": kv.to_string(),
+            "http": http.to_string(),
+            "kvs": tls.map(|(kv, _)| kv.to_string()),
+            "https": tls.map(|(_, http)| http.to_string()),
+        })
+    };
     json!({
         "ready": true,
         "username": config.username,
         "password": config.password,
         "control": cluster.control_addr().to_string(),
+        "ca": ca,
         "nodes": cluster.addresses().into_iter().map(node).collect::<Vec<_>>(),
     })
 }
