@@ -10,6 +10,7 @@ use parking_lot::{Mutex, RwLock};
 use crate::config::UserSpec;
 use crate::kept_users::{KeptState, KeptUsers, UsersRefusal};
 use crate::node::Node;
+use crate::sasl::offer::PresentOffer;
 use crate::user::Users;
 
 /// The users of a node.
@@ -19,16 +20,28 @@ pub struct Accounts {
     edition: AtomicU64,
     /// Those that were made while the node ran; locked before `users`.
     kept: Mutex<KeptState>,
+    /// How they may log in.
+    offer: PresentOffer,
 }
 
 impl Accounts {
     pub(crate) fn new(users: Users) -> Accounts {
-        Accounts { users: RwLock::new(Arc::new(users)), edition: AtomicU64::new(0), kept: Mutex::default() }
+        Accounts {
+            users: RwLock::new(Arc::new(users)),
+            edition: AtomicU64::new(0),
+            kept: Mutex::default(),
+            offer: PresentOffer::default(),
+        }
     }
 
     /// The users.
     pub fn users(&self) -> Arc<Users> {
         Arc::clone(&self.users.read())
+    }
+
+    /// How users may log in.
+    pub fn offer(&self) -> &PresentOffer {
+        &self.offer
     }
 
     /// How often the users changed. A session whose rights are from another edition looks at them again.

@@ -14,6 +14,7 @@ use serde::Deserialize;
 
 use crate::connection_memory::LEAST_LIMIT_BYTES;
 use crate::roles::{ALL_BUCKETS, Grant};
+use crate::sasl::offer::{SaslMethods, SaslOffer};
 use bucket::parse_size;
 pub use bucket::{BucketSpec, BucketTable, DEFAULT_QUOTA_BYTES, Hints, MOST_REPLICAS};
 pub use client_names::{CertificateField, ClientAuth, ClientNameRule};
@@ -304,6 +305,12 @@ pub struct Settings {
     pub tls_client_user: Option<Vec<ClientNameRule>>,
     /// Which connections to other nodes are encrypted.
     pub cluster_encryption: Option<ClusterEncryption>,
+    /// The cipher suites that TLS is spoken with.
+    pub tls_cipher_suites: Option<Vec<String>>,
+    /// How users may log in without TLS.
+    pub sasl_mechanisms: Option<SaslMethods>,
+    /// How users may log in with TLS.
+    pub tls_sasl_mechanisms: Option<SaslMethods>,
     /// Name of the administrator.
     pub username: Option<String>,
     /// Password of the administrator.
@@ -393,6 +400,9 @@ impl Settings {
             tls_client_auth: self.tls_client_auth.or(other.tls_client_auth),
             tls_client_user: self.tls_client_user.or(other.tls_client_user),
             cluster_encryption: self.cluster_encryption.or(other.cluster_encryption),
+            tls_cipher_suites: self.tls_cipher_suites.or(other.tls_cipher_suites),
+            sasl_mechanisms: self.sasl_mechanisms.or(other.sasl_mechanisms),
+            tls_sasl_mechanisms: self.tls_sasl_mechanisms.or(other.tls_sasl_mechanisms),
             username: self.username.or(other.username),
             password: self.password.or(other.password),
             buckets,
@@ -451,6 +461,8 @@ pub struct Config {
     pub http_addr: SocketAddr,
     /// What encrypted connections are served with; nothing if there are none.
     pub tls: Option<TlsConfig>,
+    /// How users may log in.
+    pub sasl: SaslOffer,
     /// Users; the first is the administrator.
     pub users: Vec<UserSpec>,
     /// Whether the administrator's password was made up here and must be shown once.
@@ -544,6 +556,10 @@ impl Config {
             kv_addr: parse_address(settings.kv.as_deref().unwrap_or("127.0.0.1:11210"))?,
             http_addr: parse_address(settings.http.as_deref().unwrap_or("127.0.0.1:8091"))?,
             tls,
+            sasl: SaslOffer {
+                clear: settings.sasl_mechanisms.unwrap_or(SaslMethods::ALL),
+                encrypted: settings.tls_sasl_mechanisms.unwrap_or(SaslMethods::ALL),
+            },
             users: std::iter::once(administrator).chain(settings.user).collect(),
             password_was_generated,
             buckets,

@@ -189,9 +189,10 @@ impl Connection {
         }
     }
 
-    /// Says where the client is.
-    pub fn set_peer(&mut self, peer: IpAddr) {
+    /// Says where the client is, and whether TLS is spoken with it.
+    pub fn set_peer(&mut self, peer: IpAddr, is_encrypted: bool) {
         self.session.peer = Some(peer.to_canonical());
+        self.session.is_encrypted = is_encrypted;
     }
 
     /// The client has shown a certificate that stands for this user, and has logged in by that if there is such a user.

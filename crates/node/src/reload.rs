@@ -39,6 +39,11 @@ pub fn reload(node: &Node, present: &mut Config, mut new: Config) -> Reloaded {
         new.users[0].password.clone_from(&present.users[0].password);
     }
     reload_users(node, present, &mut new, &mut told);
+    if new.sasl != present.sasl {
+        node.accounts().offer().set(new.sasl);
+        present.sasl = new.sasl;
+        told.taken.push("sasl-mechanisms, tls-sasl-mechanisms, for logins from now on".to_owned());
+    }
     if !present.is_member {
         reload_buckets(node, present, &new, &mut told);
     }

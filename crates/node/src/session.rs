@@ -26,6 +26,8 @@ pub struct Session {
     pub features: Features,
     /// Where the client is, if it is somewhere.
     pub peer: Option<IpAddr>,
+    /// Whether nobody else reads what is sent: by TLS.
+    pub is_encrypted: bool,
     /// Who logged in.
     pub user: Option<Arc<User>>,
     /// What the user may do, less what the client gave up.

@@ -209,6 +209,7 @@ pub fn serve_prepared(
     let node = if config.is_member { node.fenced_by(Arc::new(Fence::closed())) } else { node };
     let node = Arc::new(node.hosting(host).with_down(down));
     node.know_itself().map_err(|error| Failure::NotPrepared(format!("the node's identity: {error}")))?;
+    node.accounts().offer().set(config.sasl);
     node.accounts().read(&node);
     prepare(&node)?;
     let started =
@@ -310,9 +311,9 @@ impl Server {
         let mut told = reload::reload(&self.node, &mut self.config.lock(), config);
         if let (Some(encrypted), Some(asked)) = (&self.encrypted, asked) {
             match encrypted.tls.reload(env, &asked) {
-                Ok(true) => {
-                    told.taken.push("tls-cert, tls-key, tls-min-version, for new connections".to_owned())
-                }
+                Ok(true) => told.taken.push(
+                    "tls-cert, tls-key, tls-min-version, tls-cipher-suites, for new connections".to_owned(),
+                ),
                 Ok(false) => {}
                 Err(error) => told.refused.push(format!("TLS, which stays as it was: {error}")),
             }

@@ -74,7 +74,7 @@ pub(crate) async fn serve(stream: Transport, peer: SocketAddr, worker: Rc<Worker
         if is_handshaking { limits.login_timeout_s.min(HANDSHAKE_S) } else { limits.login_timeout_s };
     watch.arm(Patience::Login, worker.reaper.now_s() + login_s);
     let mut connection = Connection::new(worker.node.clone(), worker.counters.clone());
-    connection.set_peer(peer.ip());
+    connection.set_peer(peer.ip(), stream.is_encrypted());
     let next = Next::Bytes(protocol::HEADER_BYTES);
     let heard = worker.edition.get();
     let charge = Charge::new(Arc::clone(worker.node.connection_memory()), peer);

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use ca::Ca;
 use protocol::feature::{Feature, Features};
-use protocol::{RequestParts, opcode, write_request};
+use protocol::{RequestParts, Status, opcode, write_request};
 use rcgen::KeyPair;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned, SupportedProtocolVersion, version};
@@ -92,6 +92,10 @@ fn kvs(server: &Server) -> SocketAddr {
 
 /// Status and value of the next answer.
 fn receive(stream: &mut Stream) -> (u16, Vec<u8>) {
+    receive_from(stream)
+}
+
+fn receive_from(stream: &mut impl Read) -> (u16, Vec<u8>) {
     let mut head = [0; 24];
     stream.read_exact(&mut head).expect("an answer");
     let len = u32::from_be_bytes([head[8], head[9], head[10], head[11]]) as usize;
@@ -228,6 +232,61 @@ fn who_trusts_another_ca_or_speaks_too_old_a_version_is_refused() {
     // Neither has done anything to others.
     let mut client = log_in(kvs(&server), fixture.versions(&[&version::TLS13]));
     assert_eq!(ask(&mut client, opcode::SET, b"k", b"1").0, 0);
+    server.stop().expect("a clean stop");
+}
+
+#[test]
+fn no_other_cipher_suites_are_spoken_than_those_that_are_named() {
+    let fixture = Fixture::new();
+    let server = fixture.start("tls-cipher-suites = [\"TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384\"]\n");
+    let refused = refusal(kvs(&server), fixture.versions(&[&version::TLS13])).expect("no suite of 1.3");
+    assert!(refused.contains("ProtocolVersion"), "{refused}");
+    let client = log_in(kvs(&server), fixture.config());
+    let spoken = client.conn.negotiated_cipher_suite().expect("a session").suite();
+    assert_eq!(spoken, rustls::CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384);
+    drop(client);
+    server.stop().expect("a clean stop");
+    let server = fixture.start("tls-cipher-suites = [\"TLS_AES_128_GCM_SHA256\"]\n");
+    assert!(refusal(kvs(&server), fixture.versions(&[&version::TLS12])).is_some());
+    let client = log_in(kvs(&server), fixture.config());
+    let spoken = client.conn.negotiated_cipher_suite().expect("a session").suite();
+    assert_eq!(spoken, rustls::CipherSuite::TLS13_AES_128_GCM_SHA256);
+    drop(client);
+    server.stop().expect("a clean stop");
+    // Nothing is served with what is no suite, or fits no version.
+    for (more, says) in [
+        ("tls-cipher-suites = [\"TLS_RSA_WITH_RC4_128_MD5\"]\n", "there are TLS_AES_256_GCM_SHA384, "),
+        (
+            "tls-cipher-suites = [\"TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256\"]\ntls-min-version = \"1.3\"\n",
+            "none of them is of TLS 1.3",
+        ),
+    ] {
+        let config = support::config(&fixture.data(), 1, &format!("{}{more}", fixture.lines()));
+        let told = server::serve(config, base::env::Env::real()).err().expect("refused").to_string();
+        assert!(told.contains("tls-cipher-suites") && told.contains(says), "{told}");
+    }
+}
+
+#[test]
+fn plain_passwords_can_be_kept_to_encrypted_connections() {
+    let fixture = Fixture::new();
+    let server = fixture.start("sasl-mechanisms = [\"SCRAM-SHA512\", \"SCRAM-SHA1\"]\n");
+    let mut clear = TcpStream::connect(server.kv_addr()).expect("it listens");
+    clear.write_all(&request(opcode::SASL_LIST_MECHS, b"", b"")).expect("sent");
+    assert_eq!(receive_from(&mut clear), (0, b"SCRAM-SHA512 SCRAM-SHA1".to_vec()));
+    for (name, answer) in [("PLAIN", Status::AuthError), ("SCRAM-SHA256", Status::AuthError)] {
+        let login = request(opcode::SASL_AUTH, name.as_bytes(), b"\0Administrator\0password");
+        clear.write_all(&login).expect("sent");
+        assert_eq!(receive_from(&mut clear).0, answer.code(), "{name}");
+    }
+    let first = request(opcode::SASL_AUTH, b"SCRAM-SHA1", b"n,,n=Administrator,r=abc");
+    clear.write_all(&first).expect("sent");
+    assert_eq!(receive_from(&mut clear).0, Status::AuthContinue.code());
+    // With TLS nobody reads along.
+    let mut client = log_in(kvs(&server), fixture.config());
+    assert_eq!(ask(&mut client, opcode::SET, b"k", b"1").0, 0);
+    let offered = ask(&mut client, opcode::SASL_LIST_MECHS, b"", b"");
+    assert_eq!(offered, (0, b"SCRAM-SHA512 SCRAM-SHA256 SCRAM-SHA1 PLAIN".to_vec()));
     server.stop().expect("a clean stop");
 }
 

@@ -7,22 +7,28 @@ use protocol::{Request, Status};
 use crate::context::{Context, Outcome};
 use crate::reply::Answer;
 use crate::sasl::digest::Mechanism;
+use crate::sasl::offer::SaslMethods;
 use crate::sasl::scram::{ClientFirst, Exchange};
-use crate::sasl::{LoginError, Method, OFFERED, plain};
+use crate::sasl::{LoginError, Method, plain};
 
 /// Bytes of a server's nonce.
 const NONCE_BYTES: usize = 18;
 
 /// Lists the ways to log in.
 pub fn list_mechanisms(ctx: &mut Context<'_>, _: &Request<'_>) -> Outcome {
-    ctx.reply.send(&Answer { value: OFFERED.as_bytes(), ..Answer::default() });
+    let names = offered(ctx).names();
+    ctx.reply.send(&Answer { value: names.as_bytes(), ..Answer::default() });
     Outcome::Done
+}
+
+fn offered(ctx: &Context<'_>) -> SaslMethods {
+    ctx.node.accounts().offer().on(ctx.session.is_encrypted)
 }
 
 /// Logs in, or begins to. Whoever was logged in before is not any more, whatever comes of it.
 pub fn auth(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     ctx.session.log_out();
-    match Method::from_name(request.key) {
+    match Method::from_name(request.key).filter(|method| offered(ctx).has(*method)) {
         Some(Method::Plain) => auth_plain(ctx, request.value),
         Some(Method::Scram(mechanism)) => auth_scram(ctx, mechanism, request.value),
         None => failed(ctx, "", Status::AuthError),

@@ -96,6 +96,8 @@ pub struct TlsConfig {
     pub key: PathBuf,
     /// The lowest version that is spoken.
     pub min_version: TlsVersion,
+    /// The cipher suites that are spoken, by name; all good ones if there is none.
+    pub cipher_suites: Vec<String>,
     /// The CAs by which other nodes, and clients with certificates, are known.
     pub ca: Option<PathBuf>,
     /// Whether clients show a certificate.
@@ -116,6 +118,8 @@ impl TlsConfig {
                     ("kv-tls", settings.kv_tls.is_some()),
                     ("http-tls", settings.http_tls.is_some()),
                     ("tls-min-version", settings.tls_min_version.is_some()),
+                    ("tls-cipher-suites", settings.tls_cipher_suites.is_some()),
+                    ("tls-sasl-mechanisms", settings.tls_sasl_mechanisms.is_some()),
                     ("tls-ca", settings.tls_ca.is_some()),
                     ("tls-client-auth", settings.tls_client_auth.unwrap_or_default() != ClientAuth::Off),
                     ("tls-client-user", settings.tls_client_user.is_some()),
@@ -151,6 +155,7 @@ impl TlsConfig {
             certificate,
             key,
             min_version: settings.tls_min_version.unwrap_or_default(),
+            cipher_suites: settings.tls_cipher_suites.clone().unwrap_or_default(),
             ca: settings.tls_ca.clone(),
             client_auth,
             client_names: settings.tls_client_user.clone().unwrap_or_else(|| vec![ClientNameRule::default()]),

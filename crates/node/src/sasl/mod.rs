@@ -2,6 +2,7 @@
 
 pub mod client;
 pub mod digest;
+pub mod offer;
 pub mod plain;
 pub mod scram;
 
@@ -16,9 +17,6 @@ pub enum LoginError {
     Wrong,
 }
 
-/// What the server offers, best first.
-pub const OFFERED: &str = "SCRAM-SHA512 SCRAM-SHA256 SCRAM-SHA1 PLAIN";
-
 /// A way to log in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
@@ -26,19 +24,4 @@ pub enum Method {
     Plain,
     /// Challenge and response (RFC 5802).
     Scram(Mechanism),
-}
-
-impl Method {
-    /// The method with this name, in upper or lower case.
-    pub fn from_name(name: &[u8]) -> Option<Method> {
-        let all = [
-            ("PLAIN", Method::Plain),
-            ("SCRAM-SHA1", Method::Scram(Mechanism::Sha1)),
-            ("SCRAM-SHA256", Method::Scram(Mechanism::Sha256)),
-            ("SCRAM-SHA512", Method::Scram(Mechanism::Sha512)),
-        ];
-        all.into_iter()
-            .find(|(known, _)| known.as_bytes().eq_ignore_ascii_case(name))
-            .map(|(_, method)| method)
-    }
 }

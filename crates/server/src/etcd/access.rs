@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rustls::ClientConfig;
 
-use crate::tls::{CertificateError, PairError, client_config, roots};
+use crate::tls::{CertificateError, PairError, Spoken, client_config, roots};
 
 /// What etcd asks for beyond its address; nothing if it asks nobody.
 #[derive(Clone, Default)]
@@ -54,7 +54,7 @@ impl EtcdTls {
     /// asks its clients for one.
     pub fn new(ca: &[u8], own: Option<(&[u8], &[u8])>) -> Result<EtcdTls, EtcdTlsError> {
         let roots = roots(ca).map_err(EtcdTlsError::Ca)?;
-        let config = client_config(roots, own, rustls::DEFAULT_VERSIONS).map_err(|error| match error {
+        let config = client_config(roots, own, &Spoken::any()).map_err(|error| match error {
             PairError::Certificate(error) => EtcdTlsError::Certificate(error),
             PairError::Key(error) => EtcdTlsError::Key(error),
             PairError::Mismatch(what) => EtcdTlsError::Key(CertificateError::Invalid(what)),

@@ -9,7 +9,9 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
-use rustls::{ClientConfig, RootCertStore, ServerConfig, SupportedProtocolVersion};
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+
+use super::spoken::Spoken;
 
 /// Certificates that are none.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -60,12 +62,12 @@ pub(super) fn server_config(
     certificate: &[u8],
     key: &[u8],
     clients: Arc<dyn ClientCertVerifier>,
-    versions: &[&'static SupportedProtocolVersion],
+    spoken: &Spoken,
 ) -> Result<Arc<ServerConfig>, PairError> {
     let chain = certificates(certificate).map_err(PairError::Certificate)?;
     let key = self::key(key).map_err(PairError::Key)?;
-    let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_protocol_versions(versions)
+    let builder = ServerConfig::builder_with_provider(Arc::clone(&spoken.provider))
+        .with_protocol_versions(spoken.versions)
         .map_err(|error| PairError::Key(invalid(error)))?;
     let mut config = builder.with_client_cert_verifier(clients).with_single_cert(chain, key).map_err(
         |error| match error {
@@ -109,10 +111,10 @@ pub(crate) fn roots(pem: &[u8]) -> Result<RootCertStore, CertificateError> {
 pub(crate) fn client_config(
     roots: RootCertStore,
     own: Option<(&[u8], &[u8])>,
-    versions: &[&'static SupportedProtocolVersion],
+    spoken: &Spoken,
 ) -> Result<Arc<ClientConfig>, PairError> {
-    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_protocol_versions(versions)
+    let builder = ClientConfig::builder_with_provider(Arc::clone(&spoken.provider))
+        .with_protocol_versions(spoken.versions)
         .map_err(|error| PairError::Key(invalid(error)))?
         .with_root_certificates(roots);
     let config = match own {

@@ -4,6 +4,7 @@ mod certificate;
 mod fault;
 mod identity;
 mod peers;
+mod spoken;
 mod stream;
 mod transport;
 
@@ -14,15 +15,17 @@ use std::time::Duration;
 
 use base::env::{Env, OpenMode};
 use parking_lot::Mutex;
-use rustls::{ClientConfig, ServerConfig, SupportedProtocolVersion, version};
+use rustls::{ClientConfig, ServerConfig};
 
 use ::node::Node;
-use ::node::config::{ClientNameRule, TlsConfig, TlsVersion};
+use ::node::config::{ClientNameRule, TlsConfig};
 
 pub use self::certificate::{CertificateError, PairError};
 use self::certificate::{certificates, client_verifier, server_config};
 pub(crate) use self::certificate::{client_config, roots};
 pub(crate) use self::peers::{PeerTls, server_name};
+pub(crate) use self::spoken::Spoken;
+pub use self::spoken::SuiteError;
 use self::stream::TlsStream;
 pub(crate) use self::transport::Transport;
 
@@ -58,6 +61,9 @@ pub enum TlsError {
         /// What is wrong.
         error: CertificateError,
     },
+    /// Nothing can be spoken with the cipher suites.
+    #[error("tls-cipher-suites: {0}")]
+    Suites(SuiteError),
     /// They are not what they should be, or do not belong together.
     #[error("{} and {}: {error}", certificate.display(), key.display())]
     Pair {
@@ -129,13 +135,13 @@ impl Files {
             key: config.key.clone(),
             error,
         };
-        let versions = versions(config.min_version);
+        let spoken = Spoken::of(config).map_err(TlsError::Suites)?;
         let of_ca = |error| TlsError::Ca { path: config.ca.clone().unwrap_or_default(), error };
         let roots = self.ca.as_deref().map(roots).transpose().map_err(of_ca)?;
         let clients = client_verifier(roots.as_ref(), config.client_auth).map_err(of_ca)?;
-        let server = server_config(&self.certificate, &self.key, clients, versions).map_err(pair)?;
+        let server = server_config(&self.certificate, &self.key, clients, &spoken).map_err(pair)?;
         let own = Some((&*self.certificate, &*self.key));
-        let client = roots.map(|roots| client_config(roots, own, versions).map_err(pair)).transpose()?;
+        let client = roots.map(|roots| client_config(roots, own, &spoken).map_err(pair)).transpose()?;
         let chain = certificates(&self.certificate).map_err(|error| pair(PairError::Certificate(error)))?;
         let accepted = Acceptance { config: server, names: config.client_names.as_slice().into() };
         Ok(Made { accepted, valid_until_s: identity::valid_until_s(&chain), client })
@@ -155,16 +161,6 @@ fn read(env: &Env, path: &Path) -> Result<Vec<u8>, TlsError> {
         Ok(bytes) if bytes.len() > MOST_FILE_BYTES => Err(TlsError::TooLarge(path.to_owned())),
         Ok(bytes) => Ok(bytes),
         Err(source) => Err(TlsError::Read { path: path.to_owned(), source }),
-    }
-}
-
-static FROM_1_2: [&SupportedProtocolVersion; 2] = [&version::TLS13, &version::TLS12];
-static FROM_1_3: [&SupportedProtocolVersion; 1] = [&version::TLS13];
-
-fn versions(least: TlsVersion) -> &'static [&'static SupportedProtocolVersion] {
-    match least {
-        TlsVersion::V1_2 => &FROM_1_2,
-        TlsVersion::V1_3 => &FROM_1_3,
     }
 }
 

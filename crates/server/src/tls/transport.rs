@@ -57,6 +57,11 @@ impl Transport {
         }
     }
 
+    /// Whether it is encrypted, or will be once it is agreed on how.
+    pub(crate) fn is_encrypted(&self) -> bool {
+        matches!(self, Transport::Tls(_))
+    }
+
     /// Whether it is encrypted and not agreed on yet how.
     pub(crate) fn is_handshaking(&self) -> bool {
         match self {

@@ -351,6 +351,7 @@ mod tests {
             certificate,
             key,
             min_version: TlsVersion::V1_2,
+            cipher_suites: Vec::new(),
             ca: None,
             client_auth: ClientAuth::Off,
             client_names: Vec::new(),

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use node::Settings;
 use node::config::{ClientAuth, ClientNameRule, ClusterEncryption, TlsVersion};
+use node::sasl::offer::SaslMethods;
 
 /// What encrypted connections are served with.
 #[derive(Clone, Debug, Default, Args)]
@@ -25,6 +26,17 @@ pub struct TlsFlags {
     /// The lowest version of TLS that is spoken [default: 1.2]
     #[arg(long, value_name = "1.2|1.3")]
     tls_min_version: Option<TlsVersion>,
+    /// The cipher suites that are spoken, by their names at IANA, the best first; may be repeated, or several with commas
+    /// between them [default: all of TLS 1.3, and of 1.2 those with ECDHE and an AEAD]
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    tls_cipher_suites: Option<Vec<String>>,
+    /// How users may log in to KV connections without TLS: SCRAM-SHA512, SCRAM-SHA256, SCRAM-SHA1, PLAIN (which shows the
+    /// password to whoever reads along), with commas between them [default: all]
+    #[arg(long, value_name = "NAME[,...]")]
+    sasl_mechanisms: Option<SaslMethods>,
+    /// The same with TLS [default: all]
+    #[arg(long, value_name = "NAME[,...]")]
+    tls_sasl_mechanisms: Option<SaslMethods>,
     /// The CAs that have signed the certificates of the other nodes of the cluster, and of clients that show one
     #[arg(long, value_name = "FILE.pem")]
     tls_ca: Option<PathBuf>,
@@ -56,6 +68,9 @@ impl TlsFlags {
             tls_client_auth: self.tls_client_auth,
             tls_client_user: self.tls_client_user,
             cluster_encryption: self.cluster_encryption,
+            tls_cipher_suites: self.tls_cipher_suites,
+            sasl_mechanisms: self.sasl_mechanisms,
+            tls_sasl_mechanisms: self.tls_sasl_mechanisms,
             ..Settings::default()
         }
     }
