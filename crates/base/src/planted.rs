@@ -260,6 +260,8 @@ bugs! {
     SetAsideInUse,
     /// A copy that is built from a damaged active one has not caught up before that has saved what it never can.
     MoveWaitsForDamaged,
+    /// A damaged copy of a node that was failed over counts in a choice like one that is not there.
+    DamagedAwayIsEmpty,
     // A node's connections.
     /// A request that waited for the disk is handled twice.
     HandledTwice,

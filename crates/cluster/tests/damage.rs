@@ -11,8 +11,8 @@ use base::VbState;
 use cluster::command::{self, Command};
 use cluster::filling::fillings;
 use cluster::{
-    Agent, ApplyTarget, Chain, Damaged, Following, Given, Leader, LeaderConfig, NodeId, Refused, State, Step,
-    VbReport, View, apply_bucket,
+    Agent, ApplyTarget, Chain, Damaged, Following, Given, Leader, LeaderConfig, NodeId, Refused, State,
+    Status, Step, VbReport, View, apply_bucket,
 };
 use support::{BUCKET, reports, reports_copy, reports_nothing, three};
 
@@ -235,6 +235,27 @@ fn a_choice_does_not_wait_for_a_damaged_copy_that_others_replace() {
     is_damaged(&mut view, 1);
     settle(&mut view);
     assert_eq!(chain(&view), [2, 3]);
+}
+
+/// It may have been alone with a write, together with one that says nothing.
+#[test]
+fn a_damaged_copy_of_a_node_that_was_failed_over_is_no_empty_one() {
+    let mut view = whole();
+    let since = view.state.revision;
+    let choose = Step::Choose { since, taker: None, needs: None, forced: false };
+    view.state.buckets.get_mut(BUCKET).expect("it is there").steps.insert(0, choose);
+    view.state.nodes.get_mut(&NodeId(1)).expect("it is there").status = Status::FailedOver;
+    view.reports.remove("3");
+    let chosen = |view: &View| {
+        let config = LeaderConfig { choice_patience: Duration::ZERO, ..LeaderConfig::default() };
+        Leader::new(config).step(view, Duration::ZERO).map(|state| View { state, ..view.clone() })
+    };
+    reports_nothing(&mut view, 1);
+    assert_eq!(chain(&chosen(&view).expect("2 and 3 have all that 1 may have had")), [2]);
+    is_damaged(&mut view, 1);
+    assert!(chosen(&view).is_none(), "2 alone may lack what 1 and 3 had");
+    reports(&mut view, 3, VbState::Replica, 5);
+    assert_eq!(chain(&chosen(&view).expect("two of three have said what they have")), [2, 3]);
 }
 
 #[test]

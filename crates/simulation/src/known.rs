@@ -121,6 +121,7 @@ pub const KNOWN: &[(Bug, Simulator, u64)] = &[
     (Bug::DamagedNotNeeded, Simulator::Logic, 3509),
     (Bug::DamagedNeverFilled, Simulator::Logic, 2),
     (Bug::DamagedMeansEmpty, Simulator::Logic, 5),
+    (Bug::DamagedAwayIsEmpty, Simulator::Logic, 3634),
     (Bug::DamagedBeginsEmpty, Simulator::Logic, 5),
     (Bug::LastCopySetAside, Simulator::Logic, 4),
     (Bug::SetAsideInUse, Simulator::Logic, 2),

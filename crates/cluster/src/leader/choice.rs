@@ -295,8 +295,11 @@ impl Question<'_> {
     }
 
     /// What one says who was failed over and is alive: whether it has a copy. It keeps what it has until all choices are
-    /// made.
+    /// made. What a damaged copy held is not known.
     fn said_away(&self, id: NodeId) -> Option<bool> {
+        if self.is_unusable(id) && !planted::is(Bug::DamagedAwayIsEmpty) {
+            return None;
+        }
         let status = self.view.state.nodes.get(&id)?.status;
         let report = self.view.bucket_since(id, self.name, self.since)?;
         let is_away = matches!(status, Status::FailedOver | Status::DeltaRecovery);

@@ -99,6 +99,9 @@ impl World {
         for vb in self.nodes[at].set_aside.take() {
             self.show(|| format!("node {at}: vBucket {vb} is set aside"));
             self.tally.set_aside += 1;
+            if self.has_lost_active(at, vb) {
+                continue;
+            }
             let committed = self.committed.get(&vb).cloned().unwrap_or_default();
             let has = |id: &u64| {
                 let mut others = self.nodes.iter().enumerate().filter(|(other, _)| *other != at);
@@ -114,6 +117,14 @@ impl World {
                     Some(format!("node {at} set vBucket {vb} aside, and no other node has write {lost:x}"));
             }
         }
+    }
+
+    /// Whether the node that serves a vBucket, as this one knows it, has crashed, and its lease does not say so yet. It may
+    /// have lost what was on the disks of a majority alone, and these are damaged then. What is set aside is kept.
+    fn has_lost_active(&self, at: usize, vb: u16) -> bool {
+        let bucket = self.nodes[at].view.as_ref().and_then(|view| view.state.buckets.get(BUCKET));
+        let active = bucket.and_then(|bucket| bucket.active(vb)).and_then(|id| self.node_of(id));
+        active.is_some_and(|active| !self.nodes[active].up)
     }
 
     /// When everything is well again no node counts with a damaged copy, and none that was is left without one.

@@ -109,8 +109,13 @@ impl SimNode {
     pub fn crash(&mut self) {
         self.up = false;
         self.boot += 1;
-        self.copies.get_mut().retain(|vb, _| !self.damaged.get_mut().contains_key(vb));
         self.copies.get_mut().values_mut().for_each(Copy::crash);
+        // What a copy was given while it was served on is in its files like the rest.
+        for (vb, damaged) in self.damaged.get_mut() {
+            if let Some(served) = self.copies.get_mut().remove(vb) {
+                *damaged = served;
+            }
+        }
         self.view = None;
         self.read_at = Version::ABSENT;
         (self.applied, self.let_go) = (0, 0);
