@@ -9,6 +9,7 @@
 mod charged;
 mod filing;
 mod history;
+pub(crate) mod lost;
 mod overlay;
 pub(crate) mod recovery;
 mod runs;
