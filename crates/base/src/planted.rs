@@ -89,10 +89,6 @@ bugs! {
     IdentityIgnored,
     /// A segment of the journal that the catalog names may be missing.
     LostSegmentIgnored,
-    /// vBuckets of which a damaged frame of the journal had something are served.
-    GapHidesNothing,
-    /// A vBucket that misses changes of a damaged journal is served again by the next start.
-    LossForgotten,
     /// A segment of an earlier journal that is there again is read.
     VoidSegmentBelieved,
     /// A vBucket that lost something in a repair goes on with its history.

@@ -13,7 +13,6 @@ mod revisions;
 mod rollback;
 pub(crate) mod whole;
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -136,41 +135,18 @@ struct Slot {
     undecided: Vec<u64>,
 }
 
-impl Slot {
-    /// Whether changes that followed the last commit are missing.
-    fn is_lost(&self) -> bool {
-        self.refused.as_ref().is_some_and(|refused| refused.kind == Refusal::Lost)
-    }
-}
-
 /// Why a file is not opened any more.
 struct Refused {
-    why: Cow<'static, str>,
-    kind: Refusal,
-}
-
-/// What kind of reason it is.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Refusal {
-    /// The file is damaged.
-    Damaged,
-    /// The disk refused.
-    Unread,
-    /// Changes that followed its last commit are missing in the journal.
-    Lost,
+    what: String,
+    is_damage: bool,
 }
 
 impl Refused {
-    const LOST_BEFORE: Refused =
-        Refused { why: Cow::Borrowed("an earlier start found that"), kind: Refusal::Lost };
-
     /// A disk that refused is no damage, so that the node does not set the file aside.
     fn failure(&self, vb: VbId, path: PathBuf) -> Failure {
-        let what = self.why.clone().into_owned();
-        match self.kind {
-            Refusal::Damaged => return Failure::State { vb, path, what },
-            Refusal::Lost => return Failure::Lost { vb, what },
-            Refusal::Unread => {}
+        let what = self.what.clone();
+        if self.is_damage {
+            return Failure::State { vb, path, what };
         }
         let source = std::io::Error::other(what);
         Failure::File {
@@ -403,15 +379,11 @@ impl Couch {
     pub(crate) fn refuse(&self, vb: VbId, failure: &Failure) {
         let vbucket = self.vbucket(vb);
         let mut slot = vbucket.slot.lock();
-        if slot.is_lost() {
-            return;
-        }
         if vbucket.close(&mut slot, true) {
             self.open_files.forget(vb);
         }
         let what = format!("it could not be read at the start ({failure}); start again");
-        let kind = if failure.is_damage() { Refusal::Damaged } else { Refusal::Unread };
-        slot.refused = Some(Refused { why: what.into(), kind });
+        slot.refused = Some(Refused { what, is_damage: failure.is_damage() });
     }
 
     /// Closes files that were not used for longest until there is room for one more. Those in use are passed over.
@@ -481,9 +453,9 @@ impl Couch {
     pub(crate) fn positions(&self) -> Vec<(VbId, FileAt)> {
         let vbuckets: Vec<_> = self.vbuckets.lock().iter().map(|(vb, one)| (*vb, one.clone())).collect();
         let position = |(vb, vbucket): (VbId, Arc<Vbucket>)| {
-            let (revision, recorded, is_lost) = {
+            let (revision, recorded) = {
                 let slot = vbucket.slot.lock();
-                (slot.revision?, slot.recorded, slot.is_lost())
+                (slot.revision?, slot.recorded)
             };
             let header_offset = recorded.map_or_else(
                 || {
@@ -492,8 +464,7 @@ impl Couch {
                 },
                 |recorded| recorded.header_offset,
             );
-            let at = FileAt { revision, header_offset };
-            Some((vb, if is_lost { at.marked_lost() } else { at }))
+            Some((vb, FileAt { revision, header_offset }))
         };
         vbuckets.into_iter().filter_map(position).collect()
     }
@@ -670,19 +641,4 @@ impl KvStore for Couch {
         stats.failures = self.failures.load(Ordering::Relaxed);
         stats
     }
-}
-
-/// Acknowledged changes of a vBucket are missing in the journal: its file, which may not even be there, is not used
-/// until the vBucket is deleted or repaired, by later starts, too. Answers what goes on record.
-pub(crate) fn lose(couch: &Couch, vb: VbId, what: String) -> FileAt {
-    let vbucket = couch.vbucket(vb);
-    let mut slot = vbucket.slot.lock();
-    let revision = *slot.revision.get_or_insert(1);
-    slot.last_revision = slot.last_revision.max(revision);
-    let listed = listing::last_of(couch, vb, &vbucket, &mut slot, revision);
-    if vbucket.close(&mut slot, true) {
-        couch.open_files.forget(vb);
-    }
-    slot.refused = Some(Refused { why: what.into(), kind: Refusal::Lost });
-    listed.at.marked_lost()
 }

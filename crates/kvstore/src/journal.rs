@@ -3,7 +3,6 @@
 
 mod check;
 mod decode;
-mod directory;
 mod encode;
 pub mod fuzz;
 mod layout;
@@ -52,17 +51,7 @@ pub struct Filed {
 impl Filed {
     /// Where its header is; nothing if that was not known, and the last one counts.
     pub fn known_header_offset(&self) -> Option<u64> {
-        Some(self.at().unmarked().header_offset).filter(|offset| *offset != FileAt::LAST)
-    }
-
-    /// What is wrong if an earlier start found the journal damaged, and changes that followed may be missing.
-    pub fn misses_changes(&self) -> Option<&'static str> {
-        self.at().is_lost().then_some(FileAt::MISSES_CHANGES)
-    }
-
-    /// The commit, maybe with the mark that changes that followed are missing.
-    pub(crate) fn at(&self) -> FileAt {
-        FileAt { revision: self.revision, header_offset: self.header_offset }
+        Some(self.header_offset).filter(|offset| *offset != FileAt::LAST)
     }
 }
 
@@ -239,8 +228,6 @@ pub struct Journal {
     needed: AtomicU64,
     counters: Counters,
     given_up: RateLimit,
-    /// Whether frames were missing when it was opened.
-    has_gaps: bool,
 }
 
 impl Journal {

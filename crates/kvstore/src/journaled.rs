@@ -9,7 +9,6 @@
 mod charged;
 mod filing;
 mod history;
-pub(crate) mod lost;
 mod overlay;
 pub(crate) mod recovery;
 mod runs;

@@ -51,8 +51,7 @@ pub(super) struct Recorded {
 impl Recorded {
     /// As it is listed; `None` if it was not known where the last header is.
     pub(super) fn of(listed: &Listed) -> Option<Recorded> {
-        let Listed { at, checksum, is_tail_void, .. } = *listed;
-        let FileAt { header_offset, .. } = at.unmarked();
+        let Listed { at: FileAt { header_offset, .. }, checksum, is_tail_void, .. } = *listed;
         Some(Recorded { header_offset, checksum, is_tail_void }).filter(|_| header_offset != FileAt::LAST)
     }
 

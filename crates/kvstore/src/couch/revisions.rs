@@ -10,7 +10,7 @@ use base::planted::{self, Bug};
 
 use super::file::{Recorded, is_sound};
 use super::identity::Identity;
-use super::{Couch, Refused, Slot, Trust, file_name, parse_name};
+use super::{Couch, Slot, Trust, file_name, parse_name};
 use crate::catalog::{Listed, StoreId};
 use crate::failure::Failure;
 
@@ -27,8 +27,6 @@ struct InUse {
     revision: u64,
     recorded: Option<Recorded>,
     not_before: Option<Listed>,
-    /// Whether changes that followed are missing.
-    is_lost: bool,
 }
 
 impl<'a> Revisions<'a> {
@@ -75,7 +73,6 @@ impl<'a> Revisions<'a> {
                 last_revision: highest.max(in_use.as_ref().map_or(0, |in_use| in_use.revision)),
                 recorded: in_use.as_ref().and_then(|in_use| in_use.recorded),
                 not_before: in_use.as_ref().and_then(|in_use| in_use.not_before),
-                refused: in_use.as_ref().filter(|in_use| in_use.is_lost).map(|_| Refused::LOST_BEFORE),
                 strays: others,
                 ..Slot::default()
             };
@@ -114,10 +111,10 @@ impl<'a> Revisions<'a> {
 /// a revision that took its place.
 fn choose(vb: VbId, revisions: &[u64], trust: &Trust<'_>) -> Option<InUse> {
     let highest = revisions.iter().copied().max();
-    let plain = |revision| InUse { revision, recorded: None, not_before: None, is_lost: false };
+    let plain = |revision| InUse { revision, recorded: None, not_before: None };
     let exactly = |listed: &Listed| {
         let recorded = Recorded::of(listed);
-        InUse { revision: listed.at.revision, recorded, not_before: None, is_lost: listed.at.is_lost() }
+        InUse { revision: listed.at.revision, recorded, not_before: None }
     };
     match trust {
         Trust::LastHeaders => highest.map(plain),
@@ -127,10 +124,9 @@ fn choose(vb: VbId, revisions: &[u64], trust: &Trust<'_>) -> Option<InUse> {
             if planted::is(Bug::LastHeaderBelieved) { plain(in_use.revision) } else { in_use }
         }),
         Trust::NotBefore(listed) => match (listed.get(&vb), highest) {
-            (Some(listed), _) if listed.at.is_lost() => Some(exactly(listed)),
             (Some(listed), highest) if highest.is_none_or(|highest| highest <= listed.at.revision) => {
                 let revision = listed.at.revision;
-                Some(InUse { revision, recorded: None, not_before: Some(*listed), is_lost: false })
+                Some(InUse { revision, recorded: None, not_before: Some(*listed) })
             }
             (_, highest) => highest.map(plain),
         },

@@ -8,8 +8,7 @@ use base::env::{Disk, File, OpenMode};
 
 use super::decode::{Bad, Decoder, Part};
 use super::layout::{
-    BLOCK, BadHead, FRAME_HEAD, FrameHead, MAX_FRAME, NAMED_VERSION, Name, SegmentHead, parse_name,
-    segment_path,
+    BLOCK, BadHead, FRAME_HEAD, FrameHead, MAX_FRAME, Name, SegmentHead, VERSION, parse_name, segment_path,
 };
 use super::on_disk;
 use crate::failure::Failure;
@@ -46,7 +45,7 @@ pub(super) struct Found {
 pub(super) fn remove_void(disk: &dyn Disk, dir: &Path, generations: u64) -> Result<(), Failure> {
     let mut is_any = false;
     for segment in find(disk, dir)?.segments.iter().filter(|segment| segment.generation <= generations) {
-        if segment.head.is_ok_and(|head| head.version < NAMED_VERSION) {
+        if segment.head.is_ok_and(|head| head.version < VERSION) {
             let what = "an earlier version of this program wrote it after the catalog that makes it void";
             return Err(segment.damaged(0, what));
         }

@@ -11,7 +11,6 @@ use base::planted::{self, Bug};
 use base::{Account, Seqno, VbId, Version};
 use parking_lot::{Mutex, RwLock};
 
-use super::lost::{Lost, lost_in};
 use super::runs::merged;
 use super::{FiledTable, Journaled, JournaledConfig, Oldest, Unfiled, Vb};
 use crate::catalog::{Believe, Catalog};
@@ -75,46 +74,35 @@ pub(super) fn open(env: Env, dir: &Path, config: JournaledConfig) -> Result<Jour
     if let Some(void) = catalog.void_generations() {
         journal::remove_void(&env, dir, void)?;
     }
-    let anchor = || {
-        let noted = catalog.clone();
-        Anchor {
-            generations: catalog.generations().max(promised.map_or(0, |(generation, _)| generation)),
-            segment: promised,
-            makes_void: true,
-            begun: Box::new(move |generation, salt| noted.believe_journal(generation, salt)),
-        }
+    let noted = catalog.clone();
+    let anchor = Anchor {
+        generations: catalog.generations().max(promised.map_or(0, |(generation, _)| generation)),
+        segment: promised,
+        makes_void: true,
+        begun: Box::new(move |generation, salt| noted.believe_journal(generation, salt)),
     };
     let mut found: BTreeMap<VbId, Found> = BTreeMap::new();
     // A journal that was begun and got no further tells nothing: the files are as their last headers have it.
     let mut tells_of_files = promised.is_some();
-    let mut lost = BTreeMap::new();
-    let recovered =
-        Journal::recover_anchored(env.clone(), dir, config.journal(), anchor(), &mut |frame, told| {
-            tells_of_files = true;
-            take_told(&mut found, frame, told);
-            Ok(())
-        });
-    let journal = match recovered {
-        Err(damage) if damage.is_damage() => {
-            tells_of_files = true;
-            let damage = Damage { failure: damage, anchor: anchor() };
-            let (journal, around, missing) = recover_around(&env, dir, &config, damage)?;
-            (found, lost) = (around, missing);
-            journal
+    let take_in = &mut |frame: Frame, replayed: Replayed| {
+        tells_of_files = true;
+        match replayed {
+            Replayed::Save { vb, state, items, .. } => {
+                found.entry(vb).or_default().saves.push(Save { frame, state, items });
+            }
+            // what a rollback kept was saved again behind what it made void
+            Replayed::Filed(filed) | Replayed::RolledBack(filed) => {
+                found.entry(filed.vb).or_default().is_filed(filed);
+            }
+            Replayed::Dropped(vb) => drop(found.remove(&vb)),
         }
-        recovered => recovered?,
+        Ok(())
     };
-    // Nothing is brought into a file that misses changes: what follows them in the journal is void.
-    let is_lost = |found: &Found| found.filed.is_some_and(|filed| filed.at().is_lost());
-    found.values_mut().filter(|found| is_lost(found)).for_each(|found| found.saves.clear());
+    let journal = Journal::recover_anchored(env.clone(), dir, config.journal(), anchor, take_in)?;
     if tells_of_files {
         let record = found.iter().filter_map(|(vb, found)| on_record(*vb, found)).collect();
         let files = Couch::open_with(env.clone(), dir, config.couch, catalog, &Trust::Journal(&record))?;
-        let journaled = assemble(env, config, files, journal, found);
-        if !lost.is_empty() {
-            journaled.lose(lost)?;
-        }
-        return Ok(journaled);
+        return Ok(assemble(env, config, files, journal, found));
     }
     let files = Couch::open_as_listed(env.clone(), dir, config.couch, catalog)?;
     for (vb, at) in files.positions() {
@@ -123,66 +111,12 @@ pub(super) fn open(env: Env, dir: &Path, config: JournaledConfig) -> Result<Jour
         found.insert(vb, Found { filed: Some(filed), saves: Vec::new() });
     }
     let journaled = assemble(env, config, files, journal, found);
-    if journaled.journal.stats().segments > 0 {
-        // The journal has begun already without them: its next frame puts them on record. The table of one that begins
-        // later has them.
+    {
+        // The journal may have begun already without them: its next frame puts them on record.
         let mut filed = journaled.filed.lock();
         filed.news = filed.by_vbucket.values().copied().collect();
     }
     Ok(journaled)
-}
-
-/// A journal that is damaged.
-struct Damage {
-    failure: Failure,
-    anchor: Anchor,
-}
-
-/// A journal that is read around its gaps, what it has by vBucket, and which vBuckets are lost.
-type Around = (Journal, BTreeMap<VbId, Found>, BTreeMap<VbId, Lost>);
-
-/// What a damaged journal has, if it is known which vBuckets are missing something.
-fn recover_around(
-    env: &Env,
-    dir: &Path,
-    config: &JournaledConfig,
-    damage: Damage,
-) -> Result<Around, Failure> {
-    let mut all: Vec<(Frame, Replayed)> = Vec::new();
-    let Damage { failure, anchor } = damage;
-    tracing::error!(%failure, "the journal is damaged");
-    let keep = &mut |frame, told| {
-        all.push((frame, told));
-        Ok(())
-    };
-    let around = Journal::recover_around(env.clone(), dir, config.journal(), anchor, failure, keep);
-    let (journal, gaps) = around?;
-    let lost = lost_in(&gaps, all.iter().map(|(frame, told)| (*frame, told)));
-    let mut found: BTreeMap<VbId, Found> = BTreeMap::new();
-    for (frame, told) in all {
-        let is_behind_gap = |vb| lost.get(vb).is_some_and(|lost: &Lost| frame >= lost.first);
-        // A state with a hole never was.
-        if !matches!(&told, Replayed::Save { vb, .. } if is_behind_gap(vb)) {
-            take_told(&mut found, frame, told);
-        }
-    }
-    for vb in lost.keys() {
-        found.entry(*vb).or_default();
-    }
-    Ok((journal, found, lost))
-}
-
-fn take_told(found: &mut BTreeMap<VbId, Found>, frame: Frame, told: Replayed) {
-    match told {
-        Replayed::Save { vb, state, items, .. } => {
-            found.entry(vb).or_default().saves.push(Save { frame, state, items });
-        }
-        // What a rollback kept was saved again behind what it made void.
-        Replayed::Filed(filed) | Replayed::RolledBack(filed) => {
-            found.entry(filed.vb).or_default().is_filed(filed);
-        }
-        Replayed::Dropped(vb) => drop(found.remove(&vb)),
-    }
 }
 
 /// Whether a folder, which may not be there, has a journal.

@@ -46,18 +46,12 @@ pub(super) fn files_in_use(
     bucket.files.iter().map(|file| (file.clone(), offset_of(file))).collect()
 }
 
-/// What is wrong with segments, and which vBuckets an earlier start found to miss changes.
+/// What is wrong with segments.
 pub(super) fn faults(journal: &JournalReport) -> impl Iterator<Item = Fault> {
-    let damage = journal.segments.iter().filter_map(|segment| {
+    journal.segments.iter().filter_map(|segment| {
         let (offset, what) = segment.damage.clone()?;
         Some(Fault { path: segment.path.as_path().into(), offset, what })
-    });
-    let last = journal.segments.last();
-    let missing = journal.files.iter().flatten().filter_map(move |(vb, filed)| {
-        let what = format!("vBucket {vb}: {}", filed.misses_changes()?);
-        Some(Fault { path: last?.path.as_path().into(), offset: 0, what })
-    });
-    damage.chain(missing)
+    })
 }
 
 /// Whether a file of documents lies beside a journal that may hold newer changes.
