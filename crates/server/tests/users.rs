@@ -3,7 +3,9 @@
 
 mod support;
 
+use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
+use std::time::Duration;
 
 use protocol::{RequestParts, Status, opcode};
 use server::Server;
@@ -82,6 +84,63 @@ fn streams_end_with_the_right_to_them() {
     assert_eq!(ann.set(b"k", b"1"), Some(Status::Success));
     taken(&server, "PUT", ANN, "roles=data_writer[default]");
     assert!(ann.is_closed(), "without another request");
+    server.stop().expect("a clean stop");
+}
+
+/// An answer over HTTP to ann that does not end by itself; its head and the first bytes of its body have come.
+fn endless(server: &Server, path: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(server.http_addr()).expect("the server listens");
+    stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a time limit");
+    // ann:password
+    let head = format!("GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Basic YW5uOnBhc3N3b3Jk\r\n\r\n");
+    stream.write_all(head.as_bytes()).expect("sent");
+    let mut begun = [0; 12];
+    stream.read_exact(&mut begun).expect("an answer");
+    assert_eq!(&begun, b"HTTP/1.1 200", "{path}");
+    stream
+}
+
+/// Reads to the last chunk of an answer.
+fn ends(mut stream: TcpStream) {
+    let mut all = Vec::new();
+    let mut some = [0; 4096];
+    while !all.ends_with(b"0\r\n\r\n") {
+        let count = stream.read(&mut some).expect("it ends in time");
+        assert!(count > 0, "it was cut");
+        all.extend_from_slice(&some[..count]);
+    }
+}
+
+/// What is streamed over HTTP ends with the right to it, too, and goes on when the user may do more.
+#[test]
+fn endless_answers_end_with_the_right_to_them() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), "");
+    taken(&server, "PUT", ANN, "password=password&roles=data_dcp_reader[default]");
+    let changes = endless(&server, "/v1/buckets/default/changes");
+    let map = endless(&server, "/pools/default/bs/default");
+    let cluster = endless(&server, "/poolsStreaming/default");
+    taken(&server, "PUT", ANN, "roles=data_dcp_reader[default],data_writer[default]");
+    let goes_on = |stream: &TcpStream| {
+        stream.set_nonblocking(true).expect("a socket");
+        let mut some = [0; 65_536];
+        let mut stream = stream;
+        let end = loop {
+            match stream.read(&mut some) {
+                Ok(count) if count > 0 => assert!(!some[..count].ends_with(b"0\r\n\r\n"), "it ended"),
+                end => break end,
+            }
+        };
+        assert_eq!(end.map_err(|error| error.kind()), Err(ErrorKind::WouldBlock));
+        stream.set_nonblocking(false).expect("a socket");
+    };
+    [&changes, &map, &cluster].into_iter().for_each(goes_on);
+    taken(&server, "PUT", ANN, "roles=data_writer[default]");
+    ends(changes);
+    goes_on(&map);
+    taken(&server, "DELETE", ANN, "");
+    ends(map);
+    ends(cluster);
     server.stop().expect("a clean stop");
 }
 

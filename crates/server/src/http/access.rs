@@ -86,6 +86,11 @@ fn is_node(shared: &Shared, request: &Request) -> bool {
     key.is_shown(request.headers(), request.uri().path(), &this)
 }
 
+/// Whether a user may still read the changes of a bucket; costs a look at the roles.
+pub(super) fn may_stream(user: &User, bucket: &str) -> bool {
+    admit(user, Needs::Changes, Some(bucket), None).is_ok()
+}
+
 /// A bucket that a user may not select is answered like one that does not exist.
 fn admit(user: &User, needs: Needs, bucket: Option<&str>, scope: Option<&str>) -> Result<(), Box<Response>> {
     if bucket.is_some_and(|bucket| !user.may_select(bucket)) {

@@ -23,10 +23,10 @@ const SEPARATOR: &[u8] = b"\n\n\n\n";
 
 /// What a stream shows.
 enum Subject {
-    /// The map of a bucket, for as long as there is one.
-    Bucket(String),
-    /// The map of the nodes.
-    Nodes,
+    /// The map of a bucket, for as long as there is one, to this user.
+    Bucket(String, Arc<User>),
+    /// The map of the nodes, to this user.
+    Nodes(Arc<User>),
     /// The cluster, to this user, who asked with these headers.
     Cluster(Arc<User>, HeaderMap),
     /// A bucket as it is described to this user, for as long as there is one.
@@ -34,10 +34,21 @@ enum Subject {
 }
 
 impl Subject {
+    /// Whether it may still be shown: its user is there, with the same password, and may see the bucket.
+    fn is_allowed(&self, shared: &Shared) -> bool {
+        let (user, bucket) = match self {
+            Subject::Nodes(user) | Subject::Cluster(user, _) => (user, None),
+            Subject::Bucket(name, user) | Subject::Described(name, user, _) => (user, Some(name)),
+        };
+        let users = shared.node.users();
+        let now = users.now(user);
+        now.is_some_and(|now| bucket.is_none_or(|bucket| now.may_select(bucket)))
+    }
+
     async fn document(&self, shared: &Shared, maps: &ClusterMap) -> Option<Bytes> {
         let json = match self {
-            Subject::Bucket(name) => maps.bucket(name)?.json().to_vec(),
-            Subject::Nodes => maps.global().json().to_vec(),
+            Subject::Bucket(name, _) => maps.bucket(name)?.json().to_vec(),
+            Subject::Nodes(_) => maps.global().json().to_vec(),
             Subject::Cluster(user, headers) => {
                 pools::document(shared, user, headers).await.to_string().into_bytes()
             }
@@ -78,11 +89,14 @@ impl http_body::Body for Documents {
     }
 }
 
-/// The map once it is newer than `known`; nothing when the bucket is gone or the node stops.
+/// The map once it is newer than `known`; nothing when the bucket is gone, the node stops, or the user may not see it.
 async fn next(shared: Shared, subject: Arc<Subject>, known: Option<ConfigVersion>) -> Option<Document> {
     let mut hearing = shared.node.hearing();
     loop {
         hearing.edition();
+        if !subject.is_allowed(&shared) {
+            return None;
+        }
         let maps = shared.node.cluster_map();
         if known.is_none_or(|known| known < maps.version()) {
             return Some((subject.document(&shared, &maps).await?, maps.version()));
@@ -108,7 +122,7 @@ pub(super) async fn terse_bucket(
     Path(bucket): Path<String>,
 ) -> Response {
     match shared.node.cluster_map().bucket(&bucket) {
-        Some(_) if user.may_select(&bucket) => stream(&shared, Subject::Bucket(bucket)),
+        Some(_) if user.may_select(&bucket) => stream(&shared, Subject::Bucket(bucket, user)),
         _ => no_such_bucket(),
     }
 }
@@ -127,8 +141,11 @@ pub(super) async fn bucket(
 }
 
 /// `GET /pools/default/nodeServicesStreaming`
-pub(super) async fn node_services(State(shared): State<Shared>) -> Response {
-    stream(&shared, Subject::Nodes)
+pub(super) async fn node_services(
+    State(shared): State<Shared>,
+    Extension(Caller(user)): Extension<Caller>,
+) -> Response {
+    stream(&shared, Subject::Nodes(user))
 }
 
 /// `GET /poolsStreaming/default`

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use ::node::Node;
 use ::node::changes::anchor::Anchor;
 use ::node::changes::bell::Bell;
 use ::node::changes::elsewhere::Elsewhere;
@@ -34,6 +35,7 @@ use tokio::time::Sleep;
 use vbucket::Manifest;
 
 pub(super) use self::cursors::{create, list, move_to, remove, show};
+use super::access::may_stream;
 use super::basic_auth::Caller;
 use super::{Shared, no_such_bucket};
 
@@ -226,8 +228,24 @@ pub(super) async fn changes(
     let bell = Arc::clone(feed.bell());
     let heartbeat = Box::pin(tokio::time::sleep(HEARTBEAT));
     let news = next_news(shared.node.hearing());
-    let body =
-        Changes { feed, bell, is_finished: false, ended, news, look: None, heartbeat, is_owing: false };
+    let edition = shared.node.accounts().edition();
+    let mut reader =
+        Reader { node: Arc::clone(&shared.node), user, bucket: name, edition: edition.wrapping_sub(1) };
+    if !reader.may_go_on() {
+        // It lost the right since the request was let in.
+        return no_such_bucket();
+    }
+    let body = Changes {
+        reader,
+        feed,
+        bell,
+        is_finished: false,
+        ended,
+        news,
+        look: None,
+        heartbeat,
+        is_owing: false,
+    };
     let head = [(header::CONTENT_TYPE, format.content_type()), (header::CACHE_CONTROL, "no-store")];
     (head, Body::new(body)).into_response()
 }
@@ -262,8 +280,31 @@ fn next_news(mut hearing: Hearing) -> News {
     })
 }
 
+/// Who reads the changes of a bucket.
+struct Reader {
+    node: Arc<Node>,
+    user: Arc<User>,
+    bucket: String,
+    /// The edition of the node's users with which it may.
+    edition: u64,
+}
+
+impl Reader {
+    /// Whether it still may, as its user is now: costs one look if the users have not changed.
+    fn may_go_on(&mut self) -> bool {
+        let edition = self.node.accounts().edition();
+        if self.edition == edition {
+            return true;
+        }
+        self.edition = edition;
+        let users = self.node.users();
+        users.now(&self.user).is_some_and(|user| may_stream(user, &self.bucket))
+    }
+}
+
 /// The events of a reader; what it does not take is not made.
 struct Changes {
+    reader: Reader,
     feed: Feed,
     bell: Arc<Bell>,
     is_finished: bool,
@@ -291,6 +332,9 @@ impl http_body::Body for Changes {
         self.bell.listen(cx.waker());
         while let Poll::Ready(hearing) = self.news.as_mut().poll(cx) {
             self.news = next_news(hearing);
+        }
+        if !self.reader.may_go_on() {
+            return Poll::Ready(None);
         }
         let mut out = Vec::new();
         for _ in 0..MOST_STEPS {
