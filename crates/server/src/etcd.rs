@@ -62,7 +62,7 @@ const NO_WORD: &str = "it ended the connection without a word; if it speaks TLS,
 const PAGE: usize = 32;
 /// In less time no watch begins.
 const SHORTEST_WATCH: Duration = Duration::from_millis(20);
-/// How long a request may take.
+/// How long a request may take, and how long it may take to begin a watch.
 const TIMEOUT: Duration = Duration::from_secs(1);
 /// What etcd says of a lease that it does not have (rpctypes, ErrGRPCLeaseNotFound; gRPC code NotFound).
 const NOT_FOUND: i64 = 5;
@@ -265,7 +265,8 @@ impl EtcdStore {
         let (token, watch) = (self.token.lock().clone(), watch.to_string());
         let watched = self.try_each(|endpoint, addr| {
             let ask = self.request(endpoint, addr, token.as_deref(), "/v3/watch", &watch);
-            http_client::watch(&self.env, ask, at_most, &|line| !matches!(says(line), Watched::Nothing))
+            let is_news = |line: &[u8]| !matches!(says(line), Watched::Nothing);
+            http_client::watch(&self.env, ask, TIMEOUT, at_most, &is_news)
         });
         let lines = watched.map_err(|trouble| {
             let (Trouble::Io(reason) | Trouble::Refused(_, reason)) = trouble;

@@ -64,15 +64,22 @@ pub(crate) fn ask(env: &Env, ask: Ask<'_>, timeout: Duration) -> io::Result<Answ
     }
 }
 
-/// Asks for a stream of lines, and reads until one of them `is_news`, the other end has nothing more to say, or for as
-/// long as `at_most`. Returns the lines that have come.
+/// Asks for a stream of lines, and reads until one of them `is_news`, the other end has nothing more to say, or
+/// `at_most` has passed since it was asked. Returns the lines that have come.
+///
+/// # Errors
+///
+/// Also if the connection is not made, and the question not sent, in the time of `timeout`: that end does not answer,
+/// however long or short the watch is to be.
 pub(crate) fn watch(
     env: &Env,
     ask: Ask<'_>,
+    timeout: Duration,
     at_most: Duration,
     is_news: &dyn Fn(&[u8]) -> bool,
 ) -> io::Result<Vec<Vec<u8>>> {
-    let mut exchange = Exchange::begin(env, ask, at_most)?;
+    let mut exchange = Exchange::begin(env, ask, timeout)?;
+    exchange.ends = env.clock.monotonic() + at_most;
     let mut looked_at = 0;
     loop {
         // A line may be long: it is looked at when it has come to its end.

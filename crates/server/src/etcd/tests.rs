@@ -3,6 +3,8 @@
 #[path = "../../tests/support/etcd.rs"]
 mod support;
 
+use std::net::TcpListener;
+
 use support::{Certificates, Etcd, free_addr};
 
 use super::*;
@@ -124,7 +126,8 @@ fn speaks_tls_with_whoever_has_the_right_certificate() {
     let etcd = Etcd::start_with_tls();
     let tls = tls(etcd.certificates());
     switch_login_on(&etcd, Some(tls.clone()));
-    passes(&store_at(&etcd, EtcdAccess { user: user("stave", "secret1"), tls: Some(tls) }));
+    passes(&store_at(&etcd, EtcdAccess { user: user("stave", "secret1"), tls: Some(tls.clone()) }));
+    a_silent_end_does_not_keep_a_watch(&etcd, EtcdAccess { user: user("stave", "secret1"), tls: Some(tls) });
 
     let why =
         |tls| store_at(&etcd, EtcdAccess { user: None, tls }).read().map(drop).expect_err("refused").reason;
@@ -135,4 +138,19 @@ fn speaks_tls_with_whoever_has_the_right_certificate() {
     assert!(stranger.contains("UnknownIssuer") || stranger.contains("BadSignature"), "{stranger}");
     // Nobody who shows no certificate is answered.
     why(Some(EtcdTls::new(&etcd.certificates().read("ca.pem"), None).expect("certificates")));
+}
+
+/// One that takes connections and says no word is given up for the next one, long before the watch is to end.
+fn a_silent_end_does_not_keep_a_watch(etcd: &Etcd, access: EtcdAccess) {
+    let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let addr = silent.local_addr().expect("it has one");
+    let known = store_at(etcd, access.clone());
+    let now = known.read().expect("it answers").version;
+
+    let address = EtcdAddress::parse(&format!("etcd://{addr},{}/test", etcd.addr)).expect("an address");
+    let store = EtcdStore::new(Env::real(), &address, access);
+    // Who has a token asks for nothing else first.
+    store.token.lock().clone_from(&known.token.lock());
+    store.wait(Version(now.0 - 1), Duration::from_secs(3600)).expect("the other one answers");
+    assert_eq!(store.current.load(Ordering::Relaxed), 1, "the one that answers is asked first from now on");
 }
