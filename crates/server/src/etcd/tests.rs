@@ -3,8 +3,6 @@
 #[path = "../../tests/support/etcd.rs"]
 mod support;
 
-use std::net::TcpListener;
-
 use support::{Certificates, Etcd, free_addr};
 
 use super::*;
@@ -142,7 +140,7 @@ fn speaks_tls_with_whoever_has_the_right_certificate() {
 
 /// One that takes connections and says no word is given up for the next one, long before the watch is to end.
 fn a_silent_end_does_not_keep_a_watch(etcd: &Etcd, access: EtcdAccess) {
-    let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let silent = Env::real().network.listen(SocketAddr::from(([127, 0, 0, 1], 0))).expect("a port");
     let addr = silent.local_addr().expect("it has one");
     let known = store_at(etcd, access.clone());
     let now = known.read().expect("it answers").version;
