@@ -6,6 +6,7 @@ pub mod datatype;
 pub mod doc_key;
 pub mod env;
 pub mod frequency;
+pub mod histogram;
 pub mod ids;
 pub mod limits;
 pub mod memory;
@@ -21,6 +22,7 @@ pub use datatype::Datatype;
 pub use doc_key::{DocKey, StoredKey};
 
 pub use frequency::{FrequencyFactor, INITIAL_FREQUENCY};
+pub use histogram::{Histogram, HistogramCounts, TimeRange};
 pub use ids::{Cas, CollectionId, Moment, RevSeqno, ScopeId, Seqno, VbId, VbState, VbUuid};
 pub use memory::{Account, Heap, Part};
 pub use rate_limit::RateLimit;

@@ -7,15 +7,17 @@
 use std::sync::Arc;
 
 use base::env::{Clock, Env};
-use base::{Cas, Datatype, DocKey, FrequencyFactor, Heap, NewVersion, VbId, VersionMeta, vbucket_map};
+use base::{
+    Cas, Datatype, DocKey, FrequencyFactor, Heap, HistogramCounts, NewVersion, VbId, VersionMeta, vbucket_map,
+};
 use engine::settings::Key;
-use engine::{Bucket, BucketConfig, Holder, LOCK_TIME_BUCKETS, LockTimes, StoreMode, StoreRequest};
+use engine::{Bucket, BucketConfig, Holder, StoreMode, StoreRequest};
 
 const VALUE: [u8; 512] = [b'v'; 512];
 /// The share of the quota that is in use when the pager begins, in percent.
 const USED_PERCENT: u64 = 90;
 /// Holds are counted as long from here on: the power of two above 100 microseconds.
-const LONG_NS: u64 = 1 << 17;
+const LONG_NS: u64 = 128_000;
 const RAISES: u64 = 20_000_000;
 
 fn main() {
@@ -40,15 +42,15 @@ fn main() {
     let times = bucket.lock_times_of(Holder::Pager);
     let steps = bucket.chore_stats();
     let pager = steps.iter().find(|chore| chore.name == "pager").expect("there is one");
-    let long: u64 = times.histogram[LONG_NS.ilog2() as usize + 1..].iter().sum();
+    let long: u64 = times.ranges_ns().filter(|range| range.from >= LONG_NS).map(|range| range.count).sum();
     println!("{documents} documents of 512 bytes in {vbuckets} vBuckets, {} evicted", stats.evicted_values);
     println!("evicted a second            {:>12.0}", stats.evicted_values as f64 / seconds);
     println!("looked at a second          {:>12.0}", stats.visited as f64 / seconds);
     println!("longest step, ms            {:>12.2}", pager.longest_ns as f64 / 1e6);
-    println!("lock holds                  {:>12}", times.holds);
-    println!("mean hold, us               {:>12.2}", times.total_ns as f64 / times.holds as f64 / 1e3);
-    println!("longest hold, us            {:>12.1}", times.longest_ns as f64 / 1e3);
-    println!("holds of more than 131 us   {long:>12}");
+    println!("lock holds                  {:>12}", times.total());
+    println!("mean hold, us               {:>12.2}", times.mean_ns() as f64 / 1e3);
+    println!("longest hold, us            {:>12.1}", times.longest_ns() as f64 / 1e3);
+    println!("holds of more than 128 us   {long:>12}");
     print_histogram(&times);
     let raise_ns = raise_ns(&bucket);
     println!("counting an access, ns      {raise_ns:>12.2}");
@@ -57,7 +59,7 @@ fn main() {
             "documents": documents, "evicted": stats.evicted_values,
             "evicted_per_s": stats.evicted_values as f64 / seconds,
             "longest_step_ms": pager.longest_ns as f64 / 1e6,
-            "holds": times.holds, "long_holds": long, "longest_hold_us": times.longest_ns as f64 / 1e3,
+            "holds": times.total(), "long_holds": long, "longest_hold_us": times.longest_ns() as f64 / 1e3,
             "raise_ns": raise_ns,
         });
         println!("{json}");
@@ -107,11 +109,9 @@ fn fill(bucket: &Bucket, documents: u32, vbuckets: u16) {
     assert!(bucket.flush_all(), "the simulated disk works");
 }
 
-fn print_histogram(times: &LockTimes) {
-    for at in 0..LOCK_TIME_BUCKETS {
-        if times.histogram[at] > 0 {
-            println!("  below {:>10} ns        {:>12}", 1_u64 << at, times.histogram[at]);
-        }
+fn print_histogram(times: &HistogramCounts) {
+    for range in times.ranges_ns() {
+        println!("  below {:>10} ns        {:>12}", range.to, range.count);
     }
 }
 

@@ -18,6 +18,7 @@ use crate::follower::Follower;
 use crate::memory::MemoryAccount;
 use crate::refusal::Refusal;
 use crate::shard_guard::Holder;
+use crate::tasks::{StoreOp, TaskId, Tasks};
 use crate::unreadable::Unreadables;
 use crate::vbuckets::VBuckets;
 use buffers::Pool;
@@ -224,8 +225,9 @@ impl BackfillQueue {
 impl Bucket {
     /// Reading for streams of what is no longer in memory.
     pub fn backfills(&self) -> Backfills<'_> {
-        let Bucket { config, store, vbuckets, memory, fetching, unreadable, backfills: queue, .. } = self;
-        Backfills { config, store: &**store, vbuckets, memory, fetching, unreadable, queue }
+        let Bucket { config, store, vbuckets, memory, fetching, unreadable, backfills: queue, tasks, .. } =
+            self;
+        Backfills { config, store: &**store, vbuckets, memory, fetching, unreadable, queue, tasks }
     }
 }
 
@@ -239,6 +241,7 @@ pub struct Backfills<'a> {
     fetching: &'a FetchQueue,
     unreadable: &'a Unreadables,
     queue: &'a BackfillQueue,
+    tasks: &'a Tasks,
 }
 
 impl Backfills<'_> {
@@ -414,7 +417,8 @@ impl Backfills<'_> {
         }
         drop(parked);
         self.queue.running.fetch_add(1, Ordering::Relaxed);
-        let progress = self.read_slice(backfill);
+        let read = || self.tasks.store_op(StoreOp::Backfill, || self.read_slice(backfill));
+        let progress = self.tasks.step(TaskId::Backfiller, read);
         self.queue.running.fetch_sub(1, Ordering::Relaxed);
         backfill.follower.mark(backfill.vb);
         progress

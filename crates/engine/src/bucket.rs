@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8};
 
 use base::env::Env;
 use base::planted::{self, Bug};
-use base::{DocKey, Moment, RevSeqno, Seqno, VbId, VbState, VbUuid};
+use base::{DocKey, HistogramCounts, Moment, RevSeqno, Seqno, VbId, VbState, VbUuid};
 use kvstore::KvStore;
 use parking_lot::Mutex;
 use vbucket::{BucketContext, Origin, Removed, Stored, Topology, VBucket};
@@ -38,7 +38,8 @@ use crate::persistence::PersistenceWaiters;
 use crate::refusal::Refusal;
 use crate::replica::Replicas;
 use crate::settings::Settings;
-use crate::shard_guard::{HOLDERS, Holder, LockTimes};
+use crate::shard_guard::{HOLDERS, Holder};
+use crate::tasks::Tasks;
 use crate::tombstone_purger::PurgeCounters;
 use crate::unreadable::Unreadables;
 use crate::vbuckets::VBuckets;
@@ -139,6 +140,7 @@ pub struct Bucket {
     pub(crate) settings: Arc<Settings>,
     pub(crate) manifest: BucketManifest,
     pub(crate) keeper: Keeper,
+    pub(crate) tasks: Tasks,
     pub(crate) expiry: ExpiryCounters,
     pub(crate) compression: CompressionCounters,
     pub(crate) defragmented: DefragmenterCounters,
@@ -269,14 +271,14 @@ impl Bucket {
         self.vbuckets.find(vb, Holder::FrontEnd).ok().map(|shard| look(&shard.vb))
     }
 
-    /// How long holders of this kind held the locks of vBuckets so far.
-    pub fn lock_times_of(&self, holder: Holder) -> LockTimes {
+    /// How long holders of this kind held the locks of vBuckets so far: all of the holds, of the front end one in 64.
+    pub fn lock_times_of(&self, holder: Holder) -> HistogramCounts {
         self.vbuckets.lock_times_of(holder)
     }
 
     /// How long whom held the locks of vBuckets so far.
-    pub fn lock_times(&self) -> Vec<LockTimes> {
-        HOLDERS.iter().map(|holder| self.lock_times_of(*holder)).collect()
+    pub fn lock_times(&self) -> Vec<(Holder, HistogramCounts)> {
+        HOLDERS.iter().map(|holder| (*holder, self.lock_times_of(*holder))).collect()
     }
 
     /// Sums what clients did.

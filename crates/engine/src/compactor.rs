@@ -14,6 +14,7 @@ use crate::flush_queue::LARGE_BACKLOG;
 use crate::flusher::Progress;
 use crate::refusal::Refusal;
 use crate::shard_guard::Holder;
+use crate::tasks::{StoreOp, TaskId};
 
 /// How often the compactor looks for files that waste much.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
@@ -47,7 +48,7 @@ impl Bucket {
     }
 
     fn carry_out(&self, job: Job) -> Progress {
-        let (outcome, progress) = self.compact_now(job.vb, job.request);
+        let (outcome, progress) = self.tasks.run(TaskId::Compactor, || self.compact_now(job.vb, job.request));
         if let Some(completer) = job.completer {
             completer.complete(outcome);
         }
@@ -127,7 +128,7 @@ impl Bucket {
             on_expired: &on_expired,
             observe: &|progress| self.compacting.progress(vb, progress),
         };
-        let compacted = self.store.compact(vb, &compaction);
+        let compacted = self.tasks.store_op(StoreOp::Compact, || self.store.compact(vb, &compaction));
         if let Ok(compacted) = &compacted {
             // Who saved what was purged may not have noted yet that it is saved; so long it would stay in memory.
             drop(self.flushing.lock());

@@ -103,7 +103,7 @@ impl Bucket {
             decays: of(&e.decays),
             active_threshold: of(&e.active_threshold),
             replica_threshold: of(&e.replica_threshold),
-            longest_hold_ns: self.lock_times_of(Holder::Pager).longest_ns,
+            longest_hold_ns: self.lock_times_of(Holder::Pager).longest_ns(),
         }
     }
 

@@ -104,7 +104,15 @@ struct Keys {
     /// Not being read yet, oldest first.
     unread: VecDeque<Arc<[u8]>>,
     /// Who waits for which key, read already or not.
-    waiters: HashMap<Arc<[u8]>, Vec<Completer<Fetched>>>,
+    waiters: HashMap<Arc<[u8]>, Waiters>,
+}
+
+/// Those who wait for one key.
+#[derive(Default)]
+struct Waiters {
+    /// When the first of them asked.
+    asked_ns: u64,
+    completers: Vec<Completer<Fetched>>,
 }
 
 /// What a fetcher has to do next.
@@ -131,8 +139,8 @@ impl FetchQueue {
         }
     }
 
-    /// Waits for the value of a key; nothing if too many wait already, or nobody fetches any more.
-    pub(crate) fn wait(&self, vb: VbId, key: DocKey<'_>) -> Option<Completion<Fetched>> {
+    /// Waits for the value of a key from now on; nothing if too many wait already, or nobody fetches any more.
+    pub(crate) fn wait(&self, vb: VbId, key: DocKey<'_>, now_ns: u64) -> Option<Completion<Fetched>> {
         let stored = key.to_stored().0;
         let mut queue = self.queue.lock();
         let queue = &mut *queue;
@@ -143,11 +151,11 @@ impl FetchQueue {
         let (completer, promised) = completion();
         let keys = queue.vbuckets.entry(vb).or_default();
         if let Some(waiters) = keys.waiters.get_mut(&stored[..]) {
-            waiters.push(completer);
+            waiters.completers.push(completer);
             return Some(promised);
         }
         let key: Arc<[u8]> = stored[..].into();
-        keys.waiters.insert(key.clone(), vec![completer]);
+        keys.waiters.insert(key.clone(), Waiters { asked_ns: now_ns, completers: vec![completer] });
         keys.unread.push_back(key);
         if keys.unread.len() == 1 {
             queue.turns.push_back(vb);
@@ -201,11 +209,16 @@ impl FetchQueue {
         self.wake.notify_one();
     }
 
+    /// When somebody first asked for a key that was not read since.
+    pub(crate) fn asked_ns(&self, vb: VbId, key: &[u8]) -> Option<u64> {
+        Some(self.queue.lock().vbuckets.get(&vb)?.waiters.get(key)?.asked_ns)
+    }
+
     /// A key was read, or never will be: those who wait for it.
     pub(crate) fn finish(&self, vb: VbId, key: &[u8]) -> Vec<Completer<Fetched>> {
         let mut queue = self.queue.lock();
         let Some(keys) = queue.vbuckets.get_mut(&vb) else { return Vec::new() };
-        let waiters = keys.waiters.remove(key).unwrap_or_default();
+        let waiters = keys.waiters.remove(key).unwrap_or_default().completers;
         if keys.waiters.is_empty() {
             queue.vbuckets.remove(&vb);
         }
@@ -255,7 +268,7 @@ impl Queue {
             while batch.len() < BATCH_KEYS
                 && let Some(key) = keys.unread.pop_front()
             {
-                let waiters = keys.waiters.get(&key).map_or(&[][..], Vec::as_slice);
+                let waiters = keys.waiters.get(&key).map_or(&[][..], |waiters| &waiters.completers);
                 if waiters.iter().all(Completer::is_unwanted) {
                     self.waiting -= waiters.len();
                     keys.waiters.remove(&key);

@@ -12,6 +12,7 @@ use crate::fetch_queue::{FetchPin, Fetched, Held, Work};
 use crate::flusher::Progress;
 use crate::refusal::Refusal;
 use crate::shard_guard::Holder;
+use crate::tasks::{StoreOp, TaskId};
 
 /// Values of one batch that are read at once, in bytes as far as they are known; one value may be larger.
 const READ_BYTES: u64 = 4 << 20;
@@ -60,7 +61,7 @@ impl Bucket {
         if vb.0 >= self.vbuckets() {
             return Err(Refusal::NotMyVbucket);
         }
-        self.fetching.wait(vb, key).ok_or(Refusal::Busy)
+        self.fetching.wait(vb, key, self.env.clock.monotonic_ns()).ok_or(Refusal::Busy)
     }
 
     /// Reads what readers of the next vBucket wait for.
@@ -109,7 +110,8 @@ impl Bucket {
                 Held::Absence(key, incarnation) => self.end_look(vb, &key, incarnation),
             }
         }
-        work.batch.map_or(Progress::Worked, |(vb, keys)| self.fetch_batch(vb, &keys))
+        let Some((vb, keys)) = work.batch else { return Progress::Worked };
+        self.tasks.run(TaskId::Fetcher, || self.fetch_batch(vb, &keys))
     }
 
     /// Reads a batch in parts of limited size. What is not needed any more is not read.
@@ -153,8 +155,10 @@ impl Bucket {
     }
 
     fn fetch_part(&self, vb: VbId, part: &[Wanted]) -> Progress {
+        let since = part.iter().filter_map(|wanted| self.fetching.asked_ns(vb, &wanted.key));
+        since.for_each(|since_ns| self.tasks.waited_for_fetcher(since_ns));
         let keys: Vec<DocKey<'_>> = part.iter().map(|wanted| parse(&wanted.key)).collect();
-        let answers = self.store.get_many(vb, &keys);
+        let answers = self.tasks.store_op(StoreOp::Fetch, || self.store.get_many(vb, &keys));
         assert_eq!(answers.len(), keys.len(), "a store answers for each key");
         let (mut fetched, mut failed, mut largest) = (0, 0, 0);
         for (wanted, answer) in std::iter::zip(part, answers) {

@@ -8,6 +8,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::bucket::Bucket;
 use crate::flusher::Progress;
+use crate::tasks::{StoreOp, TaskId};
 
 /// How often the filer looks whether there is something to do.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -45,28 +46,7 @@ impl Filer {
 impl Bucket {
     /// Does a bounded piece of the store's work behind the saves.
     pub fn file_step(&self) -> Progress {
-        let is_short = self.memory.is_above_low_watermark();
-        let most = if is_short { self.memory.quota_bytes() / UNFILED_ONE_IN } else { u64::MAX };
-        self.store.hold_at_most(most);
-        let done = self.store.background_step();
-        // Also beside what was filed.
-        for (vb, reason) in self.store.take_damage() {
-            self.unreadable.note_damaged(self.name(), vb, reason);
-        }
-        match done {
-            Ok(done) => {
-                if self.filer.is_failing.swap(false, Ordering::Relaxed) {
-                    tracing::info!(bucket = self.name(), "the files are being brought up to date again");
-                }
-                if done == Background::Idle { Progress::Idle } else { Progress::Worked }
-            }
-            Err(failure) => {
-                if !self.filer.is_failing.swap(true, Ordering::Relaxed) {
-                    tracing::error!(bucket = self.name(), %failure, "cannot bring the files up to date; the changes are in the journal, trying again");
-                }
-                Progress::Failed
-            }
-        }
+        self.tasks.step(TaskId::Filer, || file(self))
     }
 
     /// Runs such steps until the bucket is closed; for a thread of its own. Ends at once if there is no disk.
@@ -90,5 +70,31 @@ impl Bucket {
     pub fn stop_filer(&self) {
         *self.filer.stopping.lock() = true;
         self.filer.wake.notify_all();
+    }
+}
+
+fn file(bucket: &Bucket) -> Progress {
+    let is_short = bucket.memory.is_above_low_watermark();
+    let most = if is_short { bucket.memory.quota_bytes() / UNFILED_ONE_IN } else { u64::MAX };
+    bucket.store.hold_at_most(most);
+    let step = || bucket.store.background_step();
+    let done = bucket.tasks.store_op_if(StoreOp::Save, step, |done| !matches!(done, Ok(Background::Idle)));
+    // Also beside what was filed.
+    for (vb, reason) in bucket.store.take_damage() {
+        bucket.unreadable.note_damaged(bucket.name(), vb, reason);
+    }
+    match done {
+        Ok(done) => {
+            if bucket.filer.is_failing.swap(false, Ordering::Relaxed) {
+                tracing::info!(bucket = bucket.name(), "the files are being brought up to date again");
+            }
+            if done == Background::Idle { Progress::Idle } else { Progress::Worked }
+        }
+        Err(failure) => {
+            if !bucket.filer.is_failing.swap(true, Ordering::Relaxed) {
+                tracing::error!(bucket = bucket.name(), %failure, "cannot bring the files up to date; the changes are in the journal, trying again");
+            }
+            Progress::Failed
+        }
     }
 }

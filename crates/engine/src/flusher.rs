@@ -12,6 +12,7 @@ use crate::bucket::Bucket;
 use crate::durability::Settled;
 use crate::flush_queue::{Due, LARGE_BACKLOG};
 use crate::shard_guard::Holder;
+use crate::tasks::{StoreOp, TaskId};
 use crate::topology::TopologyValues;
 
 /// How long the flusher pauses after a failure before it tries again.
@@ -80,9 +81,10 @@ impl Bucket {
             // each is tried once
             group.retain(|vb| !refused.contains(vb));
             let space = &mut self.flushing.lock();
-            self.flush_noting(&group, space, &mut |vb| {
+            let mut note = |vb| {
                 refused.insert(vb);
-            });
+            };
+            self.tasks.run(TaskId::Flusher, || self.flush_noting(&group, space, &mut note));
         }
         let now = self.env.clock.monotonic();
         refused.iter().for_each(|vb| self.flush.push(*vb, now));
@@ -91,7 +93,7 @@ impl Bucket {
 
     /// Writes what a group of different vBuckets has waiting.
     pub(crate) fn flush_group(&self, group: &[VbId], space: &mut FlushSpace) -> Progress {
-        self.flush_noting(group, space, &mut |_| {})
+        self.tasks.run(TaskId::Flusher, || self.flush_noting(group, space, &mut |_| {}))
     }
 
     /// The same; `refused` is told of each vBucket that could not be saved.
@@ -217,7 +219,7 @@ impl Bucket {
         };
         let group: Vec<(VbId, SaveBatch<'_>)> =
             batches.iter().zip(ends.iter()).zip(states.iter()).map(batch_of).collect();
-        let saved = self.store.save_group(&group);
+        let saved = self.tasks.store_op(StoreOp::Commit, || self.store.save_group(&group));
         space.clear();
         saved
     }

@@ -17,6 +17,7 @@ use crate::defragmenter::Defragmenter;
 use crate::durability::SyncWrites;
 use crate::expiry_pager::ExpiryPager;
 use crate::pager::Pager;
+use crate::tasks::{TaskClock, TaskKind, TaskStats};
 use crate::tombstone_purger::TombstonePurger;
 
 /// The longest a step works before it lets others run.
@@ -78,18 +79,18 @@ pub enum ChoreId {
     SyncWrites,
 }
 
-/// A row for each chore: its name in stats, and how it is made.
-type Row = (&'static str, fn() -> Box<dyn Chore>);
+/// A row for each chore: its name in stats, what it does, and how it is made.
+type Row = (&'static str, &'static str, fn() -> Box<dyn Chore>);
 static CHORES: &[Row] = &[
-    ("checkpoint_recovery", || Box::new(CheckpointRecovery::default())),
-    ("pager", || Box::new(Pager::default())),
-    ("expiry_pager", || Box::new(ExpiryPager::default())),
-    ("tombstone_purger", || Box::new(TombstonePurger::default())),
-    ("compressor", || Box::new(Compressor::default())),
-    ("defragmenter", || Box::new(Defragmenter::default())),
-    ("account_check", || Box::new(AccountCheck::default())),
-    ("eraser", || Box::new(Eraser)),
-    ("sync_writes", || Box::new(SyncWrites)),
+    ("checkpoint_recovery", "Recovers memory of checkpoints", || Box::new(CheckpointRecovery::default())),
+    ("pager", "Evicts what is cold", || Box::new(Pager::default())),
+    ("expiry_pager", "Deletes expired documents", || Box::new(ExpiryPager::default())),
+    ("tombstone_purger", "Forgets old tombstones in memory", || Box::new(TombstonePurger::default())),
+    ("compressor", "Compresses cold values", || Box::new(Compressor::default())),
+    ("defragmenter", "Moves versions together", || Box::new(Defragmenter::default())),
+    ("account_check", "Compares the memory account with the heap", || Box::new(AccountCheck::default())),
+    ("eraser", "Erases documents of dropped collections", || Box::new(Eraser)),
+    ("sync_writes", "Ends sync writes whose time is over", || Box::new(SyncWrites)),
 ];
 
 /// What a chore did so far.
@@ -109,9 +110,7 @@ struct Post {
     chore: Mutex<Box<dyn Chore>>,
     /// Monotonic time at which it is due, in nanoseconds.
     due_ns: AtomicU64,
-    steps: AtomicU64,
-    total_ns: AtomicU64,
-    longest_ns: AtomicU64,
+    clock: TaskClock,
 }
 
 /// The chores of a bucket, and when each is due.
@@ -124,12 +123,10 @@ pub(crate) struct Keeper {
 
 impl Default for Keeper {
     fn default() -> Keeper {
-        let post = |(_, make): &Row| Post {
+        let post = |(_, _, make): &Row| Post {
             chore: Mutex::new(make()),
             due_ns: AtomicU64::new(0),
-            steps: AtomicU64::new(0),
-            total_ns: AtomicU64::new(0),
-            longest_ns: AtomicU64::new(0),
+            clock: TaskClock::default(),
         };
         Keeper {
             posts: CHORES.iter().map(post).collect(),
@@ -166,6 +163,13 @@ impl Keeper {
         self.wake.notify_all();
     }
 
+    /// What each chore did so far.
+    pub(crate) fn task_stats(&self) -> impl Iterator<Item = TaskStats> {
+        std::iter::zip(&self.posts, CHORES).map(|(post, (name, does, _))| {
+            post.clock.stats(name, TaskKind::NonIo, does, post.due_ns.load(Ordering::Relaxed))
+        })
+    }
+
     fn earliest_ns(&self) -> u64 {
         self.posts.iter().map(|post| post.due_ns.load(Ordering::Relaxed)).min().unwrap_or(u64::MAX)
     }
@@ -188,13 +192,16 @@ impl Bucket {
         let post = &self.keeper.posts[at];
         let clock = &*self.env.clock;
         let begin = clock.monotonic_ns();
-        if post.due_ns.load(Ordering::Relaxed) > begin || self.keeper.is_stopping.load(Ordering::Relaxed) {
+        let due_ns = post.due_ns.load(Ordering::Relaxed);
+        if due_ns > begin || self.keeper.is_stopping.load(Ordering::Relaxed) {
             return false;
         }
         // Whoever wakes it during the step makes it due again.
         post.due_ns.store(u64::MAX, Ordering::Relaxed);
         let slice = Slice { clock, end_ns: begin + END_AFTER.as_nanos() as u64 };
-        let next = post.chore.lock().step(self, &slice);
+        // Who woke it did not say when.
+        let since_ns = (due_ns > 0).then_some(due_ns);
+        let next = post.clock.time(clock, since_ns, || post.chore.lock().step(self, &slice));
         let end = clock.monotonic_ns();
         let due = match next {
             Next::Again => end,
@@ -202,9 +209,6 @@ impl Bucket {
         };
         // A wake during the step wrote 0, which stays.
         let _ = post.due_ns.compare_exchange(u64::MAX, due, Ordering::Relaxed, Ordering::Relaxed);
-        post.steps.fetch_add(1, Ordering::Relaxed);
-        post.total_ns.fetch_add(end - begin, Ordering::Relaxed);
-        post.longest_ns.fetch_max(end - begin, Ordering::Relaxed);
         true
     }
 
@@ -230,12 +234,12 @@ impl Bucket {
 
     /// What each chore did so far.
     pub fn chore_stats(&self) -> Vec<ChoreStats> {
-        let stats = |(post, (name, _)): (&Post, &Row)| ChoreStats {
-            name,
-            steps: post.steps.load(Ordering::Relaxed),
-            total_ns: post.total_ns.load(Ordering::Relaxed),
-            longest_ns: post.longest_ns.load(Ordering::Relaxed),
+        let stats = |task: TaskStats| ChoreStats {
+            name: task.name,
+            steps: task.run.total(),
+            total_ns: task.run.sum_ns(),
+            longest_ns: task.run.longest_ns(),
         };
-        std::iter::zip(&self.keeper.posts, CHORES).map(stats).collect()
+        self.keeper.task_stats().map(stats).collect()
     }
 }

@@ -54,6 +54,7 @@ mod stats;
 mod store;
 mod stream;
 mod subdocument;
+mod tasks;
 mod tombstone_purger;
 mod topology;
 mod unreadable;
@@ -101,7 +102,7 @@ pub use read::{ByChance, Found, Observed, Seen};
 pub use refusal::Refusal;
 pub use replica::{Applied, Incoming, ReplicaPosition, ReplicaRefusal, ReplicaStream};
 pub use settings::{Changed, SettingError, Settings};
-pub use shard_guard::{FRONT_END_SAMPLE, HOLDERS, Holder, LOCK_TIME_BUCKETS, LockTimes};
+pub use shard_guard::{FRONT_END_SAMPLE, HOLDERS, Holder};
 pub use small_files::small_file_faults;
 pub use standing::Standing;
 pub use stats::{
@@ -109,6 +110,7 @@ pub use stats::{
 };
 pub use store::{StoreMode, StoreRequest};
 pub use stream::{Changes, StreamCursor, StreamPart, StreamPlace, StreamRefusal, StreamStart, StreamWanted};
+pub use tasks::{StoreTimes, TaskKind, TaskStats, task_stats};
 pub use tombstone_purger::PurgeStats;
 pub use topology::topology_from_json;
 pub use update::{CounterRequest, End};

@@ -13,6 +13,7 @@ use crate::completion::Completion;
 use crate::fetcher::Brought;
 use crate::flusher::Progress;
 use crate::shard_guard::Holder;
+use crate::tasks::TaskId;
 use crate::warmup::{Slice, WarmupStats};
 
 /// Values read before they are put in place, in bytes: what a step holds beyond what the account knows.
@@ -23,6 +24,65 @@ const ITEMS_PER_LOOK: u64 = 4096;
 const LEAST_RECORD_BYTES: u64 = 16;
 /// No item takes fewer bytes in memory.
 const LEAST_ITEM_BYTES: u64 = 64;
+
+fn load_vbucket(bucket: &Bucket) -> Progress {
+    let Some(vb) = bucket.warmup.take_vbucket() else { return Progress::Idle };
+    let (incarnation, counts) = {
+        let shard = bucket.vbuckets.hold(vb, Holder::Loader);
+        match shard.unloaded {
+            Some(counts) => (shard.incarnation, counts),
+            None => return bucket.load_done(vb, None),
+        }
+    };
+    match bucket.read_documents(vb, &counts) {
+        Ok(Some(loaded)) => bucket.install(vb, incarnation, loaded),
+        Ok(None) => bucket.load_done(vb, None),
+        Err(failure) => {
+            bucket.give_up(vb, incarnation, &failure);
+            bucket.load_done(vb, None)
+        }
+    }
+}
+
+fn warm_slice(bucket: &Bucket) -> Progress {
+    if bucket.memory.is_above_low_watermark() {
+        bucket.warmup.stop_at_watermark(bucket.env.clock.monotonic());
+    }
+    let Some(slice) = bucket.warmup.take_slice() else { return Progress::Idle };
+    let mut read: Vec<Version> = Vec::new();
+    let mut bytes = 0;
+    let (mut rest, mut has_room) = (None, true);
+    let scanned = bucket.store.scan(slice.vb, slice.from, Values::Read, &mut |version| {
+        let seqno = version.meta().by_seqno;
+        if seqno > slice.end {
+            return ControlFlow::Break(());
+        }
+        // What was read is charged already.
+        has_room = !bucket.memory.is_above_low_watermark();
+        if !has_room || bytes >= STEP_BYTES || bucket.warmup.is_stopping() {
+            rest = Some(seqno);
+            return ControlFlow::Break(());
+        }
+        if version.value_bytes() > 0 {
+            bytes += version.allocated_bytes();
+            read.push(version);
+        }
+        ControlFlow::Continue(())
+    });
+    if let Err(failure) = scanned {
+        // Whoever asks for one of these values is told about its own.
+        tracing::warn!(bucket = bucket.name(), %failure, "some values are not loaded ahead");
+    }
+    let mut values = 0;
+    for version in read {
+        values += u64::from(matches!(bucket.bring(slice.vb, slice.incarnation, version), Brought::Placed(_)));
+    }
+    if !has_room {
+        bucket.warmup.stop_at_watermark(bucket.env.clock.monotonic());
+    }
+    bucket.warmup.warmed(slice, rest, values, bucket.env.clock.monotonic());
+    Progress::Worked
+}
 
 impl Bucket {
     /// Waits until a vBucket's documents are loaded; it is then loaded before others. Nothing: they are.
@@ -52,22 +112,7 @@ impl Bucket {
 
     /// Loads the metadata of one vBucket, of one that somebody waits for if there is any.
     pub fn load_step(&self) -> Progress {
-        let Some(vb) = self.warmup.take_vbucket() else { return Progress::Idle };
-        let (incarnation, counts) = {
-            let shard = self.vbuckets.hold(vb, Holder::Loader);
-            match shard.unloaded {
-                Some(counts) => (shard.incarnation, counts),
-                None => return self.load_done(vb, None),
-            }
-        };
-        match self.read_documents(vb, &counts) {
-            Ok(Some(loaded)) => self.install(vb, incarnation, loaded),
-            Ok(None) => self.load_done(vb, None),
-            Err(failure) => {
-                self.give_up(vb, incarnation, &failure);
-                self.load_done(vb, None)
-            }
-        }
+        self.tasks.step(TaskId::Loader, || load_vbucket(self))
     }
 
     /// The documents of a vBucket without their values; nothing if the bucket is being closed.
@@ -193,44 +238,7 @@ impl Bucket {
 
     /// Loads a slice of values of one vBucket that nobody waits for, while there is room.
     pub fn warm_step(&self) -> Progress {
-        if self.memory.is_above_low_watermark() {
-            self.warmup.stop_at_watermark(self.env.clock.monotonic());
-        }
-        let Some(slice) = self.warmup.take_slice() else { return Progress::Idle };
-        let mut read: Vec<Version> = Vec::new();
-        let mut bytes = 0;
-        let (mut rest, mut has_room) = (None, true);
-        let scanned = self.store.scan(slice.vb, slice.from, Values::Read, &mut |version| {
-            let seqno = version.meta().by_seqno;
-            if seqno > slice.end {
-                return ControlFlow::Break(());
-            }
-            // What was read is charged already.
-            has_room = !self.memory.is_above_low_watermark();
-            if !has_room || bytes >= STEP_BYTES || self.warmup.is_stopping() {
-                rest = Some(seqno);
-                return ControlFlow::Break(());
-            }
-            if version.value_bytes() > 0 {
-                bytes += version.allocated_bytes();
-                read.push(version);
-            }
-            ControlFlow::Continue(())
-        });
-        if let Err(failure) = scanned {
-            // Whoever asks for one of these values is told about its own.
-            tracing::warn!(bucket = self.name(), %failure, "some values are not loaded ahead");
-        }
-        let mut values = 0;
-        for version in read {
-            values +=
-                u64::from(matches!(self.bring(slice.vb, slice.incarnation, version), Brought::Placed(_)));
-        }
-        if !has_room {
-            self.warmup.stop_at_watermark(self.env.clock.monotonic());
-        }
-        self.warmup.warmed(slice, rest, values, self.env.clock.monotonic());
-        Progress::Worked
+        self.tasks.step(TaskId::Loader, || warm_slice(self))
     }
 }
 

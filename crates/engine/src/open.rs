@@ -38,6 +38,7 @@ use crate::persistence::PersistenceWaiters;
 use crate::replica::Replicas;
 use crate::settings::Key;
 use crate::shard_guard::Holder;
+use crate::tasks::Tasks;
 use crate::tombstone_purger::PurgeCounters;
 use crate::topology::topology_from_json;
 use crate::unreadable::Unreadables;
@@ -46,6 +47,27 @@ use crate::warmup::Warmup;
 
 /// How often a stop tries to save what the disk refused.
 pub(crate) const FLUSH_TRIES: usize = 3;
+
+/// A vBucket without documents, with a history of its own.
+fn empty_shard(id: VbId, config: &BucketConfig, context: &BucketContext, env: &Env) -> Shard {
+    let origin = Origin::empty(config.first_role, new_uuid(env));
+    Shard {
+        vb: VBucket::new(id, context, origin),
+        exists: true,
+        had_role: config.first_role != VbState::Dead,
+        unloaded: None,
+        incarnation: 0,
+        flush_queued: false,
+        replica_stream: 0,
+        is_claimed: false,
+        is_half_given: false,
+        followers: Vec::new(),
+        prepare_followers: Vec::new(),
+        held: 0,
+        ops: OpCounts::default(),
+        sync_waiters: SyncWaiters::default(),
+    }
+}
 
 impl Bucket {
     /// Opens a bucket and loads it: its documents, and their values as far as the memory allows. Nobody else has to
@@ -86,31 +108,14 @@ impl Bucket {
         let context = new(env.random.next_u64(), env.random.next_u64(), env.heap.clone());
         let context = if config.needs_topology { context.in_cluster() } else { context };
         context.frequency.set(settings.get(Key::FreqCounterIncrementFactor));
-        let shards = (0..config.vbuckets).map(|id| {
-            let origin = Origin::empty(config.first_role, new_uuid(&env));
-            Shard {
-                vb: VBucket::new(VbId(id), &context, origin),
-                exists: true,
-                had_role: config.first_role != VbState::Dead,
-                unloaded: None,
-                incarnation: 0,
-                flush_queued: false,
-                replica_stream: 0,
-                is_claimed: false,
-                is_half_given: false,
-                followers: Vec::new(),
-                prepare_followers: Vec::new(),
-                held: 0,
-                ops: OpCounts::default(),
-                sync_waiters: SyncWaiters::default(),
-            }
-        });
+        let shards = (0..config.vbuckets).map(|id| empty_shard(VbId(id), &config, &context, &env));
         let bucket = Bucket {
             eviction: Eviction::default(),
             memory: MemoryAccount::new(settings.clone(), context.heap.clone()),
             settings,
             manifest: BucketManifest::default(),
             keeper: Keeper::default(),
+            tasks: Tasks::new(&env.clock),
             expiry: ExpiryCounters::default(),
             compression: CompressionCounters::default(),
             defragmented: DefragmenterCounters::default(),

@@ -4,9 +4,9 @@
 //! clock costs them next to nothing.
 
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use base::env::Clock;
+use base::{Histogram, HistogramCounts};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::bucket::Shard;
@@ -91,79 +91,20 @@ impl Holder {
 
 /// One in so many holds by the front end is timed.
 pub const FRONT_END_SAMPLE: u8 = 64;
-/// Buckets of a histogram: the n-th counts holds below 2^n ns that the one before does not count, the last all longer.
-pub const LOCK_TIME_BUCKETS: usize = 32;
 
-/// How long holders of one kind held a vBucket's lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LockTimes {
-    /// Who.
-    pub holder: Holder,
-    /// Holds that were timed: all of them, of the front end one in 64.
-    pub holds: u64,
-    /// Their time together, in nanoseconds.
-    pub total_ns: u64,
-    /// The longest, in nanoseconds.
-    pub longest_ns: u64,
-    /// The n-th counts holds of at least 2^(n-1) and less than 2^n nanoseconds, the last all longer ones.
-    pub histogram: [u64; LOCK_TIME_BUCKETS],
-}
-
-impl LockTimes {
-    /// The mean, in nanoseconds.
-    pub fn mean_ns(&self) -> u64 {
-        self.total_ns.checked_div(self.holds).unwrap_or(0)
-    }
-
-    /// So many of a thousand holds took no longer than this, in nanoseconds: the end of a bucket, so at most twice
-    /// what is true.
-    pub fn percentile_ns(&self, per_mille: u64) -> u64 {
-        let wanted = (self.holds * per_mille).div_ceil(1000).max(1);
-        let mut counted = 0;
-        let bucket = self.histogram.iter().position(|holds| {
-            counted += holds;
-            counted >= wanted
-        });
-        let is_last = |at: &usize| *at == LOCK_TIME_BUCKETS - 1;
-        let end = bucket.filter(|at| !is_last(at)).map_or(u64::MAX, |at| (1 << at) - 1);
-        end.min(self.longest_ns)
-    }
-}
-
-#[derive(Default)]
-struct Times {
-    total_ns: AtomicU64,
-    longest_ns: AtomicU64,
-    histogram: [AtomicU64; LOCK_TIME_BUCKETS],
-}
-
-/// How long whom held the locks of a bucket's vBuckets.
+/// How long holders of each kind held the locks of a bucket's vBuckets.
 #[derive(Default)]
 pub(crate) struct LockClock {
-    times: [Times; HOLDERS.len()],
+    times: [Histogram; HOLDERS.len()],
 }
 
 impl LockClock {
     fn note(&self, holder: Holder, held_ns: u64) {
-        let times = &self.times[holder as usize];
-        let bucket = (u64::BITS - held_ns.leading_zeros()) as usize;
-        times.histogram[bucket.min(LOCK_TIME_BUCKETS - 1)].fetch_add(1, Ordering::Relaxed);
-        times.total_ns.fetch_add(held_ns, Ordering::Relaxed);
-        if held_ns > times.longest_ns.load(Ordering::Relaxed) {
-            times.longest_ns.fetch_max(held_ns, Ordering::Relaxed);
-        }
+        self.times[holder as usize].record(held_ns);
     }
 
-    pub(crate) fn times(&self, holder: Holder) -> LockTimes {
-        let times = &self.times[holder as usize];
-        let histogram = std::array::from_fn(|at| times.histogram[at].load(Ordering::Relaxed));
-        LockTimes {
-            holder,
-            holds: histogram.iter().sum(),
-            total_ns: times.total_ns.load(Ordering::Relaxed),
-            longest_ns: times.longest_ns.load(Ordering::Relaxed),
-            histogram,
-        }
+    pub(crate) fn times(&self, holder: Holder) -> HistogramCounts {
+        self.times[holder as usize].counts()
     }
 }
 
@@ -234,29 +175,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hold_is_counted_by_its_power_of_two() {
+    fn a_hold_is_counted_for_its_holder() {
         let clock = LockClock::default();
-        for held_ns in [0, 1, 1023, 1024, 100_000, u64::MAX] {
-            clock.note(Holder::Pager, held_ns);
-        }
+        [700, 100_000].into_iter().for_each(|held_ns| clock.note(Holder::Pager, held_ns));
         let times = clock.times(Holder::Pager);
-        let counted: Vec<usize> = (0..LOCK_TIME_BUCKETS).filter(|at| times.histogram[*at] > 0).collect();
-        assert_eq!(counted, [0, 1, 10, 11, 17, LOCK_TIME_BUCKETS - 1]);
-        assert_eq!((times.holds, times.longest_ns), (6, u64::MAX));
-        assert_eq!(clock.times(Holder::Flusher).holds, 0);
-    }
-
-    #[test]
-    fn percentiles_are_ends_of_buckets_and_never_above_the_longest() {
-        let clock = LockClock::default();
-        let of = |per_mille| clock.times(Holder::Pager).percentile_ns(per_mille);
-        assert_eq!((of(500), clock.times(Holder::Pager).mean_ns()), (0, 0), "nothing was measured");
-        (0..990).for_each(|_| clock.note(Holder::Pager, 700));
-        (0..9).for_each(|_| clock.note(Holder::Pager, 5000));
-        assert_eq!((of(500), of(990), of(991), of(999), of(1000)), (1023, 1023, 5000, 5000, 5000));
-        clock.note(Holder::Pager, 1 << 40);
-        assert_eq!((of(990), of(999), of(1000)), (1023, 8191, 1 << 40));
-        assert_eq!(clock.times(Holder::Pager).mean_ns(), ((1 << 40) + 990 * 700 + 9 * 5000) / 1000);
+        assert_eq!((times.total(), times.sum_ns(), times.longest_ns()), (2, 100_700, 100_000));
+        assert_eq!(clock.times(Holder::Flusher).total(), 0);
     }
 
     #[test]

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use base::env::Clock;
 use base::version::prefetch_all;
-use base::{VbId, VbState};
+use base::{HistogramCounts, VbId, VbState};
 use parking_lot::Mutex;
 
 use crate::bucket::Shard;
 use crate::refusal::Refusal;
-use crate::shard_guard::{Holder, LockClock, LockTimes, ShardGuard};
+use crate::shard_guard::{Holder, LockClock, ShardGuard};
 
 #[cfg(debug_assertions)]
 thread_local! {
@@ -97,7 +97,7 @@ impl VBuckets {
     }
 
     /// How long holders of this kind held the locks so far.
-    pub(crate) fn lock_times_of(&self, holder: Holder) -> LockTimes {
+    pub(crate) fn lock_times_of(&self, holder: Holder) -> HistogramCounts {
         self.times.times(holder)
     }
 }

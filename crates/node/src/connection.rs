@@ -128,6 +128,8 @@ pub struct Received {
 struct Later {
     envelope: Envelope,
     started_ns: u64,
+    /// Whether its time belongs to those of its command.
+    is_measured: bool,
     /// Nothing behind it may start before it is ready.
     blocks: bool,
     /// What let it through, if that must still be so when it is answered.
@@ -283,7 +285,7 @@ impl Connection {
         let mut last_ns = None;
         self.work_bytes = 0;
         let now = Moment(self.node.env().clock.unix_ns());
-        let measured = self.counters.timings.begin_turn();
+        let measured = self.counters.begin_turn();
         for _ in 0..TURN_REQUESTS {
             if let Some(reason) = self.closing {
                 return Received { consumed, next: Next::Close(reason) };
@@ -369,7 +371,7 @@ impl Connection {
             Outcome::Done if measured => {
                 let ended_ns = clock.monotonic_ns();
                 *last_ns = Some(ended_ns);
-                self.counters.timings.record(request.opcode, ended_ns.saturating_sub(started_ns));
+                self.measured(request.opcode, ended_ns.saturating_sub(started_ns));
                 return;
             }
             Outcome::Done => return,
@@ -396,7 +398,7 @@ impl Connection {
         let envelope = self.envelope(request);
         let barrier = request.decode_frame_infos().is_ok_and(|infos| infos.barrier);
         let blocks = barrier || !may_reorder(&self.session, request.opcode);
-        self.later.push(Later { envelope, started_ns, blocks, pass, waits });
+        self.later.push(Later { envelope, started_ns, is_measured: measured, blocks, pass, waits });
     }
 
     fn envelope(&self, request: &Request<'_>) -> Envelope {
@@ -557,7 +559,10 @@ impl Connection {
                 self.parked_bytes += frame.len();
                 Waits::Again { frame, looks: looks + 1, ready: Box::pin(async { Ready::Look(None) }) }
             }
-            Outcome::Done => return None,
+            Outcome::Done => {
+                self.ends(later.is_measured, later.envelope, later.started_ns);
+                return None;
+            }
             Outcome::Close(reason) => {
                 self.closing = self.closing.or(Some(reason));
                 return None;
@@ -579,11 +584,28 @@ impl Connection {
         let ns = self.node.env().clock.monotonic_ns().saturating_sub(later.started_ns);
         let level = prepared.level.unwrap_or(DurabilityLevel::Majority);
         let outcome = if self.may_answer(later) { outcome } else { SyncOutcome::GivenUp };
-        self.counters.sync_writes.count(level, outcome, ns);
+        let times = self.session.times(&self.node).of_worker(self.counters.number());
+        times.sync_writes.count(level, outcome, ns);
+        if later.is_measured {
+            times.record(later.envelope.opcode, ns);
+        }
         let mut elapsed_us = || ns / 1000;
         let mut reply = Reply::new(out, &self.counters, later.envelope, &mut elapsed_us);
         prepared.send(outcome, &mut reply);
         self.closing = self.closing.or(reply.must_close());
+    }
+
+    /// A request took so long whose time belongs to those of its command.
+    fn measured(&self, opcode: u8, ns: u64) {
+        self.session.times(&self.node).of_worker(self.counters.number()).record(opcode, ns);
+    }
+
+    /// A request that had to wait is answered.
+    fn ends(&self, is_measured: bool, envelope: Envelope, started_ns: u64) {
+        if is_measured {
+            let ns = self.node.env().clock.monotonic_ns().saturating_sub(started_ns);
+            self.measured(envelope.opcode, ns);
+        }
     }
 
     /// Whether the node may still serve what it has of documents, as it did when a request came that is answered now.
@@ -603,5 +625,6 @@ impl Connection {
         let mut reply = Reply::new(out, &self.counters, later.envelope, &mut elapsed_us);
         answer.send(&mut reply, &mut self.session, &self.node);
         self.closing = self.closing.or(reply.must_close());
+        self.ends(later.is_measured, later.envelope, later.started_ns);
     }
 }

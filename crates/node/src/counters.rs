@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use protocol::Status;
 
 use crate::node::Node;
-use crate::stats::sync_writes::SyncWriteCounters;
-use crate::stats::timings::Timings;
+use crate::stats::timings::SAMPLED_TURNS;
 
 /// While a connection has its worker for longer than this, others notice.
 const SLOW_TURN_NS: u64 = 50_000_000;
@@ -43,10 +42,10 @@ pub struct WorkerCounters {
     sent_bytes: Owned,
     accepted: Owned,
     cut: Owned,
-    /// How long commands take.
-    pub(crate) timings: Timings,
-    /// What became of sync writes.
-    pub(crate) sync_writes: SyncWriteCounters,
+    /// Turns of connections.
+    turns: Owned,
+    /// Which worker of its node it is.
+    number: AtomicUsize,
     /// Sync writes whose clients wait at this moment.
     sync_writes_waiting: Owned,
     /// Connections at this moment; also changed by the acceptor, when it hands one over.
@@ -95,8 +94,8 @@ impl Default for WorkerCounters {
             sent_bytes: Owned::default(),
             accepted: Owned::default(),
             cut: Owned::default(),
-            timings: Timings::default(),
-            sync_writes: SyncWriteCounters::default(),
+            turns: Owned::default(),
+            number: AtomicUsize::new(0),
             sync_writes_waiting: Owned::default(),
             connections: AtomicUsize::new(0),
             strangers: Owned::default(),
@@ -112,6 +111,22 @@ impl WorkerCounters {
     /// Whether the worker has one connection, and none is about to come.
     pub fn has_one_connection(&self) -> bool {
         self.connections.load(Ordering::Relaxed) == 1
+    }
+
+    /// It is the worker with this number.
+    pub(crate) fn set_number(&self, number: usize) {
+        self.number.store(number, Ordering::Relaxed);
+    }
+
+    /// Which worker of its node it is.
+    pub(crate) fn number(&self) -> usize {
+        self.number.load(Ordering::Relaxed)
+    }
+
+    /// Requests of a connection are about to be handled. Whether their times are measured.
+    pub(crate) fn begin_turn(&self) -> bool {
+        self.turns.add(1);
+        self.turns.get() % SAMPLED_TURNS == 1
     }
 
     /// A connection has the worker from now on.

@@ -27,6 +27,7 @@ use crate::long_work::LongWork;
 use crate::news::{Announcer, Hearing};
 use crate::node_buckets::{BucketError, Management};
 use crate::replication::Replication;
+use crate::stats::timings::TimesByBucket;
 use crate::user::Users;
 
 /// A bucket that the node serves.
@@ -50,6 +51,8 @@ pub struct Node {
     address: NodeAddress,
     limits: ConnectionLimits,
     workers: Vec<Arc<WorkerCounters>>,
+    /// How long requests take, by bucket.
+    pub times: TimesByBucket,
     accepting: Arc<AcceptCounters>,
     connection_memory: Arc<ConnectionMemory>,
     long_work: Arc<LongWork>,
@@ -100,7 +103,9 @@ impl Node {
     ) -> Node {
         let (announcer, doors) = (Announcer::default(), Doors::closed());
         let shapes: Vec<BucketShape> = buckets.iter().map(shape_of).collect();
+        workers.iter().enumerate().for_each(|(number, worker)| worker.set_number(number));
         Node {
+            times: TimesByBucket::new(workers.len()),
             accounts: Accounts::new(users),
             cluster_map: RwLock::new(Arc::new(ClusterMap::single_node(version, &address, &shapes))),
             served: RwLock::new(

@@ -1,6 +1,6 @@
 //! Writes the answers to one request, or keeps quiet where the protocol wants silence.
 
-use base::{Cas, Datatype, DurabilityLevel};
+use base::{Cas, Datatype};
 use engine::Whole;
 use protocol::feature::{Feature, Features};
 use protocol::{Response, Status, server_duration};
@@ -67,9 +67,9 @@ impl<'a> Reply<'a> {
         self.envelope
     }
 
-    /// A sync write is answered at once: it is committed already.
-    pub fn count_sync_write(&self, level: DurabilityLevel) {
-        self.counters.sync_writes.count_at_once(level);
+    /// The number of the worker where answers are counted.
+    pub fn worker(&self) -> usize {
+        self.counters.number()
     }
 
     /// What is answered keeps to what was agreed on before and is again (HELLO).

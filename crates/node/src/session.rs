@@ -14,6 +14,7 @@ use crate::node::Node;
 use crate::privilege::{Privilege, Privileges};
 use crate::roles::Rights;
 use crate::sasl::scram::Exchange;
+use crate::stats::timings::BucketTimes;
 use crate::user::User;
 
 /// A bucket that a client selected, counted per worker: a request can hold it without touching a shared counter.
@@ -38,6 +39,8 @@ pub struct Session {
     users_edition: u64,
     /// The selected bucket.
     pub bucket: Option<SelectedBucket>,
+    /// How long requests of the selected bucket take.
+    times: Option<Arc<BucketTimes>>,
     /// A login under way.
     pub exchange: Option<Box<Exchange>>,
     /// How the client calls itself.
@@ -58,15 +61,16 @@ pub struct SharedSession {
     rights: Rights,
     dropped: Privileges,
     bucket: Option<Arc<Bucket>>,
+    times: Option<Arc<BucketTimes>>,
     sent_map: Option<ConfigVersion>,
 }
 
 impl SharedSession {
     /// A session like the one that was shared, for one request.
     pub fn into_session(self) -> Session {
-        let SharedSession { features, peer, user, rights, dropped, bucket, sent_map } = self;
+        let SharedSession { features, peer, user, rights, dropped, bucket, times, sent_map } = self;
         let bucket = bucket.map(Rc::new);
-        Session { features, peer, user, rights, dropped, bucket, sent_map, ..Session::default() }
+        Session { features, peer, user, rights, dropped, bucket, times, sent_map, ..Session::default() }
     }
 }
 
@@ -80,8 +84,14 @@ impl Session {
             rights: self.rights.clone(),
             dropped: self.dropped,
             bucket: self.bucket.as_ref().map(|bucket| Arc::clone(bucket)),
+            times: self.times.clone(),
             sent_map: self.sent_map,
         }
+    }
+
+    /// How long requests of the selected bucket take, or those without one.
+    pub(crate) fn times<'a>(&'a self, node: &'a Node) -> &'a BucketTimes {
+        self.times.as_deref().unwrap_or_else(|| node.times.none())
     }
 
     /// Whether `feature` was agreed on.
@@ -167,9 +177,11 @@ impl Session {
         self.select(None);
     }
 
-    /// Selects a bucket, or none.
-    pub fn select(&mut self, bucket: Option<Arc<Bucket>>) {
+    /// Selects a bucket with its times, or none.
+    pub fn select(&mut self, selected: Option<(Arc<Bucket>, Arc<BucketTimes>)>) {
+        let (bucket, times) = selected.unzip();
         self.bucket = bucket.map(Rc::new);
+        self.times = times;
         self.sent_map = None;
         self.told_map = None;
         self.rights = self.rights_of_user();

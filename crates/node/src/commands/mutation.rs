@@ -75,7 +75,8 @@ pub fn tell(
         return Outcome::Prepared(Prepared { level: level(cx), outcome, answer });
     }
     if let Some(level) = level(cx) {
-        cx.reply.count_sync_write(level);
+        let times = cx.session.times(cx.node).of_worker(cx.reply.worker());
+        times.sync_writes.count_at_once(level);
     }
     match version {
         Some((version, from)) => cx.reply.send_version(answer, version, from),

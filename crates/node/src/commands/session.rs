@@ -122,7 +122,8 @@ pub fn select_bucket(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     // "Not found" would tell SDKs that the bucket is about to come: they would wait for it.
     let status = match ctx.node.bucket(name).filter(|_| user.may_select(name)) {
         Some(bucket) => {
-            ctx.session.select(Some(bucket));
+            let times = ctx.node.times.of(&bucket);
+            ctx.session.select(Some((bucket, times)));
             Status::Success
         }
         None => Status::Eaccess,

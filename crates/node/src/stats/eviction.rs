@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use base::{VbId, Version};
+use base::{VbId, VbState, Version};
 use engine::settings::Key;
 use engine::{Bucket, BucketStats, EvictionStats, STATES, StateStats};
 
@@ -41,8 +41,16 @@ pub(super) fn put_expiry(bucket: &Bucket, sheet: &mut Sheet) {
     sheet.put("ep_num_expiry_pager_runs", expired.passes);
 }
 
-/// `eviction`
+/// `eviction`: nothing but histograms, in the form of the field.
 pub fn eviction(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    let [first, others] = Frequencies::of(inquiry.bucket);
+    first.put("ep_active_or_pending_eviction_values_snapshot", sheet);
+    others.put("ep_replica_eviction_values_snapshot", sheet);
+    Ok(())
+}
+
+/// `eviction-details`
+pub fn details(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
     let bucket = inquiry.bucket;
     let stats = bucket.stats();
     let all = stats.all();
@@ -62,7 +70,8 @@ pub fn eviction(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result
     for key in [Key::BfilterEnabled, Key::BfilterFpProb] {
         put_setting(bucket, key, sheet);
     }
-    Frequencies::of(bucket).put(sheet);
+    let sampled: u64 = Frequencies::of(bucket).iter().map(Frequencies::sampled).sum();
+    sheet.put("frequency_sampled", sampled);
     put_chore(bucket, "pager", sheet);
     Ok(())
 }
@@ -98,11 +107,13 @@ const BINS: usize = 9;
 struct Frequencies([u64; BINS]);
 
 impl Frequencies {
-    fn of(bucket: &Bucket) -> Frequencies {
-        let mut counts = Frequencies::default();
+    /// Of active and pending vBuckets, and of the others.
+    fn of(bucket: &Bucket) -> [Frequencies; 2] {
+        let mut counts = [Frequencies::default(), Frequencies::default()];
         let share = SAMPLED_DOCUMENTS / usize::from(bucket.vbuckets().max(1));
         for vb in (0..bucket.vbuckets()).map(VbId) {
             bucket.inspect(vb, |vb| {
+                let counts = &mut counts[usize::from(matches!(vb.state(), VbState::Replica | VbState::Dead))];
                 vb.table().visit(0, share.clamp(1, SAMPLED_AT_ONCE), |version| counts.enter(version));
             });
         }
@@ -116,12 +127,15 @@ impl Frequencies {
         }
     }
 
-    /// As `frequency_FIRST,LAST`.
-    fn put(&self, sheet: &mut Sheet) {
-        sheet.put("frequency_sampled", self.0.iter().sum::<u64>());
-        for (bin, count) in self.0.iter().enumerate() {
-            let first = if bin == 0 { 0 } else { 1 << (bin - 1) };
-            sheet.put(format_args!("frequency_{first},{}", (1 << bin) - 1), count);
+    fn sampled(&self) -> u64 {
+        self.0.iter().sum()
+    }
+
+    /// As `NAME_FROM,TO`, where `TO` is not in the bin; only bins that have any.
+    fn put(&self, name: &str, sheet: &mut Sheet) {
+        for (bin, count) in self.0.iter().enumerate().filter(|(_, count)| **count > 0) {
+            let from = if bin == 0 { 0 } else { 1 << (bin - 1) };
+            sheet.put(format_args!("{name}_{from},{}", 1 << bin), count);
         }
     }
 }
@@ -129,7 +143,7 @@ impl Frequencies {
 fn put_residency(stats: &BucketStats, all: &StateStats, sheet: &mut Sheet) {
     sheet.put("curr_items_tot", all.documents);
     sheet.put("perc_mem_resident", resident_percent(all));
-    for state in STATES.into_iter().filter(|state| *state != base::VbState::Dead) {
+    for state in STATES.into_iter().filter(|state| *state != VbState::Dead) {
         let percent = resident_percent(stats.of(state));
         sheet.put(format_args!("vb_{}_perc_mem_resident", state.name()), percent);
     }

@@ -26,7 +26,7 @@ pub fn render(node: &Node, out: &mut String) {
     // Writing to a string does not fail.
     let _ = put_node(node, &mut page)
         .and_then(|()| put_requests(node, &mut page))
-        .and_then(|()| put_sync_writes(node, &mut page))
+        .and_then(|()| put_sync_writes(node, &buckets, &mut page))
         .and_then(|()| put_buckets(&buckets, &mut page))
         .and_then(|()| metrics_replication::put(node, &mut page));
 }
@@ -239,15 +239,18 @@ fn put_requests(node: &Node, page: &mut Page<'_>) -> fmt::Result {
     Ok(())
 }
 
-fn put_sync_writes(node: &Node, page: &mut Page<'_>) -> fmt::Result {
-    let levels = super::sync_writes::by_level(crate::counters::of_all_threads(node));
+fn put_sync_writes(node: &Node, buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
     let name = "stave_sync_writes_total";
     page.head(name, Kind::Counter, "Sync writes that were answered, by level and what became of them.")?;
-    for level in &levels {
-        let outcomes =
-            [("committed", level.committed), ("aborted", level.aborted), ("given_up", level.given_up)];
-        for (outcome, count) in outcomes {
-            page.sample(name, &[("level", level.level), ("outcome", outcome)], count)?;
+    for numbers in buckets {
+        for level in node.times.of(&numbers.bucket).sync_writes() {
+            let outcomes =
+                [("committed", level.committed), ("aborted", level.aborted), ("given_up", level.given_up)];
+            for (outcome, count) in outcomes {
+                let labels =
+                    [("bucket", numbers.bucket.name()), ("level", level.level), ("outcome", outcome)];
+                page.sample(name, &labels, count)?;
+            }
         }
     }
     Ok(())

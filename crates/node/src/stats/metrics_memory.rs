@@ -168,15 +168,16 @@ fn put_lists(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
 fn put_locks(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
     use Kind::{Counter, Gauge};
     let holders = |numbers: &Numbers| -> Vec<_> {
-        numbers.bucket.lock_times().into_iter().map(|times| (times.holder.name(), times)).collect()
+        let times = numbers.bucket.lock_times().into_iter();
+        times.map(|(holder, times)| (holder.name(), times)).collect()
     };
     let help = "Holds of vBucket locks that were timed; of the front end one in 64.";
     let head = ("stave_lock_holds_total", Counter, help);
-    page.each_of(buckets, ("holder", holders), head, |times| times.holds)?;
+    page.each_of(buckets, ("holder", holders), head, |times| times.total())?;
     let head =
         ("stave_lock_hold_seconds_total", Counter, "Time of the holds of vBucket locks that were timed.");
-    page.each_of(buckets, ("holder", holders), head, |times| seconds(times.total_ns))?;
+    page.each_of(buckets, ("holder", holders), head, |times| seconds(times.sum_ns()))?;
     let help = "The longest hold of a vBucket's lock that was timed.";
     let head = ("stave_lock_longest_hold_seconds", Gauge, help);
-    page.each_of(buckets, ("holder", holders), head, |times| seconds(times.longest_ns))
+    page.each_of(buckets, ("holder", holders), head, |times| seconds(times.longest_ns()))
 }

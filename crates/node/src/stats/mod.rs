@@ -25,11 +25,14 @@ mod node;
 mod process;
 pub mod sheet;
 pub mod sync_writes;
+mod tasks;
 pub mod timings;
 mod vbucket;
 
 #[cfg(test)]
 mod tests;
+
+use std::sync::Arc;
 
 use base::{CollectionId, Moment, VbId};
 use engine::{Bucket, Refusal};
@@ -48,7 +51,7 @@ pub struct Inquiry<'a> {
     /// The node.
     pub node: &'a Node,
     /// The selected bucket.
-    pub bucket: &'a Bucket,
+    pub bucket: &'a Arc<Bucket>,
     /// What the client may do.
     pub rights: Rights,
     /// When it asks.

@@ -2,13 +2,12 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use engine::OpCounts;
+use engine::{OpCounts, StoreTimes};
 use protocol::Status;
 use protocol::opcode::{self, *};
 use serde_json::json;
 
-use super::sync_writes;
-use super::timings::Histogram;
+use super::timings::put_times;
 use super::{Inquiry, Refused, Sheet, bucket, process};
 use crate::counters::Totals;
 use crate::naming;
@@ -181,49 +180,6 @@ pub fn workload(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result
     Ok(())
 }
 
-/// `tasks`: the flusher, the fetcher of values, and the housekeeper's chores.
-pub fn tasks(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
-    let buckets = inquiry.node.buckets();
-    let tasks = buckets.iter().flat_map(|(_, bucket)| {
-        let waiting = bucket.stats().flush_queue_vbuckets;
-        let fetches = bucket.fetch_stats();
-        let flusher = json!({
-            "name": "Flusher",
-            "bucket": bucket.name(),
-            "type": "Writer",
-            "description": "Writes changes to the couchstore files",
-            "waiting_vbuckets": waiting,
-            "batches": bucket.store_stats().saves,
-        });
-        let fetcher = json!({
-            "name": "Fetcher",
-            "bucket": bucket.name(),
-            "type": "Reader",
-            "description": "Reads values that clients wait for",
-            "waiting_readers": fetches.waiting,
-            "batches": fetches.batches,
-        });
-        let chores = bucket.chore_stats();
-        let chores = chores.iter().map(|chore| {
-            json!({
-                "name": chore.name,
-                "bucket": bucket.name(),
-                "type": "NonIO",
-                "description": "Keeps memory in order",
-                "steps": chore.steps,
-                "total_us": chore.total_ns / 1000,
-                "longest_us": chore.longest_ns / 1000,
-            })
-        });
-        [flusher, fetcher].into_iter().chain(chores).collect::<Vec<_>>()
-    });
-    let tasks: Vec<serde_json::Value> = tasks.collect();
-    let mut sheet = sheet.under("ep_tasks");
-    sheet.put("cur_time", inquiry.node.env().clock.monotonic_ns());
-    sheet.put("tasks", serde_json::Value::from(tasks));
-    Ok(())
-}
-
 /// `info`
 pub fn info(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
     let info = json!({
@@ -259,31 +215,32 @@ pub fn bucket_details(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> 
     Ok(())
 }
 
-/// `responses`
+/// `responses`: answers by the number of their status, in hexadecimal.
 pub fn responses(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
     let answers = inquiry.node.totals().answers;
-    let counts = Status::ALL.iter().map(|status| (status.name(), answers[usize::from(status.code() as u8)]));
+    let counts = Status::ALL.iter().map(|status| (status.code(), answers[usize::from(status.code() as u8)]));
+    let seen = counts.filter(|(_, count)| *count > 0);
     let seen: serde_json::Map<String, serde_json::Value> =
-        counts.filter(|(_, count)| *count > 0).map(|(name, count)| (name.to_owned(), count.into())).collect();
+        seen.map(|(code, count)| (format!("{code:x}"), count.into())).collect();
     sheet.put("responses", serde_json::Value::from(seen));
     Ok(())
 }
 
-/// `timings`: buckets that are not empty, as `COMMAND_ns_FIRST,LAST`.
+/// `timings`: of the bucket's requests, those that were measured, and its sync writes.
 pub fn timings(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
-    let workers = inquiry.node.workers();
+    let times = inquiry.node.times.of(inquiry.bucket);
     for code in 0..=u8::MAX {
-        let Some(name) = opcode::name(code) else { continue };
-        let histogram = Histogram::of(workers.iter().map(|worker| &worker.timings), code);
-        for (first, last, count) in histogram.buckets {
-            sheet.put(format_args!("{name}_ns_{first},{last}"), count);
+        if let Some(name) = opcode::name(code) {
+            put_times(name, &times.command(code), sheet);
         }
     }
-    for level in sync_writes::by_level(crate::counters::of_all_threads(inquiry.node)) {
-        for (first, last, count) in level.took.buckets {
-            sheet.put(format_args!("sync_write_{}_ns_{first},{last}", level.level), count);
-        }
+    for level in times.sync_writes() {
+        put_times(level.timing, &level.took, sheet);
     }
+    let store = StoreTimes::of(inquiry.bucket);
+    put_times("bg_wait", &store.fetch_wait, sheet);
+    put_times("bg_load", &store.fetch, sheet);
+    put_times("disk_commit", &store.commit, sheet);
     Ok(())
 }
 

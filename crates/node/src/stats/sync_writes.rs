@@ -2,29 +2,30 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use base::DurabilityLevel;
+use base::{DurabilityLevel, Histogram, HistogramCounts};
 use engine::SyncOutcome;
 
-use super::timings::{Histogram, Series};
-use crate::counters::WorkerCounters;
-
-/// The levels, with their names as the field writes them.
-pub const LEVELS: [(DurabilityLevel, &str); 3] = [
-    (DurabilityLevel::Majority, "majority"),
-    (DurabilityLevel::MajorityAndPersistOnActive, "majority_and_persist_on_active"),
-    (DurabilityLevel::PersistToMajority, "persist_to_majority"),
+/// The levels, with their names, and the names of their times as the field writes them.
+const LEVELS: [(DurabilityLevel, &str, &str); 3] = [
+    (DurabilityLevel::Majority, "majority", "sync_write_commit_majority"),
+    (
+        DurabilityLevel::MajorityAndPersistOnActive,
+        "majority_and_persist_on_active",
+        "sync_write_commit_majority_and_persist_on_master",
+    ),
+    (DurabilityLevel::PersistToMajority, "persist_to_majority", "sync_write_commit_persist_to_majority"),
 ];
 
-/// Sync writes of one level, of one worker.
+/// Sync writes of one level, of one thread.
 #[derive(Default)]
 struct OfLevel {
     committed: AtomicU64,
     aborted: AtomicU64,
     given_up: AtomicU64,
-    took: Series,
+    took: Histogram,
 }
 
-/// Sync writes of one worker: written by it alone, read by anybody.
+/// Sync writes of one thread.
 #[derive(Default)]
 pub struct SyncWriteCounters([OfLevel; 3]);
 
@@ -53,11 +54,13 @@ impl SyncWriteCounters {
     }
 }
 
-/// Sync writes of one level, of all workers.
+/// Sync writes of one level, of all threads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SyncWriteStats {
     /// The level's name.
     pub level: &'static str,
+    /// What its times are called.
+    pub timing: &'static str,
     /// Those that were committed.
     pub committed: u64,
     /// Those whose time was over.
@@ -65,22 +68,23 @@ pub struct SyncWriteStats {
     /// Those that nobody decides about here any more.
     pub given_up: u64,
     /// How long clients waited for those that were committed, but not at once.
-    pub took: Histogram,
+    pub took: HistogramCounts,
 }
 
-/// Adds up what the workers counted, level by level.
-pub fn by_level<'a>(workers: impl Iterator<Item = &'a WorkerCounters> + Clone) -> Vec<SyncWriteStats> {
-    let stats = |(level, name): (DurabilityLevel, &'static str)| {
-        let all = workers.clone().map(|worker| worker.sync_writes.of(level));
+/// Adds up what several threads counted, level by level.
+pub fn by_level<'a>(threads: impl Iterator<Item = &'a SyncWriteCounters> + Clone) -> Vec<SyncWriteStats> {
+    let stats = |(level, name, timing): (DurabilityLevel, &'static str, &'static str)| {
+        let all = threads.clone().map(|thread| thread.of(level));
         let sum = |of: fn(&OfLevel) -> &AtomicU64| {
             all.clone().map(|level| of(level).load(Ordering::Relaxed)).sum::<u64>()
         };
         SyncWriteStats {
             level: name,
+            timing,
             committed: sum(|of| &of.committed),
             aborted: sum(|of| &of.aborted),
             given_up: sum(|of| &of.given_up),
-            took: Histogram::sum(all.clone().map(|level| &level.took)),
+            took: HistogramCounts::sum(all.clone().map(|level| &level.took)),
         }
     };
     LEVELS.into_iter().map(stats).collect()
@@ -91,14 +95,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn levels_and_workers_are_told_apart_and_added_up() {
-        let workers = [WorkerCounters::default(), WorkerCounters::default()];
-        let [one, other] = [&workers[0].sync_writes, &workers[1].sync_writes];
+    fn levels_and_threads_are_told_apart_and_added_up() {
+        let threads = [SyncWriteCounters::default(), SyncWriteCounters::default()];
+        let [one, other] = &threads;
         one.count_at_once(DurabilityLevel::Majority);
         other.count(DurabilityLevel::Majority, SyncOutcome::Committed, 5);
         other.count(DurabilityLevel::PersistToMajority, SyncOutcome::Aborted, 5);
         one.count(DurabilityLevel::PersistToMajority, SyncOutcome::GivenUp, 5);
-        let seen: Vec<_> = by_level(workers.iter())
+        let seen: Vec<_> = by_level(threads.iter())
             .into_iter()
             .map(|level| (level.committed, level.aborted, level.given_up, level.took.total()))
             .collect();

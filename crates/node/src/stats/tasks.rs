@@ -1,0 +1,72 @@
+//! The groups about what works in the background: tasks, how long they wait and run, and operations of the store.
+
+use engine::{StoreTimes, TaskKind, TaskStats, task_stats};
+use serde_json::{Value, json};
+
+use super::timings::put_times;
+use super::{Inquiry, Refused, Sheet};
+
+/// The pool of threads that the field would have a task in.
+fn pool(kind: TaskKind) -> &'static str {
+    match kind {
+        TaskKind::Reader => "Reader",
+        TaskKind::Writer => "Writer",
+        TaskKind::AuxIo => "AuxIO",
+        TaskKind::NonIo => "NonIO",
+    }
+}
+
+/// `tasks`: of the selected bucket, in the field's form.
+pub fn tasks(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    let now_ns = inquiry.node.env().clock.monotonic_ns();
+    let name = inquiry.bucket.name();
+    let tasks = task_stats(inquiry.bucket);
+    let tasks: Vec<Value> = tasks.iter().enumerate().map(|(at, task)| of(at, task, name, now_ns)).collect();
+    let mut sheet = sheet.under("ep_tasks");
+    sheet.put("cur_time", now_ns);
+    sheet.put("tasks", Value::from(tasks));
+    Ok(())
+}
+
+/// One background task. A task with threads of its own has the priority 0; chores, which share a thread, run in the order of theirs.
+fn of(at: usize, task: &TaskStats, bucket: &str, now_ns: u64) -> Value {
+    let is_chore = task.kind == TaskKind::NonIo;
+    let is_running = task.running > 0;
+    // A time far ahead says that it waits until something wakes it.
+    let wake_ns = task.due_ns.min(i64::MAX as u64);
+    json!({
+        "tid": at,
+        "this": format!("{at:#x}"),
+        "name": task.name,
+        "bucket": bucket,
+        "type": pool(task.kind),
+        "description": task.does,
+        "priority": if is_chore { at } else { 0 },
+        "state": if is_running { "RUNNING" } else { "SNOOZED" },
+        "waketime_ns": if task.due_ns == 0 { now_ns } else { wake_ns },
+        "total_runtime_ns": task.run.sum_ns(),
+        "last_starttime_ns": if is_running { task.started_ns } else { 0 },
+        "previous_runtime_ns": task.previous_ns,
+        "num_runs": task.run.total(),
+    })
+}
+
+/// `scheduler`
+pub fn scheduler(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    task_stats(inquiry.bucket).iter().for_each(|task| put_times(task.name, &task.wait, sheet));
+    Ok(())
+}
+
+/// `runtimes`
+pub fn runtimes(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    task_stats(inquiry.bucket).iter().for_each(|task| put_times(task.name, &task.run, sheet));
+    Ok(())
+}
+
+/// `kvtimings`: under the name of the one store that a bucket has.
+pub fn kvtimings(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    for (op, times) in StoreTimes::of(inquiry.bucket).ops {
+        put_times(&format!("rw_0:{op}"), &times, sheet);
+    }
+    Ok(())
+}
