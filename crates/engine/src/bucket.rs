@@ -82,6 +82,7 @@ impl Shard {
         self.replica_stream = 0;
         self.is_half_given = false;
         self.incarnation += 1;
+        self.ops.merged_before += self.vb.checkpoints().merged;
         std::mem::replace(&mut self.vb, vb)
     }
 

@@ -17,6 +17,22 @@ pub struct OpCounts {
     pub expirations: u64,
     /// Changes refused because of CAS or existence.
     pub conflicts: u64,
+    /// Values or whole documents that the pager took out of memory.
+    pub ejects: u64,
+    /// Changes that the flusher took from memory and made durable.
+    pub drained: u64,
+    /// Changes that a later one of the same document replaced in memory, before this vBucket was put in another's place.
+    pub(crate) merged_before: u64,
+    /// Times that it went back to an earlier commit.
+    pub rollbacks: u64,
+    /// Changes that it forgot by that.
+    pub rolled_back: u64,
+    /// Sync writes that were prepared.
+    pub sync_accepted: u64,
+    /// Those that were committed.
+    pub sync_committed: u64,
+    /// Those that were aborted.
+    pub sync_aborted: u64,
 }
 
 impl OpCounts {
@@ -29,5 +45,13 @@ impl OpCounts {
         self.deletes += other.deletes;
         self.expirations += other.expirations;
         self.conflicts += other.conflicts;
+        self.ejects += other.ejects;
+        self.drained += other.drained;
+        self.merged_before += other.merged_before;
+        self.rollbacks += other.rollbacks;
+        self.rolled_back += other.rolled_back;
+        self.sync_accepted += other.sync_accepted;
+        self.sync_committed += other.sync_committed;
+        self.sync_aborted += other.sync_aborted;
     }
 }

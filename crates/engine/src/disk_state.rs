@@ -15,6 +15,8 @@ pub(crate) struct DiskState {
     times_full: AtomicU64,
     /// Groups that were written in the flusher's stead.
     pub(crate) stood_in: AtomicU64,
+    /// Changes that were not saved because the same batch had a later one of the same document.
+    pub(crate) deduplicated: AtomicU64,
 }
 
 /// What became of saves, since the start and lately.
@@ -30,6 +32,8 @@ pub struct SaveStats {
     pub times_full: u64,
     /// Groups of vBuckets that somebody wrote in the flusher's stead (see [`Bucket::inline_flush`]).
     pub stood_in: u64,
+    /// Changes that were not saved because the same batch had a later one of the same document.
+    pub deduplicated: u64,
 }
 
 impl DiskState {
@@ -48,6 +52,7 @@ impl Bucket {
             failed_saves: self.disk.failed_saves.load(Ordering::Relaxed),
             times_full: self.disk.times_full.load(Ordering::Relaxed),
             stood_in: self.disk.stood_in.load(Ordering::Relaxed),
+            deduplicated: self.disk.deduplicated.load(Ordering::Relaxed),
         }
     }
 

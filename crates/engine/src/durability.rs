@@ -103,11 +103,13 @@ pub(crate) struct Settled {
 }
 
 impl Settled {
-    /// Takes out those who wait for what is completed.
-    fn find_waiters(&mut self, waiters: &mut SyncWaiters) {
+    /// Counts what is completed, and takes out those who wait for it.
+    fn find_waiters(&mut self, shard: &mut Shard) {
+        let Shard { sync_waiters: waiters, ops, .. } = shard;
         let new = &self.completed[self.looked_for..];
         let waiting = new.iter().filter_map(|one| {
             let outcome = if one.is_committed { SyncOutcome::Committed } else { SyncOutcome::Aborted };
+            *(if one.is_committed { &mut ops.sync_committed } else { &mut ops.sync_aborted }) += 1;
             Some((waiters.take(one.prepared)?, outcome))
         });
         self.waiters.extend(waiting);
@@ -166,6 +168,8 @@ impl Writer<'_> {
             match outcome.as_ref().map_err(|refused| refused.refusal) {
                 Ok(prepared) => {
                     count(&mut shard.ops);
+                    shard.ops.sync_accepted += 1;
+                    shard.ops.sync_committed += u64::from(prepared.committed.is_some());
                     shard.vb.collections_mut().count_op(collection, |ops| {
                         *(if is_deletion { &mut ops.deletes } else { &mut ops.stores }) += 1;
                     });
@@ -278,7 +282,7 @@ impl Bucket {
         }
         let has_more = shard.vb.commit_ready(COMMITS_AT_ONCE, &mut settled.completed);
         if settled.looked_for < settled.completed.len() {
-            settled.find_waiters(&mut shard.sync_waiters);
+            settled.find_waiters(shard);
             match shard.vb.has_unflushed() {
                 true => self.queue_flush(shard),
                 // What was committed alone is on disk, and may be seen now.
@@ -296,7 +300,7 @@ impl Bucket {
             {
                 let mut shard = self.vbuckets.hold(vb, Holder::Eraser);
                 from = shard.vb.end_dropped_prepares(at, LOOKED_AT_ONCE, &mut settled.completed);
-                settled.find_waiters(&mut shard.sync_waiters);
+                settled.find_waiters(&mut shard);
             }
             if settled.completed.is_empty() {
                 continue;
@@ -364,6 +368,7 @@ impl Bucket {
             for prepared in &overdue {
                 let aborted = shard.vb.abort(*prepared, now);
                 let outcome = if aborted.is_some() { SyncOutcome::Aborted } else { SyncOutcome::GivenUp };
+                shard.ops.sync_aborted += u64::from(aborted.is_some());
                 garbage.extend(aborted);
                 waiters.extend(shard.sync_waiters.take(*prepared).map(|waiter| (waiter, outcome)));
             }

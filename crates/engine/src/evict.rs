@@ -47,6 +47,10 @@ pub struct EvictionStats {
     pub replica_threshold: u64,
     /// The longest that the pager held a vBucket's lock, in nanoseconds.
     pub longest_hold_ns: u64,
+    /// Changes that were refused because memory ran short, below the quota
+    pub refused_below_quota: u64,
+    /// and at or above it.
+    pub refused_above_quota: u64,
 }
 
 /// Counts of what eviction does.
@@ -74,6 +78,18 @@ pub(crate) struct Eviction {
     pub(crate) decays: AtomicU64,
     pub(crate) active_threshold: AtomicU64,
     pub(crate) replica_threshold: AtomicU64,
+    pub(crate) refused_below_quota: AtomicU64,
+    pub(crate) refused_above_quota: AtomicU64,
+}
+
+impl Eviction {
+    /// Refuses a change because memory runs short.
+    #[cold]
+    pub(crate) fn refuse(&self, is_above_quota: bool) -> Refusal {
+        let refused = if is_above_quota { &self.refused_above_quota } else { &self.refused_below_quota };
+        refused.fetch_add(1, Ordering::Relaxed);
+        Refusal::OverQuota
+    }
 }
 
 /// What evicting some documents came to.
@@ -103,6 +119,8 @@ impl Bucket {
             decays: of(&e.decays),
             active_threshold: of(&e.active_threshold),
             replica_threshold: of(&e.replica_threshold),
+            refused_below_quota: of(&e.refused_below_quota),
+            refused_above_quota: of(&e.refused_above_quota),
             longest_hold_ns: self.lock_times_of(Holder::Pager).longest_ns(),
         }
     }
@@ -227,6 +245,7 @@ impl Bucket {
                 left.push(hollow.allocated_bytes());
                 taken.push(shard.vb.take_value(hash, hollow, now));
             }
+            shard.ops.ejects += taken.iter().flatten().count() as u64;
         }
         let mut evicted = Evicted::default();
         for (old, left) in std::iter::zip(&taken, left) {
@@ -248,6 +267,7 @@ impl Bucket {
             for (hash, version) in std::iter::zip(hashes, versions) {
                 taken.extend(shard.vb.evict_whole(hash, version, now));
             }
+            shard.ops.ejects += taken.len() as u64;
         }
         let freed_bytes = taken.iter().map(|version: &Version| version.allocated_bytes() as u64).sum();
         Evicted { documents: taken.len() as u64, freed_bytes }

@@ -1,6 +1,7 @@
 //! From the checkpoints to the disk: one step writes what a group of vBuckets has waiting.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use base::planted::{self, Bug};
@@ -172,6 +173,7 @@ impl Bucket {
             let mut shard = self.vbuckets.hold(batch.id, Holder::Flusher);
             let prepared = shard.vb.high_prepared_seqno();
             let removed = shard.vb.flushed(batch.high_seqno);
+            shard.ops.drained += batch.range.as_ref().map_or(0, |range| range.items());
             if shard.vb.high_prepared_seqno() > prepared && !planted::is(Bug::SavedPreparesNotTold) {
                 shard.tell_prepare_followers();
             }
@@ -208,7 +210,8 @@ impl Bucket {
             states.resize_with(batches.len(), VbStateDoc::default);
         }
         for (batch, state) in batches.iter().zip(states.iter_mut()) {
-            add_newest(batch, items);
+            let deduplicated = add_newest(batch, items);
+            self.disk.deduplicated.fetch_add(deduplicated, Ordering::Relaxed);
             ends.push(items.len());
             set_state(state, batch, &mut topologies);
         }
@@ -248,10 +251,12 @@ impl FlushSpace {
 }
 
 /// Appends the changes of a batch by key, only the newest of each, without prepares that are committed.
-fn add_newest(batch: &FlushBatch, items: &mut Vec<Version>) {
-    let Some(range) = &batch.range else { return };
+/// Adds the newest change of each document; how many others there were.
+fn add_newest(batch: &FlushBatch, items: &mut Vec<Version>) -> u64 {
+    let Some(range) = &batch.range else { return 0 };
     let from = items.len();
     kvstore::add_newest_of(range.iter(), range.items(), items);
+    let deduplicated = range.items() - (items.len() - from) as u64;
     let mut completed = batch.sync_writes.high_completed;
     if planted::is(Bug::PreparesNotSaved) {
         completed = Seqno(u64::MAX);
@@ -260,6 +265,7 @@ fn add_newest(batch: &FlushBatch, items: &mut Vec<Version>) {
     if completed >= range.start() {
         items.extract_if(from.., |version| is_committed(&version.meta(), completed)).for_each(drop);
     }
+    deduplicated
 }
 
 /// Whether a version is a prepare that was committed, with all prepares up to `completed` committed or aborted.

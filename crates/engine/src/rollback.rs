@@ -37,6 +37,10 @@ impl Bucket {
             return Ok(Ok(rolled_back.seqno));
         }
         self.begin_again(vb, rolled_back.stored)?;
+        if let Ok(mut shard) = self.vbuckets.find(vb, Holder::Roles) {
+            shard.ops.rollbacks += 1;
+            shard.ops.rolled_back += high_seqno.0.saturating_sub(rolled_back.seqno.0);
+        }
         self.waiters.forget(vb);
         let reloaded = self.reload(vb);
         // Whoever waited for documents to be loaded looks again.

@@ -30,6 +30,8 @@ pub struct CheckpointStats {
     pub overhead_bytes: u64,
     /// Changes that the flusher has not written yet.
     pub unpersisted_items: u64,
+    /// Changes that a later one of the same document replaced there.
+    pub merged: u64,
     /// Readers other than the flusher.
     pub other_cursors: u64,
 }
@@ -114,6 +116,8 @@ pub struct StateStats {
     pub checkpoint_overhead_bytes: u64,
     /// Changes that the flusher has not written yet.
     pub unpersisted_items: u64,
+    /// Changes that a later one of the same document replaced in checkpoints.
+    pub merged_items: u64,
     /// How far the disk is behind: high seqno less persisted seqno.
     pub seqno_lag: u64,
     /// What clients did.
@@ -218,6 +222,7 @@ impl VbStats {
             open_items: manager.open_items(),
             item_bytes: manager.bytes(),
             overhead_bytes: manager.overhead_bytes(),
+            merged: manager.merged + shard.ops.merged_before,
             ..CheckpointStats::default()
         };
         for cursor in manager.cursors() {
@@ -258,8 +263,15 @@ impl VbStats {
 
 impl StateStats {
     fn enter(&mut self, vb: &VbStats) {
-        let CheckpointStats { checkpoints, items, item_bytes, overhead_bytes, unpersisted_items, .. } =
-            vb.checkpoints;
+        let CheckpointStats {
+            checkpoints,
+            items,
+            item_bytes,
+            overhead_bytes,
+            unpersisted_items,
+            merged: merged_items,
+            ..
+        } = vb.checkpoints;
         let list = vb.seq_list.unwrap_or_default();
         self.add(&StateStats {
             vbuckets: 1,
@@ -276,6 +288,7 @@ impl StateStats {
             checkpoint_item_bytes: item_bytes,
             checkpoint_overhead_bytes: overhead_bytes,
             unpersisted_items,
+            merged_items,
             seqno_lag: if vb.seq_list.is_some() {
                 0
             } else {
@@ -304,6 +317,7 @@ impl StateStats {
         self.checkpoint_item_bytes += other.checkpoint_item_bytes;
         self.checkpoint_overhead_bytes += other.checkpoint_overhead_bytes;
         self.unpersisted_items += other.unpersisted_items;
+        self.merged_items += other.merged_items;
         self.seqno_lag += other.seqno_lag;
         self.ops.add(&other.ops);
         self.seq_list_items += other.seq_list_items;

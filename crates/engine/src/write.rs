@@ -157,7 +157,7 @@ impl Bucket {
             self.make_room();
         }
         let is_room = (new.is_deleted() || self.memory.admits(held_bytes)) && self.have_checkpoints_room();
-        if is_room { Ok(()) } else { Err(Refusal::OverQuota) }
+        if is_room { Ok(()) } else { Err(self.eviction.refuse(held_bytes >= self.memory.quota_bytes())) }
     }
 }
 

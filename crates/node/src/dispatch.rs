@@ -19,6 +19,7 @@ use crate::privilege::Privilege;
 use crate::reply::{Envelope, Reply};
 use crate::roles::{Permission, Rights};
 use crate::session::Session;
+use crate::tally;
 
 /// What a request is handled with.
 pub struct Desk<'a> {
@@ -156,6 +157,13 @@ fn handle(
         Outcome::Then(go_on) if desk.thread != Thread::Elsewhere => go_on(&mut ctx),
         outcome => outcome,
     };
+    // A sync write that is prepared has found its document and its CAS.
+    let prepared = matches!(outcome, Outcome::Prepared(_)).then_some(Status::Success);
+    if let Some(status) = ctx.reply.answered().or(prepared)
+        && let Some(counted) = tally::kind_of(request, status)
+    {
+        ctx.session.times(ctx.node).of_worker(ctx.reply.worker()).tally.count(counted);
+    }
     match ctx.reply.must_close() {
         Some(reason) => Outcome::Close(reason),
         None => outcome,

@@ -57,6 +57,7 @@ pub mod small_files;
 pub mod stats;
 mod status_map;
 mod sync_write;
+pub mod tally;
 pub mod user;
 pub mod version;
 pub mod wake_queue;

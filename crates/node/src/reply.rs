@@ -49,6 +49,7 @@ pub struct Reply<'a> {
     /// Microseconds the request took so far; asked only if the client wants to know.
     elapsed_us: &'a mut dyn FnMut() -> u64,
     close: Option<CloseReason>,
+    answered: Option<Status>,
 }
 
 impl<'a> Reply<'a> {
@@ -59,7 +60,7 @@ impl<'a> Reply<'a> {
         envelope: Envelope,
         elapsed_us: &'a mut dyn FnMut() -> u64,
     ) -> Reply<'a> {
-        Reply { out, counters, envelope, elapsed_us, close: None }
+        Reply { out, counters, envelope, elapsed_us, close: None, answered: None }
     }
 
     /// What is answered.
@@ -77,12 +78,18 @@ impl<'a> Reply<'a> {
         self.envelope.features = features;
     }
 
+    /// The status of the last answer, sent or kept silent.
+    pub fn answered(&self) -> Option<Status> {
+        self.answered
+    }
+
     /// Why the connection must be closed after this, if it must.
     pub fn must_close(&self) -> Option<CloseReason> {
         self.close
     }
 
     fn response<'b>(&mut self, answer: &Answer<'b>) -> Option<Response<'b>> {
+        self.answered = Some(answer.status);
         let has_xerror = self.envelope.features.has(Feature::Xerror);
         let Some(status) = status_map::visible(answer.status, self.envelope.opcode, has_xerror) else {
             self.close = Some(CloseReason::StatusNotUnderstood(answer.status));

@@ -25,6 +25,7 @@ use crate::privilege::Privileges;
 use crate::roles::{ROLES, Takes};
 use crate::user::Users;
 
+mod counted;
 mod dcp_answers;
 mod durable_answers;
 mod observe;

@@ -50,6 +50,8 @@ pub struct CheckpointManager {
     pub(crate) high: Seqno,
     /// The last change that was passed over.
     passed: Seqno,
+    /// Changes that a later one of the same key has replaced here since the vBucket was made.
+    pub merged: u64,
     cursors: Vec<Cursor>,
     cursor_charge: Charge,
     next_cursor: u32,
@@ -117,6 +119,7 @@ impl CheckpointManager {
             removed: Sums::default(),
             high,
             passed: Seqno(0),
+            merged: 0,
             cursors: Vec::new(),
             cursor_charge: Charge::new(memory, 0),
             next_cursor: 0,
@@ -234,6 +237,7 @@ impl CheckpointManager {
         };
         if let Some(merged) = &merged {
             assert_eq!(merged.stored_key(), version.stored_key(), "only changes of one key are merged");
+            self.merged += 1;
         }
         if self.changes.push(seqno, version) {
             self.tip.extend(self.high.next());

@@ -2,7 +2,7 @@
 
 use base::limits;
 use dcp::Side;
-use engine::{BucketKind, BucketStats, OpCounts, STATES, StateStats, WarmupState};
+use engine::{BucketKind, BucketStats, OpCounts, STATES, StateStats, StoreTimes, WarmupState};
 use vbucket::failover_table::MAX_ENTRIES;
 
 use super::checkpoint::put_checkpoints;
@@ -11,6 +11,7 @@ use super::eviction::{put_eviction, put_expiry, resident_percent};
 use super::memory::put_memory;
 use super::{Inquiry, Refused, Sheet, node};
 use crate::replication::{LinkState, LinkStatus};
+use crate::tally;
 
 /// No name, or nothing but spaces: the node around the bucket, then the bucket.
 pub fn everything(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
@@ -18,6 +19,8 @@ pub fn everything(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Resu
     let all = stats.all();
     node::put_node(inquiry, sheet);
     put_ops(&all.ops, sheet);
+    let times = inquiry.node.times.of(inquiry.bucket);
+    tally::NAMES.into_iter().for_each(|(counted, name)| sheet.put(name, times.counted(counted)));
     put_identity(inquiry, sheet);
     put_settings(inquiry.bucket, sheet);
     put_memory(inquiry.bucket, &stats, &all, sheet);
@@ -66,6 +69,10 @@ fn put_persistence(inquiry: &Inquiry<'_>, stats: &BucketStats, all: &StateStats,
     let store = inquiry.bucket.store_stats();
     sheet.put("ep_queue_size", all.unpersisted_items);
     sheet.put("ep_diskqueue_items", all.unpersisted_items);
+    sheet.put("ep_diskqueue_fill", enqueued(all));
+    sheet.put("ep_diskqueue_drain", all.ops.drained);
+    sheet.put("ep_total_enqueued", enqueued(all));
+    sheet.put("ep_total_deduplicated", all.merged_items);
     sheet.put("ep_flusher_queue_vbuckets", stats.flush_queue_vbuckets);
     sheet.put("ep_persistence_seqno_lag", all.seqno_lag);
     sheet.put("ep_commit_num", store.saves);
@@ -77,6 +84,15 @@ fn put_persistence(inquiry: &Inquiry<'_>, stats: &BucketStats, all: &StateStats,
     sheet.put("ep_disk_full", saves.is_disk_full);
     sheet.put("ep_item_flush_failed", saves.failed_saves);
     sheet.put("ep_flusher_stand_ins", saves.stood_in);
+    sheet.put("ep_total_deduplicated_flusher", saves.deduplicated);
+    sheet.put("ep_commit_time_total", StoreTimes::of(inquiry.bucket).commit.sum_ns() / 1_000_000);
+    sheet.put("ep_rollback_count", all.ops.rollbacks);
+}
+
+/// Changes that came into the disk queue: those that left it, and those that are in it. One that replaced another one
+/// there did not make it longer.
+fn enqueued(of: &StateStats) -> u64 {
+    of.ops.drained + of.unpersisted_items
 }
 
 fn put_items(stats: &BucketStats, all: &StateStats, sheet: &mut Sheet) {
@@ -105,7 +121,15 @@ fn put_state(state: &str, of: &StateStats, sheet: &mut Sheet) {
     put("checkpoint_memory", of.checkpoint_item_bytes + of.checkpoint_overhead_bytes);
     put("checkpoint_memory_queue", of.checkpoint_item_bytes);
     put("checkpoint_memory_overhead", of.checkpoint_overhead_bytes);
+    put("itm_memory", of.item_bytes);
+    put("eject", of.ops.ejects);
     put("queue_size", of.unpersisted_items);
+    put("queue_fill", enqueued(of));
+    put("queue_drain", of.ops.drained);
+    put("rollback_item_count", of.ops.rolled_back);
+    put("sync_write_accepted_count", of.ops.sync_accepted);
+    put("sync_write_committed_count", of.ops.sync_committed);
+    put("sync_write_aborted_count", of.ops.sync_aborted);
     put("expired", of.ops.expirations);
     put("ops_get", of.ops.get_hits + of.ops.get_misses);
     put("ops_store", of.ops.stores);

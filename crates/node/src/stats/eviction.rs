@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use base::{VbId, VbState, Version};
 use engine::settings::Key;
-use engine::{Bucket, BucketStats, EvictionStats, STATES, StateStats};
+use engine::{Bucket, BucketStats, EvictionStats, STATES, StateStats, StoreTimes};
 
 use super::bucket::put_ops;
 use super::chores::put_chore;
@@ -20,6 +20,10 @@ pub(super) fn resident_percent(of: &StateStats) -> u64 {
 /// What the main group says about documents that left memory, and those that came back.
 pub(super) fn put_eviction(bucket: &Bucket, all: &StateStats, sheet: &mut Sheet) {
     let done = bucket.eviction_stats();
+    sheet.put("ep_oom_errors", done.refused_above_quota);
+    sheet.put("ep_tmp_oom_errors", done.refused_below_quota);
+    sheet.put("ep_num_pager_runs", done.passes);
+    sheet.put("ep_num_freq_decayer_runs", done.decays);
     sheet.put("ep_num_value_ejects", done.evicted_values + done.evicted_documents);
     sheet.put("ep_num_non_resident", all.without_value);
     sheet.put("ep_num_evicted_documents", all.evicted_documents);
@@ -27,8 +31,14 @@ pub(super) fn put_eviction(bucket: &Bucket, all: &StateStats, sheet: &mut Sheet)
     sheet.put("ep_bloom_filter_memory", all.filter_bytes);
     let fetches = bucket.fetch_stats();
     sheet.put("ep_bg_fetched", fetches.fetched);
-    sheet.put("ep_bg_num_samples", fetches.batches);
     sheet.put("ep_bg_remaining_items", fetches.waiting);
+    let StoreTimes { fetch_wait, fetch, .. } = StoreTimes::of(bucket);
+    sheet.put("ep_bg_num_samples", fetch_wait.total());
+    for (what, times) in [("wait", &fetch_wait), ("load", &fetch)] {
+        sheet.put(format_args!("ep_bg_{what}"), times.sum_ns() / 1000);
+        sheet.put(format_args!("ep_bg_{what}_avg"), times.mean_ns() / 1000);
+        sheet.put(format_args!("ep_bg_max_{what}"), times.longest_ns() / 1000);
+    }
 }
 
 /// What the main group says about documents that expired: noticed by somebody who asked for them, by the expiry pager,

@@ -80,6 +80,10 @@ fn put_totals(inquiry: &Inquiry<'_>, totals: &Totals, sheet: &mut Sheet) {
     sheet.put("connection_structures", totals.connections);
     sheet.put("total_connections", totals.accepted);
     sheet.put("cut_connections", totals.cut);
+    let accepting = node.accepting();
+    let rejected = [&accepting.kv_refused, &accepting.kv_refused_by_address].map(|count| count.load(Relaxed));
+    sheet.put("rejected_conns", rejected.iter().sum::<u64>());
+    sheet.put("auth_errors", totals.answers[usize::from(Status::AuthError.code() as u8)]);
     sheet.put("bytes_read", totals.received_bytes);
     sheet.put("bytes_written", totals.sent_bytes);
     if let Some(bytes) = process::resident_bytes(node.env()) {

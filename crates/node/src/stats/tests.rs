@@ -40,7 +40,7 @@ const DIFFERENT: &[(&str, &str)] = &[
 struct World {
     node: Node,
     bucket: Arc<Bucket>,
-    _handles: SimHandles,
+    handles: SimHandles,
 }
 
 fn request(key: &str) -> StoreRequest<'_> {
@@ -74,7 +74,7 @@ impl World {
             ConnectionLimits::default(),
             vec![Arc::new(WorkerCounters::default()), Arc::new(WorkerCounters::default())],
         );
-        World { node, bucket, _handles: handles }
+        World { node, bucket, handles }
     }
 
     fn set(&self, key: &str, vb: u16) {
@@ -266,6 +266,118 @@ fn values_follow_what_is_done() {
     assert_eq!(world.stats("key a 1 _default._default")["key_is_dirty"], "false");
     assert_eq!(world.stats("vbucket-seqno 1")["vb_1:last_persisted_seqno"], "4");
     assert_eq!(world.stats("vbucket-details 1")["vb_1:num_items"], "1");
+}
+
+/// Each figure of the disk queue after each step that moves it.
+#[test]
+fn the_disk_queue_is_counted() {
+    let world = World::new();
+    let names = [
+        "ep_diskqueue_items",
+        "ep_diskqueue_fill",
+        "ep_diskqueue_drain",
+        "ep_total_enqueued",
+        "ep_total_deduplicated",
+        "vb_active_queue_fill",
+        "vb_active_queue_drain",
+        "vb_replica_queue_fill",
+    ];
+    let figures = || {
+        let stats = world.stats("");
+        names.map(|name| stats[name].parse::<u64>().expect("a number"))
+    };
+    assert_eq!(figures(), [0; 8]);
+    world.set("a", 1);
+    world.set("b", 1);
+    world.set("c", 2);
+    assert_eq!(figures(), [3, 3, 0, 3, 0, 3, 0, 0]);
+    world.set("a", 1);
+    assert_eq!(figures(), [3, 3, 0, 3, 1, 3, 0, 0], "it replaced another one in the queue");
+    assert!(world.bucket.flush_all());
+    assert_eq!(figures(), [0, 3, 3, 3, 1, 3, 3, 0]);
+    world.set("a", 1);
+    assert_eq!(figures()[..4], [1, 4, 3, 4]);
+    // In another role they are that role's, in place of another vBucket they are still counted.
+    world.bucket.set_vbucket_state(VbId(1), VbState::Replica, None).expect("it is there");
+    assert_eq!(figures()[5..], [1, 1, 3]);
+    assert_eq!(world.stats("")["ep_rollback_count"], "0");
+    let gone = world.bucket.rollback(VbId(1), base::Seqno(3)).expect("a replica").expect("the disk works");
+    assert_eq!(gone, base::Seqno(3));
+    let stats = world.stats("");
+    for (name, value) in [
+        ("ep_rollback_count", "1"),
+        ("vb_replica_rollback_item_count", "1"),
+        ("vb_active_rollback_item_count", "0"),
+        ("ep_diskqueue_drain", "3"),
+        ("ep_total_deduplicated", "1"),
+    ] {
+        assert_eq!(stats[name], value, "{name}");
+    }
+}
+
+#[test]
+fn changes_refused_for_memory_are_counted() {
+    let world = World::new();
+    (0..2000).for_each(|n| world.set(&format!("k{n}"), 1));
+    let refusals = |world: &World| {
+        let stats = world.stats("");
+        ["ep_tmp_oom_errors", "ep_oom_errors"].map(|name| stats[name].parse::<u64>().expect("a number"))
+    };
+    let store = |world: &World| world.bucket.store(VbId(2), &request("one more"), world.bucket.now()).is_ok();
+    assert_eq!((store(&world), refusals(&world)), (true, [0, 0]));
+    let used = world.bucket.memory().held_bytes();
+    world.bucket.settings().put(engine::settings::Key::MaxSize, used * 100 / 99);
+    assert_eq!((store(&world), refusals(&world)), (false, [1, 0]));
+    world.bucket.settings().put(engine::settings::Key::MaxSize, used / 2);
+    assert_eq!((store(&world), refusals(&world)), (false, [1, 1]));
+}
+
+#[test]
+fn sync_writes_are_counted_by_role() {
+    let world = World::new();
+    let counts = || {
+        let stats = world.stats("");
+        ["accepted", "committed", "aborted"].map(|what| {
+            stats[&format!("vb_active_sync_write_{what}_count")].parse::<u64>().expect("a number")
+        })
+    };
+    let store = |level| {
+        let durable = engine::Durable { level, timeout: std::time::Duration::from_secs(1) };
+        let writer = world.bucket.durably(Some(durable));
+        writer.store(VbId(1), &request("a"), world.bucket.now()).expect("there is room").pending
+    };
+    assert!(store(base::DurabilityLevel::Majority).is_none());
+    assert_eq!(counts(), [1, 1, 0]);
+    let waits = store(base::DurabilityLevel::PersistToMajority).expect("it is not on disk");
+    assert_eq!(counts(), [2, 1, 0]);
+    assert!(world.bucket.flush_all());
+    assert_eq!((waits.try_take(), counts()), (Some(engine::SyncOutcome::Committed), [2, 2, 0]));
+}
+
+/// Times that clients waited for a fetcher, in microseconds.
+#[test]
+fn waiting_for_the_disk_is_timed() {
+    let world = World::new();
+    world.set("a", 1);
+    assert!(world.bucket.flush_all());
+    assert_eq!(world.bucket.evict_value(VbId(1), DocKey::new(b"a")), Ok(true));
+    let waiting = world.bucket.fetch(VbId(1), DocKey::new(b"a")).expect("there is room");
+    world.handles.clock.advance(std::time::Duration::from_micros(300));
+    assert_eq!(world.bucket.fetch_step(), engine::Progress::Worked);
+    assert!(waiting.try_take().is_some());
+    let stats = world.stats("");
+    for (name, value) in [
+        ("ep_bg_fetched", "1"),
+        ("ep_bg_num_samples", "1"),
+        ("ep_bg_wait", "300"),
+        ("ep_bg_wait_avg", "300"),
+        ("ep_bg_max_wait", "300"),
+        ("ep_bg_load", "0"),
+    ] {
+        assert_eq!(stats[name], value, "{name}");
+    }
+    let timings = world.stats("timings");
+    assert_eq!((&*timings["bg_wait_288,320"], &*timings["bg_wait_mean"]), ("1", "300"));
 }
 
 #[test]

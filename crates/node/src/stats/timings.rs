@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 
 use super::Sheet;
 use super::sync_writes::{SyncWriteCounters, SyncWriteStats, by_level};
+use crate::tally::{Counted, Tally};
 
 /// One of so many turns is measured.
 pub const SAMPLED_TURNS: u64 = 64;
@@ -26,6 +27,8 @@ pub struct ThreadTimes {
     by_opcode: [Histogram; 256],
     /// What became of sync writes.
     pub(crate) sync_writes: SyncWriteCounters,
+    /// What became of requests that are counted by kind.
+    pub(crate) tally: Tally,
 }
 
 impl Default for ThreadTimes {
@@ -33,6 +36,7 @@ impl Default for ThreadTimes {
         ThreadTimes {
             by_opcode: std::array::from_fn(|_| Histogram::default()),
             sync_writes: SyncWriteCounters::default(),
+            tally: Tally::default(),
         }
     }
 }
@@ -60,6 +64,11 @@ impl BucketTimes {
     /// How long the requests of a command took that were measured.
     pub fn command(&self, opcode: u8) -> HistogramCounts {
         HistogramCounts::sum(self.0.iter().map(|times| &times.by_opcode[usize::from(opcode)]))
+    }
+
+    /// How many requests were counted as this.
+    pub fn counted(&self, counted: Counted) -> u64 {
+        self.0.iter().map(|times| times.tally.get(counted)).sum()
     }
 
     /// What became of sync writes, level by level.
