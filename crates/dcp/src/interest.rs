@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use base::{CollectionId, ScopeId, Seqno};
-use engine::Refusal;
+use engine::{Refusal, StreamWanted};
 use kvstore::Change;
 use vbucket::collections::SystemEvent;
 
@@ -79,6 +79,16 @@ pub(crate) fn look(
             verdict(wanted.contains(&collection()))
         }
     })
+}
+
+/// What a stream with this interest is about now.
+pub(crate) fn about(interest: Option<&Interest>) -> StreamWanted<'_> {
+    match interest {
+        None => StreamWanted::Everything,
+        Some(Interest::Default) => StreamWanted::Default,
+        Some(Interest::Collections(wanted, _)) => StreamWanted::Collections(wanted),
+        Some(Interest::Scope(scope, _)) => StreamWanted::Scope(*scope),
+    }
 }
 
 impl Interest {

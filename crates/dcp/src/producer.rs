@@ -11,14 +11,14 @@ use std::time::Duration;
 
 use base::planted::{self, Bug};
 use base::{Seqno, VbId};
-use engine::{Bucket, Follower};
+use engine::{Bucket, Follower, StreamWanted};
 use protocol::dcp::EndReason;
 use protocol::{Status, opcode};
 use vbucket::CursorName;
 
 use crate::agreement::Agreement;
 use crate::content::Features;
-use crate::interest::Interest;
+use crate::interest::{Interest, about};
 use crate::sink::Sink;
 use crate::stream::Stream;
 use crate::turn::{Allowance, Common, Turn};
@@ -207,6 +207,31 @@ impl Producer {
         self.forget_if_empty(vb);
         self.serve_line();
         Status::Success
+    }
+
+    /// Ends the streams of which the user may not have all any more, and says so.
+    pub fn end_forbidden(&mut self, may_have: impl Fn(StreamWanted<'_>) -> bool, out: &mut dyn Sink) {
+        for at in 0..self.slots.len() {
+            let before = self.streams;
+            let mut slot = &mut self.slots[at];
+            while let Some(stream) = slot {
+                if !may_have(about(stream.interest.as_deref())) {
+                    stream.close(&self.bucket, &self.on_disk);
+                    let mut allowance = Allowance::new(u64::MAX);
+                    stream.finish(EndReason::LostPrivileges, &mut allowance, out);
+                    self.unacknowledged += allowance.used;
+                    self.streams -= 1;
+                    let next = stream.next.take();
+                    *slot = next;
+                    continue;
+                }
+                slot = &mut slot.as_mut().expect("it was looked at").next;
+            }
+            if self.streams < before {
+                self.forget_if_empty(VbId(at as u16));
+            }
+        }
+        self.serve_line();
     }
 
     fn forget_if_empty(&self, vb: VbId) {

@@ -54,7 +54,7 @@ pub(crate) struct Stream {
     must_reach: Seqno,
     phase: Phase,
     /// Nothing if it is about everything. The one that most have is their connection's.
-    interest: Option<Arc<Interest>>,
+    pub(crate) interest: Option<Arc<Interest>>,
     /// Changes of the present snapshot that are not sent yet.
     pending: Option<Box<Pending>>,
     pub(crate) next: Option<Box<Stream>>,

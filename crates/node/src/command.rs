@@ -85,6 +85,8 @@ pub enum Extent {
     Collection,
     /// In some collection: its handler looks at those that the request names, or nothing of a collection is told.
     Somewhere,
+    /// In every bucket: it is about the node as a whole. Of groups of stats alone, not of commands.
+    Node,
 }
 
 /// What a durability requirement makes of a request.

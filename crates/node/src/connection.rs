@@ -67,7 +67,7 @@ pub enum CloseReason {
     Replaced,
     /// The selected bucket was deleted.
     BucketGone,
-    /// The user is not there any more, or has another password or other rights.
+    /// The user is not there any more, or has another password.
     UserChanged,
     /// The node must not serve any more what it has just done.
     Fenced,
@@ -426,16 +426,13 @@ impl Connection {
     /// Looks at what may be different about the node: closes if the selected bucket is gone, and tells a client that
     /// wants to know, and may be told now, of a cluster map that it does not have.
     pub fn hear(&mut self, may_push: bool, out: &mut Output) {
-        if let Err(reason) = self.session.follow_users(&self.node) {
+        if let Err(reason) = self.session.follow_users(&self.node, out) {
             self.closing = self.closing.or(Some(reason));
             return;
         }
-        if let Some(bucket) = &self.session.bucket {
-            let is_served = self.node.bucket(bucket.name()).is_some_and(|there| Arc::ptr_eq(&there, bucket));
-            if !is_served {
-                self.closing = self.closing.or(Some(CloseReason::BucketGone));
-                return;
-            }
+        if !self.session.is_bucket_served(&self.node) {
+            self.closing = self.closing.or(Some(CloseReason::BucketGone));
+            return;
         }
         if may_push && self.closing.is_none() {
             push::newest_map(&mut self.session, &self.node, out);

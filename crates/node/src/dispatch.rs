@@ -64,7 +64,7 @@ pub struct Handled {
 /// Handles one request. What was done while the node's lease ended is not answered: its connection is closed.
 pub fn dispatch(desk: Desk<'_>, request: &Request<'_>) -> Handled {
     let Desk { session, node, out, counters, now, looks, elapsed_us, finish, thread, work_bytes } = desk;
-    if let Err(reason) = session.follow_users(node) {
+    if let Err(reason) = session.follow_users(node, out) {
         return Handled { outcome: Outcome::Close(reason), pass: None };
     }
     let (row, mark) = (find(request.opcode), out.mark());
@@ -211,7 +211,8 @@ fn admit<'a>(
     let key = crate::layout::check(row, session, request)
         .map_err(|context| Refused::Error(Status::Einval, context))?;
     if let (Access::Bucket(status), None) = (row.access, &session.bucket) {
-        return Err(Refused::Status(status));
+        let is_lost = session.lost_bucket.is_some();
+        return Err(Refused::Status(if is_lost { Status::Eaccess } else { status }));
     }
     if row.is_ordered && session.has(Feature::UnorderedExecution) {
         let context = "DCP on connections with unordered execution is not supported";
@@ -233,7 +234,7 @@ fn missing(row: &Row, key: DocKey<'_>, rights: &Rights) -> Permission {
         None => Permission::Allowed,
         Some(privilege) if rights.narrow.is_none() => Permission::Denied(privilege),
         Some(privilege) => match row.extent {
-            Extent::Bucket => Permission::Denied(privilege),
+            Extent::Bucket | Extent::Node => Permission::Denied(privilege),
             Extent::Collection => rights.check_collection(row.privileges, key.collection),
             Extent::Somewhere => {
                 row.privileges.missing_in(rights.anywhere()).map_or(Permission::Allowed, Permission::Denied)
@@ -287,8 +288,12 @@ fn impersonated(ctx: &mut Context<'_>, request: &Request<'_>, name: &[u8]) -> Ou
     let mine = ctx.session.rights.clone();
     // What the client itself may not do, it may not do for others either.
     let mut theirs = ctx.session.rights_as(&user).within(mine.whole);
+    theirs.node = theirs.node.and(mine.node);
     if let Some(extra) = extra.filter(|extra| mine.whole.has(*extra)) {
         theirs.whole = theirs.whole.with(extra);
+    }
+    if let Some(extra) = extra.filter(|extra| mine.node.has(*extra)) {
+        theirs.node = theirs.node.with(extra);
     }
     let selectable = ctx.session.bucket.as_ref().is_none_or(|bucket| user.may_select(bucket.name()));
     match missing(ctx.row, ctx.key, &theirs) {

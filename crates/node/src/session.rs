@@ -2,15 +2,16 @@
 
 use std::net::IpAddr;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
-use engine::Bucket;
+use engine::{Bucket, StreamWanted};
 use protocol::extras::ConfigVersion;
 use protocol::feature::{Feature, Features};
 
 use crate::connection::CloseReason;
 use crate::dcp::DcpConnection;
 use crate::node::Node;
+use crate::output::Output;
 use crate::privilege::{Privilege, Privileges};
 use crate::roles::Rights;
 use crate::sasl::scram::Exchange;
@@ -41,6 +42,8 @@ pub struct Session {
     pub bucket: Option<SelectedBucket>,
     /// How long requests of the selected bucket take.
     times: Option<Arc<BucketTimes>>,
+    /// One that was selected until the user lost the last right in it; it is selected again with the first right.
+    pub lost_bucket: Option<Weak<Bucket>>,
     /// A login under way.
     pub exchange: Option<Box<Exchange>>,
     /// How the client calls itself.
@@ -116,9 +119,10 @@ impl Session {
         self.rights = self.rights_of_user();
     }
 
-    /// Goes by the node's users as they are now: costs one look if they have not changed. Refused if the user is gone, has
-    /// another password, may not select the bucket any more, or streams and lost a right.
-    pub fn follow_users(&mut self, node: &Node) -> Result<(), CloseReason> {
+    /// Takes the node's users as they are now: costs one look if they have not changed. What a lost right allowed ends:
+    /// streams one by one, and the bucket is not selected any more if the user may not select it. Refused if the user is
+    /// gone or has another password.
+    pub fn follow_users(&mut self, node: &Node, out: &mut Output) -> Result<(), CloseReason> {
         let edition = node.accounts().edition();
         if self.users_edition == edition {
             return Ok(());
@@ -130,12 +134,49 @@ impl Session {
         if Arc::ptr_eq(now, user) {
             return Ok(());
         }
-        self.user = Some(Arc::clone(now));
-        let rights = self.rights_of_user();
-        let before = std::mem::replace(&mut self.rights, rights);
-        let is_out = self.bucket.as_ref().is_some_and(|bucket| !now.may_select(bucket.name()));
-        let lost = self.dcp.is_some() && !self.rights.has_all_of(&before);
-        if is_out || lost { Err(CloseReason::UserChanged) } else { Ok(()) }
+        let now = Arc::clone(now);
+        match &self.bucket {
+            Some(bucket) if !now.may_select(bucket.name()) => {
+                let lost = Arc::downgrade(bucket);
+                self.select(None);
+                self.lost_bucket = Some(lost);
+            }
+            Some(_) => {}
+            // It is the same one as long as it is there: see `Connection::hear`.
+            None => {
+                let back = self.lost_bucket.as_ref().and_then(Weak::upgrade);
+                if let Some(bucket) = back.filter(|bucket| now.may_select(bucket.name())) {
+                    let times = node.times.of(&bucket);
+                    self.select(Some((bucket, times)));
+                }
+            }
+        }
+        self.user = Some(now);
+        self.rights = self.rights_of_user();
+        if let Some(mut dcp) = self.dcp.take() {
+            if let Some(producer) = dcp.producer() {
+                producer.end_forbidden(|wanted| self.may_stream(wanted), out);
+            }
+            self.dcp = Some(dcp);
+        }
+        Ok(())
+    }
+
+    /// Whether the selected bucket is still served, or the one that would be selected if the user had a right in it.
+    pub fn is_bucket_served(&self, node: &Node) -> bool {
+        let is_served = |bucket: &Arc<Bucket>| {
+            node.bucket(bucket.name()).is_some_and(|there| Arc::ptr_eq(&there, bucket))
+        };
+        match (&self.bucket, &self.lost_bucket) {
+            (Some(bucket), _) => is_served(bucket),
+            (None, Some(lost)) => lost.upgrade().is_some_and(|bucket| is_served(&bucket)),
+            (None, None) => true,
+        }
+    }
+
+    /// Whether the client may be sent all that a stream is about.
+    fn may_stream(&self, wanted: StreamWanted<'_>) -> bool {
+        self.bucket.is_some() && self.may(Privilege::DcpProducer) && self.rights.may_stream(wanted)
     }
 
     /// Gives up a privilege for good.
@@ -154,8 +195,8 @@ impl Session {
         match &self.bucket {
             Some(bucket) => Rights::of(user.grants(), bucket.name(), &bucket.manifest(), self.dropped),
             None => {
-                let Rights { whole, narrow } = Rights::without_bucket(user.grants());
-                Rights { whole: whole.less(self.dropped), narrow }
+                let all = Rights::without_bucket(user.grants()).whole.less(self.dropped);
+                Rights { whole: all, node: all, narrow: None }
             }
         }
     }
@@ -180,6 +221,7 @@ impl Session {
     /// Selects a bucket with its times, or none.
     pub fn select(&mut self, selected: Option<(Arc<Bucket>, Arc<BucketTimes>)>) {
         let (bucket, times) = selected.unzip();
+        self.lost_bucket = None;
         self.bucket = bucket.map(Rc::new);
         self.times = times;
         self.sent_map = None;

@@ -13,7 +13,7 @@ use protocol::response::ParsedResponse;
 use protocol::{FrameInfos, HEADER_BYTES, RequestParts, Status, opcode, parse_response, write_request};
 
 use crate::cluster_map::NodeAddress;
-use crate::command::{Access, ROWS, Silence, find};
+use crate::command::{Access, Extent, ROWS, Silence, find};
 use crate::command_table::RETIRED;
 use crate::config::{BucketSpec, ConnectionLimits, Role, UserSpec};
 use crate::connection::{CloseReason, Connection, Next};
@@ -28,8 +28,10 @@ use crate::user::Users;
 mod counted;
 mod dcp_answers;
 mod durable_answers;
+mod lost_rights;
 mod observe;
 mod roles;
+mod stats_roles;
 mod turns;
 
 fn user(name: &str, role: Role, buckets: Option<&str>) -> UserSpec {
@@ -54,7 +56,9 @@ fn node_of(has_long_work: bool) -> Arc<Node> {
         let spec = BucketSpec::parse(name).expect("a valid name");
         let config = BucketConfig { vbuckets: 4, ..BucketConfig::new(name, format!("/data/{name}").into()) };
         let store = Arc::new(kvstore::Memory::default());
-        let bucket = Bucket::open(config, env.clone(), store).expect("an empty bucket opens");
+        // As in a real node each bucket has its own heap, and what is in it is charged to it alone.
+        let heap = base::Heap::new(base::Account::new());
+        let bucket = Bucket::open(config, Env { heap, ..env.clone() }, store).expect("an empty bucket opens");
         Served { spec, bucket: Arc::new(bucket) }
     });
     let users = [
@@ -72,17 +76,19 @@ fn node_of(has_long_work: bool) -> Arc<Node> {
     let of_roles = of_roles.filter(|user| user.name != "admin");
     let narrow = granted("narrow", "data_reader[default:s:c],data_writer[default:s]");
     let streams = granted("streams", "data_dcp_reader[default:s:c]");
-    let users: Vec<UserSpec> = users.into_iter().chain(of_roles).chain([narrow, streams]).collect();
+    let counts = granted("counts", "data_monitoring[default:s:c]");
+    let users: Vec<UserSpec> = users.into_iter().chain(of_roles).chain([narrow, streams, counts]).collect();
     let users = Users::new(&users, &*env.random);
     let address = NodeAddress { host: None, kv_port: 11210, http_port: 8091, tls: None };
     let version = ConfigVersion { epoch: 1, revision: 3 };
     let limits = ConnectionLimits::default();
-    let node = Node::new(env, users, served.into(), address, version, limits, Vec::new());
+    let workers = vec![Arc::new(WorkerCounters::default())];
+    let node = Node::new(env, users, served.into(), address, version, limits, workers);
     Arc::new(if has_long_work { crate::node::with_long_work(node, 1) } else { node })
 }
 
 fn connect(node: &Arc<Node>) -> Connection {
-    Connection::new(Arc::clone(node), Arc::new(WorkerCounters::default()))
+    Connection::new(Arc::clone(node), Arc::clone(&node.workers()[0]))
 }
 
 const FULL: &[Feature] = &[
@@ -163,6 +169,7 @@ fn the_table_is_complete() {
             "{}: nobody has rights yet",
             row.name
         );
+        assert_ne!(row.extent, Extent::Node, "{}: that is for groups of stats", row.name);
         assert!(row.silence == Silence::None || row.name.contains('Q'), "{} is quiet", row.name);
     }
 }

@@ -8,6 +8,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use protocol::{RequestParts, Status, opcode};
+use serde_json::Value;
 use server::Server;
 use support::{Client, http, http_as, json, start, start_member};
 
@@ -51,7 +52,9 @@ fn a_change_holds_from_the_next_request_on() {
     taken(&server, "PUT", ANN, "groups=readers");
     assert_eq!(get(&mut ann), Some(Status::Success));
     taken(&server, "DELETE", "/settings/rbac/groups/readers", "");
-    assert!(ann.get(b"k").is_none(), "no right in the bucket is left");
+    assert_eq!(get(&mut ann), Some(Status::Eaccess), "no right in the bucket is left");
+    taken(&server, "PUT", ANN, "roles=data_reader[default]");
+    assert_eq!(get(&mut ann), Some(Status::Success), "on the same connection");
 
     taken(&server, "PUT", ANN, "roles=data_reader[default]");
     let (mut ann, _) = log_in(&server, "ann", "password");
@@ -65,7 +68,7 @@ fn a_change_holds_from_the_next_request_on() {
     server.stop().expect("a clean stop");
 }
 
-/// A consumer's connection ends when its user may not stream any more, and stays when the user may do more.
+/// A stream ends when its user may not have it any more, and goes on when the user may do more; its connection stays.
 #[test]
 fn streams_end_with_the_right_to_them() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -79,11 +82,21 @@ fn streams_end_with_the_right_to_them() {
         ..RequestParts::default()
     };
     assert_eq!(ann.request(&open).status, Status::Success);
+    let end = [&[0; 16][..], &[0xff; 8], &[0; 24]].concat();
+    let stream = RequestParts { opcode: opcode::DCP_STREAM_REQ, extras: &end, ..RequestParts::default() };
+    assert_eq!(ann.request(&stream).status, Status::Success);
     taken(&server, "PUT", ANN, "roles=data_dcp_reader[default],data_writer[default]");
     assert!(ann.is_silent());
     assert_eq!(ann.set(b"k", b"1"), Some(Status::Success));
     taken(&server, "PUT", ANN, "roles=data_writer[default]");
-    assert!(ann.is_closed(), "without another request");
+    let told = ann.receive();
+    assert_eq!(
+        (told.opcode, told.extras),
+        (opcode::DCP_STREAM_END, vec![0, 0, 0, 8]),
+        "without another request"
+    );
+    assert_eq!(ann.set(b"k", b"2"), Some(Status::Success));
+    assert_eq!(ann.request(&stream).status, Status::Eaccess);
     server.stop().expect("a clean stop");
 }
 
@@ -205,5 +218,86 @@ fn nodes_of_a_cluster_say_that_they_keep_none() {
     let server = start_member(folder.path());
     let (code, told) = http(&server, "PUT", ANN, "password=password&roles=data_reader[*]");
     assert!(code == 400 && told.contains("the nodes of a cluster keep no users yet"), "{code} {told}");
+    server.stop().expect("a clean stop");
+}
+
+/// Who has rights in a collection alone sees it, its scope, and no figures of the bucket.
+#[test]
+fn over_http_a_narrow_user_sees_what_is_theirs() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), "");
+    let scopes = "/pools/default/buckets/default/scopes";
+    for (path, name) in [("", "s"), ("", "t"), ("/s/collections", "c"), ("/s/collections", "d")] {
+        taken(&server, "POST", &format!("{scopes}{path}"), &format!("name={name}"));
+    }
+    taken(&server, "PUT", ANN, "password=password&roles=data_reader[default:s:c]");
+    let as_ann = |path: &str| {
+        let (code, told) = http_as("ann", server.http_addr(), "GET", path, "");
+        let told: Value = serde_json::from_str(&told).unwrap_or_default();
+        (code, told)
+    };
+    let names = |told: &Value| {
+        let scopes = told["scopes"].as_array().expect("scopes").clone();
+        let collections = |scope: &Value| scope["collections"].as_array().expect("collections").clone();
+        let of = |scope: Value| {
+            let told = collections(&scope);
+            let names = told.iter().map(|one| format!("{}.{}", scope["name"], one["name"]).replace('"', ""));
+            names.collect::<Vec<_>>()
+        };
+        scopes.into_iter().flat_map(of).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&as_ann(scopes).1), ["s.c"]);
+    assert_eq!(names(&json(&server, scopes)), ["_default._default", "s.c", "s.d"]);
+    let bucket = "/pools/default/buckets/default";
+    assert_eq!(as_ann(&format!("{bucket}/stats")).0, 403);
+    assert_eq!(as_ann(bucket).1["basicStats"], Value::Null);
+    assert_eq!(as_ann("/pools/default/buckets").1[0]["basicStats"], Value::Null);
+    assert_eq!(as_ann("/pools/default").1["storageTotals"]["ram"]["quotaUsed"], 0);
+
+    taken(&server, "PUT", ANN, "roles=data_reader[default:s:c],data_monitoring[default]");
+    assert_eq!(as_ann(&format!("{bucket}/stats")).0, 200);
+    assert_eq!(as_ann(bucket).1["basicStats"], json(&server, bucket)["basicStats"]);
+    assert!(as_ann("/pools/default").1["storageTotals"]["ram"]["quotaUsed"].as_u64() > Some(0));
+    server.stop().expect("a clean stop");
+}
+
+/// What is read over HTTP needs the right in the collections that are read, and ends with it.
+#[test]
+fn changes_of_collections_need_the_right_in_them_alone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), "");
+    let scopes = "/pools/default/buckets/default/scopes";
+    for (path, name) in [("", "s"), ("/s/collections", "c"), ("/s/collections", "d"), ("/s/collections", "e")]
+    {
+        taken(&server, "POST", &format!("{scopes}{path}"), &format!("name={name}"));
+    }
+    let roles = "roles=data_dcp_reader[default:s:c],data_reader[default:s:d]";
+    taken(&server, "PUT", ANN, &format!("password=password&{roles}"));
+    let changes = "/v1/buckets/default/changes?follow=false";
+    let code = |query: &str| {
+        let (code, told) = http_as("ann", server.http_addr(), "GET", &format!("{changes}{query}"), "");
+        (code, told)
+    };
+    let collection = |name: &str| {
+        let told = json(&server, scopes);
+        let s = told["scopes"].as_array().expect("scopes").iter().find(|one| one["name"] == "s").cloned();
+        let s = s.expect("it was made");
+        let found = s["collections"].as_array().expect("collections").iter().find(|one| one["name"] == name);
+        found.expect("it was made")["uid"].as_str().expect("a number").to_owned()
+    };
+    let (c, d, e) = (collection("c"), collection("d"), collection("e"));
+    assert_eq!(code("&collections=s.c").0, 200);
+    assert_eq!(code(&format!("&collections=0x{c}")).0, 200);
+    for query in [String::new(), "&collections=s.c,s.d".to_owned(), format!("&collections=0x{d}")] {
+        assert_eq!(code(&query).0, 403, "{query}");
+    }
+    // Hidden and missing ones are told in the same words.
+    assert_eq!(code("&collections=s.e"), (400, code("&collections=s.no").1.replace("s.no", "s.e")));
+    assert_eq!(code(&format!("&collections=0x{e}")), code("&collections=0xfff"));
+    assert_eq!(http_as("ann", server.http_addr(), "GET", "/v1/buckets/default/cursors", "").0, 403);
+
+    let reads = endless(&server, "/v1/buckets/default/changes?collections=s.c");
+    taken(&server, "PUT", ANN, "roles=data_dcp_reader[default:s:d]");
+    ends(reads);
     server.stop().expect("a clean stop");
 }

@@ -30,28 +30,46 @@ pub fn get_command_timer(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome
     Outcome::Done
 }
 
-/// Which times are asked for.
+/// Which times are asked for: those of buckets whose counters the user may see.
 fn times(cx: &mut Context<'_>, bucket: &[u8]) -> Result<Vec<Arc<BucketTimes>>, Outcome> {
     match bucket {
         b"" => Ok(match &cx.session.bucket {
             Some(bucket) => vec![cx.node.times.of(bucket)],
             None => vec![Arc::clone(cx.node.times.none())],
         }),
-        b"/all/" => Ok(cx.node.times.all()),
-        b"@no bucket@" => {
-            cx.require(Privilege::Stats)?;
+        b"/all/" if cx.session.rights.node.has(Privilege::SimpleStats) => Ok(cx.node.times.all()),
+        b"/all/" => {
+            let all = cx.node.buckets();
+            let seen = all.iter().filter(|(spec, _)| may_count(cx, &spec.name));
+            Ok(seen.map(|(_, bucket)| cx.node.times.of(bucket)).collect())
+        }
+        b"@no bucket@" if cx.session.rights.node.has(Privilege::Stats) => {
             Ok(vec![Arc::clone(cx.node.times.none())])
         }
+        b"@no bucket@" => Err(cx.error(Status::Eaccess, &crate::dispatch::denied(cx.row, Privilege::Stats))),
         name => {
             let name = std::str::from_utf8(name).unwrap_or_default();
-            let may_select = cx.session.user.as_ref().is_some_and(|user| user.may_select(name));
-            // Whether there is one is told to those alone who may select it.
-            match cx.node.bucket(name).filter(|_| may_select) {
+            // Whether there is one is told to those alone who may see its counters.
+            match cx.node.bucket(name).filter(|_| may_count(cx, name)) {
                 Some(bucket) => Ok(vec![cx.node.times.of(&bucket)]),
                 None => Err(cx.status(Status::Eaccess)),
             }
         }
     }
+}
+
+/// Whether the user may see the counters of a bucket, selected or not. A client that acts for another user has the rights
+/// of both in the selected one alone.
+fn may_count(cx: &Context<'_>, name: &str) -> bool {
+    let session = &cx.session;
+    let is_selected = session.bucket.as_ref().is_some_and(|bucket| bucket.name() == name);
+    let has_itself = || {
+        let user = session.user.as_ref().filter(|_| cx.infos.impersonate.is_none());
+        user.is_some_and(|user| user.privileges_in(name).has(Privilege::SimpleStats))
+    };
+    session.rights.node.has(Privilege::SimpleStats)
+        || (is_selected && session.may(Privilege::SimpleStats))
+        || has_itself()
 }
 
 /// In microseconds: `data` has the end of each bucket, how many requests are in it, and the percentage up to there;

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use base::{CollectionId, ScopeId};
+use engine::StreamWanted;
 use vbucket::Manifest;
 
 use super::Grant;
@@ -17,6 +18,8 @@ use crate::privilege::{Privilege, Privileges};
 pub struct Rights {
     /// In the whole bucket, and beside buckets.
     pub whole: Privileges,
+    /// In every bucket, and beside buckets: what is told of the node as a whole needs these.
+    pub node: Privileges,
     /// What is added in scopes and collections.
     pub narrow: Option<Arc<NarrowRights>>,
 }
@@ -66,7 +69,7 @@ impl Rights {
             let row = grant.row();
             all.or(row.cluster).or(row.bucket).or(row.place)
         });
-        Rights { whole, narrow: None }
+        Rights { whole, node: whole, narrow: None }
     }
 
     /// What `grants` allow in a bucket, and what they add by the names of scopes and collections.
@@ -96,7 +99,8 @@ impl Rights {
         let (whole, narrow) = Rights::in_bucket(grants, bucket);
         let narrow: Arc<[Narrow]> = narrow.into();
         let narrow = (!narrow.is_empty()).then(|| Arc::new(NarrowRights::new(narrow, manifest, dropped)));
-        Rights { whole: whole.less(dropped), narrow }
+        let node = Rights::without_bucket(grants).node.less(dropped);
+        Rights { whole: whole.less(dropped), node, narrow }
     }
 
     /// The same by the numbers of another manifest.
@@ -111,6 +115,7 @@ impl Rights {
     /// Only what `most` has, too, and what it adds.
     pub fn within(mut self, most: Privileges) -> Rights {
         self.whole = self.whole.and(most);
+        self.node = self.node.and(most);
         let missing = Privileges::all().less(most);
         self.narrow = self
             .narrow
@@ -125,22 +130,19 @@ impl Rights {
             (Some(a), Some(b)) => Arc::ptr_eq(a, b),
             _ => false,
         };
-        narrow && self.whole == other.whole
+        narrow && self.whole == other.whole && self.node == other.node
     }
 
-    /// Whether nothing that `before` allowed is missing.
-    pub fn has_all_of(&self, before: &Rights) -> bool {
-        if !before.whole.less(self.whole).is_empty() {
-            return false;
+    /// Whether all that a stream is about may be streamed: one of everything needs the privilege in the whole bucket, one
+    /// of a scope in that, one of collections in each.
+    pub fn may_stream(&self, wanted: StreamWanted<'_>) -> bool {
+        let of = |id: &CollectionId| self.in_collection(*id).has(Privilege::DcpStream);
+        match wanted {
+            StreamWanted::Everything => self.whole.has(Privilege::DcpStream),
+            StreamWanted::Default => of(&CollectionId::DEFAULT),
+            StreamWanted::Collections(wanted) => wanted.iter().all(of),
+            StreamWanted::Scope(scope) => self.in_scope(scope).has(Privilege::DcpStream),
         }
-        let Some(narrow) = &before.narrow else { return true };
-        let in_collections = narrow
-            .collections
-            .iter()
-            .all(|(id, privileges)| privileges.less(self.in_collection(*id)).is_empty());
-        let in_scopes =
-            narrow.scopes.iter().all(|(id, privileges)| privileges.less(self.in_scope(*id)).is_empty());
-        in_collections && in_scopes
     }
 
     /// What is allowed in a collection.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use base::{CollectionId, ScopeId};
+use engine::StreamWanted;
 use vbucket::Manifest;
 
 use super::*;
@@ -124,14 +125,26 @@ fn names_are_looked_up_again_in_another_manifest() {
 }
 
 #[test]
-fn what_was_lost_is_noticed() {
-    let (all, narrow, less) = (
-        rights("data_reader[default]"),
-        rights("data_reader[default:s]"),
-        rights("data_reader[default:s:c]"),
-    );
-    assert!(all.has_all_of(&narrow) && narrow.has_all_of(&less) && less.has_all_of(&less));
-    assert!(!less.has_all_of(&narrow) && !narrow.has_all_of(&all));
+fn streams_need_the_privilege_in_all_that_they_are_about() {
+    let (both, scope) = ([C, D], ScopeId(8));
+    for (grants, may) in [
+        ("data_dcp_reader[default]", [true; 5]),
+        ("data_dcp_reader[default:s]", [false, false, true, true, true]),
+        ("data_dcp_reader[default:s:c],data_dcp_reader[default:s:d]", [false, false, false, true, true]),
+        ("data_dcp_reader[default:s:c],data_reader[default]", [false, false, false, false, true]),
+        ("data_dcp_reader[default:_default]", [false, true, false, false, false]),
+        ("data_reader[default]", [false; 5]),
+    ] {
+        let rights = rights(grants);
+        let wanted = [
+            StreamWanted::Everything,
+            StreamWanted::Default,
+            StreamWanted::Scope(scope),
+            StreamWanted::Collections(&both),
+            StreamWanted::Collections(&[C]),
+        ];
+        assert_eq!(wanted.map(|wanted| rights.may_stream(wanted)), may, "{grants}");
+    }
 }
 
 /// No role but that of the full administrator reaches documents and users at once, or may act for others.

@@ -40,7 +40,7 @@ pub struct Group {
     pub args: Args,
     /// What a user must be allowed to do.
     pub privilege: Privilege,
-    /// Where: in the whole bucket, or in some collection, and then only those are told of.
+    /// Where: in the whole bucket, or in some collection, and then only those are told of, or in every bucket.
     pub extent: Extent,
     /// One line for the reference.
     pub doc: &'static str,
@@ -69,6 +69,11 @@ const fn of_collections(
     Group { extent: Extent::Somewhere, ..group(name, args, privilege, produce, doc) }
 }
 
+/// A group about the node as a whole, in which all buckets have a part.
+const fn of_node(name: &'static str, privilege: Privilege, produce: Producer, doc: &'static str) -> Group {
+    Group { extent: Extent::Node, ..group(name, NONE, privilege, produce, doc) }
+}
+
 use Privilege::{MetaRead, NodeSupervisor, SimpleStats, Stats};
 
 /// All groups.
@@ -78,16 +83,15 @@ pub static GROUPS: &[Group] = &[
         NONE,
         SimpleStats,
         bucket::everything,
-        "The bucket's main numbers, and those of the node around it",
+        "The bucket's main numbers; with the privilege in every bucket those of the node around it, too",
     ),
-    group(
+    of_node(
         "aggregate",
-        NONE,
         SimpleStats,
         node::aggregate,
         "What clients asked of all buckets of the node together",
     ),
-    group("bucket_details", NONE, NodeSupervisor, node::bucket_details, "All buckets of the node, as JSON"),
+    of_node("bucket_details", NodeSupervisor, node::bucket_details, "All buckets of the node, as JSON"),
     group(
         "checkpoint",
         optional("[VB]"),
@@ -132,7 +136,7 @@ pub static GROUPS: &[Group] = &[
     ),
     group("compression", NONE, Stats, eviction::compression, "How values are compressed"),
     group("config", NONE, SimpleStats, config::config, "The settings that can be changed, as they are now"),
-    group("connections", NONE, NodeSupervisor, node::connections, "How many connections the node has"),
+    of_node("connections", NodeSupervisor, node::connections, "How many connections the node has"),
     group("dcp", NONE, Stats, bucket::dcp, "Connections for streams"),
     group(
         "diskinfo",
@@ -210,7 +214,7 @@ pub static GROUPS: &[Group] = &[
         "How long whom held the locks of vBuckets; `histogram` for counts by time, in nanoseconds",
     ),
     group("memory", NONE, SimpleStats, memory::memory, "What the bucket's memory is used for"),
-    group("responses", NONE, Stats, node::responses, "Answers sent by status, as JSON"),
+    of_node("responses", Stats, node::responses, "Answers sent by status, as JSON"),
     group("runtimes", NONE, Stats, tasks::runtimes, "How long steps of background tasks ran"),
     group(
         "scheduler",
@@ -228,7 +232,8 @@ pub static GROUPS: &[Group] = &[
         "One scope, by its number",
     ),
     group("tasks", NONE, Stats, tasks::tasks, "The bucket's background tasks, as JSON"),
-    group("threads", NONE, Stats, node::threads, "Threads by what they are for"),
+    of_node("tasks-all", Stats, tasks::all_tasks, "The background tasks of all buckets, as JSON"),
+    of_node("threads", Stats, node::threads, "Threads by what they are for"),
     group(
         "timings",
         NONE,
@@ -247,8 +252,8 @@ pub static GROUPS: &[Group] = &[
         bucket::warmup,
         "How far documents and their values are loaded after a start",
     ),
-    group("worker_thread_info", NONE, NodeSupervisor, node::workers, "What each worker did, as JSON"),
-    group("workload", NONE, Stats, node::workload, "Threads that work in the background"),
+    of_node("worker_thread_info", NodeSupervisor, node::workers, "What each worker did, as JSON"),
+    group("workload", NONE, Stats, node::workload, "Threads that work in the background for the bucket"),
 ];
 
 /// The group with this name.

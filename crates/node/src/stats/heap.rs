@@ -1,21 +1,23 @@
 //! The groups about the heap of versions, and about the items of an ephemeral bucket in their order.
 
 use base::memory::ProcessMemory;
-use engine::Bucket;
 use engine::settings::Key;
 
 use super::chores::put_chore;
 use super::config::put_setting;
 use super::{Inquiry, Refused, Sheet};
 
-/// What the bucket's heap holds beside what is charged, and what the process has for all buckets.
-pub(super) fn put_heap(bucket: &Bucket, sheet: &mut Sheet) {
-    let figures = bucket.account_check();
+/// What the bucket's heap holds beside what is charged; what the process has for all buckets is for those who may look
+/// at all of them.
+pub(super) fn put_heap(inquiry: &Inquiry<'_>, sheet: &mut Sheet) {
+    let figures = inquiry.bucket.account_check();
     sheet.put("heap_used", figures.heap.used_bytes);
     sheet.put("heap_held", figures.heap.held_bytes);
     sheet.put("heap_slack", figures.heap.slack_bytes());
     sheet.put("heap_account_difference_bytes", figures.difference_bytes());
-    put_process(&figures.process, sheet);
+    if inquiry.counts_node() {
+        put_process(&figures.process, sheet);
+    }
 }
 
 fn put_process(process: &ProcessMemory, sheet: &mut Sheet) {
@@ -30,7 +32,7 @@ fn put_process(process: &ProcessMemory, sheet: &mut Sheet) {
 /// `heap`: slots by their size, and what moves versions together.
 pub fn heap(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
     let bucket = inquiry.bucket;
-    put_heap(bucket, sheet);
+    put_heap(inquiry, sheet);
     for key in [Key::DefragmenterEnabled, Key::DefragmenterInterval, Key::DefragmenterThreshold] {
         put_setting(bucket, key, sheet);
     }

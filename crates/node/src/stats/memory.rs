@@ -39,12 +39,14 @@ pub fn memory(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(
     for (part, bytes) in parts(bucket) {
         sheet.put(format_args!("mem_used_{part}"), bytes);
     }
-    put_heap(bucket, sheet);
+    put_heap(inquiry, sheet);
     sheet.put("mem_held_estimate", bucket.memory().held_bytes());
     for state in STATES {
         sheet.put(format_args!("ht_mem_used_{}", state.name()), stats.of(state).item_bytes);
     }
-    if let Some(bytes) = process::resident_bytes(inquiry.node.env()) {
+    if inquiry.counts_node()
+        && let Some(bytes) = process::resident_bytes(inquiry.node.env())
+    {
         sheet.put("daemon_memory_resident", bytes);
     }
     Ok(())

@@ -68,6 +68,11 @@ impl Inquiry<'_> {
         }
     }
 
+    /// Whether the client may see counters of the node that other buckets have a part in.
+    fn counts_node(&self) -> bool {
+        self.rights.node.has(Privilege::SimpleStats)
+    }
+
     /// Whether the client may see the counters of a collection.
     fn counts(&self, id: CollectionId) -> bool {
         self.rights.in_collection(id).has(Privilege::SimpleStats)
@@ -108,6 +113,7 @@ pub fn produce(inquiry: &Inquiry<'_>, key: &[u8]) -> Result<Sheet, Refused> {
     let args: Vec<&[u8]> = words.collect();
     let granted = match group.extent {
         Extent::Somewhere => inquiry.rights.anywhere(),
+        Extent::Node => inquiry.rights.node,
         Extent::Bucket | Extent::Collection => inquiry.rights.whole,
     };
     if !granted.has(group.privilege) {

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use engine::{OpCounts, StoreTimes};
 use protocol::Status;
 use protocol::opcode::{self, *};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::timings::put_times;
 use super::{Inquiry, Refused, Sheet, bucket, process};
@@ -61,12 +61,16 @@ fn requests(totals: &Totals, opcodes: &[u8]) -> u64 {
     opcodes.iter().map(|opcode| totals.requests[usize::from(*opcode)]).sum()
 }
 
-/// What belongs to the node around any bucket.
+/// What belongs to the node around any bucket; what clients of all buckets together did is for those who may look at all
+/// of them.
 pub(super) fn put_node(inquiry: &Inquiry<'_>, sheet: &mut Sheet) {
-    put_totals(inquiry, &inquiry.node.totals(), sheet);
+    put_process(inquiry, sheet);
+    if inquiry.counts_node() {
+        put_totals(inquiry, &inquiry.node.totals(), sheet);
+    }
 }
 
-fn put_totals(inquiry: &Inquiry<'_>, totals: &Totals, sheet: &mut Sheet) {
+fn put_process(inquiry: &Inquiry<'_>, sheet: &mut Sheet) {
     let node = inquiry.node;
     let (now_s, uptime_s) = (node.env().clock.unix_s(), node.uptime_s());
     sheet.put("pid", std::process::id());
@@ -76,17 +80,20 @@ fn put_totals(inquiry: &Inquiry<'_>, totals: &Totals, sheet: &mut Sheet) {
     sheet.put("version", SERVER_VERSION);
     sheet.put("memcached_version", SERVER_VERSION);
     sheet.put("threads", node.threads());
+}
+
+fn put_totals(inquiry: &Inquiry<'_>, totals: &Totals, sheet: &mut Sheet) {
     sheet.put("curr_connections", totals.connections);
     sheet.put("connection_structures", totals.connections);
     sheet.put("total_connections", totals.accepted);
     sheet.put("cut_connections", totals.cut);
-    let accepting = node.accepting();
+    let accepting = inquiry.node.accepting();
     let rejected = [&accepting.kv_refused, &accepting.kv_refused_by_address].map(|count| count.load(Relaxed));
     sheet.put("rejected_conns", rejected.iter().sum::<u64>());
     sheet.put("auth_errors", totals.answers[usize::from(Status::AuthError.code() as u8)]);
     sheet.put("bytes_read", totals.received_bytes);
     sheet.put("bytes_written", totals.sent_bytes);
-    if let Some(bytes) = process::resident_bytes(node.env()) {
+    if let Some(bytes) = process::resident_bytes(inquiry.node.env()) {
         sheet.put("daemon_memory_resident", bytes);
     }
 }
@@ -94,6 +101,7 @@ fn put_totals(inquiry: &Inquiry<'_>, totals: &Totals, sheet: &mut Sheet) {
 /// `aggregate`: requests received of each kind, whatever became of them, and what they did in all buckets.
 pub fn aggregate(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
     let totals = inquiry.node.totals();
+    put_process(inquiry, sheet);
     put_totals(inquiry, &totals, sheet);
     let mut ops = OpCounts::default();
     inquiry.node.buckets().iter().for_each(|(_, bucket)| ops.add(&bucket.op_counts()));
@@ -174,13 +182,13 @@ pub fn threads(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<
     Ok(())
 }
 
-/// `workload`
-pub fn workload(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+/// `workload`: the threads of one bucket.
+pub fn workload(_: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
     let mut sheet = sheet.under("ep_workload");
-    sheet.put("num_writers", inquiry.node.bucket_names().len());
-    sheet.put("num_readers", inquiry.node.bucket_names().len() * crate::hosting::READERS);
+    sheet.put("num_writers", 1);
+    sheet.put("num_readers", crate::hosting::READERS);
     sheet.put("num_auxio", 0);
-    sheet.put("num_nonio", inquiry.node.bucket_names().len());
+    sheet.put("num_nonio", 1);
     Ok(())
 }
 
@@ -214,7 +222,7 @@ pub fn bucket_details(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> 
             "vbuckets": bucket.vbuckets(),
         })
     });
-    let buckets: Vec<serde_json::Value> = buckets.collect();
+    let buckets: Vec<Value> = buckets.collect();
     sheet.put("bucket details", json!({ "buckets": buckets }));
     Ok(())
 }

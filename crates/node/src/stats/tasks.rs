@@ -1,6 +1,6 @@
 //! The groups about what works in the background: tasks, how long they wait and run, and operations of the store.
 
-use engine::{StoreTimes, TaskKind, TaskStats, task_stats};
+use engine::{Bucket, StoreTimes, TaskKind, TaskStats, task_stats};
 use serde_json::{Value, json};
 
 use super::timings::put_times;
@@ -18,14 +18,28 @@ fn pool(kind: TaskKind) -> &'static str {
 
 /// `tasks`: of the selected bucket, in the field's form.
 pub fn tasks(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    put_tasks(inquiry, std::iter::once(&**inquiry.bucket), sheet);
+    Ok(())
+}
+
+/// `tasks-all`: of all buckets.
+pub fn all_tasks(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    let buckets = inquiry.node.buckets();
+    put_tasks(inquiry, buckets.iter().map(|(_, bucket)| &**bucket), sheet);
+    Ok(())
+}
+
+fn put_tasks<'a>(inquiry: &Inquiry<'_>, buckets: impl Iterator<Item = &'a Bucket>, sheet: &mut Sheet) {
     let now_ns = inquiry.node.env().clock.monotonic_ns();
-    let name = inquiry.bucket.name();
-    let tasks = task_stats(inquiry.bucket);
-    let tasks: Vec<Value> = tasks.iter().enumerate().map(|(at, task)| of(at, task, name, now_ns)).collect();
+    let mut tasks: Vec<Value> = Vec::new();
+    for bucket in buckets {
+        for task in task_stats(bucket) {
+            tasks.push(of(tasks.len(), &task, bucket.name(), now_ns));
+        }
+    }
     let mut sheet = sheet.under("ep_tasks");
     sheet.put("cur_time", now_ns);
     sheet.put("tasks", Value::from(tasks));
-    Ok(())
 }
 
 /// One background task. A task with threads of its own has the priority 0; chores, which share a thread, run in the order of theirs.

@@ -82,7 +82,7 @@ impl World {
     }
 
     fn ask_as(&self, privileges: Privileges, key: &str) -> Result<Sheet, Refused> {
-        self.ask_with(Rights { whole: privileges, narrow: None }, key)
+        self.ask_with(Rights { whole: privileges, node: privileges, narrow: None }, key)
     }
 
     fn ask_with(&self, rights: Rights, key: &str) -> Result<Sheet, Refused> {

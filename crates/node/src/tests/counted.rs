@@ -12,7 +12,7 @@ use crate::tally::NAMES;
 /// The main group of the bucket `default`.
 fn stats(node: &Arc<Node>) -> BTreeMap<String, String> {
     let bucket = node.bucket("default").expect("it is served");
-    let rights = Rights { whole: Privileges::all(), narrow: None };
+    let rights = Rights { whole: Privileges::all(), node: Privileges::all(), narrow: None };
     let sheet = produce(&Inquiry { node, bucket: &bucket, rights, now: bucket.now() }, b"");
     let sheet = sheet.expect("there is such a group");
     sheet.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()

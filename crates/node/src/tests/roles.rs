@@ -4,7 +4,7 @@ use super::*;
 use crate::command::{Extras, Key, Row, ValueRule};
 
 /// The users of the columns: letter in the table, name.
-const COLUMNS: [(char, &str); 18] = [
+pub(super) const COLUMNS: [(char, &str); 18] = [
     ('A', "admin"),
     ('B', "bucket-admin"),
     ('W', "writer"),
@@ -138,6 +138,14 @@ fn each_command_is_for_the_roles_of_the_table() {
     assert_eq!(written, found, "what is right? the table now says:\n{}", found.join("\n"));
 }
 
+/// A role without a column would never be compared.
+#[test]
+fn each_role_has_a_column() {
+    for role in ROLES {
+        assert!(COLUMNS.iter().any(|(_, user)| *user == role.name), "{} is in no column", role.name);
+    }
+}
+
 /// The list of attributes leaves out what the user must not read.
 #[test]
 fn system_attributes_are_not_listed_to_those_who_may_not_read_them() {
@@ -162,7 +170,7 @@ fn system_attributes_are_not_listed_to_those_who_may_not_read_them() {
     assert_eq!(seen("reader"), [r#"["u"]"#]);
 }
 
-const COLLECTIONS: &[Feature] = &[
+pub(super) const COLLECTIONS: &[Feature] = &[
     Feature::Xerror,
     Feature::Json,
     Feature::Xattr,
@@ -172,7 +180,7 @@ const COLLECTIONS: &[Feature] = &[
 ];
 
 /// Scope `s` (8) with `c` (8) and `d` (9), scope `t` (9) with `e` (10).
-fn node_with_collections() -> Arc<Node> {
+pub(super) fn node_with_collections() -> Arc<Node> {
     let node = node();
     let json =
         br#"{"uid":"1","scopes":[{"name":"_default","uid":"0","collections":[{"name":"_default","uid":"0"}]},
@@ -184,12 +192,12 @@ fn node_with_collections() -> Arc<Node> {
 }
 
 /// A request for the document `k` of a collection.
-fn of_collection(opcode: u8, collection: u8, extras: &[u8], value: &[u8]) -> Vec<u8> {
+pub(super) fn of_collection(opcode: u8, collection: u8, extras: &[u8], value: &[u8]) -> Vec<u8> {
     let key = [collection, b'k'];
     request(&RequestParts { opcode, key: &key, extras, value, vbucket: vb(b"k"), ..RequestParts::default() })
 }
 
-fn status_of(connection: &mut Connection, bytes: &[u8]) -> Status {
+pub(super) fn status_of(connection: &mut Connection, bytes: &[u8]) -> Status {
     let (answers, _) = feed(connection, bytes);
     statuses(&answers).last().expect("an answer").1
 }

@@ -1,12 +1,14 @@
 //! Who may use an address: the one place that decides, for every address and method, before its handler runs.
 
-use ::node::privilege::Privilege;
+use ::node::privilege::{Privilege, Privileges};
+use ::node::roles::Rights;
 use ::node::user::User;
 use axum::Json;
 use axum::extract::{FromRequestParts, RawPathParams, Request, State};
 use axum::http::{Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use engine::Bucket;
 use serde_json::json;
 
 use super::basic_auth::{Caller, authenticate};
@@ -22,7 +24,11 @@ pub(super) enum Needs {
     User,
     /// A user who may select the bucket.
     Bucket,
-    /// A user who may stream the changes of the bucket.
+    /// A user who may see the counters of the bucket.
+    Figures,
+    /// A user who may stream changes of the bucket: the handler asks for the right in the collections that are meant.
+    SomeChanges,
+    /// A user who may stream all changes of the bucket.
     Changes,
     /// An administrator of the bucket: it changes, but takes nothing from others.
     BucketAdmin,
@@ -86,9 +92,9 @@ fn is_node(shared: &Shared, request: &Request) -> bool {
     key.is_shown(request.headers(), request.uri().path(), &this)
 }
 
-/// Whether a user may still read the changes of a bucket; costs a look at the roles.
-pub(super) fn may_stream(user: &User, bucket: &str) -> bool {
-    admit(user, Needs::Changes, Some(bucket), None).is_ok()
+/// What a user may do in a bucket, its scopes and collections as they are now.
+pub(super) fn rights_in(user: &User, bucket: &Bucket) -> Rights {
+    Rights::of(user.grants(), bucket.name(), &bucket.manifest(), Privileges::NONE)
 }
 
 /// A bucket that a user may not select is answered like one that does not exist.
@@ -104,11 +110,16 @@ fn admit(user: &User, needs: Needs, bucket: Option<&str>, scope: Option<&str>) -
     let has = |privilege| privileges.has(privilege);
     match needs {
         Needs::Nothing | Needs::User | Needs::Bucket => Ok(()),
+        Needs::Figures if has(Privilege::SimpleStats) => Ok(()),
+        Needs::Figures => Err(forbidden("the role data_monitoring", "SimpleStats")),
+        Needs::SomeChanges if has(Privilege::DcpProducer) => Ok(()),
         Needs::Changes if has(Privilege::DcpProducer) && has(Privilege::DcpStream) => Ok(()),
         Needs::Changes if has(Privilege::DcpProducer) => {
             Err(forbidden("the privilege to stream changes of the whole bucket", "DcpStream"))
         }
-        Needs::Changes => Err(forbidden("the privilege to stream changes", "DcpProducer")),
+        Needs::Changes | Needs::SomeChanges => {
+            Err(forbidden("the privilege to stream changes", "DcpProducer"))
+        }
         Needs::BucketAdmin if has(Privilege::Settings) => Ok(()),
         Needs::BucketAdmin => Err(forbidden("the role bucket_admin", "Settings")),
         Needs::Collections if has(Privilege::CollectionManagement) => Ok(()),
@@ -129,7 +140,7 @@ pub(super) fn require_cluster_admin(user: &User) -> Result<(), Box<Response>> {
     Err(forbidden("the role admin or cluster_admin", "SystemSettings"))
 }
 
-fn forbidden(what: &str, privilege: &str) -> Box<Response> {
+pub(super) fn forbidden(what: &str, privilege: &str) -> Box<Response> {
     let message = json!({ "message": format!("Forbidden. User needs {what}"), "permissions": [privilege] });
     Box::new((StatusCode::FORBIDDEN, Json(message)).into_response())
 }

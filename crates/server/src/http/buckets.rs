@@ -6,6 +6,7 @@ use ::node::Node;
 use ::node::cluster_map::CAPABILITIES;
 use ::node::config::BucketSpec;
 use ::node::naming;
+use ::node::privilege::Privilege;
 use ::node::user::User;
 use axum::Json;
 use axum::extract::{Extension, Path, State};
@@ -31,9 +32,10 @@ pub(super) async fn list(
     let figures = Figures::of_all(&shared).await;
     let buckets = shared.node.buckets();
     let visible = buckets.iter().filter(|(spec, _)| user.may_select(&spec.name));
-    let describe =
-        |(spec, bucket): &(BucketSpec, Arc<Bucket>)| describe(&shared.node, spec, bucket, &figures, &headers);
-    Json(visible.map(describe).collect())
+    let document = |(spec, bucket): &(BucketSpec, Arc<Bucket>)| {
+        with_figures(&user, &figures, describe(&shared.node, spec, bucket, &headers))
+    };
+    Json(visible.map(document).collect())
 }
 
 /// `GET /pools/default/buckets/BUCKET`
@@ -54,7 +56,21 @@ pub(super) async fn document(shared: &Shared, user: &User, name: &str, headers: 
     let figures = Figures::of_all(shared).await;
     let buckets = shared.node.buckets();
     let (spec, bucket) = buckets.iter().find(|(spec, _)| spec.name == name && user.may_select(name))?;
-    Some(describe(&shared.node, spec, bucket, &figures, headers))
+    Some(with_figures(user, &figures, describe(&shared.node, spec, bucket, headers)))
+}
+
+/// Adds what a bucket holds, if the user may see its counters.
+fn with_figures(user: &User, figures: &Figures, mut told: Value) -> Value {
+    let name = told["name"].as_str().unwrap_or_default();
+    if user.privileges_in(name).has(Privilege::SimpleStats) {
+        let all = figures.of(name);
+        told["basicStats"] = json!({
+            "itemCount": all.documents,
+            "memUsed": all.used_bytes,
+            "quotaPercentUsed": all.used_bytes as f64 * 100.0 / all.quota_bytes.max(1) as f64,
+        });
+    }
+    told
 }
 
 /// `GET /pools/default/buckets/BUCKET/nodes`
@@ -96,13 +112,7 @@ pub(super) async fn stats(
     Json(json!({ "op": op })).into_response()
 }
 
-fn describe(
-    node: &Node,
-    spec: &BucketSpec,
-    bucket: &Bucket,
-    figures: &Figures,
-    headers: &HeaderMap,
-) -> Value {
+fn describe(node: &Node, spec: &BucketSpec, bucket: &Bucket, headers: &HeaderMap) -> Value {
     let name = &spec.name;
     let (settings, quota_bytes) = (bucket.settings(), bucket.memory().quota_bytes());
     let uri = format!("/pools/default/buckets/{name}");
@@ -114,7 +124,6 @@ fn describe(
     let nodes = nodes::list(node, headers);
     let controllers =
         if spec.flush_enabled { json!({ "flush": format!("{uri}/controller/doFlush") }) } else { json!({}) };
-    let all = figures.of(name);
     let maps = node.cluster_map();
     let serving = maps.layout().active().count();
     let mut told = json!({
@@ -139,11 +148,6 @@ fn describe(
         "maxTTL": settings.get(Key::MaxTtl),
         "numVBuckets": bucket.vbuckets(),
         "controllers": controllers,
-        "basicStats": {
-            "itemCount": all.documents,
-            "memUsed": all.used_bytes,
-            "quotaPercentUsed": all.used_bytes as f64 * 100.0 / all.quota_bytes.max(1) as f64,
-        },
         "stats": { "uri": format!("{uri}/stats") },
         "bucketCapabilitiesVer": "",
         "bucketCapabilities": CAPABILITIES,

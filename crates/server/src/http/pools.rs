@@ -3,6 +3,7 @@
 use ::cluster::damage::{self, Wrong};
 use ::node::Node;
 use ::node::hosting::{Host, MOST_BUCKETS};
+use ::node::privilege::Privilege;
 use ::node::user::User;
 use ::node::version::SERVER_VERSION;
 use axum::Json;
@@ -80,6 +81,11 @@ pub(super) async fn document(shared: &Shared, user: &User, headers: &HeaderMap) 
         down.map(|(name, down)| json!({ "bucketName": name, "reason": down.reason })).collect();
     let damage: Vec<Wrong> = view_of(shared).map_or_else(Vec::new, |(_, view)| damage::wrongs(&view));
     let damage: Vec<&Wrong> = damage.iter().filter(|wrong| user.may_select(&wrong.bucket)).collect();
+    let counted = figures.buckets.iter();
+    let counted = counted.filter(|(name, _)| user.privileges_in(name).has(Privilege::SimpleStats));
+    let (quota_used, used) = counted.fold((0_u64, 0_u64), |(quota, used), (_, of)| {
+        (quota.saturating_add(of.quota_bytes), used.saturating_add(of.used_bytes))
+    });
     let is_moving = view_of(shared).is_some_and(|(_, view)| view.state.rebalance.is_some());
     json!({
         "name": "default",
@@ -95,8 +101,9 @@ pub(super) async fn document(shared: &Shared, user: &User, headers: &HeaderMap) 
         "memoryQuota": quota_bytes >> 20,
         "storageTotals": { "ram": {
             "quotaTotal": figures.memory_quota_bytes,
-            "quotaUsed": figures.buckets.values().map(|of| of.quota_bytes).sum::<u64>(),
-            "usedByData": figures.buckets.values().map(|of| of.used_bytes).sum::<u64>(),
+            // Of the buckets whose counters the user may see.
+            "quotaUsed": quota_used,
+            "usedByData": used,
         } },
         "nodes": nodes::list(node, headers),
     })

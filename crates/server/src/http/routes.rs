@@ -80,7 +80,7 @@ fn pools_routes() -> Vec<Route> {
 }
 
 fn bucket_routes() -> Vec<Route> {
-    use Needs::{Bucket, BucketAdmin, ClusterAdmin, Collections, User};
+    use Needs::{Bucket, BucketAdmin, ClusterAdmin, Collections, Figures, User};
     vec![
         get(BUCKETS, User, buckets::list),
         post(BUCKETS, ClusterAdmin, manage::create),
@@ -89,7 +89,7 @@ fn bucket_routes() -> Vec<Route> {
         post(BUCKET, BucketAdmin, manage::change),
         delete(BUCKET, BucketAdmin, manage::delete),
         get("/pools/default/buckets/{bucket}/nodes", Bucket, buckets::nodes_of),
-        get("/pools/default/buckets/{bucket}/stats", Bucket, buckets::stats),
+        get("/pools/default/buckets/{bucket}/stats", Figures, buckets::stats),
         post("/pools/default/buckets/{bucket}/controller/doFlush", BucketAdmin, manage::flush),
         get(SCOPES, Bucket, scopes::list),
         post(SCOPES, Collections, scopes::create_scope),
@@ -104,7 +104,7 @@ fn bucket_routes() -> Vec<Route> {
 }
 
 fn own_routes() -> Vec<Route> {
-    use Needs::{Bucket, BucketAdmin, Changes, ClusterAdmin, Node, Nothing};
+    use Needs::{Bucket, BucketAdmin, Changes, ClusterAdmin, Node, Nothing, SomeChanges};
     vec![
         get("/healthz", Nothing, health::healthz),
         get("/livez", Nothing, health::livez),
@@ -118,7 +118,7 @@ fn own_routes() -> Vec<Route> {
         get("/v1/buckets/{bucket}/replication", BucketAdmin, replication::show),
         // Makes the node connect to any address.
         put("/v1/buckets/{bucket}/replication", ClusterAdmin, replication::declare),
-        get("/v1/buckets/{bucket}/changes", Changes, changes::changes),
+        get("/v1/buckets/{bucket}/changes", SomeChanges, changes::changes),
         get("/v1/buckets/{bucket}/cursors", Changes, changes::list),
         get(CURSOR, Changes, changes::show),
         put(CURSOR, Changes, changes::create),

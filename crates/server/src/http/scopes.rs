@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use ::node::form;
 use ::node::node_buckets::ManifestError as Refused;
+use ::node::roles::Rights;
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Extension, Path, Query, State};
@@ -19,6 +20,7 @@ use vbucket::collections::manifest::{DEFAULT_NAME, InvalidManifest, is_user_name
 use vbucket::{Collection, Manifest, ManifestUid, Scope};
 
 use super::Shared;
+use super::access::rights_in;
 use super::basic_auth::Caller;
 use super::manage::{answer, on_a_thread};
 use super::settings::find;
@@ -168,11 +170,13 @@ pub(super) async fn list(
         Ok(bucket) => bucket,
         Err(response) => return *response,
     };
-    Json(shown(&bucket.manifest())).into_response()
+    let manifest = bucket.manifest();
+    let rights = rights_in(&caller.0, &bucket);
+    Json(shown(&manifest, &rights)).into_response()
 }
 
-/// A manifest as this interface shows it: every collection says its max TTL.
-fn shown(manifest: &Manifest) -> Value {
+/// A manifest as this interface shows it, with what the user sees of it: every collection says its max TTL.
+fn shown(manifest: &Manifest, rights: &Rights) -> Value {
     let collection = |one: &Collection| {
         let max_ttl = match one.max_ttl_s {
             None => 0,
@@ -182,10 +186,12 @@ fn shown(manifest: &Manifest) -> Value {
         json!({ "name": one.name, "uid": format!("{:x}", one.id.0), "maxTTL": max_ttl, "history": false })
     };
     let scope = |scope: &Scope| {
-        let collections: Vec<Value> = manifest.collections_of(scope.id).map(collection).collect();
+        let seen = manifest.collections_of(scope.id).filter(|one| rights.sees_collection(one.id));
+        let collections: Vec<Value> = seen.map(collection).collect();
         json!({ "name": scope.name, "uid": format!("{:x}", scope.id.0), "collections": collections })
     };
-    let scopes: Vec<Value> = manifest.scopes().map(scope).collect();
+    let seen = manifest.scopes().filter(|scope| rights.sees_scope(scope.id));
+    let scopes: Vec<Value> = seen.map(scope).collect();
     json!({ "uid": manifest.uid().to_string(), "scopes": scopes })
 }
 

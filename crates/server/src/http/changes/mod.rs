@@ -20,13 +20,15 @@ use ::node::changes::short::Short;
 use ::node::changes::token::{Place, Token};
 use ::node::doors::ReaderLinks;
 use ::node::news::Hearing;
+use ::node::privilege::Privilege;
 use ::node::user::User;
 use axum::Json;
 use axum::body::{Body, Bytes};
 use axum::extract::{Extension, Path, Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use engine::Bucket;
+use base::CollectionId;
+use engine::{Bucket, StreamWanted};
 use http_body::Frame;
 use protocol::Status;
 use protocol::dcp::CollectionNames;
@@ -35,7 +37,7 @@ use tokio::time::Sleep;
 use vbucket::Manifest;
 
 pub(super) use self::cursors::{create, list, move_to, remove, show};
-use super::access::may_stream;
+use super::access::{forbidden, rights_in};
 use super::basic_auth::Caller;
 use super::{Shared, no_such_bucket};
 
@@ -101,18 +103,61 @@ fn now(bucket: &Bucket) -> Token {
     token
 }
 
-/// The value of a stream request for collections that are named like `scope.collection` or `0x8`.
-fn filter(manifest: &Value, names: &str) -> Result<Vec<u8>, Refused> {
-    let unknown = |name: &str| refuse(StatusCode::BAD_REQUEST, &format!("there is no collection `{name}`"));
-    let mut ids = Vec::new();
-    for name in names.split(',').filter(|name| !name.is_empty()) {
-        let id = match name.strip_prefix("0x") {
-            Some(id) => Some(id.to_owned()),
-            None => collection_id(manifest, name),
-        };
-        ids.push(id.ok_or_else(|| unknown(name))?);
+/// The collections that a reader wants, as hexadecimal numbers; empty for all.
+#[derive(Default)]
+struct Chosen(Vec<String>);
+
+impl Chosen {
+    /// Those that are named like `scope.collection` or `0x8`.
+    fn read(manifest: &Value, names: &str) -> Result<Chosen, Refused> {
+        let mut ids = Vec::new();
+        for name in names.split(',').filter(|name| !name.is_empty()) {
+            let id = match name.strip_prefix("0x") {
+                Some(id) => Some(id.to_owned()),
+                None => collection_id(manifest, name),
+            };
+            ids.push(id.ok_or_else(|| unknown(name))?);
+        }
+        Ok(Chosen(ids))
     }
-    Ok(if ids.is_empty() { Vec::new() } else { json!({ "collections": ids }).to_string().into_bytes() })
+
+    /// The value of a stream request.
+    fn filter(&self) -> Vec<u8> {
+        if self.0.is_empty() {
+            return Vec::new();
+        }
+        json!({ "collections": self.0 }).to_string().into_bytes()
+    }
+
+    /// Their numbers; a stream request refuses those that are none.
+    fn ids(&self) -> Vec<CollectionId> {
+        self.0.iter().filter_map(|id| u32::from_str_radix(id, 16).ok().map(CollectionId)).collect()
+    }
+}
+
+fn unknown(name: &str) -> Refused {
+    refuse(StatusCode::BAD_REQUEST, &format!("there is no collection `{name}`"))
+}
+
+/// What a reader with these collections streams.
+fn wanted(ids: &[CollectionId]) -> StreamWanted<'_> {
+    if ids.is_empty() { StreamWanted::Everything } else { StreamWanted::Collections(ids) }
+}
+
+/// Refuses a user who may not stream all that is wanted; a collection in which the user has no privilege is answered like
+/// one that does not exist.
+fn check_rights(user: &User, bucket: &Bucket, names: &str, ids: &[CollectionId]) -> Result<(), Refused> {
+    let rights = rights_in(user, bucket);
+    let mut named = names.split(',').filter(|name| !name.is_empty()).zip(ids);
+    if let Some((name, _)) = named.find(|(_, id)| !rights.sees_collection(**id)) {
+        let is_number = name.starts_with("0x");
+        return Err(if is_number { refused(Status::UnknownCollection) } else { unknown(name) });
+    }
+    if rights.may_stream(wanted(ids)) {
+        return Ok(());
+    }
+    let what = if ids.is_empty() { "of the whole bucket" } else { "of each of these collections" };
+    Err(forbidden(&format!("the privilege to stream changes {what}"), "DcpStream"))
 }
 
 fn collection_id(manifest: &Value, name: &str) -> Option<String> {
@@ -132,12 +177,13 @@ fn names(manifest: &Manifest) -> CollectionNames {
     names
 }
 
-/// What a reader wants, and whether only of the node that it asks.
+/// What a reader wants, of which collections, and whether only of the node that it asks.
 fn wishes(
+    user: &User,
     bucket: &Bucket,
     query: &BTreeMap<String, String>,
     headers: &HeaderMap,
-) -> Result<(Wishes, bool), Refused> {
+) -> Result<(Wishes, Vec<CollectionId>, bool), Refused> {
     let wrong = |message: String| refuse(StatusCode::BAD_REQUEST, &message);
     let header = |name| headers.get(name).and_then(|value| value.to_str().ok());
     let accepts_events =
@@ -146,7 +192,7 @@ fn wishes(
     if query.contains_key("since") && query.contains_key("cursor") {
         return Err(wrong("`since` and `cursor` exclude each other".to_owned()));
     }
-    let (mut follow, mut values, mut place, mut collections) = (true, false, None, Vec::new());
+    let (mut follow, mut values, mut place, mut collections) = (true, false, None, Chosen::default());
     let (mut are_tokens_whole, mut from_now, mut is_of_this_node) = (false, false, false);
     for (name, value) in query {
         match (name.as_str(), value.as_str()) {
@@ -160,7 +206,8 @@ fn wishes(
             ("tokens", "short") => are_tokens_whole = false,
             ("tokens", "whole") => are_tokens_whole = true,
             ("collections", names) => {
-                collections = filter(&bucket.manifest().to_json(), names)?;
+                collections = Chosen::read(&bucket.manifest().to_json(), names)?;
+                check_rights(user, bucket, names, &collections.ids())?;
             }
             ("follow", "true") => follow = true,
             ("follow", "false") => follow = false,
@@ -171,6 +218,9 @@ fn wishes(
             (name, value) => return Err(wrong(format!("`{name}={value}` is not understood"))),
         }
     }
+    if collections.0.is_empty() {
+        check_rights(user, bucket, "", &[])?;
+    }
     // Whoever comes back by itself, as browsers do, says where it was.
     if let Some(last) = header("last-event-id").filter(|last| !last.is_empty()) {
         from_now = last == "now";
@@ -178,8 +228,9 @@ fn wishes(
     }
     let (since, anchor) = place.unwrap_or_else(|| (Token::start(bucket.vbuckets()), None));
     let writer = Writer { format, values, names: names(&bucket.manifest()) };
-    let wishes = Wishes { writer, follow, since, from_now, anchor, are_tokens_whole, filter: collections };
-    Ok((wishes, is_of_this_node))
+    let filter = collections.filter();
+    let wishes = Wishes { writer, follow, since, from_now, anchor, are_tokens_whole, filter };
+    Ok((wishes, collections.ids(), is_of_this_node))
 }
 
 /// Whether a place to begin is on disk: a cursor, or the kept position that a short token refers to.
@@ -192,17 +243,17 @@ fn reads_disk(query: &BTreeMap<String, String>, headers: &HeaderMap) -> bool {
 /// Begins a reader's streams. What is read from the disk for that is read on a thread of its own.
 async fn begin(
     shared: &Shared,
-    user: &User,
+    user: &Arc<User>,
     name: &str,
     query: BTreeMap<String, String>,
     headers: HeaderMap,
-) -> Result<(Feed, Format, Ended), Refused> {
+) -> Result<(Feed, Vec<CollectionId>, Format, Ended), Refused> {
     let bucket = find(shared, user, name)?;
-    let (wishes, is_of_this_node) = if reads_disk(&query, &headers) {
-        let bucket = Arc::clone(&bucket);
-        cursors::on_disk(shared, move || wishes(&bucket, &query, &headers)).await?
+    let (wishes, collections, is_of_this_node) = if reads_disk(&query, &headers) {
+        let (user, bucket) = (Arc::clone(user), Arc::clone(&bucket));
+        cursors::on_disk(shared, move || wishes(&user, &bucket, &query, &headers)).await?
     } else {
-        wishes(&bucket, &query, &headers)?
+        wishes(user, &bucket, &query, &headers)?
     };
     let (format, ended) = (wishes.writer.format, Box::pin(shared.bucket_ended(&bucket)));
     let elsewhere = match shared.node.cluster() {
@@ -210,7 +261,7 @@ async fn begin(
         _ => None,
     };
     let feed = Feed::begin(bucket, wishes, elsewhere).map_err(refused)?;
-    Ok((feed, format, ended))
+    Ok((feed, collections, format, ended))
 }
 
 /// `GET /v1/buckets/BUCKET/changes`
@@ -221,7 +272,7 @@ pub(super) async fn changes(
     Query(query): Query<BTreeMap<String, String>>,
     headers: HeaderMap,
 ) -> Response {
-    let (feed, format, ended) = match begin(&shared, &user, &name, query, headers).await {
+    let (feed, collections, format, ended) = match begin(&shared, &user, &name, query, headers).await {
         Ok(begun) => begun,
         Err(response) => return *response,
     };
@@ -229,8 +280,8 @@ pub(super) async fn changes(
     let heartbeat = Box::pin(tokio::time::sleep(HEARTBEAT));
     let news = next_news(shared.node.hearing());
     let edition = shared.node.accounts().edition();
-    let mut reader =
-        Reader { node: Arc::clone(&shared.node), user, bucket: name, edition: edition.wrapping_sub(1) };
+    let node = Arc::clone(&shared.node);
+    let mut reader = Reader { node, user, bucket: name, collections, edition: edition.wrapping_sub(1) };
     if !reader.may_go_on() {
         // It lost the right since the request was let in.
         return no_such_bucket();
@@ -285,6 +336,8 @@ struct Reader {
     node: Arc<Node>,
     user: Arc<User>,
     bucket: String,
+    /// Empty for all.
+    collections: Vec<CollectionId>,
     /// The edition of the node's users with which it may.
     edition: u64,
 }
@@ -297,8 +350,10 @@ impl Reader {
             return true;
         }
         self.edition = edition;
-        let users = self.node.users();
-        users.now(&self.user).is_some_and(|user| may_stream(user, &self.bucket))
+        let (users, bucket) = (self.node.users(), self.node.bucket(&self.bucket));
+        let (Some(user), Some(bucket)) = (users.now(&self.user), bucket) else { return false };
+        let rights = rights_in(user, &bucket);
+        rights.whole.has(Privilege::DcpProducer) && rights.may_stream(wanted(&self.collections))
     }
 }
 
