@@ -93,6 +93,11 @@ impl Histogram {
         }
     }
 
+    /// Whether nothing was ever recorded.
+    pub fn is_unused(&self) -> bool {
+        self.0.get().is_none()
+    }
+
     /// What was recorded so far.
     pub fn counts(&self) -> HistogramCounts {
         let mut counts = HistogramCounts::default();
@@ -249,11 +254,13 @@ mod tests {
     #[test]
     fn what_two_ways_of_recording_say_is_the_same() {
         let (alone, together) = (Histogram::default(), Histogram::default());
+        assert!(alone.is_unused());
         for ns in [0, 1, 999, 1000, 1_000_000, 1 << 40] {
             alone.record_alone(ns);
             together.record(ns);
         }
         let counts = alone.counts();
+        assert!(!alone.is_unused());
         assert_eq!(counts, together.counts());
         assert_eq!((counts.total(), counts.longest_ns()), (6, 1 << 40));
         assert_eq!(counts.sum_ns(), 1 + 999 + 1000 + 1_000_000 + (1 << 40));

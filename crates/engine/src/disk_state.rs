@@ -24,6 +24,8 @@ pub(crate) struct DiskState {
 pub struct SaveStats {
     /// Whether the disk is full, so that changes are refused for now.
     pub is_disk_full: bool,
+    /// Whether the flusher rests, because a client asked for that.
+    pub is_held: bool,
     /// Whether something could not be saved when it was tried last.
     pub is_failing: bool,
     /// Saves of a vBucket that failed; each is tried again.
@@ -48,6 +50,7 @@ impl Bucket {
     pub fn save_stats(&self) -> SaveStats {
         SaveStats {
             is_disk_full: self.disk.is_full(),
+            is_held: self.flush.is_held(),
             is_failing: self.disk.is_failing.load(Ordering::Relaxed),
             failed_saves: self.disk.failed_saves.load(Ordering::Relaxed),
             times_full: self.disk.times_full.load(Ordering::Relaxed),

@@ -291,6 +291,11 @@ impl FlushQueue {
         self.wake.notify_all();
     }
 
+    /// Whether it is held.
+    pub(crate) fn is_held(&self) -> bool {
+        self.queue.lock().is_held
+    }
+
     /// Waits a while, or until the flusher shall stop.
     pub(crate) fn pause(&self, time: Duration) {
         let mut queue = self.queue.lock();

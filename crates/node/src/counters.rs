@@ -250,6 +250,11 @@ pub struct Totals {
 }
 
 impl Totals {
+    /// Logins that failed.
+    pub fn auth_errors(&self) -> u64 {
+        self.answers[usize::from(Status::AuthError.code() as u8)]
+    }
+
     /// Adds up.
     pub fn of<'a>(workers: impl Iterator<Item = &'a WorkerCounters>) -> Totals {
         let mut sum = Totals {

@@ -71,6 +71,8 @@ enum Command {
     SetParam(commands::set_param::SetParamFlags),
     /// Print a server's figures
     Stats(commands::stats::StatsFlags),
+    /// Print how long operations of a node took
+    Timings(commands::timings::TimingsFlags),
     /// Look for damage in files of documents
     Check(commands::check::CheckFlags),
     /// Make a file of documents smaller
@@ -199,6 +201,7 @@ fn dispatch(env: &Env, command: Command) -> anyhow::Result<Outcome> {
         Command::SetParam(flags) => commands::set_param::run(env, &flags),
         Command::Certs(flags) => commands::certs::run(env, &flags),
         Command::Stats(flags) => commands::stats::run(env, &flags),
+        Command::Timings(flags) => commands::timings::run(env, &flags),
         Command::Check(flags) => commands::check::run(env, &flags),
         Command::Compact(flags) => commands::compact::run(env, &flags),
         Command::Dump(flags) => commands::dump::run(env, &flags),

@@ -1,5 +1,7 @@
 //! Groups about the bucket as a whole: the main numbers, identity, loading after a start, streams.
 
+use std::collections::BTreeMap;
+
 use base::limits;
 use dcp::Side;
 use engine::{BucketKind, BucketStats, OpCounts, STATES, StateStats, StoreTimes, WarmupState};
@@ -83,6 +85,7 @@ fn put_persistence(inquiry: &Inquiry<'_>, stats: &BucketStats, all: &StateStats,
     let saves = inquiry.bucket.save_stats();
     sheet.put("ep_disk_full", saves.is_disk_full);
     sheet.put("ep_item_flush_failed", saves.failed_saves);
+    sheet.put("ep_flusher_state", if saves.is_held { "paused" } else { "running" });
     sheet.put("ep_flusher_stand_ins", saves.stood_in);
     sheet.put("ep_total_deduplicated_flusher", saves.deduplicated);
     sheet.put("ep_commit_time_total", StoreTimes::of(inquiry.bucket).commit.sum_ns() / 1_000_000);
@@ -189,6 +192,35 @@ pub fn dcp(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), 
         sheet.put(format!("eq_dcpq:{name}:total_bytes_sent"), handle.sent_bytes());
     }
     links.iter().for_each(|link| put_consumer(link, sheet));
+    Ok(())
+}
+
+/// `dcpagg [SEPARATOR]`: connections for streams, summed by what their names have before the first separator (`:`), and
+/// all of them as `:total`.
+pub fn dcp_by_name(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    let separator = std::str::from_utf8(args.first().unwrap_or(&&b":"[..]));
+    let separator = separator.map_err(|_| Refused::Invalid("The separator must be text"))?;
+    let bucket = inquiry.bucket.name();
+    // Connections, producers, bytes sent, bytes that are not acknowledged.
+    let mut sums: BTreeMap<String, [u64; 4]> = BTreeMap::from([(":total".to_owned(), [0; 4])]);
+    for handle in inquiry.node.streams().all().iter().filter(|handle| handle.bucket() == bucket) {
+        let is_producer = handle.side() == Side::Producer;
+        let figures = [1, u64::from(is_producer), handle.sent_bytes(), handle.unacknowledged_bytes()];
+        let name = handle.name();
+        // Clients' names often begin with what kind they are, as in `eq_dcpq:replication:...`.
+        let group = name.split(separator).next().unwrap_or_default().to_owned();
+        for group in [group, ":total".to_owned()] {
+            let sum = sums.entry(group).or_default();
+            std::iter::zip(sum, figures).for_each(|(sum, figure)| *sum += figure);
+        }
+    }
+    for (group, [connections, producers, sent_bytes, unacknowledged_bytes]) in sums {
+        let mut sheet = sheet.under(group);
+        sheet.put("count", connections);
+        sheet.put("producer_count", producers);
+        sheet.put("total_bytes", sent_bytes);
+        sheet.put("unacked_bytes", unacknowledged_bytes);
+    }
     Ok(())
 }
 

@@ -40,8 +40,7 @@ fn summary(inquiry: &Inquiry<'_>, sheet: &mut Sheet) {
     let totals = inquiry.bucket.disk_totals();
     sheet.put("ep_db_data_size", totals.counts.used_bytes);
     sheet.put("ep_db_file_size", totals.counts.file_bytes);
-    // Neither prepares nor old versions are kept on disk.
-    sheet.put("ep_db_prepare_size", 0);
+    // Old versions are not kept on disk.
     sheet.put("ep_db_history_file_size", 0);
     sheet.put("ep_db_history_start_timestamp", 0);
     sheet.put("ep_db_unreadable_vbuckets", totals.unreadable_vbuckets);
@@ -50,6 +49,16 @@ fn summary(inquiry: &Inquiry<'_>, sheet: &mut Sheet) {
     sheet.put("ep_db_file_hits", store.file_hits);
     sheet.put("ep_db_file_misses", store.file_misses);
     sheet.put("ep_db_file_evictions", store.file_evictions);
+}
+
+/// `disk-failures`: operations of the store that failed, under the names of the field.
+pub fn failures(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    let mut sheet = sheet.under("rw_0");
+    sheet.put("failure_set", inquiry.bucket.save_stats().failed_saves);
+    sheet.put("failure_get", inquiry.bucket.fetch_stats().failed);
+    sheet.put("failure_compaction", inquiry.bucket.compaction_stats().failed);
+    sheet.put("failures", inquiry.bucket.store_stats().failures);
+    Ok(())
 }
 
 /// `journal`: nothing but whether there is one if there is none.

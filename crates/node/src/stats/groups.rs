@@ -139,6 +139,14 @@ pub static GROUPS: &[Group] = &[
     of_node("connections", NodeSupervisor, node::connections, "How many connections the node has"),
     group("dcp", NONE, Stats, bucket::dcp, "Connections for streams"),
     group(
+        "dcpagg",
+        optional("[SEPARATOR]"),
+        Stats,
+        bucket::dcp_by_name,
+        "Connections for streams, summed by the beginning of their names",
+    ),
+    group("disk-failures", NONE, Stats, disk::failures, "Operations of the store that failed"),
+    group(
         "diskinfo",
         optional("[detail]"),
         Stats,
@@ -244,6 +252,13 @@ pub static GROUPS: &[Group] = &[
     group("uuid", NONE, SimpleStats, bucket::uuid, "The bucket's identity"),
     group("vbucket", optional("[VB]"), SimpleStats, vbucket::states, "The state of each vBucket"),
     group("vbucket-details", optional("[VB]"), Stats, vbucket::details, "Everything about each vBucket"),
+    group(
+        "vbucket-durability-state",
+        optional("[VB]"),
+        Stats,
+        vbucket::durability_states,
+        "How far durable writes of each vBucket are",
+    ),
     group("vbucket-seqno", optional("[VB]"), SimpleStats, vbucket::seqnos, "How far each vBucket has come"),
     group(
         "warmup",

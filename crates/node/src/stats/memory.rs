@@ -15,9 +15,14 @@ pub(super) fn parts(bucket: &Bucket) -> Vec<(&'static str, u64)> {
     std::iter::zip(Part::ALL, exact).map(|(part, bytes)| (part.name(), bytes.max(0) as u64)).collect()
 }
 
+/// All of them together.
+pub(super) fn used_bytes(bucket: &Bucket) -> u64 {
+    parts(bucket).iter().map(|(_, bytes)| bytes).sum()
+}
+
 /// What the main group says about memory.
 pub(super) fn put_memory(bucket: &Bucket, stats: &BucketStats, all: &StateStats, sheet: &mut Sheet) {
-    let used: u64 = parts(bucket).iter().map(|(_, bytes)| bytes).sum();
+    let used = used_bytes(bucket);
     sheet.put("mem_used", used);
     sheet.put("mem_used_estimate", stats.used_bytes);
     sheet.put("bytes", used);

@@ -3,7 +3,7 @@
 use std::fmt::{self, Display, Write};
 use std::sync::Arc;
 
-use base::VbState;
+use base::{HistogramCounts, VbState};
 use engine::{
     AccountFigures, Bucket, BucketStats, CheckpointMemoryStats, CompactionStats, CompressionStats,
     DefragmenterStats, EvictionStats, ExpiryStats, FetchStats, PurgeStats, STATES, SaveStats, StateStats,
@@ -11,7 +11,8 @@ use engine::{
 };
 use protocol::Status;
 
-use super::{metrics_connections, metrics_replication, process};
+use super::timings::BucketTimes;
+use super::{metrics_connections, metrics_field, metrics_replication, metrics_times, process};
 use crate::cluster::serving;
 use crate::node::Node;
 use crate::version::SERVER_VERSION;
@@ -21,18 +22,22 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Writes the metrics of a node and its buckets. Looks at memory alone: each vBucket is locked once, no file is opened.
 pub fn render(node: &Node, out: &mut String) {
-    let buckets: Vec<Numbers> = node.buckets().into_iter().map(|(_, bucket)| Numbers::of(bucket)).collect();
+    let buckets = node.buckets().into_iter();
+    let buckets: Vec<Numbers> = buckets.map(|(_, bucket)| Numbers::of(node, bucket)).collect();
     let mut page = Page(out);
     // Writing to a string does not fail.
     let _ = put_node(node, &mut page)
         .and_then(|()| put_requests(node, &mut page))
-        .and_then(|()| put_sync_writes(node, &buckets, &mut page))
+        .and_then(|()| put_sync_writes(&buckets, &mut page))
         .and_then(|()| put_buckets(&buckets, &mut page))
+        .and_then(|()| metrics_times::put(&buckets, &mut page))
+        .and_then(|()| metrics_field::put(node, &buckets, &mut page))
         .and_then(|()| metrics_replication::put(node, &mut page));
 }
 
 pub(super) struct Numbers {
     pub(super) bucket: Arc<Bucket>,
+    pub(super) times: Arc<BucketTimes>,
     pub(super) stats: BucketStats,
     pub(super) all: StateStats,
     pub(super) store: StoreStats,
@@ -50,7 +55,7 @@ pub(super) struct Numbers {
 }
 
 impl Numbers {
-    fn of(bucket: Arc<Bucket>) -> Numbers {
+    fn of(node: &Node, bucket: Arc<Bucket>) -> Numbers {
         let stats = bucket.stats();
         Numbers {
             all: stats.all(),
@@ -67,16 +72,21 @@ impl Numbers {
             compression: bucket.compression_stats(),
             purged: bucket.purge_stats(),
             moved: bucket.defragmenter_stats(),
+            times: node.times.of(&bucket),
             bucket,
         }
     }
 }
+
+/// Ends of the buckets of histograms are powers of four microseconds, up to this power of two: 67 seconds.
+const LONGEST_END_POWER: u32 = 26;
 
 /// Kinds of metrics.
 #[derive(Clone, Copy)]
 pub(super) enum Kind {
     Gauge,
     Counter,
+    Histogram,
 }
 
 pub(super) struct Page<'a>(&'a mut String);
@@ -86,6 +96,7 @@ impl Page<'_> {
         let kind = match kind {
             Kind::Gauge => "gauge",
             Kind::Counter => "counter",
+            Kind::Histogram => "histogram",
         };
         writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}")
     }
@@ -97,6 +108,28 @@ impl Page<'_> {
             write!(self.0, "{open}{label}=\"{}\"", Escaped(value))?;
         }
         writeln!(self.0, "{} {value}", if labels.is_empty() { "" } else { "}" })
+    }
+
+    /// The lines of one histogram.
+    pub(super) fn histogram(
+        &mut self,
+        name: &str,
+        labels: &[(&str, &str)],
+        counts: &HistogramCounts,
+    ) -> fmt::Result {
+        let bucket = format!("{name}_bucket");
+        let mut line = |end: &str, count: u64| {
+            let labels: Vec<(&str, &str)> = labels.iter().copied().chain([("le", end)]).collect();
+            self.sample(&bucket, &labels, count)
+        };
+        for power in (0..=LONGEST_END_POWER).step_by(2) {
+            let seconds = (1_u64 << power) as f64 / 1e6;
+            line(&seconds.to_string(), counts.below_us_power(power))?;
+        }
+        let total = counts.total();
+        line("+Inf", total)?;
+        self.sample(&format!("{name}_sum"), labels, seconds(counts.sum_ns()))?;
+        self.sample(&format!("{name}_count"), labels, total)
     }
 
     /// A metric with one number.
@@ -239,11 +272,11 @@ fn put_requests(node: &Node, page: &mut Page<'_>) -> fmt::Result {
     Ok(())
 }
 
-fn put_sync_writes(node: &Node, buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
+fn put_sync_writes(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
     let name = "stave_sync_writes_total";
     page.head(name, Kind::Counter, "Sync writes that were answered, by level and what became of them.")?;
     for numbers in buckets {
-        for level in node.times.of(&numbers.bucket).sync_writes() {
+        for level in numbers.times.sync_writes() {
             let outcomes =
                 [("committed", level.committed), ("aborted", level.aborted), ("given_up", level.given_up)];
             for (outcome, count) in outcomes {

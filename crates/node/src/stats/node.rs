@@ -90,7 +90,7 @@ fn put_totals(inquiry: &Inquiry<'_>, totals: &Totals, sheet: &mut Sheet) {
     let accepting = inquiry.node.accepting();
     let rejected = [&accepting.kv_refused, &accepting.kv_refused_by_address].map(|count| count.load(Relaxed));
     sheet.put("rejected_conns", rejected.iter().sum::<u64>());
-    sheet.put("auth_errors", totals.answers[usize::from(Status::AuthError.code() as u8)]);
+    sheet.put("auth_errors", totals.auth_errors());
     sheet.put("bytes_read", totals.received_bytes);
     sheet.put("bytes_written", totals.sent_bytes);
     if let Some(bytes) = process::resident_bytes(inquiry.node.env()) {
@@ -241,9 +241,9 @@ pub fn responses(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Resul
 /// `timings`: of the bucket's requests, those that were measured, and its sync writes.
 pub fn timings(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
     let times = inquiry.node.times.of(inquiry.bucket);
-    for code in 0..=u8::MAX {
+    for (code, counts) in times.commands() {
         if let Some(name) = opcode::name(code) {
-            put_times(name, &times.command(code), sheet);
+            put_times(name, &counts, sheet);
         }
     }
     for level in times.sync_writes() {

@@ -28,6 +28,7 @@ const DIFFERENT: &[(&str, &str)] = &[
     ("checkpoint_0", "names of the index and allocators inside a checkpoint, which are not there"),
     ("collections_inventory_airline", "not yet: collections"),
     ("dcp", "not yet: streams"),
+    ("diskinfo", "the size of prepares on disk, which nothing measures"),
     ("durability-monitor_0", "not yet: replication chains of durable writes"),
     ("memory", "names of jemalloc's arenas"),
     ("scopes", "not yet: collections"),
@@ -287,6 +288,10 @@ fn the_disk_queue_is_counted() {
         names.map(|name| stats[name].parse::<u64>().expect("a number"))
     };
     assert_eq!(figures(), [0; 8]);
+    world.bucket.hold_flusher(true);
+    assert_eq!(world.stats("")["ep_flusher_state"], "paused");
+    world.bucket.hold_flusher(false);
+    assert_eq!(world.stats("")["ep_flusher_state"], "running");
     world.set("a", 1);
     world.set("b", 1);
     world.set("c", 2);
@@ -333,6 +338,16 @@ fn changes_refused_for_memory_are_counted() {
 }
 
 #[test]
+fn failed_operations_of_the_store_are_told() {
+    let world = World::new();
+    let names = ["rw_0:failure_set", "rw_0:failure_get", "rw_0:failure_compaction", "rw_0:failures"];
+    let failures = world.stats("disk-failures");
+    assert_eq!(names.map(|name| &*failures[name]), ["0"; 4]);
+    assert_eq!(world.stats("dcpagg"), world.stats("dcpagg :"));
+    assert_eq!(world.stats("dcpagg")[":total:count"], "0");
+}
+
+#[test]
 fn sync_writes_are_counted_by_role() {
     let world = World::new();
     let counts = || {
@@ -349,6 +364,9 @@ fn sync_writes_are_counted_by_role() {
     assert!(store(base::DurabilityLevel::Majority).is_none());
     assert_eq!(counts(), [1, 1, 0]);
     let waits = store(base::DurabilityLevel::PersistToMajority).expect("it is not on disk");
+    let state = world.stats("vbucket-durability-state 1");
+    let names = ["vb_1", "vb_1:high_completed_seqno", "vb_1:num_tracked"];
+    assert_eq!(names.map(|name| &*state[name]), ["active", "1", "1"]);
     assert_eq!(counts(), [2, 1, 0]);
     assert!(world.bucket.flush_all());
     assert_eq!((waits.try_take(), counts()), (Some(engine::SyncOutcome::Committed), [2, 2, 0]));
@@ -377,7 +395,7 @@ fn waiting_for_the_disk_is_timed() {
         assert_eq!(stats[name], value, "{name}");
     }
     let timings = world.stats("timings");
-    assert_eq!((&*timings["bg_wait_288,320"], &*timings["bg_wait_mean"]), ("1", "300"));
+    assert_eq!((&*timings["bg_wait_288,320"], &*timings["bg_wait_mean"]), ("1", "300.000"));
 }
 
 #[test]
@@ -622,7 +640,7 @@ fn tasks_are_told_as_the_field_reads_them() {
     );
     let runtimes = world.stats("runtimes");
     // The simulated clock stands still.
-    assert_eq!((&*runtimes["pager_0,1"], &*runtimes["flusher_mean"]), ("1", "0"));
+    assert_eq!((&*runtimes["pager_0,1"], &*runtimes["flusher_mean"]), ("1", "0.000"));
     assert!(!runtimes.contains_key("fetcher_mean"));
     assert_eq!(world.stats("kvtimings")["rw_0:commit_0,1"], "1");
     assert_eq!(world.stats("timings")["disk_commit_0,1"], "1");
@@ -660,7 +678,7 @@ fn a_deleted_vbucket_is_not_listed() {
 /// A sample's name with labels, and its value.
 fn parse_metrics(text: &str) -> BTreeMap<String, f64> {
     let mut samples = BTreeMap::new();
-    let (mut helped, mut typed) = (None, None);
+    let (mut helped, mut typed, mut is_histogram) = (None, None, false);
     for line in text.lines() {
         if let Some(rest) = line.strip_prefix("# HELP ") {
             let (name, help) = rest.split_once(' ').expect("a help text follows the name");
@@ -669,12 +687,17 @@ fn parse_metrics(text: &str) -> BTreeMap<String, f64> {
         } else if let Some(rest) = line.strip_prefix("# TYPE ") {
             let (name, kind) = rest.split_once(' ').expect("a type follows the name");
             assert_eq!(helped.as_deref(), Some(name));
-            assert!(kind == "gauge" || kind == "counter", "{name}");
-            assert_eq!(kind == "counter", name.ends_with("_total"), "{name}");
+            assert!(["gauge", "counter", "histogram"].contains(&kind), "{name}");
+            // The field's own names keep to no such rule.
+            assert!(name.starts_with("kv_") || (kind == "counter") == name.ends_with("_total"), "{name}");
+            is_histogram = kind == "histogram";
             typed = Some(name.to_owned());
         } else {
             let (series, value) = line.rsplit_once(' ').expect("a value follows the series");
             let name = series.split('{').next();
+            let parts = ["_bucket", "_sum", "_count"];
+            let of = name.map(|name| parts.iter().find_map(|part| name.strip_suffix(part)).unwrap_or(name));
+            let name = if is_histogram { of } else { name };
             assert_eq!(typed.as_deref(), name, "each sample stands under its type");
             let value = value.parse().expect("a number");
             assert!(samples.insert(series.to_owned(), value).is_none(), "{series} twice");
@@ -708,6 +731,65 @@ fn metrics_are_well_formed_and_true() {
     }
 }
 
+/// Each histogram is cumulative, ends with all that there is, and says its sum.
+#[test]
+fn histograms_are_told_to_prometheus() {
+    let world = World::new();
+    let times = world.node.times.of(&world.bucket);
+    for ns in [900, 3_000, 5_000, 100_000_000_000] {
+        times.of_worker(0).record(0, ns);
+    }
+    times.of_worker(1).sync_writes.count(
+        base::DurabilityLevel::PersistToMajority,
+        engine::SyncOutcome::Committed,
+        2_000_000,
+    );
+    let mut text = String::new();
+    metrics::render(&world.node, &mut text);
+    let samples = parse_metrics(&text);
+    let of = |name: &str, labels: &str| samples[&format!("{name}{{bucket=\"travel\",{labels}}}")];
+    let get = |end: &str| of("kv_cmd_duration_seconds_bucket", &format!("opcode=\"Get\",le=\"{end}\""));
+    assert_eq!(["0.000001", "0.000004", "0.000016", "67.108864", "+Inf"].map(get), [1.0, 2.0, 3.0, 3.0, 4.0]);
+    assert_eq!(of("kv_cmd_duration_seconds_count", "opcode=\"Get\""), 4.0);
+    assert_eq!(of("kv_cmd_duration_seconds_sum", "opcode=\"Get\""), 100.000_008_9);
+    let labels = "level=\"persist_to_majority\"";
+    assert_eq!(of("kv_sync_write_commit_duration_seconds_sum", labels), 0.002);
+    assert!(!text.contains("opcode=\"Set\""), "nothing was recorded");
+}
+
+/// Figures under the field's names move with what they count.
+#[test]
+fn the_fields_metrics_follow_what_is_done() {
+    let world = World::new();
+    world.set("a", 1);
+    world.set("a", 1);
+    world.set("b", 2);
+    assert!(world.bucket.get(VbId(1), DocKey::new(b"a"), world.bucket.now()).is_ok());
+    assert!(world.bucket.flush_all());
+    world.set("c", 2);
+    let mut text = String::new();
+    metrics::render(&world.node, &mut text);
+    let samples = parse_metrics(&text);
+    let stats = world.stats("");
+    for (series, value) in [
+        ("kv_ops{bucket=\"travel\",op=\"get\",result=\"hit\"}", 1.0),
+        ("kv_ops{bucket=\"travel\",op=\"set\"}", 4.0),
+        ("kv_curr_items{bucket=\"travel\"}", 3.0),
+        ("kv_ep_max_size{bucket=\"travel\"}", 268_435_456.0),
+        ("kv_mem_used_bytes{bucket=\"travel\"}", stats["mem_used"].parse().expect("a number")),
+        ("kv_ep_diskqueue_items{bucket=\"travel\"}", 1.0),
+        ("kv_ep_diskqueue_fill{bucket=\"travel\"}", 3.0),
+        ("kv_ep_diskqueue_drain{bucket=\"travel\"}", 2.0),
+        ("kv_ep_total_deduplicated{bucket=\"travel\"}", 1.0),
+        ("kv_num_vbuckets{bucket=\"travel\",state=\"active\"}", 8.0),
+        ("kv_vb_queue_size{bucket=\"travel\",state=\"active\"}", 1.0),
+        ("kv_vb_perc_mem_resident_ratio{bucket=\"travel\",state=\"active\"}", 1.0),
+        ("kv_vb_curr_items{bucket=\"travel\",state=\"replica\"}", 0.0),
+    ] {
+        assert_eq!(samples.get(series), Some(&value), "{series}");
+    }
+}
+
 #[test]
 fn every_status_has_its_own_counter() {
     assert!(Status::ALL.iter().all(|status| status.code() < 256));
@@ -723,7 +805,7 @@ fn what_workers_measure_and_send_is_told() {
     world.node.times.none().of_worker(0).record(0, 1_000);
     one.count_answer(Status::Success);
     other.count_answer(Status::KeyEnoent);
-    let timings = [("Get_9,10", "2"), ("Get_mean", "9")];
+    let timings = [("Get_9,10", "2"), ("Get_mean", "9.250")];
     assert_eq!(
         world.stats("timings"),
         timings.map(|(name, value)| (name.to_owned(), value.to_owned())).into()

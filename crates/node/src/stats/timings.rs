@@ -66,6 +66,13 @@ impl BucketTimes {
         HistogramCounts::sum(self.0.iter().map(|times| &times.by_opcode[usize::from(opcode)]))
     }
 
+    /// Commands of which requests were measured, with how long these took.
+    pub fn commands(&self) -> impl Iterator<Item = (u8, HistogramCounts)> {
+        let was_measured =
+            |opcode: &u8| self.0.iter().any(|times| !times.by_opcode[usize::from(*opcode)].is_unused());
+        (0..=u8::MAX).filter(was_measured).map(|opcode| (opcode, self.command(opcode)))
+    }
+
     /// How many requests were counted as this.
     pub fn counted(&self, counted: Counted) -> u64 {
         self.0.iter().map(|times| times.tally.get(counted)).sum()
@@ -118,13 +125,16 @@ impl TimesByBucket {
 }
 
 /// Adds a histogram in the form of the field: `NAME_FROM,TO` for each bucket that is not empty, and `NAME_mean`, all in
-/// microseconds.
+/// microseconds; the mean with three decimals, as most commands take less than one.
 pub(super) fn put_times(name: &str, counts: &HistogramCounts, sheet: &mut Sheet) {
     for TimeRange { from, to, count } in counts.ranges_us() {
         sheet.put(format_args!("{name}_{from},{to}"), count);
     }
     if counts.total() > 0 {
-        sheet.put(format_args!("{name}_mean"), counts.mean_ns() / 1000);
+        sheet.put(
+            format_args!("{name}_mean"),
+            format_args!("{:.3}", counts.sum_ns() as f64 / counts.total() as f64 / 1000.0),
+        );
     }
 }
 
@@ -152,7 +162,7 @@ mod tests {
         let put: Vec<_> = sheet.iter().collect();
         assert_eq!(
             put,
-            [("Get_0,1", "2"), ("Get_1,2", "1"), ("Get_36864,40960", "1"), ("Get_mean", "10000")]
+            [("Get_0,1", "2"), ("Get_1,2", "1"), ("Get_36864,40960", "1"), ("Get_mean", "10000.800")]
         );
     }
 }

@@ -35,6 +35,19 @@ pub fn states(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Resul
     })
 }
 
+/// `vbucket-durability-state [VB]`: role, and how far sync writes are.
+pub fn durability_states(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    each(inquiry, asked(args)?, |vb| {
+        let Some(now) = inquiry.bucket.inspect(vb.id, VBucket::sync_write_state) else { return Ok(()) };
+        sheet.put(format_args!("vb_{}", vb.id), vb.state.name());
+        let mut sheet = sheet.under(format_args!("vb_{}", vb.id));
+        sheet.put("high_prepared_seqno", now.high_prepared);
+        sheet.put("high_completed_seqno", now.high_completed);
+        sheet.put("num_tracked", now.in_flight);
+        Ok(())
+    })
+}
+
 /// `vbucket-details [VB]`
 pub fn details(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
     each(inquiry, asked(args)?, |vb| {

@@ -61,7 +61,8 @@ fn rows(histogram: &Histogram<u64>) -> Vec<Row> {
     rows
 }
 
-fn bar(share: f64) -> String {
+/// A bar that is this share of the longest one.
+pub fn bar(share: f64) -> String {
     let eighths = (share * BAR_CELLS * 8.0).round() as usize;
     let mut bar = "█".repeat(eighths / 8);
     bar.push_str(PARTS[eighths % 8]);

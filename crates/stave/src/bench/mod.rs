@@ -27,6 +27,7 @@ mod worker;
 #[cfg(test)]
 mod tests;
 
+pub use chart::bar;
 pub use collections::Spread;
 pub use distribution::Distribution;
 pub use plan::{Extent, Plan};

@@ -10,7 +10,7 @@ use crate::test_server::TestServer;
 /// Commands without `--json`, and why.
 const WITHOUT_JSON: [(&str, &str); 1] = [("serve", "its one line is read by scripts as it is")];
 /// Commands whose examples are run against a node; the others need files, other nodes, or do not end by themselves.
-const RUN: [&str; 5] = ["get", "set", "delete", "stats", "set-param"];
+const RUN: [&str; 6] = ["get", "set", "delete", "stats", "set-param", "timings"];
 
 /// Every command that does something, with its whole name.
 pub(super) fn commands() -> Vec<(String, clap::Command)> {
@@ -122,7 +122,18 @@ fn examples_work_against_a_node() {
     for (name, command) in commands().into_iter().filter(|(name, _)| RUN.contains(&&**name)) {
         for mut example in examples(&command) {
             // These name what a lone test node has not: another host, another bucket, a collection, standard input.
-            let needs = ["10.0.0.2", "orders", "shop.orders", "-", "exp_pager_stime", "7"];
+            let needs = [
+                "10.0.0.2",
+                "orders",
+                "shop.orders",
+                "-",
+                "exp_pager_stime",
+                "7",
+                // A file of an earlier example; times that only another node has; ten seconds.
+                "before.json",
+                "sync_write_commit_persist_to_majority",
+                "10s",
+            ];
             if example.iter().any(|word| needs.contains(&&**word)) {
                 continue;
             }

@@ -16,4 +16,5 @@ pub mod replicate;
 pub mod serve;
 pub mod set_param;
 pub mod stats;
+pub mod timings;
 mod tls_flags;
