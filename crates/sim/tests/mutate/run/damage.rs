@@ -202,6 +202,24 @@ impl Damage {
     }
 }
 
+impl Damage {
+    /// Whether the file may be again what it was, as one that a disk has read wrong for a while.
+    pub fn may_heal(&self) -> bool {
+        self.class == Class::Segment && matches!(self.kind, Kind::Flip | Kind::Zero) && !self.is_unvouched
+    }
+
+    /// The file is again what it was, unless it has another use meanwhile; whether it is.
+    pub fn heal(&self, world: &World, disk: &SimDisk) -> bool {
+        let is_as_damaged =
+            |(path, bytes): &(PathBuf, Vec<u8>)| *path == self.path && Some(bytes) == self.bytes.as_ref();
+        let is_there = disk.contents().iter().any(is_as_damaged);
+        if is_there {
+            put(disk, &self.path, &world.files[&self.path]);
+        }
+        is_there
+    }
+}
+
 fn any<T>(rng: &mut SplitMix64, all: &[T]) -> Option<usize> {
     (!all.is_empty()).then(|| rng.below(all.len() as u64) as usize)
 }

@@ -63,6 +63,13 @@ impl Trial {
             }
             let (kind, class) = (damage.kind.name(), damage.class.name());
             tally.judge(seed, kind, class, &started.named(&damage));
+            if damage.may_heal() {
+                let disk = world.disk();
+                damage.apply(&disk);
+                if let Some(started) = start::heals(&world, &disk, &damage) {
+                    tally.judge(seed, "heals", class, &started.named(&damage));
+                }
+            }
         }
         node_files::run(seed, self.only, &mut tally);
         tally

@@ -78,6 +78,47 @@ pub fn start(world: &World, disk: &SimDisk, damage: Option<&Damage>, begins_agai
     started
 }
 
+/// Starts on a folder with a damaged file, lives on, stops, and starts when the file is again what it was: then all is
+/// served, what was refused meanwhile included. `None` if the first life has let go of the file.
+pub fn heals(world: &World, disk: &SimDisk, damage: &Damage) -> Option<Started> {
+    let mut started = Started::default();
+    let ended = catch_unwind(AssertUnwindSafe(|| heal(world, disk, damage, &mut started)));
+    match ended {
+        Ok(is_tried) => is_tried.then_some(started),
+        Err(_) => {
+            started.wrong.push("it panics".to_owned());
+            Some(started)
+        }
+    }
+}
+
+fn heal(world: &World, disk: &SimDisk, damage: &Damage, started: &mut Started) -> bool {
+    let mut unused = Started::default();
+    let mut first = Look { world, damage: Some(damage), started: &mut unused, has_next: false };
+    let mut refused: Vec<VbId> = world.promised.keys().copied().collect();
+    if let Some(bucket) = first.open(disk) {
+        refused.retain(|vb| bucket.store(*vb, &set(DocKey::new(b"next"), b"1"), bucket.now()).is_err());
+        bucket.flush_all();
+        bucket.file_step();
+        // One that fails is as if the process was killed.
+        let _ = bucket.close();
+    }
+    if !damage.heal(world, disk) {
+        return false;
+    }
+    let mut again = Look { world, damage: None, started, has_next: true };
+    let Some(bucket) = again.open(disk) else { return true };
+    again.compare(&bucket);
+    again.has_next = false;
+    let mut wrong = Vec::new();
+    refused.iter().for_each(|vb| again.add_next(&bucket, *vb, &world.promised[vb], &mut wrong));
+    started.wrong.append(&mut wrong);
+    if started.is_refused() {
+        started.wrong.push("it has healed, and is refused".to_owned());
+    }
+    true
+}
+
 /// One start.
 struct Look<'a> {
     world: &'a World,
