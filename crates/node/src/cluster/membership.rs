@@ -98,6 +98,10 @@ impl Seen {
             ))
         };
         let Slot { write, seen, .. } = newest.ok_or_else(damaged)?;
+        if let Some((path, what)) = fault(&*env.disk, &folder) {
+            let (path, revision) = (path.display(), seen.revision);
+            tracing::warn!(%path, what, revision, "the node may have seen one state more; a power failure within a write leaves this, too");
+        }
         Ok(Seen { folder, writes: write, seen: Some(seen) })
     }
 

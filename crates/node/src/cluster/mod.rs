@@ -7,6 +7,8 @@
 mod apply;
 mod buckets;
 mod credentials;
+#[cfg(test)]
+mod damaged_files;
 mod follow;
 pub mod identity;
 mod layout;
