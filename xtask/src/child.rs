@@ -1,8 +1,9 @@
 //! Other programs: run them, pass on what they print, read totals out of it.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::thread::{self, JoinHandle};
 
 use anyhow::{Context, Result};
 
@@ -30,6 +31,38 @@ pub fn release_build() -> Result<()> {
 /// Runs a command to its end; whether it succeeded.
 pub fn succeeds(command: &mut Command) -> Result<bool> {
     Ok(command.status().with_context(|| format!("cannot run {command:?}"))?.success())
+}
+
+/// A command that runs beside others; what it tells on standard error is kept until it is waited for.
+pub struct Background {
+    child: Child,
+    printed: JoinHandle<std::io::Result<Vec<u8>>>,
+}
+
+impl Background {
+    /// Starts the command.
+    pub fn start(mut command: Command) -> Result<Background> {
+        let mut child = command
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("cannot run {command:?}"))?;
+        let mut errors = child.stderr.take().context("the errors are piped")?;
+        let printed = thread::spawn(move || {
+            let mut text = Vec::new();
+            errors.read_to_end(&mut text)?;
+            Ok(text)
+        });
+        Ok(Background { child, printed })
+    }
+
+    /// Waits for its end and prints what it told on standard error; whether it succeeded.
+    pub fn wait(mut self) -> Result<bool> {
+        let succeeded = self.child.wait()?.success();
+        let text = self.printed.join().map_err(|_| anyhow::anyhow!("the reader of its output died"))??;
+        eprint!("{}", String::from_utf8_lossy(&text));
+        Ok(succeeded)
+    }
 }
 
 /// Runs a command, passes each line of its output on and shows it to `look`; whether it succeeded.

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use anyhow::{Result, bail};
 
-use crate::child::{cargo, each_line, headline, succeeds};
+use crate::child::{Background, cargo, each_line, headline, succeeds};
 use crate::totals::Totals;
 use crate::{kill, netfaults, powercut, readme, replay, resume, rules, simulate, tree};
 
@@ -35,7 +35,7 @@ pub fn check() -> Result<bool> {
 
 /// `cargo xtask test`.
 pub fn test(quick: bool) -> Result<bool> {
-    close(test_steps(quick)?)
+    close(test_steps(quick, start_release_build()?)?)
 }
 
 /// `cargo xtask test --cluster`.
@@ -45,8 +45,9 @@ pub fn test_cluster() -> Result<bool> {
 
 /// `cargo xtask ci`.
 pub fn ci() -> Result<bool> {
+    let release = start_release_build()?;
     let mut totals = check_steps()?;
-    totals += test_steps(false)?;
+    totals += test_steps(false, release)?;
     close(totals)
 }
 
@@ -155,9 +156,14 @@ fn check_steps() -> Result<Totals> {
     Ok(totals)
 }
 
-fn test_steps(quick: bool) -> Result<Totals> {
+fn test_steps(quick: bool, release: Background) -> Result<Totals> {
+    headline("build of the tests");
+    // A crate that does not compile is told by the tests' own step.
+    succeeds(&mut cargo(&["test", "--workspace", "--no-run", "--quiet", "--locked"]))?;
+    // Waited for before a test runs: some tests measure time.
+    headline("release build");
+    let built = Totals::one(release.wait()?);
     let mut totals = workspace_tests()?;
-    let built = build_release()?;
     totals += built;
     if !built.good() {
         return Ok(totals);
@@ -209,6 +215,11 @@ fn workspace_tests() -> Result<Totals> {
     }
     println!("tests of the workspace: {totals}");
     Ok(totals)
+}
+
+/// Beside other builds: its last minutes, when it links, need one core only.
+fn start_release_build() -> Result<Background> {
+    Background::start(cargo(&["build", "--release", "--locked", "--package", "stave"]))
 }
 
 fn build_release() -> Result<Totals> {
