@@ -35,6 +35,7 @@ use crate::follower::Follower;
 use crate::keeper::Keeper;
 use crate::memory::MemoryAccount;
 use crate::persistence::PersistenceWaiters;
+use crate::range_scan::RangeScanTable;
 use crate::refusal::Refusal;
 use crate::replica::Replicas;
 use crate::settings::Settings;
@@ -160,6 +161,7 @@ pub struct Bucket {
     pub(crate) compacting: CompactionQueue,
     pub(crate) fetching: Arc<FetchQueue>,
     pub(crate) backfills: BackfillQueue,
+    pub(crate) range_scans: RangeScanTable,
     pub(crate) replicas: Replicas,
     pub(crate) warmup: Warmup,
     pub(crate) sync_deadlines: SyncDeadlines,

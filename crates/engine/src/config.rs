@@ -13,6 +13,9 @@ pub const DEFAULT_COMPACT_MIN_WASTE_BYTES: u64 = 1 << 20;
 /// Three days, as the field has it: whoever was away for longer starts anew.
 pub const DEFAULT_PURGE_AGE_S: u32 = 3 * 24 * 3600;
 
+/// Enough for a scan of each of 1,024 vBuckets, and some more.
+pub const MOST_RANGE_SCANS: usize = 1_200;
+
 /// What kind of bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BucketKind {
@@ -62,6 +65,8 @@ pub struct BucketConfig {
     pub compact_percent: u8,
     /// and at least so many bytes.
     pub compact_min_waste_bytes: u64,
+    /// How many range scans there may be at the same time: each may keep a file open.
+    pub most_range_scans: usize,
     /// Tombstones older than this are forgotten when their file is compacted, in seconds.
     pub purge_age_s: u32,
 }
@@ -81,6 +86,7 @@ impl BucketConfig {
             flush_batch_items: 100_000,
             compact_percent: DEFAULT_COMPACT_PERCENT,
             compact_min_waste_bytes: DEFAULT_COMPACT_MIN_WASTE_BYTES,
+            most_range_scans: MOST_RANGE_SCANS,
             purge_age_s: DEFAULT_PURGE_AGE_S,
         }
     }

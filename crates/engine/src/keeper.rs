@@ -17,6 +17,7 @@ use crate::defragmenter::Defragmenter;
 use crate::durability::SyncWrites;
 use crate::expiry_pager::ExpiryPager;
 use crate::pager::Pager;
+use crate::range_scan::StaleRangeScans;
 use crate::tasks::{TaskClock, TaskKind, TaskStats};
 use crate::tombstone_purger::TombstonePurger;
 
@@ -77,6 +78,8 @@ pub enum ChoreId {
     Eraser,
     /// Aborts sync writes whose time is over.
     SyncWrites,
+    /// Ends range scans whose time is over or whose vBucket is gone.
+    RangeScans,
 }
 
 /// A row for each chore: its name in stats, what it does, and how it is made.
@@ -91,6 +94,7 @@ static CHORES: &[Row] = &[
     ("account_check", "Compares the memory account with the heap", || Box::new(AccountCheck::default())),
     ("eraser", "Erases documents of dropped collections", || Box::new(Eraser)),
     ("sync_writes", "Ends sync writes whose time is over", || Box::new(SyncWrites)),
+    ("range_scans", "Ends range scans that are over", || Box::new(StaleRangeScans)),
 ];
 
 /// What a chore did so far.

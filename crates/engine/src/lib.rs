@@ -42,6 +42,7 @@ mod open;
 mod pager;
 mod persistence;
 mod prepare_followers;
+mod range_scan;
 mod read;
 mod refusal;
 mod replica;
@@ -79,7 +80,7 @@ pub use completion::{Completer, Completion, completion};
 pub use compression::CompressionStats;
 pub use config::{
     BucketConfig, BucketKind, DEFAULT_COMPACT_MIN_WASTE_BYTES, DEFAULT_COMPACT_PERCENT, DEFAULT_PURGE_AGE_S,
-    EvictionPolicy,
+    EvictionPolicy, MOST_RANGE_SCANS,
 };
 pub use counters::OpCounts;
 pub use defragmenter::DefragmenterStats;
@@ -98,6 +99,10 @@ pub use inline_flush::{InlineFlush, InlineFlushOutcome};
 pub use keeper::{Chore, ChoreId, ChoreStats, Next, Slice, TIME_SLICE};
 pub use memory::MemoryAccount;
 pub use persistence::MAX_WAITERS;
+pub use range_scan::{
+    RangeScanFigures, RangeScanForm, RangeScanId, RangeScanProgress, RangeScanRefusal, RangeScanWanted,
+    RangeScans, Sampling, SnapshotRequirement,
+};
 pub use read::{ByChance, Found, Observed, Seen};
 pub use refusal::Refusal;
 pub use replica::{Applied, Incoming, ReplicaPosition, ReplicaRefusal, ReplicaStream};

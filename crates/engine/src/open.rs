@@ -35,6 +35,7 @@ use crate::keeper::Keeper;
 use crate::manifest_file;
 use crate::memory::MemoryAccount;
 use crate::persistence::PersistenceWaiters;
+use crate::range_scan::RangeScanTable;
 use crate::replica::Replicas;
 use crate::settings::Key;
 use crate::shard_guard::Holder;
@@ -135,6 +136,7 @@ impl Bucket {
             store,
             fetching: Arc::default(),
             backfills: BackfillQueue::default(),
+            range_scans: RangeScanTable::default(),
             replicas: Replicas::default(),
             warmup: Warmup::new(env.clock.monotonic()),
             sync_deadlines: SyncDeadlines::default(),

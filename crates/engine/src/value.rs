@@ -133,6 +133,49 @@ pub fn stored_section(stored: &[u8], datatype: Datatype) -> Result<Cow<'_, [u8]>
     if section.len() == len { Ok(Cow::Owned(section)) } else { Err(Refusal::Unreadable) }
 }
 
+/// Which xattrs of a document are wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WantedXattrs {
+    /// None: its body alone.
+    None,
+    /// Those of users.
+    User,
+    /// All.
+    All,
+}
+
+/// A stored value as a reader gets it, and what it is then: compressed only if the reader takes that and nothing is left
+/// out of it.
+pub fn shown(
+    stored: &[u8],
+    datatype: Datatype,
+    xattrs: WantedXattrs,
+    takes_snappy: bool,
+) -> Result<(Cow<'_, [u8]>, Datatype), Refusal> {
+    let is_cut = datatype.is_xattr() && xattrs != WantedXattrs::All;
+    if !is_cut && (takes_snappy || !datatype.is_snappy()) {
+        return Ok((Cow::Borrowed(stored), datatype));
+    }
+    let (plain, datatype) = (plain_of(stored, datatype)?, datatype.without(Datatype::SNAPPY));
+    if !is_cut {
+        return Ok((plain, datatype));
+    }
+    let (all, body) = split(&plain, datatype)?;
+    let body_at = plain.len() - body.len();
+    if xattrs == WantedXattrs::User {
+        let mut shown = all.user_section();
+        if !shown.is_empty() {
+            shown.extend_from_slice(body);
+            return Ok((Cow::Owned(shown), datatype));
+        }
+    }
+    let body = match plain {
+        Cow::Borrowed(plain) => Cow::Borrowed(&plain[body_at..]),
+        Cow::Owned(mut plain) => Cow::Owned(plain.split_off(body_at)),
+    };
+    Ok((body, datatype.without(Datatype::XATTR)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

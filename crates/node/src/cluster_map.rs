@@ -18,8 +18,17 @@ pub use layout::{BucketLayout, Layout, Membership, NodeAddress, NodeEntry, TlsPo
 use crate::reply::{Answer, Reply};
 use crate::session::Session;
 
-/// What clients may rely on in every bucket: each name unlocks something in some client, so only what works stands here.
-pub const CAPABILITIES: [&str; 18] = [
+/// What clients may rely on in a bucket of a kind: each name unlocks something in some client, so only what works there
+/// stands here.
+pub fn capabilities(kind: BucketKind) -> Vec<&'static str> {
+    let of_disk: &[&str] = if kind == BucketKind::Persistent { &["rangeScan"] } else { &[] };
+    let mut all = [&CAPABILITIES, of_disk].concat();
+    all.sort_unstable();
+    all
+}
+
+/// Those of every kind.
+const CAPABILITIES: [&str; 18] = [
     "cbhello",
     "cccp",
     "collections",
@@ -202,7 +211,7 @@ mod tests {
         assert_eq!(map["nodesExt"][0]["services"], json!({ "kv": 11210, "mgmt": 8091 }));
         assert_eq!(map["nodes"][0]["hostname"], "127.0.0.1:8091");
         assert_eq!(map["bucketType"], "membase");
-        assert_eq!(map["bucketCapabilities"], json!(CAPABILITIES));
+        assert_eq!(map["bucketCapabilities"], json!(capabilities(BucketKind::Persistent)));
         let map: Value =
             serde_json::from_slice(maps.bucket("e").expect("it was given").json()).expect("JSON");
         assert_eq!(map["bucketType"], "ephemeral");

@@ -164,6 +164,8 @@ pub struct Row {
     pub privileges: Privileges,
     /// Where the user must have them.
     pub extent: Extent,
+    /// Whether it is refused where another node of the cluster may be active by now for what this one is.
+    pub is_fenced: bool,
     /// When it leaves its worker.
     pub leaves: Leaves,
     /// What handles it.
@@ -190,6 +192,7 @@ impl Row {
             is_ordered: false,
             silence: Silence::None,
             access: Access::User,
+            is_fenced: false,
             leaves: Leaves::Never,
             privileges: Privileges::NONE,
             extent: Extent::Bucket,
@@ -208,6 +211,7 @@ impl Row {
         Row {
             key: Key::Document,
             reorder: true,
+            is_fenced: true,
             leaves: Leaves::LargeValue,
             extent: Extent::Collection,
             ..row.in_bucket().needs(privilege)
@@ -234,6 +238,11 @@ impl Row {
     /// It is enough to have the privileges in some collection.
     pub(crate) const fn somewhere(self) -> Row {
         Row { extent: Extent::Somewhere, ..self }
+    }
+
+    /// It tells of documents, or changes them, without the key of one.
+    pub(crate) const fn fenced(self) -> Row {
+        Row { is_fenced: true, ..self }
     }
 
     pub(crate) const fn extras(self, len: u8) -> Row {

@@ -11,7 +11,7 @@ use crate::command::CasRule::{Forbidden as NoCas, Optional as AnyCas, Required a
 use crate::command::{Handler, Key, Row, Silence, ValueRule};
 use crate::commands::{
     admin, auth, collections, command_timer, counter, dcp as streams, dcp_consumer as consumer, delete, get,
-    later_issue, lock, meta, observe, session, stats, store, subdoc, touch, vbucket,
+    later_issue, lock, meta, observe, range_scan, session, stats, store, subdoc, touch, vbucket,
 };
 use crate::elsewhere::Leaves;
 use crate::privilege::Privilege::*;
@@ -222,7 +222,27 @@ pub static ROWS: &[Row] = &[
         .in_bucket()
         .needs(Read)
         .somewhere()
+        .fenced()
         .any_extras(),
+    Row::new(RANGE_SCAN_CREATE, range_scan::create, "Begin a scan of a range of keys of a vBucket")
+        .leaves(Leaves::LargeValue)
+        .in_bucket()
+        .needs(RangeScan)
+        .somewhere()
+        .fenced()
+        .value(ValueRule::Required)
+        .datatype(JSON),
+    Row::new(RANGE_SCAN_CONTINUE, range_scan::go_on, "The next keys or documents of a scan")
+        .in_bucket()
+        .needs(RangeScan)
+        .somewhere()
+        .fenced()
+        .extras(28),
+    Row::new(RANGE_SCAN_CANCEL, range_scan::cancel, "End a scan")
+        .in_bucket()
+        .needs(RangeScan)
+        .somewhere()
+        .extras(16),
     // Documents with their metadata
     Row::document(GET_META, meta::get_meta, MetaRead, "Read the metadata of a document or tombstone")
         .extras_of(&[0, 1]),

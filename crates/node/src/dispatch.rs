@@ -7,7 +7,7 @@ use base::{DocKey, Moment};
 use protocol::feature::Feature;
 use protocol::{FrameInfos, Request, Status, opcode};
 
-use crate::command::{Access, Durability, Extent, Key, Row, Silence, find};
+use crate::command::{Access, Durability, Extent, Row, Silence, find};
 use crate::command_table::RETIRED;
 use crate::connection::CloseReason;
 use crate::context::{Context, Finish, Outcome};
@@ -182,7 +182,7 @@ enum Closed {
 fn let_through(row: &Row, node: &Node, session: &Session) -> Result<Option<Pass>, Closed> {
     let fence = node.fence();
     // Of a node alone nothing but this one load is asked.
-    if fence.is_open() || !matches!(row.key, Key::Document) {
+    if fence.is_open() || !row.is_fenced {
         return Ok(None);
     }
     let pass = match row.opcode {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use base::env::{Env, OpenMode, Task};
 use base::{Heap, SmallFileError, VbId, VbState};
-use engine::{Bucket, BucketKind};
+use engine::{Bucket, BucketKind, MOST_RANGE_SCANS};
 use kvstore::{CouchConfig, Journaled, JournaledConfig, KvStore};
 use parking_lot::{Condvar, Mutex};
 
@@ -344,6 +344,7 @@ impl Host {
         bucket.compact_percent = config.compaction.percent;
         bucket.compact_min_waste_bytes = config.compaction.min_waste_bytes;
         bucket.purge_age_s = config.compaction.purge_age_s;
+        bucket.most_range_scans = self.files_for_scans(&spec.name);
         let failed = |source| HostFailure::Bucket { name: spec.name.clone(), source };
         let store = self.open_store(&bucket, env).map_err(|failure| failed(failure.into()))?;
         let bucket = Bucket::open_cold(bucket, env.clone(), store).map_err(failed)?;
@@ -378,7 +379,7 @@ impl Host {
         env: &Env,
     ) -> Result<Arc<dyn KvStore>, kvstore::Failure> {
         let couch =
-            CouchConfig { max_open_files: self.share_of_files(&bucket.name), ..CouchConfig::default() };
+            CouchConfig { max_open_files: self.files_for_documents(&bucket.name), ..CouchConfig::default() };
         let default = JournaledConfig::default();
         let journal_bytes =
             (bucket.quota_bytes / JOURNAL_SHARE).clamp(SMALLEST_JOURNAL_BYTES, default.journal_bytes);
@@ -395,6 +396,16 @@ impl Host {
         let is_configured = configured.iter().any(|spec| spec.name == name);
         let sharers = if is_configured { configured.len() } else { MOST_BUCKETS };
         (self.config.max_open_files / sharers).max(FEWEST_OPEN_FILES)
+    }
+
+    /// Of these, those that range scans may keep open, each one at most.
+    fn files_for_scans(&self, name: &str) -> usize {
+        (self.share_of_files(name) / 4).min(MOST_RANGE_SCANS)
+    }
+
+    /// Of these, those that everything else may open.
+    fn files_for_documents(&self, name: &str) -> usize {
+        self.share_of_files(name) - self.files_for_scans(name)
     }
 
     /// Starts the threads of a bucket.

@@ -30,6 +30,7 @@ mod dcp_answers;
 mod durable_answers;
 mod lost_rights;
 mod observe;
+mod range_scans;
 mod roles;
 mod stats_roles;
 mod turns;
@@ -155,7 +156,7 @@ fn the_table_is_complete() {
     for code in 0..=255u8 {
         let known = find(code).is_some() || RETIRED.contains(&code);
         // Later than this server's protocol, or sent only by servers.
-        let later = matches!(code, 0x49 | 0x4a | 0x64 | 0x65 | 0xda..=0xdc);
+        let later = matches!(code, 0x49 | 0x4a | 0x64 | 0x65);
         assert_eq!(
             known,
             (protocol::opcode::name(code).is_some() || RETIRED.contains(&code)) && !later,

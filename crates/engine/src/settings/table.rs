@@ -67,6 +67,8 @@ pub enum Key {
     /// What becomes of sync writes that lack replicas on a node that belongs to no cluster: 0: refused; 1: this node is
     /// majority enough.
     DurabilityImpossibleFallback,
+    /// How long a range scan may take from its beginning to its end, in seconds.
+    RangeScanMaxLifetime,
 }
 
 /// One row of the table.
@@ -307,5 +309,12 @@ pub static SETTINGS: &[Setting] = &[
         0,
         "Sync writes of a bucket with replicas on a node outside of a cluster: disabled refuses them as impossible, \
          fallback_to_active_ack is content with this node",
+    ),
+    row(
+        Key::RangeScanMaxLifetime,
+        "range_scan_max_lifetime",
+        Kind::Seconds { least: 1, most: 86_400 },
+        180,
+        "How long a range scan may take from its beginning to its end, in seconds; then it is cancelled",
     ),
 ];

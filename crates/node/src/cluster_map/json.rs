@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::CAPABILITIES;
+use super::capabilities;
 use super::layout::{BucketLayout, Layout};
 use crate::naming;
 
@@ -63,7 +63,7 @@ pub(super) fn of_bucket(layout: &Layout, bucket: &BucketLayout) -> Value {
             "vBucketMap": rows(layout, bucket),
         },
         "bucketCapabilitiesVer": "",
-        "bucketCapabilities": CAPABILITIES,
+        "bucketCapabilities": capabilities(bucket.kind),
         "clusterCapabilitiesVer": [1, 0],
         "clusterCapabilities": {},
     })

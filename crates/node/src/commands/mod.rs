@@ -14,6 +14,7 @@ pub mod lock;
 pub mod meta;
 pub mod mutation;
 pub mod observe;
+pub mod range_scan;
 pub mod session;
 pub mod stats;
 pub mod store;

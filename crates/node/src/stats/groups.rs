@@ -222,6 +222,7 @@ pub static GROUPS: &[Group] = &[
         "How long whom held the locks of vBuckets; `histogram` for counts by time, in nanoseconds",
     ),
     group("memory", NONE, SimpleStats, memory::memory, "What the bucket's memory is used for"),
+    group("range-scans", NONE, Stats, vbucket::range_scans, "Scans of ranges of keys that are under way"),
     of_node("responses", Stats, node::responses, "Answers sent by status, as JSON"),
     group("runtimes", NONE, Stats, tasks::runtimes, "How long steps of background tasks ran"),
     group(

@@ -1,7 +1,7 @@
 //! Groups about vBuckets: state, details, seqnos, failover table, durable writes.
 
 use base::{Seqno, VbId};
-use engine::VbStats;
+use engine::{RangeScans, VbStats};
 use protocol::Status;
 use vbucket::VBucket;
 
@@ -25,6 +25,25 @@ pub(super) fn each(
 /// The vBucket named by the argument, if there is an argument.
 pub(super) fn asked(args: &[&[u8]]) -> Result<Option<VbId>, Refused> {
     args.first().map(|text| parse_vbucket(text).ok_or(NOT_A_VBUCKET)).transpose()
+}
+
+/// `range-scans`: where a scan is, not which keys it is about.
+pub fn range_scans(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    for scan in RangeScans::of(inquiry.bucket).figures() {
+        let id = u128::from_be_bytes(scan.id.0);
+        let mut under = sheet.under(format_args!("vb_{}:{id:032x}:", scan.vb.0));
+        under.put("vbuuid", scan.uuid.0);
+        under.put("age_ms", scan.age.as_millis());
+        under.put("key_value", if scan.is_key_only { "key" } else { "value" });
+        under.put("include_xattrs", if scan.with_xattrs { "yes" } else { "no" });
+        under.put("state", if scan.is_continuing { "Continuing" } else { "Idle" });
+        under.put("total_keys", scan.keys);
+        under.put("continues", scan.continues);
+        if !scan.name.is_empty() {
+            under.put("name", scan.name);
+        }
+    }
+    Ok(())
 }
 
 /// `vbucket [VB]`

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ::node::Node;
-use ::node::cluster_map::CAPABILITIES;
+use ::node::cluster_map::capabilities;
 use ::node::config::BucketSpec;
 use ::node::naming;
 use ::node::privilege::Privilege;
@@ -150,7 +150,7 @@ fn describe(node: &Node, spec: &BucketSpec, bucket: &Bucket, headers: &HeaderMap
         "controllers": controllers,
         "stats": { "uri": format!("{uri}/stats") },
         "bucketCapabilitiesVer": "",
-        "bucketCapabilities": CAPABILITIES,
+        "bucketCapabilities": capabilities(spec.kind),
         "collectionsManifestUid": map["collectionsManifestUid"],
         "vBucketServerMap": map["vBucketServerMap"],
         "nodes": nodes,

@@ -20,6 +20,7 @@ const WITHOUT_A_TASK: &[(&str, &str)] = &[
     ("defragmenter", "works in memory"),
     ("account_check", "works in memory"),
     ("sync_writes", "makes changes, which the flusher saves"),
+    ("range_scans", "closes files that were only read"),
     ("save", "is `save_group` of one"),
     ("save_state", "is `save_group` of one"),
     ("counts", "is part of `states`"),

@@ -178,9 +178,18 @@ impl<'a> Xattrs<'a> {
 
     /// The section with only the system attributes: what a tombstone keeps.
     pub fn system_section(self) -> Vec<u8> {
+        self.section_of(|key| key_kind(key) == Some(KeyKind::System))
+    }
+
+    /// The section without the system attributes: what readers get who may not read those.
+    pub fn user_section(self) -> Vec<u8> {
+        self.section_of(|key| key_kind(key) != Some(KeyKind::System))
+    }
+
+    fn section_of(self, is_kept: impl Fn(&[u8]) -> bool) -> Vec<u8> {
         let mut out = Vec::new();
         let mut section = Section::start(&mut out);
-        for (key, value) in self.iter().filter(|(key, _)| key_kind(key) == Some(KeyKind::System)) {
+        for (key, value) in self.iter().filter(|(key, _)| is_kept(key)) {
             section.pair(key, value);
         }
         section.finish();
