@@ -112,6 +112,7 @@ pub use small_files::small_file_faults;
 pub use standing::Standing;
 pub use stats::{
     BucketStats, CheckpointStats, DiskCounts, DiskTotals, STATES, StateStats, StoreStats, VbStats,
+    prepare_bytes_on_disk,
 };
 pub use store::{StoreMode, StoreRequest};
 pub use stream::{Changes, StreamCursor, StreamPart, StreamPlace, StreamRefusal, StreamStart, StreamWanted};

@@ -209,6 +209,13 @@ impl Bucket {
     }
 }
 
+/// Bytes of prepares in a bucket's files; reads from disk. Those in the journal alone are not counted, nor are
+/// vBuckets that cannot be read.
+pub fn prepare_bytes_on_disk(bucket: &Bucket) -> u64 {
+    let of = |vb| bucket.store.snapshot(VbId(vb)).ok()??.prepare_bytes().ok();
+    (0..bucket.vbuckets()).filter_map(of).sum()
+}
+
 impl VbStats {
     fn of(shard: &Shard) -> VbStats {
         let vb = &shard.vb;

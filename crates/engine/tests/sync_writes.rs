@@ -394,3 +394,26 @@ fn prepares_in_flight_survive_a_crash_and_are_committed_by_whoever_comes_after()
         assert_eq!((world.in_flight(), world.get("fresh").as_deref()), (0, Ok("new")));
     }
 }
+
+/// Bytes of prepares in files: none before one is saved, none after it was aborted and that is saved.
+#[test]
+fn prepares_on_disk_have_a_size() {
+    let (env, handles) = base::env::Env::sim(41);
+    let world = stores::open(env, handles, stores::files, |_| ());
+    world.become_(VbState::Active, TWO);
+    let bytes = || engine::prepare_bytes_on_disk(&world.bucket);
+    // Without repetitions, which the file would not take in full.
+    let char_of = |n: u64| char::from(33 + (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 57) as u8 % 90);
+    let value: String = (0..1000).map(|n| char_of(n * n)).collect();
+    let level = DurabilityLevel::Majority;
+    let request = set(doc("k"), &value);
+    let writer = world.bucket.durably(durable(level, 10));
+    writer.store(VB, &request, world.now()).expect("prepared");
+    assert_eq!(bytes(), 0, "it is in memory alone");
+    world.flush();
+    assert!((1000..1100).contains(&bytes()), "{}", bytes());
+    world.handles.clock.advance(Duration::from_millis(10));
+    world.bucket.sync_write_step();
+    world.flush();
+    assert_eq!((world.in_flight(), bytes()), (0, 0));
+}

@@ -180,6 +180,12 @@ pub trait Snapshot: Send {
         changes_of_versions(self, wanted, visit)
     }
 
+    /// Bytes on disk of the keys, metadata and values of prepares, committed ones included that no compaction has left
+    /// out yet. 0 without a disk.
+    fn prepare_bytes(&self) -> Result<u64, Failure> {
+        Ok(0)
+    }
+
     /// Visits the newest version of each document whose stored key (collection prefix and key) is `from` or greater,
     /// in order of stored key, until `visit` breaks. Prepares are not visited.
     fn scan_keys(

@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 
+use base::doc_key::encode_leb128;
 use base::limits::MAX_STORED_KEY_BYTES;
 use base::{
     Cas, Datatype, DocKey, DurabilityLevel, Heap, ItemKind, NewVersion, RevSeqno, Seqno, SyncWrite, VbId,
@@ -206,6 +207,21 @@ impl crate::store::Snapshot for Records {
             Ok(visit(&Change::stored(meta, info.id, key, value)))
         });
         next.map(|next| next.map(Seqno)).map_err(|trouble| self.trouble(trouble))
+    }
+
+    fn prepare_bytes(&self) -> Result<u64, Failure> {
+        let (prefix, len) = encode_leb128(PREPARES.0);
+        let mut sum = 0;
+        let walked: Result<(), Trouble> = self.snapshot.scan_ids(&prefix[..len], |info: DocInfo<'_>| {
+            if !info.id.starts_with(&prefix[..len]) {
+                return Ok(ControlFlow::Break(()));
+            }
+            if !info.deleted {
+                sum += (info.id.len() + info.rev_meta.len()) as u64 + u64::from(info.body_bytes);
+            }
+            Ok(ControlFlow::Continue(()))
+        });
+        walked.map(|()| sum).map_err(|trouble| self.trouble(trouble))
     }
 
     fn scan_keys(

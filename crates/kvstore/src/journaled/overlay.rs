@@ -151,6 +151,10 @@ impl Snapshot for Overlay {
         Ok(next)
     }
 
+    fn prepare_bytes(&self) -> Result<u64, Failure> {
+        self.file.as_ref().map_or(Ok(0), |file| file.prepare_bytes())
+    }
+
     fn scan_keys(
         &self,
         from: &[u8],

@@ -40,6 +40,7 @@ fn summary(inquiry: &Inquiry<'_>, sheet: &mut Sheet) {
     let totals = inquiry.bucket.disk_totals();
     sheet.put("ep_db_data_size", totals.counts.used_bytes);
     sheet.put("ep_db_file_size", totals.counts.file_bytes);
+    sheet.put("ep_db_prepare_size", engine::prepare_bytes_on_disk(inquiry.bucket));
     // Old versions are not kept on disk.
     sheet.put("ep_db_history_file_size", 0);
     sheet.put("ep_db_history_start_timestamp", 0);

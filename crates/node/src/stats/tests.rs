@@ -28,7 +28,6 @@ const DIFFERENT: &[(&str, &str)] = &[
     ("checkpoint_0", "names of the index and allocators inside a checkpoint, which are not there"),
     ("collections_inventory_airline", "not yet: collections"),
     ("dcp", "not yet: streams"),
-    ("diskinfo", "the size of prepares on disk, which nothing measures"),
     ("durability-monitor_0", "not yet: replication chains of durable writes"),
     ("memory", "names of jemalloc's arenas"),
     ("scopes", "not yet: collections"),

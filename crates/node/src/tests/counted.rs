@@ -128,3 +128,29 @@ fn failed_logins_are_counted() {
     let stats = stats(&node);
     assert_eq!((&*stats["auth_errors"], &*stats["rejected_conns"]), ("1", "5"));
 }
+
+/// The first turn of a worker is measured: with it a client says hello and logs in, without a bucket, and selects one.
+#[test]
+fn times_are_those_of_the_bucket_that_is_named() {
+    let node = node();
+    let mut client = connect_as(&node, "admin", FULL);
+    let mut total = |of: u8, bucket: &'static [u8]| {
+        let parts = RequestParts { opcode: opcode::GET_CMD_TIMER, key: bucket, ..RequestParts::default() };
+        let (answers, _) = feed(&mut client, &request(&RequestParts { extras: &[of], ..parts }));
+        let times = each(&answers, |answer| serde_json::from_slice::<serde_json::Value>(answer.value).ok());
+        times[0].as_ref().and_then(|times| times["total"].as_u64())
+    };
+    for (of, bucket, expected) in [
+        (opcode::SELECT_BUCKET, &b"default"[..], Some(1)),
+        (opcode::SELECT_BUCKET, b"", Some(1)),
+        (opcode::SELECT_BUCKET, b"other", Some(0)),
+        (opcode::SELECT_BUCKET, b"@no bucket@", Some(0)),
+        (opcode::SELECT_BUCKET, b"/all/", Some(1)),
+        (opcode::HELLO, b"default", Some(0)),
+        (opcode::HELLO, b"@no bucket@", Some(1)),
+        (opcode::HELLO, b"/all/", Some(1)),
+        (opcode::HELLO, b"no such bucket", None),
+    ] {
+        assert_eq!(total(of, bucket), expected, "{of:#x} of {}", bucket.escape_ascii());
+    }
+}
