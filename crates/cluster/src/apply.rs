@@ -8,6 +8,7 @@ use base::VbState;
 use base::planted::{self, Bug};
 
 use crate::agent::{Agent, Want};
+use crate::refusals::Refusals;
 use crate::state::{Bucket, Chain, NodeId};
 
 /// Whom a vBucket follows.
@@ -62,7 +63,9 @@ pub trait ApplyTarget {
     }
     /// From now on these vBuckets follow these nodes, and no others follow anybody. What is followed becomes replica or
     /// pending; what was followed in the same way before goes on.
-    fn follow(&self, following: &BTreeMap<u16, Following>) -> Result<(), Self::Error>;
+    ///
+    /// A refusal keeps no other vBucket from following, and no link that is not wanted any more from ending.
+    fn follow(&self, following: &BTreeMap<u16, Following>) -> Result<(), Refusals<Self::Error>>;
     /// A dead vBucket goes with all that it has.
     fn remove(&self, vb: u16) -> Result<(), Self::Error>;
 }
@@ -77,9 +80,28 @@ impl<T> Default for Given<T> {
     }
 }
 
+/// Collects what is refused to single vBuckets, so that the others go on.
+struct Collected<E>(Vec<E>);
+
+impl<E> Collected<E> {
+    /// What was done; `None` if it was refused.
+    fn note<T>(&mut self, outcome: Result<T, E>) -> Option<T> {
+        outcome.map_err(|refusal| self.0.push(refusal)).ok()
+    }
+
+    fn note_all(&mut self, outcome: Result<(), Refusals<E>>) {
+        self.0.extend(outcome.err().into_iter().flatten());
+    }
+}
+
 /// Sets the files of damaged vBuckets aside, if that may be. Returns those that are still there: one that has something in
 /// memory lets go of its link and is dead first, and the next attempt sets it aside.
-fn part_with<S: ApplyTarget>(agent: &Agent, bucket: &Bucket, target: &S) -> Result<Vec<u16>, S::Error> {
+fn part_with<S: ApplyTarget>(
+    agent: &Agent,
+    bucket: &Bucket,
+    target: &S,
+    refused: &mut Collected<S::Error>,
+) -> Vec<u16> {
     let mut parting = Vec::new();
     for vb in bucket.vbuckets().filter(|vb| target.is_damaged(*vb)) {
         let is_live_elsewhere =
@@ -89,18 +111,22 @@ fn part_with<S: ApplyTarget>(agent: &Agent, bucket: &Bucket, target: &S) -> Resu
         }
         let is_in_use = target.role(vb).is_some_and(|is| is != VbState::Dead);
         if !is_in_use || planted::is(Bug::SetAsideInUse) {
-            target.set_aside(vb)?;
+            refused.note(target.set_aside(vb));
         }
         if target.is_damaged(vb) {
             parting.push(vb);
         }
     }
-    Ok(parting)
+    parting
 }
 
 /// Has a bucket that could not be made what the document says serve nothing that the document does not let it. What it
 /// may serve goes on as it is, and links do, unless one of them would give a vBucket a role that it must not have.
-pub fn let_go<S: ApplyTarget>(agent: &Agent, bucket: &Bucket, target: &S) -> Result<(), S::Error> {
+///
+/// # Errors
+///
+/// What was refused; everything else has let go.
+pub fn let_go<S: ApplyTarget>(agent: &Agent, bucket: &Bucket, target: &S) -> Result<(), Refusals<S::Error>> {
     if planted::is(Bug::FailedBucketServes) {
         return Ok(());
     }
@@ -112,80 +138,111 @@ pub fn let_go<S: ApplyTarget>(agent: &Agent, bucket: &Bucket, target: &S) -> Res
             target.role(*vb) == Some(role) && !lets(agent.want(bucket, *vb, Some(role)))
         })
     };
-    // What fails for one vBucket, or for the links, keeps no other one from letting go.
-    let mut failed = None;
+    let mut refused = Collected(Vec::new());
     if must_not_be(VbState::Pending).next().is_some() {
         // After this no link makes a vBucket active.
-        failed = target.follow(&BTreeMap::new()).err();
+        refused.note_all(target.follow(&BTreeMap::new()));
     }
     for role in [VbState::Pending, VbState::Active] {
         for vb in must_not_be(role) {
-            failed = failed.or(target.set_role(vb, VbState::Replica).err());
+            refused.note(target.set_role(vb, VbState::Replica));
         }
     }
-    failed.map_or(Ok(()), Err)
+    Refusals::of(refused.0)
 }
 
 /// Makes all vBuckets of a bucket what the document says; idempotent, to be repeated until it succeeds.
 ///
 /// Links that are not wanted any more end first: none of them gives a vBucket a role after this. Whatever is to become
 /// active does so last.
+///
+/// # Errors
+///
+/// What was refused. A vBucket to which something is refused is left as it is; every other one becomes what the document
+/// says.
 pub fn apply_bucket<S: ApplyTarget>(
     agent: &Agent,
     bucket: &Bucket,
     target: &S,
     given: &mut Given<S::Topology>,
-) -> Result<(), S::Error> {
-    let parting = part_with(agent, bucket, target)?;
-    let roles: BTreeMap<u16, Option<VbState>> = bucket.vbuckets().map(|vb| (vb, target.role(vb))).collect();
+) -> Result<(), Refusals<S::Error>> {
+    let mut refused = Collected(Vec::new());
+    let parting = part_with(agent, bucket, target, &mut refused);
+    let roles: Roles = bucket.vbuckets().map(|vb| (vb, target.role(vb))).collect();
     let role_was = |vb: u16| roles.get(&vb).copied().flatten();
     let mut wants = agent.wants(bucket, role_was);
     // One that cannot be read does not begin with nothing, whatever it is to be.
     let stays_out = |vb: u16| role_was(vb).is_none() && target.is_unreadable(vb);
     wants.retain(|vb, _| !stays_out(*vb) || planted::is(Bug::DamagedBeginsEmpty));
     wants.extend(parting.into_iter().filter(|vb| !stays_out(*vb)).map(|vb| (vb, Want::Keep)));
-    let mut following = BTreeMap::new();
+    let following = to_follow(&wants, target, &mut refused);
+    refused.note_all(target.follow(&following));
+    given.0.retain(|vb, _| matches!(wants.get(vb), Some(Want::Active { .. })));
     for (vb, want) in &wants {
+        let is = target.role(*vb);
+        let done = match want {
+            Want::Hold if is.is_some_and(|is| is != VbState::Replica) => {
+                target.set_role(*vb, VbState::Replica)
+            }
+            Want::Keep if is.is_some_and(|is| is != VbState::Dead) => target.set_role(*vb, VbState::Dead),
+            Want::Gone if is.is_some() => {
+                target.set_role(*vb, VbState::Dead).and_then(|()| target.remove(*vb))
+            }
+            _ => Ok(()),
+        };
+        refused.note(done);
+    }
+    activate(&wants, &roles, target, given, &mut refused);
+    Refusals::of(refused.0)
+}
+
+/// The roles of all vBuckets before anything is changed.
+type Roles = BTreeMap<u16, Option<VbState>>;
+
+/// Whom the vBuckets are to follow. One that was active follows another history now and goes back to where they part: if
+/// it cannot stop being active, it follows none.
+fn to_follow<S: ApplyTarget>(
+    wants: &BTreeMap<u16, Want>,
+    target: &S,
+    refused: &mut Collected<S::Error>,
+) -> BTreeMap<u16, Following> {
+    let mut following = BTreeMap::new();
+    for (vb, want) in wants {
         let (source, takes_over) = match want {
             Want::Replica { source } => (*source, false),
             Want::TakeOver { source } => (*source, true),
             _ => continue,
         };
-        // One that was active follows another history now; it goes back to where they part.
-        if !takes_over && target.role(*vb) == Some(VbState::Active) {
-            target.set_role(*vb, VbState::Replica)?;
+        let was_active = !takes_over && target.role(*vb) == Some(VbState::Active);
+        if was_active && refused.note(target.set_role(*vb, VbState::Replica)).is_none() {
+            continue;
         }
         following.insert(*vb, Following { source, takes_over });
     }
-    target.follow(&following)?;
-    given.0.retain(|vb, _| wants.contains_key(vb));
-    for (vb, want) in &wants {
-        let is = target.role(*vb);
-        if !matches!(want, Want::Active { .. }) {
-            given.0.remove(vb);
-        }
-        match want {
-            Want::Hold if is.is_some_and(|is| is != VbState::Replica) => {
-                target.set_role(*vb, VbState::Replica)?
-            }
-            Want::Keep if is.is_some_and(|is| is != VbState::Dead) => target.set_role(*vb, VbState::Dead)?,
-            Want::Gone if is.is_some() => {
-                target.set_role(*vb, VbState::Dead)?;
-                target.remove(*vb)?;
-            }
-            _ => {}
-        }
-    }
-    for (vb, want) in &wants {
+    following
+}
+
+/// Makes vBuckets active, and gives those that are active their new chains.
+fn activate<S: ApplyTarget>(
+    wants: &BTreeMap<u16, Want>,
+    roles: &Roles,
+    target: &S,
+    given: &mut Given<S::Topology>,
+    refused: &mut Collected<S::Error>,
+) {
+    for (vb, want) in wants {
         let Want::Active { topology } = want else { continue };
-        let topology = target.topology(*vb, topology)?;
-        if role_was(*vb) != Some(VbState::Active) {
-            target.activate(*vb, topology.clone())?;
-            given.0.insert(*vb, topology);
-        } else if given.0.get(vb) != Some(&topology) && target.lead_on(*vb, topology.clone())? {
+        let Some(topology) = refused.note(target.topology(*vb, topology)) else { continue };
+        let done = if roles.get(vb).copied().flatten() != Some(VbState::Active) {
+            target.activate(*vb, topology.clone()).map(|()| true)
+        } else if given.0.get(vb) != Some(&topology) {
             // One that was handed over since its role was looked at stays so: two would serve it.
+            target.lead_on(*vb, topology.clone())
+        } else {
+            continue;
+        };
+        if refused.note(done) == Some(true) {
             given.0.insert(*vb, topology);
         }
     }
-    Ok(())
 }

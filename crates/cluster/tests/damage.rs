@@ -11,8 +11,8 @@ use base::VbState;
 use cluster::command::{self, Command};
 use cluster::filling::fillings;
 use cluster::{
-    Agent, ApplyTarget, Chain, Damaged, Following, Given, Leader, LeaderConfig, NodeId, Refused, State,
-    Status, Step, VbReport, View, apply_bucket,
+    Agent, ApplyTarget, Chain, Damaged, Following, Given, Leader, LeaderConfig, NodeId, Refusals, Refused,
+    State, Status, Step, VbReport, View, apply_bucket,
 };
 use support::{BUCKET, reports, reports_copy, reports_nothing, three};
 
@@ -345,8 +345,11 @@ impl ApplyTarget for Files {
     fn activate(&self, _: u16, _: Vec<Chain>) -> Result<(), Infallible> {
         self.note("activate")
     }
-    fn follow(&self, following: &BTreeMap<u16, Following>) -> Result<(), Infallible> {
-        if following.is_empty() { Ok(()) } else { self.note("follow") }
+    fn follow(&self, following: &BTreeMap<u16, Following>) -> Result<(), Refusals<Infallible>> {
+        if following.is_empty() {
+            return Ok(());
+        }
+        Refusals::of(self.note("follow").err())
     }
     fn remove(&self, _: u16) -> Result<(), Infallible> {
         self.note("remove")
@@ -424,9 +427,12 @@ impl ApplyTarget for Served {
     fn activate(&self, vb: u16, _: Vec<Chain>) -> Result<(), Infallible> {
         self.set_role(vb, VbState::Active)
     }
-    fn follow(&self, following: &BTreeMap<u16, Following>) -> Result<(), Infallible> {
+    fn follow(&self, following: &BTreeMap<u16, Following>) -> Result<(), Refusals<Infallible>> {
         self.follows.set(!following.is_empty());
-        if following.is_empty() { Ok(()) } else { self.set_role(0, VbState::Replica) }
+        if following.is_empty() {
+            return Ok(());
+        }
+        Refusals::of(self.set_role(0, VbState::Replica).err())
     }
     fn remove(&self, _: u16) -> Result<(), Infallible> {
         self.role.set(None);

@@ -8,7 +8,7 @@ use std::convert::Infallible;
 
 use base::VbState;
 use cluster::apply::{ApplyTarget, Following, Given, apply_bucket};
-use cluster::{Agent, Chain, NodeId, Step};
+use cluster::{Agent, Chain, NodeId, Refusals, Step};
 use support::{BUCKET, three};
 
 /// A node with one vBucket, which somebody takes over while the node looks after its links.
@@ -40,7 +40,7 @@ impl ApplyTarget for HandedOver {
         Ok(())
     }
 
-    fn follow(&self, _: &BTreeMap<u16, Following>) -> Result<(), Infallible> {
+    fn follow(&self, _: &BTreeMap<u16, Following>) -> Result<(), Refusals<Infallible>> {
         self.role.set(VbState::Dead);
         Ok(())
     }

@@ -386,6 +386,42 @@ fn active_vbuckets_with_documents_do_not_become_replicas_by_mistake() {
     assert!(other.server().node().replication().want(&other.bucket(), &beyond).is_err());
 }
 
+#[test]
+fn one_refused_vbucket_keeps_no_other_one_from_following() {
+    let (active, other) = (Node::start(), Node::start());
+    (0..200).for_each(|at| change(&active.bucket(), at));
+    set(&other.bucket(), "mine", b"v", 0).expect("stored");
+    let mine = vbucket_of(b"mine", VBUCKETS);
+    let source = active.source(Mode::Replicate);
+    let sources: Sources = (0..=VBUCKETS).map(|vb| (VbId(vb), source.clone())).collect();
+    let refused = other.server().node().replication().want_each(&other.bucket(), &sources);
+    let refused: Vec<String> = refused.iter().map(ToString::to_string).collect();
+    assert_eq!(refused.len(), 2, "{refused:?}");
+    assert!(refused[0].contains(&format!("vBucket {mine} first")), "{refused:?}");
+    assert!(refused[1].contains("there is no vBucket 16"), "{refused:?}");
+    let role = |vb: u16| other.bucket().state_of(VbId(vb));
+    assert_eq!(role(mine.0), Some(VbState::Active));
+    assert_eq!((0..VBUCKETS).filter(|vb| role(*vb) == Some(VbState::Replica)).count(), 15);
+    let others = || (0..VBUCKETS).filter(|vb| *vb != mine.0).map(usize::from);
+    eventually("the others have what the active ones have", || {
+        let (here, there) = (active.high_seqnos(), other.high_seqnos());
+        others().all(|vb| here[vb] == there[vb])
+    });
+}
+
+#[test]
+fn a_replica_that_lost_its_role_follows_again_when_it_is_declared_again() {
+    let (active, replica) = (Node::start(), Node::start());
+    (0..200).for_each(|at| change(&active.bucket(), at));
+    replica.follow(&active.source(Mode::Replicate));
+    caught_up(&active, &replica);
+    replica.bucket().set_vbucket_state(VbId(3), VbState::Dead, None).expect("there is one");
+    (200..400).for_each(|at| change(&active.bucket(), at));
+    replica.follow(&active.source(Mode::Replicate));
+    assert!(replica.all_have_role(VbState::Replica));
+    caught_up(&active, &replica);
+}
+
 /// Writes to whichever node has the vBucket, and remembers what was acknowledged: for each key the last number and how
 /// often it was written.
 fn write_ledger(

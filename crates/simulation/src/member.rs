@@ -204,7 +204,8 @@ impl Node {
         let agent = Agent::new(state, &self.member.uuid, incarnation).filter(Agent::has_buckets);
         let is_in_life = self.member.become_in == Some(incarnation);
         if let (Some(agent), Some(bucket), true) = (agent, state.buckets.get(BUCKET), is_in_life) {
-            return let_go(&agent, bucket, &SimSeat { at: self.at, view, bucket: local, links: &self.links });
+            let target = SimSeat { at: self.at, view, bucket: local, links: &self.links };
+            return let_go(&agent, bucket, &target).map_err(|_| NotDone);
         }
         self.links.want(&Default::default());
         self.hold_all();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use base::{Seqno, VbId, VbState};
 use cluster::state::Chain as Row;
-use cluster::{ApplyTarget, Following, NodeId, State, View};
+use cluster::{ApplyTarget, Following, NodeId, Refusals, State, View};
 use dcp::Mode;
 use engine::Bucket;
 use vbucket::{Chain, Topology};
@@ -47,27 +47,18 @@ pub fn name_of(at: usize) -> String {
 }
 
 impl SimSeat<'_> {
-    /// Gives them the roles in which they can follow, as a server's links do.
-    fn take_roles(&self, fresh: &BTreeMap<VbId, Mode>) -> Result<(), NotDone> {
-        let high = |vb: VbId| self.bucket.stream_state(vb).map_or(Seqno(0), |(_, _, _, high)| high);
-        let is_in_use = |(vb, mode): (&VbId, &Mode)| {
-            *mode == Mode::Replicate
-                && self.bucket.state_of(*vb) == Some(VbState::Active)
-                && high(*vb) > Seqno(0)
-        };
-        if fresh.iter().any(is_in_use) {
+    /// Gives a vBucket the role in which it can follow, as a server's links do.
+    fn take_role(&self, vb: VbId, mode: Mode) -> Result<(), NotDone> {
+        let high = self.bucket.stream_state(vb).map_or(Seqno(0), |(_, _, _, high)| high);
+        let is = self.bucket.state_of(vb);
+        if mode == Mode::Replicate && is == Some(VbState::Active) && high > Seqno(0) {
             return Err(NotDone);
         }
-        for (vb, mode) in fresh {
-            let role = match mode {
-                Mode::Replicate => VbState::Replica,
-                Mode::TakeOver => VbState::Pending,
-            };
-            if self.bucket.state_of(*vb) != Some(role) {
-                self.set_role(vb.0, role)?;
-            }
-        }
-        Ok(())
+        let role = match mode {
+            Mode::Replicate => VbState::Replica,
+            Mode::TakeOver => VbState::Pending,
+        };
+        if is == Some(role) { Ok(()) } else { self.set_role(vb.0, role) }
     }
 }
 
@@ -117,15 +108,21 @@ impl ApplyTarget for SimSeat<'_> {
         self.bucket.set_vbucket_state(VbId(vb), VbState::Active, Some(topology)).map_err(|_| NotDone)
     }
 
-    fn follow(&self, following: &BTreeMap<u16, Following>) -> Result<(), NotDone> {
+    fn follow(&self, following: &BTreeMap<u16, Following>) -> Result<(), Refusals<NotDone>> {
         let source = |(vb, of): (&u16, &Following)| {
             let mode = if of.takes_over { Mode::TakeOver } else { Mode::Replicate };
             Some((VbId(*vb), (place_of(&self.view.state, of.source)?, mode)))
         };
-        let sources: Sources = following.iter().filter_map(source).collect();
-        self.take_roles(&self.links.fresh(&sources))?;
+        let mut sources: Sources = following.iter().filter_map(source).collect();
+        let mut refused = Vec::new();
+        for (vb, mode) in self.links.fresh(&sources) {
+            if let Err(refusal) = self.take_role(vb, mode) {
+                sources.remove(&vb);
+                refused.push(refusal);
+            }
+        }
         self.links.want(&sources);
-        Ok(())
+        Refusals::of(refused)
     }
 
     fn remove(&self, vb: u16) -> Result<(), NotDone> {

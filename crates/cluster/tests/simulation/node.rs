@@ -13,7 +13,7 @@ use cluster::membership::{self, Fate};
 use cluster::store::Version;
 use cluster::{
     Address, Agent, Applied, ApplyTarget, Chain, Damaged, Following, Given, Leader, LeaderConfig, Member,
-    Membership, NodeId, Report, VbReport, View, apply_bucket, let_go,
+    Membership, NodeId, Refusals, Report, VbReport, View, apply_bucket, let_go,
 };
 
 use crate::bugs::Bug;
@@ -287,7 +287,7 @@ impl ApplyTarget for Copies<'_> {
         Ok(())
     }
 
-    fn follow(&self, following: &BTreeMap<u16, Following>) -> Result<(), Infallible> {
+    fn follow(&self, following: &BTreeMap<u16, Following>) -> Result<(), Refusals<Infallible>> {
         for (_, copy) in
             self.node.copies.borrow_mut().iter_mut().filter(|(vb, _)| !following.contains_key(vb))
         {

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use ::cluster::membership::{self, Fate};
 use ::cluster::state::Chain;
 use ::cluster::{
-    Agent, ApplyTarget, Damaged, Following, Given, NodeId, State, VbReport, View, apply_bucket, let_go,
+    Agent, ApplyTarget, Damaged, Following, Given, NodeId, Refusals, State, VbReport, View, apply_bucket,
+    let_go,
 };
 use base::{VbId, VbState};
 use dcp::Mode;
-use engine::Bucket;
+use engine::{Bucket, Refusal};
 use serde_json::Value;
 use vbucket::{Manifest, Topology};
 
@@ -49,6 +50,14 @@ pub(super) enum ApplyError {
     Manifest(String, String),
     #[error("bucket {0}, vBucket {1}: {2}")]
     Vbucket(String, u16, String),
+    #[error(transparent)]
+    Several(Box<Refusals<ApplyError>>),
+}
+
+impl From<Refusals<ApplyError>> for ApplyError {
+    fn from(refusals: Refusals<ApplyError>) -> ApplyError {
+        ApplyError::Several(Box::new(refusals))
+    }
 }
 
 impl Cluster {
@@ -92,24 +101,27 @@ impl Cluster {
             deleted.map_err(|error| ApplyError::Bucket(name.to_owned(), error))?;
             asked.forget(name);
         }
+        let mut refused = Vec::new();
         if agent.has_buckets() {
-            self.make_bucket(name, bucket, asked)?;
+            // The roles do not wait for settings that cannot be.
+            refused.extend(self.make_bucket(name, bucket, asked)?);
         }
         let Some(local) = self.node.bucket(name) else { return Ok(()) };
         let target = LocalTarget { node: &self.node, view, name, bucket: &local };
-        apply_bucket(&agent, bucket, &target, asked.given.entry(name.to_owned()).or_default())?;
+        let given = asked.given.entry(name.to_owned()).or_default();
+        let applied = apply_bucket(&agent, bucket, &target, given);
+        refused.extend(applied.err().into_iter().flatten());
         local.set_emptying(bucket.flushing.is_some());
-        Ok(())
+        Ok(Refusals::of(refused)?)
     }
 
     /// Has a bucket serve nobody and follow nobody: one that could not be made what the document says to this life may
     /// still be active for what others have taken over since the life before ended.
     pub(super) fn hold(&self, name: &str) -> Result<(), ApplyError> {
         let Some(local) = self.node.bucket(name) else { return Ok(()) };
-        let links = self.node.replication().want(&local, &Sources::new());
-        links.map_err(|error| ApplyError::Links(name.to_owned(), error))?;
-        hold_all(&local);
-        Ok(())
+        let links = follow_nobody(&self.node, &local);
+        let held = hold_all(&local).into_iter().map(|(vb, refusal)| refused(name, vb, refusal));
+        Ok(Refusals::of(links.into_iter().chain(held))?)
     }
 
     /// Clients are told by this node, which the cluster calls `this`, who serves what, if that is another than before:
@@ -135,13 +147,14 @@ impl Cluster {
     /// A bucket serves nobody and follows nobody; its documents stay where they are.
     fn let_go(&self, name: &str) -> Result<(), ApplyError> {
         let Some(bucket) = self.node.bucket(name) else { return Ok(()) };
-        let links = self.node.replication().want(&bucket, &Sources::new());
-        links.map_err(|error| ApplyError::Links(name.to_owned(), error))?;
+        let links = follow_nobody(&self.node, &bucket);
         let lives = |vb: &u16| role(&bucket, *vb).is_some_and(|is| is != VbState::Dead);
-        (0..bucket.vbuckets()).filter(lives).try_for_each(|vb| {
+        let living = (0..bucket.vbuckets()).filter(lives);
+        let dead = living.filter_map(|vb| {
             let dead = bucket.set_vbucket_state(VbId(vb), VbState::Dead, None);
-            dead.map_err(|refusal| ApplyError::Vbucket(name.to_owned(), vb, format!("{refusal:?}")))
-        })
+            Some(refused(name, VbId(vb), dead.err()?))
+        });
+        Ok(Refusals::of(links.into_iter().chain(dead))?)
     }
 
     /// Deletes the buckets that the state says were deleted, or are others now. One of which the state says nothing is
@@ -179,14 +192,16 @@ impl Cluster {
         self.let_go(name)
     }
 
-    /// Makes a bucket that is not there, and changes its settings, flushes and manifest to those of the document.
+    /// Makes a bucket that is not there, and changes its settings, flushes and manifest to those of the document. Returns
+    /// why its settings are not those.
     fn make_bucket(
         &self,
         name: &str,
         bucket: &::cluster::Bucket,
         asked: &mut Asked,
-    ) -> Result<(), ApplyError> {
+    ) -> Result<Option<ApplyError>, ApplyError> {
         let failed = |error| ApplyError::Bucket(name.to_owned(), error);
+        let mut refused = None;
         if self.node.bucket(name).is_none() {
             let spec = bucket_list::from_json(&bucket.settings);
             let spec = spec.ok_or_else(|| ApplyError::Settings(name.to_owned()))?;
@@ -194,12 +209,16 @@ impl Cluster {
             self.note(name, Some(Note { uuid: bucket.uuid.clone(), flushes: bucket.flushes }))?;
             self.node.create_bucket(spec).map_err(failed)?;
         } else if asked.settings.get(name).is_some_and(|before| *before != bucket.settings) {
-            let change = change_to(&bucket.settings).ok_or_else(|| ApplyError::Settings(name.to_owned()))?;
-            self.node.change_bucket(name, change).map_err(failed)?;
+            let change = change_to(&bucket.settings).ok_or_else(|| ApplyError::Settings(name.to_owned()));
+            let changed = change.and_then(|change| self.node.change_bucket(name, change).map_err(failed));
+            refused = changed.err();
         }
-        asked.settings.insert(name.to_owned(), bucket.settings.clone());
+        if refused.is_none() {
+            asked.settings.insert(name.to_owned(), bucket.settings.clone());
+        }
         self.apply_flush(name, bucket, asked)?;
-        self.apply_manifest(name, &bucket.manifest)
+        self.apply_manifest(name, &bucket.manifest)?;
+        Ok(refused)
     }
 
     fn note(&self, name: &str, note: Option<Note>) -> Result<(), ApplyError> {
@@ -223,8 +242,8 @@ impl Cluster {
         // Of what is not noted yet nothing has been served.
         if done.is_some() {
             local.set_emptying(true);
-            let links = self.node.replication().want(&local, &Sources::new());
-            links.map_err(|error| ApplyError::Links(name.to_owned(), error))?;
+            // What is still followed could bring the documents back.
+            Refusals::of(follow_nobody(&self.node, &local))?;
             tracing::info!(bucket = name, "all documents of the bucket are removed");
             let removed = local.remove_all_documents();
             removed.map_err(|failure| ApplyError::Bucket(name.to_owned(), failure.into()))?;
@@ -291,7 +310,7 @@ pub(super) fn let_go_of(cluster: &Cluster, view: &View, name: &str) -> Result<()
     let stays = membership::fate(&view.state, name, uuid.as_deref()) == Fate::Stays;
     match (agent, view.state.buckets.get(name).filter(|_| stays)) {
         (Some(agent), Some(bucket)) => {
-            let_go(&agent, bucket, &LocalTarget { node: &cluster.node, view, name, bucket: &local })
+            Ok(let_go(&agent, bucket, &LocalTarget { node: &cluster.node, view, name, bucket: &local })?)
         }
         _ => cluster.hold(name),
     }
@@ -303,6 +322,16 @@ impl Asked {
         self.given.remove(name);
         self.unknown.remove(name);
     }
+}
+
+/// Ends all links of a bucket; what is left of them is told.
+fn follow_nobody(node: &Node, bucket: &Arc<Bucket>) -> Vec<ApplyError> {
+    let refused = node.replication().want_each(bucket, &Sources::new()).into_iter();
+    refused.map(|error| ApplyError::Links(bucket.name().to_owned(), error)).collect()
+}
+
+fn refused(bucket: &str, vb: VbId, refusal: Refusal) -> ApplyError {
+    ApplyError::Vbucket(bucket.to_owned(), vb.0, format!("{refusal:?}"))
 }
 
 /// A vBucket's role; nothing if there is nothing to say of it.
@@ -331,7 +360,7 @@ impl LocalTarget<'_> {
 
     fn set(&self, vb: u16, role: VbState, topology: Option<Topology>) -> Result<(), ApplyError> {
         let set = self.bucket.set_vbucket_state(VbId(vb), role, topology);
-        set.map_err(|refusal| self.failed(vb, format!("{refusal:?}")))
+        set.map_err(|refusal| refused(self.name, VbId(vb), refusal))
     }
 
     /// Where a vBucket's changes come from: the nodes of a cluster have one administrator.
@@ -389,21 +418,21 @@ impl ApplyTarget for LocalTarget<'_> {
 
     fn lead_on(&self, vb: u16, topology: Topology) -> Result<bool, ApplyError> {
         let led = self.bucket.lead_on(VbId(vb), topology);
-        led.map_err(|refusal| self.failed(vb, format!("{refusal:?}")))
+        led.map_err(|refusal| refused(self.name, VbId(vb), refusal))
     }
 
-    fn follow(&self, following: &BTreeMap<u16, Following>) -> Result<(), ApplyError> {
+    fn follow(&self, following: &BTreeMap<u16, Following>) -> Result<(), Refusals<ApplyError>> {
         let source = |(vb, of): (&u16, &Following)| Some((VbId(*vb), self.source(*of)?));
         let sources: Sources = following.iter().filter_map(source).collect();
-        let links = self.node.replication().want(self.bucket, &sources);
-        links.map_err(|error| ApplyError::Links(self.name.to_owned(), error))
+        let refused = self.node.replication().want_each(self.bucket, &sources).into_iter();
+        Refusals::of(refused.map(|error| ApplyError::Links(self.name.to_owned(), error)))
     }
 
     fn remove(&self, vb: u16) -> Result<(), ApplyError> {
         match self.bucket.delete_vbucket(VbId(vb)) {
             Ok(Ok(())) => Ok(()),
             Ok(Err(failure)) => Err(self.failed(vb, failure.to_string())),
-            Err(refusal) => Err(self.failed(vb, format!("{refusal:?}"))),
+            Err(refusal) => Err(refused(self.name, VbId(vb), refusal)),
         }
     }
 }

@@ -469,14 +469,15 @@ impl Cluster {
 }
 
 /// Before a cluster says what a node serves, it serves nothing, and nobody may follow it: it may have less than those
-/// who would.
-pub(crate) fn hold_all(bucket: &Bucket) {
-    for vb in (0..bucket.vbuckets()).map(base::VbId) {
-        if matches!(bucket.state_of(vb), Some(VbState::Active | VbState::Pending)) {
-            // There is such a vBucket, which is all that could be refused.
-            let _ = bucket.set_vbucket_state(vb, VbState::Replica, None);
-        }
-    }
+/// who would. Returns what was refused.
+#[must_use]
+pub(crate) fn hold_all(bucket: &Bucket) -> Vec<(base::VbId, engine::Refusal)> {
+    let served = |vb: &base::VbId| matches!(bucket.state_of(*vb), Some(VbState::Active | VbState::Pending));
+    let held = (0..bucket.vbuckets())
+        .map(base::VbId)
+        .filter(served)
+        .filter_map(|vb| Some((vb, bucket.set_vbucket_state(vb, VbState::Replica, None).err()?)));
+    held.collect()
 }
 
 fn data_folder(node: &Node) -> PathBuf {

@@ -82,7 +82,7 @@ impl<'a> Following<'a> {
         out: &mut Vec<u8>,
     ) -> Result<Option<Stepped>, LinkError> {
         let mut inner = self.link.inner.lock();
-        let Inner { wanted, declared, taken_over, consumer, is_closed, .. } = &mut *inner;
+        let Inner { wanted, again, declared, taken_over, consumer, is_closed, .. } = &mut *inner;
         let Some(consumer) = consumer.as_mut().filter(|_| !*is_closed) else { return Ok(None) };
         if let Some((vb, outcome)) = rolled_back {
             consumer.rolled_back(vb, outcome, out);
@@ -91,6 +91,11 @@ impl<'a> Following<'a> {
         // Nothing to look through in a turn without news: there are as many vBuckets as changes come in one.
         let is_news = std::mem::replace(&mut self.declared, *declared) != *declared;
         if is_news {
+            for vb in std::mem::take(again) {
+                if self.followed.remove(&vb).is_some() {
+                    consumer.drop(vb, out);
+                }
+            }
             follow(consumer, wanted, taken_over, &mut self.followed, out);
         }
         let consumed = consumer.receive(received, out)?;

@@ -1,14 +1,14 @@
 //! One link: what is wanted of one node for one bucket, and how far that is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use base::VbId;
 use base::env::Env;
+use base::{VbId, VbState};
 use dcp::{Consumer, ConsumerCounts, Mode, Stage};
 use engine::Bucket;
 use parking_lot::Mutex;
@@ -54,6 +54,8 @@ impl LinkState {
 pub(super) struct Inner {
     /// What it is to follow.
     pub(super) wanted: BTreeMap<VbId, Mode>,
+    /// Those of them whose streams begin again, because their role here was another one meanwhile.
+    pub(super) again: BTreeSet<VbId>,
     /// Counts up whenever that is another one.
     pub(super) declared: u64,
     /// What was taken over, and for how long nobody could write meanwhile.
@@ -130,16 +132,27 @@ impl Link {
         self.username == wanted.username && self.password == wanted.password
     }
 
-    /// How it follows a vBucket, if it does.
-    pub(super) fn wants(&self, vb: VbId) -> Option<Mode> {
-        self.inner.lock().wanted.get(&vb).copied()
+    /// Whether it follows a vBucket in this way, and the vBucket has a role in which it can.
+    pub(super) fn follows(&self, vb: VbId, mode: Mode) -> bool {
+        // Held while a role is taken over, so that the role and what is noted of it agree.
+        let inner = self.inner.lock();
+        let can_follow = match (mode, self.bucket.state_of(vb)) {
+            (Mode::Replicate, role) => role == Some(VbState::Replica),
+            (Mode::TakeOver, Some(VbState::Pending)) => true,
+            // It is done; another node may have taken it over since.
+            (Mode::TakeOver, Some(VbState::Active | VbState::Dead)) => inner.taken_over.contains_key(&vb),
+            (Mode::TakeOver, _) => false,
+        };
+        can_follow && inner.wanted.get(&vb) == Some(&mode)
     }
 
-    /// What it follows from now on.
-    pub(super) fn want(&self, vbuckets: BTreeMap<VbId, Mode>) {
+    /// What it follows from now on; the streams of the `fresh` ones begin now, also if they were followed before.
+    pub(super) fn want(&self, vbuckets: BTreeMap<VbId, Mode>, fresh: &BTreeMap<VbId, Mode>) {
         let mut inner = self.inner.lock();
-        let Inner { wanted, taken_over, .. } = &mut *inner;
-        taken_over.retain(|vb, _| wanted.get(vb).is_some() && wanted.get(vb) == vbuckets.get(vb));
+        let Inner { wanted, again, taken_over, .. } = &mut *inner;
+        let stays = |vb: &VbId| wanted.contains_key(vb) && wanted.get(vb) == vbuckets.get(vb);
+        taken_over.retain(|vb, _| stays(vb) && !fresh.contains_key(vb));
+        again.extend(fresh.keys().filter(|vb| vbuckets.contains_key(vb)));
         *wanted = vbuckets;
         inner.declared += 1;
         drop(inner);

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use base::env::{Env, Task};
 use base::{Seqno, VbId, VbState};
 use dcp::Mode;
-use engine::Bucket;
+use engine::{Bucket, Refusal};
 use parking_lot::Mutex;
 
 use crate::doors::LinkRunner;
@@ -35,12 +35,15 @@ pub use status::{LinkStatus, TakeOvers, lag_of};
 /// The most links of a node.
 pub const MAX_LINKS: usize = 256;
 
-/// Why a declaration is refused; nothing was changed.
+/// Why a declaration, or what it says of one vBucket, is refused; nothing of that was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum WantError {
     /// Some vBuckets are not there.
     #[error("there is no vBucket {0}: the bucket has {1}")]
     NoVbucket(VbId, u16),
+    /// What is stored of a vBucket cannot be read.
+    #[error("vBucket {0} cannot be read here, so it follows no node")]
+    Unreadable(VbId),
     /// Some vBuckets are active here, and not empty.
     #[error(
         "{count} vBuckets are active here and hold documents, vBucket {first} first: make them dead or replica \
@@ -136,22 +139,60 @@ impl Replication {
         Replication { runner, ..self }
     }
 
-    /// From now on these vBuckets of `bucket` follow these sources, and no others do.
+    /// From now on these vBuckets of `bucket` follow these sources, and no others do. If one is refused, nothing changes.
     ///
     /// Those that are missing or dead become replicas, as do active ones without a document; those that are taken over
     /// become pending, whatever they were. What was declared before and is the same goes on undisturbed, also a vBucket
     /// that was taken over already. One that follows nobody any more stays what it is.
     pub fn want(&self, bucket: &Arc<Bucket>, sources: &Sources) -> Result<(), WantError> {
         let _declaring = self.declaring.lock();
-        let by_node = by_node(sources)?;
+        let (by_node, refused) = by_node(sources);
+        if let Some(refusal) = refused.into_iter().next() {
+            return Err(refusal);
+        }
         let fresh = self.fresh(bucket, sources);
         check(bucket, &fresh)?;
         self.check_links(bucket.name(), by_node.len())?;
         if !by_node.is_empty() {
             self.start_thread()?;
         }
-        let taken = take_roles(bucket, &fresh)?;
-        debug_assert_eq!(taken, fresh.len());
+        take_roles(bucket, &fresh)?;
+        self.declare(bucket, by_node, &fresh)
+    }
+
+    /// The same, but each vBucket is refused alone: the others follow their sources, and what is not wanted any more ends
+    /// whatever is refused. A vBucket that is refused follows no source. Returns the refusals.
+    pub fn want_each(&self, bucket: &Arc<Bucket>, sources: &Sources) -> Vec<WantError> {
+        let _declaring = self.declaring.lock();
+        let (mut by_node, mut refused) = by_node(sources);
+        refused.extend(self.keep_to_limit(bucket.name(), &mut by_node));
+        if !by_node.is_empty()
+            && let Err(refusal) = self.start_thread()
+        {
+            refused.push(refusal);
+            by_node.clear();
+        }
+        let mut fresh = self.fresh(bucket, sources);
+        for wanted in by_node.values_mut() {
+            wanted.vbuckets.retain(|vb, mode| {
+                let taken = if fresh.contains_key(vb) { take_role(bucket, *vb, *mode) } else { Ok(()) };
+                taken.map_err(|refusal| refused.push(refusal)).is_ok()
+            });
+        }
+        by_node.retain(|_, wanted| !wanted.vbuckets.is_empty());
+        fresh.retain(|vb, _| by_node.values().any(|wanted| wanted.vbuckets.contains_key(vb)));
+        refused.extend(self.declare(bucket, by_node, &fresh).err());
+        refused
+    }
+
+    /// Ends what is not wanted any more of a bucket's links, and begins what is new. `fresh` are the vBuckets that begin to
+    /// follow.
+    fn declare(
+        &self,
+        bucket: &Arc<Bucket>,
+        by_node: BTreeMap<String, Wanted>,
+        fresh: &BTreeMap<VbId, Mode>,
+    ) -> Result<(), WantError> {
         let mut state = self.shared.state.lock();
         if state.is_stopping {
             return Err(WantError::Stopping);
@@ -167,7 +208,7 @@ impl Replication {
         for (node, wanted) in by_node {
             let key = (bucket.name().to_owned(), node);
             match links.get(&key) {
-                Some(link) => link.want(wanted.vbuckets),
+                Some(link) => link.want(wanted.vbuckets, fresh),
                 None => {
                     let link = Arc::new(Link::new(
                         self.env.clone(),
@@ -234,20 +275,36 @@ impl Replication {
         Ok(())
     }
 
-    /// Those of `sources` that are not followed in this way already.
+    /// Those of `sources` that are not followed in this way already, or whose role here is not one in which they can
+    /// follow any more: their streams are refused until they have it again.
     fn fresh(&self, bucket: &Bucket, sources: &Sources) -> BTreeMap<VbId, Mode> {
         let links = self.links(Some(bucket.name()));
         let is_known = |vb: VbId, source: &Source| {
-            links.iter().any(|link| link.node() == source.node && link.wants(vb) == Some(source.mode))
+            links.iter().any(|link| link.node() == source.node && link.follows(vb, source.mode))
         };
         let fresh = sources.iter().filter(|(vb, source)| !is_known(**vb, source));
         fresh.map(|(vb, source)| (*vb, source.mode)).collect()
     }
 
     fn check_links(&self, bucket: &str, wanted: usize) -> Result<(), WantError> {
+        if wanted > self.room(bucket) { Err(WantError::TooManyLinks) } else { Ok(()) }
+    }
+
+    /// How many links a bucket may have beside those of other buckets.
+    fn room(&self, bucket: &str) -> usize {
         let state = self.shared.state.lock();
         let others = state.links.keys().filter(|(of, _)| of != bucket).count();
-        if others + wanted > MAX_LINKS { Err(WantError::TooManyLinks) } else { Ok(()) }
+        MAX_LINKS.saturating_sub(others)
+    }
+
+    /// Leaves out nodes to which there would be more links than there may be, those without a link first.
+    fn keep_to_limit(&self, bucket: &str, by_node: &mut BTreeMap<String, Wanted>) -> Vec<WantError> {
+        let excess = by_node.len().saturating_sub(self.room(bucket));
+        let has_link = |node: &str| self.links(Some(bucket)).iter().any(|link| link.node() == node);
+        let mut nodes: Vec<String> = if excess == 0 { Vec::new() } else { by_node.keys().cloned().collect() };
+        nodes.sort_by_key(|node| has_link(node));
+        nodes.iter().take(excess).for_each(|node| drop(by_node.remove(node)));
+        nodes.iter().take(excess).map(|_| WantError::TooManyLinks).collect()
     }
 }
 
@@ -258,7 +315,9 @@ pub(crate) struct Wanted {
     vbuckets: BTreeMap<VbId, Mode>,
 }
 
-fn by_node(sources: &Sources) -> Result<BTreeMap<String, Wanted>, WantError> {
+/// What is wanted of each node, and what is refused because it names a node with another user.
+fn by_node(sources: &Sources) -> (BTreeMap<String, Wanted>, Vec<WantError>) {
+    let mut refused = Vec::new();
     let mut all: BTreeMap<String, Wanted> = BTreeMap::new();
     for (vb, source) in sources {
         let wanted = all.entry(source.node.clone()).or_insert_with(|| Wanted {
@@ -267,11 +326,12 @@ fn by_node(sources: &Sources) -> Result<BTreeMap<String, Wanted>, WantError> {
             vbuckets: BTreeMap::new(),
         });
         if wanted.username != source.username || wanted.password != source.password {
-            return Err(WantError::TwoUsers { node: source.node.clone() });
+            refused.push(WantError::TwoUsers { node: source.node.clone() });
+            continue;
         }
         wanted.vbuckets.insert(*vb, source.mode);
     }
-    Ok(all)
+    (all, refused)
 }
 
 /// Whether all of them may follow others.
@@ -291,26 +351,38 @@ fn check(bucket: &Bucket, fresh: &BTreeMap<VbId, Mode>) -> Result<(), WantError>
     }
 }
 
-/// Gives them the roles in which they can follow; how many.
-fn take_roles(bucket: &Bucket, fresh: &BTreeMap<VbId, Mode>) -> Result<usize, WantError> {
+/// Gives all of them the roles in which they can follow.
+fn take_roles(bucket: &Bucket, fresh: &BTreeMap<VbId, Mode>) -> Result<(), WantError> {
     for (at, (vb, mode)) in fresh.iter().enumerate() {
-        let role = match mode {
-            Mode::Replicate => VbState::Replica,
-            Mode::TakeOver => VbState::Pending,
-        };
-        let before = bucket.state_of(*vb);
-        if before == Some(role) {
-            continue;
-        }
-        let refused = |_| WantError::NoVbucket(*vb, bucket.vbuckets());
-        bucket.set_vbucket_state(*vb, role, None).map_err(refused)?;
-        // Somebody may have written between the look and the change; from the change on nobody does.
-        let is_in_use = bucket.stream_state(*vb).is_some_and(|(_, _, _, high)| high > Seqno(0));
-        if before == Some(VbState::Active) && *mode == Mode::Replicate && is_in_use {
-            bucket.set_vbucket_state(*vb, VbState::Active, None).map_err(refused)?;
+        if let Err(refusal) = take_role(bucket, *vb, *mode) {
             tracing::warn!(bucket = bucket.name(), vbuckets = at, "some became replicas and have no source");
-            return Err(WantError::Active { first: *vb, count: 1 });
+            return Err(refusal);
         }
     }
-    Ok(fresh.len())
+    Ok(())
+}
+
+/// Gives a vBucket the role in which it can follow.
+fn take_role(bucket: &Bucket, vb: VbId, mode: Mode) -> Result<(), WantError> {
+    let role = match mode {
+        Mode::Replicate => VbState::Replica,
+        Mode::TakeOver => VbState::Pending,
+    };
+    check(bucket, &BTreeMap::from([(vb, mode)]))?;
+    let before = bucket.state_of(vb);
+    if before == Some(role) {
+        return Ok(());
+    }
+    let refused = |refusal| match refusal {
+        Refusal::Unreadable => WantError::Unreadable(vb),
+        _ => WantError::NoVbucket(vb, bucket.vbuckets()),
+    };
+    bucket.set_vbucket_state(vb, role, None).map_err(refused)?;
+    // Somebody may have written between the look and the change; from the change on nobody does.
+    let is_in_use = bucket.stream_state(vb).is_some_and(|(_, _, _, high)| high > Seqno(0));
+    if before == Some(VbState::Active) && mode == Mode::Replicate && is_in_use {
+        bucket.set_vbucket_state(vb, VbState::Active, None).map_err(refused)?;
+        return Err(WantError::Active { first: vb, count: 1 });
+    }
+    Ok(())
 }
