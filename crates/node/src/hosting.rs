@@ -93,9 +93,27 @@ pub enum HostFailure {
     /// A bucket of this name was deleted, and its files are still there.
     #[error("{} holds files of a deleted bucket that cannot be removed: remove the folder", .0.display())]
     NotRemoved(PathBuf),
-    /// More than one bucket failed.
+    /// More than one bucket failed, or one failed in more than one way.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Several(Vec<HostFailure>),
+}
+
+impl HostFailure {
+    /// This failure, and that of cleaning up behind it.
+    fn and(self, cleaned: Result<(), HostFailure>) -> HostFailure {
+        match cleaned {
+            Ok(()) => self,
+            Err(second) => HostFailure::Several(vec![self, second]),
+        }
+    }
+}
+
+/// What failed of two things that are both done.
+fn both(first: Result<(), HostFailure>, second: Result<(), HostFailure>) -> Result<(), HostFailure> {
+    match first {
+        Ok(()) => second,
+        Err(first) => Err(first.and(second)),
+    }
 }
 
 /// The buckets that a start has found.
@@ -271,11 +289,11 @@ impl Host {
             self.describe(spec, env);
             Ok(served)
         });
-        if opened.is_err() {
-            self.list.lock().begin_removal(&spec.name, env)?;
-            self.remove_files(&spec.name, env)?;
-        }
-        opened
+        opened.map_err(|error| {
+            let begun = self.list.lock().begin_removal(&spec.name, env);
+            let removed = begun.map_err(HostFailure::from).and_then(|()| self.remove_files(&spec.name, env));
+            error.and(removed)
+        })
     }
 
     /// Notes what a bucket is now, if it was made while the node ran: others are what the configuration says.
@@ -310,7 +328,8 @@ impl Host {
     /// ended, or for some seconds.
     pub(crate) fn remove(&self, bucket: Arc<Bucket>, env: &Env) -> Result<(), HostFailure> {
         let name = bucket.name().to_owned();
-        self.stop(&bucket)?;
+        // Its threads have ended, also if one of them panicked.
+        let stopped = self.stop(&bucket);
         let started = env.clock.monotonic();
         let (mutex, nobody) = (Mutex::new(()), Condvar::new());
         while Arc::strong_count(&bucket) > 1 {
@@ -322,7 +341,7 @@ impl Host {
             nobody.wait_for(&mut mutex.lock(), STRAGGLERS_PAUSE);
         }
         drop(bucket);
-        self.remove_files(&name, env)
+        both(stopped, self.remove_files(&name, env))
     }
 
     fn remove_files(&self, name: &str, env: &Env) -> Result<(), HostFailure> {
@@ -349,7 +368,10 @@ impl Host {
         let store = self.open_store(&bucket, env).map_err(|failure| failed(failure.into()))?;
         let bucket = Bucket::open_cold(bucket, env.clone(), store).map_err(failed)?;
         if config.is_member {
-            crate::cluster::hold_all(&bucket);
+            for (vb, refusal) in crate::cluster::hold_all(&bucket) {
+                // The node's fence is closed, and the cluster has it hold the vBucket again before it opens.
+                tracing::error!(bucket = spec.name, %vb, ?refusal, "a vBucket keeps its role until it is held again");
+            }
         }
         bucket.set_replicas(spec.replicas);
         if spec.durability_min.is_some()
@@ -417,8 +439,7 @@ impl Host {
                 Ok(task) => started.push(task),
                 Err(error) => {
                     end(bucket);
-                    join(started)?;
-                    return Err(error.into());
+                    return Err(HostFailure::from(error).and(join(started)));
                 }
             }
         }
@@ -460,8 +481,7 @@ impl Host {
         let close = |(spec, bucket): &(BucketSpec, Arc<Bucket>)| {
             let ended = self.stop(bucket);
             let closed = bucket.close();
-            closed.map_err(|source| HostFailure::Bucket { name: spec.name.clone(), source })?;
-            ended
+            both(ended, closed.map_err(|source| HostFailure::Bucket { name: spec.name.clone(), source }))
         };
         all_of(buckets.iter().map(|of| (of.0.name.as_str(), close(of))))
     }
@@ -589,3 +609,6 @@ fn machine_memory_bytes(env: &Env) -> Option<u64> {
     let kibibytes: u64 = line.split_ascii_whitespace().next()?.parse().ok()?;
     kibibytes.checked_mul(1024)
 }
+
+#[cfg(test)]
+mod tests;
