@@ -5,6 +5,7 @@ mod memory;
 pub mod suite;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::state::Invalid;
@@ -134,6 +135,10 @@ pub trait Store: Send + Sync {
     /// others.
     fn place(&self) -> String {
         String::new()
+    }
+    /// A store beside this one, which has entries, versions and waiting of its own; `None` if there can be none.
+    fn sibling(&self, _name: &str) -> Result<Option<Arc<dyn Store>>, StoreFailure> {
+        Ok(None)
     }
     /// All entries at one moment, not before the call.
     fn read(&self) -> Result<Snapshot, StoreFailure>;

@@ -22,6 +22,13 @@ struct Standing {
 /// A frozen node neither asks nor hears what it was answered; one that is cut off or was killed is answered nothing.
 pub(super) struct Gate {
     store: Arc<dyn Store>,
+    /// Shared with the gates to the stores beside this one.
+    bar: Arc<Bar>,
+}
+
+/// How the node stands to its stores.
+#[derive(Default)]
+struct Bar {
     standing: Mutex<Standing>,
     changed: Condvar,
 }
@@ -29,7 +36,7 @@ pub(super) struct Gate {
 impl Gate {
     /// An open one.
     pub(super) fn new(store: Arc<dyn Store>) -> Gate {
-        Gate { store, standing: Mutex::default(), changed: Condvar::new() }
+        Gate { store, bar: Arc::default() }
     }
 
     /// Lets the node stand still, or go on.
@@ -53,17 +60,17 @@ impl Gate {
 
     /// Whether the node is cut off from the store.
     pub(super) fn is_cut(&self) -> bool {
-        self.standing.lock().is_cut
+        self.bar.standing.lock().is_cut
     }
 
     /// Whether the node stands still.
     pub(super) fn is_frozen(&self) -> bool {
-        self.standing.lock().is_frozen
+        self.bar.standing.lock().is_frozen
     }
 
     fn change(&self, change: impl FnOnce(&mut Standing)) {
-        change(&mut self.standing.lock());
-        self.changed.notify_all();
+        change(&mut self.bar.standing.lock());
+        self.bar.changed.notify_all();
     }
 
     /// Lets everybody look again who waits for a change: among them are those of this node.
@@ -80,9 +87,9 @@ impl Gate {
 
     /// Waits while the node is frozen; fails if there is no way to the store.
     fn pass(&self, operation: &'static str) -> Result<(), StoreFailure> {
-        let mut standing = self.standing.lock();
+        let mut standing = self.bar.standing.lock();
         while standing.is_frozen {
-            self.changed.wait(&mut standing);
+            self.bar.changed.wait(&mut standing);
         }
         if standing.is_cut || standing.is_killed {
             return Err(StoreFailure { operation, reason: "the node is cut off from it".to_owned() });
@@ -105,6 +112,11 @@ impl Gate {
 impl Store for Gate {
     fn place(&self) -> String {
         self.store.place()
+    }
+
+    fn sibling(&self, name: &str) -> Result<Option<Arc<dyn Store>>, StoreFailure> {
+        let gated = |store| Arc::new(Gate { store, bar: Arc::clone(&self.bar) }) as Arc<dyn Store>;
+        Ok(self.store.sibling(name)?.map(gated))
     }
 
     fn read(&self) -> Result<Snapshot, StoreFailure> {

@@ -7,11 +7,27 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
+use crate::cluster::users::ClusterUsers;
 use crate::config::UserSpec;
+use crate::kept_users::stored::{Compared, StoredUsers};
 use crate::kept_users::{KeptState, KeptUsers, UsersRefusal};
 use crate::node::Node;
 use crate::sasl::offer::PresentOffer;
 use crate::user::Users;
+
+/// How often a change is tried that others have come before.
+const TRIES: usize = 20;
+/// Of the users of a cluster.
+const UNREAD: &str = "this node has not read the users of its cluster from the coordination store yet; nothing was \
+                      changed";
+
+/// The users that were made while the node ran.
+#[derive(Default)]
+struct Kept {
+    state: KeptState,
+    /// Goes up with each change of them.
+    changes: u64,
+}
 
 /// The users of a node.
 pub struct Accounts {
@@ -19,7 +35,7 @@ pub struct Accounts {
     /// Goes up with each change.
     edition: AtomicU64,
     /// Those that were made while the node ran; locked before `users`.
-    kept: Mutex<KeptState>,
+    kept: Mutex<Kept>,
     /// How they may log in.
     offer: PresentOffer,
 }
@@ -65,11 +81,12 @@ impl Accounts {
         node.tell();
     }
 
-    /// Reads the users that were made while the node ran. A file that is damaged lets none of them in.
+    /// Reads the users that were made while the node ran. A file that is damaged lets none of them in. Those of a cluster
+    /// are read by its thread: see `take`.
     pub fn read(&self, node: &Node) {
         let Some(host) = node.host() else { return };
         let found = if host.config().is_member {
-            KeptState::Cluster
+            KeptState::Unread(UNREAD.to_owned())
         } else {
             match KeptUsers::read(host.data_dir().path(), node.env()) {
                 Ok(kept) => KeptState::File(kept),
@@ -80,30 +97,108 @@ impl Accounts {
             }
         };
         let mut present = self.kept.lock();
-        *present = found;
-        if let Ok(kept) = present.kept() {
+        present.state = found;
+        present.changes += 1;
+        if let Ok(kept) = present.state.kept() {
             self.replace(node, |users| users.with_kept(kept));
+        }
+    }
+
+    /// Looks at the users of the node's cluster, if it is in one, as they are in the coordination store now. Blocks.
+    pub fn refresh(&self, node: &Node) {
+        if let Some(cluster) = node.cluster() {
+            ClusterUsers(&cluster).refresh_users();
         }
     }
 
     /// The users that were made while the node ran.
     pub fn kept(&self) -> Result<KeptUsers, UsersRefusal> {
-        self.kept.lock().kept().cloned()
+        self.kept.lock().state.kept().cloned()
     }
 
-    /// Changes them, durably, and at once for all sessions. Blocks while the disk works.
+    /// Changes them, durably, and at once for all sessions of this node. `change` is done again if others have changed
+    /// them meanwhile. Blocks while the disk or the coordination store works.
     pub fn change_kept(
         &self,
         node: &Node,
-        change: impl FnOnce(&mut KeptUsers) -> Result<(), UsersRefusal>,
+        change: impl Fn(&mut KeptUsers) -> Result<(), UsersRefusal>,
     ) -> Result<(), UsersRefusal> {
+        for _ in 0..TRIES {
+            // Without the lock: what is derived of a password takes many milliseconds.
+            let (mut next, changes, stored) = {
+                let present = self.kept.lock();
+                let stored = match &present.state {
+                    KeptState::Stored(stored) => Some(Arc::clone(stored)),
+                    _ => None,
+                };
+                (present.state.kept()?.clone(), present.changes, stored)
+            };
+            change(&mut next)?;
+            let is_done = match stored {
+                Some(stored) => match node.cluster() {
+                    Some(cluster) => ClusterUsers(&cluster).change_users(&stored, next)?,
+                    None => return Err(UsersRefusal::Away("the node has left its cluster".to_owned())),
+                },
+                None => self.write(node, next, changes)?,
+            };
+            if is_done {
+                return Ok(());
+            }
+        }
+        let what = "others change users at the same time; nothing was changed: ask again";
+        Err(UsersRefusal::Away(what.to_owned()))
+    }
+
+    /// Writes the file, unless others have changed it since; whether that is done.
+    fn write(&self, node: &Node, next: KeptUsers, changes: u64) -> Result<bool, UsersRefusal> {
         let mut present = self.kept.lock();
-        let mut next = present.kept()?.clone();
-        change(&mut next)?;
+        if present.changes != changes {
+            return Ok(false);
+        }
         let host = node.host().ok_or_else(|| UsersRefusal::NotHere("no data directory".to_owned()))?;
         next.write(host.data_dir().path(), node.env()).map_err(UsersRefusal::File)?;
         self.replace(node, |users| users.with_kept(&next));
-        *present = KeptState::File(next);
-        Ok(())
+        present.state = KeptState::File(next);
+        present.changes += 1;
+        Ok(true)
+    }
+
+    /// What is known of the users of the cluster; `None` before they were read.
+    pub(crate) fn stored(&self) -> Option<Arc<StoredUsers>> {
+        match &self.kept.lock().state {
+            KeptState::Stored(stored) => Some(Arc::clone(stored)),
+            _ => None,
+        }
+    }
+
+    /// Takes what the coordination store has, if it is newer than what is known, or instead of that if it still is `known`.
+    pub(crate) fn take(&self, node: &Node, read: StoredUsers, instead: Option<&StoredUsers>) -> Compared {
+        let mut present = self.kept.lock();
+        let (compared, read) = match &present.state {
+            KeptState::Stored(known) => {
+                let is_instead = instead.is_some_and(|instead| instead.version() == known.version());
+                (if is_instead { Compared::Other } else { known.compare(&read) }, read.after(known))
+            }
+            _ => (Compared::Other, read),
+        };
+        match compared {
+            Compared::Other => {
+                self.replace(node, |users| users.with_kept(read.kept()));
+                present.state = KeptState::Stored(Arc::new(read));
+                present.changes += 1;
+            }
+            // A store that was restored has it under another version.
+            Compared::Same => present.state = KeptState::Stored(Arc::new(read)),
+            Compared::Behind | Compared::Older => {}
+        }
+        compared
+    }
+
+    /// Why the users of the cluster cannot be read, unless they were before.
+    pub(crate) fn note_unread(&self, why: &str) {
+        let mut present = self.kept.lock();
+        if matches!(present.state, KeptState::Unread(_) | KeptState::Nowhere) {
+            present.state = KeptState::Unread(format!("{UNREAD}: {why}"));
+        }
     }
 }

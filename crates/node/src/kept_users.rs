@@ -1,11 +1,14 @@
 //! Users, groups and the password policy that were made while the node ran: a small file of the data directory
-//! (records 57 and 86).
+//! (records 57 and 86), or entries of the coordination store (record 95).
 //!
 //! *Guarantee:* passwords are never kept, only what SCRAM checks them with. What is in memory is what is in the file. A
 //! file that is damaged lets no kept user in, and is not written over.
 
+pub(crate) mod stored;
+
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::{Arc, OnceLock};
 
 use base::env::Env;
 use base::{SmallFile, SmallFileError};
@@ -15,6 +18,7 @@ use crate::roles::Grant;
 use crate::sasl::digest::Mechanism;
 use crate::sasl::scram::{ScramKeys, ScramSecret};
 use crate::user::User;
+use stored::StoredUsers;
 
 /// What is said of a user who is not there, and of a group: SDKs tell these two apart by the text.
 pub const UNKNOWN_USER: &str = "Unknown user.";
@@ -47,17 +51,22 @@ fn parse(bytes: &[u8], _version: u16) -> Result<KeptUsers, String> {
     let kept: KeptUsers = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
     let grants =
         kept.users.values().map(|user| &user.roles).chain(kept.groups.values().map(|group| &group.roles));
-    if let Some(wrong) = grants.flatten().find(|role| Grant::parse(role).is_none()) {
-        return Err(format!("role {wrong:?} is none of this version"));
-    }
+    grants.into_iter().try_for_each(|roles| check_roles(roles))?;
     match kept.users.iter().find(|(_, user)| user.keys().is_none()) {
         Some((name, _)) => Err(format!("user {name:?} has secrets that cannot be read")),
         None => Ok(kept),
     }
 }
 
+fn check_roles(roles: &[String]) -> Result<(), String> {
+    match roles.iter().find(|role| Grant::parse(role).is_none()) {
+        Some(wrong) => Err(format!("role {wrong:?} is none of this version")),
+        None => Ok(()),
+    }
+}
+
 /// A user.
-#[derive(Clone, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KeptUser {
     /// How people call the user.
@@ -72,7 +81,7 @@ pub struct KeptUser {
 }
 
 /// A group: its members have its roles.
-#[derive(Clone, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KeptGroup {
     /// For people.
@@ -147,15 +156,42 @@ pub enum UsersRefusal {
     Forbidden(String),
     /// Users cannot be kept here.
     NotHere(String),
+    /// What is kept cannot be read; what to do about it.
+    Damaged(String),
+    /// It cannot be read or changed now; what to do about it.
+    Away(String),
     /// The file could not be written.
     File(SmallFileError),
 }
 
+/// A new password, and what is kept of it: that is derived once, however often a change is tried again.
+#[derive(Clone, Default)]
+pub struct NewPassword {
+    text: String,
+    secrets: OnceLock<Vec<ScramSecret>>,
+}
+
+impl NewPassword {
+    /// A password as it was given.
+    pub fn new(text: String) -> NewPassword {
+        NewPassword { text, secrets: OnceLock::new() }
+    }
+
+    fn secrets(&self, env: &Env) -> &[ScramSecret] {
+        let secret = |mechanism| {
+            let mut salt = [0; 16];
+            env.random.fill(&mut salt);
+            ScramKeys::derive(mechanism, self.text.as_bytes(), salt).to_secret()
+        };
+        self.secrets.get_or_init(|| Mechanism::ALL.map(secret).to_vec())
+    }
+}
+
 /// What is asked of a user.
-#[derive(Clone, Debug, Default)]
+#[derive(Default)]
 pub struct UserForm {
     /// Another password; a new user needs one.
-    pub password: Option<String>,
+    pub password: Option<NewPassword>,
     /// How people call the user.
     pub title: Option<String>,
     /// Roles.
@@ -165,13 +201,25 @@ pub struct UserForm {
 }
 
 /// Users, groups, and the policy for passwords.
-#[derive(Clone, Default, Serialize, Deserialize)]
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KeptUsers {
     users: BTreeMap<String, KeptUser>,
     groups: BTreeMap<String, KeptGroup>,
     #[serde(default)]
     policy: PasswordPolicy,
+    /// What the coordination store has and this version cannot read, by kind and name, and why.
+    #[serde(skip)]
+    refused: BTreeMap<(EntryKind, String), String>,
+}
+
+/// What is kept under a name of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum EntryKind {
+    /// A user.
+    User,
+    /// A group.
+    Group,
 }
 
 fn grants_of(roles: &[String]) -> Vec<Grant> {
@@ -223,14 +271,9 @@ impl KeptUser {
         Some([sha1.keys(a)?, sha256.keys(b)?, sha512.keys(c)?])
     }
 
-    fn set_password(&mut self, password: &str, env: &Env) {
+    fn set_password(&mut self, password: &NewPassword, env: &Env) {
         self.password_changed_s = env.clock.unix_ns() / 1_000_000_000;
-        let secret = |mechanism| {
-            let mut salt = [0; 16];
-            env.random.fill(&mut salt);
-            ScramKeys::derive(mechanism, password.as_bytes(), salt).to_secret()
-        };
-        self.secrets = Mechanism::ALL.map(secret).to_vec();
+        self.secrets = password.secrets(env).to_vec();
     }
 
     /// How people call the user.
@@ -307,6 +350,31 @@ impl KeptUsers {
         grants
     }
 
+    /// Refuses what cannot be read: another version may know more of it than would be written over it.
+    pub fn check_readable(&self, kind: EntryKind, name: &str) -> Result<(), UsersRefusal> {
+        match self.refused.get(&(kind, name.to_owned())) {
+            None => Ok(()),
+            Some(why) => Err(UsersRefusal::Damaged(format!(
+                "the entry of {name} in the coordination store cannot be read by this version: {why}; delete {name} and \
+                 make it again, or run the version that wrote it on all nodes"
+            ))),
+        }
+    }
+
+    /// Removes what cannot be read, if that is meant. What roles it gives is not known.
+    fn remove_refused(&mut self, actor: &User, kind: EntryKind, name: &str) -> Result<bool, UsersRefusal> {
+        let key = (kind, name.to_owned());
+        if !self.refused.contains_key(&key) {
+            return Ok(false);
+        }
+        if !actor.is_admin() {
+            let what = format!("Only a full administrator may delete {name}, whose roles cannot be read");
+            return Err(UsersRefusal::Forbidden(what));
+        }
+        self.refused.remove(&key);
+        Ok(true)
+    }
+
     /// Makes a user, or puts other roles, groups, a name and perhaps another password in the place of what there is.
     pub fn put_user(
         &mut self,
@@ -316,6 +384,7 @@ impl KeptUsers {
         env: &Env,
     ) -> Result<(), UsersRefusal> {
         check_name("name", name)?;
+        self.check_readable(EntryKind::User, name)?;
         form.title.iter().try_for_each(|title| check_text("name", title))?;
         let missing: Vec<&str> = form
             .groups
@@ -344,7 +413,7 @@ impl KeptUsers {
         check_guarded(actor, &self.all_grants(&user))?;
         match &form.password {
             Some(password) => {
-                self.policy.check(password)?;
+                self.policy.check(&password.text)?;
                 user.set_password(password, env);
             }
             None if user.secrets.is_empty() => {
@@ -363,8 +432,13 @@ impl KeptUsers {
     }
 
     /// Gives a user another password, which is the user's own wish.
-    pub fn set_password(&mut self, name: &str, password: &str, env: &Env) -> Result<(), UsersRefusal> {
-        self.policy.check(password)?;
+    pub fn set_password(
+        &mut self,
+        name: &str,
+        password: &NewPassword,
+        env: &Env,
+    ) -> Result<(), UsersRefusal> {
+        self.policy.check(&password.text)?;
         let user = self.users.get_mut(name).ok_or(UsersRefusal::NotFound(UNKNOWN_USER))?;
         user.set_password(password, env);
         Ok(())
@@ -372,6 +446,9 @@ impl KeptUsers {
 
     /// Removes a user.
     pub fn remove_user(&mut self, actor: &User, name: &str) -> Result<(), UsersRefusal> {
+        if self.remove_refused(actor, EntryKind::User, name)? {
+            return Ok(());
+        }
         let user = self.users.get(name).ok_or(UsersRefusal::NotFound(UNKNOWN_USER))?;
         check_guarded(actor, &self.all_grants(user))?;
         self.users.remove(name);
@@ -387,6 +464,7 @@ impl KeptUsers {
         roles: &[Grant],
     ) -> Result<(), UsersRefusal> {
         check_name("name", name)?;
+        self.check_readable(EntryKind::Group, name)?;
         check_text("description", description)?;
         check_text("ldap_group_ref", ldap_group_ref)?;
         let present = self.groups.get(name).map(KeptGroup::grants).unwrap_or_default();
@@ -408,6 +486,9 @@ impl KeptUsers {
 
     /// Removes a group, also from its members.
     pub fn remove_group(&mut self, actor: &User, name: &str) -> Result<(), UsersRefusal> {
+        if self.remove_refused(actor, EntryKind::Group, name)? {
+            return Ok(());
+        }
         let group = self.groups.get(name).ok_or(UsersRefusal::NotFound(UNKNOWN_GROUP))?;
         check_guarded(actor, &group.grants())?;
         self.groups.remove(name);
@@ -432,26 +513,29 @@ pub(crate) enum KeptState {
     /// Nowhere, and why.
     #[default]
     Nowhere,
-    /// They are those of a cluster, whose nodes keep none.
-    Cluster,
+    /// In the coordination store, which has not been read yet.
+    Unread(String),
     /// The file is damaged.
     Damaged(String),
     /// In the file.
     File(KeptUsers),
+    /// In the coordination store.
+    Stored(Arc<StoredUsers>),
 }
 
 impl KeptState {
     /// What is kept, or why nothing can be.
     pub(crate) fn kept(&self) -> Result<&KeptUsers, UsersRefusal> {
-        let why = match self {
+        Err(match self {
             KeptState::File(kept) => return Ok(kept),
-            KeptState::Nowhere => "this node has no data directory",
-            KeptState::Cluster => {
-                "the nodes of a cluster keep no users yet: write them into the configuration file of each node"
-            }
-            KeptState::Damaged(what) => what,
-        };
-        Err(UsersRefusal::NotHere(why.to_owned()))
+            KeptState::Stored(stored) => return Ok(stored.kept()),
+            KeptState::Nowhere => UsersRefusal::NotHere("this node has no data directory".to_owned()),
+            KeptState::Unread(why) => UsersRefusal::Away(why.clone()),
+            KeptState::Damaged(what) => UsersRefusal::Damaged(format!(
+                "{what}: no user of it can log in, and it is not written over; stop the node, and put back a copy of \
+                 the file, or move it away to begin without users"
+            )),
+        })
     }
 }
 

@@ -5,8 +5,8 @@
 mod access;
 
 use std::net::SocketAddr;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use ::cluster::store::{Commit, Entry, LeaseId, Put, Snapshot, Store, StoreFailure, Swap, Swapped, Version};
@@ -104,7 +104,11 @@ impl EtcdStore {
     /// The store of a cluster; nothing is asked yet.
     pub fn new(env: Env, address: &EtcdAddress, access: EtcdAccess) -> EtcdStore {
         let prefix = format!("/stave/{}/", address.cluster);
-        let (endpoints, current) = (address.endpoints.clone(), AtomicUsize::new(0));
+        EtcdStore::below(env, address.endpoints.clone(), prefix, access)
+    }
+
+    fn below(env: Env, endpoints: Vec<String>, prefix: String, access: EtcdAccess) -> EtcdStore {
+        let current = AtomicUsize::new(0);
         let names = Resolver::new(env.clone());
         EtcdStore {
             env,
@@ -387,6 +391,13 @@ fn version_of(header: &Value) -> Option<Version> {
 impl Store for EtcdStore {
     fn place(&self) -> String {
         format!("{} {}", self.id.get().map_or("", String::as_str), self.prefix)
+    }
+
+    fn sibling(&self, name: &str) -> Result<Option<Arc<dyn Store>>, StoreFailure> {
+        // No name of a cluster has a colon.
+        let prefix = format!("{}:{name}/", self.prefix.trim_end_matches('/'));
+        let access = self.access.clone();
+        Ok(Some(Arc::new(EtcdStore::below(self.env.clone(), self.endpoints.clone(), prefix, access))))
     }
 
     fn read(&self) -> Result<Snapshot, StoreFailure> {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use protocol::{RequestParts, Status, opcode};
 use serde_json::Value;
 use server::Server;
-use support::{Client, http, http_as, json, start, start_member};
+use support::{Client, http, http_as, json, start};
 
 const USERS: &str = "[[user]]\nname = \"guard\"\npassword = \"password\"\nrole = \"security_admin\"";
 const ANN: &str = "/settings/rbac/users/local/ann";
@@ -211,14 +211,37 @@ fn what_is_refused_says_why() {
     server.stop().expect("a clean stop");
 }
 
-/// Users of a cluster would have to be the same on all nodes.
+/// A file that cannot be read is not told like one without users, and is never written over.
 #[test]
-fn nodes_of_a_cluster_say_that_they_keep_none() {
+fn a_damaged_file_says_so() {
     let folder = tempfile::tempdir().expect("a folder");
-    let server = start_member(folder.path());
-    let (code, told) = http(&server, "PUT", ANN, "password=password&roles=data_reader[*]");
-    assert!(code == 400 && told.contains("the nodes of a cluster keep no users yet"), "{code} {told}");
+    let server = start(folder.path(), "");
+    taken(&server, "PUT", ANN, "password=password&roles=data_reader[default]");
     server.stop().expect("a clean stop");
+    let damaged: Vec<_> = std::fs::read_dir(folder.path())
+        .expect("a folder")
+        .map(|entry| entry.expect("an entry").path())
+        .filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("users.json")))
+        .collect();
+    damaged.iter().for_each(|path| std::fs::write(path, "not what was written").expect("written"));
+    let server = start(folder.path(), "");
+    for (method, path) in [
+        ("GET", "/settings/rbac/users"),
+        ("GET", ANN),
+        ("PUT", ANN),
+        ("DELETE", ANN),
+        ("GET", "/settings/rbac/groups"),
+        ("GET", "/settings/passwordPolicy"),
+        ("POST", "/settings/passwordPolicy"),
+    ] {
+        let (code, told) = http(&server, method, path, "password=password&minLength=8");
+        assert!(code == 500 && told.contains("users.json") && told.contains("put back"), "{code} {told}");
+    }
+    assert_eq!(log_in(&server, "ann", "password").1, Status::AuthError);
+    server.stop().expect("a clean stop");
+    for path in damaged {
+        assert_eq!(std::fs::read(&path).expect("a file"), b"not what was written", "{path:?}");
+    }
 }
 
 /// Who has rights in a collection alone sees it, its scope, and no figures of the bucket.

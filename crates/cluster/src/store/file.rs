@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::SmallFile;
@@ -22,6 +23,8 @@ pub struct FileStore {
     memory: MemoryStore,
     /// Held while the file is written, so that its order is that of the changes.
     writing: Mutex<()>,
+    /// The same one for each who asks, so that all wait for the same changes.
+    siblings: Mutex<BTreeMap<String, Arc<FileStore>>>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -44,7 +47,7 @@ impl FileStore {
             |(version, value): (u64, String)| Entry { value: value.into_bytes(), version: Version(version) };
         let entries = content.entries.into_iter().map(|(key, stored)| (key, entry(stored))).collect();
         let memory = MemoryStore::with(env.clock.clone(), Version(content.version), entries);
-        Ok(FileStore { env: env.clone(), file, memory, writing: Mutex::new(()) })
+        Ok(FileStore { env: env.clone(), file, memory, writing: Mutex::new(()), siblings: Mutex::default() })
     }
 
     /// Writes all that lasts.
@@ -60,6 +63,25 @@ impl FileStore {
 }
 
 impl Store for FileStore {
+    fn sibling(&self, name: &str) -> Result<Option<Arc<dyn Store>>, StoreFailure> {
+        let mut siblings = self.siblings.lock();
+        if let Some(there) = siblings.get(name) {
+            return Ok(Some(Arc::clone(there) as Arc<dyn Store>));
+        }
+        let path = self.file.path();
+        let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or("cluster");
+        let mut faults = String::new();
+        let opened =
+            FileStore::open(&self.env, &path.with_file_name(format!("{stem}-{name}.json")), |fault| {
+                faults.push_str(fault)
+            });
+        let failed =
+            |error: io::Error| StoreFailure { operation: "open", reason: format!("{error} {faults}") };
+        let sibling = Arc::new(opened.map_err(failed)?);
+        siblings.insert(name.to_owned(), Arc::clone(&sibling));
+        Ok(Some(sibling))
+    }
+
     fn read(&self) -> Result<Snapshot, StoreFailure> {
         self.memory.read()
     }

@@ -16,6 +16,7 @@ pub struct MemoryStore {
     clock: Arc<dyn Clock>,
     inner: Mutex<Inner>,
     changed: Condvar,
+    siblings: Mutex<BTreeMap<String, Arc<MemoryStore>>>,
 }
 
 #[derive(Default)]
@@ -110,7 +111,7 @@ impl MemoryStore {
     /// An empty store.
     pub fn new(clock: Arc<dyn Clock>) -> MemoryStore {
         let inner = Inner { version: 1, ..Inner::default() };
-        MemoryStore { clock, inner: Mutex::new(inner), changed: Condvar::new() }
+        MemoryStore { clock, inner: Mutex::new(inner), changed: Condvar::new(), siblings: Mutex::default() }
     }
 
     /// A store with these entries, none of them under a lease.
@@ -122,7 +123,7 @@ impl MemoryStore {
         let held = |entry| Held { entry, lease: None };
         let entries = entries.into_iter().map(|(key, entry)| (key, held(entry))).collect();
         let inner = Inner { version: version.0.max(1), entries, ..Inner::default() };
-        MemoryStore { clock, inner: Mutex::new(inner), changed: Condvar::new() }
+        MemoryStore { clock, inner: Mutex::new(inner), changed: Condvar::new(), siblings: Mutex::default() }
     }
 
     /// The moment of the last change.
@@ -152,6 +153,12 @@ impl MemoryStore {
 }
 
 impl Store for MemoryStore {
+    fn sibling(&self, name: &str) -> Result<Option<Arc<dyn Store>>, StoreFailure> {
+        let mut siblings = self.siblings.lock();
+        let new = || Arc::new(MemoryStore::new(Arc::clone(&self.clock)));
+        Ok(Some(Arc::clone(siblings.entry(name.to_owned()).or_insert_with(new)) as Arc<dyn Store>))
+    }
+
     fn read(&self) -> Result<Snapshot, StoreFailure> {
         Ok(self.with_inner(|inner| Snapshot {
             version: Version(inner.version),

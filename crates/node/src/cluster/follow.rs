@@ -137,6 +137,7 @@ impl Cluster {
                 return self.write_credentials();
             }
             let mut state = self.found()?;
+            super::users::ClusterUsers(self).move_users()?;
             self.write(&mut state, None)?;
             return Ok(Duration::ZERO);
         };

@@ -2,7 +2,7 @@
 //!
 //! Threads: one keeps the lease and does nothing else, so that nothing slow lets it run out; another one follows the
 //! document, reports, and leads. Both ask the coordination store, which may block. A third one has every other node asked
-//! for its promise (`promises.rs`), each on a thread of its own.
+//! for its promise (`promises.rs`), each on a thread of its own. A fourth one follows the users (`users.rs`).
 
 mod apply;
 mod buckets;
@@ -19,6 +19,7 @@ pub mod noted;
 pub mod promises;
 pub mod serving;
 mod trouble;
+pub(crate) mod users;
 
 use std::io;
 use std::path::PathBuf;
@@ -127,6 +128,8 @@ const TRIES: usize = 20;
 pub struct Cluster {
     node: Arc<Node>,
     store: Arc<dyn Store>,
+    /// Where users and groups are; `None` if the store keeps none.
+    users: Option<Arc<dyn Store>>,
     config: ClusterConfig,
     uuid: String,
     address: Address,
@@ -160,6 +163,8 @@ struct Seen {
     view: Option<Arc<View>>,
     /// Why the document is not followed now.
     lost: Option<String>,
+    /// Why users are not followed now.
+    users_lost: Option<String>,
     /// Why the node does not join.
     outside: Option<String>,
     /// Whether it does not join since it has another user or password than the cluster.
@@ -226,9 +231,11 @@ impl Cluster {
         let promises = Mutex::new(promises::Promises::new(&seen, node.env(), config.lease_ttl));
         let key = node.host().and_then(|host| host.config().users.first().map(promises::Key::derive));
         let names = names::Resolver::new(node.env().clone());
+        let users = store.sibling(users::SIBLING)?;
         let cluster = Arc::new(Cluster {
             node: Arc::clone(&node),
             store,
+            users,
             config,
             uuid,
             address,
@@ -254,6 +261,7 @@ impl Cluster {
             ("lease", (|member| member.keep_lease()) as fn(&Arc<Cluster>)),
             ("cluster", |member| member.follow()),
             ("promises", |member| member.keep_promises()),
+            ("users", |member| users::ClusterUsers(member).follow_users()),
         ] {
             let member = Arc::clone(&cluster);
             let task = node.env().spawn.spawn(name, Box::new(move || run(&member)));
@@ -461,6 +469,7 @@ impl Cluster {
         *self.stop.lock() = true;
         self.stopped.notify_all();
         self.changed.notify_all();
+        users::ClusterUsers(self).wake_users();
         let threads = std::mem::take(&mut *self.threads.lock());
         // All of them are waited for, whatever became of one.
         let panicked = threads.into_iter().filter_map(|thread| (!thread.join()).then_some(())).count();

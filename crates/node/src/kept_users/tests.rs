@@ -26,7 +26,7 @@ fn users(env: &Env) -> Users {
 
 fn form(password: &str, roles: &str, groups: &[&str]) -> UserForm {
     UserForm {
-        password: (!password.is_empty()).then(|| password.to_owned()),
+        password: (!password.is_empty()).then(|| NewPassword::new(password.to_owned())),
         title: None,
         roles: Grant::parse_list(roles).expect(roles),
         groups: groups.iter().map(|group| (*group).to_owned()).collect(),
@@ -75,7 +75,7 @@ fn a_change_of_roles_keeps_the_login() {
     let changed = before.with_kept(&kept);
     let now = changed.now(ann).expect("the same login");
     assert!(now.may_select("b") && !now.may_select("a"));
-    kept.set_password("ann", "secret-2", &env).expect("changed");
+    kept.set_password("ann", &NewPassword::new("secret-2".to_owned()), &env).expect("changed");
     let changed = changed.with_kept(&kept);
     assert!(changed.now(ann).is_none() && changed.authenticate(b"ann", b"secret-1").is_none());
     kept.remove_user(root, "ann").expect("removed");

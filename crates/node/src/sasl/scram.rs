@@ -73,7 +73,7 @@ impl ScramKeys {
 }
 
 /// What is kept of a password for one mechanism: bytes in Base64.
-#[derive(Clone, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ScramSecret {
     salt: String,

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 
 use ::node::form;
 use ::node::kept_users::{
-    KeptUser, KeptUsers, PasswordPolicy, UNKNOWN_GROUP, UNKNOWN_USER, UserForm, UsersRefusal,
+    EntryKind, KeptUser, KeptUsers, NewPassword, PasswordPolicy, UNKNOWN_GROUP, UNKNOWN_USER, UserForm,
+    UsersRefusal,
 };
 use ::node::roles::{ALL_BUCKETS, Grant, ROLES, RoleRow, Takes};
 use ::node::user::User;
@@ -38,8 +39,10 @@ impl From<UsersRefusal> for UsersAnswer {
                 UsersAnswer(Box::new((StatusCode::FORBIDDEN, Json(message)).into_response()))
             }
             UsersRefusal::NotHere(why) => {
-                error(StatusCode::BAD_REQUEST, "_", format!("users cannot be changed over HTTP: {why}"))
+                error(StatusCode::BAD_REQUEST, "_", format!("users cannot be kept: {why}"))
             }
+            UsersRefusal::Damaged(what) => error(StatusCode::INTERNAL_SERVER_ERROR, "_", what),
+            UsersRefusal::Away(what) => error(StatusCode::SERVICE_UNAVAILABLE, "_", what),
             UsersRefusal::File(failure) => {
                 tracing::error!(%failure, "users stay as they are");
                 error(StatusCode::INTERNAL_SERVER_ERROR, "_", "the users could not be saved".to_owned())
@@ -62,7 +65,7 @@ type Answered = Result<Response, UsersAnswer>;
 /// Changes the users on a thread that may wait for the disk.
 async fn change(
     shared: &Shared,
-    work: impl FnOnce(&mut KeptUsers) -> Result<(), UsersRefusal> + Send + 'static,
+    work: impl Fn(&mut KeptUsers) -> Result<(), UsersRefusal> + Send + 'static,
 ) -> Answered {
     let node = std::sync::Arc::clone(&shared.node);
     let done = on_a_thread(shared, move |_| {
@@ -75,9 +78,18 @@ async fn change(
     Ok(StatusCode::OK.into_response())
 }
 
-/// What is kept; nothing where users cannot be kept.
-fn kept(shared: &Shared) -> KeptUsers {
-    shared.node.accounts().kept().unwrap_or_default()
+/// What is kept, in a cluster as the coordination store has it now. Users that cannot be read are not told like users who
+/// are not there.
+async fn kept(shared: &Shared) -> Result<KeptUsers, UsersAnswer> {
+    let node = std::sync::Arc::clone(&shared.node);
+    let read = on_a_thread(shared, move |_| {
+        node.accounts().refresh(&node);
+        Ok::<_, ::node::node_buckets::BucketError>(node.accounts().kept())
+    });
+    match read.await {
+        Ok(kept) => Ok(kept?),
+        Err(error) => Err(UsersAnswer(Box::new(super::manage::answer(&error)))),
+    }
 }
 
 fn check_domain(domain: &str) -> Result<(), UsersAnswer> {
@@ -154,15 +166,16 @@ fn date(unix_s: u64) -> String {
 }
 
 /// `GET /settings/rbac/users`
-pub(super) async fn list(State(shared): State<Shared>) -> Json<Value> {
-    let kept = kept(&shared);
-    Json(kept.users().iter().map(|(name, one)| user(&kept, name, one)).collect())
+pub(super) async fn list(State(shared): State<Shared>) -> Answered {
+    let kept = kept(&shared).await?;
+    let users: Value = kept.users().iter().map(|(name, one)| user(&kept, name, one)).collect();
+    Ok(Json(users).into_response())
 }
 
 /// `GET /settings/rbac/users/DOMAIN`
 pub(super) async fn list_domain(State(shared): State<Shared>, Path(domain): Path<String>) -> Answered {
     check_domain(&domain)?;
-    Ok(list(State(shared)).await.into_response())
+    list(State(shared)).await
 }
 
 /// `GET /settings/rbac/users/DOMAIN/NAME`
@@ -171,7 +184,8 @@ pub(super) async fn show(
     Path((domain, name)): Path<(String, String)>,
 ) -> Answered {
     check_domain(&domain)?;
-    let kept = kept(&shared);
+    let kept = kept(&shared).await?;
+    kept.check_readable(EntryKind::User, &name)?;
     let found = kept.users().get(&name).ok_or(UsersRefusal::NotFound(UNKNOWN_USER))?;
     Ok(Json(user(&kept, &name, found)).into_response())
 }
@@ -229,7 +243,7 @@ pub(super) async fn put(
     let fields = form::parse(&body);
     let groups = field(&fields, "groups").unwrap_or_default();
     let form = UserForm {
-        password: field(&fields, "password"),
+        password: field(&fields, "password").map(NewPassword::new),
         title: field(&fields, "name"),
         roles: roles(&shared, &field(&fields, "roles").unwrap_or_default())?,
         groups: groups.split(',').map(str::trim).filter(|one| !one.is_empty()).map(str::to_owned).collect(),
@@ -261,14 +275,17 @@ fn group(kept: &KeptUsers, name: &str) -> Option<Value> {
 }
 
 /// `GET /settings/rbac/groups`
-pub(super) async fn list_groups(State(shared): State<Shared>) -> Json<Value> {
-    let kept = kept(&shared);
-    Json(kept.groups().keys().filter_map(|name| group(&kept, name)).collect())
+pub(super) async fn list_groups(State(shared): State<Shared>) -> Answered {
+    let kept = kept(&shared).await?;
+    let groups: Value = kept.groups().keys().filter_map(|name| group(&kept, name)).collect();
+    Ok(Json(groups).into_response())
 }
 
 /// `GET /settings/rbac/groups/NAME`
 pub(super) async fn show_group(State(shared): State<Shared>, Path(name): Path<String>) -> Answered {
-    let found = group(&kept(&shared), &name).ok_or(UsersRefusal::NotFound(UNKNOWN_GROUP))?;
+    let kept = kept(&shared).await?;
+    kept.check_readable(EntryKind::Group, &name)?;
+    let found = group(&kept, &name).ok_or(UsersRefusal::NotFound(UNKNOWN_GROUP))?;
     Ok(Json(found).into_response())
 }
 
@@ -322,22 +339,31 @@ pub(super) async fn change_password(
 ) -> Answered {
     check_kept(&shared, caller.name())?;
     let missing = || UsersRefusal::Field("password", "The value must be supplied".to_owned());
-    let password = field(&form::parse(&body), "password").ok_or_else(missing)?;
+    let password = NewPassword::new(field(&form::parse(&body), "password").ok_or_else(missing)?);
     let env = shared.node.env().clone();
     change(&shared, move |kept| kept.set_password(caller.name(), &password, &env)).await
 }
 
 /// `GET /settings/passwordPolicy`
-pub(super) async fn policy(State(shared): State<Shared>) -> Json<PasswordPolicy> {
-    Json(kept(&shared).policy().clone())
+pub(super) async fn policy(State(shared): State<Shared>) -> Answered {
+    Ok(Json(kept(&shared).await?.policy().clone()).into_response())
 }
 
 /// `POST /settings/passwordPolicy`: what is not named stays.
 pub(super) async fn set_policy(State(shared): State<Shared>, body: Bytes) -> Answered {
     let fields = form::parse(&body);
-    let mut policy = kept(&shared).policy().clone();
+    // Once before, so that what is wrong with the form is told where nothing can be changed, too.
+    changed_policy(&fields, kept(&shared).await?.policy())?;
+    change(&shared, move |kept| kept.set_policy(changed_policy(&fields, kept.policy())?)).await
+}
+
+fn changed_policy(
+    fields: &[(String, String)],
+    present: &PasswordPolicy,
+) -> Result<PasswordPolicy, UsersRefusal> {
+    let mut policy = present.clone();
     let wrong = |name| UsersRefusal::Field(name, "The value must be a number, or true or false".to_owned());
-    if let Some(text) = field(&fields, "minLength") {
+    if let Some(text) = field(fields, "minLength") {
         policy.min_length = text.parse().map_err(|_| wrong("minLength"))?;
     }
     for (name, value) in [
@@ -346,11 +372,11 @@ pub(super) async fn set_policy(State(shared): State<Shared>, body: Bytes) -> Ans
         ("enforceDigits", &mut policy.enforce_digits),
         ("enforceSpecialChars", &mut policy.enforce_special_chars),
     ] {
-        if let Some(text) = field(&fields, name) {
+        if let Some(text) = field(fields, name) {
             *value = text.parse().map_err(|_| wrong(name))?;
         }
     }
-    change(&shared, move |kept| kept.set_policy(policy)).await
+    Ok(policy)
 }
 
 /// `GET /whoami`

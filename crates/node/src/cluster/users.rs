@@ -1,0 +1,253 @@
+//! The users and groups of a cluster: in the coordination store, beside the cluster's state (record 95).
+//!
+//! *Guarantee:* a change is in the store before it is answered, and is compared with what it was decided by. A node never
+//! takes an older state of the users than it has seen: if the store has gone back, it writes what it knows.
+//!
+//! While the store is away nodes go on with the users that they know, and refuse changes.
+
+use std::time::Duration;
+
+use ::cluster::store::{Commit, Snapshot, Store, StoreFailure, Swap, Swapped};
+
+use super::trouble::Trouble;
+use super::{Cluster, ClusterError, data_folder};
+use crate::kept_users::stored::{Change, Compared, StoredUsers};
+use crate::kept_users::{KeptUsers, UsersRefusal};
+
+/// What the store with the users is called beside the cluster's.
+pub(super) const SIBLING: &str = "users";
+/// An entry that says nothing: a change of it wakes those who wait.
+const WAKE: &str = "wake";
+/// How long a change may be overlooked, and how soon a failed read is tried again.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+const TRY_AGAIN: Duration = Duration::from_millis(200);
+/// How often all is read, whatever was heard of changes.
+const READ_EVERY: Duration = Duration::from_secs(60);
+/// How often a change of several parts is begun again.
+const TRIES: usize = 20;
+/// So many names are told in one line of the log.
+const MOST_NAMES: usize = 20;
+
+/// A node's part in following and changing the users of its cluster.
+pub(crate) struct ClusterUsers<'a>(pub(crate) &'a Cluster);
+
+impl ClusterUsers<'_> {
+    /// Follows the users until the membership ends.
+    pub(super) fn follow_users(&self) {
+        let Some(store) = &self.0.users else { return };
+        let mut trouble = Trouble::default();
+        let (mut known, mut read_at): (Option<Snapshot>, _) = (None, Duration::ZERO);
+        let mut is_first = true;
+        while !self.0.is_stopping() {
+            let now = self.0.node.env().clock.monotonic();
+            let found = match known.take().filter(|_| now < read_at) {
+                Some(known) => store.follow(known, LOOK_AGAIN),
+                None => store.read().inspect(|_| read_at = now + READ_EVERY),
+            };
+            let looked = found
+                .map_err(|failure| failure.to_string())
+                .and_then(|snapshot| self.look_at_users(&**store, &snapshot).map(|()| snapshot));
+            match looked {
+                Ok(snapshot) => {
+                    if std::mem::take(&mut is_first) {
+                        self.name_own_users();
+                    }
+                    if let Some(after) = trouble.is_over(now) {
+                        tracing::info!(?after, "the cluster's users are followed again");
+                    }
+                    self.0.seen.lock().users_lost = None;
+                    known = Some(snapshot);
+                }
+                Err(why) => {
+                    if trouble.failed(now) {
+                        tracing::warn!(
+                            why,
+                            "the cluster's users are not followed: those that are known stay as they are; this is tried \
+                             again and again"
+                        );
+                    }
+                    self.0.node.accounts().note_unread(&why);
+                    self.0.seen.lock().users_lost = Some(why);
+                    self.0.pause(TRY_AGAIN);
+                }
+            }
+        }
+    }
+
+    /// Has the thread that follows the users look whether the membership ends.
+    pub(super) fn wake_users(&self) {
+        // It does not wait for a store that does not answer.
+        if self.0.seen.lock().users_lost.is_none()
+            && let Some(store) = &self.0.users
+            && let Err(failure) =
+                store.swap(Swap { key: WAKE, expected: None, value: Some(b"{}"), lease: None })
+        {
+            tracing::debug!(%failure, "the thread that follows the users ends a little later");
+        }
+    }
+
+    /// Looks at the store now, so that what was answered on another node is seen here. What is known stays if the store does
+    /// not answer. Blocks.
+    pub(crate) fn refresh_users(&self) {
+        if self.0.seen.lock().users_lost.is_some() {
+            return;
+        }
+        let Some(store) = &self.0.users else { return };
+        let read = store.read().map_err(|failure| failure.to_string());
+        if let Err(why) = read.and_then(|snapshot| self.look_at_users(&**store, &snapshot)) {
+            tracing::debug!(why, "users are told as they were known");
+        }
+    }
+
+    /// Takes what the store has, or puts back what it has lost.
+    fn look_at_users(&self, store: &dyn Store, snapshot: &Snapshot) -> Result<(), String> {
+        let read = StoredUsers::read(snapshot)?;
+        let refused: Vec<String> =
+            read.refused().map(|(kind, name, why)| format!("{kind:?} {name}: {why}")).collect();
+        match self.0.node.accounts().take(&self.0.node, read, None) {
+            Compared::Other => {
+                for entry in refused.iter().take(MOST_NAMES) {
+                    tracing::error!(
+                        entry,
+                        "an entry of the coordination store cannot be read; its user cannot log in"
+                    );
+                }
+                Ok(())
+            }
+            Compared::Same => Ok(()),
+            Compared::Behind | Compared::Older => self.look_again(store),
+        }
+    }
+
+    /// Reads the store again after it has told less than this node knows: that may have been an answer of a moment ago. If
+    /// the store has gone back, this node writes what it knows over it.
+    fn look_again(&self, store: &dyn Store) -> Result<(), String> {
+        let failed = |failure: StoreFailure| failure.to_string();
+        // Before the read, so that what is read then is not older for that alone.
+        let Some(known) = self.0.node.accounts().stored() else { return Ok(()) };
+        let read = StoredUsers::read(&store.read().map_err(failed)?)?;
+        let (revision, is) = (known.revision(), read.revision());
+        match known.compare(&read) {
+            Compared::Same | Compared::Other => drop(self.0.node.accounts().take(&self.0.node, read, None)),
+            Compared::Behind if !known.has_seen(&read) => {
+                tracing::warn!(
+                    revision,
+                    is,
+                    "the coordination store has users of another history: they were changed after the store went back"
+                );
+                self.0.node.accounts().take(&self.0.node, read, Some(&known));
+            }
+            Compared::Behind | Compared::Older => {
+                tracing::error!(
+                    revision,
+                    is,
+                    "the coordination store has gone back to older users: this node writes those that it knows"
+                );
+                let change = Change::back(&read, &known, self.0.node.env());
+                if let Some(written) = commit_all(store, change).map_err(failed)? {
+                    self.0.node.accounts().take(&self.0.node, written, Some(&known));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes other users in the place of those that were `stored`; false if the store has others by now, which are known
+    /// then. Blocks.
+    pub(crate) fn change_users(&self, stored: &StoredUsers, next: KeptUsers) -> Result<bool, UsersRefusal> {
+        let Some(store) = &self.0.users else {
+            return Err(UsersRefusal::NotHere(
+                "the coordination store of this cluster keeps no users".to_owned(),
+            ));
+        };
+        let away = |failure: StoreFailure| UsersRefusal::Away(ClusterError::Store(failure).advice());
+        match commit_all(&**store, Change::of(stored, next, self.0.node.env())).map_err(away)? {
+            Some(written) => {
+                self.0.node.accounts().take(&self.0.node, written, None);
+                Ok(true)
+            }
+            None => {
+                let snapshot = store.read().map_err(away)?;
+                self.look_at_users(&**store, &snapshot).map_err(UsersRefusal::Damaged)?;
+                Ok(false)
+            }
+        }
+    }
+
+    /// Moves the users that this node had while it was alone into the store of the cluster that it founds. Nothing is moved
+    /// where others have written users before.
+    pub(super) fn move_users(&self) -> Result<(), ClusterError> {
+        let Some(store) = &self.0.users else { return Ok(()) };
+        let Some(own) = self.own_users() else { return Ok(()) };
+        if own.users().is_empty() && own.groups().is_empty() {
+            return Ok(());
+        }
+        let invalid = |reason| StoreFailure { operation: "users", reason };
+        for _ in 0..TRIES {
+            let stored = StoredUsers::read(&store.read()?).map_err(invalid)?;
+            if !stored.is_new() && !stored.is_moved_by(&self.0.uuid) {
+                return Ok(());
+            }
+            let (users, groups) = (own.users().len(), own.groups().len());
+            let change = Change::moving(&stored, own.clone(), &self.0.uuid, self.0.node.env());
+            if commit_all(&**store, change)?.is_some() {
+                tracing::info!(users, groups, "users of users.json are the cluster's now");
+                return Ok(());
+            }
+        }
+        Err(ClusterError::Busy)
+    }
+
+    /// The users that this node had while it was alone; `None` if they cannot be read.
+    fn own_users(&self) -> Option<KeptUsers> {
+        let read = KeptUsers::read(&data_folder(&self.0.node), self.0.node.env());
+        let read = read.inspect_err(|error| {
+            tracing::error!(%error, "users that this node had while it was alone are not moved to the cluster");
+        });
+        read.ok()
+    }
+
+    /// Names the users of this node's own file that are not the cluster's: they cannot log in.
+    fn name_own_users(&self) {
+        let (Some(own), Some(stored)) = (self.own_users(), self.0.node.accounts().stored()) else { return };
+        let cluster = stored.kept();
+        let (mut missing, mut differ) = (Vec::new(), Vec::new());
+        for (name, user) in own.users() {
+            match cluster.users().get(name) {
+                None => missing.push(name.as_str()),
+                Some(there) if there != user => differ.push(name.as_str()),
+                Some(_) => {}
+            }
+        }
+        for (names, what) in [
+            (
+                missing,
+                "users of this node's users.json are not the cluster's, and cannot log in: make them again",
+            ),
+            (
+                differ,
+                "users of this node's users.json are other ones in the cluster: those of the cluster count",
+            ),
+        ] {
+            if !names.is_empty() {
+                let users = names.iter().take(MOST_NAMES).copied().collect::<Vec<_>>().join(", ");
+                tracing::warn!(users, count = names.len(), "{what}");
+            }
+        }
+    }
+}
+
+/// Writes a change part by part; `None` if others came before.
+fn commit_all(store: &dyn Store, mut change: Box<Change>) -> Result<Option<StoredUsers>, StoreFailure> {
+    loop {
+        let (version, puts) = change.part();
+        let guard = Some((crate::kept_users::stored::GUARD, version));
+        match store.commit(Commit { guard, puts: &puts, lease: None })? {
+            Swapped::Conflict | Swapped::NoLease => return Ok(None),
+            Swapped::Done(version) => match change.written(version) {
+                Ok(written) => return Ok(Some(written)),
+                Err(rest) => change = rest,
+            },
+        }
+    }
+}
