@@ -218,7 +218,7 @@ pub static ROWS: &[Row] = &[
         .extras_of(&[0, 4]),
     Row::document(UNLOCK_KEY, lock::unlock, Upsert, "Unlock a document").cas(NeedsCas),
     Row::new(GET_RANDOM_KEY, get::get_random_key, "Read a document chosen by chance")
-        .leaves(Leaves::Always)
+        .leaves(Leaves::Overview)
         .in_bucket()
         .needs(Read)
         .somewhere()
@@ -346,7 +346,7 @@ pub static ROWS: &[Row] = &[
         .any_extras()
         .key(Key::Required),
     Row::new(STAT, stats::stat, "Counters and figures, by group")
-        .leaves(Leaves::Always)
+        .leaves(Leaves::Overview)
         .in_bucket()
         .needs(SimpleStats)
         .somewhere()
@@ -385,7 +385,7 @@ pub static ROWS: &[Row] = &[
         .value(ValueRule::Required),
     // Collections
     Row::new(GET_COLLECTIONS_MANIFEST, collections::manifest, "The scopes and collections of the bucket")
-        .leaves(Leaves::Always)
+        .leaves(Leaves::Overview)
         .in_bucket()
         .vbucket_zero(),
     Row::new(SET_COLLECTIONS_MANIFEST, collections::set_manifest, "Change scopes and collections")

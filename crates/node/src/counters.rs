@@ -291,7 +291,7 @@ impl Totals {
 
 /// What each thread of a node counts that handles requests.
 pub fn of_all_threads(node: &Node) -> impl Iterator<Item = &WorkerCounters> + Clone {
-    node.workers().iter().chain(node.long_work().counters()).map(|counters| &**counters)
+    node.workers().iter().chain(node.lanes().counters()).map(|counters| &**counters)
 }
 
 /// Commands whose longest turn at a worker of this node took a millisecond or more, and that turn in nanoseconds.

@@ -134,7 +134,7 @@ fn handle(
         node: desk.node,
         row,
         vbucket: request.vbucket,
-        may_leave: desk.thread == Thread::Worker && desk.node.long_work().is_on(),
+        may_leave: desk.thread == Thread::Worker && desk.node.lanes().long_work.is_on(),
         looks: desk.looks,
         infos,
         key,

@@ -9,6 +9,7 @@ use base::Moment;
 use engine::FetchPin;
 use protocol::{Limits, Parsed, Request, Status, parse};
 
+use crate::command::find;
 use crate::connection::CloseReason;
 use crate::context::{Context, Outcome, Ready};
 use crate::counters::WorkerCounters;
@@ -28,8 +29,10 @@ pub enum Leaves {
     LargeValue,
     /// If its value or its document is large.
     LargeDocument,
-    /// Always: it looks at all vBuckets, or waits for the disk or for another thread.
+    /// Always: it waits for the disk or for another thread.
     Always,
+    /// Always, to a thread beside that of other long work: it looks at all vBuckets, which takes milliseconds.
+    Overview,
 }
 
 /// The thread on which a request is handled.
@@ -60,7 +63,7 @@ pub(crate) fn is_long(cx: &mut Context<'_>, request: &Request<'_>) -> bool {
             Leaves::Never => false,
             Leaves::LargeValue => has_large_value(request),
             Leaves::LargeDocument => has_large_value(request) || cx.has_large_document(),
-            Leaves::Always => true,
+            Leaves::Always | Leaves::Overview => true,
         }
 }
 
@@ -80,23 +83,31 @@ pub(crate) fn begin(
     looks: u8,
     pin: Option<FetchPin>,
 ) -> Pin<Box<dyn Future<Output = Ready>>> {
+    let client = session.peer;
+    let Parsed::Request { request, .. } = parse(&frame, Limits::AUTHENTICATED) else {
+        unreachable!("the frame was a whole request when it came");
+    };
+    let lane = match find(request.opcode).map(|row| row.leaves) {
+        Some(Leaves::Overview) => &node.lanes().overviews,
+        _ => &node.lanes().long_work,
+    };
     let (session, its_node, began_ns) = (session.share(), Arc::clone(node), node.env().clock.monotonic_ns());
+    let its_lane = Arc::clone(lane);
     let work = move || {
-        let long_work = Arc::clone(its_node.long_work());
         let done =
-            long_work.counting(|counters| handle(session, &its_node, &frame, looks, began_ns, counters));
+            its_lane.counting(|counters| handle(session, &its_node, &frame, looks, began_ns, counters));
         drop(pin);
         done
     };
-    let Some(done) = node.long_work().begin(node.env(), work) else {
+    let Some(done) = lane.begin(node.env(), client, work) else {
         return Box::pin(std::future::ready(Ready::Failed(Status::Etmpfail)));
     };
     Box::pin(async move {
         match done.await {
             Some(Done::NotThere) => Ready::Here,
             Some(done) => Ready::Finish(Box::new(move |cx| tell(cx, done))),
-            // Its thread is gone, which only a bug does.
-            None => Ready::Failed(Status::Einternal),
+            // It was not begun: others with less of the queue came.
+            None => Ready::Failed(Status::Etmpfail),
         }
     })
 }

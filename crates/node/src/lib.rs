@@ -26,6 +26,7 @@ mod dispatch;
 pub mod doors;
 mod down;
 pub mod elsewhere;
+mod fair_queue;
 pub mod form;
 pub mod fuzz;
 pub mod hosting;

@@ -1,9 +1,10 @@
 //! Work that takes long leaves its worker, so that its other connections go on: a bounded number of threads, which are
 //! there only while there is such work.
 //!
-//! Until it is done, the connection waits as for the disk. What does not fit into the queue is refused.
+//! Until it is done, the connection waits as for the disk. Addresses have their turns, and what does not fit into the queue
+//! is refused. What clients wait for to be quick has threads of its own ([`Lanes`]): it waits for no large document.
 
-use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,24 +13,30 @@ use engine::{Completion, completion};
 use parking_lot::{Condvar, Mutex};
 
 use crate::counters::WorkerCounters;
+use crate::fair_queue::FairQueue;
+use crate::login_throttle::network;
 
 /// Jobs that may wait for a thread.
 const MOST_WAITING: usize = 256;
+
+/// Passwords that are worked on at the same time, at most: each may need much memory.
+const MOST_PASSWORDS: usize = 4;
 
 /// An operation that reads or writes this number of bytes leaves its worker: less takes at most five milliseconds.
 pub(crate) const LONG_BYTES: usize = 1 << 20;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-#[derive(Default)]
 struct Queue {
     running: usize,
-    waiting: VecDeque<Job>,
+    /// By the address that asks.
+    waiting: FairQueue<Option<IpAddr>, Job>,
 }
 
-/// The threads of a node for long work.
-#[derive(Default)]
+/// Threads of a node for work of one kind.
 pub struct LongWork {
+    /// What they are called.
+    thread: &'static str,
     queue: Mutex<Queue>,
     idle: Condvar,
     /// Threads at the same time; none: work is done where it is given away.
@@ -41,12 +48,57 @@ pub struct LongWork {
     refused: AtomicU64,
 }
 
+/// The threads of a node for work that leaves its worker, by kind.
+pub struct Lanes {
+    /// Large values and documents, and what waits for the disk.
+    pub long_work: Arc<LongWork>,
+    /// What looks at all vBuckets and takes milliseconds: stats, the collection manifest.
+    pub overviews: Arc<LongWork>,
+    /// Keys that are derived of passwords.
+    pub passwords: Arc<LongWork>,
+}
+
+impl Lanes {
+    /// Those of a node with this number of workers; of none, all is done where it is asked for.
+    pub(crate) fn new(workers: usize) -> Lanes {
+        let lane = |thread, most_running| Arc::new(LongWork::new(thread, most_running));
+        Lanes {
+            long_work: lane("long-work", workers),
+            overviews: lane("overview", workers.min(1)),
+            passwords: lane("password", workers.div_ceil(2).min(MOST_PASSWORDS)),
+        }
+    }
+
+    /// All of them, by what figures call them.
+    pub fn named(&self) -> [(&'static str, &Arc<LongWork>); 3] {
+        [("long_work", &self.long_work), ("overviews", &self.overviews), ("passwords", &self.passwords)]
+    }
+
+    /// What their threads have counted.
+    pub(crate) fn counters(&self) -> impl Iterator<Item = &Arc<WorkerCounters>> + Clone {
+        self.long_work.counters().iter().chain(self.overviews.counters())
+    }
+
+    /// Waits until nothing is under way any more: the buckets are about to be closed.
+    pub fn wait_until_idle(&self) {
+        self.named().into_iter().for_each(|(_, lane)| lane.wait_until_idle());
+    }
+}
+
 impl LongWork {
     /// With this number of threads at the same time.
-    pub(crate) fn new(most_running: usize) -> LongWork {
+    pub(crate) fn new(thread: &'static str, most_running: usize) -> LongWork {
         let counters: Vec<_> = (0..most_running).map(|_| Arc::default()).collect();
-        let free_counters = Mutex::new(counters.clone());
-        LongWork { most_running, counters, free_counters, ..LongWork::default() }
+        LongWork {
+            thread,
+            queue: Mutex::new(Queue { running: 0, waiting: FairQueue::new(MOST_WAITING) }),
+            idle: Condvar::new(),
+            most_running,
+            free_counters: Mutex::new(counters.clone()),
+            counters,
+            done: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+        }
     }
 
     /// Whether there are threads for it.
@@ -83,40 +135,42 @@ impl LongWork {
         queue.running + queue.waiting.len()
     }
 
-    /// Has something done elsewhere; `None` if too much waits.
-    pub(crate) fn begin<T: Send + 'static>(
+    /// Has something done elsewhere for a client; `None` if too much waits. It ends without a value if others with less
+    /// of the queue come while it waits.
+    pub fn begin<T: Send + 'static>(
         self: &Arc<LongWork>,
         env: &Env,
+        client: Option<IpAddr>,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Option<Completion<T>> {
         let (completer, outcome) = completion();
         // If the client has gone meanwhile, no one awaits this; the work is done all the same.
-        let is_begun = self.submit(env, Box::new(move || completer.complete(work())));
-        if !is_begun {
-            self.refused.fetch_add(1, Ordering::Relaxed);
-        }
+        let is_begun = self.submit(env, client, Box::new(move || completer.complete(work())));
         is_begun.then_some(outcome)
     }
 
-    fn submit(self: &Arc<LongWork>, env: &Env, job: Job) -> bool {
+    fn submit(self: &Arc<LongWork>, env: &Env, client: Option<IpAddr>, job: Job) -> bool {
         let mut queue = self.queue.lock();
         if self.most_running == 0 {
             drop(queue);
             job();
+            self.done.fetch_add(1, Ordering::Relaxed);
             return true;
         }
         if queue.running >= self.most_running {
-            let fits = queue.waiting.len() < MOST_WAITING;
-            if fits {
-                queue.waiting.push_back(job);
-            }
-            return fits;
+            let pushed = queue.waiting.push(client.map(network), job);
+            // What wakes those who waited for a refused job runs without the lock.
+            drop(queue);
+            let is_refused = !matches!(pushed, Ok(None));
+            self.refused.fetch_add(is_refused.into(), Ordering::Relaxed);
+            return pushed.is_ok();
         }
         queue.running += 1;
         drop(queue);
         let pool = Arc::clone(self);
-        let is_begun = env.spawn.spawn("long-work", Box::new(move || pool.work(job))).is_ok();
+        let is_begun = env.spawn.spawn(self.thread, Box::new(move || pool.work(job))).is_ok();
         if !is_begun {
+            self.refused.fetch_add(1, Ordering::Relaxed);
             self.leave();
         }
         is_begun
@@ -127,7 +181,7 @@ impl LongWork {
         while let Some(job) = next {
             job();
             self.done.fetch_add(1, Ordering::Relaxed);
-            next = self.queue.lock().waiting.pop_front();
+            next = self.queue.lock().waiting.pop();
         }
         self.leave();
     }
@@ -158,7 +212,7 @@ mod tests {
     #[test]
     fn no_more_threads_than_allowed_and_no_more_jobs_than_fit() {
         let env = Env::real();
-        let pool = Arc::new(LongWork::new(2));
+        let pool = Arc::new(LongWork::new("test", 2));
         let (done, finished) = mpsc::channel();
         let gates: Vec<_> = (0..2)
             .map(|_| {
@@ -168,21 +222,21 @@ mod tests {
                     let _ = gate.recv();
                     done.send(()).expect("the caller waits");
                 };
-                assert!(pool.submit(&env, Box::new(job)));
+                assert!(pool.submit(&env, None, Box::new(job)));
                 open
             })
             .collect();
         for _ in 0..MOST_WAITING {
             let done = done.clone();
-            assert!(pool.submit(&env, Box::new(move || done.send(()).expect("the caller waits"))));
+            assert!(pool.submit(&env, None, Box::new(move || done.send(()).expect("the caller waits"))));
         }
-        assert!(!pool.submit(&env, Box::new(|| {})), "the queue is full");
+        assert!(!pool.submit(&env, None, Box::new(|| {})), "the queue is full");
         assert_eq!(pool.under_way(), 2 + MOST_WAITING);
         drop(gates);
         (0..2 + MOST_WAITING).for_each(|_| finished.recv().expect("all are done"));
         pool.wait_until_idle();
-        assert_eq!((pool.under_way(), pool.done()), (0, 2 + MOST_WAITING as u64));
-        assert!(pool.submit(&env, Box::new(|| {})));
+        assert_eq!((pool.under_way(), pool.done(), pool.refused()), (0, 2 + MOST_WAITING as u64, 1));
+        assert!(pool.submit(&env, None, Box::new(|| {})));
         pool.wait_until_idle();
     }
 }

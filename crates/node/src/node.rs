@@ -23,7 +23,7 @@ use crate::doors::{Doors, Timer};
 use crate::down::DownBuckets;
 use crate::hosting::Host;
 use crate::login_throttle::LoginThrottle;
-use crate::long_work::LongWork;
+use crate::long_work::Lanes;
 use crate::news::{Announcer, Hearing};
 use crate::node_buckets::{BucketError, Management};
 use crate::replication::Replication;
@@ -55,7 +55,7 @@ pub struct Node {
     pub times: TimesByBucket,
     accepting: Arc<AcceptCounters>,
     connection_memory: Arc<ConnectionMemory>,
-    long_work: Arc<LongWork>,
+    lanes: Lanes,
     logins: LoginThrottle,
     /// Guards changes by the cluster; what the original starts with, too.
     control_token: AtomicU64,
@@ -123,7 +123,7 @@ impl Node {
             limits,
             workers,
             accepting: Arc::default(),
-            long_work: Arc::default(),
+            lanes: Lanes::new(0),
             logins: LoginThrottle::default(),
             connection_memory: Arc::new(ConnectionMemory::new(limits.memory_bytes)),
             control_token: AtomicU64::new(FIRST_CONTROL_TOKEN),
@@ -143,8 +143,8 @@ impl Node {
 
     /// The node with what runs its buckets, so that others can be made while it runs.
     pub fn hosting(self, host: Host) -> Node {
-        let long_work = Arc::new(LongWork::new(self.workers.len().max(1)));
-        Node { host: Some(host), long_work, ..self }
+        let lanes = Lanes::new(self.workers.len().max(1));
+        Node { host: Some(host), lanes, ..self }
     }
 
     /// The node with buckets that it cannot serve.
@@ -397,9 +397,9 @@ impl Node {
         &self.accepting
     }
 
-    /// Where work that takes long is done.
-    pub fn long_work(&self) -> &Arc<LongWork> {
-        &self.long_work
+    /// Where all that leaves its worker is done.
+    pub fn lanes(&self) -> &Lanes {
+        &self.lanes
     }
 
     /// Who failed to log in.
@@ -466,5 +466,5 @@ fn shape_of(served: &Served) -> BucketShape {
 /// A node with threads for long work, without anything else that is made when it is hosted.
 #[cfg(test)]
 pub(crate) fn with_long_work(node: Node, threads: usize) -> Node {
-    Node { long_work: Arc::new(LongWork::new(threads)), ..node }
+    Node { lanes: Lanes::new(threads), ..node }
 }

@@ -30,6 +30,7 @@ mod dcp_answers;
 mod durable_answers;
 mod lost_rights;
 mod observe;
+mod passwords;
 mod range_scans;
 mod roles;
 mod stats_roles;
@@ -53,6 +54,11 @@ fn node() -> Arc<Node> {
 /// A node with threads for long work, or without.
 fn node_of(has_long_work: bool) -> Arc<Node> {
     let (env, _) = Env::sim(7);
+    let users = users(&env);
+    node_in(env, users, has_long_work)
+}
+
+fn node_in(env: Env, users: Users, has_long_work: bool) -> Arc<Node> {
     let served = ["default", "other"].map(|name| {
         let spec = BucketSpec::parse(name).expect("a valid name");
         let config = BucketConfig { vbuckets: 4, ..BucketConfig::new(name, format!("/data/{name}").into()) };
@@ -62,6 +68,15 @@ fn node_of(has_long_work: bool) -> Arc<Node> {
         let bucket = Bucket::open(config, Env { heap, ..env.clone() }, store).expect("an empty bucket opens");
         Served { spec, bucket: Arc::new(bucket) }
     });
+    let address = NodeAddress { host: None, kv_port: 11210, http_port: 8091, tls: None };
+    let version = ConfigVersion { epoch: 1, revision: 3 };
+    let limits = ConnectionLimits::default();
+    let workers = vec![Arc::new(WorkerCounters::default())];
+    let node = Node::new(env, users, served.into(), address, version, limits, workers);
+    Arc::new(if has_long_work { crate::node::with_long_work(node, 1) } else { node })
+}
+
+fn users(env: &Env) -> Users {
     let users = [
         user("admin", Role::Admin, None),
         user("reader", Role::ReadOnly, None),
@@ -79,13 +94,7 @@ fn node_of(has_long_work: bool) -> Arc<Node> {
     let streams = granted("streams", "data_dcp_reader[default:s:c]");
     let counts = granted("counts", "data_monitoring[default:s:c]");
     let users: Vec<UserSpec> = users.into_iter().chain(of_roles).chain([narrow, streams, counts]).collect();
-    let users = Users::new(&users, &*env.random);
-    let address = NodeAddress { host: None, kv_port: 11210, http_port: 8091, tls: None };
-    let version = ConfigVersion { epoch: 1, revision: 3 };
-    let limits = ConnectionLimits::default();
-    let workers = vec![Arc::new(WorkerCounters::default())];
-    let node = Node::new(env, users, served.into(), address, version, limits, workers);
-    Arc::new(if has_long_work { crate::node::with_long_work(node, 1) } else { node })
+    Users::new(&users, &*env.random)
 }
 
 fn connect(node: &Arc<Node>) -> Connection {

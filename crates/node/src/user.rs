@@ -13,6 +13,9 @@ use crate::roles::{Grant, Rights};
 use crate::sasl::digest::{Digest, Mechanism};
 use crate::sasl::scram::ScramKeys;
 
+/// No password of a kept user is longer, and no longer one is kept until it is checked.
+pub(crate) const MOST_PASSWORD_BYTES: usize = 1_024;
+
 /// A user.
 pub struct User {
     name: String,
@@ -87,6 +90,35 @@ impl User {
     pub fn privileges_in_scope(&self, bucket: &str, scope: &str) -> Privileges {
         let (whole, narrow) = Rights::in_bucket(&self.grants, bucket);
         narrow.iter().filter_map(|narrow| narrow.of_scope(scope)).fold(whole, Privileges::or)
+    }
+}
+
+/// What a name and a password are found to be.
+pub enum PasswordCheck {
+    /// Right: the user's.
+    Right(Arc<User>),
+    /// Wrong.
+    Wrong,
+    /// It takes milliseconds to know.
+    Derive(Box<Derivation>),
+}
+
+/// A password that is not known to be right or wrong until keys are derived from it.
+pub struct Derivation {
+    user: Option<Arc<User>>,
+    keys: ScramKeys,
+    password: Box<[u8]>,
+    given: Digest,
+}
+
+impl Derivation {
+    /// Derives them: the user, if the password is right. Takes milliseconds, as many if there is no such user.
+    pub fn run(self) -> Option<Arc<User>> {
+        let is_right = self.keys.is_of(&self.password);
+        let user = self.user.filter(|_| is_right)?;
+        // Another thread may have found the same out meanwhile.
+        let _ = user.plain.set(self.given);
+        Some(user)
     }
 }
 
@@ -177,24 +209,22 @@ impl Users {
         self.configured.get(name).or_else(|| self.kept.get(name))
     }
 
-    /// The user, if name and password are right. Takes the same time whether the name or the password is wrong: where
-    /// users are kept, that of one derivation. The first right password of a kept user costs one, too.
-    pub fn authenticate(&self, name: &[u8], password: &[u8]) -> Option<&Arc<User>> {
+    /// Looks at a name and a password: at once if that takes a hash, otherwise what has to be derived is told. Where users
+    /// are kept, a wrong name costs one derivation like a wrong password, and so does the first right password of a kept
+    /// user.
+    pub fn check(&self, name: &[u8], password: &[u8]) -> PasswordCheck {
         let user = self.get(name);
         let given = plain_digest(&self.pepper, password);
         let expected = user.and_then(|user| user.plain.get()).unwrap_or(&self.nobody);
-        if bool::from(given.bytes().ct_eq(expected.bytes())) {
-            return user;
+        if let (Some(user), true) = (user, bool::from(given.bytes().ct_eq(expected.bytes()))) {
+            return PasswordCheck::Right(Arc::clone(user));
         }
-        if self.kept.is_empty() {
-            return None;
+        if self.kept.is_empty() || password.len() > MOST_PASSWORD_BYTES {
+            return PasswordCheck::Wrong;
         }
-        let keys = user.map_or(&self.nobodys_keys, |user| user.scram(Mechanism::Sha512));
-        let user = if keys.is_of(password) { user } else { None };
-        // Another thread may have found the same out meanwhile.
-        user.inspect(|user| {
-            let _ = user.plain.set(given);
-        })
+        let keys = user.map_or(&self.nobodys_keys, |user| user.scram(Mechanism::Sha512)).clone();
+        let (user, password) = (user.cloned(), password.into());
+        PasswordCheck::Derive(Box::new(Derivation { user, keys, password, given }))
     }
 
     /// Keys for a name that nobody has, always the same ones for the same name, so that strangers cannot tell.
@@ -209,6 +239,18 @@ impl Users {
 /// A user with these roles: the same value if they are the present ones.
 fn updated(user: &Arc<User>, grants: Vec<Grant>) -> Arc<User> {
     if *user.grants == *grants { Arc::clone(user) } else { Arc::new(user.with_grants(grants)) }
+}
+
+#[cfg(test)]
+impl Users {
+    /// The user, if name and password are right.
+    pub(crate) fn authenticate(&self, name: &[u8], password: &[u8]) -> Option<Arc<User>> {
+        match self.check(name, password) {
+            PasswordCheck::Right(user) => Some(user),
+            PasswordCheck::Wrong => None,
+            PasswordCheck::Derive(derivation) => derivation.run(),
+        }
+    }
 }
 
 #[cfg(test)]

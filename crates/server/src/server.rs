@@ -374,7 +374,7 @@ impl Server {
         self.stop.send_replace(true);
         let threads = [self.control, self.http].into_iter().chain(self.workers);
         let panicked = threads.map(Task::join).filter(|sound| !sound).count();
-        self.node.long_work().wait_until_idle();
+        self.node.lanes().wait_until_idle();
         let has_replication_ended = self.node.replication().stop();
         if panicked == 0 && has_replication_ended { Ok(()) } else { Err(Failure::Panicked) }
     }

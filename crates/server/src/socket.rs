@@ -375,6 +375,8 @@ impl Socket {
         let mut output = worker.output.borrow_mut();
         let any = self.connection.poll_later(cx, &mut output);
         if any {
+            // A password may have been checked elsewhere.
+            self.look_at_login();
             self.send(&mut output);
             if self.next == Next::Later {
                 let is_done = self.partial.is_empty() && self.connection.closing().is_none();
@@ -409,10 +411,16 @@ impl Socket {
             }
             _ => self.watch.disarm(Patience::Frame),
         }
+        self.look_at_login();
+    }
+
+    /// A client has time to log in, from now on if that has not begun.
+    fn look_at_login(&mut self) {
         if self.connection.session().is_authenticated() {
             self.watch.disarm(Patience::Login);
         } else if !self.watch.is_armed(Patience::Login) {
-            self.watch.arm(Patience::Login, now_s + limits.login_timeout_s);
+            let login_s = self.worker.node.limits().login_timeout_s;
+            self.watch.arm(Patience::Login, self.worker.reaper.now_s() + login_s);
         }
     }
 

@@ -230,7 +230,7 @@ fn readers_of_inflated_values_that_do_not_read_are_bounded() {
         streams.push(stream);
     }
     // Values are inflated on threads for long work.
-    while server.node().long_work().under_way() > 0 {}
+    while server.node().lanes().long_work.under_way() > 0 {}
     let memory = server.node().connection_memory();
     assert!(memory.refused() > 0 && memory.highest_bytes() <= LIMIT, "{}", memory.highest_bytes());
     // A client that reads gets it, now or later.

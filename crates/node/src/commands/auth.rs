@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use protocol::{Request, Status};
 
-use crate::context::{Context, Outcome};
+use crate::context::{Context, Outcome, Ready};
 use crate::reply::Answer;
 use crate::sasl::digest::Mechanism;
 use crate::sasl::offer::SaslMethods;
 use crate::sasl::scram::{ClientFirst, Exchange};
 use crate::sasl::{LoginError, Method, plain};
+use crate::user::{Derivation, PasswordCheck, User};
 
 /// Bytes of a server's nonce.
 const NONCE_BYTES: usize = 18;
@@ -44,12 +45,40 @@ fn auth_plain(ctx: &mut Context<'_>, message: &[u8]) -> Outcome {
     if let Some(refused) = must_wait(ctx, name) {
         return refused;
     }
-    match ctx.node.users().authenticate(name, password) {
-        Some(user) => {
-            ctx.session.log_in(Arc::clone(user));
-            right(ctx, name);
-            ctx.status(Status::Success)
+    match ctx.node.users().check(name, password) {
+        PasswordCheck::Right(user) => logged_in(ctx, user),
+        PasswordCheck::Wrong => wrong(ctx, name, Status::AuthError),
+        PasswordCheck::Derive(derivation) => derive(ctx, name, derivation),
+    }
+}
+
+fn logged_in(ctx: &mut Context<'_>, user: Arc<User>) -> Outcome {
+    right(ctx, user.name().as_bytes());
+    ctx.session.log_in(user);
+    ctx.status(Status::Success)
+}
+
+/// Has keys derived of a password on a thread for that. The connection waits, and its worker goes on with others.
+fn derive(ctx: &mut Context<'_>, name: &[u8], derivation: Box<Derivation>) -> Outcome {
+    let lane = &ctx.node.lanes().passwords;
+    let Some(found) = lane.begin(ctx.node.env(), ctx.session.peer, move || derivation.run()) else {
+        return ctx.error(Status::Etmpfail, "Too many passwords wait to be checked: try again");
+    };
+    let name = name.to_vec();
+    Outcome::Again(Box::pin(async move {
+        match found.await {
+            Some(user) => Ready::Finish(Box::new(move |ctx| derived(ctx, &name, user))),
+            // Clients with less of the queue came.
+            None => Ready::Failed(Status::Etmpfail),
         }
+    }))
+}
+
+fn derived(ctx: &mut Context<'_>, name: &[u8], user: Option<Arc<User>>) -> Outcome {
+    // The user may have got another password meanwhile.
+    let users = ctx.node.users();
+    match user.and_then(|user| users.now(&user)) {
+        Some(user) => logged_in(ctx, Arc::clone(user)),
         None => wrong(ctx, name, Status::AuthError),
     }
 }

@@ -73,11 +73,11 @@ fn a_change_of_roles_keeps_the_login() {
     let ann = before.authenticate(b"ann", b"secret-1").expect("right");
     kept.put_user(root, "ann", &form("", "data_reader[b]", &[]), &env).expect("changed");
     let changed = before.with_kept(&kept);
-    let now = changed.now(ann).expect("the same login");
+    let now = changed.now(&ann).expect("the same login");
     assert!(now.may_select("b") && !now.may_select("a"));
     kept.set_password("ann", &NewPassword::new("secret-2".to_owned()), &env).expect("changed");
     let changed = changed.with_kept(&kept);
-    assert!(changed.now(ann).is_none() && changed.authenticate(b"ann", b"secret-1").is_none());
+    assert!(changed.now(&ann).is_none() && changed.authenticate(b"ann", b"secret-1").is_none());
     kept.remove_user(root, "ann").expect("removed");
     assert!(changed.with_kept(&kept).authenticate(b"ann", b"secret-2").is_none());
 }

@@ -84,10 +84,35 @@ fn put_turns(node: &Node, page: &mut Page<'_>) -> fmt::Result {
     }
     let help = "Turns of connections at a worker thread that took 50 milliseconds or more.";
     page.one("stave_slow_turns_total", Counter, help, totals.slow_turns)?;
-    let help = "Requests that took so long that they left their worker thread.";
-    page.one("stave_long_work_done_total", Counter, help, node.long_work().done())?;
-    let help = "Such requests that were refused with a temporary failure because too many waited.";
-    page.one("stave_long_work_refused_total", Counter, help, node.long_work().refused())
+    let lanes = node.lanes();
+    for (name, help, lane) in [
+        (
+            "stave_long_work_done_total",
+            "Requests that took so long that they left their worker thread.",
+            &lanes.long_work,
+        ),
+        (
+            "stave_overviews_done_total",
+            "Requests about all vBuckets that left their worker thread.",
+            &lanes.overviews,
+        ),
+        (
+            "stave_passwords_done_total",
+            "Passwords of which keys were derived to check them.",
+            &lanes.passwords,
+        ),
+    ] {
+        page.one(name, Counter, help, lane.done())?;
+    }
+    for (name, lane) in [
+        ("stave_long_work_refused_total", &lanes.long_work),
+        ("stave_overviews_refused_total", &lanes.overviews),
+        ("stave_passwords_refused_total", &lanes.passwords),
+    ] {
+        let help = "Such requests that were refused with a temporary failure because too many waited.";
+        page.one(name, Counter, help, lane.refused())?;
+    }
+    Ok(())
 }
 
 /// What connections hold.

@@ -138,10 +138,11 @@ pub fn connections(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Res
         sheet.put(format_args!("longest_turn_us_{command}"), ns / 1000);
     }
     sheet.put("slow_turns", totals.slow_turns);
-    let long_work = inquiry.node.long_work();
-    sheet.put("long_work_done", long_work.done());
-    sheet.put("long_work_refused", long_work.refused());
-    sheet.put("long_work_under_way", long_work.under_way());
+    for (name, lane) in inquiry.node.lanes().named() {
+        sheet.put(format_args!("{name}_done"), lane.done());
+        sheet.put(format_args!("{name}_refused"), lane.refused());
+        sheet.put(format_args!("{name}_under_way"), lane.under_way());
+    }
     let memory = inquiry.node.connection_memory();
     sheet.put("connection_memory_used", memory.used_bytes());
     sheet.put("connection_memory_limit", memory.limit_bytes());

@@ -55,7 +55,7 @@ pub(super) async fn check(
     }
     let peer = connections::peer(&request);
     let certified = connections::certified(&request);
-    let Caller(user) = match authenticate(&shared, request.headers(), peer, certified.as_deref()) {
+    let Caller(user) = match authenticate(&shared, request.headers(), peer, certified.as_deref()).await {
         Ok(caller) => caller,
         Err(response) => return *response,
     };

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::node::user::User;
+use ::node::user::{Derivation, PasswordCheck, User};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use base64::Engine;
@@ -18,7 +18,7 @@ pub(super) struct Caller(pub Arc<User>);
 
 /// The user, if name and password are right, and not too many of that address were wrong. Who gives none is the user that
 /// the client's certificate stands for, if it has shown one.
-pub(super) fn authenticate(
+pub(super) async fn authenticate(
     shared: &Shared,
     headers: &HeaderMap,
     peer: Option<IpAddr>,
@@ -32,14 +32,40 @@ pub(super) fn authenticate(
     if let Some(wait) = peer.and_then(|peer| logins.admit(peer, name.as_bytes(), now).err()) {
         return Err(must_wait(wait));
     }
-    let users = shared.node.users();
-    let user = users.authenticate(name.as_bytes(), password.as_bytes());
-    match (user, peer) {
+    let checked = shared.node.users().check(name.as_bytes(), password.as_bytes());
+    let user = match checked {
+        PasswordCheck::Right(user) => Some(user),
+        PasswordCheck::Wrong => None,
+        PasswordCheck::Derive(derivation) => derive(shared, peer, derivation).await?,
+    };
+    match (&user, peer) {
         (Some(_), Some(peer)) => logins.succeeded(peer, name.as_bytes(), now),
         (None, Some(peer)) => logins.failed(peer, name.as_bytes(), now),
         (_, None) => {}
     }
-    user.cloned().map(Caller).ok_or_else(unknown)
+    user.map(Caller).ok_or_else(unknown)
+}
+
+/// Has keys derived of a password on a thread for that; the user, if it is right.
+async fn derive(
+    shared: &Shared,
+    peer: Option<IpAddr>,
+    derivation: Box<Derivation>,
+) -> Result<Option<Arc<User>>, Box<Response>> {
+    let lane = &shared.node.lanes().passwords;
+    let found = match lane.begin(shared.node.env(), peer, move || derivation.run()) {
+        Some(found) => found.await,
+        None => None,
+    };
+    let users = shared.node.users();
+    // The user may have got another password meanwhile.
+    let now = found.map(|user| user.and_then(|user| users.now(&user).cloned()));
+    now.ok_or_else(busy)
+}
+
+fn busy() -> Box<Response> {
+    let what = "Too many passwords wait to be checked: try again.\n";
+    Box::new((StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, "1")], what).into_response())
 }
 
 fn unknown() -> Box<Response> {
