@@ -12,8 +12,9 @@ use crate::config::UserSpec;
 use crate::kept_users::stored::{Compared, StoredUsers};
 use crate::kept_users::{KeptState, KeptUsers, UsersRefusal};
 use crate::node::Node;
+use crate::sasl::hash::{HashSecret, Hashing};
 use crate::sasl::offer::PresentOffer;
-use crate::user::Users;
+use crate::user::{User, Users};
 
 /// How often a change is tried that others have come before.
 const TRIES: usize = 20;
@@ -70,6 +71,26 @@ impl Accounts {
     /// any more, or have another password, are closed; others have their new rights with the next request.
     pub(crate) fn change_configured(&self, node: &Node, specs: &[UserSpec]) {
         self.replace(node, |users| users.changed_to(specs, &*node.env().random));
+    }
+
+    /// Has passwords that are set from now on be so much work.
+    pub(crate) fn change_hashing(&self, node: &Node, hashing: Hashing) {
+        self.replace(node, |users| users.with_hashing(hashing));
+    }
+
+    /// Keeps the hash of a password that was right, for a user of an earlier version, where long work is done: the disk or
+    /// the coordination store may block. If that cannot be done now, the user has it after a later start.
+    pub(crate) fn gain_hash(&self, node: &Arc<Node>, user: &Arc<User>, hash: HashSecret) {
+        let (its_node, its_user) = (Arc::clone(node), Arc::clone(user));
+        let work = move || {
+            let name = its_user.name();
+            let change = |kept: &mut KeptUsers| kept.gain_hash(name, its_user.keys(), &hash);
+            if let Err(refusal) = its_node.accounts().change_kept(&its_node, change) {
+                tracing::debug!(user = name, ?refusal, "a user keeps to earlier secrets for now");
+            }
+        };
+        // No one waits for it.
+        let _ = node.lanes().long_work.begin(node.env(), None, work);
     }
 
     fn replace(&self, node: &Node, change: impl FnOnce(&Users) -> Users) {

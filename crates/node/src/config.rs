@@ -3,6 +3,7 @@
 mod bucket;
 mod client_names;
 mod descriptors;
+mod hashing;
 mod http_limits;
 mod tls;
 
@@ -14,6 +15,7 @@ use serde::Deserialize;
 
 use crate::connection_memory::LEAST_LIMIT_BYTES;
 use crate::roles::{ALL_BUCKETS, Grant};
+use crate::sasl::hash::Hashing;
 use crate::sasl::offer::{SaslMethods, SaslOffer};
 use bucket::parse_size;
 pub use bucket::{BucketSpec, BucketTable, DEFAULT_QUOTA_BYTES, Hints, MOST_REPLICAS};
@@ -42,6 +44,18 @@ pub enum ConfigError {
     /// A quota cannot be read or is too small.
     #[error("quota {0:?}: give a number with KiB, MiB, GiB or TiB, at least 1MiB, for example 256MiB")]
     Quota(String),
+    /// Passwords would be too little work, or too much.
+    #[error("{name} = {given}: give {least} to {most}")]
+    Hashing {
+        /// The setting.
+        name: &'static str,
+        /// What was given.
+        given: String,
+        /// The least that may be given.
+        least: &'static str,
+        /// The most.
+        most: &'static str,
+    },
     /// A bucket type that there is not.
     #[error(
         "bucket type {0:?}: give couchstore (also called couchbase or membase), which keeps documents on disk, or ephemeral, which does not"
@@ -311,6 +325,12 @@ pub struct Settings {
     pub sasl_mechanisms: Option<SaslMethods>,
     /// How users may log in with TLS.
     pub tls_sasl_mechanisms: Option<SaslMethods>,
+    /// How often SCRAM hashes passwords that are set from now on.
+    pub scram_iterations: Option<u32>,
+    /// The memory of a hash of a password, as `12MiB`.
+    pub argon2id_memory: Option<String>,
+    /// How often that memory is gone through.
+    pub argon2id_time: Option<u32>,
     /// Name of the administrator.
     pub username: Option<String>,
     /// Password of the administrator.
@@ -403,6 +423,9 @@ impl Settings {
             tls_cipher_suites: self.tls_cipher_suites.or(other.tls_cipher_suites),
             sasl_mechanisms: self.sasl_mechanisms.or(other.sasl_mechanisms),
             tls_sasl_mechanisms: self.tls_sasl_mechanisms.or(other.tls_sasl_mechanisms),
+            scram_iterations: self.scram_iterations.or(other.scram_iterations),
+            argon2id_memory: self.argon2id_memory.or(other.argon2id_memory),
+            argon2id_time: self.argon2id_time.or(other.argon2id_time),
             username: self.username.or(other.username),
             password: self.password.or(other.password),
             buckets,
@@ -463,6 +486,8 @@ pub struct Config {
     pub tls: Option<TlsConfig>,
     /// How users may log in.
     pub sasl: SaslOffer,
+    /// How much work passwords are that are set from now on.
+    pub hashing: Hashing,
     /// Users; the first is the administrator.
     pub users: Vec<UserSpec>,
     /// Whether the administrator's password was made up here and must be shown once.
@@ -531,6 +556,7 @@ impl Config {
         let defaults = ConnectionLimits::default();
         let compaction = CompactionRules::new(&settings)?;
         let memory_quota_bytes = settings.memory_quota.as_deref().map(parse_size).transpose()?;
+        let hashing = hashing::of(&settings)?;
         let connection_memory = settings.connection_memory.as_deref().map(parse_size).transpose()?;
         let tls = TlsConfig::of(&settings)?;
         let password_was_generated = settings.password.is_none();
@@ -560,6 +586,7 @@ impl Config {
                 clear: settings.sasl_mechanisms.unwrap_or(SaslMethods::ALL),
                 encrypted: settings.tls_sasl_mechanisms.unwrap_or(SaslMethods::ALL),
             },
+            hashing,
             users: std::iter::once(administrator).chain(settings.user).collect(),
             password_was_generated,
             buckets,

@@ -16,8 +16,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::roles::Grant;
 use crate::sasl::digest::Mechanism;
+use crate::sasl::hash::{HashKeys, HashSecret, Hashing};
 use crate::sasl::scram::{ScramKeys, ScramSecret};
-use crate::user::User;
+use crate::user::{LoginKeys, User};
 use stored::StoredUsers;
 
 /// What is said of a user who is not there, and of a group: SDKs tell these two apart by the text.
@@ -78,6 +79,9 @@ pub struct KeptUser {
     password_changed_s: u64,
     /// By mechanism.
     secrets: Vec<ScramSecret>,
+    /// What a password is checked with that comes as it is. Users of earlier versions have none until then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    hash: Option<HashSecret>,
 }
 
 /// A group: its members have its roles.
@@ -165,25 +169,50 @@ pub enum UsersRefusal {
 }
 
 /// A new password, and what is kept of it: that is derived once, however often a change is tried again.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct NewPassword {
     text: String,
-    secrets: OnceLock<Vec<ScramSecret>>,
+    hashing: Hashing,
+    secrets: OnceLock<Secrets>,
+}
+
+/// What is kept of a password.
+#[derive(Clone)]
+struct Secrets {
+    scram: Vec<ScramSecret>,
+    hash: HashSecret,
 }
 
 impl NewPassword {
     /// A password as it was given.
-    pub fn new(text: String) -> NewPassword {
-        NewPassword { text, secrets: OnceLock::new() }
+    pub fn new(text: String, hashing: Hashing) -> NewPassword {
+        NewPassword { text, hashing, secrets: OnceLock::new() }
     }
 
-    fn secrets(&self, env: &Env) -> &[ScramSecret] {
-        let secret = |mechanism| {
+    /// The memory that deriving takes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.hashing.memory_bytes()
+    }
+
+    /// Derives what is kept of it, which takes milliseconds and much memory: later it is there.
+    pub(crate) fn derive(&self, env: &Env) {
+        self.secrets(env);
+    }
+
+    fn secrets(&self, env: &Env) -> &Secrets {
+        let salt = || {
             let mut salt = [0; 16];
             env.random.fill(&mut salt);
-            ScramKeys::derive(mechanism, self.text.as_bytes(), salt).to_secret()
+            salt
         };
-        self.secrets.get_or_init(|| Mechanism::ALL.map(secret).to_vec())
+        let password = self.text.as_bytes();
+        let iterations = self.hashing.scram_iterations;
+        self.secrets.get_or_init(|| Secrets {
+            scram: Mechanism::ALL
+                .map(|mechanism| ScramKeys::derive(mechanism, password, salt(), iterations).to_secret())
+                .to_vec(),
+            hash: HashKeys::derive(password, salt(), self.hashing).to_secret(),
+        })
     }
 }
 
@@ -265,15 +294,20 @@ fn check_text(field: &'static str, text: &str) -> Result<(), UsersRefusal> {
 }
 
 impl KeptUser {
-    fn keys(&self) -> Option<[ScramKeys; 3]> {
+    fn keys(&self) -> Option<LoginKeys> {
         let [sha1, sha256, sha512] = &self.secrets[..] else { return None };
         let [a, b, c] = Mechanism::ALL;
-        Some([sha1.keys(a)?, sha256.keys(b)?, sha512.keys(c)?])
+        let hash = match &self.hash {
+            Some(hash) => Some(hash.keys()?),
+            None => None,
+        };
+        Some(LoginKeys { scram: [sha1.keys(a)?, sha256.keys(b)?, sha512.keys(c)?], hash })
     }
 
     fn set_password(&mut self, password: &NewPassword, env: &Env) {
         self.password_changed_s = env.clock.unix_ns() / 1_000_000_000;
-        self.secrets = password.secrets(env).to_vec();
+        let Secrets { scram, hash } = password.secrets(env).clone();
+        (self.secrets, self.hash) = (scram, Some(hash));
     }
 
     /// How people call the user.
@@ -334,7 +368,7 @@ impl KeptUsers {
     }
 
     /// Each user with the keys that check a password, and all roles, those of groups included.
-    pub(crate) fn logins(&self) -> impl Iterator<Item = (&str, [ScramKeys; 3], Vec<Grant>)> {
+    pub(crate) fn logins(&self) -> impl Iterator<Item = (&str, LoginKeys, Vec<Grant>)> {
         self.users
             .iter()
             .filter_map(|(name, user)| Some((name.as_str(), user.keys()?, self.all_grants(user))))
@@ -404,6 +438,7 @@ impl KeptUsers {
             groups: Vec::new(),
             password_changed_s: 0,
             secrets: Vec::new(),
+            hash: None,
         });
         user.roles = texts_of(&form.roles)?;
         user.groups = form.groups.clone();
@@ -441,6 +476,21 @@ impl KeptUsers {
         self.policy.check(&password.text)?;
         let user = self.users.get_mut(name).ok_or(UsersRefusal::NotFound(UNKNOWN_USER))?;
         user.set_password(password, env);
+        Ok(())
+    }
+
+    /// Keeps the hash of a password that was right, if the user still has that password, and no hash.
+    pub(crate) fn gain_hash(
+        &mut self,
+        name: &str,
+        of: &LoginKeys,
+        hash: &HashSecret,
+    ) -> Result<(), UsersRefusal> {
+        let user = self
+            .users
+            .get_mut(name)
+            .filter(|user| user.hash.is_none() && user.keys().is_some_and(|keys| keys.is_same_password(of)));
+        user.ok_or(UsersRefusal::NotFound(UNKNOWN_USER))?.hash = Some(hash.clone());
         Ok(())
     }
 

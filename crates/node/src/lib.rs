@@ -42,6 +42,7 @@ pub mod node;
 pub mod node_buckets;
 mod notify;
 pub mod output;
+pub mod password_check;
 pub mod privilege;
 mod push;
 pub mod quarantine;

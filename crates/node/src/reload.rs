@@ -44,6 +44,13 @@ pub fn reload(node: &Node, present: &mut Config, mut new: Config) -> Reloaded {
         present.sasl = new.sasl;
         told.taken.push("sasl-mechanisms, tls-sasl-mechanisms, for logins from now on".to_owned());
     }
+    if new.hashing != present.hashing {
+        node.accounts().change_hashing(node, new.hashing);
+        present.hashing = new.hashing;
+        let names =
+            "scram-iterations, argon2id-memory, argon2id-time, for passwords that are set from now on";
+        told.taken.push(names.to_owned());
+    }
     if !present.is_member {
         reload_buckets(node, present, &new, &mut told);
     }

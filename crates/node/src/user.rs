@@ -11,43 +11,62 @@ use crate::kept_users::KeptUsers;
 use crate::privilege::{Privilege, Privileges};
 use crate::roles::{Grant, Rights};
 use crate::sasl::digest::{Digest, Mechanism};
+use crate::sasl::hash::{HashKeys, HashSecret, Hashing};
 use crate::sasl::scram::ScramKeys;
 
 /// No password of a kept user is longer, and no longer one is kept until it is checked.
 pub(crate) const MOST_PASSWORD_BYTES: usize = 1_024;
 
+/// What a password is checked with, and never the password.
+#[derive(Clone)]
+pub(crate) struct LoginKeys {
+    /// By mechanism.
+    pub(crate) scram: [ScramKeys; 3],
+    /// For passwords that come as they are. Users of the configuration have none, since a digest is in memory, and kept
+    /// ones of earlier versions have none until their next login.
+    pub(crate) hash: Option<HashKeys>,
+}
+
+impl LoginKeys {
+    /// Whether both are of the same password, set at the same time.
+    pub(crate) fn is_same_password(&self, other: &LoginKeys) -> bool {
+        self.scram.iter().zip(&other.scram).all(|(a, b)| a.is_same(b))
+    }
+}
+
 /// A user.
 pub struct User {
     name: String,
     grants: Box<[Grant]>,
-    /// What the digest of the password is, once it is known: a login that was right costs no more derivations.
+    /// A keyed digest of the password, once it is known: a login that was right costs no more derivations.
     plain: OnceLock<Digest>,
-    scram: [ScramKeys; 3],
+    keys: LoginKeys,
 }
 
 impl User {
-    fn new(spec: &UserSpec, pepper: &[u8], random: &dyn Random) -> User {
+    fn new(spec: &UserSpec, pepper: &[u8], hashing: Hashing, random: &dyn Random) -> User {
+        let scram = Mechanism::ALL.map(|mechanism| {
+            let mut salt = [0; 16];
+            random.fill(&mut salt);
+            ScramKeys::derive(mechanism, spec.password.as_bytes(), salt, hashing.scram_iterations)
+        });
         User {
             name: spec.name.clone(),
             grants: spec.grants().into(),
             plain: plain_digest(pepper, spec.password.as_bytes()).into(),
-            scram: Mechanism::ALL.map(|mechanism| {
-                let mut salt = [0; 16];
-                random.fill(&mut salt);
-                ScramKeys::derive(mechanism, spec.password.as_bytes(), salt)
-            }),
+            keys: LoginKeys { scram, hash: None },
         }
     }
 
     /// The same user, who logs in as before, with these roles.
     fn with_grants(&self, grants: Vec<Grant>) -> User {
-        let (plain, scram) = (self.plain.clone(), self.scram.clone());
-        User { name: self.name.clone(), grants: grants.into(), plain, scram }
+        let (plain, keys) = (self.plain.clone(), self.keys.clone());
+        User { name: self.name.clone(), grants: grants.into(), plain, keys }
     }
 
     /// Whether both are checked with the same password.
     fn is_same_login(&self, other: &User) -> bool {
-        self.name == other.name && self.scram.iter().zip(&other.scram).all(|(a, b)| a.is_same(b))
+        self.name == other.name && self.keys.is_same_password(&other.keys)
     }
 
     /// The name.
@@ -57,7 +76,12 @@ impl User {
 
     /// The keys for one SCRAM mechanism.
     pub fn scram(&self, mechanism: Mechanism) -> &ScramKeys {
-        &self.scram[mechanism as usize]
+        &self.keys.scram[mechanism as usize]
+    }
+
+    /// What the password is checked with.
+    pub(crate) fn keys(&self) -> &LoginKeys {
+        &self.keys
     }
 
     /// The roles, and where they hold.
@@ -106,19 +130,53 @@ pub enum PasswordCheck {
 /// A password that is not known to be right or wrong until keys are derived from it.
 pub struct Derivation {
     user: Option<Arc<User>>,
-    keys: ScramKeys,
     password: Box<[u8]>,
     given: Digest,
+    /// What it is checked with.
+    against: Against,
+    hashing: Hashing,
+    /// Of the hash of a user who has none.
+    salt: [u8; 16],
+}
+
+enum Against {
+    Hash(HashKeys),
+    /// A user of an earlier version.
+    Scram(ScramKeys),
+}
+
+/// What keys that were derived from a password say.
+pub(crate) struct Derived {
+    /// The user, if the password is right.
+    pub(crate) user: Option<Arc<User>>,
+    /// What is to be kept of the password from now on.
+    pub(crate) gained: Option<HashSecret>,
 }
 
 impl Derivation {
-    /// Derives them: the user, if the password is right. Takes milliseconds, as many if there is no such user.
-    pub fn run(self) -> Option<Arc<User>> {
-        let is_right = self.keys.is_of(&self.password);
-        let user = self.user.filter(|_| is_right)?;
-        // Another thread may have found the same out meanwhile.
-        let _ = user.plain.set(self.given);
-        Some(user)
+    /// The memory that it takes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        match &self.against {
+            Against::Hash(hash) => hash.memory_bytes(),
+            Against::Scram(_) => self.hashing.memory_bytes(),
+        }
+    }
+
+    /// Derives them. Takes milliseconds, as many if there is no such user.
+    pub(crate) fn run(self) -> Derived {
+        let (is_right, gained) = match &self.against {
+            Against::Hash(hash) => (hash.is_of(&self.password), None),
+            // Hashed whether it is right or not: a wrong one takes as long.
+            Against::Scram(keys) => {
+                let hash = HashKeys::derive(&self.password, self.salt, self.hashing);
+                (keys.is_of(&self.password), Some(hash.to_secret()))
+            }
+        };
+        let user = self.user.filter(|_| is_right).inspect(|user| {
+            // Another thread may have found the same out meanwhile.
+            let _ = user.plain.set(self.given);
+        });
+        Derived { gained: gained.filter(|_| user.is_some()), user }
     }
 }
 
@@ -131,8 +189,10 @@ pub struct Users {
     /// Secret of this process: keys the digests of plain passwords and the salts shown for users who do not exist.
     pepper: [u8; 32],
     nobody: Digest,
-    /// Checks passwords that are wrong anyway.
-    nobodys_keys: ScramKeys,
+    /// Made up: checks passwords of users who do not exist.
+    noise: [u8; 32],
+    /// How much work passwords are that are set from now on.
+    hashing: Hashing,
 }
 
 fn plain_digest(pepper: &[u8], password: &[u8]) -> Digest {
@@ -142,14 +202,27 @@ fn plain_digest(pepper: &[u8], password: &[u8]) -> Digest {
 impl Users {
     /// Derives the keys of all users.
     pub fn new(specs: &[UserSpec], random: &dyn Random) -> Users {
-        let mut pepper = [0; 32];
+        Users::hashed(specs, Hashing::default(), random)
+    }
+
+    /// The same with so much work.
+    pub fn hashed(specs: &[UserSpec], hashing: Hashing, random: &dyn Random) -> Users {
+        let (mut pepper, mut noise) = ([0; 32], [0; 32]);
         random.fill(&mut pepper);
-        let mut noise = [0; 32];
         random.fill(&mut noise);
         let nobody = plain_digest(&pepper, &noise);
-        let nobodys_keys = ScramKeys::decoy(Mechanism::Sha512, [0; 16], Mechanism::Sha512.hash(&noise));
         let (configured, kept) = (HashMap::new(), HashMap::new());
-        Users { configured, kept, nobody, pepper, nobodys_keys }.changed_to(specs, random)
+        Users { configured, kept, nobody, pepper, noise, hashing }.changed_to(specs, random)
+    }
+
+    /// How much work passwords are that are set from now on.
+    pub fn hashing(&self) -> Hashing {
+        self.hashing
+    }
+
+    /// The same users; passwords that are set from now on are so much work.
+    pub(crate) fn with_hashing(&self, hashing: Hashing) -> Users {
+        Users { hashing, ..self.clone() }
     }
 
     /// Other users of the configuration in the place of these. One that is as before stays the same value; one with
@@ -163,34 +236,25 @@ impl Users {
             });
             let user = match same {
                 Some(user) => updated(user, spec.grants()),
-                None => Arc::new(User::new(spec, &self.pepper, random)),
+                None => Arc::new(User::new(spec, &self.pepper, self.hashing, random)),
             };
             (spec.name.clone(), user)
         };
-        let nobodys_keys = self.nobodys_keys.clone();
-        let configured = specs.iter().map(one).collect();
-        Users { configured, kept: self.kept.clone(), pepper: self.pepper, nobody: self.nobody, nobodys_keys }
+        Users { configured: specs.iter().map(one).collect(), ..self.clone() }
     }
 
     /// The same with these kept users.
     pub(crate) fn with_kept(&self, kept: &KeptUsers) -> Users {
-        let one = |(name, scram, grants): (&str, [ScramKeys; 3], Vec<Grant>)| {
-            let new = User { name: name.to_owned(), grants: grants.into(), plain: OnceLock::new(), scram };
+        let one = |(name, keys, grants): (&str, LoginKeys, Vec<Grant>)| {
+            let new = User { name: name.to_owned(), grants: grants.into(), plain: OnceLock::new(), keys };
             let user = match self.kept.get(name).filter(|user| user.is_same_login(&new)) {
-                Some(user) => updated(user, new.grants.into_vec()),
+                Some(user) if user.keys.hash == new.keys.hash => updated(user, new.grants.into_vec()),
+                Some(user) => Arc::new(User { plain: user.plain.clone(), ..new }),
                 None => Arc::new(new),
             };
             (name.to_owned(), user)
         };
-        let Users { configured, pepper, nobody, nobodys_keys, .. } = self;
-        let (configured, nobodys_keys) = (configured.clone(), nobodys_keys.clone());
-        Users {
-            configured,
-            kept: kept.logins().map(one).collect(),
-            pepper: *pepper,
-            nobody: *nobody,
-            nobodys_keys,
-        }
+        Users { kept: kept.logins().map(one).collect(), ..self.clone() }
     }
 
     /// A user who logged in, as that user is now; `None` if the user is gone, or has another password.
@@ -212,7 +276,7 @@ impl Users {
     /// Looks at a name and a password: at once if that takes a hash, otherwise what has to be derived is told. Where users
     /// are kept, a wrong name costs one derivation like a wrong password, and so does the first right password of a kept
     /// user.
-    pub fn check(&self, name: &[u8], password: &[u8]) -> PasswordCheck {
+    pub fn check(&self, name: &[u8], password: &[u8], random: &dyn Random) -> PasswordCheck {
         let user = self.get(name);
         let given = plain_digest(&self.pepper, password);
         let expected = user.and_then(|user| user.plain.get()).unwrap_or(&self.nobody);
@@ -222,9 +286,15 @@ impl Users {
         if self.kept.is_empty() || password.len() > MOST_PASSWORD_BYTES {
             return PasswordCheck::Wrong;
         }
-        let keys = user.map_or(&self.nobodys_keys, |user| user.scram(Mechanism::Sha512)).clone();
-        let (user, password) = (user.cloned(), password.into());
-        PasswordCheck::Derive(Box::new(Derivation { user, keys, password, given }))
+        let against = match user.map(|user| &**user) {
+            Some(User { keys: LoginKeys { hash: Some(hash), .. }, .. }) => Against::Hash(hash.clone()),
+            Some(user) => Against::Scram(user.scram(Mechanism::Sha512).clone()),
+            None => Against::Hash(HashKeys::decoy(self.noise, self.hashing)),
+        };
+        let mut salt = [0; 16];
+        random.fill(&mut salt);
+        let (user, password, hashing) = (user.cloned(), password.into(), self.hashing);
+        PasswordCheck::Derive(Box::new(Derivation { user, password, given, against, hashing, salt }))
     }
 
     /// Keys for a name that nobody has, always the same ones for the same name, so that strangers cannot tell.
@@ -232,7 +302,7 @@ impl Users {
         let digest = mechanism.hmac(&self.pepper, &[b"decoy", name]);
         let mut salt = [0; 16];
         salt.copy_from_slice(&digest.bytes()[..16]);
-        ScramKeys::decoy(mechanism, salt, digest)
+        ScramKeys::decoy(mechanism, salt, digest, self.hashing.scram_iterations)
     }
 }
 
@@ -245,10 +315,11 @@ fn updated(user: &Arc<User>, grants: Vec<Grant>) -> Arc<User> {
 impl Users {
     /// The user, if name and password are right.
     pub(crate) fn authenticate(&self, name: &[u8], password: &[u8]) -> Option<Arc<User>> {
-        match self.check(name, password) {
+        let (env, _) = base::env::Env::sim(2);
+        match self.check(name, password, &*env.random) {
             PasswordCheck::Right(user) => Some(user),
             PasswordCheck::Wrong => None,
-            PasswordCheck::Derive(derivation) => derivation.run(),
+            PasswordCheck::Derive(derivation) => derivation.run().user,
         }
     }
 }

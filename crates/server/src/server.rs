@@ -198,7 +198,7 @@ pub fn serve_prepared(
     let counters: Vec<_> = (0..config.threads).map(|_| Arc::new(WorkerCounters::default())).collect();
     let node = Node::new(
         env.clone(),
-        Users::new(&config.users, &*env.random),
+        Users::hashed(&config.users, config.hashing, &*env.random),
         buckets,
         address,
         ConfigVersion { epoch: 1, revision: data_dir.next_revision(&env)? << CHANGES_BITS },

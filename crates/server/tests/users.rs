@@ -7,6 +7,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
+use base::env::Env;
 use protocol::{RequestParts, Status, opcode};
 use serde_json::Value;
 use server::Server;
@@ -322,5 +323,36 @@ fn changes_of_collections_need_the_right_in_them_alone() {
     let reads = endless(&server, "/v1/buckets/default/changes?collections=s.c");
     taken(&server, "PUT", ANN, "roles=data_dcp_reader[default:s:d]");
     ends(reads);
+    server.stop().expect("a clean stop");
+}
+
+/// The file of an earlier version has no hashes: a login adds one, to the file and to nothing else.
+#[test]
+fn a_login_adds_the_hash_that_an_earlier_version_did_not_keep() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), "");
+    taken(&server, "PUT", ANN, "password=password&roles=admin");
+    server.stop().expect("a clean stop");
+    let (env, file) = (Env::real(), node::kept_users::file(folder.path()));
+    let content = || {
+        let read = |bytes: &[u8], _| serde_json::from_slice(bytes).map_err(|error| error.to_string());
+        file.open::<Value>(&*env.disk, read, |fault| panic!("{fault}")).expect("sound").expect("there")
+    };
+    let mut users = content();
+    let hash = users["users"]["ann"].as_object_mut().expect("a user").remove("hash");
+    assert_eq!(hash.expect("a hash")["algorithm"], "argon2id");
+    file.write(&*env.disk, &serde_json::to_vec(&users).expect("JSON")).expect("written");
+
+    let server = start(folder.path(), "argon2id-memory = \"1MiB\"\nargon2id-time = 1");
+    assert_eq!(log_in(&server, "ann", "passw0rd").1, Status::AuthError);
+    assert_eq!(http_as("ann", server.http_addr(), "GET", "/whoami", "").0, 200);
+    // A stop waits for what is under way.
+    server.stop().expect("a clean stop");
+    let users = content();
+    let hash = &users["users"]["ann"]["hash"];
+    assert_eq!((&hash["memory_kib"], &hash["passes"]), (&1024.into(), &1.into()));
+    let server = start(folder.path(), "");
+    assert_eq!(log_in(&server, "ann", "password").1, Status::Success);
+    assert_eq!(log_in(&server, "ann", "passw0rd").1, Status::AuthError);
     server.stop().expect("a clean stop");
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use protocol::{Request, Status};
 
 use crate::context::{Context, Outcome, Ready};
+use crate::password_check::{self, Checked};
 use crate::reply::Answer;
 use crate::sasl::digest::Mechanism;
 use crate::sasl::offer::SaslMethods;
@@ -45,7 +46,7 @@ fn auth_plain(ctx: &mut Context<'_>, message: &[u8]) -> Outcome {
     if let Some(refused) = must_wait(ctx, name) {
         return refused;
     }
-    match ctx.node.users().check(name, password) {
+    match ctx.node.users().check(name, password, &*ctx.node.env().random) {
         PasswordCheck::Right(user) => logged_in(ctx, user),
         PasswordCheck::Wrong => wrong(ctx, name, Status::AuthError),
         PasswordCheck::Derive(derivation) => derive(ctx, name, derivation),
@@ -60,26 +61,26 @@ fn logged_in(ctx: &mut Context<'_>, user: Arc<User>) -> Outcome {
 
 /// Has keys derived of a password on a thread for that. The connection waits, and its worker goes on with others.
 fn derive(ctx: &mut Context<'_>, name: &[u8], derivation: Box<Derivation>) -> Outcome {
-    let lane = &ctx.node.lanes().passwords;
-    let Some(found) = lane.begin(ctx.node.env(), ctx.session.peer, move || derivation.run()) else {
+    let Some(checked) = password_check::derive(ctx.node, ctx.session.peer, derivation) else {
         return ctx.error(Status::Etmpfail, "Too many passwords wait to be checked: try again");
     };
     let name = name.to_vec();
     Outcome::Again(Box::pin(async move {
-        match found.await {
-            Some(user) => Ready::Finish(Box::new(move |ctx| derived(ctx, &name, user))),
+        match checked.await {
+            Some(checked) => Ready::Finish(Box::new(move |ctx| finish(ctx, &name, checked))),
             // Clients with less of the queue came.
             None => Ready::Failed(Status::Etmpfail),
         }
     }))
 }
 
-fn derived(ctx: &mut Context<'_>, name: &[u8], user: Option<Arc<User>>) -> Outcome {
-    // The user may have got another password meanwhile.
-    let users = ctx.node.users();
-    match user.and_then(|user| users.now(&user)) {
-        Some(user) => logged_in(ctx, Arc::clone(user)),
-        None => wrong(ctx, name, Status::AuthError),
+fn finish(ctx: &mut Context<'_>, name: &[u8], checked: Checked) -> Outcome {
+    match checked {
+        Checked::Right(user) => logged_in(ctx, user),
+        Checked::Wrong => wrong(ctx, name, Status::AuthError),
+        Checked::NoRoom => {
+            ctx.error(Status::Etmpfail, "There is no memory to check the password now: try again")
+        }
     }
 }
 

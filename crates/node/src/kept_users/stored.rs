@@ -52,6 +52,8 @@ struct UserEntry {
     groups: Vec<String>,
     password_changed_s: u64,
     secrets: Vec<crate::sasl::scram::ScramSecret>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    hash: Option<crate::sasl::hash::HashSecret>,
 }
 
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -119,8 +121,8 @@ impl UserEntry {
             .map(|name| (*name).to_owned())
             .collect();
         groups.sort();
-        let UserEntry { title, roles, password_changed_s, secrets, .. } = self;
-        let user = KeptUser { title, roles, groups, password_changed_s, secrets };
+        let UserEntry { title, roles, password_changed_s, secrets, hash, .. } = self;
+        let user = KeptUser { title, roles, groups, password_changed_s, secrets, hash };
         user.keys().ok_or("its secrets cannot be read")?;
         Ok(user)
     }
@@ -236,6 +238,7 @@ impl StoredUsers {
             groups: groups.collect(),
             password_changed_s: user.password_changed_s,
             secrets: user.secrets.clone(),
+            hash: user.hash.clone(),
         }
     }
 

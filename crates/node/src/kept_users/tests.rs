@@ -4,7 +4,7 @@ use base::env::OpenMode;
 
 use super::*;
 use crate::config::{Role, UserSpec};
-use crate::user::Users;
+use crate::user::{PasswordCheck, Users};
 
 const FOLDER: &str = "/data";
 
@@ -26,7 +26,7 @@ fn users(env: &Env) -> Users {
 
 fn form(password: &str, roles: &str, groups: &[&str]) -> UserForm {
     UserForm {
-        password: (!password.is_empty()).then(|| NewPassword::new(password.to_owned())),
+        password: (!password.is_empty()).then(|| NewPassword::new(password.to_owned(), Hashing::CHEAP)),
         title: None,
         roles: Grant::parse_list(roles).expect(roles),
         groups: groups.iter().map(|group| (*group).to_owned()).collect(),
@@ -61,6 +61,65 @@ fn users_are_read_again_without_their_passwords() {
     }
 }
 
+/// A user of an earlier version has no hash, and gains one with the right password; sessions go on.
+#[test]
+fn users_of_an_earlier_version_gain_a_hash() {
+    let env = env();
+    let users = users(&env);
+    let root = users.get(b"root").expect("there");
+    let mut kept = KeptUsers::default();
+    kept.put_user(root, "ann", &form("secret-1", "data_reader[a]", &[]), &env).expect("new");
+    kept.users.get_mut("ann").expect("there").hash = None;
+    let text = serde_json::to_string(&kept).expect("JSON");
+    assert!(!text.contains("hash"), "as an earlier version writes it: {text}");
+    let mut kept = parse(text.as_bytes(), 1).expect("sound");
+    let before = users.with_kept(&kept);
+    let derived = |users: &Users, password: &str| match users.check(b"ann", password.as_bytes(), &*env.random)
+    {
+        PasswordCheck::Derive(derivation) => derivation.run(),
+        _ => panic!("nothing is remembered"),
+    };
+    let wrong = derived(&before, "secret-2");
+    assert!(wrong.user.is_none() && wrong.gained.is_none());
+    let right = derived(&before, "secret-1");
+    let (ann, hash) = (right.user.expect("right"), right.gained.expect("a hash"));
+    kept.gain_hash("ann", ann.keys(), &hash).expect("ann has none");
+    let text = serde_json::to_string(&kept).expect("JSON");
+    assert!(text.contains("\"algorithm\":\"argon2id\""), "{text}");
+    let kept = parse(text.as_bytes(), 1).expect("sound");
+    let now = before.with_kept(&kept);
+    assert!(now.now(&ann).is_some_and(|now| now.keys().hash.is_some()), "the same login");
+    assert!(matches!(now.check(b"ann", b"secret-1", &*env.random), PasswordCheck::Right(_)), "remembered");
+    // After a restart the hash alone is asked.
+    let again = Users::new(&[], &*env.random).with_kept(&kept);
+    let right = derived(&again, "secret-1");
+    assert!(right.user.is_some() && right.gained.is_none());
+    assert!(derived(&users.with_kept(&kept), "secret-2").user.is_none());
+    // Another password came meanwhile.
+    let mut changed = kept.clone();
+    changed
+        .set_password("ann", &NewPassword::new("secret-3".to_owned(), Hashing::CHEAP), &env)
+        .expect("changed");
+    changed.users.get_mut("ann").expect("there").hash = None;
+    assert!(changed.gain_hash("ann", ann.keys(), &hash).is_err());
+}
+
+#[test]
+fn passwords_keep_the_iterations_that_they_were_set_with() {
+    let env = env();
+    let users = users(&env);
+    let root = users.get(b"root").expect("there");
+    let mut kept = KeptUsers::default();
+    for (name, scram_iterations) in [("ann", 1), ("bob", 7)] {
+        let hashing = Hashing { scram_iterations, ..Hashing::CHEAP };
+        let password = Some(NewPassword::new("secret-1".to_owned(), hashing));
+        kept.put_user(root, name, &UserForm { password, ..form("", "", &[]) }, &env).expect("new");
+    }
+    let text = serde_json::to_string(&kept).expect("JSON");
+    let count = |n: &str| text.matches(&format!("\"iterations\":{n},")).count();
+    assert_eq!((count("1"), count("7")), (3, 3), "{text}");
+}
+
 /// A session goes on with other roles, and not after another password.
 #[test]
 fn a_change_of_roles_keeps_the_login() {
@@ -75,7 +134,8 @@ fn a_change_of_roles_keeps_the_login() {
     let changed = before.with_kept(&kept);
     let now = changed.now(&ann).expect("the same login");
     assert!(now.may_select("b") && !now.may_select("a"));
-    kept.set_password("ann", &NewPassword::new("secret-2".to_owned()), &env).expect("changed");
+    kept.set_password("ann", &NewPassword::new("secret-2".to_owned(), Hashing::CHEAP), &env)
+        .expect("changed");
     let changed = changed.with_kept(&kept);
     assert!(changed.now(&ann).is_none() && changed.authenticate(b"ann", b"secret-1").is_none());
     kept.remove_user(root, "ann").expect("removed");

@@ -2,6 +2,7 @@
 
 pub mod client;
 pub mod digest;
+pub mod hash;
 pub mod offer;
 pub mod plain;
 pub mod scram;

@@ -8,8 +8,11 @@ use subtle::ConstantTimeEq;
 use super::LoginError;
 use super::digest::{Digest, Mechanism};
 
-/// How often the password is hashed. Every client takes any number; this is the one RFC 7677 asks for at least.
-const ITERATIONS: u32 = 4096;
+/// How often the password is hashed, if the configuration does not say. Every client takes any number; this is the one
+/// RFC 7677 asks for at least.
+pub(super) const ITERATIONS: u32 = 4096;
+/// What may be configured.
+pub const ITERATIONS_RANGE: std::ops::RangeInclusive<u32> = 4_096..=1_000_000;
 /// More than this is nothing of ours: a login must not keep a thread busy.
 const MOST_ITERATIONS: u32 = 10_000_000;
 /// Longest message a client may send: the names and nonces of real ones take a tenth of it.
@@ -27,9 +30,9 @@ pub struct ScramKeys {
 
 impl ScramKeys {
     /// Derives them from a password.
-    pub fn derive(mechanism: Mechanism, password: &[u8], salt: [u8; 16]) -> ScramKeys {
-        let salted = mechanism.pbkdf2(password, &salt, ITERATIONS);
-        ScramKeys::of_salted(mechanism, &salted, salt, ITERATIONS)
+    pub fn derive(mechanism: Mechanism, password: &[u8], salt: [u8; 16], iterations: u32) -> ScramKeys {
+        let salted = mechanism.pbkdf2(password, &salt, iterations);
+        ScramKeys::of_salted(mechanism, &salted, salt, iterations)
     }
 
     fn of_salted(mechanism: Mechanism, salted: &Digest, salt: [u8; 16], iterations: u32) -> ScramKeys {
@@ -67,8 +70,8 @@ impl ScramKeys {
     }
 
     /// Keys that no password has, for users who do not exist.
-    pub fn decoy(mechanism: Mechanism, salt: [u8; 16], noise: Digest) -> ScramKeys {
-        ScramKeys { mechanism, salt, iterations: ITERATIONS, stored_key: noise, server_key: noise }
+    pub fn decoy(mechanism: Mechanism, salt: [u8; 16], noise: Digest, iterations: u32) -> ScramKeys {
+        ScramKeys { mechanism, salt, iterations, stored_key: noise, server_key: noise }
     }
 }
 
@@ -300,7 +303,7 @@ mod tests {
     #[test]
     fn a_whole_exchange_of_each_mechanism() {
         for mechanism in Mechanism::ALL {
-            let keys = ScramKeys::derive(mechanism, b"pass,word", [7; 16]);
+            let keys = ScramKeys::derive(mechanism, b"pass,word", [7; 16], ITERATIONS);
             let first =
                 ClientFirst::parse(b"n,a=x,n=a=2Cb=3Dc,r=0x6c 0xffffffa4").expect("nonces may have spaces");
             assert_eq!(first.name, b"a,b=c");
@@ -349,7 +352,7 @@ mod tests {
 
     #[test]
     fn last_messages_that_are_refused() {
-        let keys = ScramKeys::derive(Mechanism::Sha256, b"x", [0; 16]);
+        let keys = ScramKeys::derive(Mechanism::Sha256, b"x", [0; 16], ITERATIONS);
         let first = ClientFirst::parse(b"n,,n=user,r=abc").expect("valid");
         let exchange = Exchange::start(&first, keys, b"n");
         for message in ["", "junk", "c=biws,p=AAAA", "r=abc,p=AAAA", "c=biws,r=abc,p=!"] {

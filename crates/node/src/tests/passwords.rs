@@ -10,10 +10,12 @@ use protocol::{RequestParts, Status, opcode};
 use super::{feed, node_in, request, simple, statuses, user};
 use crate::config::Role;
 use crate::connection::{Connection, Next};
+use crate::connection_memory::Held;
 use crate::kept_users::{KeptUsers, NewPassword, UserForm};
 use crate::node::Node;
 use crate::output::Output;
 use crate::roles::Grant;
+use crate::sasl::hash::Hashing;
 use crate::user::Users;
 
 const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
@@ -28,7 +30,7 @@ fn node() -> (Arc<Node>, SimHandles) {
     let admin = configured.get(b"admin").expect("there");
     let mut kept = KeptUsers::default();
     let form = UserForm {
-        password: Some(NewPassword::new("secret-1".to_owned())),
+        password: Some(NewPassword::new("secret-1".to_owned(), Hashing::CHEAP)),
         roles: Grant::parse_list("data_reader[*]").expect("a role"),
         ..UserForm::default()
     };
@@ -113,4 +115,22 @@ fn a_password_that_is_replaced_while_it_is_checked_is_wrong() {
     node.accounts().change_configured(&node, &[user("ann", Role::ReadOnly, None)]);
     assert!(sim.spawn.run_one());
     assert_eq!(status(&mut ann), Some(Status::AuthError));
+}
+
+/// The memory of a hash is that of connections: it is reserved before it is taken, and given back.
+#[test]
+fn a_hash_without_memory_is_a_temporary_failure() {
+    let (node, sim) = node();
+    let memory = node.connection_memory();
+    let held = Held::new(Arc::clone(memory));
+    assert!(held.reserve(memory.limit_bytes() as usize));
+    let mut ann = from(&node, HERE);
+    assert_eq!(feed(&mut ann, &plain("ann", "secret-1")).1, Next::Later);
+    assert!(sim.spawn.run_one());
+    assert_eq!(status(&mut ann), Some(Status::Etmpfail));
+    drop(held);
+    assert_eq!(feed(&mut ann, &plain("ann", "secret-1")).1, Next::Later);
+    assert!(sim.spawn.run_one());
+    assert_eq!(status(&mut ann), Some(Status::Success));
+    assert_eq!((memory.used_bytes(), memory.highest_bytes() > memory.limit_bytes()), (0, false));
 }

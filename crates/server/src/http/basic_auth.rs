@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ::node::password_check::{self, Checked};
 use ::node::user::{Derivation, PasswordCheck, User};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -32,7 +33,7 @@ pub(super) async fn authenticate(
     if let Some(wait) = peer.and_then(|peer| logins.admit(peer, name.as_bytes(), now).err()) {
         return Err(must_wait(wait));
     }
-    let checked = shared.node.users().check(name.as_bytes(), password.as_bytes());
+    let checked = shared.node.users().check(name.as_bytes(), password.as_bytes(), &*shared.node.env().random);
     let user = match checked {
         PasswordCheck::Right(user) => Some(user),
         PasswordCheck::Wrong => None,
@@ -52,15 +53,15 @@ async fn derive(
     peer: Option<IpAddr>,
     derivation: Box<Derivation>,
 ) -> Result<Option<Arc<User>>, Box<Response>> {
-    let lane = &shared.node.lanes().passwords;
-    let found = match lane.begin(shared.node.env(), peer, move || derivation.run()) {
-        Some(found) => found.await,
+    let checked = match password_check::derive(&shared.node, peer, derivation) {
+        Some(checked) => checked.await,
         None => None,
     };
-    let users = shared.node.users();
-    // The user may have got another password meanwhile.
-    let now = found.map(|user| user.and_then(|user| users.now(&user).cloned()));
-    now.ok_or_else(busy)
+    match checked {
+        Some(Checked::Right(user)) => Ok(Some(user)),
+        Some(Checked::Wrong) => Ok(None),
+        Some(Checked::NoRoom) | None => Err(busy()),
+    }
 }
 
 fn busy() -> Box<Response> {

@@ -8,6 +8,7 @@ use ::node::kept_users::{
     EntryKind, KeptUser, KeptUsers, NewPassword, PasswordPolicy, UNKNOWN_GROUP, UNKNOWN_USER, UserForm,
     UsersRefusal,
 };
+use ::node::password_check;
 use ::node::roles::{ALL_BUCKETS, Grant, ROLES, RoleRow, Takes};
 use ::node::user::User;
 use axum::Json;
@@ -231,6 +232,16 @@ fn is_there(shared: &Shared, grant: &Grant) -> bool {
     grant.collection().is_none_or(|name| manifest.collection_named(scope.id, name).is_some())
 }
 
+/// A new password, and what is kept of it, which a thread for passwords derives.
+async fn derived(shared: &Shared, text: String) -> Result<NewPassword, UsersRefusal> {
+    let password = NewPassword::new(text, shared.node.users().hashing());
+    match password_check::prepare(&shared.node, password) {
+        Some(prepared) => prepared.await.flatten(),
+        None => None,
+    }
+    .ok_or_else(|| UsersRefusal::Away("too many passwords wait: nothing was changed; try again".to_owned()))
+}
+
 /// `PUT /settings/rbac/users/DOMAIN/NAME`: `password`, `name`, `roles`, `groups`.
 pub(super) async fn put(
     State(shared): State<Shared>,
@@ -242,8 +253,12 @@ pub(super) async fn put(
     check_kept(&shared, &name)?;
     let fields = form::parse(&body);
     let groups = field(&fields, "groups").unwrap_or_default();
+    let password = match field(&fields, "password") {
+        Some(text) => Some(derived(&shared, text).await?),
+        None => None,
+    };
     let form = UserForm {
-        password: field(&fields, "password").map(NewPassword::new),
+        password,
         title: field(&fields, "name"),
         roles: roles(&shared, &field(&fields, "roles").unwrap_or_default())?,
         groups: groups.split(',').map(str::trim).filter(|one| !one.is_empty()).map(str::to_owned).collect(),
@@ -339,7 +354,8 @@ pub(super) async fn change_password(
 ) -> Answered {
     check_kept(&shared, caller.name())?;
     let missing = || UsersRefusal::Field("password", "The value must be supplied".to_owned());
-    let password = NewPassword::new(field(&form::parse(&body), "password").ok_or_else(missing)?);
+    let text = field(&form::parse(&body), "password").ok_or_else(missing)?;
+    let password = derived(&shared, text).await?;
     let env = shared.node.env().clone();
     change(&shared, move |kept| kept.set_password(caller.name(), &password, &env)).await
 }

@@ -182,7 +182,8 @@ fn flags_in(text: &str) -> impl Iterator<Item = &str> {
     text.match_indices("--").filter_map(|(at, _)| {
         let is_begin = !text[..at].ends_with(|char: char| char == '-' || char.is_ascii_alphanumeric());
         let rest = &text[at..];
-        let len = rest.find(|char: char| char != '-' && !char.is_ascii_lowercase()).unwrap_or(rest.len());
+        let is_in = |char: char| char == '-' || char.is_ascii_lowercase() || char.is_ascii_digit();
+        let len = rest.find(|char| !is_in(char)).unwrap_or(rest.len());
         let flag = rest[..len].trim_end_matches('-');
         (is_begin && flag.len() > 2).then_some(flag)
     })

@@ -12,6 +12,7 @@ pub mod drain;
 pub mod dump;
 mod etcd_flags;
 pub mod import;
+mod login_flags;
 pub mod replicate;
 pub mod serve;
 pub mod set_param;

@@ -18,6 +18,7 @@ use server::etcd::{EtcdAccess, EtcdAddress, EtcdStore};
 
 use self::signals::Again;
 use super::etcd_flags::{self, EtcdFlags};
+use super::login_flags::LoginFlags;
 use super::tls_flags::TlsFlags;
 use crate::cli::{Outcome, WrongArguments};
 use crate::client::Secret;
@@ -80,6 +81,8 @@ pub struct ServeFlags {
     http: Option<String>,
     #[command(flatten)]
     tls: TlsFlags,
+    #[command(flatten)]
+    login: LoginFlags,
     /// The user that may do everything [default: Administrator]
     #[arg(long, value_name = "USER")]
     username: Option<String>,
@@ -131,7 +134,7 @@ impl ServeFlags {
             join: self.join,
             ..self.etcd.settings()
         };
-        self.tls.settings().over(line).over(file)
+        self.login.settings().over(self.tls.settings()).over(line).over(file)
     }
 }
 

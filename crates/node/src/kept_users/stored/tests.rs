@@ -9,6 +9,7 @@ use super::*;
 use crate::config::{Role, UserSpec};
 use crate::kept_users::{NewPassword, UserForm, UsersRefusal};
 use crate::roles::Grant;
+use crate::sasl::hash::Hashing;
 use crate::user::{User, Users};
 
 fn root(env: &Env) -> Arc<User> {
@@ -37,7 +38,7 @@ impl World {
     fn new() -> World {
         let (env, _) = Env::sim(1);
         let (store, root) = (MemoryStore::new(env.clock.clone()), root(&env));
-        let password = NewPassword::new("secret-1".to_owned());
+        let password = NewPassword::new("secret-1".to_owned(), Hashing::CHEAP);
         password.secrets(&env);
         World { env, store, root, password }
     }
