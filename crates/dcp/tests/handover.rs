@@ -138,6 +138,24 @@ fn one_that_is_done_is_not_given_away_again() {
     assert_eq!((stage(&wire.consumer, VB), third.role(VB)), (Some(Stage::Pausing), Some(VbState::Pending)));
 }
 
+/// The process of the node that was active was started again: the node that takes over has more, and keeps it.
+#[test]
+fn a_replica_hands_nothing_over() {
+    let (from, to) = nodes();
+    to.set_roles(VbState::Active);
+    for at in 0..3 {
+        to.set(VB, &format!("k{at}"), "value").expect("stored");
+    }
+    to.set_roles(VbState::Pending);
+    from.set_roles(VbState::Replica);
+    let mut wire = Wire::connect(&from, &to);
+    wire.tell(|consumer, out| consumer.want(VB, Mode::TakeOver, out));
+    wire.run().expect("a refusal is no violation");
+    assert_eq!((stage(&wire.consumer, VB), to.role(VB)), (Some(Stage::Pausing), Some(VbState::Pending)));
+    assert_eq!(wire.consumer.counts().rollbacks, 0);
+    assert!(to.high(VB) > Seqno(0), "it has all that it had");
+}
+
 /// A consumer that streams vBucket 0, and the opaque of its stream; its producer is played by the test.
 fn streaming(to: &Node, mode: Mode) -> (Consumer, u32) {
     let mut consumer = Consumer::new(Arc::clone(&to.bucket), config());

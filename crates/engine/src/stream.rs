@@ -143,7 +143,8 @@ impl Bucket {
     }
 
     /// The same for a stream with which the vBucket is handed over. One that is dead because its handover broke off
-    /// goes on being handed over.
+    /// goes on being handed over. Any other one that is not active may have less than who would take it over, as after a
+    /// restart, and is not handed over.
     pub fn begin_handover(
         &self,
         vb: VbId,
@@ -153,6 +154,9 @@ impl Bucket {
     ) -> Result<StreamStart, StreamRefusal> {
         let shard = self.vbuckets.find(vb, Holder::FrontEnd)?;
         let goes_on = shard.is_half_given;
+        if !goes_on && shard.vb.state() != VbState::Active {
+            return Err(StreamRefusal::NotMyVbucket);
+        }
         begin(shard, follower, at, wanted, goes_on)
     }
 
