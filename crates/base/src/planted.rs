@@ -193,6 +193,9 @@ bugs! {
     HeldCopyFollows,
     /// A silent member of the chain stays in it when a choice is made.
     SilentStaysInChain,
+    /// The only node of an ephemeral vBucket's chain begins empty when its process was started again, whatever other nodes
+    /// have kept.
+    LoneBeginsEmpty,
     // Nothing is lost, and somebody waits.
     /// A fence that was shut because a lease was not renewed in time does not open when it is.
     FenceStaysShut,

@@ -168,13 +168,16 @@ impl Agent {
         bucket.vbuckets().map(|vb| (vb, self.want(bucket, vb, is(vb)))).collect()
     }
 
-    /// Which vBuckets the leader wants to hear of.
+    /// Which vBuckets the leader wants to hear of. A node that was failed over may have the only copy of one that is chosen.
     pub fn to_report<'b>(&self, bucket: &'b Bucket) -> impl Iterator<Item = u16> + use<'b> {
-        let me = Some(self.id);
+        let (me, keeps) = (Some(self.id), self.reports_kept());
         bucket.steps.iter().filter_map(move |(vb, step)| {
             let in_target = bucket.target_of(*vb).is_some_and(|target| target.contains(&me));
-            let taker = matches!(step, Step::Choose { taker, .. } if *taker == me);
-            (bucket.chain(*vb).contains(&me) || in_target || taker).then_some(*vb)
+            let is_asked = match step {
+                Step::Choose { taker, .. } => *taker == me || keeps,
+                _ => false,
+            };
+            (bucket.chain(*vb).contains(&me) || in_target || is_asked).then_some(*vb)
         })
     }
 

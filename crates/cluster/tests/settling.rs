@@ -271,3 +271,105 @@ fn a_part_of_a_snapshot_settles_nothing() {
     assert!(lead(&mut leader, &mut view, Duration::ZERO));
     assert_eq!(step(&view), None);
 }
+
+/// The bucket is ephemeral, its chain is node 1 alone, and nodes 2 and 3 were failed over.
+fn lone_and_ephemeral() -> View {
+    let mut view = three();
+    let bucket = view.state.buckets.get_mut(BUCKET).expect("it is there");
+    bucket.settings = serde_json::json!({ "type": "ephemeral" });
+    bucket.map[0] = vec![Some(NodeId(1)), None, None];
+    view.state.auto_failover.enabled = false;
+    for id in [2, 3] {
+        view.state.nodes.get_mut(&NodeId(id)).expect("it is there").status = Status::FailedOver;
+    }
+    view
+}
+
+/// A node that was failed over reports a copy that it has kept.
+fn keeps(view: &mut View, id: u32, prepared: u64) {
+    reports(view, id, VbState::Dead, prepared);
+    let report = view.reports.get_mut(&id.to_string()).expect("it has reported");
+    report.kept.insert(BUCKET.to_owned(), vec![0]);
+}
+
+#[test]
+fn a_lone_ephemeral_copy_that_is_gone_is_replaced_by_one_that_was_kept() {
+    let (mut view, mut leader) = (lone_and_ephemeral(), leader());
+    lives(&mut view, 1, 11);
+    assert!(lead(&mut leader, &mut view, Duration::ZERO));
+    assert!(matches!(step(&view), Some(Step::Choose { .. })), "it would begin empty");
+    reports_nothing(&mut view, 1);
+    keeps(&mut view, 2, 5);
+    assert!(!lead(&mut leader, &mut view, Duration::ZERO), "3 may have a better one");
+    keeps(&mut view, 3, 6);
+    assert!(lead(&mut leader, &mut view, Duration::ZERO));
+    assert_eq!(view.state.nodes[&NodeId(3)].status, Status::Active);
+    reports_nothing(&mut view, 1);
+    keeps(&mut view, 2, 5);
+    reports(&mut view, 3, VbState::Replica, 6);
+    assert!(lead(&mut leader, &mut view, Duration::ZERO));
+    assert_eq!(view.state.buckets[BUCKET].active(0), Some(NodeId(3)));
+}
+
+#[test]
+fn a_copy_that_was_kept_is_not_given_up_for_one_that_was_being_built() {
+    let (mut view, mut leader) = (lone_and_ephemeral(), leader());
+    view.state.nodes.get_mut(&NodeId(3)).expect("it is there").status = Status::Active;
+    let bucket = view.state.buckets.get_mut(BUCKET).expect("it is there");
+    bucket.target = vec![vec![Some(NodeId(3)), Some(NodeId(1)), None]];
+    bucket.steps.insert(0, Step::Build);
+    lives(&mut view, 1, 11);
+    assert!(lead(&mut leader, &mut view, Duration::ZERO));
+    assert!(matches!(step(&view), Some(Step::Choose { taker: Some(NodeId(3)), .. })));
+    reports_nothing(&mut view, 1);
+    reports(&mut view, 3, VbState::Replica, 2);
+    keeps(&mut view, 2, 5);
+    assert!(lead(&mut leader, &mut view, Duration::ZERO));
+    assert_eq!(view.state.nodes[&NodeId(2)].status, Status::Active);
+    [1, 3].into_iter().for_each(|id| reports_nothing(&mut view, id));
+    reports(&mut view, 2, VbState::Replica, 5);
+    assert!(lead(&mut leader, &mut view, Duration::ZERO));
+    assert_eq!(view.state.buckets[BUCKET].active(0), Some(NodeId(2)));
+}
+
+#[test]
+fn a_lone_ephemeral_copy_that_is_gone_everywhere_begins_empty() {
+    let (mut view, mut leader) = (lone_and_ephemeral(), leader());
+    view.members.remove("3");
+    lives(&mut view, 1, 11);
+    assert!(lead(&mut leader, &mut view, Duration::ZERO));
+    (1..=2).for_each(|id| reports_nothing(&mut view, id));
+    assert!(!lead(&mut leader, &mut view, Duration::ZERO), "3 may come back");
+    assert!(lead(&mut leader, &mut view, LATE));
+    let bucket = &view.state.buckets[BUCKET];
+    assert_eq!((bucket.active(0), bucket.steps.len()), (Some(NodeId(1)), 0));
+}
+
+#[test]
+fn an_ephemeral_copy_that_a_choice_needs_and_that_is_gone_is_not_waited_for() {
+    let (mut view, mut leader) = (lone_and_ephemeral(), leader());
+    let since = view.state.revision;
+    let bucket = view.state.buckets.get_mut(BUCKET).expect("it is there");
+    bucket.map[0] = vec![Some(NodeId(1)), Some(NodeId(2)), None];
+    bucket.steps.insert(0, Step::Settle { since });
+    view.state.nodes.get_mut(&NodeId(2)).expect("it is there").status = Status::Active;
+    lives(&mut view, 1, 11);
+    assert!(lead(&mut leader, &mut view, Duration::ZERO));
+    assert!(matches!(step(&view), Some(Step::Choose { needs: Some(NodeId(1)), .. })));
+    reports_nothing(&mut view, 1);
+    reports(&mut view, 2, VbState::Replica, 5);
+    keeps(&mut view, 3, 4);
+    assert!(lead(&mut leader, &mut view, Duration::ZERO));
+    assert_eq!(view.state.buckets[BUCKET].active(0), Some(NodeId(2)));
+    assert_eq!(view.state.nodes[&NodeId(3)].status, Status::FailedOver, "its copy is older");
+}
+
+#[test]
+fn a_lone_persistent_copy_serves_on_when_its_node_was_started_again() {
+    let (mut view, mut leader) = (lone_and_ephemeral(), leader());
+    let bucket = view.state.buckets.get_mut(BUCKET).expect("it is there");
+    bucket.settings = serde_json::json!({ "type": "couchstore" });
+    lives(&mut view, 1, 11);
+    assert!(lead(&mut leader, &mut view, Duration::ZERO));
+    assert_eq!(step(&view), None);
+}

@@ -80,6 +80,7 @@ pub const KNOWN: &[(Bug, Simulator, u64)] = &[
     (Bug::WitnessNotAsked, Simulator::Clusters, 160),
     (Bug::DamagedNeverFilled, Simulator::Clusters, 70),
     (Bug::MoveWaitsForDamaged, Simulator::Clusters, 94),
+    (Bug::LoneBeginsEmpty, Simulator::Clusters, 1358),
     (Bug::HandledTwice, Simulator::Clusters, 8),
     (Bug::GivenUpIsSuccess, Simulator::Clusters, 0),
     (Bug::AmbiguousIsRefused, Simulator::Clusters, 0),

@@ -143,8 +143,9 @@ impl World {
                 Err(_) => continue,
             };
             if has < told {
-                let text =
-                    format!("{name} has CAS {has:x} at node {at}, which serves it, after {told:x} was told");
+                let text = format!(
+                    "{name} of vBucket {vb} has CAS {has:x} at node {at}, which serves it, after {told:x} was told"
+                );
                 self.violation = Some(text);
             }
             self.promises.open.remove(&(vb, key));

@@ -25,6 +25,7 @@ impl World {
             if let Some(VbId(vb)) = is_done {
                 self.promises.may_lose(at, vb, now_us);
                 self.tally.rollbacks += 1;
+                self.show(|| format!("node {at} has gone back in vBucket {vb}, which follows {source}"));
                 self.works(at, Job::Rollback);
             }
         }

@@ -165,10 +165,11 @@ impl World {
         }
         state.auto_failover.timeout_ms = self.rng.between(200, 1_500);
         state.auto_failover.max_count = 2;
+        let kind = if self.rules.is_ephemeral { "ephemeral" } else { "couchstore" };
         let create = Command::CreateBucket {
             name: BUCKET.to_owned(),
             uuid: "0".repeat(32),
-            settings: json!({}),
+            settings: json!({ "type": kind }),
             replicas: self.rules.replicas,
             vbuckets: self.rules.vbuckets,
             manifest: json!({}),

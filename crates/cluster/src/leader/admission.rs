@@ -77,8 +77,14 @@ fn doubt(bucket: &mut Bucket, vb: u16, id: NodeId, since: u64) -> Option<Step> {
     let taker = target.and_then(|chain| chain.first().copied().flatten()).filter(|_| is_taking);
     let was_active = bucket.active(vb) == Some(id);
     let is_alone = present(chain).count() == 1;
+    let forgets = bucket.is_ephemeral() && !planted::is(Bug::LoneBeginsEmpty);
     match step {
         Some(Step::Choose { .. }) => None,
+        _ if was_active && is_alone && taker.is_none() && forgets => {
+            // Its copy is gone. One that it was building, or that a node kept which was failed over, is not.
+            let first = target.into_iter().flatten().flatten().find(|other| **other != id);
+            Some(Step::Choose { since, taker: first.copied(), needs: None, forced: false })
+        }
         Some(_) if was_active && is_alone && taker.is_none() => {
             // Nobody else can have it: the move begins anew.
             bucket.steps.remove(&vb);

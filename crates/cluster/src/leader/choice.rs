@@ -16,6 +16,8 @@ enum Choice {
     Open,
     /// Not without this node, which was failed over and is there again.
     TakeBack(NodeId),
+    /// All who belong to the vBucket have lost it; this node, which was failed over, has kept it.
+    Kept(NodeId),
     /// This is the chain now.
     Made {
         /// Who has the vBucket.
@@ -35,6 +37,9 @@ struct Answers {
     /// Whether one that is alive has not said anything yet.
     silent: bool,
 }
+
+/// A node has not said yet what it has.
+struct Silent;
 
 /// One choice to be made.
 struct Question<'a> {
@@ -70,6 +75,15 @@ impl Leader {
                     Choice::TakeBack(id) => {
                         let state = next.get_or_insert_with(|| view.state.next());
                         state.nodes.entry(id).and_modify(|node| node.status = Status::Active);
+                    }
+                    Choice::Kept(id) => {
+                        let state = next.get_or_insert_with(|| view.state.next());
+                        state.nodes.entry(id).and_modify(|node| node.status = Status::Active);
+                        let since = view.state.revision + 1;
+                        let step = Step::Choose { since, taker: Some(id), needs: None, forced };
+                        if let Some(bucket) = state.buckets.get_mut(name) {
+                            bucket.steps.insert(*vb, step);
+                        }
                     }
                     Choice::Made { chain, missing } => {
                         let state = next.get_or_insert_with(|| view.state.next());
@@ -158,8 +172,18 @@ impl Question<'_> {
         {
             return begun;
         }
+        let is_needed_gone = self.needs.is_some_and(|needs| self.is_gone_for_good(needs, &empty));
+        if is_needed_gone || self.have_nothing(present(self.chain), &empty) {
+            let best = known.iter().map(|(_, copy)| (copy.high_prepared, copy.high_seqno)).max();
+            match self.kept_by_others() {
+                Err(Silent) => return Choice::Open,
+                Ok(Some((prepared, seqno, id))) if best < Some((prepared, seqno)) => return Choice::Kept(id),
+                Ok(_) => {}
+            }
+        }
         let is_known = |id: NodeId| known.iter().any(|(known, _)| *known == id);
-        let is_missed = |needs: NodeId| !is_known(needs) && !self.is_replaced(needs, &known);
+        let is_missed =
+            |needs: NodeId| !is_known(needs) && !self.is_replaced(needs, &known) && !is_needed_gone;
         if self.needs.is_some_and(is_missed) && !self.forced {
             return Choice::Open;
         }
@@ -265,16 +289,47 @@ impl Question<'_> {
         if self.view.state.nodes.keys().any(|id| self.is_unusable(*id)) {
             return false;
         }
-        let has_nothing = |id: NodeId| empty.contains(&id) || self.said_away(id) == Some(false);
         let keeps = |(id, node): (&NodeId, &Node)| {
             let kept =
                 |report: &Report| report.kept.get(self.name).is_some_and(|kept| kept.contains(&self.vb));
             let is_away = !matches!(node.status, Status::Active | Status::New);
-            is_away && self.view.bucket_since(*id, self.name, self.since).is_none_or(kept)
+            // The memory of a process that is gone is gone, too.
+            let is_dead = self.bucket.is_ephemeral() && self.is_late && self.view.alive(*id).is_none();
+            is_away && !is_dead && self.view.bucket_since(*id, self.name, self.since).is_none_or(kept)
         };
-        present(self.chain).chain(self.taker).all(has_nothing)
+        self.have_nothing(present(self.chain).chain(self.taker), empty)
             && !self.bucket.missing.contains_key(&self.vb)
             && !self.view.state.nodes.iter().any(keeps)
+    }
+
+    /// Whether all of these nodes have said that they have none of the vBucket.
+    fn have_nothing(&self, mut of: impl Iterator<Item = NodeId>, empty: &[NodeId]) -> bool {
+        of.all(|id| empty.contains(&id) || self.said_away(id) == Some(false))
+    }
+
+    /// Whether a node has said that it has none of the vBucket, and no disk brings it back: its process was started again.
+    fn is_gone_for_good(&self, id: NodeId, empty: &[NodeId]) -> bool {
+        self.bucket.is_ephemeral() && empty.contains(&id) && !planted::is(Bug::LoneBeginsEmpty)
+    }
+
+    /// The last prepare, the last change and the node of the best copy among those that nodes have kept which were failed
+    /// over. Each of them that is alive is heard first.
+    fn kept_by_others(&self) -> Result<Option<(u64, u64, NodeId)>, Silent> {
+        let nodes = self.view.state.nodes.iter();
+        let is_away = |status| matches!(status, Status::FailedOver | Status::DeltaRecovery);
+        let away = nodes.filter(|(id, node)| is_away(node.status) && self.view.alive(**id).is_some());
+        let mut best = None;
+        for id in away.map(|(id, _)| *id).filter(|id| !self.is_unusable(*id)) {
+            match self.view.bucket_since(id, self.name, self.since) {
+                Some(report) => {
+                    let copy = report.of(self.name, self.vb).filter(|copy| copy.state.is_some());
+                    best = best.max(copy.map(|copy| (copy.high_prepared, copy.high_seqno, id)));
+                }
+                None if self.is_late => {}
+                None => return Err(Silent),
+            }
+        }
+        Ok(best)
     }
 
     /// The chain begins with nothing, and with a new history; `None` if none of its nodes is left.

@@ -129,6 +129,11 @@ pub struct NextIds {
 }
 
 impl Bucket {
+    /// Whether copies are in memory alone: one is gone when the process that has it ends.
+    pub fn is_ephemeral(&self) -> bool {
+        self.settings.get("type").and_then(Value::as_str) == Some("ephemeral")
+    }
+
     /// The chain of a vBucket; empty if there is no such vBucket.
     pub fn chain(&self, vb: u16) -> &[Option<NodeId>] {
         self.map.get(usize::from(vb)).map_or(&[], Vec::as_slice)
