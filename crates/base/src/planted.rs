@@ -89,6 +89,8 @@ bugs! {
     IdentityIgnored,
     /// A segment of the journal that the catalog names may be missing.
     LostSegmentIgnored,
+    /// vBuckets of which a damaged frame of the journal had something are served.
+    GapHidesNothing,
     /// A segment of an earlier journal that is there again is read.
     VoidSegmentBelieved,
     /// A vBucket that lost something in a repair goes on with its history.

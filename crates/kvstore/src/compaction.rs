@@ -101,6 +101,28 @@ pub struct FileAt {
 impl FileAt {
     /// Stands for the last valid header of a file, wherever it is: that of a file that could not be read.
     pub(crate) const LAST: u64 = (1 << 48) - 1;
+    /// Stands in a header's offset beside it: the journal was damaged, and changes that followed are missing. An earlier
+    /// version looks for a header there, finds none, and does not serve the vBucket either.
+    pub(crate) const LOST: u64 = 1 << 62;
+
+    /// What that mark says.
+    pub(crate) const MISSES_CHANGES: &str =
+        "a start found the journal damaged, and acknowledged changes of the vBucket may be missing";
+
+    /// Whether changes that followed are missing.
+    pub(crate) fn is_lost(self) -> bool {
+        self.header_offset & FileAt::LOST != 0
+    }
+
+    /// The same, with the mark that changes that followed are missing.
+    pub(crate) fn marked_lost(self) -> FileAt {
+        FileAt { header_offset: self.header_offset | FileAt::LOST, ..self }
+    }
+
+    /// The same without that mark.
+    pub(crate) fn unmarked(self) -> FileAt {
+        FileAt { header_offset: self.header_offset & !FileAt::LOST, ..self }
+    }
 }
 
 /// Why a record is left out.

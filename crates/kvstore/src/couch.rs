@@ -13,7 +13,8 @@ mod revisions;
 mod rollback;
 pub(crate) mod whole;
 
-use std::collections::BTreeMap;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -135,18 +136,43 @@ struct Slot {
     undecided: Vec<u64>,
 }
 
+impl Slot {
+    /// Whether changes that followed the last commit are missing.
+    fn is_lost(&self) -> bool {
+        self.refused.as_ref().is_some_and(|refused| refused.kind == Refusal::Lost)
+    }
+}
+
 /// Why a file is not opened any more.
 struct Refused {
-    what: String,
-    is_damage: bool,
+    why: Cow<'static, str>,
+    kind: Refusal,
+}
+
+/// What kind of reason it is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Refusal {
+    /// The file is damaged.
+    Damaged,
+    /// The disk refused.
+    Unread,
+    /// Changes that followed its last commit are missing in the journal.
+    Lost,
 }
 
 impl Refused {
+    const LOST_BEFORE: Refused = Refused {
+        why: Cow::Borrowed("an earlier life of the node gave up what is missing"),
+        kind: Refusal::Lost,
+    };
+
     /// A disk that refused is no damage, so that the node does not set the file aside.
     fn failure(&self, vb: VbId, path: PathBuf) -> Failure {
-        let what = self.what.clone();
-        if self.is_damage {
-            return Failure::State { vb, path, what };
+        let what = self.why.clone().into_owned();
+        match self.kind {
+            Refusal::Damaged => return Failure::State { vb, path, what },
+            Refusal::Lost => return Failure::Lost { vb, what },
+            Refusal::Unread => {}
         }
         let source = std::io::Error::other(what);
         Failure::File {
@@ -164,8 +190,15 @@ pub(crate) enum Trust<'a> {
     NotBefore(&'a BTreeMap<VbId, Listed>),
     /// What is listed and nothing else.
     Exactly(&'a BTreeMap<VbId, Listed>),
-    /// What a journal has on record and nothing else.
-    Journal(&'a BTreeMap<VbId, FileAt>),
+    /// What a journal has on record and nothing else. Of vBuckets in `missing` it may have lost the newest record: no file
+    /// of theirs is removed.
+    Journal { record: &'a BTreeMap<VbId, FileAt>, missing: &'a BTreeSet<VbId> },
+}
+
+impl Trust<'_> {
+    fn misses(&self, vb: VbId) -> bool {
+        matches!(self, Trust::Journal { missing, .. } if missing.contains(&vb))
+    }
 }
 
 impl Couch {
@@ -379,11 +412,15 @@ impl Couch {
     pub(crate) fn refuse(&self, vb: VbId, failure: &Failure) {
         let vbucket = self.vbucket(vb);
         let mut slot = vbucket.slot.lock();
+        if slot.is_lost() {
+            return;
+        }
         if vbucket.close(&mut slot, true) {
             self.open_files.forget(vb);
         }
         let what = format!("it could not be read at the start ({failure}); start again");
-        slot.refused = Some(Refused { what, is_damage: failure.is_damage() });
+        let kind = if failure.is_damage() { Refusal::Damaged } else { Refusal::Unread };
+        slot.refused = Some(Refused { why: what.into(), kind });
     }
 
     /// Closes files that were not used for longest until there is room for one more. Those in use are passed over.
@@ -453,9 +490,9 @@ impl Couch {
     pub(crate) fn positions(&self) -> Vec<(VbId, FileAt)> {
         let vbuckets: Vec<_> = self.vbuckets.lock().iter().map(|(vb, one)| (*vb, one.clone())).collect();
         let position = |(vb, vbucket): (VbId, Arc<Vbucket>)| {
-            let (revision, recorded) = {
+            let (revision, recorded, is_lost) = {
                 let slot = vbucket.slot.lock();
-                (slot.revision?, slot.recorded)
+                (slot.revision?, slot.recorded, slot.is_lost())
             };
             let header_offset = recorded.map_or_else(
                 || {
@@ -464,7 +501,8 @@ impl Couch {
                 },
                 |recorded| recorded.header_offset,
             );
-            Some((vb, FileAt { revision, header_offset }))
+            let at = FileAt { revision, header_offset };
+            Some((vb, if is_lost { at.marked_lost() } else { at }))
         };
         vbuckets.into_iter().filter_map(position).collect()
     }
@@ -641,4 +679,26 @@ impl KvStore for Couch {
         stats.failures = self.failures.load(Ordering::Relaxed);
         stats
     }
+}
+
+/// Acknowledged changes of a vBucket are missing in the journal: its file, which may not even be there, is not used
+/// until the vBucket is deleted or repaired, or until a start finds them.
+pub(crate) fn miss(couch: &Couch, vb: VbId, what: String) {
+    let vbucket = couch.vbucket(vb);
+    let mut slot = vbucket.slot.lock();
+    // What has no file on record is refused all the same.
+    let revision = *slot.revision.get_or_insert(1);
+    slot.last_revision = slot.last_revision.max(revision);
+    if vbucket.close(&mut slot, true) {
+        couch.open_files.forget(vb);
+    }
+    slot.refused = Some(Refused { why: what.into(), kind: Refusal::Lost });
+}
+
+/// The changes are given up: later starts do not look for them. Answers what goes on record.
+pub(crate) fn give_up(couch: &Couch, vb: VbId) -> FileAt {
+    let vbucket = couch.vbucket(vb);
+    let mut slot = vbucket.slot.lock();
+    let revision = *slot.revision.get_or_insert(1);
+    listing::last_of(couch, vb, &vbucket, &mut slot, revision).at.marked_lost()
 }

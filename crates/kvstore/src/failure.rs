@@ -84,6 +84,16 @@ pub enum Failure {
         /// What is wrong there.
         what: &'static str,
     },
+    /// Frames of the journal are missing that may have had acknowledged changes of a vBucket.
+    #[error(
+        "vBucket {vb}: the journal was damaged, and acknowledged changes may be missing: {what}; fill the vBucket from another node, or see what 'stave check --repair' would keep"
+    )]
+    Lost {
+        /// Whose changes.
+        vb: VbId,
+        /// What is missing.
+        what: String,
+    },
     /// A vBucket's file is sound, and not the one that was promised.
     #[error("vBucket {vb}: {path} is not the file that was promised: {what}; put the right file there", path = path.display())]
     Mismatch {
@@ -145,6 +155,7 @@ impl Failure {
             Failure::Record { .. }
             | Failure::State { .. }
             | Failure::Journal { .. }
+            | Failure::Lost { .. }
             | Failure::Mismatch { .. }
             | Failure::Catalog { .. } => true,
             Failure::Disk { .. }
@@ -161,7 +172,11 @@ impl Failure {
     pub(crate) fn is_of_one_file(&self) -> bool {
         let names_one = matches!(
             self,
-            Failure::File { .. } | Failure::Record { .. } | Failure::State { .. } | Failure::Mismatch { .. }
+            Failure::File { .. }
+                | Failure::Record { .. }
+                | Failure::State { .. }
+                | Failure::Lost { .. }
+                | Failure::Mismatch { .. }
         );
         names_one && !self.is_disk_full()
     }

@@ -3,6 +3,7 @@
 
 mod check;
 mod decode;
+mod directory;
 mod encode;
 pub mod fuzz;
 mod layout;
@@ -23,6 +24,7 @@ use base::{RateLimit, VbId, Version};
 use parking_lot::Mutex;
 
 pub use check::{JournalReport, SegmentReport, check_journal};
+pub(crate) use recover::Missing;
 pub(crate) use salvage::{Gap, Salvaged, salvage};
 
 use crate::compaction::FileAt;
@@ -51,7 +53,17 @@ pub struct Filed {
 impl Filed {
     /// Where its header is; nothing if that was not known, and the last one counts.
     pub fn known_header_offset(&self) -> Option<u64> {
-        Some(self.header_offset).filter(|offset| *offset != FileAt::LAST)
+        Some(self.at().unmarked().header_offset).filter(|offset| *offset != FileAt::LAST)
+    }
+
+    /// What is wrong if an earlier start found the journal damaged, and changes that followed may be missing.
+    pub fn misses_changes(&self) -> Option<&'static str> {
+        self.at().is_lost().then_some(FileAt::MISSES_CHANGES)
+    }
+
+    /// The commit, maybe with the mark that changes that followed are missing.
+    pub(crate) fn at(&self) -> FileAt {
+        FileAt { revision: self.revision, header_offset: self.header_offset }
     }
 }
 
@@ -228,6 +240,11 @@ pub struct Journal {
     needed: AtomicU64,
     counters: Counters,
     given_up: RateLimit,
+    /// Whether frames were missing when it was opened.
+    has_gaps: bool,
+    /// Bytes of the segments of before that stay, whatever is needed, while what is missing in them may be there again
+    /// at the next start; 0 if segments go as usual.
+    pinned_bytes: AtomicU64,
 }
 
 impl Journal {

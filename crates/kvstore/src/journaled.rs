@@ -9,6 +9,7 @@
 mod charged;
 mod filing;
 mod history;
+pub(crate) mod lost;
 mod overlay;
 pub(crate) mod recovery;
 mod runs;
@@ -80,6 +81,8 @@ pub struct Journaled {
     filing: Mutex<()>,
     /// Damage that filing found and that was not asked for yet: one of a vBucket.
     damage: Mutex<BTreeMap<VbId, String>>,
+    /// vBuckets of which the journal misses changes that a later start may find, and what is missing.
+    lost: Mutex<BTreeMap<VbId, String>>,
     /// Bytes of versions that are in the journal only.
     unfiled_bytes: AtomicU64,
     /// Filing begins when they are more.
@@ -398,6 +401,7 @@ impl Journaled {
                 )
             };
             self.unfiled_bytes.fetch_sub(old.bytes, Ordering::Relaxed);
+            self.is_deleted(vb);
         }
         self.remove_void_file(vb, &state)
     }
@@ -418,7 +422,7 @@ impl KvStore for Journaled {
         let mut answers: Vec<Result<(), Failure>> = Vec::with_capacity(group.len());
         for (vb, batch) in group {
             let unfiled = self.vb(*vb);
-            answers.push(self.is_stuck(*vb, &unfiled));
+            answers.push(self.is_missing_changes(*vb).and_then(|()| self.is_stuck(*vb, &unfiled)));
             if answers.last().is_some_and(Result::is_ok) {
                 taken.push(Taken { vb: *vb, batch: *batch, unfiled });
             }
@@ -542,6 +546,8 @@ impl KvStore for Journaled {
 
     fn close(&self) -> Result<(), Failure> {
         self.file_everything()?;
+        // The journal stays, as after a kill.
+        self.misses_nothing()?;
         for (vb, state) in self.each_vb() {
             if state.unfiled.lock().file_is_void {
                 self.remove_void_file(vb, &state)?;

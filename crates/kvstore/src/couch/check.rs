@@ -99,8 +99,12 @@ impl Check<'_> {
     }
 
     fn listed(&mut self, contents: &Contents, vb: VbId, listed: &Listed) {
-        let FileAt { revision, header_offset } = listed.at;
+        let FileAt { revision, header_offset } = listed.at.unmarked();
         let path = self.path(vb, revision);
+        if listed.at.is_lost() {
+            self.fault(path, 0, FileAt::MISSES_CHANGES.to_owned());
+            return;
+        }
         let identity = Identity { store: Some(contents.store), vb, revision };
         let recorded = Recorded::of(listed);
         let offset = recorded.map(|recorded| recorded.header_offset);

@@ -87,6 +87,10 @@ impl Couch {
         if slot.revision.is_none() {
             return Err(Failure::NoVbucket { vb });
         }
+        // Which of its files is the newest may not be known.
+        if slot.is_lost() {
+            self.opened(vb, vbucket, &mut slot)?;
+        }
         let settled = self.begin_writing().and_then(|()| self.remove_strays(vb, &mut slot));
         let opened = settled.and_then(|()| Ok(self.opened(vb, vbucket, &mut slot)?.snapshot()));
         let old = self.note(vb, vbucket, &mut slot, opened)?;

@@ -51,7 +51,8 @@ pub(super) struct Recorded {
 impl Recorded {
     /// As it is listed; `None` if it was not known where the last header is.
     pub(super) fn of(listed: &Listed) -> Option<Recorded> {
-        let Listed { at: FileAt { header_offset, .. }, checksum, is_tail_void, .. } = *listed;
+        let Listed { at, checksum, is_tail_void, .. } = *listed;
+        let FileAt { header_offset, .. } = at.unmarked();
         Some(Recorded { header_offset, checksum, is_tail_void }).filter(|_| header_offset != FileAt::LAST)
     }
 

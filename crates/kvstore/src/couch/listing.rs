@@ -52,31 +52,11 @@ impl Couch {
 
     /// What is promised of one file. Of one that cannot be opened it is what was promised before.
     fn promise(&self, vb: VbId, vbucket: &Vbucket, slot: &mut Slot, revision: u64) -> Listed {
-        if slot.file.is_none() && slot.known.is_none() && slot.recorded.is_none() {
-            let opened = self.opened(vb, vbucket, slot).map(drop);
-            self.note(vb, vbucket, slot, opened).ok();
+        let mut listed = last_of(self, vb, vbucket, slot, revision);
+        if slot.is_lost() {
+            listed.at = listed.at.marked_lost();
         }
-        let last_commit = slot.file.as_ref().and_then(VbFile::last_commit);
-        if let Some(commit) = last_commit.as_ref().or_else(|| slot.known.as_ref().map(Known::commit)) {
-            return Listed {
-                at: FileAt { revision, header_offset: commit.header_offset() },
-                checksum: Some(commit.header_checksum()),
-                high_seqno: Some(commit.update_seqno()),
-                is_tail_void: false,
-            };
-        }
-        match slot.recorded {
-            Some(recorded) => Listed {
-                at: FileAt { revision, header_offset: recorded.header_offset },
-                checksum: recorded.checksum,
-                high_seqno: None,
-                is_tail_void: recorded.is_tail_void,
-            },
-            None => {
-                let at = FileAt { revision, header_offset: FileAt::LAST };
-                Listed { at, checksum: None, high_seqno: None, is_tail_void: true }
-            }
-        }
+        listed
     }
 
     /// Has every file end with its last header, durably: what stands behind it was refused, and another program would
@@ -85,6 +65,9 @@ impl Couch {
         let mut outcome = Ok(());
         for (vb, vbucket) in self.each_vbucket() {
             let mut slot = vbucket.slot.lock();
+            if slot.is_lost() {
+                continue;
+            }
             if slot.recorded.is_some_and(|recorded| recorded.is_tail_void) {
                 // opening cuts it; a failure has been told, and what is on record stays so
                 let opened = self.opened(vb, &vbucket, &mut slot).map(drop);
@@ -149,5 +132,34 @@ impl Couch {
             settled = self.cut_tail(vb, &vbucket, &mut slot);
         }
         self.note(vb, &vbucket, &mut slot, settled)
+    }
+}
+
+/// What is last of a vBucket, whether or not it is lost.
+pub(super) fn last_of(couch: &Couch, vb: VbId, vbucket: &Vbucket, slot: &mut Slot, revision: u64) -> Listed {
+    if slot.file.is_none() && slot.known.is_none() && slot.recorded.is_none() {
+        let opened = couch.opened(vb, vbucket, slot).map(drop);
+        couch.note(vb, vbucket, slot, opened).ok();
+    }
+    let last_commit = slot.file.as_ref().and_then(VbFile::last_commit);
+    if let Some(commit) = last_commit.as_ref().or_else(|| slot.known.as_ref().map(Known::commit)) {
+        return Listed {
+            at: FileAt { revision, header_offset: commit.header_offset() },
+            checksum: Some(commit.header_checksum()),
+            high_seqno: Some(commit.update_seqno()),
+            is_tail_void: false,
+        };
+    }
+    match slot.recorded {
+        Some(recorded) => Listed {
+            at: FileAt { revision, header_offset: recorded.header_offset },
+            checksum: recorded.checksum,
+            high_seqno: None,
+            is_tail_void: recorded.is_tail_void,
+        },
+        None => {
+            let at = FileAt { revision, header_offset: FileAt::LAST };
+            Listed { at, checksum: None, high_seqno: None, is_tail_void: true }
+        }
     }
 }

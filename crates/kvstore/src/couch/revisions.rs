@@ -10,7 +10,7 @@ use base::planted::{self, Bug};
 
 use super::file::{Recorded, is_sound};
 use super::identity::Identity;
-use super::{Couch, Slot, Trust, file_name, parse_name};
+use super::{Couch, Refused, Slot, Trust, file_name, parse_name};
 use crate::catalog::{Listed, StoreId};
 use crate::failure::Failure;
 
@@ -27,6 +27,8 @@ struct InUse {
     revision: u64,
     recorded: Option<Recorded>,
     not_before: Option<Listed>,
+    /// Whether changes that followed are missing.
+    is_lost: bool,
 }
 
 impl<'a> Revisions<'a> {
@@ -48,7 +50,7 @@ impl<'a> Revisions<'a> {
         let promised: Vec<VbId> = match trust {
             Trust::LastHeaders => Vec::new(),
             Trust::NotBefore(listed) | Trust::Exactly(listed) => listed.keys().copied().collect(),
-            Trust::Journal(record) => record.keys().copied().collect(),
+            Trust::Journal { record, missing } => record.keys().chain(*missing).copied().collect(),
         };
         for vb in promised {
             self.found.entry(vb).or_default();
@@ -61,7 +63,7 @@ impl<'a> Revisions<'a> {
             let in_use = choose(vb, revisions, trust);
             let mut others = revisions.clone();
             others.retain(|revision| in_use.as_ref().is_none_or(|in_use| in_use.revision != *revision));
-            if !others.is_empty() && self.may_remove(vb, in_use.as_ref(), trust) {
+            if !others.is_empty() && !trust.misses(vb) && self.may_remove(vb, in_use.as_ref(), trust) {
                 for path in others.drain(..).map(|revision| self.dir.join(file_name(vb, revision))) {
                     self.disk.remove_file(&path).map_err(|source| failed("remove", &path, source))?;
                     removed = true;
@@ -73,6 +75,7 @@ impl<'a> Revisions<'a> {
                 last_revision: highest.max(in_use.as_ref().map_or(0, |in_use| in_use.revision)),
                 recorded: in_use.as_ref().and_then(|in_use| in_use.recorded),
                 not_before: in_use.as_ref().and_then(|in_use| in_use.not_before),
+                refused: in_use.as_ref().filter(|in_use| in_use.is_lost).map(|_| Refused::LOST_BEFORE),
                 strays: others,
                 ..Slot::default()
             };
@@ -87,7 +90,7 @@ impl<'a> Revisions<'a> {
     /// Whether files of a vBucket that are not in use may be removed.
     fn may_remove(&self, vb: VbId, in_use: Option<&InUse>, trust: &Trust<'_>) -> bool {
         let Some(in_use) = in_use else {
-            let is_proven = matches!(trust, Trust::Journal(_));
+            let is_proven = matches!(trust, Trust::Journal { .. });
             if !is_proven {
                 tracing::error!(%vb, "files of a vBucket that the catalog does not list are left alone");
             }
@@ -111,10 +114,10 @@ impl<'a> Revisions<'a> {
 /// a revision that took its place.
 fn choose(vb: VbId, revisions: &[u64], trust: &Trust<'_>) -> Option<InUse> {
     let highest = revisions.iter().copied().max();
-    let plain = |revision| InUse { revision, recorded: None, not_before: None };
+    let plain = |revision| InUse { revision, recorded: None, not_before: None, is_lost: false };
     let exactly = |listed: &Listed| {
         let recorded = Recorded::of(listed);
-        InUse { revision: listed.at.revision, recorded, not_before: None }
+        InUse { revision: listed.at.revision, recorded, not_before: None, is_lost: listed.at.is_lost() }
     };
     match trust {
         Trust::LastHeaders => highest.map(plain),
@@ -124,13 +127,14 @@ fn choose(vb: VbId, revisions: &[u64], trust: &Trust<'_>) -> Option<InUse> {
             if planted::is(Bug::LastHeaderBelieved) { plain(in_use.revision) } else { in_use }
         }),
         Trust::NotBefore(listed) => match (listed.get(&vb), highest) {
+            (Some(listed), _) if listed.at.is_lost() => Some(exactly(listed)),
             (Some(listed), highest) if highest.is_none_or(|highest| highest <= listed.at.revision) => {
                 let revision = listed.at.revision;
-                Some(InUse { revision, recorded: None, not_before: Some(*listed) })
+                Some(InUse { revision, recorded: None, not_before: Some(*listed), is_lost: false })
             }
             (_, highest) => highest.map(plain),
         },
-        Trust::Journal(record) => record
+        Trust::Journal { record, .. } => record
             .get(&vb)
             .map(|at| exactly(&Listed { at: *at, checksum: None, high_seqno: None, is_tail_void: true })),
     }

@@ -11,7 +11,9 @@ use super::decode::Part;
 use super::layout::{BLOCK, BadHead, SegmentHead};
 use super::read::{Segment, find, frames, proof_of};
 use super::recover::following;
+use super::salvage;
 use crate::failure::Failure;
+use crate::journaled::lost::lost_in;
 
 /// What is in a folder of a journal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,6 +25,9 @@ pub struct JournalReport {
     /// Of each vBucket the state of its file that the journal vouches for; nothing if the journal tells of no vBucket,
     /// so that each file is as its last header has it.
     pub files: Option<BTreeMap<VbId, Filed>>,
+    /// vBuckets that a start does not serve because of damage, and which frames are missing; if it is not known which
+    /// those are, `None`: the bucket does not start.
+    pub missing: Option<BTreeMap<VbId, String>>,
 }
 
 impl JournalReport {
@@ -60,7 +65,11 @@ pub struct SegmentReport {
 /// Reads a journal without changing it, to the end whatever is wrong with it.
 pub fn check_journal(disk: &dyn Disk, dir: &Path) -> Result<JournalReport, Failure> {
     let found = find(disk, dir)?;
-    let mut report = JournalReport { spares: found.spares.len() as u64, ..JournalReport::default() };
+    let mut report = JournalReport {
+        spares: found.spares.len() as u64,
+        missing: Some(BTreeMap::new()),
+        ..JournalReport::default()
+    };
     let (mut next, mut needed) = (1, 1);
     for (i, segment) in found.segments.iter().enumerate() {
         let following = following(&found.segments[i + 1..]);
@@ -70,7 +79,24 @@ pub fn check_journal(disk: &dyn Disk, dir: &Path) -> Result<JournalReport, Failu
     if let Some(oldest) = oldest.filter(|oldest| oldest.first_frame > Some(needed)) {
         oldest.damage.get_or_insert_with(|| (0, "an older segment is missing".to_owned()));
     }
+    if !report.is_clean() {
+        report.missing = missing(disk, dir)?;
+    }
     Ok(report)
+}
+
+/// The vBuckets that damage costs.
+fn missing(disk: &dyn Disk, dir: &Path) -> Result<Option<BTreeMap<VbId, String>>, Failure> {
+    let salvaged = match salvage(disk, Heap::shared(), dir, None, 0) {
+        Err(failure) if failure.is_damage() => return Ok(None),
+        salvaged => salvaged?,
+    };
+    if !salvaged.may_go_on() {
+        return Ok(None);
+    }
+    let told = salvaged.told.iter().map(|(frame, told)| (*frame, told));
+    let lost = lost_in(&salvaged.gaps, told);
+    Ok(Some(lost.into_iter().map(|(vb, lost)| (vb, lost.what)).collect()))
 }
 
 fn check(
@@ -143,6 +169,6 @@ fn note(part: &Part, files: &mut Option<BTreeMap<VbId, Filed>>) {
         Part::Save(save) if save.is_last => {
             files.get_or_insert_default();
         }
-        Part::Table(_) | Part::Save(_) => {}
+        Part::Table(_) | Part::Save(_) | Part::Directory(_) => {}
     }
 }

@@ -7,6 +7,7 @@ use base::{
     Cas, Datatype, DocKey, Heap, ItemKind, NewVersion, RevSeqno, Seqno, SyncWrite, VbId, Version, VersionMeta,
 };
 
+use super::directory::{Directory, VbSet};
 use super::layout::{
     Cursor, ITEM_HEAD, ITEM_SYNC_WRITE, RECORD_HEAD, SAVE_HEAD, TABLE_ENTRY, flag, kind, seed,
 };
@@ -32,6 +33,19 @@ pub(super) enum Part {
     Dropped(VbId),
     RolledBack(Filed),
     Table(Vec<Filed>),
+    Directory(Directory),
+}
+
+impl Part {
+    /// The vBucket that it changes; `None` for what only repeats.
+    pub(super) fn vbucket(&self) -> Option<VbId> {
+        match self {
+            Part::Save(save) => Some(save.vb),
+            Part::Filed(filed) | Part::RolledBack(filed) => Some(filed.vb),
+            Part::Dropped(vb) => Some(*vb),
+            Part::Table(_) | Part::Directory(_) => None,
+        }
+    }
 }
 
 /// What one frame holds of a save.
@@ -110,6 +124,7 @@ impl Decoder<'_> {
             }
             kind::DROPPED => body.is_empty().then_some(Part::Dropped(vb)),
             kind::TABLE => table(body).map(Part::Table),
+            kind::DIRECTORY => directory(body).map(Part::Directory),
             _ => None,
         };
         part.filter(|_| flags == 0).ok_or_else(|| self.unknown(at, "a record of an unknown form"))
@@ -212,4 +227,11 @@ fn table(body: &[u8]) -> Option<Vec<Filed>> {
     }
     let mut entry = || filed(VbId(at.u16()?), &mut at);
     (0..count).map(|_| entry()).collect()
+}
+
+fn directory(body: &[u8]) -> Option<Directory> {
+    let mut at = Cursor(body);
+    let from = at.u64()?;
+    let vbs = VbSet::decoded(at.u16()?, at.0)?;
+    Some(Directory { from, vbs })
 }

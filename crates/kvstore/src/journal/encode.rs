@@ -1,7 +1,8 @@
 //! From records to frames.
 
-use base::{SyncWrite, Version};
+use base::{SyncWrite, VbId, Version};
 
+use super::directory::{Directory, VbSet};
 use super::layout::{
     FILED_BYTES, FRAME_HEAD, FrameHead, ITEM_HEAD, ITEM_SYNC_WRITE, Pen, RECORD_HEAD, SAVE_HEAD, TABLE_ENTRY,
     flag, kind, padded, seed,
@@ -28,6 +29,8 @@ pub(super) struct FrameBuffer {
     bytes: Vec<u8>,
     generation: u64,
     records: u32,
+    /// The vBuckets of its records.
+    touched: VbSet,
 }
 
 impl FrameBuffer {
@@ -37,6 +40,12 @@ impl FrameBuffer {
         self.bytes.resize(FRAME_HEAD, 0);
         self.generation = generation;
         self.records = 0;
+        self.touched.clear();
+    }
+
+    /// The vBuckets of its records.
+    pub(super) fn touched(&self) -> &VbSet {
+        &self.touched
     }
 
     /// Bytes so far.
@@ -55,6 +64,17 @@ impl FrameBuffer {
             self.bytes.extend_from_slice(&filed(entry));
         }
         self.seal(start, kind::TABLE, 0, 0, None);
+    }
+
+    /// Adds what this frame says of frames before it.
+    pub(super) fn directory(&mut self, directory: &Directory) {
+        let start = self.bytes.len();
+        self.bytes.resize(start + RECORD_HEAD, 0);
+        self.bytes.extend_from_slice(&directory.from.to_le_bytes());
+        let (first, bits) = directory.vbs.encoded();
+        self.bytes.extend_from_slice(&first.to_le_bytes());
+        self.bytes.extend_from_slice(bits);
+        self.seal(start, kind::DIRECTORY, 0, 0, None);
     }
 
     /// Adds records from `at` on, as long as the frame has no more than `limit` bytes. If `must` is set, one item or
@@ -201,6 +221,9 @@ impl FrameBuffer {
         let crc = crc32c::crc32c_append(crc, &record[8..head]);
         record[4..8].copy_from_slice(&crc.to_le_bytes());
         self.records += 1;
+        if !matches!(kind, kind::TABLE | kind::DIRECTORY) {
+            self.touched.insert(VbId(vb));
+        }
     }
 
     /// The frame as it goes to disk. Length, generation and number of records in `head` are filled in.

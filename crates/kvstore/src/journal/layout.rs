@@ -4,8 +4,10 @@ use std::path::{Path, PathBuf};
 
 /// Frames begin at multiples of this, and a segment's header takes as much.
 pub(super) const BLOCK: usize = 4096;
-/// Version of the layout that is written. Version 1 differs in that no catalog names the segment.
-pub(super) const VERSION: u32 = 2;
+/// Version of the layout that is written. Version 2 differs in that frames have no directories.
+pub(super) const VERSION: u32 = 3;
+/// The first version whose segments a catalog names.
+pub(super) const NAMED_VERSION: u32 = 2;
 const OLDEST_VERSION: u32 = 1;
 const SEGMENT_MAGIC: [u8; 8] = *b"StaveJnl";
 const FRAME_MAGIC: [u8; 4] = *b"SJfr";
@@ -39,6 +41,7 @@ pub(super) mod kind {
     pub(in crate::journal) const DROPPED: u8 = 3;
     pub(in crate::journal) const ROLLED_BACK: u8 = 4;
     pub(in crate::journal) const TABLE: u8 = 5;
+    pub(in crate::journal) const DIRECTORY: u8 = 6;
 }
 
 /// Flags of a save record.

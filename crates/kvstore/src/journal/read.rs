@@ -8,13 +8,15 @@ use base::env::{Disk, File, OpenMode};
 
 use super::decode::{Bad, Decoder, Part};
 use super::layout::{
-    BLOCK, BadHead, FRAME_HEAD, FrameHead, MAX_FRAME, Name, SegmentHead, VERSION, parse_name, segment_path,
+    BLOCK, BadHead, FRAME_HEAD, FrameHead, MAX_FRAME, NAMED_VERSION, Name, SegmentHead, parse_name,
+    segment_path,
 };
 use super::on_disk;
 use crate::failure::Failure;
 
 /// What is wrong where the frames just end.
 pub(super) const NO_FRAME: &str = "no frame begins here";
+pub(super) const EARLIER_USE: &str = "the frame is of an earlier use of the segment";
 /// How much is read at once, at least.
 const READ_BYTES: usize = 256 << 10;
 
@@ -45,7 +47,7 @@ pub(super) struct Found {
 pub(super) fn remove_void(disk: &dyn Disk, dir: &Path, generations: u64) -> Result<(), Failure> {
     let mut is_any = false;
     for segment in find(disk, dir)?.segments.iter().filter(|segment| segment.generation <= generations) {
-        if segment.head.is_ok_and(|head| head.version < VERSION) {
+        if segment.head.is_ok_and(|head| head.version < NAMED_VERSION) {
             let what = "an earlier version of this program wrote it after the catalog that makes it void";
             return Err(segment.damaged(0, what));
         }
@@ -202,7 +204,7 @@ pub(super) fn frame(
         return bad(NO_FRAME);
     };
     if (head.generation, head.salt) != (segment.generation, segment.salt) {
-        return bad("the frame is of an earlier use of the segment");
+        return bad(EARLIER_USE);
     }
     if head.number != number {
         return bad("the frame has another number");

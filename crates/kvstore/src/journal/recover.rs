@@ -3,7 +3,7 @@
 //! Of the last group of frames nobody can tell whether it was synced: the process may have died before, and the page
 //! cache shows it all the same. So it is written again, into a new segment, before anybody hears of it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 
 use base::env::{Disk, Env, OpenMode};
@@ -12,13 +12,25 @@ use base::{Heap, RateLimit, VbId};
 use parking_lot::Mutex;
 
 use super::decode::{Bad, Part, SavePart};
+use super::directory::{Recent, VbSet};
 use super::layout::{BLOCK, BadHead, SegmentHead, segment_path, spare_path};
 use super::read::{End, Found, NO_FRAME, ReadFrame, Segment, find, frames, proof_of};
 use super::segment_pool::{Kept, SegmentPool, Spare};
 use super::writer::Writer;
-use super::{Anchor, Counters, Filed, Frame, Journal, JournalConfig, Record, Replayed, ReplayedState, State};
+use super::{
+    Anchor, Counters, Filed, Frame, Gap, Journal, JournalConfig, Record, Replayed, ReplayedState, Salvaged,
+    State, salvage,
+};
 use crate::failure::Failure;
 use crate::state::VbStateDoc;
+
+/// What a damaged journal has, and what not.
+pub(crate) struct Missing {
+    /// Frames that are missing.
+    pub(crate) gaps: Vec<Gap>,
+    /// What is there, oldest first.
+    pub(crate) told: Vec<(Frame, Replayed)>,
+}
 
 /// Who is told of what was appended.
 type Replay<'a> = &'a mut dyn FnMut(Frame, Replayed) -> Result<(), Failure>;
@@ -40,16 +52,23 @@ impl Assembly {
         match part {
             Part::Save(part) => self.save(part).map_or(Ok(()), tell),
             Part::Table(entries) => entries.into_iter().try_for_each(|filed| tell(Replayed::Filed(filed))),
+            Part::Directory(_) => Ok(()),
             other => {
                 self.open = None;
                 match other {
                     Part::Filed(filed) => tell(Replayed::Filed(filed)),
                     Part::RolledBack(filed) => tell(Replayed::RolledBack(filed)),
                     Part::Dropped(vb) => tell(Replayed::Dropped(vb)),
-                    Part::Save(_) | Part::Table(_) => Ok(()),
+                    Part::Save(_) | Part::Table(_) | Part::Directory(_) => Ok(()),
                 }
             }
         }
+    }
+
+    /// Whether a record goes on with a save of which the beginning is missing.
+    pub(super) fn lacks_beginning(&self, part: &Part) -> bool {
+        let Part::Save(SavePart { vb, state: None, .. }) = part else { return false };
+        self.open.as_ref().is_none_or(|(of, ..)| of != vb)
     }
 
     fn save(&mut self, part: SavePart) -> Option<Replayed> {
@@ -85,6 +104,7 @@ struct Walk<'a> {
     kept: Vec<Kept>,
     /// Generation of a segment whose first frame was durable.
     begun: Option<u64>,
+    recent: Recent,
 }
 
 impl<'a> Walk<'a> {
@@ -99,6 +119,7 @@ impl<'a> Walk<'a> {
             proven: 0,
             needed: 0,
             kept: Vec::new(),
+            recent: Recent::default(),
         }
     }
 
@@ -151,6 +172,8 @@ impl<'a> Walk<'a> {
         later: &[Segment],
     ) -> Result<End, Failure> {
         let following = following(later);
+        self.recent.go_on_with(head.first);
+        self.recent.begin_segment(head.first);
         self.prove(head.first.saturating_sub(1))?;
         let limit = following.map_or(u64::MAX, |following| following.first);
         let end = frames(self.heap, disk, segment, head, limit, &mut |frame| self.frame(head.first, frame))?;
@@ -175,6 +198,7 @@ impl<'a> Walk<'a> {
             before.for_each(|kept| kept.free_at = Some(frame.head.number.saturating_add(1)));
         }
         self.needed = self.needed.max(frame.head.needed);
+        self.recent.note(frame.head.number, &touched(&frame.parts));
         self.queue.push_back((frame.head.number, frame.parts));
         Ok(())
     }
@@ -223,6 +247,11 @@ fn damage(segment: &Segment, bad: Bad, later: &[Segment]) -> Failure {
     }
 }
 
+/// The vBuckets of a frame's records.
+pub(super) fn touched(parts: &[Part]) -> VbSet {
+    parts.iter().filter_map(Part::vbucket).collect()
+}
+
 fn note(table: &mut BTreeMap<VbId, Filed>, told: &Replayed) {
     match told {
         Replayed::Filed(filed) | Replayed::RolledBack(filed) => {
@@ -264,7 +293,8 @@ impl Journal {
         let any = walk.segments(&*env.disk, &found.segments)?;
         let tail = walk.tail()?;
         let (table, proven, needed) = (walk.table, walk.proven, walk.needed);
-        let mut kept = walk.kept;
+        let (mut kept, mut recent) = (walk.kept, walk.recent);
+        recent.go_on_with(proven + 1);
         // what is written again is void in the old segment, and its new number not known yet
         for kept in &mut kept {
             if kept.end > Some(proven + 1) {
@@ -273,7 +303,7 @@ impl Journal {
             kept.free_at = kept.free_at.filter(|at| *at <= proven + 1);
         }
         let journal = Journal::new(env, dir.to_owned(), config, anchor, &found, kept);
-        journal.go_on_after(proven);
+        journal.go_on_after(proven, recent);
         journal.needed.store(needed.min(proven + 1), std::sync::atomic::Ordering::Relaxed);
         if any {
             let table: Vec<_> = table.into_values().collect();
@@ -281,6 +311,54 @@ impl Journal {
             tail.into_iter().try_for_each(|told| replay(through, told))?;
         }
         Ok(journal)
+    }
+
+    /// The same for a damaged journal, if it is known which vBuckets the missing frames may have something of; otherwise
+    /// answers `damage`. Answers everything that is there, and what is missing.
+    ///
+    /// The segments stay until [`Journal::let_go_of_gaps`], so that a start that can read them again finds everything. What
+    /// goes on record of files leaves out the vBuckets that `missing_of` names: their newest record may be what is missing.
+    pub(crate) fn recover_around(
+        env: Env,
+        dir: &Path,
+        config: JournalConfig,
+        anchor: Anchor,
+        damage: Failure,
+        missing_of: &dyn Fn(&Missing) -> BTreeSet<VbId>,
+    ) -> Result<(Journal, Missing), Failure> {
+        let salvaged = salvage(&*env.disk, &env.heap, dir, anchor.segment, 0)?;
+        if !salvaged.may_go_on() {
+            return Err(damage);
+        }
+        let Salvaged { told, gaps, proven, needed, mut recent, directories, .. } = salvaged;
+        let named: VbSet = gaps.iter().filter_map(|gap| gap.vbs.as_ref()).flatten().copied().collect();
+        let again = directories.into_iter().filter(|(at, _)| *at > proven).map(|(_, of)| of).collect();
+        recent.go_around(proven, &named, again);
+        let found = find(&*env.disk, dir)?;
+        // None of them goes before all that is durable in them may.
+        let kept = found.segments.iter().map(|segment| Kept {
+            generation: segment.generation,
+            end: Some(proven + 1),
+            free_at: Some(proven + 1),
+            bytes: segment.len,
+            len: segment.len,
+        });
+        let mut journal = Journal::new(env, dir.to_owned(), config, anchor, &found, kept.collect());
+        journal.has_gaps = true;
+        journal.pinned_bytes = journal.stats().used_bytes.max(1).into();
+        journal.go_on_after(proven, recent);
+        journal.needed.store(needed.min(proven + 1), std::sync::atomic::Ordering::Relaxed);
+        let mut missing = Missing { gaps, told };
+        let mut table = BTreeMap::new();
+        let durable = missing.told.partition_point(|(frame, _)| frame.0 <= proven);
+        missing.told[..durable].iter().for_each(|(_, told)| note(&mut table, told));
+        let left_out = missing_of(&missing);
+        table.retain(|vb, _| !left_out.contains(vb));
+        let table: Vec<_> = table.into_values().collect();
+        let tail: Vec<Replayed> = missing.told.split_off(durable).into_iter().map(|(_, told)| told).collect();
+        let through = journal.write_again(&tail, &table)?;
+        missing.told.extend(tail.into_iter().map(|told| (through, told)));
+        Ok((journal, missing))
     }
 
     /// Reads once more what is durable and not released, oldest first. Nothing is appended meanwhile.
@@ -291,6 +369,12 @@ impl Journal {
         let _releasing = self.releasing.lock();
         let writer = self.writer.lock();
         let disk = &*self.env.disk;
+        if self.has_gaps {
+            // What is missing is of vBuckets that are not served.
+            let told = salvage(disk, &self.env.heap, &self.dir, None, 0)?.told;
+            let mut durable = told.into_iter().filter(|(frame, _)| frame.0 <= writer.durable);
+            return durable.try_for_each(|(frame, told)| replay(frame, told));
+        }
         let found = find(disk, &self.dir)?;
         let mut walk = Walk::new(&self.env.heap, replay);
         walk.segments(disk, &found.segments)?;
@@ -320,6 +404,8 @@ impl Journal {
             needed: 0.into(),
             counters: Counters::default(),
             given_up: RateLimit::new(),
+            has_gaps: false,
+            pinned_bytes: 0.into(),
         }
     }
 

@@ -2,18 +2,23 @@
 //!
 //! *Guarantee:* a frame that was durable is either told, or part of a gap. Nothing is changed.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use base::Heap;
 use base::env::Disk;
 use base::planted::{self, Bug};
+use base::{Heap, VbId};
 
-use super::decode::Bad;
+use super::decode::{Bad, Part};
+use super::directory::{Directory, Recent, VbSet};
 use super::layout::{BLOCK, BadHead, FRAME_HEAD, FrameHead, SegmentHead, VERSION, segment_path};
-use super::read::{ReadFrame, Segment, Window, find, frame, proof_of};
-use super::recover::{Assembly, following};
+use super::read::{EARLIER_USE, NO_FRAME, ReadFrame, Segment, Window, find, frame, proof_of};
+use super::recover::{Assembly, following, touched};
 use super::{Frame, Replayed};
 use crate::failure::Failure;
+
+/// More missing frames than these are not looked up one by one.
+const MOST_MISSING: u64 = 1 << 16;
 
 /// Frames that were durable and cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +33,8 @@ pub(crate) struct Gap {
     pub(crate) path: PathBuf,
     pub(crate) offset: u64,
     pub(crate) what: String,
+    /// The vBuckets that these frames may have something of, as frames behind them say; `None` if none says so.
+    pub(crate) vbs: Option<BTreeSet<VbId>>,
 }
 
 /// What is left of a journal.
@@ -45,11 +52,36 @@ pub(crate) struct Salvaged {
     pub(crate) gaps: Vec<Gap>,
     /// Segments whose header is damaged, and whose frames are there.
     pub(crate) headless: Vec<PathBuf>,
+    /// What is remembered of the frames that are there.
+    pub(super) recent: Recent,
+    /// What frames say of those that are missing, each with the number of its frame.
+    pub(super) directories: Vec<(u64, Directory)>,
+    /// The last frame that is known to be durable.
+    pub(super) proven: u64,
+    /// Frames below it are not needed.
+    pub(super) needed: u64,
+    /// Whether something that is not whole follows the last frame.
+    has_bad_end: bool,
+    /// The last frame that goes on with a save of which the beginning is missing; 0 if there is none.
+    without_beginning: u64,
+}
+
+impl Salvaged {
+    /// Whether frames may go on behind what is there, so that what is missing is not void if it can be read again.
+    ///
+    /// It must be known which vBuckets miss something. What is not whole at the end becomes void: it was never
+    /// acknowledged, or is damaged, too, and beside other damage nothing tells which. So does the rest of a save in the
+    /// frames that are written again.
+    pub(crate) fn may_go_on(&self) -> bool {
+        let is_known = self.gaps.iter().all(|gap| gap.vbs.is_some());
+        is_known && !self.has_bad_end && self.without_beginning <= self.proven
+    }
 }
 
 /// Reads a journal in which the segment `promised` (generation and salt) must be; segments up to `void` say nothing.
 pub(crate) fn salvage(
     disk: &dyn Disk,
+    heap: &Heap,
     dir: &Path,
     promised: Option<(u64, u64)>,
     void: u64,
@@ -57,12 +89,15 @@ pub(crate) fn salvage(
     let mut found = find(disk, dir)?.segments;
     let mut walk = SalvageWalk {
         disk,
+        heap,
         salvaged: Salvaged::default(),
         assembly: Assembly::default(),
         next: None,
         needed: 1,
         has_promised: false,
         frames: 0,
+        has_table: false,
+        is_first_known: true,
     };
     walk.salvaged.segments = found.iter().map(|segment| segment.path.clone()).collect();
     walk.salvaged.generations = found.iter().map(|segment| segment.generation).max().unwrap_or_default();
@@ -78,27 +113,39 @@ pub(crate) fn salvage(
         promised.is_some_and(other_salt)
     };
     found.retain(|segment| !is_other(segment));
+    for at in 0..found.len() {
+        if found[at].head == Err(BadHead::Unreadable)
+            && let Some(head) = walk.lost_head(&found[at..], promised)?
+        {
+            walk.salvaged.headless.push(found[at].path.clone());
+            found[at].head = Ok(head);
+        }
+    }
     for (i, segment) in found.iter().enumerate() {
+        let is_of_no_call = |(named, _)| segment.generation > named;
+        if segment.head.is_err()
+            && promised.is_some_and(is_of_no_call)
+            && following(&found[i + 1..]).is_none()
+            && proof_of(disk, segment, None, BLOCK as u64, walk.next.unwrap_or(1))?.is_none()
+        {
+            // The catalog would name it if anything in it had been acknowledged.
+            continue;
+        }
         let salt = promised.filter(|(generation, _)| *generation == segment.generation).map(|(_, salt)| salt);
         let known = walk.known();
         walk.segment(segment, following(&found[i + 1..]), salt)?;
         walk.has_promised |= salt.is_some() && walk.known() > known;
     }
-    if let Some((generation, _)) = promised
-        && !walk.has_promised
-    {
-        // It has at least its first frame.
-        let what = "the segment that the catalog names is missing, or holds none of its frames".to_owned();
-        let (path, first) = (segment_path(dir, generation), Frame(walk.next.unwrap_or(1)));
-        let (last, needed) = (Frame(u64::MAX), walk.needed);
-        walk.salvaged.gaps.push(Gap { first, last, needed, path, offset: 0, what });
-    }
+    walk.miss_promised(dir, promised);
+    walk.name_vbuckets();
     found.first().into_iter().for_each(|first| walk.missing_before(&first.path));
+    walk.salvaged.needed = walk.needed;
     Ok(walk.salvaged)
 }
 
 struct SalvageWalk<'d> {
     disk: &'d dyn Disk,
+    heap: &'d Heap,
     salvaged: Salvaged,
     assembly: Assembly,
     /// The frame that comes next, once one was read.
@@ -109,9 +156,23 @@ struct SalvageWalk<'d> {
     has_promised: bool,
     /// Frames that were read.
     frames: u64,
+    /// Whether a whole table was read, so that what no record tells of has no file.
+    has_table: bool,
+    /// Whether it is known of each segment with which frame it begins, so that it is known what is void in others.
+    is_first_known: bool,
 }
 
 impl SalvageWalk<'_> {
+    /// Notes a gap if nothing of the segment that the catalog names was found.
+    fn miss_promised(&mut self, dir: &Path, promised: Option<(u64, u64)>) {
+        let Some((generation, _)) = promised.filter(|_| !self.has_promised) else { return };
+        // It has at least its first frame.
+        let what = "the segment that the catalog names is missing, or holds none of its frames".to_owned();
+        let (path, first) = (segment_path(dir, generation), Frame(self.next.unwrap_or(1)));
+        let (last, needed) = (Frame(u64::MAX), self.needed);
+        self.salvaged.gaps.push(Gap { first, last, needed, path, offset: 0, what, vbs: None });
+    }
+
     fn segment(
         &mut self,
         segment: &Segment,
@@ -122,20 +183,24 @@ impl SalvageWalk<'_> {
             Ok(head) => head,
             Err(_) => match self.head_of_frames(segment, salt)? {
                 Some(head) => {
+                    self.is_first_known = false;
                     self.salvaged.headless.push(segment.path.clone());
                     head
                 }
                 None => return Ok(()),
             },
         };
+        self.salvaged.recent.go_on_with(head.first);
+        self.salvaged.recent.begin_segment(head.first);
         let limit = following.map_or(u64::MAX, |following| following.first);
         if let Some(next) = self.next.filter(|next| *next < head.first) {
             self.miss(segment, 0, "frames before its first are missing", next, head.first - 1);
         }
+        self.salvaged.proven = self.salvaged.proven.max(head.first.saturating_sub(1));
         let mut window = Window::open(self.disk, segment)?;
         let (mut offset, mut number) = (BLOCK as u64, head.first);
         while number < limit {
-            let bad = match frame(Heap::shared(), &mut window, &head, offset, number)? {
+            let bad = match frame(self.heap, &mut window, &head, offset, number)? {
                 Ok(frame) => {
                     offset += frame.head.disk_bytes();
                     self.take(frame);
@@ -149,6 +214,7 @@ impl SalvageWalk<'_> {
                 && proof_of(self.disk, segment, Some(head.salt), offset, number)?.is_none()
             {
                 // What follows was not synced, or nothing does.
+                self.salvaged.has_bad_end = bad.what != NO_FRAME && bad.what != EARLIER_USE;
                 break;
             }
             match next_whole(&mut window, &head, segment.len, (offset, number), limit)? {
@@ -185,13 +251,71 @@ impl SalvageWalk<'_> {
         };
         if oldest.0 > needed {
             let (first, last) = (Frame(needed), Frame(oldest.0 - 1));
-            self.salvaged.gaps.insert(0, Gap { first, last, needed, path, offset, what });
+            // What only a gap says is not needed is of the vBuckets that it has something of.
+            let vbs =
+                if oldest.0 > self.needed { self.named(needed, oldest.0 - 1) } else { self.all_named() };
+            self.salvaged.gaps.insert(0, Gap { first, last, needed, path, offset, what, vbs });
         }
+    }
+
+    /// Says of each gap which vBuckets it may have something of.
+    fn name_vbuckets(&mut self) {
+        for at in 0..self.salvaged.gaps.len() {
+            let Gap { first, last, .. } = self.salvaged.gaps[at];
+            self.salvaged.gaps[at].vbs = self.named(first.0, last.0);
+        }
+    }
+
+    /// The vBuckets that directories name for these frames; `None` if they do not cover each, or if there may have been
+    /// a table in them of which no other is left.
+    fn named(&self, first: u64, last: u64) -> Option<BTreeSet<VbId>> {
+        let is_known = self.has_table && self.is_first_known;
+        if !is_known || last.saturating_sub(first) > MOST_MISSING {
+            return None;
+        }
+        let mut named = VbSet::default();
+        for frame in first..=last {
+            let covers = |(at, of): &&(u64, Directory)| (of.from..*at).contains(&frame);
+            let mut covering = self.salvaged.directories.iter().filter(covers).map(|(_, of)| &of.vbs);
+            let mut vbs = covering.next()?.clone();
+            covering.for_each(|others| vbs.retain(others));
+            named.add(&vbs);
+        }
+        Some(named.iter().collect())
+    }
+
+    /// The vBuckets of all gaps.
+    fn all_named(&self) -> Option<BTreeSet<VbId>> {
+        let each = self.salvaged.gaps.iter().map(|gap| gap.vbs.clone());
+        let all: Option<Vec<BTreeSet<VbId>>> = each.collect();
+        Some(all?.into_iter().flatten().collect())
     }
 
     /// How many frames and gaps were met.
     fn known(&self) -> (u64, usize) {
         (self.frames, self.salvaged.gaps.len())
+    }
+
+    /// The damaged header of the first of these segments, if its first frame is whole, and the segment counts.
+    fn lost_head(
+        &self,
+        segments: &[Segment],
+        promised: Option<(u64, u64)>,
+    ) -> Result<Option<SegmentHead>, Failure> {
+        let [segment, later @ ..] = segments else { return Ok(None) };
+        let salt = promised.filter(|(generation, _)| *generation == segment.generation).map(|(_, salt)| salt);
+        let mut window = Window::open(self.disk, segment)?;
+        let head = FrameHead::decode(window.get(BLOCK as u64, FRAME_HEAD)?);
+        let is_its = |head: &FrameHead| {
+            head.generation == segment.generation && salt.is_none_or(|salt| salt == head.salt)
+        };
+        let Some(FrameHead { generation, salt: found, number: first, .. }) = head.filter(is_its) else {
+            return Ok(None);
+        };
+        let counts = salt.is_some()
+            || following(later).is_some()
+            || proof_of(self.disk, segment, None, BLOCK as u64, first)?.is_some();
+        Ok(counts.then_some(SegmentHead { version: VERSION, generation, first, salt: found }))
     }
 
     /// What a damaged header said, as the frames behind it have it.
@@ -216,13 +340,35 @@ impl SalvageWalk<'_> {
         self.frames += 1;
         self.salvaged.oldest.get_or_insert(number);
         self.needed = self.needed.max(frame.head.needed);
+        self.salvaged.proven = self.salvaged.proven.max(frame.head.durable);
+        self.salvaged.recent.note(number.0, &touched(&frame.parts));
         for part in frame.parts {
+            match &part {
+                Part::Table(_) => self.has_table = true,
+                Part::Directory(directory) => self.keep(number.0, directory),
+                _ => {}
+            }
+            if self.assembly.lacks_beginning(&part) {
+                self.salvaged.without_beginning = number.0;
+            }
             let told = &mut self.salvaged.told;
             let keep = &mut |replayed| {
                 told.push((number, replayed));
                 Ok(())
             };
             self.assembly.add(part, keep).expect("nothing fails here");
+        }
+    }
+
+    /// Keeps a directory that says something of missing frames which none before it has said.
+    fn keep(&mut self, at: u64, directory: &Directory) {
+        let Directory { from, .. } = directory;
+        let behind = self.salvaged.gaps.last().map_or(0, |gap| gap.last.0);
+        let is_of_missing = *from <= behind || self.salvaged.oldest.is_some_and(|oldest| *from < oldest.0);
+        // Of two that begin with the same frame the second can name no less.
+        let mut since = self.salvaged.directories.iter().rev().take_while(|(at, _)| *at > behind);
+        if is_of_missing && !since.any(|(_, known)| known.from == *from) {
+            self.salvaged.directories.push((at, directory.clone()));
         }
     }
 
@@ -235,7 +381,7 @@ impl SalvageWalk<'_> {
         self.assembly = Assembly::default();
         let (first, last, path) = (Frame(first), Frame(last), segment.path.clone());
         let what = what.to_owned();
-        self.salvaged.gaps.push(Gap { first, last, needed: self.needed, path, offset, what });
+        self.salvaged.gaps.push(Gap { first, last, needed: self.needed, path, offset, what, vbs: None });
     }
 }
 

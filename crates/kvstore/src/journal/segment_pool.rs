@@ -163,6 +163,9 @@ pub(super) struct Preparing {
 impl Journal {
     /// All frames below `needed` may go: segments all of whose frames are below it become spares or are removed.
     pub fn release(&self, needed: Frame) -> Result<(), Failure> {
+        if self.pinned_bytes() > 0 {
+            return Ok(());
+        }
         let mut releasing = self.releasing.lock();
         let needed = needed.0.min(self.next.load(Ordering::Acquire));
         let needed = self.needed.fetch_max(needed, Ordering::AcqRel).max(needed);
@@ -178,6 +181,16 @@ impl Journal {
             let Some((generation, len)) = free else { return Ok(()) };
             self.let_go(&mut releasing, generation, len)?;
         }
+    }
+
+    /// Bytes of segments that stay because of what is missing in them.
+    pub(crate) fn pinned_bytes(&self) -> u64 {
+        self.pinned_bytes.load(Ordering::Acquire)
+    }
+
+    /// What is missing is missed no more: segments may go.
+    pub(crate) fn let_go_of_gaps(&self) {
+        self.pinned_bytes.store(0, Ordering::Release);
     }
 
     fn sync_names(&self, releasing: &mut Releasing) -> Result<(), Failure> {

@@ -9,6 +9,7 @@ use base::VbId;
 use base::env::{File, OpenMode};
 use base::planted::{self, Bug};
 
+use super::directory::Recent;
 use super::encode::{FrameBuffer, Position};
 use super::layout::{BLOCK, FRAME_HEAD, FrameHead, SegmentHead, VERSION, padded, segment_path, spare_path};
 use super::{Filed, Frame, Journal, Record, count, on_disk};
@@ -26,6 +27,8 @@ pub(super) struct Writer {
     current: Option<Current>,
     /// The last frame that is durable.
     pub(super) durable: u64,
+    /// What the next frames say of those before.
+    pub(super) recent: Recent,
     buffer: FrameBuffer,
 }
 
@@ -36,6 +39,10 @@ struct Current {
     head: SegmentHead,
     /// Where the next frame goes.
     offset: u64,
+    /// Its frames that were written.
+    frames: u64,
+    /// Its tables that were written.
+    tables: u64,
     /// Whether its header is durable.
     is_established: bool,
     /// Whether it was written before, so that its blocks are there.
@@ -118,6 +125,7 @@ impl Journal {
                 tracing::warn!(%failure, left_out, "the segment of the journal is given up");
             }
             writer.current = None;
+            writer.recent.go_on_with(writer.durable + 1);
             self.pool.lock().give_up(writer.durable + 1);
             count(&self.counters.given_up_segments, 1);
         })
@@ -140,8 +148,9 @@ impl Journal {
     }
 
     /// Sets where a recovered journal goes on.
-    pub(super) fn go_on_after(&self, durable: u64) {
-        self.writer.lock().durable = durable;
+    pub(super) fn go_on_after(&self, durable: u64, recent: Recent) {
+        let mut writer = self.writer.lock();
+        (writer.durable, writer.recent) = (durable, recent);
         self.next.store(durable + 1, Ordering::Release);
     }
 
@@ -164,8 +173,16 @@ impl Journal {
         // before anything is written: else a crash may leave a spare with a header of a generation to come
         on_disk("sync folder", &self.dir, disk.sync_dir(&self.dir))?;
         let head = SegmentHead { version: VERSION, generation, first, salt: self.env.random.next_u64() };
-        let current =
-            Current { file, path, head, offset: BLOCK as u64, is_established: false, is_prewritten };
+        let current = Current {
+            file,
+            path,
+            head,
+            offset: BLOCK as u64,
+            frames: 0,
+            tables: 0,
+            is_established: false,
+            is_prewritten,
+        };
         if !is_recovery {
             self.write_head(&current)?;
         }
@@ -221,12 +238,16 @@ impl<'a> Call<'a> {
     /// Writes a frame into the current segment; false if there is no room.
     fn frame_here(&mut self) -> Result<bool, Failure> {
         let config = &self.journal.config;
-        let Writer { current: Some(current), buffer, .. } = &mut *self.writer else { return Ok(false) };
+        let Some(current) = &self.writer.current else { return Ok(false) };
         let room =
             if self.is_recovery { u64::MAX } else { config.segment_bytes.saturating_sub(current.offset) };
         let room = usize::try_from(room / BLOCK as u64 * BLOCK as u64).unwrap_or(usize::MAX);
-        let (limit, before) = (config.frame_bytes.min(room), self.at);
-        buffer.begin(current.head.generation);
+        // Once more, in case the first frame is damaged.
+        let table = (current.tables < 2).then(|| self.table());
+        let before = self.at;
+        let buffer = self.begin_frame(table.as_deref());
+        let limit = config.frame_bytes.saturating_add(buffer.len() - FRAME_HEAD).min(room);
+        let Writer { buffer, .. } = &mut *self.writer;
         buffer.fill(self.records, &mut self.at, limit, false);
         if self.at == before {
             // larger than a frame should be; still better here than in another segment
@@ -246,15 +267,27 @@ impl<'a> Call<'a> {
         self.writer.current = None;
         let is_within_call = self.number > self.first;
         self.writer.current = Some(self.journal.begin(self.number, is_within_call, self.is_recovery)?);
+        self.writer.recent.begin_segment(self.number);
         let table = self.table();
-        let Writer { current: Some(current), buffer, .. } = &mut *self.writer else {
-            unreachable!("set above")
-        };
-        buffer.begin(current.head.generation);
-        buffer.table(&table);
+        self.begin_frame(Some(&table));
+        let Writer { buffer, .. } = &mut *self.writer;
         let limit = self.journal.config.frame_bytes.saturating_add(buffer.len() - FRAME_HEAD);
         buffer.fill(self.records, &mut self.at, limit, true);
         self.write_frame(self.journal.needed.load(Ordering::Relaxed))
+    }
+
+    /// Begins a frame of the current segment: with a table, and with what it says of the frames before it.
+    fn begin_frame(&mut self, table: Option<&[Filed]>) -> &FrameBuffer {
+        let Writer { current: Some(current), buffer, recent, .. } = &mut *self.writer else {
+            unreachable!("callers have a segment")
+        };
+        buffer.begin(current.head.generation);
+        if let Some(table) = table {
+            buffer.table(table);
+            current.tables += 1;
+        }
+        recent.tell(self.number, current.frames == 0, |directory| buffer.directory(directory));
+        buffer
     }
 
     /// The caller's table does not know yet what this call has written.
@@ -279,7 +312,7 @@ impl<'a> Call<'a> {
     fn write_frame(&mut self, needed: u64) -> Result<(), Failure> {
         let counters = &self.journal.counters;
         let durable = self.writer.durable;
-        let Writer { current: Some(current), buffer, .. } = &mut *self.writer else {
+        let Writer { current: Some(current), buffer, recent, .. } = &mut *self.writer else {
             unreachable!("callers have a segment")
         };
         let payload = buffer.len() - FRAME_HEAD;
@@ -295,11 +328,14 @@ impl<'a> Call<'a> {
         self.is_unsynced = true;
         self.said = needed;
         on_disk("write", &current.path, current.file.write_at(bytes, current.offset))?;
-        current.offset += bytes.len() as u64;
+        let written = bytes.len() as u64;
+        current.offset += written;
+        current.frames += 1;
+        recent.note(self.number, buffer.touched());
         self.number += 1;
         count(&counters.frames, 1);
         count(&counters.payload_bytes, payload as u64);
-        count(&counters.written_bytes, bytes.len() as u64);
+        count(&counters.written_bytes, written);
         Ok(())
     }
 
@@ -330,10 +366,7 @@ impl<'a> Call<'a> {
     }
 
     fn mark(mut self, needed: u64) -> Result<(), Failure> {
-        let Writer { current: Some(current), buffer, .. } = &mut *self.writer else {
-            unreachable!("the caller looked")
-        };
-        buffer.begin(current.head.generation);
+        self.begin_frame(None);
         self.write_frame(needed)?;
         self.sync()
     }

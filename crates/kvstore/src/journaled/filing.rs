@@ -59,8 +59,7 @@ impl Journaled {
     pub(super) fn file_step(&self) -> Result<bool, Failure> {
         let much = self.config.journal_bytes / 4 * 3;
         let most = much.min(self.unfiled_limit.load(Ordering::Relaxed));
-        let is_full =
-            self.unfiled_bytes.load(Ordering::Relaxed) > most || self.journal.stats().used_bytes > much;
+        let is_full = self.unfiled_bytes.load(Ordering::Relaxed) > most || self.counted_bytes() > much;
         let now = self.env.clock.monotonic();
         let saved_at = Duration::from_nanos(self.saved_at_ns.load(Ordering::Relaxed));
         let is_idle = now.saturating_sub(saved_at) >= IDLE;
@@ -85,7 +84,7 @@ impl Journaled {
     /// Files first if the journal has reached its limit.
     pub(super) fn make_room(&self) -> Result<(), Failure> {
         let is_full = || {
-            self.journal.stats().used_bytes > self.config.journal_bytes
+            self.counted_bytes() > self.config.journal_bytes
                 || self.unfiled_bytes.load(Ordering::Relaxed) > self.config.journal_bytes
         };
         if !is_full() {
@@ -94,6 +93,9 @@ impl Journaled {
         let _filing = self.filing.lock();
         let mut failed = Skipped::new();
         while is_full() && self.file_oldest(|_| true, &mut failed)? != Found::Nothing {}
+        if is_full() && self.misses_nothing().is_err() {
+            self.give_up_missing()?;
+        }
         if is_full() && !failed.is_empty() { self.carry_forward(failed) } else { Ok(()) }
     }
 

@@ -11,14 +11,15 @@ use base::planted::{self, Bug};
 use base::{Account, Seqno, VbId, Version};
 use parking_lot::{Mutex, RwLock};
 
+use super::lost::{Lost, lost_in};
 use super::runs::merged;
 use super::{FiledTable, Journaled, JournaledConfig, Oldest, Unfiled, Vb};
 use crate::catalog::{Believe, Catalog};
 use crate::collections::SYSTEM;
 use crate::compaction::FileAt;
-use crate::couch::{Couch, Trust};
+use crate::couch::{self, Couch, Trust};
 use crate::failure::Failure;
-use crate::journal::{self, Anchor, Filed, Frame, Journal, Replayed, ReplayedState};
+use crate::journal::{self, Anchor, Filed, Frame, Journal, Missing, Replayed, ReplayedState};
 use crate::manifest::StoredManifest;
 use crate::sort::newest_of;
 use crate::state::VbStateDoc;
@@ -74,35 +75,48 @@ pub(super) fn open(env: Env, dir: &Path, config: JournaledConfig) -> Result<Jour
     if let Some(void) = catalog.void_generations() {
         journal::remove_void(&env, dir, void)?;
     }
-    let noted = catalog.clone();
-    let anchor = Anchor {
-        generations: catalog.generations().max(promised.map_or(0, |(generation, _)| generation)),
-        segment: promised,
-        makes_void: true,
-        begun: Box::new(move |generation, salt| noted.believe_journal(generation, salt)),
+    let anchor = || {
+        let noted = catalog.clone();
+        Anchor {
+            generations: catalog.generations().max(promised.map_or(0, |(generation, _)| generation)),
+            segment: promised,
+            makes_void: true,
+            begun: Box::new(move |generation, salt| noted.believe_journal(generation, salt)),
+        }
     };
     let mut found: BTreeMap<VbId, Found> = BTreeMap::new();
     // A journal that was begun and got no further tells nothing: the files are as their last headers have it.
     let mut tells_of_files = promised.is_some();
-    let take_in = &mut |frame: Frame, replayed: Replayed| {
-        tells_of_files = true;
-        match replayed {
-            Replayed::Save { vb, state, items, .. } => {
-                found.entry(vb).or_default().saves.push(Save { frame, state, items });
-            }
-            // what a rollback kept was saved again behind what it made void
-            Replayed::Filed(filed) | Replayed::RolledBack(filed) => {
-                found.entry(filed.vb).or_default().is_filed(filed);
-            }
-            Replayed::Dropped(vb) => drop(found.remove(&vb)),
+    let mut lost = BTreeMap::new();
+    let recovered =
+        Journal::recover_anchored(env.clone(), dir, config.journal(), anchor(), &mut |frame, told| {
+            tells_of_files = true;
+            take_told(&mut found, frame, told);
+            Ok(())
+        });
+    let journal = match recovered {
+        Err(damage) if damage.is_damage() => {
+            tells_of_files = true;
+            let damage = Damage { failure: damage, anchor: anchor() };
+            let (journal, around, missing) = recover_around(&env, dir, &config, damage)?;
+            (found, lost) = (around, missing);
+            journal
         }
-        Ok(())
+        recovered => recovered?,
     };
-    let journal = Journal::recover_anchored(env.clone(), dir, config.journal(), anchor, take_in)?;
+    // Nothing is brought into a file that misses changes: what follows them in the journal is void.
+    let is_lost = |found: &Found| found.filed.is_some_and(|filed| filed.at().is_lost());
+    found.values_mut().filter(|found| is_lost(found)).for_each(|found| found.saves.clear());
     if tells_of_files {
         let record = found.iter().filter_map(|(vb, found)| on_record(*vb, found)).collect();
-        let files = Couch::open_with(env.clone(), dir, config.couch, catalog, &Trust::Journal(&record))?;
-        return Ok(assemble(env, config, files, journal, found));
+        let missing = lost.keys().copied().collect();
+        let trust = Trust::Journal { record: &record, missing: &missing };
+        let files = Couch::open_with(env.clone(), dir, config.couch, catalog, &trust)?;
+        // Before anything opens a file: what is behind the header on record may be what is missing a record.
+        lost.iter().for_each(|(vb, lost)| couch::miss(&files, *vb, lost.what.clone()));
+        let journaled = assemble(env, config, files, journal, found);
+        journaled.miss(lost);
+        return Ok(journaled);
     }
     let files = Couch::open_as_listed(env.clone(), dir, config.couch, catalog)?;
     for (vb, at) in files.positions() {
@@ -111,12 +125,60 @@ pub(super) fn open(env: Env, dir: &Path, config: JournaledConfig) -> Result<Jour
         found.insert(vb, Found { filed: Some(filed), saves: Vec::new() });
     }
     let journaled = assemble(env, config, files, journal, found);
-    {
-        // The journal may have begun already without them: its next frame puts them on record.
+    if journaled.journal.stats().segments > 0 {
+        // The journal has begun already without them: its next frame puts them on record. The table of one that begins
+        // later has them.
         let mut filed = journaled.filed.lock();
         filed.news = filed.by_vbucket.values().copied().collect();
     }
     Ok(journaled)
+}
+
+/// A journal that is damaged.
+struct Damage {
+    failure: Failure,
+    anchor: Anchor,
+}
+
+/// A journal that is read around its gaps, what it has by vBucket, and which vBuckets are lost.
+type Around = (Journal, BTreeMap<VbId, Found>, BTreeMap<VbId, Lost>);
+
+/// What a damaged journal has, if it is known which vBuckets are missing something.
+fn recover_around(
+    env: &Env,
+    dir: &Path,
+    config: &JournaledConfig,
+    damage: Damage,
+) -> Result<Around, Failure> {
+    let Damage { failure, anchor } = damage;
+    tracing::error!(%failure, "the journal is damaged");
+    let lost_of =
+        |missing: &Missing| lost_in(&missing.gaps, missing.told.iter().map(|(frame, told)| (*frame, told)));
+    let missing_of = |missing: &Missing| lost_of(missing).into_keys().collect();
+    let around = Journal::recover_around(env.clone(), dir, config.journal(), anchor, failure, &missing_of);
+    let (journal, missing) = around?;
+    let (lost, all) = (lost_of(&missing), missing.told);
+    let mut found: BTreeMap<VbId, Found> = BTreeMap::new();
+    for (frame, told) in all {
+        // A state with a hole never was.
+        if !matches!(&told, Replayed::Save { vb, .. } if lost.contains_key(vb)) {
+            take_told(&mut found, frame, told);
+        }
+    }
+    Ok((journal, found, lost))
+}
+
+fn take_told(found: &mut BTreeMap<VbId, Found>, frame: Frame, told: Replayed) {
+    match told {
+        Replayed::Save { vb, state, items, .. } => {
+            found.entry(vb).or_default().saves.push(Save { frame, state, items });
+        }
+        // What a rollback kept was saved again behind what it made void.
+        Replayed::Filed(filed) | Replayed::RolledBack(filed) => {
+            found.entry(filed.vb).or_default().is_filed(filed);
+        }
+        Replayed::Dropped(vb) => drop(found.remove(&vb)),
+    }
 }
 
 /// Whether a folder, which may not be there, has a journal.
@@ -173,6 +235,7 @@ fn assemble(
         appending: Mutex::new(()),
         filing: Mutex::new(()),
         damage: Mutex::default(),
+        lost: Mutex::default(),
         unfiled_bytes: AtomicU64::new(bytes),
         unfiled_limit: AtomicU64::new(u64::MAX),
         saved_at_ns: AtomicU64::new(now.as_nanos() as u64),

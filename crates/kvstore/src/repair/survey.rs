@@ -15,6 +15,7 @@ use crate::couch::parse_name;
 use crate::couch::whole::{Files, Whole};
 use crate::failure::Failure;
 use crate::journal::{Filed, Frame, Gap, Replayed, Salvaged, salvage};
+use crate::journaled::lost::lost_in;
 use crate::journaled::recovery::Save;
 
 /// What a journal says of a vBucket.
@@ -50,6 +51,16 @@ impl Evidence {
     }
 }
 
+/// Why more was promised than a commit has that carries the mark of a start that found the journal damaged.
+fn marked(at: FileAt) -> Option<String> {
+    at.is_lost()
+        .then(|| "a start found the journal damaged, and what followed this commit is missing".to_owned())
+}
+
+fn unmarked(listed: Listed) -> Listed {
+    Listed { at: listed.at.unmarked(), ..listed }
+}
+
 struct Look<'a> {
     files: Files<'a>,
     revisions: BTreeMap<VbId, BTreeSet<u64>>,
@@ -82,7 +93,7 @@ pub fn survey(env: &Env, dir: &Path) -> Result<Survey, Failure> {
         (Some(contents), _) => (None, contents.generations),
         (None, _) => (None, 0),
     };
-    let journal = salvage(disk, dir, promised, void)?;
+    let journal = salvage(disk, base::Heap::shared(), dir, promised, void)?;
     look.survey.plan.generations =
         journal.generations.max(contents.as_ref().map_or(0, |contents| contents.generations));
     look.survey.plan.segments.clone_from(&journal.segments);
@@ -156,7 +167,8 @@ impl Look<'_> {
             let listed = contents.files.get(&vb).copied();
             if is_exact {
                 let promised = listed.and_then(|listed| listed.high_seqno).map(Seqno);
-                self.vbucket(vb, Evidence::of_file(listed, promised, None))?;
+                let may_be_more = listed.and_then(|listed| marked(listed.at));
+                self.vbucket(vb, Evidence::of_file(listed.map(unmarked), promised, may_be_more))?;
             } else {
                 self.by_headers(vb, listed)?;
             }
@@ -166,6 +178,10 @@ impl Look<'_> {
 
     /// Files were written to without a journal: the last header counts, which is not before the listed one.
     fn by_headers(&mut self, vb: VbId, listed: Option<Listed>) -> Result<(), Failure> {
+        if let Some(lost) = listed.filter(|listed| listed.at.is_lost()) {
+            let promised = lost.high_seqno.map(Seqno);
+            return self.vbucket(vb, Evidence::of_file(Some(unmarked(lost)), promised, marked(lost.at)));
+        }
         let highest = self.revisions.get(&vb).and_then(|revisions| revisions.last().copied());
         let revision = highest.max(listed.map(|listed| listed.at.revision)).unwrap_or_default();
         let last = Listed {
@@ -213,14 +229,20 @@ impl Look<'_> {
         if is_damaged || is_catalog_lost {
             self.survey.aside.extend(segments);
         }
+        // Gaps of which nothing says whose they are may be anybody's.
+        let is_known = gaps.iter().all(|gap| gap.vbs.is_some());
+        let missing = lost_in(&gaps, told.iter().map(|(frame, told)| (*frame, told)));
         let mut tracks: BTreeMap<VbId, Track> = BTreeMap::new();
         for (frame, replayed) in told {
             follow(&mut tracks, frame, replayed);
         }
+        for vb in missing.keys() {
+            tracks.entry(*vb).or_default();
+        }
         let unlisted: Vec<VbId> =
             self.revisions.keys().filter(|vb| !tracks.contains_key(vb)).copied().collect();
         for vb in unlisted {
-            if gaps.is_empty() && !is_catalog_lost {
+            if is_known && !is_catalog_lost {
                 // Made shortly before a crash: what is in it is in the journal.
                 self.keep_aside(vb, None, true);
             } else {
@@ -228,7 +250,11 @@ impl Look<'_> {
             }
         }
         for (vb, track) in tracks {
-            let evidence = evidence_of(track, &gaps, oldest, is_catalog_lost);
+            let is_its = |gap: &Gap| {
+                let named = gap.vbs.as_ref().is_some_and(|vbs| vbs.contains(&vb));
+                !is_known || named && missing.contains_key(&vb)
+            };
+            let evidence = evidence_of(track, &gaps, &is_its, oldest, is_catalog_lost);
             self.vbucket(vb, evidence)?;
         }
         Ok(())
@@ -356,15 +382,22 @@ fn follow(tracks: &mut BTreeMap<VbId, Track>, frame: Frame, replayed: Replayed) 
     }
 }
 
-fn evidence_of(track: Track, gaps: &[Gap], oldest: Option<Frame>, is_catalog_lost: bool) -> Evidence {
+fn evidence_of(
+    track: Track,
+    gaps: &[Gap],
+    is_its: &dyn Fn(&Gap) -> bool,
+    oldest: Option<Frame>,
+    is_catalog_lost: bool,
+) -> Evidence {
     let Track { filed, mut saves, is_rolled_back } = track;
     let through = filed.last().map_or(Frame(0), |filed| filed.through);
-    let gap = gaps.iter().find(|gap| gap.last > through);
+    let gap = gaps.iter().find(|gap| gap.last > through && is_its(gap));
+    let before = filed.last().and_then(|filed| marked(filed.at()));
     let promised = saves.iter().flat_map(|save| &save.items).map(|item| item.meta().by_seqno).max();
     let mut on_record: Vec<(Listed, Frame)> = Vec::new();
     for filed in filed.iter().rev() {
-        let at = FileAt { revision: filed.revision, header_offset: filed.header_offset };
-        let listed = Listed { at, checksum: None, high_seqno: None, is_tail_void: true };
+        let listed =
+            Listed { at: filed.at().unmarked(), checksum: None, high_seqno: None, is_tail_void: true };
         // What followed an earlier state must be there, too.
         let follows = on_record.is_empty()
             || oldest.is_some_and(|oldest| oldest.0 <= filed.through.0 + 1)
@@ -392,6 +425,7 @@ fn evidence_of(track: Track, gaps: &[Gap], oldest: Option<Frame>, is_catalog_los
             gap.offset,
             gap.what
         )),
+        None if before.is_some() => before,
         None if is_catalog_lost => Some("no catalog says with which segment the journal ends".to_owned()),
         None => None,
     };

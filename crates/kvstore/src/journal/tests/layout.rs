@@ -2,9 +2,11 @@
 
 use base::env::{OpenMode, Random};
 
-use super::super::layout::{Name, parse_name, segment_path};
+use super::super::layout::{BLOCK, Name, parse_name, segment_path};
 use super::*;
 
+/// The same example as version 2 of the layout had it: a test compared this listing with what that version wrote.
+const VERSION_2: &str = include_str!("version_2.txt");
 const PAGE: &str = include_str!("../../../../../docs/journal_format.md");
 
 /// Makes every salt the same.
@@ -44,10 +46,14 @@ fn example() -> Vec<u8> {
     bytes
 }
 
-/// Lines of the listing: where, and which bytes.
-fn listing() -> Vec<(usize, Vec<u8>)> {
+/// The listing of the page.
+fn page() -> Vec<(usize, Vec<u8>)> {
+    listing(PAGE.split("```text").nth(1).and_then(|rest| rest.split("```").next()).expect("a listing"))
+}
+
+/// Lines of a listing: where, and which bytes.
+fn listing(listing: &str) -> Vec<(usize, Vec<u8>)> {
     let hex = |digits: &str| usize::from_str_radix(digits, 16).expect("a hexadecimal number");
-    let listing = PAGE.split("```text").nth(1).and_then(|rest| rest.split("```").next()).expect("a listing");
     let line = |line: &str| {
         let (bytes, _) = line.split_once("  ")?;
         let (at, bytes) = bytes.split_once(' ')?;
@@ -60,11 +66,35 @@ fn listing() -> Vec<(usize, Vec<u8>)> {
 fn the_example_is_what_is_written() {
     let written = example();
     let mut listed = vec![0; written.len()];
-    for (at, bytes) in listing() {
+    for (at, bytes) in page() {
         listed[at..at + bytes.len()].copy_from_slice(&bytes);
     }
     let differs = std::iter::zip(&written, &listed).position(|(written, listed)| written != listed);
     assert_eq!(differs.map(|at| format!("{at:#x}: {:02x?}", &written[at..written.len().min(at + 16)])), None);
+}
+
+#[test]
+fn what_version_2_wrote_is_read() {
+    let mut written = vec![0; 3 * BLOCK];
+    for (at, bytes) in listing(VERSION_2) {
+        written[at..at + bytes.len()].copy_from_slice(&bytes);
+    }
+    assert_eq!(written[8], 2);
+    let disk = fresh_disk();
+    let file = disk.open(&segment_path(&dir(), 1), OpenMode::CreateNew).expect("a file");
+    file.write_at(&written, 0).and_then(|()| file.sync_data()).expect("the disk works");
+    disk.sync_dir(&dir()).expect("the disk works");
+    let (journal, told) = recover(&disk, JournalConfig::default()).expect("version 2 is read");
+    let before = Filed { vb: VbId(3), through: Frame(0), revision: 1, header_offset: 4096 };
+    let filed = Filed { vb: VbId(7), through: Frame(1), revision: 1, header_offset: 0x5000 };
+    assert_eq!(told.table, Table::from([(VbId(3), before), (VbId(7), filed)]));
+    assert_eq!(told.saves.len(), 1, "{:?}", told.saves);
+    // what follows is of the present version
+    let call = Maker::new(5).save(1);
+    journal.append(&[call.record()], &|| entries(&told.table)).expect("a call");
+    drop(journal);
+    let (_, again) = recover(&disk, JournalConfig::default()).expect("both versions are read");
+    assert_eq!((again.saves.len(), again.table), (2, told.table));
 }
 
 #[test]

@@ -46,12 +46,26 @@ pub(super) fn files_in_use(
     bucket.files.iter().map(|file| (file.clone(), offset_of(file))).collect()
 }
 
-/// What is wrong with segments.
+/// What is wrong with segments, and which vBuckets an earlier start found to miss changes.
 pub(super) fn faults(journal: &JournalReport) -> impl Iterator<Item = Fault> {
-    journal.segments.iter().filter_map(|segment| {
+    let damage = journal.segments.iter().filter_map(|segment| {
         let (offset, what) = segment.damage.clone()?;
         Some(Fault { path: segment.path.as_path().into(), offset, what })
-    })
+    });
+    let last = journal.segments.last();
+    let of_last = move |what| Some(Fault { path: last?.path.as_path().into(), offset: 0, what });
+    let missing = journal.missing.iter().flatten().map(|(vb, frames)| {
+        format!(
+            "vBucket {vb} may miss acknowledged changes and is not served: {frames}; a start that can read them serves it again"
+        )
+    });
+    let unknown = journal.missing.is_none().then(|| {
+        "it is not known of which vBuckets changes are missing: the bucket does not start".to_owned()
+    });
+    let given_up = journal.files.iter().flatten();
+    let given_up =
+        given_up.filter_map(|(vb, filed)| Some(format!("vBucket {vb}: {}", filed.misses_changes()?)));
+    damage.chain(missing.chain(unknown).chain(given_up).filter_map(of_last))
 }
 
 /// Whether a file of documents lies beside a journal that may hold newer changes.

@@ -224,6 +224,37 @@ fn a_damaged_segment_is_told_with_its_place() {
     assert_eq!((&fault["type"], &fault["file"]), (&json!("fault"), &json!(segment.to_str())));
 }
 
+/// Which vBucket is not served because of damage is told before a start, and between starts; not once it has healed.
+#[test]
+fn a_vbucket_that_misses_changes_is_told_until_the_damage_heals() {
+    let (env, handles) = Env::sim(15);
+    write_and_die(&env, Path::new("/b"), true);
+    let journal = kvstore::journal::check_journal(&*env.disk, Path::new("/b")).expect("sound");
+    let segment = &journal.segments.last().expect("it was not stopped").path;
+    let contents = handles.disk.contents();
+    let (_, content) = contents.iter().find(|(path, _)| path == segment).expect("it is there");
+    let starts = (4096..content.len()).step_by(4096);
+    let frames: Vec<usize> = starts.filter(|at| content[*at..].starts_with(b"SJfr")).collect();
+    // nothing says of the last one that it was synced
+    let [.., damaged, _] = frames[..] else { panic!("there are several: {frames:?}") };
+    flip(&*env.disk, segment, damaged as u64 + 100);
+    let open = || {
+        kvstore::Journaled::open(env.clone(), Path::new("/b"), kvstore::JournaledConfig::default())
+            .expect("not all is lost")
+    };
+    let what = "may miss acknowledged changes and is not served: frames ";
+    for _ in 0..2 {
+        let (outcome, out) = checked(&env, "/b", false);
+        assert_eq!(outcome, Outcome::Faults, "{out}");
+        assert!(out.contains(what), "{out}");
+        kvstore::KvStore::close(&open()).expect_err("the journal stays");
+    }
+    flip(&*env.disk, segment, damaged as u64 + 100);
+    let (outcome, out) = checked(&env, "/b", false);
+    assert_eq!(outcome, Outcome::Done, "{out}");
+    kvstore::KvStore::close(&open()).expect("nothing is missing");
+}
+
 #[test]
 fn only_the_newest_file_of_a_vbucket_counts() {
     let (env, _) = Env::sim(3);
