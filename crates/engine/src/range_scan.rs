@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use base::doc_key::encode_leb128;
-use base::env::Env;
+use base::env::{Clock, Env};
 use base::{CollectionId, Moment, Seqno, VbId, VbUuid, Version};
 use kvstore::{Failure, KvStore, Snapshot, Values};
 use parking_lot::Mutex;
@@ -28,6 +28,8 @@ pub use sampling::Sampling;
 
 /// A scan looks at the clock whenever it has seen so many versions.
 const LOOK_AT_CLOCK: u32 = 16;
+/// So many documents of a sample are chosen before their values are read.
+const CHOSEN_AT_ONCE: usize = 32;
 
 /// Which scan: 16 random bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -450,42 +452,18 @@ impl<'a> RangeScans<'a> {
         visit: &mut dyn FnMut(&Version) -> ControlFlow<()>,
     ) -> Result<RangeScanProgress, RangeScanRefusal> {
         let (clock, now) = (&self.env.clock, Moment(self.env.clock.unix_ns()));
-        let values = if scan.wanted.is_key_only { Values::Leave } else { Values::Read };
-        let Cursor { snapshot, from } = cursor;
-        let start = std::mem::take(from);
-        let (mut progress, mut is_cancelled, mut keys, mut seen) =
-            (RangeScanProgress::Complete, false, 0, 0u32);
-        let read = snapshot.scan_keys(&start, values, &mut |version| {
-            if !scan.range.has(version.stored_key()) {
-                return ControlFlow::Break(());
-            }
-            is_cancelled = scan.is_cancelled.load(Ordering::Relaxed);
-            if is_cancelled {
-                return ControlFlow::Break(());
-            }
-            seen += 1;
-            let is_late = seen.is_multiple_of(LOOK_AT_CLOCK) && clock.monotonic() >= until;
-            let is_chosen = || scan.sampling.as_ref().is_none_or(|it| it.chooses(version.key().key));
-            let mut flow = ControlFlow::Continue(());
-            if version.is_live(now) && is_chosen() {
-                keys += 1;
-                flow = visit(&version);
-            }
-            if is_late {
-                flow = ControlFlow::Break(());
-            }
-            if flow.is_break() {
-                progress = RangeScanProgress::More;
-                // The smallest key behind this one.
-                from.clear();
-                from.extend_from_slice(version.stored_key());
-                from.push(0);
-            }
-            flow
-        });
-        scan.keys.fetch_add(keys, Ordering::Relaxed);
+        let mut turn = Turn { scan, clock: &**clock, now, until, seen: 0, keys: 0, end: None };
+        let read = match &scan.sampling {
+            Some(_) if !scan.wanted.is_key_only => turn.read_chosen(cursor, visit),
+            _ => turn.read_all(cursor, visit),
+        };
+        scan.keys.fetch_add(turn.keys, Ordering::Relaxed);
         read.map_err(|failure| self.failed(scan.vb, &failure))?;
-        if is_cancelled { Err(RangeScanRefusal::Cancelled) } else { Ok(progress) }
+        match turn.end {
+            Some(TurnEnd::Cancelled) => Err(RangeScanRefusal::Cancelled),
+            Some(TurnEnd::Paused) => Ok(RangeScanProgress::More),
+            None => Ok(RangeScanProgress::Complete),
+        }
     }
 
     fn failed(&self, vb: VbId, failure: &Failure) -> RangeScanRefusal {
@@ -493,6 +471,132 @@ impl<'a> RangeScans<'a> {
         self.unreadable.note_served(&self.config.name, vb, failure);
         RangeScanRefusal::Failed
     }
+}
+
+/// Why a turn ends before its scan does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum TurnEnd {
+    Cancelled,
+    Paused,
+}
+
+/// One continuation of a scan.
+struct Turn<'t> {
+    scan: &'t Scan,
+    clock: &'t dyn Clock,
+    now: Moment,
+    until: Duration,
+    /// Versions that were read.
+    seen: u32,
+    /// Documents that were shown.
+    keys: u64,
+    /// `None`: nothing is left, as far as was seen.
+    end: Option<TurnEnd>,
+}
+
+impl Turn<'_> {
+    /// Shows every document that is wanted while reading on.
+    fn read_all(
+        &mut self,
+        Cursor { snapshot, from }: &mut Cursor,
+        visit: &mut dyn FnMut(&Version) -> ControlFlow<()>,
+    ) -> Result<(), Failure> {
+        let scan = self.scan;
+        let values = if scan.wanted.is_key_only { Values::Leave } else { Values::Read };
+        let start = std::mem::take(from);
+        snapshot.scan_keys(&start, values, &mut |version| {
+            if !self.goes_on(&version) {
+                return ControlFlow::Break(());
+            }
+            let mut flow = ControlFlow::Continue(());
+            if self.is_wanted(&version) {
+                self.keys += 1;
+                flow = visit(&version);
+            }
+            if flow.is_break() || self.is_late() {
+                self.end = Some(TurnEnd::Paused);
+                set_behind(from, &version);
+                return ControlFlow::Break(());
+            }
+            ControlFlow::Continue(())
+        })
+    }
+
+    /// Finds some documents that are wanted by their keys, then reads the values of those alone, and so on.
+    fn read_chosen(
+        &mut self,
+        cursor: &mut Cursor,
+        visit: &mut dyn FnMut(&Version) -> ControlFlow<()>,
+    ) -> Result<(), Failure> {
+        loop {
+            let (chosen, is_full) = self.choose(cursor)?;
+            if self.end == Some(TurnEnd::Cancelled) {
+                return Ok(());
+            }
+            for version in chosen {
+                let Some(version) = cursor.snapshot.get(version.key())? else { continue };
+                self.keys += 1;
+                if visit(&version).is_break() || self.clock.monotonic() >= self.until {
+                    self.end = Some(TurnEnd::Paused);
+                    set_behind(&mut cursor.from, &version);
+                    return Ok(());
+                }
+            }
+            if !is_full {
+                return Ok(());
+            }
+        }
+    }
+
+    /// The next documents that are wanted, without values, and whether there may be more of them to show in this turn.
+    fn choose(&mut self, Cursor { snapshot, from }: &mut Cursor) -> Result<(Vec<Version>, bool), Failure> {
+        let (mut chosen, mut is_full) = (Vec::new(), false);
+        let start = std::mem::take(from);
+        snapshot.scan_keys(&start, Values::Leave, &mut |version| {
+            if !self.goes_on(&version) {
+                return ControlFlow::Break(());
+            }
+            let is_wanted = self.is_wanted(&version);
+            is_full = is_wanted && chosen.len() + 1 == CHOSEN_AT_ONCE;
+            if self.is_late() && !is_full {
+                self.end = Some(TurnEnd::Paused);
+            }
+            let is_over = is_full || self.end.is_some();
+            if is_over {
+                set_behind(from, &version);
+            }
+            if is_wanted {
+                chosen.push(version);
+            }
+            if is_over { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })?;
+        Ok((chosen, is_full))
+    }
+
+    /// Whether a version is in the range, and the scan not cancelled.
+    fn goes_on(&mut self, version: &Version) -> bool {
+        if self.scan.is_cancelled.load(Ordering::Relaxed) {
+            self.end = Some(TurnEnd::Cancelled);
+        }
+        self.seen += 1;
+        self.end.is_none() && self.scan.range.has(version.stored_key())
+    }
+
+    fn is_wanted(&self, version: &Version) -> bool {
+        let is_chosen = || self.scan.sampling.as_ref().is_none_or(|it| it.chooses(version.key().key));
+        version.is_live(self.now) && is_chosen()
+    }
+
+    fn is_late(&self) -> bool {
+        self.seen.is_multiple_of(LOOK_AT_CLOCK) && self.clock.monotonic() >= self.until
+    }
+}
+
+/// Sets a stored key to the smallest one behind a version's.
+fn set_behind(from: &mut Vec<u8>, version: &Version) {
+    from.clear();
+    from.extend_from_slice(version.stored_key());
+    from.push(0);
 }
 
 /// What a vBucket is when a scan is made.
