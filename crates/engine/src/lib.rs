@@ -120,7 +120,7 @@ pub use tasks::{StoreTimes, TaskKind, TaskStats, task_stats};
 pub use tombstone_purger::PurgeStats;
 pub use topology::topology_from_json;
 pub use update::{CounterRequest, End};
-pub use vbucket::Topology;
+pub use vbucket::{ConflictRule, Topology};
 #[cfg(debug_assertions)]
 pub use vbuckets::locks_taken;
 pub use warmup::{WarmupState, WarmupStats};

@@ -220,6 +220,7 @@ impl Bucket {
 
     /// Changes several settings by name while the bucket serves, all or none.
     pub fn set_params(&self, pairs: &[(&str, &str)]) -> Result<Vec<Changed>, Vec<SettingError>> {
+        self.check_fixed(pairs)?;
         let changed = self.settings.set_all(self.config.kind, pairs)?;
         self.follow_filter_settings();
         self.keeper.wake_all();
@@ -227,6 +228,16 @@ impl Bucket {
             tracing::info!(bucket = self.name(), setting = setting.name, old, new, "a setting was changed");
         }
         Ok(changed)
+    }
+
+    /// Refuses to change what a bucket has from its beginning; what it is already may be said again.
+    fn check_fixed(&self, pairs: &[(&str, &str)]) -> Result<(), Vec<SettingError>> {
+        let rule = &SETTINGS[Key::ConflictResolution as usize];
+        let now = self.settings.show(rule.key);
+        let is_other = |(name, value): &&(&str, &str)| *name == rule.name && *value != now;
+        let Some((_, value)) = pairs.iter().find(is_other) else { return Ok(()) };
+        let why = "a bucket keeps the one that it was made with: make another bucket";
+        Err(vec![SettingError::Conflict { name: rule.name, value: (*value).to_owned(), why }])
     }
 }
 

@@ -152,7 +152,14 @@ pub fn shown(
     xattrs: WantedXattrs,
     takes_snappy: bool,
 ) -> Result<(Cow<'_, [u8]>, Datatype), Refusal> {
-    let is_cut = datatype.is_xattr() && xattrs != WantedXattrs::All;
+    let is_cut = match xattrs {
+        WantedXattrs::All => false,
+        WantedXattrs::None => datatype.is_xattr(),
+        WantedXattrs::User => {
+            datatype.is_xattr()
+                && !split(&stored_section(stored, datatype)?, datatype)?.0.system_section().is_empty()
+        }
+    };
     if !is_cut && (takes_snappy || !datatype.is_snappy()) {
         return Ok((Cow::Borrowed(stored), datatype));
     }

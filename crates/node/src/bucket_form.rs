@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use base::DurabilityLevel;
-use engine::settings::Key;
+use engine::settings::{Key, SETTINGS as ROWS};
 use engine::{BucketKind, SettingError};
 
 use crate::config::{BucketSpec, MOST_REPLICAS};
@@ -224,8 +224,13 @@ impl Reading {
             "conflictResolutionType" if !self.is_new => {
                 Err("Conflict resolution type not allowed in update bucket".to_owned())
             }
-            "conflictResolutionType" if value != "seqno" => {
-                Err(format!("{value:?}: conflict resolution type must be seqno, which is the only one"))
+            "conflictResolutionType" => {
+                let rule = &ROWS[Key::ConflictResolution as usize];
+                rule.parse(value).map_err(|_| {
+                    format!("{value:?}: conflict resolution type must be one of: 'seqno' or 'lww'")
+                })?;
+                change.settings.push((rule.name, value.to_owned()));
+                Ok(())
             }
             "numVBuckets" if value != self.vbuckets.to_string() => {
                 Err(format!("Number of vbuckets must be {}, as of all buckets of this node", self.vbuckets))

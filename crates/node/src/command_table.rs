@@ -99,6 +99,13 @@ pub static ROWS: &[Row] = &[
     Row::document(GETKQ, get::get, Read, "Read a document with its key, silent if there is none")
         .quiet(Silence::Misses),
     Row::document(GET_REPLICA, get::get_replica, Read, "Read a document of a replica vBucket"),
+    Row::document(GET_EX, get::get_ex, Read, "Read a document with its xattrs"),
+    Row::document(
+        GET_EX_REPLICA,
+        get::get_ex_replica,
+        Read,
+        "Read a document of a replica vBucket with its xattrs",
+    ),
     Row::document(SET, store::set, Upsert, "Store a document")
         .extras(8)
         .document_value()

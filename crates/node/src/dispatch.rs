@@ -186,7 +186,7 @@ fn let_through(row: &Row, node: &Node, session: &Session) -> Result<Option<Pass>
         return Ok(None);
     }
     let pass = match row.opcode {
-        opcode::GET_REPLICA => None,
+        opcode::GET_REPLICA | opcode::GET_EX_REPLICA => None,
         _ => Some(fence.pass(node.env().clock.monotonic_ns()).ok_or(Closed::Fenced)?),
     };
     let is_emptying = session.bucket.as_ref().is_some_and(|bucket| bucket.is_emptying());

@@ -25,6 +25,7 @@ use crate::privilege::Privileges;
 use crate::roles::{ROLES, Takes};
 use crate::user::Users;
 
+mod conflicts;
 mod counted;
 mod dcp_answers;
 mod durable_answers;
@@ -35,6 +36,7 @@ mod range_scans;
 mod roles;
 mod stats_roles;
 mod turns;
+mod whole_documents;
 
 fn user(name: &str, role: Role, buckets: Option<&str>) -> UserSpec {
     let buckets = buckets.map(|bucket| vec![bucket.to_owned()]);
@@ -165,7 +167,7 @@ fn the_table_is_complete() {
     for code in 0..=255u8 {
         let known = find(code).is_some() || RETIRED.contains(&code);
         // Later than this server's protocol, or sent only by servers.
-        let later = matches!(code, 0x49 | 0x4a | 0x64 | 0x65);
+        let later = matches!(code, 0x64 | 0x65);
         assert_eq!(
             known,
             (protocol::opcode::name(code).is_some() || RETIRED.contains(&code)) && !later,

@@ -171,7 +171,7 @@ fn what_cannot_be_is_refused_by_field() {
         ("name=a&ramQuotaMB=100&evictionPolicy=noEviction", "evictionPolicy", "'valueOnly' or"),
         ("name=a&ramQuotaMB=100&compressionMode=some", "compressionMode", "'passive' or"),
         ("name=a&ramQuotaMB=100&maxTTL=2147483648", "maxTTL", "between 0 and 2147483647"),
-        ("name=a&ramQuotaMB=100&conflictResolutionType=lww", "conflictResolutionType", "seqno"),
+        ("name=a&ramQuotaMB=100&conflictResolutionType=custom", "conflictResolutionType", "'lww'"),
         ("name=a&ramQuotaMB=100&durabilityMinLevel=some", "durability_min_level", "one of 'none'"),
         (
             "name=a&ramQuotaMB=100&durabilityImpossibleFallback=1",
@@ -219,7 +219,7 @@ fn what_a_form_says_besides_is_ignored_and_what_it_sets_is_told_back() {
          &saslPassword=secret&flavour=sweet&replicaIndex=0&threadsNumber=8&rank=7&name=b&storageBackend=couchstore",
     );
     create(&server, "name=e&ramQuotaMB=100&bucketType=ephemeral&storageBackend=magma");
-    create(&server, "name=d&ramQuotaMB=100");
+    create(&server, "name=d&ramQuotaMB=100&conflictResolutionType=lww");
     let change = "name=x&bucketType=ephemeral&replicaIndex=1&numVBuckets=4&flavour=sour&maxTTL=3";
     assert_eq!(http(&server, "POST", &format!("{BUCKETS}/a"), change), (200, String::new()));
     let refused = [
@@ -235,9 +235,13 @@ fn what_a_form_says_besides_is_ignored_and_what_it_sets_is_told_back() {
         let of = json(server, &format!("{BUCKETS}/{name}"));
         json!([of["replicaIndex"], of["threadsNumber"], of["rank"], of["replicaNumber"], of["maxTTL"]])
     };
+    let rule = |server: &server::Server, name: &str| {
+        json(server, &format!("{BUCKETS}/{name}"))["conflictResolutionType"].clone()
+    };
     server.stop().expect("a clean stop");
     let server = start(folder.path(), "");
     assert_eq!(told(&server, "a"), json!([false, 8, 7, 1, 3]));
+    assert_eq!([rule(&server, "a"), rule(&server, "d")], ["seqno", "lww"]);
     assert_eq!(told(&server, "d"), json!([true, 3, 0, 1, 0]));
     assert_eq!(told(&server, "e"), json!([null, 3, 0, 1, 0]));
     let change = "threadsNumber=3&storageBackend=couchstore";

@@ -69,6 +69,9 @@ pub enum Key {
     DurabilityImpossibleFallback,
     /// How long a range scan may take from its beginning to its end, in seconds.
     RangeScanMaxLifetime,
+    /// Which of two versions wins when a change brings its own metadata, as [`vbucket::ConflictRule`] has it: 0: by
+    /// revision; 1: by time. A bucket has it from its beginning.
+    ConflictResolution,
 }
 
 /// One row of the table.
@@ -90,6 +93,8 @@ pub struct Setting {
 const LEVELS: &[&str] = &["none", "majority", "majorityAndPersistActive", "persistToMajority"];
 /// The words of [`Key::DurabilityImpossibleFallback`], as the original's configuration has them.
 const FALLBACKS: &[&str] = &["disabled", "fallback_to_active_ack"];
+/// The words of [`Key::ConflictResolution`], as the original's REST API has them.
+const CONFLICT_RULES: &[&str] = &["seqno", "lww"];
 /// The words of [`Key::EvictionPolicy`], in the order of [`crate::EvictionPolicy`].
 const POLICIES: &[&str] = &["value_only", "full_eviction", "auto_delete", "fail_new_data"];
 
@@ -316,5 +321,13 @@ pub static SETTINGS: &[Setting] = &[
         Kind::Seconds { least: 1, most: 86_400 },
         180,
         "How long a range scan may take from its beginning to its end, in seconds; then it is cancelled",
+    ),
+    row(
+        Key::ConflictResolution,
+        "conflict_resolution_type",
+        Kind::Choice(CONFLICT_RULES),
+        0,
+        "Which version wins when a change brings its own metadata: the one with the higher revision (seqno) or with the \
+         higher CAS (lww); set when the bucket is made",
     ),
 ];

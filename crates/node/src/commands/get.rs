@@ -1,8 +1,9 @@
-//! Reading documents: get and its variants, get replica, get random key.
+//! Reading documents: get and its variants, get replica, GetEx, get random key.
 
 use std::borrow::Cow;
 
 use base::{Datatype, DocKey, VbState, Version};
+use engine::value::WantedXattrs;
 use engine::{ByChance, Found, Refusal, Whole, value};
 use protocol::feature::Feature;
 use protocol::{Request, Status, opcode};
@@ -21,6 +22,76 @@ pub fn get(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
 pub fn get_replica(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     let found = cx.bucket().get_replica(request.vbucket, cx.key, cx.now);
     answer(cx, request, found)
+}
+
+/// GetEx: flags, CAS and the whole value of a document, its xattrs in front, compressed if it is held so. Those of the
+/// system are left out for users who may not read them.
+pub fn get_ex(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
+    match lacking_for_whole(cx) {
+        Some(what) => cx.error(Status::NotSupported, what),
+        None => {
+            let found = cx.bucket().get(request.vbucket, cx.key, cx.now);
+            send_whole(cx, found)
+        }
+    }
+}
+
+/// GetExReplica: the same from a replica vBucket.
+pub fn get_ex_replica(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
+    match lacking_for_whole(cx) {
+        Some(what) => cx.error(Status::NotSupported, what),
+        None => {
+            let found = cx.bucket().get_replica(request.vbucket, cx.key, cx.now);
+            send_whole(cx, found)
+        }
+    }
+}
+
+/// What a client has not agreed to, and must have to understand a whole value (BinaryProtocol.md of the original).
+fn lacking_for_whole(cx: &Context<'_>) -> Option<&'static str> {
+    let has = |feature| cx.session.has(feature);
+    let needed = [
+        (Feature::Xattr, "Xattr support must be enabled"),
+        (Feature::Json, "JSON support must be enabled"),
+        (Feature::SnappyEverywhere, "SnappyEverywhere support must be enabled"),
+    ];
+    needed.into_iter().find(|(feature, _)| !has(*feature)).map(|(_, what)| what)
+}
+
+fn send_whole(cx: &mut Context<'_>, found: Result<Found, Refusal>) -> Outcome {
+    let found = match found {
+        Ok(found) => found,
+        Err(refusal) => return cx.refuse(refusal),
+    };
+    let (version, meta) = (&found.version, found.version.meta());
+    let wanted = if cx.may(Privilege::SystemXattrRead) { WantedXattrs::All } else { WantedXattrs::User };
+    let takes_snappy = cx.session.has(Feature::Snappy) && cx.bucket().keeps_compressed();
+    let may_be_made = meta.datatype.is_snappy()
+        && (!takes_snappy || (meta.datatype.is_xattr() && wanted == WantedXattrs::User));
+    if may_be_made {
+        let plain_len = value::plain_len(version);
+        if cx.may_leave && cx.takes(plain_len) {
+            return Outcome::Elsewhere;
+        }
+        if !cx.reply.has_room(plain_len) {
+            return cx.status(Status::Etmpfail);
+        }
+    }
+    let (shown, datatype) = match value::shown(version.value(), meta.datatype, wanted, takes_snappy) {
+        Ok(shown) => shown,
+        Err(refusal) => return cx.refuse_key(cx.vbucket, version.key(), refusal),
+    };
+    let flags = meta.flags.to_be_bytes();
+    let datatype = cx.session.visible_datatype(datatype);
+    let answer = Answer { datatype, cas: found.cas, extras: &flags, ..Answer::default() };
+    match shown {
+        Cow::Borrowed(shown) => {
+            let from = version.value().len() - shown.len();
+            cx.reply.send_version(&answer, version, from);
+        }
+        Cow::Owned(made) => cx.reply.send_made(&answer, made, 0),
+    }
+    Outcome::Done
 }
 
 /// Get random key: some document of the bucket.

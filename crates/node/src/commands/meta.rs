@@ -1,7 +1,7 @@
 //! Metadata: get meta, and changes that bring their own.
 
 use base::{Cas, Datatype, ItemKind, VersionMeta};
-use engine::{Mutated, Refusal, StoreMode, StoreRequest, WithMetaRequest};
+use engine::{ConflictRule, Mutated, Refusal, StoreMode, StoreRequest, WithMetaRequest};
 use protocol::extras::{GetMetaExtras, WithMetaExtras, is_extended_meta};
 use protocol::{Request, Status};
 
@@ -61,8 +61,11 @@ fn with_meta(cx: &mut Context<'_>, request: &Request<'_>, add: bool, delete: boo
     let options = extras.options;
     let force = options & (WithMetaExtras::FORCE_WITH_META | WithMetaExtras::SKIP_CONFLICT_RESOLUTION) != 0;
     let regenerate_cas = options & WithMetaExtras::REGENERATE_CAS != 0;
-    // "Accept" belongs to buckets that resolve conflicts by time; a new CAS would make resolution pointless.
-    if options & WithMetaExtras::FORCE_ACCEPT != 0 || (regenerate_cas && !force) {
+    // Clients say with "accept" that they know of conflict resolution by time, so that it is not mixed with the other one
+    // (set_with_meta.md of the original); a new CAS would make resolution pointless.
+    let accepts = options & WithMetaExtras::FORCE_ACCEPT != 0;
+    let by_time = cx.bucket().conflict_rule() == ConflictRule::TimeWins;
+    if accepts != by_time || (regenerate_cas && !force) {
         return cx.status(Status::Einval);
     }
     // What is behind the value, as its length in the extras says, is extended metadata that nothing uses any more.

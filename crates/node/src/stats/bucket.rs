@@ -57,7 +57,6 @@ fn put_identity(inquiry: &Inquiry<'_>, sheet: &mut Sheet) {
         BucketKind::Ephemeral => sheet.put("ep_bucket_type", "ephemeral"),
     }
     sheet.put("ep_dbname", config.dir.display());
-    sheet.put("ep_conflict_resolution_type", "seqno");
     sheet.put("ep_xattr_enabled", true);
     sheet.put("ep_max_vbuckets", bucket.vbuckets());
     sheet.put("ep_max_item_size", limits::MAX_VALUE_BYTES);

@@ -13,7 +13,7 @@ use crate::counters::Totals;
 use crate::naming;
 use crate::version::SERVER_VERSION;
 
-const GETS: &[u8] = &[GET, GETQ, GETK, GETKQ, GET_REPLICA, GAT, GATQ, GET_LOCKED];
+const GETS: &[u8] = &[GET, GETQ, GETK, GETKQ, GET_REPLICA, GET_EX, GET_EX_REPLICA, GAT, GATQ, GET_LOCKED];
 const SETS: &[u8] = &[
     SET,
     SETQ,

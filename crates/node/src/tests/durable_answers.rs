@@ -87,6 +87,8 @@ fn effect(row: &Row) -> Effect {
         | opcode::GETK
         | opcode::GETKQ
         | opcode::GET_REPLICA
+        | opcode::GET_EX
+        | opcode::GET_EX_REPLICA
         | opcode::GET_LOCKED
         | opcode::UNLOCK_KEY
         | opcode::GET_META

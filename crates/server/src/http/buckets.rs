@@ -141,7 +141,7 @@ fn describe(node: &Node, spec: &BucketSpec, bucket: &Bucket, headers: &HeaderMap
         "threadsNumber": spec.hints.threads.unwrap_or(DEFAULT_THREADS),
         "rank": spec.hints.rank.unwrap_or(0),
         "evictionPolicy": naming::eviction_policy(settings),
-        "conflictResolutionType": "seqno",
+        "conflictResolutionType": settings.show(Key::ConflictResolution),
         "durabilityImpossibleFallback": naming::fallback(settings),
         "durabilityMinLevel": settings.show(Key::DurabilityMinLevel),
         "compressionMode": settings.show(Key::CompressionMode),

@@ -19,7 +19,7 @@ use serde_json::json;
 
 use super::check::place::{BucketFiles, Place, is_segment};
 use crate::cli::{Outcome, ServerFlags};
-use crate::client::{Cluster, Dialect, Target};
+use crate::client::{Client, Cluster, Dialect, Target};
 use crate::units::thousands;
 use collections::Collections;
 use record::{Record, Skipped};
@@ -146,6 +146,13 @@ fn bucket_at(env: &Env, dir: &Path) -> anyhow::Result<BucketFiles> {
     Ok(bucket)
 }
 
+/// Whether the last write wins in a bucket, which it has from its beginning.
+fn resolves_by_time(env: &Env, target: &Target) -> anyhow::Result<bool> {
+    let config =
+        Client::open(env, target)?.stats("config").context("cannot ask how conflicts are resolved")?;
+    Ok(config.iter().any(|(name, value)| name == "ep_conflict_resolution_type" && value == "lww"))
+}
+
 fn import(
     env: &Env,
     bucket: &BucketFiles,
@@ -154,8 +161,9 @@ fn import(
     unknown: Unknown,
 ) -> anyhow::Result<Summary> {
     let collections = Collections::find(env, bucket, &target, unknown)?;
+    let by_time = resolves_by_time(env, &target)?;
     let cluster = Cluster::open(env, target, &[Feature::Xattr, Feature::Snappy])?;
-    let mut sender = Sender::new(cluster, collections, conflict);
+    let mut sender = Sender::new(cluster, collections, conflict, by_time);
     let mut progress = Progress { env, next: env.clock.monotonic() + FIRST, files: bucket.files.len() };
     for path in &bucket.files {
         send_file(env, path, &mut sender, &mut progress)

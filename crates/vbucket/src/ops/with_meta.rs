@@ -18,6 +18,8 @@ pub enum ConflictRule {
     Force,
     /// If its revision is higher; then its CAS, expiry and flags decide.
     RevisionWins,
+    /// If its CAS is higher; then its revision, expiry and flags decide: the last write wins.
+    TimeWins,
 }
 
 /// A change with its own CAS and revision, both already in the new version's metadata.
@@ -55,9 +57,7 @@ impl VBucket {
             (None, Some(v)) if expected != Cas::ANY && v.meta().cas != expected => Some(Refusal::CasMismatch),
             (None, None) if expected != Cas::ANY => Some(Refusal::NotFound),
             (_, Some(_)) if existence == Existence::Absent => Some(Refusal::Exists),
-            _ => current
-                .filter(|v| rule == ConflictRule::RevisionWins && !wins(&new.meta(), &v.meta()))
-                .map(|_| Refusal::CasMismatch),
+            _ => current.filter(|v| !wins(rule, &new.meta(), &v.meta())).map(|_| Refusal::CasMismatch),
         };
         if let Some(refusal) = refusal {
             return Err(Refused { refusal, new });
@@ -75,10 +75,16 @@ impl VBucket {
     }
 }
 
-/// Conflict resolution by revision: the first of revision, CAS, expiry and flags that differs decides; a tombstone
-/// is compared by revision and CAS alone. Equal metadata lose.
-fn wins(new: &VersionMeta, old: &VersionMeta) -> bool {
-    let rank = |m: &VersionMeta| (m.rev_seqno, m.cas);
+/// Conflict resolution: the first of revision and CAS, or CAS and revision, then expiry and flags that differs decides; a
+/// tombstone is compared by revision and CAS alone. Equal metadata lose.
+fn wins(rule: ConflictRule, new: &VersionMeta, old: &VersionMeta) -> bool {
+    let rank = |m: &VersionMeta| match rule {
+        ConflictRule::Force | ConflictRule::RevisionWins => (m.rev_seqno.0, m.cas.0),
+        ConflictRule::TimeWins => (m.cas.0, m.rev_seqno.0),
+    };
+    if rule == ConflictRule::Force {
+        return true;
+    }
     if new.kind.is_deleted() {
         return rank(new) > rank(old);
     }

@@ -21,16 +21,23 @@ pub(super) struct Sender<'e> {
     cluster: Cluster<'e>,
     collections: Collections,
     conflict: Conflict,
+    /// Whether conflicts are resolved by time there: who writes with metadata must say that it knows.
+    by_time: bool,
     waiting: Vec<DocRequest>,
     waiting_bytes: usize,
     pub(super) summary: Summary,
 }
 
 impl<'e> Sender<'e> {
-    pub(super) fn new(mut cluster: Cluster<'e>, collections: Collections, conflict: Conflict) -> Sender<'e> {
+    pub(super) fn new(
+        mut cluster: Cluster<'e>,
+        collections: Collections,
+        conflict: Conflict,
+        by_time: bool,
+    ) -> Sender<'e> {
         cluster.collections_are_known();
         let (waiting, waiting_bytes, summary) = (Vec::new(), 0, Summary::default());
-        Sender { cluster, collections, conflict, waiting, waiting_bytes, summary }
+        Sender { cluster, collections, conflict, by_time, waiting, waiting_bytes, summary }
     }
 
     /// Whether values may stay compressed.
@@ -79,7 +86,7 @@ impl<'e> Sender<'e> {
 
     /// Flags, expiry, revision, CAS and, where there are any, options.
     fn extras(&self, record: &Record<'_>) -> Vec<u8> {
-        let mut options = 0;
+        let mut options = if self.by_time { WithMetaExtras::FORCE_ACCEPT } else { 0 };
         if self.conflict == Conflict::Overwrite {
             options |= WithMetaExtras::SKIP_CONFLICT_RESOLUTION;
         }

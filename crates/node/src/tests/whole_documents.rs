@@ -1,0 +1,115 @@
+//! Documents with their xattrs in one answer.
+
+use base::Datatype;
+
+use super::*;
+
+const NEEDED: &[Feature] =
+    &[Feature::Xattr, Feature::Json, Feature::Snappy, Feature::SnappyEverywhere, Feature::Collections];
+
+/// A value with these xattrs in front.
+fn value(xattrs: &[(&str, &str)], body: &str) -> Vec<u8> {
+    let pair = |(name, value): &(&str, &str)| {
+        let pair = [name.as_bytes(), b"\0", value.as_bytes(), b"\0"].concat();
+        [&(pair.len() as u32).to_be_bytes()[..], &pair].concat()
+    };
+    let pairs: Vec<u8> = xattrs.iter().flat_map(pair).collect();
+    if pairs.is_empty() {
+        return body.as_bytes().to_vec();
+    }
+    [&(pairs.len() as u32).to_be_bytes()[..], &pairs, body.as_bytes()].concat()
+}
+
+fn packed(plain: &[u8]) -> Vec<u8> {
+    snap::raw::Encoder::new().compress_vec(plain).expect("it fits")
+}
+
+/// A key of the default collection as clients with collections send it.
+fn ask(client: &mut Connection, opcode: u8, key: &str) -> (Option<Status>, Datatype, Vec<u8>, Vec<u8>) {
+    let (key, vbucket) = ([b"\0", key.as_bytes()].concat(), vb(key.as_bytes()));
+    let parts = RequestParts { opcode, key: &key, vbucket, ..RequestParts::default() };
+    let (answers, _) = feed(client, &request(&parts));
+    let told = each(&answers, |answer| {
+        let status = Status::from_code(answer.status_code);
+        (status, Datatype(answer.datatype), answer.extras.to_vec(), answer.value.to_vec())
+    });
+    told.into_iter().next().expect("one answer")
+}
+
+/// Stores a value as another cluster would send it.
+fn store(client: &mut Connection, key: &str, datatype: Datatype, value: &[u8]) {
+    let (key, vbucket) = ([b"\0", key.as_bytes()].concat(), vb(key.as_bytes()));
+    let mut extras = [0; 24];
+    (extras[3], extras[15], extras[23]) = (7, 1, 1);
+    let parts = RequestParts {
+        opcode: opcode::SET_WITH_META,
+        key: &key,
+        extras: &extras,
+        datatype: datatype.0,
+        value,
+        vbucket,
+        ..RequestParts::default()
+    };
+    let (answers, _) = feed(client, &request(&parts));
+    assert_eq!(statuses(&answers)[0].1, Status::Success);
+}
+
+#[test]
+fn system_xattrs_are_shown_to_those_who_may_read_them() {
+    let node = node();
+    let mut admin = connect_as(&node, "admin", NEEDED);
+    let mut reader = connect_as(&node, "reader", NEEDED);
+    let body = format!("{{\"a\":\"{}\"}}", "x".repeat(500));
+    let (user, system) = (("u", "1"), ("_s", "2"));
+    let json = Datatype::JSON;
+    for (n, xattrs) in [vec![], vec![user], vec![system], vec![user, system]].into_iter().enumerate() {
+        let of_users: Vec<_> = xattrs.iter().copied().filter(|pair| *pair == user).collect();
+        let (all, some) = (value(&xattrs, &body), value(&of_users, &body));
+        let with = |xattrs: &[_]| if xattrs.is_empty() { json } else { json.with(Datatype::XATTR) };
+        for is_packed in [false, true] {
+            let key = format!("k{n}{is_packed}");
+            let (sent, datatype) = match is_packed {
+                true => (packed(&all), with(&xattrs).with(Datatype::SNAPPY)),
+                false => (all.clone(), with(&xattrs)),
+            };
+            store(&mut admin, &key, datatype, &sent);
+            let flags = vec![0, 0, 0, 7];
+            let whole = (Some(Status::Success), datatype, flags.clone(), sent);
+            assert_eq!(ask(&mut admin, opcode::GET_EX, &key), whole, "{key}");
+            let shown = if of_users.len() == xattrs.len() {
+                whole
+            } else {
+                (Some(Status::Success), with(&of_users), flags, some.clone())
+            };
+            assert_eq!(ask(&mut reader, opcode::GET_EX, &key), shown, "{key}");
+        }
+    }
+}
+
+#[test]
+fn a_client_must_have_agreed_to_all_that_a_whole_document_may_have() {
+    let node = node();
+    store(&mut connect_as(&node, "admin", NEEDED), "k", Datatype::RAW, b"v");
+    let without = |lacks: Feature| {
+        let features: Vec<_> = NEEDED.iter().copied().filter(|feature| *feature != lacks).collect();
+        ask(&mut connect_as(&node, "admin", &features), opcode::GET_EX, "k").0
+    };
+    for lacks in [Feature::Xattr, Feature::Json, Feature::SnappyEverywhere] {
+        assert_eq!(without(lacks), Some(Status::NotSupported), "{lacks:?}");
+    }
+    let mut admin = connect_as(&node, "admin", NEEDED);
+    assert_eq!(ask(&mut admin, opcode::GET_EX, "none").0, Some(Status::KeyEnoent));
+    assert_eq!(ask(&mut admin, opcode::GET_EX_REPLICA, "k").0, Some(Status::NotMyVbucket), "it is active");
+}
+
+#[test]
+fn a_replica_shows_whole_documents_too() {
+    let node = node();
+    let mut admin = connect_as(&node, "admin", NEEDED);
+    let all = value(&[("u", "1")], "{}");
+    store(&mut admin, "k", Datatype::JSON.with(Datatype::XATTR), &all);
+    let bucket = node.bucket("default").expect("it is served");
+    bucket.set_vbucket_state(vb(b"k"), base::VbState::Replica, None).expect("there");
+    assert_eq!(ask(&mut admin, opcode::GET_EX_REPLICA, "k").3, all);
+    assert_eq!(ask(&mut admin, opcode::GET_EX, "k").0, Some(Status::NotMyVbucket));
+}
