@@ -10,6 +10,7 @@ mod child;
 mod client;
 mod cluster;
 mod crash;
+mod dist;
 mod http;
 mod image;
 mod kill;
@@ -84,6 +85,8 @@ enum Command {
     /// Break a cluster of real processes while an application with a real SDK works, and check what it saw (as root, on
     /// Linux; needs etcd and Go).
     Faults(netfaults::Options),
+    /// Make what people install: an archive, a Debian package, checksums, and a list of what is in the program.
+    Dist(dist::Options),
     /// Measure, side by side with others where there are others.
     Bench {
         #[command(subcommand)]
@@ -112,6 +115,7 @@ fn run(command: Command) -> Result<bool> {
         Command::Simulate(options) => simulate::run(&options),
         Command::Powercut(options) => suite::powercut(&options),
         Command::Faults(options) => suite::faults(&options),
+        Command::Dist(options) => dist::run(&options),
         Command::Bench { bench } => bench::run(&bench),
     }
 }

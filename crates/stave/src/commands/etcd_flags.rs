@@ -16,20 +16,20 @@ use crate::client::Secret;
 #[derive(Clone, Debug, Default, Args)]
 pub struct EtcdFlags {
     /// Log in to etcd as this user; its password comes from a file or from STAVE_ETCD_PASSWORD
-    #[arg(long, value_name = "USER")]
+    #[arg(long, value_name = "USER", env = "STAVE_ETCD_USER")]
     etcd_user: Option<String>,
     /// A file whose first line is that user's password
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", env = "STAVE_ETCD_PASSWORD_FILE")]
     etcd_password_file: Option<PathBuf>,
     /// Speak TLS with etcd, which must have a certificate that is signed by one of those in this file
-    #[arg(long, value_name = "FILE.pem")]
+    #[arg(long, value_name = "FILE.pem", env = "STAVE_ETCD_CA")]
     etcd_ca: Option<PathBuf>,
     /// This node's certificate, if etcd asks its clients for one (--client-cert-auth); if etcd's users log in, too, it
     /// must be one without CommonName
-    #[arg(long, value_name = "FILE.pem")]
+    #[arg(long, value_name = "FILE.pem", env = "STAVE_ETCD_CERT")]
     etcd_cert: Option<PathBuf>,
     /// The key of that certificate
-    #[arg(long, value_name = "FILE.pem")]
+    #[arg(long, value_name = "FILE.pem", env = "STAVE_ETCD_KEY")]
     etcd_key: Option<PathBuf>,
 }
 
@@ -99,7 +99,7 @@ fn tls(env: &Env, settings: &Settings) -> anyhow::Result<Option<EtcdTls>> {
     tls.map(Some).context("TLS with etcd cannot be set up")
 }
 
-fn first_line(text: &str) -> &str {
+pub(super) fn first_line(text: &str) -> &str {
     text.lines().next().unwrap_or_default()
 }
 

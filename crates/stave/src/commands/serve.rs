@@ -13,11 +13,12 @@ use clap::Args;
 use node::cluster::{Cluster, ClusterConfig};
 use node::{Config, Settings, Switch, readiness};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use sd_notify::NotifyState;
 use server::Server;
 use server::etcd::{EtcdAccess, EtcdAddress, EtcdStore};
 
 use self::signals::Again;
-use super::etcd_flags::{self, EtcdFlags};
+use super::etcd_flags::{self, EtcdFlags, first_line};
 use super::login_flags::LoginFlags;
 use super::tls_flags::TlsFlags;
 use crate::cli::{Outcome, WrongArguments};
@@ -71,38 +72,46 @@ The log goes to standard error; STAVE_LOG, or log in the configuration file, say
 default), debug.")]
 pub struct ServeFlags {
     /// Where documents are kept [default: a folder of the user, like ~/.local/share/stave]
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", env = "STAVE_DATA")]
     data: Option<PathBuf>,
     /// Where clients connect; port 0 takes a free one [default: 127.0.0.1:11210]
-    #[arg(long, value_name = "IP:PORT")]
+    #[arg(long, value_name = "IP:PORT", env = "STAVE_KV")]
     kv: Option<String>,
     /// Where metrics, health and the SDKs' questions are answered; port 0 takes a free one [default: 127.0.0.1:8091]
-    #[arg(long, value_name = "IP:PORT")]
+    #[arg(long, value_name = "IP:PORT", env = "STAVE_HTTP")]
     http: Option<String>,
     #[command(flatten)]
     tls: TlsFlags,
     #[command(flatten)]
     login: LoginFlags,
     /// The user that may do everything [default: Administrator]
-    #[arg(long, value_name = "USER")]
+    #[arg(long, value_name = "USER", env = "STAVE_USERNAME")]
     username: Option<String>,
     /// That user's password, needed to listen beyond this machine [default: one is made up and printed once]
     #[arg(long, value_name = "PASSWORD", env = "STAVE_PASSWORD", hide_env_values = true)]
     password: Option<Secret>,
+    /// A file whose first line is that password
+    #[arg(long, value_name = "FILE", env = "STAVE_PASSWORD_FILE", conflicts_with = "password")]
+    password_file: Option<PathBuf>,
     /// A bucket, its memory quota and its type (couchstore, or ephemeral for memory alone); may be repeated; replaces all
     /// buckets of the configuration file [default: default:256MiB:couchstore]
-    #[arg(long, value_name = "NAME[:QUOTA[:TYPE]]")]
+    #[arg(long, value_name = "NAME[:QUOTA[:TYPE]]", env = "STAVE_BUCKETS", value_delimiter = ',')]
     bucket: Vec<String>,
     /// Threads that serve clients [default: one for each CPU]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", env = "STAVE_THREADS")]
     threads: Option<usize>,
     /// Whether a journal goes before the files: without it every batch of changes commits in the files of its vBuckets,
     /// which is slow for durable writes [default: on]
-    #[arg(long, value_name = "on|off")]
+    #[arg(long, value_name = "on|off", env = "STAVE_JOURNAL")]
     journal: Option<Switch>,
     /// Belong to a cluster whose state is in etcd: it says which buckets there are and which vBuckets this node serves.
     /// All nodes of a cluster have the same user and password
-    #[arg(long, value_name = "etcd://HOST:PORT[,...]/CLUSTER", conflicts_with = "bucket")]
+    #[arg(
+        long,
+        value_name = "etcd://HOST:PORT[,...]/CLUSTER",
+        env = "STAVE_JOIN",
+        conflicts_with = "bucket"
+    )]
     join: Option<String>,
     /// Leave the cluster that the folder of data belongs to, for good: the node becomes one of its own, with the copies
     /// that it has, or the first of another cluster with --join
@@ -111,11 +120,14 @@ pub struct ServeFlags {
     #[command(flatten)]
     etcd: EtcdFlags,
     /// The name or address by which clients and other nodes reach this one [default: the address that it listens at]
-    #[arg(long, value_name = "HOST")]
+    #[arg(long, value_name = "HOST", env = "STAVE_ADVERTISE")]
     advertise: Option<String>,
     /// A TOML file with any of these and more; flags win over it
-    #[arg(long, value_name = "FILE.toml")]
+    #[arg(long, value_name = "FILE.toml", env = "STAVE_CONFIG")]
     config: Option<PathBuf>,
+    /// Only read the configuration and the files that it names, and say what the node would do; start nothing
+    #[arg(long)]
+    check: bool,
 }
 
 impl ServeFlags {
@@ -148,7 +160,10 @@ struct Setup {
 }
 
 impl Setup {
-    fn read(env: &Env, flags: ServeFlags, descriptors: Option<u64>) -> anyhow::Result<Setup> {
+    fn read(env: &Env, mut flags: ServeFlags, descriptors: Option<u64>) -> anyhow::Result<Setup> {
+        if let Some(path) = &flags.password_file {
+            flags.password = Some(Secret(first_line(&read_text(env, path)?).to_owned()));
+        }
         let file = match &flags.config {
             Some(path) => read_file(env, path)?,
             None => Settings::default(),
@@ -186,8 +201,12 @@ impl Setup {
 pub fn run(env: &Env, flags: ServeFlags) -> anyhow::Result<Outcome> {
     let log = Log::start()?;
     let descriptors = raise_descriptor_limit();
-    let Setup { config, join, access, log: logged } = Setup::read(env, flags.clone(), descriptors)?;
-    log.follow(logged.as_deref()).map_err(WrongArguments)?;
+    let setup = Setup::read(env, flags.clone(), descriptors)?;
+    log.follow(setup.log.as_deref()).map_err(WrongArguments)?;
+    if flags.check {
+        return check(env, &setup);
+    }
+    let Setup { config, join, access, .. } = setup;
     let made_up = config.password_was_generated.then(|| config.users[0].clone());
     let server = server::serve(config, env.clone())?;
     let again = Again { env, flags, descriptors, log };
@@ -201,9 +220,11 @@ pub fn run(env: &Env, flags: ServeFlags) -> anyhow::Result<Outcome> {
     };
     if told == Told::Nothing {
         say(&server.ready_line());
+        tell_manager(&[NotifyState::Ready]);
         readiness::unserved(server.node()).iter().for_each(|line| say(&format!("not served: {line}")));
         again.wait_for_stop(&server);
     }
+    tell_manager(&[NotifyState::Stopping]);
     // Asked before the end, which is a reason of its own.
     let waited_for = cluster.as_deref().map(missing);
     if told == Told::ToStopWaiting {
@@ -223,6 +244,36 @@ pub fn run(env: &Env, flags: ServeFlags) -> anyhow::Result<Outcome> {
         bail!("interrupted before this node served: {}", waited_for.unwrap_or_default());
     }
     Ok(Outcome::Done)
+}
+
+/// `--check`: says what a node would do with its configuration.
+fn check(env: &Env, setup: &Setup) -> anyhow::Result<Outcome> {
+    let config = &setup.config;
+    if let Some(tls) = &config.tls {
+        server::tls::Tls::load(env, tls)?;
+    }
+    say("the configuration is valid");
+    let row = |name: &str, value: String| say(&format!("  {name:<9} {value}"));
+    row("data", config.data_dir.display().to_string());
+    row("kv", config.kv_addr.to_string());
+    row("http", config.http_addr.to_string());
+    row("tls", if config.tls.is_some() { "yes" } else { "no" }.to_owned());
+    row("users", config.users.len().to_string());
+    match &setup.join {
+        Some(address) => row("cluster", format!("{} at {}", address.cluster, address.endpoints.join(", "))),
+        None => {
+            let buckets: Vec<&str> = config.buckets.iter().map(|spec| spec.name.as_str()).collect();
+            row("buckets", buckets.join(", "));
+        }
+    }
+    Ok(Outcome::Done)
+}
+
+/// Tells the service manager that started the node, if one did (`NOTIFY_SOCKET`).
+fn tell_manager(state: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(state) {
+        tracing::warn!(%error, "the service manager was not told");
+    }
 }
 
 /// How long a node waits for its cluster before it says that it is not let in.
@@ -269,7 +320,9 @@ fn wait_until_let_in(again: &Again<'_>, server: &Server, cluster: &Cluster) -> T
         }
         let is_long = has_waited || cluster.outside().is_some();
         if is_long && !has_said {
-            say(&format!("not {}: {}", server.ready_line(), missing(cluster)));
+            let missing = missing(cluster);
+            say(&format!("not {}: {missing}", server.ready_line()));
+            tell_manager(&[NotifyState::Status(&missing)]);
             has_said = true;
         }
         if server.signal_within(LOOK_EVERY).is_some_and(|signal| again.is_stop(server, signal)) {

@@ -12,19 +12,19 @@ use node::sasl::offer::SaslMethods;
 pub struct TlsFlags {
     /// Speak TLS with clients, too: this node's certificate in PEM, with those between it and the CA behind it. New
     /// connections are made with the file as it is then
-    #[arg(long, value_name = "FILE.pem", requires = "tls_key")]
+    #[arg(long, value_name = "FILE.pem", requires = "tls_key", env = "STAVE_TLS_CERT")]
     tls_cert: Option<PathBuf>,
     /// The key of that certificate, not encrypted: PKCS#8, PKCS#1 or SEC1
-    #[arg(long, value_name = "FILE.pem", requires = "tls_cert")]
+    #[arg(long, value_name = "FILE.pem", requires = "tls_cert", env = "STAVE_TLS_KEY")]
     tls_key: Option<PathBuf>,
     /// Where clients connect with TLS; port 0 takes a free one [default: port 11207 beside --kv]
-    #[arg(long, value_name = "IP:PORT")]
+    #[arg(long, value_name = "IP:PORT", env = "STAVE_KV_TLS")]
     kv_tls: Option<String>,
     /// Where HTTP is answered with TLS; port 0 takes a free one [default: port 18091 beside --http]
-    #[arg(long, value_name = "IP:PORT")]
+    #[arg(long, value_name = "IP:PORT", env = "STAVE_HTTP_TLS")]
     http_tls: Option<String>,
     /// The lowest version of TLS that is spoken [default: 1.2]
-    #[arg(long, value_name = "1.2|1.3")]
+    #[arg(long, value_name = "1.2|1.3", env = "STAVE_TLS_MIN_VERSION")]
     tls_min_version: Option<TlsVersion>,
     /// The cipher suites that are spoken, by their names at IANA, the best first; may be repeated, or several with commas
     /// between them [default: all of TLS 1.3, and of 1.2 those with ECDHE and an AEAD]
@@ -38,11 +38,11 @@ pub struct TlsFlags {
     #[arg(long, value_name = "NAME[,...]")]
     tls_sasl_mechanisms: Option<SaslMethods>,
     /// The CAs that have signed the certificates of the other nodes of the cluster, and of clients that show one
-    #[arg(long, value_name = "FILE.pem")]
+    #[arg(long, value_name = "FILE.pem", env = "STAVE_TLS_CA")]
     tls_ca: Option<PathBuf>,
     /// Whether clients show a certificate that a CA of --tls-ca has signed, and log in by it: off, optional (others log
     /// in by password), or required (who has none is not let in) [default: off]
-    #[arg(long, value_name = "off|optional|required")]
+    #[arg(long, value_name = "off|optional|required", env = "STAVE_TLS_CLIENT_AUTH")]
     tls_client_auth: Option<ClientAuth>,
     /// Whom a client's certificate stands for: subject.cn, san.dnsname, san.uri or san.email, behind it prefix=TEXT and
     /// delimiters=CHARACTERS if that holds more than the name. May be repeated: the first that finds a name counts
@@ -51,7 +51,7 @@ pub struct TlsFlags {
     tls_client_user: Option<Vec<ClientNameRule>>,
     /// Which connections to other nodes are encrypted: control (requests over HTTP, which carry no documents), all, or
     /// strict (all; and --kv and --http are reached from this machine alone). It takes --tls-ca [default: off]
-    #[arg(long, value_name = "off|control|all|strict")]
+    #[arg(long, value_name = "off|control|all|strict", env = "STAVE_CLUSTER_ENCRYPTION")]
     cluster_encryption: Option<ClusterEncryption>,
 }
 
