@@ -162,7 +162,9 @@ impl Recent {
                 one.from = *from;
                 one.vbs.add(vbs);
                 if SPANS.contains(&covered) || covered == frames.len() {
-                    spans.next().map(|span| *span = *from);
+                    if let Some(span) = spans.next() {
+                        *span = *from;
+                    }
                     tell(one);
                 }
             }
