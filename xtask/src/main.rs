@@ -86,7 +86,7 @@ enum Command {
     /// Linux; needs etcd and Go).
     Faults(netfaults::Options),
     /// Make what people install: an archive, a Debian package, checksums, and a list of what is in the program.
-    Dist(dist::Options),
+    Dist(dist::Packages),
     /// Measure, side by side with others where there are others.
     Bench {
         #[command(subcommand)]

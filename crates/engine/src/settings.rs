@@ -8,6 +8,7 @@ mod table;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
+use vbucket::ConflictRule;
 
 use crate::bucket::Bucket;
 use crate::config::{BucketKind, EvictionPolicy};
@@ -179,6 +180,24 @@ impl Settings {
         Ok(read.into_iter().map(change).collect())
     }
 
+    /// Which of two versions wins when a change brings its own metadata.
+    pub fn conflict_rule(&self) -> ConflictRule {
+        match self.get(Key::ConflictResolution) {
+            0 => ConflictRule::RevisionWins,
+            _ => ConflictRule::TimeWins,
+        }
+    }
+
+    /// Refuses to change what a bucket has from its beginning; what it is already may be said again.
+    fn check_fixed(&self, pairs: &[(&str, &str)]) -> Result<(), Vec<SettingError>> {
+        let rule = &SETTINGS[Key::ConflictResolution as usize];
+        let now = self.show(rule.key);
+        let is_other = |(name, value): &&(&str, &str)| *name == rule.name && *value != now;
+        let Some((_, value)) = pairs.iter().find(is_other) else { return Ok(()) };
+        let why = "a bucket keeps the one that it was made with: make another bucket";
+        Err(vec![SettingError::Conflict { name: rule.name, value: (*value).to_owned(), why }])
+    }
+
     /// What is wrong with a setting beside the others.
     fn conflict(&self, kind: BucketKind, key: Key) -> Option<&'static str> {
         let is_crossed = |lower, upper| self.get(lower) >= self.get(upper);
@@ -220,7 +239,7 @@ impl Bucket {
 
     /// Changes several settings by name while the bucket serves, all or none.
     pub fn set_params(&self, pairs: &[(&str, &str)]) -> Result<Vec<Changed>, Vec<SettingError>> {
-        self.check_fixed(pairs)?;
+        self.settings.check_fixed(pairs)?;
         let changed = self.settings.set_all(self.config.kind, pairs)?;
         self.follow_filter_settings();
         self.keeper.wake_all();
@@ -228,16 +247,6 @@ impl Bucket {
             tracing::info!(bucket = self.name(), setting = setting.name, old, new, "a setting was changed");
         }
         Ok(changed)
-    }
-
-    /// Refuses to change what a bucket has from its beginning; what it is already may be said again.
-    fn check_fixed(&self, pairs: &[(&str, &str)]) -> Result<(), Vec<SettingError>> {
-        let rule = &SETTINGS[Key::ConflictResolution as usize];
-        let now = self.settings.show(rule.key);
-        let is_other = |(name, value): &&(&str, &str)| *name == rule.name && *value != now;
-        let Some((_, value)) = pairs.iter().find(is_other) else { return Ok(()) };
-        let why = "a bucket keeps the one that it was made with: make another bucket";
-        Err(vec![SettingError::Conflict { name: rule.name, value: (*value).to_owned(), why }])
     }
 }
 

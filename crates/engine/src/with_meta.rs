@@ -7,7 +7,6 @@ use vbucket::{ConflictRule, Existence, MAX_FOREIGN_CAS, MAX_REV_SEQNO, WithMeta}
 
 use crate::bucket::{Bucket, Mutated};
 use crate::refusal::Refusal;
-use crate::settings::Key;
 use crate::value;
 
 /// A change that brings its own metadata.
@@ -31,14 +30,6 @@ pub struct WithMetaRequest<'a> {
 }
 
 impl Bucket {
-    /// Which of two versions wins when a change brings its own metadata.
-    pub fn conflict_rule(&self) -> ConflictRule {
-        match self.settings.get(Key::ConflictResolution) {
-            0 => ConflictRule::RevisionWins,
-            _ => ConflictRule::TimeWins,
-        }
-    }
-
     /// Applies a change that brings its own metadata; one that loses the conflict is refused as `Exists`.
     /// It is never a sync write, as in the field.
     pub fn apply_with_meta(
@@ -62,7 +53,7 @@ impl Bucket {
             new,
             existence: if request.add { Existence::Absent } else { Existence::Any },
             expected: request.expected,
-            rule: if request.force { ConflictRule::Force } else { self.conflict_rule() },
+            rule: if request.force { ConflictRule::Force } else { self.settings.conflict_rule() },
             regenerate_cas: request.regenerate_cas,
         };
         let (outcome, uuid) = {

@@ -17,7 +17,7 @@ use crate::tree;
 
 /// What is made, and where.
 #[derive(Debug, clap::Args)]
-pub struct Options {
+pub struct Packages {
     /// The folder that gets the files
     #[arg(long, value_name = "DIR", default_value = "target/dist")]
     out: PathBuf,
@@ -65,7 +65,7 @@ impl Release {
 }
 
 /// `cargo xtask dist`.
-pub fn run(options: &Options) -> Result<bool> {
+pub fn run(options: &Packages) -> Result<bool> {
     let binary = match &options.binary {
         Some(binary) => binary.clone(),
         None => {

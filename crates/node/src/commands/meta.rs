@@ -60,12 +60,7 @@ fn with_meta(cx: &mut Context<'_>, request: &Request<'_>, add: bool, delete: boo
     };
     let options = extras.options;
     let force = options & (WithMetaExtras::FORCE_WITH_META | WithMetaExtras::SKIP_CONFLICT_RESOLUTION) != 0;
-    let regenerate_cas = options & WithMetaExtras::REGENERATE_CAS != 0;
-    // Clients say with "accept" that they know of conflict resolution by time, so that it is not mixed with the other one
-    // (set_with_meta.md of the original); a new CAS would make resolution pointless.
-    let accepts = options & WithMetaExtras::FORCE_ACCEPT != 0;
-    let by_time = cx.bucket().conflict_rule() == ConflictRule::TimeWins;
-    if accepts != by_time || (regenerate_cas && !force) {
+    if !are_possible(cx, options, force) {
         return cx.status(Status::Einval);
     }
     // What is behind the value, as its length in the extras says, is extended metadata that nothing uses any more.
@@ -115,7 +110,7 @@ fn with_meta(cx: &mut Context<'_>, request: &Request<'_>, add: bool, delete: boo
             add,
             expected: request.cas,
             force,
-            regenerate_cas,
+            regenerate_cas: options & WithMetaExtras::REGENERATE_CAS != 0,
         },
         cx.now,
     );
@@ -125,6 +120,16 @@ fn with_meta(cx: &mut Context<'_>, request: &Request<'_>, add: bool, delete: boo
         Err(Refusal::BadXattr) => cx.error(Status::XattrEinval, "The provided xattr segment is not valid"),
         applied => mutation::answer(cx, applied.map(shown), &[]),
     }
+}
+
+/// Whether options go with each other and with the bucket. Clients say with "accept" that they know of conflict resolution
+/// by time, so that it is not mixed with the other one (set_with_meta.md of the original); a new CAS would make resolution
+/// pointless.
+fn are_possible(cx: &Context<'_>, options: u32, force: bool) -> bool {
+    let accepts = options & WithMetaExtras::FORCE_ACCEPT != 0;
+    let by_time = cx.bucket().settings().conflict_rule() == ConflictRule::TimeWins;
+    let regenerates_cas = options & WithMetaExtras::REGENERATE_CAS != 0;
+    accepts == by_time && (force || !regenerates_cas)
 }
 
 /// What a tombstone keeps of a value: its system xattrs.
