@@ -1,0 +1,99 @@
+//! A node as a service: its manager is told when it serves, secrets come from files, variables stand for flags.
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of the process itself")]
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+/// Of the machine's own environment nothing is wanted.
+fn stave(folder: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_stave"));
+    std::env::vars_os()
+        .map(|(name, _)| name)
+        .filter(|name| name.to_string_lossy().starts_with("STAVE_"))
+        .for_each(|name| {
+            command.env_remove(name);
+        });
+    command.env("STAVE_DATA", folder.join("data")).env("STAVE_KV", "127.0.0.1:0");
+    command.env("STAVE_HTTP", "127.0.0.1:0");
+    command
+}
+
+fn output(command: &mut Command) -> (Output, String) {
+    let output = command.output().expect("it runs");
+    let text =
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    (output, text)
+}
+
+/// Stops a node when a test ends early.
+struct Node(Child);
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn its_manager_is_told_when_it_serves_and_when_it_stops() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("notify");
+    let manager = UnixDatagram::bind(&path).expect("a socket");
+    manager.set_read_timeout(Some(Duration::from_secs(60))).expect("it can be set");
+    std::fs::write(folder.path().join("password"), "secret1\nanother line\n").expect("a file");
+    let mut command = stave(folder.path());
+    command.args(["serve", "--password-file"]).arg(folder.path().join("password"));
+    command.env("STAVE_BUCKETS", "a:100MiB,b:100MiB:ephemeral").env("NOTIFY_SOCKET", &path);
+    let mut node = Node(command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("it starts"));
+    let mut bytes = [0; 256];
+    let mut told = || {
+        let len = manager.recv(&mut bytes).expect("it is told");
+        String::from_utf8_lossy(&bytes[..len]).trim().to_owned()
+    };
+    assert_eq!(told(), "READY=1");
+    let mut line = String::new();
+    BufReader::new(node.0.stdout.take().expect("piped")).read_line(&mut line).expect("a line");
+    let addr =
+        line.split_whitespace().find_map(|word| word.strip_prefix("kv=")).expect("an address").to_owned();
+    for bucket in ["a", "b"] {
+        let (set, text) = output(
+            stave(folder.path())
+                .args(["set", "--addr", &addr, "--bucket", bucket, "k", "1"])
+                .env("STAVE_PASSWORD", "secret1"),
+        );
+        assert!(set.status.success(), "{text}");
+    }
+    let pid = rustix::process::Pid::from_child(&node.0);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it is there");
+    assert_eq!(told(), "STOPPING=1");
+    assert!(node.0.wait().expect("it ends").success());
+}
+
+#[test]
+fn a_configuration_is_checked_without_a_start() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = folder.path().join("stave.toml");
+    std::fs::write(&config, "password = \"secret1\"\nbuckets = [\"orders:100MiB\"]\n").expect("a file");
+    let check = |more: &[&str]| {
+        let mut command = stave(folder.path());
+        command.args(["serve", "--check"]).args(more).env("STAVE_CONFIG", &config);
+        output(&mut command)
+    };
+    let (checked, text) = check(&[]);
+    assert!(checked.status.success(), "{text}");
+    assert!(text.starts_with("the configuration is valid") && text.contains("orders"), "{text}");
+    assert!(!text.contains("secret1"), "{text}");
+    assert!(!folder.path().join("data").exists(), "nothing was made");
+    // A file that it names and that is not there.
+    let (refused, text) = check(&["--tls-cert", "/none.pem", "--tls-key", "/none.pem"]);
+    assert!(!refused.status.success() && text.contains("/none.pem"), "{text}");
+    let (refused, text) = check(&["--password-file", "/none"]);
+    assert!(!refused.status.success() && text.contains("/none"), "{text}");
+    std::fs::write(&config, "buckets = [\"orders:no\"]\n").expect("a file");
+    let (refused, text) = check(&[]);
+    assert_eq!(refused.status.code(), Some(2), "{text}");
+}
