@@ -7,6 +7,8 @@ use protocol::dcp::OpenFlags;
 
 /// The shortest name that a connection may have.
 const SHORTEST_NAME: usize = 1;
+/// The longest name by which a consumer takes part in durable writes: each vBucket keeps it.
+const LONGEST_CONSUMER_NAME: usize = 256;
 /// Flags that a producer may be opened with.
 const PRODUCER_FLAGS: u32 = OpenFlags::PRODUCER
     | OpenFlags::XATTRS
@@ -141,6 +143,9 @@ static EXACT: &[Row] = &[
     ("enable_sync_writes", Agreement::sync_writes),
     ("enable_stream_id", Agreement::stream_ids),
     ("consumer_name", |agreed, value| {
+        if value.len() > LONGEST_CONSUMER_NAME {
+            return Status::Einval;
+        }
         agreed.consumer_name = Some(value.to_owned());
         Status::Success
     }),
@@ -358,6 +363,14 @@ mod tests {
         assert_eq!(control(b"1"), (Status::Success, false));
         assert_eq!(control(b"true"), (Status::Success, true));
         assert_eq!(control(b"false"), (Status::Success, true));
+    }
+
+    #[test]
+    fn the_name_of_a_consumer_is_bounded() {
+        let mut agreed = open(1).expect("a producer");
+        assert_eq!(agreed.control(b"consumer_name", &[b'n'; LONGEST_CONSUMER_NAME + 1]), Status::Einval);
+        assert_eq!(agreed.consumer_name, None);
+        assert_eq!(agreed.control(b"consumer_name", &[b'n'; LONGEST_CONSUMER_NAME]), Status::Success);
     }
 
     #[test]

@@ -2,9 +2,14 @@
 //!
 //! Source: `docs/dcp/documentation/commands/stream-request-value.md`, and the recorded answers.
 
+use std::collections::HashSet;
+
 use base::{CollectionId, ScopeId};
 use protocol::Status;
 use serde_json::{Map, Value};
+
+/// The longest value that is read: several times as long as one that names all collections of a bucket.
+pub const MOST_FILTER_BYTES: usize = 64 << 10;
 
 /// What of a vBucket a stream is about.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -62,6 +67,9 @@ impl Filter {
         if value.is_empty() {
             return Ok(Filter::default());
         }
+        if value.len() > MOST_FILTER_BYTES {
+            return Err(FilterRefusal::Invalid);
+        }
         let Ok(Value::Object(fields)) = serde_json::from_slice(value) else {
             return Err(FilterRefusal::Invalid);
         };
@@ -87,8 +95,13 @@ impl Filter {
     }
 }
 
+/// Each of them once, however often it is named.
 fn list(value: &Value) -> Option<Vec<CollectionId>> {
-    value.as_array()?.iter().map(collection).collect()
+    let mut all: Vec<CollectionId> = value.as_array()?.iter().map(collection).collect::<Option<_>>()?;
+    let mut seen = HashSet::new();
+    all.retain(|id| seen.insert(*id));
+    all.shrink_to_fit();
+    Some(all)
 }
 
 fn stream_id(value: &Value) -> Result<u16, FilterRefusal> {
@@ -104,6 +117,14 @@ fn purge_seqno(fields: &Map<String, Value>) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_filter_takes_no_more_than_its_collections() {
+        let named = |times: usize| format!(r#"{{"collections":["8"{}]}}"#, r#","9""#.repeat(times));
+        let filter = Filter::parse(named(10_000).as_bytes()).expect("a filter");
+        assert_eq!(filter.collections, Some(vec![CollectionId(8), CollectionId(9)]));
+        assert_eq!(Filter::parse(named(20_000).as_bytes()), Err(FilterRefusal::Invalid));
+    }
 
     #[test]
     fn filters_are_those_that_the_recordings_accept() {

@@ -91,7 +91,25 @@ pub(crate) fn about(interest: Option<&Interest>) -> StreamWanted<'_> {
     }
 }
 
+/// Collections that a scope is charged with: more than come while it is streamed, as a rule.
+const MOST_OF_SCOPE: usize = 1200;
+
 impl Interest {
+    /// Collections that it is charged for, as long as its stream is there.
+    pub(crate) fn most_collections(&self) -> u16 {
+        let collections = match self {
+            Interest::Default => 0,
+            Interest::Collections(wanted, _) => wanted.len(),
+            Interest::Scope(_, wanted) => wanted.len().max(MOST_OF_SCOPE),
+        };
+        collections.try_into().unwrap_or(u16::MAX)
+    }
+
+    /// Bytes of that: once an interest changes, a backfill has one of its own.
+    pub(crate) fn bytes_of(collections: u16) -> usize {
+        2 * usize::from(collections) * size_of::<CollectionId>()
+    }
+
     /// Takes note of an event.
     fn hear(&mut self, event: &SystemEvent) -> Verdict {
         match self {

@@ -20,7 +20,7 @@ pub use consumer::{
     Consumer, ConsumerConfig, ConsumerCounts, Disconnect, Mode, RollBack, Settled, Stage, Trouble, VbProgress,
 };
 pub use content::Features;
-pub use filter::{Filter, FilterRefusal};
+pub use filter::{Filter, FilterRefusal, MOST_FILTER_BYTES};
 pub use producer::{AcknowledgeRefusal, Producer, Step, StreamRequestRefusal, Tick};
 pub use sink::Sink;
 pub use system_event::read_event;

@@ -5,9 +5,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use base::{Account, Part, Seqno, Version};
-use engine::{Bucket, Frames};
+use engine::{Follower, Frames};
 use protocol::HEADER_BYTES;
 use protocol::dcp::MarkerMore;
+
+use crate::turn::Common;
 
 /// A snapshot that is to be announced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +30,8 @@ pub(crate) enum Notice {
     Advanced(Seqno),
 }
 
-/// Changes of one snapshot or of several in the order in which they are sent, charged to the account of the bucket.
+/// Changes of one snapshot or of several in the order in which they are sent. The lists are charged to the account of the
+/// bucket, and told to the connection's follower.
 pub(crate) struct Pending {
     /// What a backfill made; comes before the items.
     frames: VecDeque<Arc<Frames>>,
@@ -40,6 +43,7 @@ pub(crate) struct Pending {
     /// Notices, each with how many items come before it.
     notices: VecDeque<(usize, Notice)>,
     account: Account,
+    follower: Arc<Follower>,
     charged: usize,
     /// Up to where everything is sent once these are.
     pub(crate) end: Option<Seqno>,
@@ -62,14 +66,15 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
-    pub(crate) fn new(bucket: &Bucket) -> Pending {
+    pub(crate) fn new(common: &Common<'_>) -> Pending {
         Pending {
             frames: VecDeque::new(),
             cut: 0,
             items: VecDeque::new(),
             popped: 0,
             notices: VecDeque::new(),
-            account: bucket.memory().account().clone(),
+            account: common.bucket.memory().account().clone(),
+            follower: Arc::clone(common.follower),
             charged: 0,
             end: None,
             marker_end: Seqno(0),
@@ -87,9 +92,20 @@ impl Pending {
         self.items.extend(items);
         let seqnos = self.items.iter().map(|version| version.meta().by_seqno);
         self.last_wanted = self.last_wanted.max(seqnos.max().unwrap_or_default());
+        self.charge();
+    }
+
+    /// Charges what the lists take now.
+    fn charge(&mut self) {
+        let listed = self.items.capacity() * size_of::<Version>();
         let noticed = self.notices.capacity() * size_of::<(usize, Notice)>();
-        let bytes = self.items.capacity() * size_of::<Version>() + noticed;
-        self.account.charge(Part::Streams, bytes - self.charged);
+        let made = self.frames.capacity() * size_of::<Arc<Frames>>();
+        // A set has a byte beside each place.
+        let documents = self.as_documents.capacity() * (size_of::<Seqno>() + 1);
+        let bytes = listed + noticed + made + documents;
+        self.account.charge(Part::Streams, bytes);
+        self.account.release(Part::Streams, self.charged);
+        self.follower.list_takes(self.charged, bytes);
         self.charged = bytes;
     }
 
@@ -102,6 +118,7 @@ impl Pending {
     pub(crate) fn take_frames(&mut self, frames: Vec<Frames>, last: Seqno) {
         self.frames.extend(frames.into_iter().map(Arc::new));
         self.last_wanted = self.last_wanted.max(last);
+        self.charge();
     }
 
     /// The next whole messages that a backfill made: the last of them is the one with which `most` bytes are reached.
@@ -137,11 +154,13 @@ impl Pending {
     /// What comes next belongs to this snapshot.
     pub(crate) fn announce(&mut self, snapshot: Announcement) {
         self.notices.push_back((self.popped + self.items.len(), Notice::Snapshot(snapshot)));
+        self.charge();
     }
 
     /// Up to `to` nothing comes any more.
     pub(crate) fn advance(&mut self, to: Seqno) {
         self.notices.push_back((self.popped + self.items.len(), Notice::Advanced(to)));
+        self.charge();
     }
 
     /// What is to be said before anything else is taken out.
@@ -170,5 +189,6 @@ fn message_bytes(frames: &[u8]) -> usize {
 impl Drop for Pending {
     fn drop(&mut self) {
         self.account.release(Part::Streams, self.charged);
+        self.follower.list_takes(self.charged, 0);
     }
 }

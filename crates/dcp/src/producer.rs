@@ -28,6 +28,13 @@ pub use request::StreamRequestRefusal;
 /// Bytes that one stream sends before others have their turn.
 const TURN_BYTES: u64 = 256 << 10;
 
+/// Bytes that a stream takes beside what it sends, with its cursor in memory: a round number above the sum of both.
+const STREAM_BYTES: usize = 512;
+/// The same of one that reads from disk: its backfill, what writes its messages, and the snapshot.
+const BACKFILL_BYTES: usize = 1 << 10;
+/// Bytes of a vBucket's places in a connection's tables.
+const PLACE_BYTES: usize = size_of::<Option<Box<Stream>>>() + 2 * size_of::<bool>();
+
 /// Why a consumer's acknowledgement of prepares is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AcknowledgeRefusal {
@@ -69,6 +76,8 @@ pub struct Producer {
     /// Those that wait until another one is done with the disk.
     line: VecDeque<VbId>,
     streams: usize,
+    /// Bytes of what the streams are about.
+    interest_bytes: usize,
     /// Streams that read from disk.
     on_disk: Cell<usize>,
     out_of_order_from: u64,
@@ -109,6 +118,7 @@ impl Producer {
             features,
             queue: VecDeque::new(),
             streams: 0,
+            interest_bytes: 0,
             unacknowledged: 0,
             noop_sent: false,
             noop_at: None,
@@ -132,6 +142,15 @@ impl Producer {
     /// How many streams it has.
     pub fn streams(&self) -> usize {
         self.streams
+    }
+
+    /// Bytes that are held for the connection: its tables and streams, and what waits in them for the consumer.
+    pub fn held_bytes(&self) -> usize {
+        let tables = self.slots.len() * PLACE_BYTES;
+        let queues = (self.queue.capacity() + self.line.capacity()) * size_of::<VbId>();
+        let disk = self.on_disk.get() * BACKFILL_BYTES;
+        let streams = self.streams * STREAM_BYTES + disk + self.interest_bytes;
+        size_of::<Producer>() + tables + queues + streams + self.follower.waiting_bytes()
     }
 
     /// Whether a vBucket is streamed: one look into its slot.
@@ -200,6 +219,7 @@ impl Producer {
         *at = stream.next.take();
         stream.close(&self.bucket, &self.on_disk);
         self.streams -= 1;
+        self.interest_bytes -= Interest::bytes_of(stream.interest_size);
         if self.agreed.end_on_close {
             let mut allowance = Allowance::new(u64::MAX);
             stream.finish(EndReason::Closed, &mut allowance, out);
@@ -221,6 +241,7 @@ impl Producer {
                     stream.finish(EndReason::LostPrivileges, &mut allowance, out);
                     self.unacknowledged += allowance.used;
                     self.streams -= 1;
+                    self.interest_bytes -= Interest::bytes_of(stream.interest_size);
                     let next = stream.next.take();
                     *slot = next;
                     continue;
@@ -297,7 +318,7 @@ impl Producer {
             out_of_order_from: self.out_of_order_from,
         };
         let mut allowance = Allowance::new(room.min(TURN_BYTES));
-        let (mut again, mut waits, mut ended) = (false, false, 0);
+        let (mut again, mut waits) = (false, false);
         let mut at = &mut self.slots[usize::from(vb.0)];
         while let Some(stream) = at {
             match stream.turn(&common, &mut allowance, out) {
@@ -306,7 +327,8 @@ impl Producer {
                 Turn::More => again = true,
                 Turn::Ended => {
                     stream.close(common.bucket, common.on_disk);
-                    ended += 1;
+                    self.streams -= 1;
+                    self.interest_bytes -= Interest::bytes_of(stream.interest_size);
                     let next = stream.next.take();
                     *at = next;
                     continue;
@@ -315,7 +337,6 @@ impl Producer {
             at = &mut at.as_mut().expect("it had its turn").next;
         }
         let bytes = allowance.used as usize;
-        self.streams -= ended;
         self.unacknowledged += bytes as u64;
         self.forget_if_empty(vb);
         if again {

@@ -55,6 +55,8 @@ pub(crate) struct Stream {
     phase: Phase,
     /// Nothing if it is about everything. The one that most have is their connection's.
     pub(crate) interest: Option<Arc<Interest>>,
+    /// Collections that the interest is charged for.
+    pub(crate) interest_size: u16,
     /// Changes of the present snapshot that are not sent yet.
     pending: Option<Box<Pending>>,
     pub(crate) next: Option<Box<Stream>>,
@@ -98,6 +100,7 @@ impl Stream {
             vb: start.place.vb,
             opaque,
             stream_id,
+            interest_size: interest.as_deref().map_or(0, Interest::most_collections),
             interest,
             flags: request.flags,
             state: start.state,

@@ -124,7 +124,6 @@ pub struct Backfill {
     /// Whether it goes before others.
     is_urgent: bool,
     with_prepares: bool,
-    total: Arc<AtomicUsize>,
     pool: Arc<Pool>,
     is_cancelled: AtomicBool,
     state: Mutex<State>,
@@ -137,7 +136,7 @@ impl Backfill {
         let (pieces, snapshot) = {
             let mut state = self.state.lock();
             self.is_read(&mut state);
-            (self.take_all(&mut state), state.snapshot.take())
+            (take_all(&mut state), state.snapshot.take())
         };
         drop((pieces, snapshot));
     }
@@ -152,32 +151,18 @@ impl Backfill {
             self.pool.leave(&self.account);
         }
     }
+}
 
-    fn hold(&self, state: &mut State, pieces: Vec<Piece>, bytes: usize) {
-        self.total.fetch_add(bytes, Ordering::Relaxed);
-        self.follower.buffered.fetch_add(bytes, Ordering::Relaxed);
-        state.bytes += bytes;
-        state.pieces.extend(pieces);
-    }
-
-    fn let_go(&self, state: &mut State, bytes: usize) {
-        self.total.fetch_sub(bytes, Ordering::Relaxed);
-        self.follower.buffered.fetch_sub(bytes, Ordering::Relaxed);
-        state.bytes -= bytes;
-    }
-
-    fn take_all(&self, state: &mut State) -> VecDeque<Piece> {
-        let bytes = state.bytes;
-        self.let_go(state, bytes);
-        std::mem::take(&mut state.pieces)
-    }
+fn take_all(state: &mut State) -> VecDeque<Piece> {
+    state.bytes = 0;
+    std::mem::take(&mut state.pieces)
 }
 
 impl Drop for Backfill {
     fn drop(&mut self) {
         let mut state = self.state.lock();
         self.is_read(&mut state);
-        let pieces = self.take_all(&mut state);
+        let pieces = take_all(&mut state);
         drop(state);
         drop(pieces);
     }
@@ -190,8 +175,8 @@ pub(crate) struct BackfillQueue {
     wake: Condvar,
     is_stopping: AtomicBool,
     running: AtomicUsize,
-    /// Bytes that all backfills hold ready.
-    buffered: Arc<AtomicUsize>,
+    /// Bytes that backfills have made ready and that are not sent yet.
+    buffered: AtomicUsize,
     /// Buffers of threads that read.
     pool: Arc<Pool>,
 }
@@ -206,6 +191,11 @@ impl BackfillQueue {
         }
         drop(waiting);
         self.wake.notify_one();
+    }
+
+    fn unpark(&self, follower: &Follower) {
+        let parked = std::mem::take(&mut *follower.parked.lock());
+        parked.into_iter().for_each(|parked| self.push(parked));
     }
 
     fn wait(&self) -> Option<Arc<Backfill>> {
@@ -240,7 +230,7 @@ pub struct Backfills<'a> {
     memory: &'a MemoryAccount,
     fetching: &'a FetchQueue,
     unreadable: &'a Unreadables,
-    queue: &'a BackfillQueue,
+    queue: &'a Arc<BackfillQueue>,
     tasks: &'a Tasks,
 }
 
@@ -281,7 +271,6 @@ impl Backfills<'_> {
             values: reading.values,
             is_urgent: reading.is_urgent,
             with_prepares: reading.with_prepares,
-            total: Arc::clone(&self.queue.buffered),
             pool: Arc::clone(&self.queue.pool),
             is_cancelled: AtomicBool::new(false),
             state: Mutex::new(state),
@@ -302,7 +291,7 @@ impl Backfills<'_> {
             last = last.max(piece.last);
             frames.push(piece.frames);
         }
-        backfill.let_go(&mut state, bytes);
+        state.bytes -= bytes;
         if bytes > 0 {
             state.waits_since = None;
         }
@@ -322,21 +311,13 @@ impl Backfills<'_> {
         if wants_more {
             self.queue.push(Arc::clone(backfill));
         }
-        if bytes > 0 {
-            self.unpark(&backfill.follower);
-        }
         taken
     }
 
     /// Ends a backfill whose stream is gone: nothing more is read.
     pub fn cancel(&self, backfill: &Backfill) {
         backfill.cancel();
-        self.unpark(&backfill.follower);
-    }
-
-    fn unpark(&self, follower: &Follower) {
-        let parked = std::mem::take(&mut *follower.parked.lock());
-        parked.into_iter().for_each(|parked| self.queue.push(parked));
+        self.queue.unpark(&backfill.follower);
     }
 
     /// Whether a backfill has waited for its stream for so long at `now` on the monotonic clock that it is given up.
@@ -349,7 +330,7 @@ impl Backfills<'_> {
         now.saturating_sub(*state.waits_since.get_or_insert(now)) >= MOST_STALLED
     }
 
-    /// Bytes that backfills hold ready for their streams.
+    /// Bytes that backfills have made ready and that are not sent yet.
     pub fn held_bytes(&self) -> usize {
         self.queue.buffered.load(Ordering::Relaxed)
     }
@@ -445,6 +426,13 @@ impl Backfills<'_> {
         dropped.map(|one| (one.id, one.end)).collect()
     }
 
+    /// What was made is ready.
+    fn hold(&self, backfill: &Backfill, state: &mut State, mut pieces: Vec<Piece>, bytes: usize) {
+        pieces.iter_mut().for_each(|piece| piece.frames.hold(self.queue, &backfill.follower));
+        state.bytes += bytes;
+        state.pieces.extend(pieces);
+    }
+
     /// Only one thread works on a backfill, so the state is not needed while it reads.
     fn read_slice(&self, backfill: &Arc<Backfill>) -> Progress {
         let (snapshot, next, scope, mut dropped, writer, max_bytes) = {
@@ -513,7 +501,7 @@ impl Backfills<'_> {
                 }
                 state.snapshot = snapshot.filter(|_| !state.is_done);
                 state.dropped = dropped;
-                backfill.hold(&mut state, made.pieces, made.bytes);
+                self.hold(backfill, &mut state, made.pieces, made.bytes);
                 let again = backfill.wants_more(&state);
                 state.is_busy |= again;
                 drop(state);

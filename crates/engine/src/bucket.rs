@@ -160,7 +160,7 @@ pub struct Bucket {
     pub(crate) filer: Filer,
     pub(crate) compacting: CompactionQueue,
     pub(crate) fetching: Arc<FetchQueue>,
-    pub(crate) backfills: BackfillQueue,
+    pub(crate) backfills: Arc<BackfillQueue>,
     pub(crate) range_scans: RangeScanTable,
     pub(crate) replicas: Replicas,
     pub(crate) warmup: Warmup,

@@ -19,8 +19,10 @@ pub struct Follower {
     /// Whether anything was marked since the last look.
     is_marked: AtomicBool,
     wake: Box<dyn Fn() + Send + Sync>,
-    /// Bytes that its backfills hold ready.
+    /// Bytes that its backfills have made ready and that are not sent yet.
     pub(crate) buffered: AtomicUsize,
+    /// Bytes of lists of changes that its streams have taken from memory.
+    listed: AtomicUsize,
     /// Its backfills that wait until it has taken some of that.
     pub(crate) parked: Mutex<Vec<Arc<Backfill>>>,
 }
@@ -35,8 +37,21 @@ impl Follower {
             is_marked: AtomicBool::new(false),
             wake: Box::new(wake),
             buffered: AtomicUsize::new(0),
+            listed: AtomicUsize::new(0),
             parked: Mutex::default(),
         })
+    }
+
+    /// Bytes that wait for the connection: what backfills have made ready for it, and lists of changes from memory. The
+    /// changes themselves are the bucket's.
+    pub fn waiting_bytes(&self) -> usize {
+        self.buffered.load(Ordering::Relaxed) + self.listed.load(Ordering::Relaxed)
+    }
+
+    /// A list of changes from memory takes `after` bytes instead of `before`.
+    pub fn list_takes(&self, before: usize, after: usize) {
+        self.listed.fetch_add(after, Ordering::Relaxed);
+        self.listed.fetch_sub(before, Ordering::Relaxed);
     }
 
     /// Notes that a vBucket has something.

@@ -11,7 +11,6 @@ use kvstore::{CheckpointType, KvStore, StoredVb, VbStateDoc};
 use parking_lot::Mutex;
 use vbucket::{BucketContext, FailoverEntry, FailoverTable, Origin, SnapshotBounds, SnapshotKind, VBucket};
 
-use crate::backfill::BackfillQueue;
 use crate::bucket::{Bucket, Shard, dead, new_uuid};
 use crate::checkpoint_recovery::CheckpointRelief;
 use crate::claims::Roles;
@@ -135,7 +134,7 @@ impl Bucket {
             compacting: CompactionQueue::default(),
             store,
             fetching: Arc::default(),
-            backfills: BackfillQueue::default(),
+            backfills: Arc::default(),
             range_scans: RangeScanTable::default(),
             replicas: Replicas::default(),
             warmup: Warmup::new(env.clock.monotonic()),

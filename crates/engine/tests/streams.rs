@@ -191,6 +191,36 @@ fn charged(world: &Watched) -> usize {
 }
 
 #[test]
+fn what_a_stream_has_taken_counts_until_it_is_sent() {
+    let world = Watched::open_with_quota(8, 32 << 20);
+    let value = "v".repeat(10_000);
+    for at in 0..100 {
+        world.set(&format!("k{at}"), &value);
+    }
+    assert!(world.bucket.flush_all());
+    let (follower, _) = follower();
+    let begin = || world.bucket.backfills().begin(VB, Seqno(0), READING, Box::new(WholeLines), &follower);
+    let (first, second) = (begin(), begin());
+    while world.bucket.backfills().step() == Progress::Worked {}
+    let held = world.bucket.backfills().held_bytes();
+    let unsent = world.bucket.backfills().take(&first, usize::MAX);
+    let second_unsent = world.bucket.backfills().take(&second, usize::MAX);
+    assert!(!unsent.frames.is_empty() && !unsent.is_done);
+    assert!(world.bucket.backfills().held_bytes() >= held, "it is not sent");
+    assert_eq!(follower.waiting_bytes(), world.bucket.backfills().held_bytes());
+    while world.bucket.backfills().step() == Progress::Worked {}
+    let share = (32 << 20) / 32 / 4 + (76 << 10);
+    assert!(follower.waiting_bytes() <= share, "nothing is read beyond the connection's share");
+    // When it is sent the backfills go on by themselves.
+    drop((unsent, second_unsent));
+    assert_eq!(world.bucket.backfills().step(), Progress::Worked);
+    world.bucket.backfills().cancel(&first);
+    world.bucket.backfills().cancel(&second);
+    drop((first, second));
+    assert_eq!((follower.waiting_bytes(), world.bucket.backfills().held_bytes()), (0, 0));
+}
+
+#[test]
 fn slow_consumers_hold_no_more_than_the_share_of_streams() {
     const QUOTA: usize = 32 << 20;
     const CONNECTIONS: usize = 12;

@@ -215,9 +215,9 @@ impl Connection {
         &self.node
     }
 
-    /// Bytes of requests that wait to be handled again.
-    pub fn parked_bytes(&self) -> usize {
-        self.parked_bytes
+    /// Bytes that it holds: requests that wait to be handled again, and what its streams hold beside the bucket's changes.
+    pub fn held_bytes(&self) -> usize {
+        self.parked_bytes + self.session.dcp.as_ref().map_or(0, |dcp| dcp.held_bytes())
     }
 
     /// Whether answers are still to come.

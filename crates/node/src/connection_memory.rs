@@ -223,7 +223,8 @@ impl ConnectionMemory {
     }
 }
 
-/// What is made for a connection on another thread, until the connection has it.
+/// What is made for a connection on another thread, until the connection has it; or what a connection holds that is never
+/// closed for it.
 pub struct Held {
     memory: Arc<ConnectionMemory>,
     bytes: Cell<usize>,
@@ -244,6 +245,15 @@ impl Held {
             self.memory.refused.fetch_add(1, Ordering::Relaxed);
         }
         has_room
+    }
+
+    /// Charges this number of bytes in all, whether or not there is room.
+    pub fn set(&self, bytes: usize) {
+        let before = self.bytes.replace(bytes);
+        match bytes.checked_sub(before) {
+            Some(more) => self.memory.add(more),
+            None => self.memory.give_back(before - bytes),
+        }
     }
 }
 

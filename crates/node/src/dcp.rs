@@ -158,6 +158,12 @@ impl DcpConnection {
         self.producer.as_mut()
     }
 
+    /// Bytes that it holds beside the bucket's changes.
+    pub fn held_bytes(&self) -> usize {
+        let named = size_of::<DcpConnection>() + size_of::<Handle>() + 2 * self.handle.name.len();
+        named + self.producer.as_ref().map_or(0, Producer::held_bytes)
+    }
+
     /// Remembers whom to wake when there is something to send.
     pub fn register(&self, waker: &Waker) {
         let mut registered = self.handle.waker.lock();

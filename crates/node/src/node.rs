@@ -102,6 +102,7 @@ impl Node {
         workers: Vec<Arc<WorkerCounters>>,
     ) -> Node {
         let (announcer, doors) = (Announcer::default(), Doors::closed());
+        let connection_memory = Arc::new(ConnectionMemory::new(limits.memory_bytes));
         let shapes: Vec<BucketShape> = buckets.iter().map(shape_of).collect();
         workers.iter().enumerate().for_each(|(number, worker)| worker.set_number(number));
         Node {
@@ -117,6 +118,7 @@ impl Node {
                 env.clone(),
                 address.name(),
                 announcer.hearing(),
+                Arc::clone(&connection_memory),
                 Arc::clone(&doors.links),
             ),
             address,
@@ -125,7 +127,7 @@ impl Node {
             accepting: Arc::default(),
             lanes: Lanes::new(0),
             logins: LoginThrottle::default(),
-            connection_memory: Arc::new(ConnectionMemory::new(limits.memory_bytes)),
+            connection_memory,
             control_token: AtomicU64::new(FIRST_CONTROL_TOKEN),
             started_ns: env.clock.monotonic_ns(),
             doors,

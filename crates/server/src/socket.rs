@@ -137,7 +137,7 @@ impl Socket {
 
     /// Bytes that are held beside the frame that comes.
     fn held_bytes(&self) -> usize {
-        self.pending.own_bytes() + self.connection.parked_bytes() + self.stream.held_bytes()
+        self.pending.own_bytes() + self.connection.held_bytes() + self.stream.held_bytes()
     }
 
     fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<CloseReason> {
@@ -352,17 +352,19 @@ impl Socket {
 
     /// Sends changes, if the connection streams them, unless the client has enough to read. Whether there is more.
     fn poll_streams(&mut self, cx: &Context<'_>) -> bool {
-        let is_short = !self.pending.is_empty() && self.charge.memory().is_short();
-        if is_short || self.pending.len() > STREAM_PENDING_BYTES || matches!(self.next, Next::Close(_)) {
+        if matches!(self.next, Next::Close(_)) {
             return false;
         }
+        let is_short = !self.pending.is_empty() && self.charge.memory().is_short();
+        let has_enough = is_short || self.pending.len() > STREAM_PENDING_BYTES;
         let worker = Rc::clone(&self.worker);
         let now = worker.node.env().clock.monotonic();
         let mut output = worker.output.borrow_mut();
         let next = self.connection.tick(now, &mut output);
         self.watch
             .set_alarm(next.map_or(u64::MAX, |next| next.as_secs() + u64::from(next.subsec_nanos() > 0)));
-        let more = self.connection.stream(cx, &mut output);
+        // Also of a client that does not read it is known whether it lives, and its backfills are given up.
+        let more = !has_enough && self.connection.stream(cx, &mut output);
         self.send(&mut output);
         if let Some(reason) = self.connection.closing() {
             self.next = Next::Close(reason);
@@ -442,6 +444,7 @@ impl Socket {
             // A broken connection shows when the rest is to be sent.
             sent = written.unwrap_or(0);
             self.worker.counters.sent(sent);
+            self.charge.moved(sent);
         }
         if sent < output.len() {
             if self.pending.is_empty() {

@@ -9,6 +9,7 @@ use std::net::{Shutdown, TcpStream};
 
 use base::Datatype;
 use node::command::ROWS;
+use protocol::dcp::{OpenFlags, StreamFlags, StreamRequest};
 use protocol::feature::Feature;
 use protocol::{RequestParts, Status, opcode, write_request};
 use server::Server;
@@ -238,6 +239,102 @@ fn readers_of_inflated_values_that_do_not_read_are_bounded() {
     wait_until_free(&server, &mut client);
     let answer = client.get(b"large").expect("an answer");
     assert_eq!((answer.status, answer.value.len()), (Status::Success, VALUE_BYTES));
+    server.stop().expect("a clean stop");
+}
+
+fn request(client: &mut Client, opcode: u8, key: &[u8], extras: &[u8], value: &[u8]) -> Status {
+    client.request(&RequestParts { opcode, key, extras, value, ..RequestParts::default() }).status
+}
+
+fn dcp_open(client: &mut Client, name: &str) {
+    let extras = OpenFlags(OpenFlags::PRODUCER).encode();
+    assert_eq!(request(client, opcode::DCP_OPEN, name.as_bytes(), &extras, b""), Status::Success);
+}
+
+/// Asks for everything of vBucket 0.
+fn dcp_stream(client: &mut Client, filter: &str) -> Status {
+    let (start, end, flags) = (base::Seqno(0), base::Seqno(u64::MAX), StreamFlags(0));
+    let (snapshot_start, snapshot_end, uuid) = (start, start, base::VbUuid(0));
+    let extras = StreamRequest { flags, start, end, uuid, snapshot_start, snapshot_end }.encode();
+    request(client, opcode::DCP_STREAM_REQ, b"", &extras, filter.as_bytes())
+}
+
+#[test]
+fn what_waits_for_consumers_that_do_not_read_is_charged() {
+    const CONSUMERS: usize = 16;
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = node(folder.path());
+    let mut client = Client::connect(&server, "default", &[]);
+    // Values that are copied, and that no socket takes all of.
+    let value: Vec<u8> = (0..15_000_u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let keys = (0..).map(|at| format!("k{at}")).filter(|key| vb(key.as_bytes()) == base::VbId(0));
+    for key in keys.take(800) {
+        assert_eq!(client.set(key.as_bytes(), &value), Some(Status::Success));
+    }
+    server.stop().expect("a clean stop");
+    // What is not in memory is read from disk for each of them.
+    let server = node(folder.path());
+    let mut client = Client::connect(&server, "default", &[]);
+    let mut consumers = Vec::new();
+    for at in 0..CONSUMERS {
+        let mut consumer = Client::connect(&server, "default", &[]);
+        dcp_open(&mut consumer, &format!("consumer {at}"));
+        assert_eq!(dcp_stream(&mut consumer, ""), Status::Success);
+        consumers.push(consumer);
+    }
+    let memory = server.node().connection_memory();
+    let least = CONSUMERS as u64 * (512 << 10);
+    // Others are answered meanwhile.
+    let is_charged = (0..100_000).any(|_| {
+        client.get(b"nothing").expect("an answer");
+        memory.used_bytes() >= least
+    });
+    assert!(is_charged, "{} of {least}", memory.used_bytes());
+    drop(consumers);
+    wait_until_free(&server, &mut client);
+    server.stop().expect("a clean stop");
+}
+
+#[test]
+fn streams_are_charged_with_what_they_are_about() {
+    const STREAMS: usize = 300;
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = node(folder.path());
+    let mut client = Client::connect(&server, "default", &[]);
+    let mut consumer = Client::connect(&server, "default", &[Feature::Collections]);
+    dcp_open(&mut consumer, "many streams");
+    for control in ["enable_noop", "enable_stream_id"] {
+        assert_eq!(
+            request(&mut consumer, opcode::DCP_CONTROL, control.as_bytes(), b"", b"true"),
+            Status::Success
+        );
+    }
+    let used = || server.node().connection_memory().used_bytes() as usize;
+    assert_eq!(dcp_stream(&mut consumer, r#"{"collections":["0"],"sid":1}"#), Status::Success);
+    let one = used();
+    for id in 2..=STREAMS {
+        let filter = format!(r#"{{"scope":"0","sid":{id}}}"#);
+        assert_eq!(dcp_stream(&mut consumer, &filter), Status::Success);
+    }
+    assert_eq!(dcp_stream(&mut consumer, r#"{"scope":"0","sid":1}"#), Status::KeyEexists);
+    assert!(used() >= one + (STREAMS - 1) * (512 + 1200 * 4), "{} after {one}", used());
+    let all = used();
+    let closed: Vec<Status> = (1..=STREAMS as u16)
+        .map(|id| {
+            let infos = [0x22, (id >> 8) as u8, id as u8];
+            let parts = RequestParts {
+                opcode: opcode::DCP_CLOSE_STREAM,
+                frame_infos: &infos,
+                ..RequestParts::default()
+            };
+            consumer.request(&parts).status
+        })
+        .collect();
+    assert!(closed.iter().all(|status| *status == Status::Success), "{closed:?}");
+    assert_eq!(dcp_stream(&mut consumer, r#"{"sid":0}"#), Status::DcpStreamIdInvalid);
+    assert!(used() <= all / 10, "{} of {all}", used());
+    drop(consumer);
+    wait_until_free(&server, &mut client);
     server.stop().expect("a clean stop");
 }
 

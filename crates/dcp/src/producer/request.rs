@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use base::{Seqno, VbId, VbState, VbUuid};
-use engine::{StreamRefusal, StreamWanted};
+use engine::{StreamRefusal, StreamStart, StreamWanted};
 use protocol::Status;
 use protocol::dcp::{FailoverLog, OpenFlags, StreamFlags, StreamRequest};
 use vbucket::ResumePoint;
@@ -103,26 +103,37 @@ impl Producer {
         }
         let log = start.failover.iter().map(|entry| (VbUuid(entry.uuid.0), entry.seqno));
         let log = FailoverLog::encode(log);
-        let interest = match wanted {
-            StreamWanted::Everything => None,
-            StreamWanted::Default => Some(Arc::clone(&self.default_interest)),
-            StreamWanted::Collections(collections) => {
-                let has_all = start.has_all_that_is_wanted;
-                let complete_to = if has_all { start.high_seqno } else { request.start };
-                Some(Arc::new(Interest::Collections(collections.to_vec(), complete_to)))
-            }
-            StreamWanted::Scope(scope) => Some(Arc::new(Interest::Scope(scope, start.collections.clone()))),
-        };
+        let interest = self.interest_in(wanted, &start, request.start);
         let hears_of_prepares = self.agreed.sync_writes || self.features.collections;
         let mut stream =
             Box::new(Stream::new(opaque, &request, filter.stream_id, interest, &start, hears_of_prepares));
+        let interest_bytes = Interest::bytes_of(stream.interest_size);
         let slot = &mut self.slots[usize::from(vb.0)];
         stream.next = slot.take();
         *slot = Some(stream);
         self.was_streamed[usize::from(vb.0)] = true;
         self.streams += 1;
+        self.interest_bytes += interest_bytes;
         self.enqueue(vb);
         Ok(log)
+    }
+
+    /// What a stream that begins behind `after` is about.
+    fn interest_in(
+        &self,
+        wanted: StreamWanted<'_>,
+        start: &StreamStart,
+        after: Seqno,
+    ) -> Option<Arc<Interest>> {
+        match wanted {
+            StreamWanted::Everything => None,
+            StreamWanted::Default => Some(Arc::clone(&self.default_interest)),
+            StreamWanted::Collections(collections) => {
+                let complete_to = if start.has_all_that_is_wanted { start.high_seqno } else { after };
+                Some(Arc::new(Interest::Collections(collections.to_vec(), complete_to)))
+            }
+            StreamWanted::Scope(scope) => Some(Arc::new(Interest::Scope(scope, start.collections.clone()))),
+        }
     }
 
     /// What is looked at before the filter and the history.

@@ -175,7 +175,7 @@ impl Stream {
         }
         // What is read belongs to the snapshot that was announced.
         disk.has_marker |= unfinished.is_some();
-        let mut pending = Pending::new(common.bucket);
+        let mut pending = Pending::new(common);
         pending.is_out_of_order = disk.is_out_of_order;
         pending.is_of_documents = true;
         pending.is_last = taken.is_over;

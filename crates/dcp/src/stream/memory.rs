@@ -54,7 +54,7 @@ impl Stream {
             // Back to the disk, from where it stopped.
             Changes::Dropped => return More::Some,
         };
-        let mut pending = Pending::new(common.bucket);
+        let mut pending = Pending::new(common);
         pending.end = Some(range.end());
         pending.moves_cursor = true;
         // What was announced with the disk's part goes on without a marker, also in a vBucket that is active by now.
@@ -86,7 +86,7 @@ impl Stream {
         let visible = common.visible(&newest, range.end(), self.look);
         let comes_to_nothing = is_whole && visible.is_hidden_last;
         self.max_visible = self.max_visible.max(last_visible(&newest));
-        let mut chosen = Pending::new(common.bucket);
+        let mut chosen = Pending::new(common);
         chosen.as_documents = told_as_documents(range, &newest, self.sent, common);
         self.show(newest, common, &mut chosen)?;
         let is_marked = is_new && (comes_to_nothing || !chosen.is_empty());
@@ -138,7 +138,7 @@ impl Stream {
             let visible = common.visible(&wanted, end, self.look);
             self.max_visible = self.max_visible.max(last_visible(&wanted));
             let lead = wanted.first().map_or(end, |version| version.meta().by_seqno);
-            let mut chosen = Pending::new(common.bucket);
+            let mut chosen = Pending::new(common);
             chosen.as_documents = told_as_documents(range, &wanted, before, common);
             chosen.extend(common.shown(wanted, self.sent).into_iter());
             pending.is_last = is_last;

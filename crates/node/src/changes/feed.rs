@@ -21,8 +21,10 @@ use super::token::{Place, Token};
 const STEP_BYTES: usize = 64 << 10;
 /// After so many changes the reader is told its position.
 const CHANGES_BETWEEN_POSITIONS: u32 = 1000;
-/// Events of collections that are remembered, some forty bytes each.
+/// Events of collections that are remembered.
 const MOST_EVENTS: usize = 8192;
+/// What one of them takes, with its place in the set.
+const EVENT_BYTES: usize = 80;
 /// A rollback that leads to the next one more often than this will not come to an end.
 const MOST_ROLLBACKS: usize = 64;
 
@@ -152,6 +154,14 @@ impl Feed {
         }
         self.elsewhere = Some(elsewhere);
         outcome
+    }
+
+    /// Bytes that it holds beside the bucket's changes and what comes from other nodes.
+    pub fn held_bytes(&self) -> usize {
+        let places = self.snapshots.capacity() * size_of::<(Seqno, Seqno)>();
+        let events = self.events.len() * EVENT_BYTES;
+        let made = self.notes.capacity() + self.messages.capacity();
+        self.producer.held_bytes() + places + events + made
     }
 
     /// For how long there is nothing to look at, as far as other nodes are concerned.

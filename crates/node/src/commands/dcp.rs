@@ -1,6 +1,6 @@
 //! DCP: what turns a connection into one for streams, and what it is asked then.
 
-use ::dcp::{AcknowledgeRefusal, Agreement, Features, Filter, StreamRequestRefusal};
+use ::dcp::{AcknowledgeRefusal, Agreement, Features, Filter, MOST_FILTER_BYTES, StreamRequestRefusal};
 use base::{CollectionId, Datatype, Seqno};
 use protocol::dcp::{OpenFlags, StreamRequest};
 use protocol::extras::{decode_u32, decode_u64};
@@ -9,6 +9,7 @@ use protocol::{Request, Status};
 
 use super::dcp_consumer as consumer;
 use crate::connection::CloseReason;
+use crate::connection_memory::LARGE_BYTES;
 use crate::context::{Context, Outcome};
 use crate::dcp::DcpConnection;
 use crate::privilege::{Privilege, Privileges};
@@ -29,6 +30,9 @@ fn value_of(request: &Request<'_>) -> Option<Value> {
         return Some(Value::None);
     }
     if request.datatype != Datatype::JSON.0 {
+        return None;
+    }
+    if request.value.len() > MOST_FILTER_BYTES {
         return None;
     }
     let value: serde_json::Value = serde_json::from_slice(request.value).ok()?;
@@ -94,6 +98,9 @@ pub fn stream_request(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     }
     let Some(connection) = &mut cx.session.dcp else { return cx.invalid(NOT_DCP) };
     let Some(producer) = connection.producer() else { return Outcome::Close(CONSUMES) };
+    if producer.held_bytes() >= LARGE_BYTES && cx.node.connection_memory().is_short() {
+        return cx.status(Status::Etmpfail);
+    }
     let Some(wanted) = StreamRequest::decode(request.extras) else {
         return cx.invalid("Request must include extras of length 48");
     };

@@ -18,6 +18,7 @@ use super::login::{LinkError, Login, WANTED};
 use super::rollback::Rollbacks;
 use super::source::Password;
 use super::status::LinkStatus;
+use crate::connection_memory::{ConnectionMemory, Held};
 use crate::news::Hearing;
 use crate::notify::Notify;
 
@@ -87,6 +88,7 @@ pub struct Link {
     pub(super) changed: Arc<Notify>,
     /// Tells whether this node stands still.
     hearing: Hearing,
+    memory: Arc<ConnectionMemory>,
 }
 
 impl Link {
@@ -97,6 +99,7 @@ impl Link {
         node: String,
         wanted: Wanted,
         hearing: Hearing,
+        memory: Arc<ConnectionMemory>,
     ) -> Link {
         let inner = Inner { wanted: wanted.vbuckets, declared: 1, ..Inner::default() };
         Link {
@@ -109,7 +112,13 @@ impl Link {
             inner: Mutex::new(inner),
             changed: Arc::default(),
             hearing,
+            memory,
         }
+    }
+
+    /// What a connection of it holds is charged to that, whether or not there is room: a replica that falls behind costs more.
+    pub fn charge(&self) -> Held {
+        Held::new(Arc::clone(&self.memory))
     }
 
     /// The node that it follows.

@@ -21,6 +21,7 @@ use dcp::Mode;
 use engine::{Bucket, Refusal};
 use parking_lot::Mutex;
 
+use crate::connection_memory::ConnectionMemory;
 use crate::doors::LinkRunner;
 use crate::news::Hearing;
 use crate::notify::Notify;
@@ -84,6 +85,8 @@ pub struct Replication {
     declaring: Mutex<()>,
     /// Tells whether the node stands still.
     hearing: Hearing,
+    /// What waits on the links is charged to it.
+    memory: Arc<ConnectionMemory>,
 }
 
 /// What who runs the links shares with others.
@@ -122,7 +125,13 @@ struct State {
 
 impl Replication {
     /// No links yet; `node` is this node's HOST:PORT. While `hearing` says that the node stands still its links do.
-    pub fn new(env: Env, node: String, hearing: Hearing, runner: Arc<dyn LinkRunner>) -> Replication {
+    pub fn new(
+        env: Env,
+        node: String,
+        hearing: Hearing,
+        memory: Arc<ConnectionMemory>,
+        runner: Arc<dyn LinkRunner>,
+    ) -> Replication {
         Replication {
             env,
             node,
@@ -130,6 +139,7 @@ impl Replication {
             thread: Mutex::default(),
             declaring: Mutex::default(),
             hearing,
+            memory,
             runner,
         }
     }
@@ -217,6 +227,7 @@ impl Replication {
                         key.1.clone(),
                         wanted,
                         self.hearing.clone(),
+                        Arc::clone(&self.memory),
                     ));
                     links.insert(key, Arc::clone(&link));
                     new.push(link);

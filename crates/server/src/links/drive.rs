@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use ::node::connection_memory::Held;
 use ::node::replication::{Following, Link, LinkError, Rollbacks, RolledBack};
 use dcp::Features;
 
@@ -16,6 +17,7 @@ pub(super) struct Drive<'a> {
     wire: Wire,
     rollbacks: &'a mut Rollbacks,
     following: Following<'a>,
+    charge: Held,
 }
 
 /// What woke it.
@@ -36,7 +38,7 @@ impl<'a> Drive<'a> {
         // What was rolled back for the connection before is not news for this one.
         while rollbacks.try_next().is_some() {}
         let following = Following::begin(link, features, &mut wire.out);
-        Drive { link, wire, rollbacks, following }
+        Drive { link, wire, rollbacks, following, charge: link.charge() }
     }
 
     /// Follows until the link is closed, or the connection breaks.
@@ -45,6 +47,7 @@ impl<'a> Drive<'a> {
         while let Some(wait) = self.step(woken)? {
             self.link.thawed().await;
             self.wire.send()?;
+            self.charge.set(self.wire.held_bytes());
             woken = self.wait(wait).await?;
         }
         Ok(())

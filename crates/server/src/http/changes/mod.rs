@@ -18,6 +18,7 @@ use ::node::changes::feed::{Feed, Progress, Wishes};
 use ::node::changes::positions::SPACING;
 use ::node::changes::short::Short;
 use ::node::changes::token::{Place, Token};
+use ::node::connection_memory::Held;
 use ::node::doors::ReaderLinks;
 use ::node::news::Hearing;
 use ::node::privilege::Privilege;
@@ -289,6 +290,7 @@ pub(super) async fn changes(
     let body = Changes {
         reader,
         feed,
+        charge: Held::new(Arc::clone(shared.node.connection_memory())),
         bell,
         is_finished: false,
         ended,
@@ -361,6 +363,8 @@ impl Reader {
 struct Changes {
     reader: Reader,
     feed: Feed,
+    /// What that holds is charged to it.
+    charge: Held,
     bell: Arc<Bell>,
     is_finished: bool,
     ended: Ended,
@@ -394,6 +398,7 @@ impl http_body::Body for Changes {
         let mut out = Vec::new();
         for _ in 0..MOST_STEPS {
             let progress = self.feed.step(&mut out);
+            self.charge.set(self.feed.held_bytes());
             self.is_finished = progress == Progress::Finished;
             if !out.is_empty() || self.is_finished {
                 self.heartbeat = Box::pin(tokio::time::sleep(HEARTBEAT));
