@@ -9,7 +9,7 @@ use base::env::{Disk, Env, OpenMode};
 
 use crate::changes::anchor::faults as position_faults;
 use crate::changes::cursor::faults as cursor_faults;
-use crate::cluster::{identity, membership, noted};
+use crate::cluster::{identity, membership, noted, seen_users};
 use crate::{bucket_list, data_dir, down, kept_users};
 
 /// More than the longest of them takes.
@@ -31,6 +31,7 @@ pub fn node_faults(disk: &dyn Disk, folder: &Path) -> Vec<Fault> {
         of(identity::file(folder), |bytes, version| identity::parse(bytes, version).map(drop)),
         of(noted::file(folder), |bytes, version| noted::parse(bytes, version).map(drop)),
         membership::fault(disk, folder),
+        of(seen_users::file(folder), |bytes, version| seen_users::parse(bytes, version).map(drop)),
         of(kept_users::file(folder), kept_users::check),
     ];
     faults.into_iter().flatten().collect()
@@ -117,6 +118,10 @@ fn mending(disk: &dyn Disk, (path, what): Fault) -> Mending {
         (_, "users.json") => (
             Cure::ByHand,
             "the users that were made while the node ran: put the file back from a backup, or remove it and make them again",
+        ),
+        (_, "cluster-users.json") => (
+            Cure::PutAside,
+            "which users of the cluster the node has seen: the next start does not recognise older ones",
         ),
         (_, "node-uuid") => (Cure::AtNextStart, "the node's UUID: a node alone gets another one"),
         _ => (

@@ -135,7 +135,7 @@ impl EtcdStore {
         let answer = self.ask_as(token.as_deref(), path, body);
         let Err(Trouble::Refused(code, reason)) = &answer else { return answer };
         if !wants_login(*code, reason, token.is_some()) {
-            return answer;
+            return answer.map_err(|trouble| self.explained(trouble));
         }
         let Some(user) = &self.access.user else {
             let reason = format!("{reason}: etcd wants to know who asks (--etcd-user)");
@@ -143,7 +143,22 @@ impl EtcdStore {
         };
         let token = self.log_in(user)?;
         self.token.lock().clone_from(&token);
-        self.ask_as(token.as_deref(), path, body)
+        self.ask_as(token.as_deref(), path, body).map_err(|trouble| self.explained(trouble))
+    }
+
+    /// What is missing if etcd knows the user, and lets it not do this.
+    fn explained(&self, trouble: Trouble) -> Trouble {
+        match (trouble, &self.access.user) {
+            (Trouble::Refused(PERMISSION_DENIED, reason), Some(user)) => {
+                let (name, prefix) = (&user.name, &self.prefix);
+                let reason = format!(
+                    "{reason}: etcd's user {name} has no role that may read and write {prefix}; give it to one of its \
+                     roles (etcdctl user get {name}) with: etcdctl role grant-permission ROLE readwrite --prefix {prefix}"
+                );
+                Trouble::Refused(PERMISSION_DENIED, reason)
+            }
+            (trouble, _) => trouble,
+        }
     }
 
     /// A token for name and password; nothing where nobody has to log in.

@@ -2,6 +2,8 @@
 //! after it went back.
 #![allow(clippy::disallowed_methods, reason = "this is a client, outside the server")]
 
+#[path = "support/log.rs"]
+mod log;
 mod support;
 
 use std::net::TcpStream;
@@ -14,6 +16,7 @@ use ::cluster::store::{
     Commit, LeaseId, MemoryStore, Put, Snapshot, Store, StoreFailure, Swap, Swapped, Version,
 };
 use base::env::Env;
+use log::Log;
 use node::cluster::{Cluster, ClusterConfig};
 use protocol::Status;
 use serde_json::Value;
@@ -23,16 +26,17 @@ use support::{Client, http, http_as, json, start, start_member};
 const SOON: Duration = Duration::from_secs(60);
 const ANN: &str = "/settings/rbac/users/local/ann";
 
-/// A store that can be away, for all nodes at once.
+/// A store that can be away, for all nodes at once, and that may keep its users to itself.
 struct Away {
     store: Arc<dyn Store>,
     is_away: Arc<AtomicBool>,
+    denies_users: Arc<AtomicBool>,
 }
 
 impl Away {
     fn new() -> Away {
         let store: Arc<dyn Store> = Arc::new(MemoryStore::new(Env::real().clock));
-        Away { store, is_away: Arc::default() }
+        Away { store, is_away: Arc::default(), denies_users: Arc::default() }
     }
 
     fn there(&self) -> Result<&dyn Store, StoreFailure> {
@@ -40,6 +44,12 @@ impl Away {
             return Err(StoreFailure { operation: "ask", reason: "it is away".to_owned() });
         }
         Ok(&*self.store)
+    }
+
+    /// Nothing of it answers, or all of it does.
+    fn set_away(&self, is_away: bool) {
+        self.is_away.store(is_away, Ordering::SeqCst);
+        self.denies_users.store(is_away, Ordering::SeqCst);
     }
 
     /// The entries of users.
@@ -50,8 +60,10 @@ impl Away {
 
 impl Store for Away {
     fn sibling(&self, name: &str) -> Result<Option<Arc<dyn Store>>, StoreFailure> {
-        let is_away = Arc::clone(&self.is_away);
-        let beside = |store| Arc::new(Away { store, is_away }) as Arc<dyn Store>;
+        // Users that are denied are away, and the cluster's state is not.
+        let is_away = Arc::clone(if name == "users" { &self.denies_users } else { &self.is_away });
+        let denies_users = Arc::clone(&self.denies_users);
+        let beside = |store| Arc::new(Away { store, is_away, denies_users }) as Arc<dyn Store>;
         Ok(self.store.sibling(name)?.map(beside))
     }
 
@@ -234,18 +246,60 @@ fn users_of_the_first_node_are_moved() {
 }
 
 #[test]
+fn a_founder_whose_users_the_store_denies_founds_its_cluster_and_moves_them_later() {
+    let log = Log::listen();
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), "");
+    assert_eq!(http(&server, "PUT", ANN, "password=password&roles=ro_admin").0, 200);
+    server.stop().expect("a clean stop");
+    let store = Arc::new(Away::new());
+    store.denies_users.store(true, Ordering::SeqCst);
+    let member = Member::start(folder.path(), &store);
+    assert!(member.cluster.wait_until_served(SOON), "documents need no users");
+    soon("the log says so", || log.has_line(&["ERROR", "users.json are not moved", "it is away"]));
+    assert_eq!(log_in(&member.server, "password").1, Status::AuthError);
+    store.denies_users.store(false, Ordering::SeqCst);
+    soon("ann is moved", || log_in(&member.server, "password").1 == Status::Success);
+    member.stop();
+}
+
+/// If no node runs that knows better, a restored store counts, and each node says what that changes.
+#[test]
+fn users_of_a_store_that_was_restored_while_no_node_ran_are_named() {
+    let log = Log::listen();
+    let (store, folder) = (Arc::new(Away::new()), tempfile::tempdir().expect("a folder"));
+    let member = Member::start(folder.path(), &store);
+    let ask = |method, path, form| assert_eq!(http(&member.server, method, path, form).0, 200, "{path}");
+    ask("PUT", "/settings/rbac/users/local/back-again", "password=password");
+    let backup = store.users().read().expect("it answers").entries;
+    ask("DELETE", "/settings/rbac/users/local/back-again", "");
+    ask("PUT", "/settings/rbac/users/local/too-new", "password=password");
+    let noted = folder.path().join("cluster-users.json");
+    soon("it is noted", || std::fs::read_to_string(&noted).is_ok_and(|noted| noted.contains("too-new")));
+    member.stop();
+    let put = |key: &str, value: Option<&Vec<u8>>| Put { key: key.to_owned(), value: value.cloned() };
+    let mut puts: Vec<Put> = backup.iter().map(|(key, entry)| put(key, Some(&entry.value))).collect();
+    puts.push(put("user/too-new", None));
+    store.users().commit(Commit { guard: None, puts: &puts, lease: None }).expect("restored");
+    let member = Member::start(folder.path(), &store);
+    let older = ["ERROR", "older users", "again=\"back-again\"", "gone=\"too-new\""];
+    soon("the log names both", || log.has_line(&older));
+    member.stop();
+}
+
+#[test]
 fn while_the_store_is_away_users_stay_and_none_is_changed() {
     let nodes = Nodes::start(|_, _| {});
     nodes.put(0, ANN, "password=password&roles=ro_admin");
     soon("the other node knows ann", || nodes.names(1) == ["ann"]);
-    nodes.store.is_away.store(true, Ordering::SeqCst);
+    nodes.store.set_away(true);
     for at in 0..2 {
         let (code, told) = http(nodes.on(at), "DELETE", ANN, "");
         assert!(code == 503 && told.contains("coordination store"), "{code} {told}");
         assert_eq!(nodes.names(at), ["ann"]);
         assert_eq!(log_in(nodes.on(at), "password").1, Status::Success);
     }
-    nodes.store.is_away.store(false, Ordering::SeqCst);
+    nodes.store.set_away(false);
     assert_eq!(http(nodes.on(1), "DELETE", ANN, "").0, 200);
     soon("ann is gone", || nodes.names(0).is_empty());
     nodes.stop();

@@ -137,7 +137,7 @@ impl Cluster {
                 return self.write_credentials();
             }
             let mut state = self.found()?;
-            super::users::ClusterUsers(self).move_users()?;
+            super::users::ClusterUsers(self).move_users_at_first();
             self.write(&mut state, None)?;
             return Ok(Duration::ZERO);
         };

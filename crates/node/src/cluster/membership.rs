@@ -10,6 +10,8 @@ use ::cluster::{Membership, Stale, State};
 use base::env::{Disk, Env, OpenMode};
 use serde::{Deserialize, Serialize};
 
+use super::seen_users;
+
 const FILE: &str = "cluster-membership";
 /// What is written before it takes the place of the file, when there is none yet.
 const NEXT: &str = "cluster-membership.next";
@@ -171,9 +173,9 @@ pub fn belongs_to_cluster(env: &Env, folder: &Path) -> io::Result<bool> {
 /// that left.
 pub fn leave_cluster(env: &Env, folder: &Path) -> io::Result<()> {
     // Of a small file the copy, too: what is left of it would be read.
-    for name in
-        [NODE_UUID.to_owned(), copy_of(NODE_UUID), BUCKETS.to_owned(), copy_of(BUCKETS), FILE.to_owned()]
-    {
+    let twice = [NODE_UUID, BUCKETS, seen_users::FILE];
+    let twice = twice.into_iter().flat_map(|name| [name.to_owned(), copy_of(name)]);
+    for name in twice.chain([FILE.to_owned()]) {
         let path = folder.join(&name);
         if exists(env, &path)? {
             env.disk.rename(&path, &folder.join(format!("{name}.left")))?;

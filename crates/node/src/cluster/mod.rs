@@ -17,6 +17,7 @@ pub mod membership;
 pub mod names;
 pub mod noted;
 pub mod promises;
+pub mod seen_users;
 pub mod serving;
 mod trouble;
 pub(crate) mod users;
@@ -165,6 +166,8 @@ struct Seen {
     lost: Option<String>,
     /// Why users are not followed now.
     users_lost: Option<String>,
+    /// This node has founded the cluster, and its own users are not in the store yet.
+    moves_users: bool,
     /// Why the node does not join.
     outside: Option<String>,
     /// Whether it does not join since it has another user or password than the cluster.

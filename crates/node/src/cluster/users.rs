@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use ::cluster::store::{Commit, Snapshot, Store, StoreFailure, Swap, Swapped};
 
+use super::seen_users::{SeenUsers, WentBack};
 use super::trouble::Trouble;
 use super::{Cluster, ClusterError, data_folder};
 use crate::kept_users::stored::{Change, Compared, StoredUsers};
@@ -38,6 +39,7 @@ impl ClusterUsers<'_> {
         let mut trouble = Trouble::default();
         let (mut known, mut read_at): (Option<Snapshot>, _) = (None, Duration::ZERO);
         let mut is_first = true;
+        let mut noting = Noting::begin(self.0);
         while !self.0.is_stopping() {
             let now = self.0.node.env().clock.monotonic();
             let found = match known.take().filter(|_| now < read_at) {
@@ -49,9 +51,14 @@ impl ClusterUsers<'_> {
                 .and_then(|snapshot| self.look_at_users(&**store, &snapshot).map(|()| snapshot));
             match looked {
                 Ok(snapshot) => {
+                    if self.move_users_later() {
+                        // What was read is older than what is in the store now.
+                        continue;
+                    }
                     if std::mem::take(&mut is_first) {
                         self.name_own_users();
                     }
+                    noting.note(self.0);
                     if let Some(after) = trouble.is_over(now) {
                         tracing::info!(?after, "the cluster's users are followed again");
                     }
@@ -174,6 +181,34 @@ impl ClusterUsers<'_> {
         }
     }
 
+    /// Moves the users of the node that founds the cluster. If the store does not take them, the cluster is founded all the
+    /// same, and they are moved as soon as it does, while this process runs.
+    pub(super) fn move_users_at_first(&self) {
+        if let Err(error) = self.move_users() {
+            tracing::error!(
+                %error,
+                "the users of users.json are not moved to the cluster, and cannot log in; this is tried again until the \
+                 node stops"
+            );
+            self.0.seen.lock().moves_users = true;
+        }
+    }
+
+    /// The store lets its users be read: those that it did not take before are moved now. Whether they were.
+    fn move_users_later(&self) -> bool {
+        if !self.0.seen.lock().moves_users {
+            return false;
+        }
+        match self.move_users() {
+            Ok(()) => self.0.seen.lock().moves_users = false,
+            Err(error) => {
+                tracing::debug!(%error, "the users of users.json are moved later");
+                return false;
+            }
+        }
+        true
+    }
+
     /// Moves the users that this node had while it was alone into the store of the cluster that it founds. Nothing is moved
     /// where others have written users before.
     pub(super) fn move_users(&self) -> Result<(), ClusterError> {
@@ -235,6 +270,64 @@ impl ClusterUsers<'_> {
             }
         }
     }
+}
+
+/// Keeps with the node's data which users it has seen last.
+struct Noting {
+    last: Option<SeenUsers>,
+    /// Whether the users of this run have been compared with those of the last one.
+    is_compared: bool,
+    trouble: Trouble,
+}
+
+impl Noting {
+    fn begin(cluster: &Cluster) -> Noting {
+        let read = SeenUsers::read(cluster.node.env(), &data_folder(&cluster.node));
+        let last = read.unwrap_or_else(|error| {
+            tracing::error!(%error, "older users of the cluster would not be recognised at this start");
+            None
+        });
+        Noting { last, is_compared: false, trouble: Trouble::default() }
+    }
+
+    /// Notes the users that are known now, if they are others than before. At the start it says whether they are older.
+    fn note(&mut self, cluster: &Cluster) {
+        let Some(stored) = cluster.node.accounts().stored() else { return };
+        if self.last.as_ref().is_some_and(|last| last.is(&stored)) {
+            self.is_compared = true;
+            return;
+        }
+        let now = SeenUsers::of(&stored);
+        if !std::mem::replace(&mut self.is_compared, true)
+            && let Some(last) = &self.last
+            && let Some(back) = last.went_back(&now)
+        {
+            warn_of_older(last, &now, &back);
+        }
+        let env = cluster.node.env();
+        match now.write(env, &data_folder(&cluster.node)) {
+            Ok(()) => self.last = Some(now),
+            Err(error) if self.trouble.failed(env.clock.monotonic()) => {
+                tracing::warn!(%error, "it is not noted which users this node has seen");
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+fn warn_of_older(last: &SeenUsers, now: &SeenUsers, back: &WentBack) {
+    let named = |names: &[String]| names.iter().take(MOST_NAMES).cloned().collect::<Vec<_>>().join(", ");
+    tracing::error!(
+        revision = now.revision(),
+        seen = last.revision(),
+        again = named(&back.again),
+        again_count = back.again.len(),
+        gone = named(&back.gone),
+        gone_count = back.gone.len(),
+        "the coordination store has older users than this node has seen: unless a node that knows the newer ones still \
+         runs, and writes them back, users that were deleted can log in again, passwords and roles are the older ones, \
+         and newer users are gone; look through all users"
+    );
 }
 
 /// Writes a change part by part; `None` if others came before.

@@ -187,6 +187,11 @@ impl StoredUsers {
         self.guard.revision
     }
 
+    /// The identity of the last change; empty if there was none.
+    pub(crate) fn id(&self) -> &str {
+        &self.guard.id
+    }
+
     /// Whether nobody has written here.
     pub(crate) fn is_new(&self) -> bool {
         self.version == Version::ABSENT

@@ -114,6 +114,21 @@ fn whoever_logs_in_is_let_in() {
 }
 
 #[test]
+fn a_grant_that_is_missing_is_named() {
+    let etcd = Etcd::start();
+    switch_login_on(&etcd, None);
+    let store = store_at(&etcd, EtcdAccess { user: user("stave", "secret1"), tls: None });
+    let users = store.sibling("users").expect("it answers").expect("there is one");
+    let grant = "etcdctl role grant-permission ROLE readwrite --prefix /stave/test:users/";
+    let why = users.read().map(drop).expect_err("refused").reason;
+    assert!(why.contains("permission denied") && why.contains("user stave") && why.contains(grant), "{why}");
+    let swap = Swap { key: "a", expected: None, value: Some(b"1"), lease: None };
+    let why = users.swap(swap).expect_err("refused").reason;
+    assert!(why.contains(grant), "{why}");
+    assert!(store.read().is_ok(), "the cluster's own entries are not touched by that");
+}
+
+#[test]
 fn where_nobody_has_to_log_in_a_user_is_no_hindrance() {
     let etcd = Etcd::start();
     assert!(store_at(&etcd, EtcdAccess { user: user("stave", "secret1"), tls: None }).read().is_ok());

@@ -379,6 +379,7 @@ fn small_files_that_decide_about_data_are_looked_at() {
         ("/data/cluster-revision", "seven"),
         ("/data/node-uuid", "short"),
         ("/data/cluster-buckets.json", "[]"),
+        ("/data/cluster-users.json", "[]"),
         ("/data/cluster-membership", "slot"),
     ] {
         put(path, content.as_bytes());
