@@ -28,8 +28,7 @@ impl Bucket {
     /// emptied stays as it was, keeps no other one from being emptied, and is told. If its file went and the disk failed
     /// behind that, it is empty all the same, and told.
     pub fn remove_all_documents(&self) -> Result<(), Failure> {
-        let emptied = (0..self.vbuckets()).map(|vb| self.remove_documents(VbId(vb)));
-        emptied.fold(Ok(()), Result::and)
+        Failure::all((0..self.vbuckets()).map(|vb| self.remove_documents(VbId(vb))))
     }
 
     fn remove_documents(&self, vb: VbId) -> Result<(), Failure> {

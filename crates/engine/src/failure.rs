@@ -28,6 +28,20 @@ pub enum Failure {
         /// The bucket.
         bucket: String,
     },
+    /// More than one vBucket failed.
+    #[error("{}", named(.0))]
+    Several(Vec<Failure>),
+}
+
+/// How many failures a message names; it counts the rest.
+const NAMED: usize = 4;
+
+fn named(failures: &[Failure]) -> String {
+    let mut parts: Vec<String> = failures.iter().take(NAMED).map(ToString::to_string).collect();
+    if failures.len() > NAMED {
+        parts.push(format!("and {} more", failures.len() - NAMED));
+    }
+    parts.join("; ")
 }
 
 impl Failure {
@@ -36,7 +50,18 @@ impl Failure {
         match self {
             Failure::SmallFile(error) => error.is_damage(),
             Failure::Store(failure) => failure.is_damage(),
+            Failure::Several(failures) => failures.iter().any(Failure::is_damage),
             Failure::Io { .. } | Failure::NotFlushed { .. } => false,
+        }
+    }
+
+    /// What failed of several things that were all tried.
+    pub(crate) fn all(outcomes: impl IntoIterator<Item = Result<(), Failure>>) -> Result<(), Failure> {
+        let mut failures: Vec<Failure> = outcomes.into_iter().filter_map(Result::err).collect();
+        match failures.len() {
+            0 => Ok(()),
+            1 => Err(failures.remove(0)),
+            _ => Err(Failure::Several(failures)),
         }
     }
 

@@ -97,6 +97,14 @@ fn a_vbucket_that_cannot_be_emptied_holds_up_no_other() {
     assert!(world.bucket.remove_all_documents().is_err(), "one of them stays");
     let left = SOUND.into_iter().filter(|vb| value_of(&world, *vb, "k").is_some()).count();
     assert_eq!(left, 1);
+    let second = SOUND.into_iter().find(|vb| value_of(&world, *vb, "k").is_none()).expect("one is empty");
+    put(&world, second, "k", "v");
+    assert!(world.bucket.flush_all());
+    handles.disk.plan(Fault::for_ever(On::Kind(Call::Remove), 1, Effect::IO_ERROR));
+    let failure = world.bucket.remove_all_documents().expect_err("both stay").to_string();
+    assert!(SOUND.into_iter().filter(|vb| value_of(&world, *vb, "k").is_some()).count() >= 2);
+    assert!(failure.contains("; "), "each is told: {failure}");
+    handles.disk.heal();
     world.bucket.remove_all_documents().expect("the disk is well again");
     assert!(SOUND.into_iter().all(|vb| value_of(&world, vb, "k").is_none()));
 }

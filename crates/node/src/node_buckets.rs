@@ -49,6 +49,9 @@ pub enum BucketError {
     /// The files of a bucket failed.
     #[error(transparent)]
     Engine(#[from] engine::Failure),
+    /// It was done in part, and more than one part of it failed.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Several(Vec<BucketError>),
     /// Whoever manages the buckets of several nodes cannot do it just now; asking again later helps.
     #[error("{0}")]
     NotNow(String),
@@ -243,9 +246,11 @@ impl Node {
         self.forget_bucket(name);
         self.replication().forget(name);
         let redrawn = self.redraw_map();
-        host.remove(bucket, self.env())?;
-        tracing::info!(bucket = name, "the bucket was deleted");
-        redrawn
+        let removed = host.remove(bucket, self.env()).map_err(BucketError::Failed);
+        if removed.is_ok() {
+            tracing::info!(bucket = name, "the bucket was deleted");
+        }
+        both(removed, redrawn)
     }
 
     fn find(&self, name: &str) -> Result<(BucketSpec, Arc<Bucket>), BucketError> {
@@ -307,9 +312,32 @@ impl Node {
     }
 }
 
+/// What failed of two things that were both done.
+fn both(first: Result<(), BucketError>, second: Result<(), BucketError>) -> Result<(), BucketError> {
+    match (first, second) {
+        (Err(first), Err(second)) => Err(BucketError::Several(vec![first, second])),
+        (first, second) => first.and(second),
+    }
+}
+
 /// Has a bucket make every change at least so durable.
 pub(crate) fn require_durability(bucket: &Bucket, spec: &BucketSpec) -> Result<(), BucketError> {
     let level = naming::durability(spec.durability_min);
     let changed = bucket.set_params(&[(naming::name_of(Key::DurabilityMinLevel), level)]);
     changed.map(drop).map_err(BucketError::Settings)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_fails_second_is_told_beside_the_first() {
+        assert!(both(Ok(()), Ok(())).is_ok());
+        let told = |first, second| both(first, second).expect_err("something failed").to_string();
+        let (fixed, unknown) = (|| Err(BucketError::Fixed), || Err(BucketError::Unknown));
+        assert_eq!(told(fixed(), Ok(())), BucketError::Fixed.to_string());
+        assert_eq!(told(Ok(()), unknown()), BucketError::Unknown.to_string());
+        assert_eq!(told(fixed(), unknown()), format!("{}; {}", BucketError::Fixed, BucketError::Unknown));
+    }
 }

@@ -2,6 +2,8 @@
 //! their cluster, and one node that grows to several.
 #![allow(clippy::disallowed_methods, reason = "what the server made of the folder is looked at from outside")]
 
+#[path = "support/log.rs"]
+mod log;
 mod support;
 
 use std::path::Path;
@@ -11,6 +13,8 @@ use std::time::Duration;
 use ::cluster::store::Commit;
 use ::cluster::{Command, MemoryStore, State, Store, View, Writer};
 use base::env::Env;
+use base::{VbId, VbState};
+use log::Log;
 use node::Config;
 use node::cluster::{Cluster, ClusterConfig};
 use protocol::Status;
@@ -216,6 +220,35 @@ fn a_bucket_that_cannot_be_applied_costs_no_promises() {
     let second = Member::start(folders[1].path(), &store);
     assert!(first.cluster.wait_until_promised(SOON), "{:?}", first.cluster.view());
     [first, second].into_iter().for_each(Member::stop);
+}
+
+/// All that is refused is told, and a refused manifest keeps no vBucket from its role.
+#[test]
+fn refused_settings_and_a_refused_manifest_are_both_told_and_roles_are_applied() {
+    let log = Log::listen();
+    let (store, folder) = (store(), tempfile::tempdir().expect("a folder"));
+    let member = Member::served(folder.path(), &store);
+    make_bucket(&member);
+    let bucket = member.server.node().bucket("default").expect("it was made");
+    assert_eq!(bucket.state_of(VbId(0)), Some(VbState::Active));
+    let mut stuck = state(&store).next();
+    let is = stuck.buckets.get_mut("default").expect("it was made");
+    is.settings = serde_json::json!({ "from": "a later version" });
+    is.manifest = serde_json::json!({ "uid": "no number", "scopes": [] }).into();
+    is.map[0] = vec![None; is.map[0].len()];
+    restore(&store, &stuck);
+    let (mut has_told, mut is_applied) = (false, false);
+    let parts =
+        ["the bucket is not what the cluster wants", "does not know what it is asked to be", "its manifest"];
+    let is_so = (0..20_000).any(|_| {
+        member.cluster.wait_until(Duration::from_millis(1), |_, _| false);
+        has_told = log.has_line(&parts);
+        is_applied = bucket.state_of(VbId(0)) != Some(VbState::Active);
+        has_told && is_applied
+    });
+    assert!(is_so, "told: {has_told}, applied: {is_applied}");
+    drop(bucket);
+    member.stop();
 }
 
 #[test]

@@ -103,10 +103,13 @@ impl Cluster {
         }
         let mut refused = Vec::new();
         if agent.has_buckets() {
-            // The roles do not wait for settings that cannot be.
-            refused.extend(self.make_bucket(name, bucket, asked)?);
+            // The roles do not wait for settings and a manifest that cannot be.
+            let may_go_on = self.make_bucket(name, bucket, asked, &mut refused);
+            if !may_go_on {
+                return Ok(Refusals::of(refused)?);
+            }
         }
-        let Some(local) = self.node.bucket(name) else { return Ok(()) };
+        let Some(local) = self.node.bucket(name) else { return Ok(Refusals::of(refused)?) };
         let target = LocalTarget { node: &self.node, view, name, bucket: &local };
         let given = asked.given.entry(name.to_owned()).or_default();
         let applied = apply_bucket(&agent, bucket, &target, given);
@@ -192,33 +195,33 @@ impl Cluster {
         self.let_go(name)
     }
 
-    /// Makes a bucket that is not there, and changes its settings, flushes and manifest to those of the document. Returns
-    /// why its settings are not those.
+    /// Makes a bucket that is not there, and changes its settings, flushes and manifest to those of the document; what is
+    /// refused goes to `refused`. Whether the vBuckets may get their roles: not before the bucket is there, and not while
+    /// documents are left that the cluster has removed.
     fn make_bucket(
         &self,
         name: &str,
         bucket: &::cluster::Bucket,
         asked: &mut Asked,
-    ) -> Result<Option<ApplyError>, ApplyError> {
-        let failed = |error| ApplyError::Bucket(name.to_owned(), error);
-        let mut refused = None;
-        if self.node.bucket(name).is_none() {
-            let spec = bucket_list::from_json(&bucket.settings);
-            let spec = spec.ok_or_else(|| ApplyError::Settings(name.to_owned()))?;
-            // First, so that a bucket that is there is never without its identity.
-            self.note(name, Some(Note { uuid: bucket.uuid.clone(), flushes: bucket.flushes }))?;
-            self.node.create_bucket(spec).map_err(failed)?;
+        refused: &mut Vec<ApplyError>,
+    ) -> bool {
+        let is_new = self.node.bucket(name).is_none();
+        let set = if is_new {
+            create(self, name, bucket)
         } else if asked.settings.get(name).is_some_and(|before| *before != bucket.settings) {
-            let change = change_to(&bucket.settings).ok_or_else(|| ApplyError::Settings(name.to_owned()));
-            let changed = change.and_then(|change| self.node.change_bucket(name, change).map_err(failed));
-            refused = changed.err();
+            change_settings(self, name, bucket)
+        } else {
+            Ok(())
+        };
+        match set {
+            Ok(()) => drop(asked.settings.insert(name.to_owned(), bucket.settings.clone())),
+            Err(error) => refused.push(error),
         }
-        if refused.is_none() {
-            asked.settings.insert(name.to_owned(), bucket.settings.clone());
-        }
-        self.apply_flush(name, bucket, asked)?;
-        self.apply_manifest(name, &bucket.manifest)?;
-        Ok(refused)
+        let flushed = self.apply_flush(name, bucket, asked);
+        let is_flushed = flushed.is_ok();
+        refused.extend(flushed.err());
+        refused.extend(self.apply_manifest(name, &bucket.manifest).err());
+        is_flushed
     }
 
     fn note(&self, name: &str, note: Option<Note>) -> Result<(), ApplyError> {
@@ -447,6 +450,22 @@ fn topology_of(state: &State, chains: &[Chain]) -> Option<Topology> {
     };
     let chain = |chain: &Chain| vbucket::Chain::new(chain.iter().map(name).collect()).ok();
     Topology::of(chains.iter().map(chain).collect::<Option<Vec<_>>>()?).ok()
+}
+
+/// Makes a bucket that is not there.
+fn create(cluster: &Cluster, name: &str, bucket: &::cluster::Bucket) -> Result<(), ApplyError> {
+    let spec = bucket_list::from_json(&bucket.settings);
+    let spec = spec.ok_or_else(|| ApplyError::Settings(name.to_owned()))?;
+    // First, so that a bucket that is there is never without its identity.
+    cluster.note(name, Some(Note { uuid: bucket.uuid.clone(), flushes: bucket.flushes }))?;
+    let created = cluster.node.create_bucket(spec);
+    created.map_err(|error| ApplyError::Bucket(name.to_owned(), error))
+}
+
+fn change_settings(cluster: &Cluster, name: &str, bucket: &::cluster::Bucket) -> Result<(), ApplyError> {
+    let change = change_to(&bucket.settings).ok_or_else(|| ApplyError::Settings(name.to_owned()))?;
+    let changed = cluster.node.change_bucket(name, change);
+    changed.map_err(|error| ApplyError::Bucket(name.to_owned(), error))
 }
 
 /// What makes a bucket what its settings in the document say.

@@ -11,7 +11,7 @@ use ::cluster::{
 
 use super::apply::{Failed, let_go_of};
 use super::credentials::{self, Known};
-use super::trouble::Trouble;
+use super::trouble::{Trouble, Troubles};
 use super::{Cluster, ClusterError};
 use crate::bucket_list;
 use ::cluster::state::{NextIds, Reader};
@@ -37,7 +37,9 @@ struct Memory {
     /// What buckets and vBuckets were asked to be last.
     asked: super::apply::Asked,
     /// Buckets that are not what the document says.
-    failing: BTreeMap<String, Trouble>,
+    failing: Troubles,
+    /// Buckets that may serve what they must not, although this node has tried to have them stop.
+    not_let_go: Troubles,
     /// The last life for which the node has become what the document says.
     has_become: Option<u64>,
     /// Whether user and password are known to be the cluster's.
@@ -52,7 +54,8 @@ impl Cluster {
             leader: Leader::new(self.config.leader),
             has_belonged: false,
             asked: super::apply::Asked::default(),
-            failing: BTreeMap::new(),
+            failing: Troubles::default(),
+            not_let_go: Troubles::default(),
             has_become: None,
             is_known: self.user.is_none(),
         };
@@ -156,7 +159,8 @@ impl Cluster {
         let incarnation = self.life.lock().incarnation();
         let failed = self.apply(&view, incarnation, &mut memory.asked);
         let is_held = self.settle_failed(&failed, incarnation, memory);
-        let has_let_go = let_go_of_failed(self, &view, &failed, memory.has_become == Some(incarnation));
+        let has_become = memory.has_become == Some(incarnation);
+        let has_let_go = !has_become || let_go_of_failed(self, &view, &failed, &mut memory.not_let_go);
         // A cluster of a version that did not write them.
         if is_held && !memory.is_known && self.node.fence().may_serve(self.node.env().clock.monotonic_ns()) {
             return self.write_credentials();
@@ -176,7 +180,7 @@ impl Cluster {
         let now = self.node.env().clock.monotonic();
         let leads = self.lead(snapshot, &view, &mut memory.leader)?;
         let mut patience = if leads { memory.leader.patience(&view, now) } else { LOOK_AGAIN };
-        let has_failed_long = is_held && memory.failing.values().all(|trouble| trouble.is_long(now));
+        let has_failed_long = is_held && memory.failing.are_long(now);
         if is_busy || !(failed.is_empty() || has_failed_long) {
             self.pause(REPORT_EVERY);
             patience = REPORT_EVERY;
@@ -189,22 +193,21 @@ impl Cluster {
     /// node may serve the other buckets.
     fn settle_failed(&self, failed: &Failed, incarnation: u64, memory: &mut Memory) -> bool {
         let now = self.node.env().clock.monotonic();
-        memory.failing.retain(|name, trouble| {
-            let stays = failed.contains_key(name);
-            if !stays && let Some(after) = trouble.is_over(now) {
-                tracing::info!(bucket = name, ?after, "the bucket is what the cluster wants again");
-            }
-            stays
-        });
+        for (name, after) in memory.failing.keep(|name| failed.contains_key(name), now) {
+            tracing::info!(bucket = name, ?after, "the bucket is what the cluster wants again");
+        }
+        memory.not_let_go.keep(|name| failed.contains_key(name), now);
         for (name, error) in failed {
-            if memory.failing.entry(name.clone()).or_default().failed(now) {
+            if memory.failing.failed(name, now) {
                 tracing::warn!(bucket = name, %error, "the bucket is not what the cluster wants on this node");
             }
         }
         let mut is_held = true;
         for name in failed.keys().filter(|_| memory.has_become != Some(incarnation)) {
             if let Err(error) = self.hold(name) {
-                tracing::warn!(bucket = name, %error, "the node serves nothing before the bucket is held");
+                if memory.not_let_go.failed(name, now) {
+                    tracing::warn!(bucket = name, %error, "the node serves nothing before the bucket is held");
+                }
                 is_held = false;
             }
         }
@@ -334,8 +337,12 @@ impl Cluster {
         }
         self.resign(snapshot)?;
         let failed = self.serve_nobody();
+        let now = self.node.env().clock.monotonic();
+        memory.not_let_go.keep(|name| failed.contains_key(name), now);
         for (name, error) in &failed {
-            tracing::warn!(bucket = name, %error, "this node has left its cluster, and has not let go of the bucket");
+            if memory.not_let_go.failed(name, now) {
+                tracing::warn!(bucket = name, %error, "this node has left its cluster, and has not let go of the bucket");
+            }
         }
         // Clients that still ask here must not stay with an older map: some ask nobody else before there is news.
         self.tell_clients(&view, None);
@@ -431,13 +438,15 @@ impl Cluster {
 }
 
 /// Has the failed buckets serve nothing that the document does not let them; whether they do so. In a life that has become
-/// nothing yet (`has_become`) they are held, which is more.
-fn let_go_of_failed(cluster: &Cluster, view: &View, failed: &Failed, has_become: bool) -> bool {
-    let names = failed.keys().filter(|_| has_become);
-    let outcomes = names.map(|name| (name, let_go_of(cluster, view, name)));
+/// nothing yet they are held instead, which is more.
+fn let_go_of_failed(cluster: &Cluster, view: &View, failed: &Failed, not_let_go: &mut Troubles) -> bool {
+    let now = cluster.node.env().clock.monotonic();
+    let outcomes = failed.keys().map(|name| (name, let_go_of(cluster, view, name)));
     let refused = outcomes.filter_map(|(name, outcome)| Some((name, outcome.err()?)));
     let refused = refused.inspect(|(bucket, error)| {
-        tracing::warn!(bucket, %error, "the bucket may serve what others are to take over: no promise counts");
+        if not_let_go.failed(bucket, now) {
+            tracing::warn!(bucket, %error, "the bucket may serve what others are to take over: no promise counts");
+        }
     });
     refused.count() == 0
 }

@@ -1,5 +1,6 @@
 //! Something that fails again and again: it is said when it begins, now and then, and when it is over.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// After so long it is tried less often.
@@ -37,9 +38,41 @@ impl Trouble {
     }
 }
 
+/// What fails, by bucket.
+#[derive(Debug, Default)]
+pub(super) struct Troubles(BTreeMap<String, Trouble>);
+
+impl Troubles {
+    /// It has failed for a bucket: whether that is to be said.
+    pub(super) fn failed(&mut self, bucket: &str, now: Duration) -> bool {
+        self.0.entry(bucket.to_owned()).or_default().failed(now)
+    }
+
+    /// Only for these buckets it still fails: those for which it does not any more, and for how long it had.
+    pub(super) fn keep(&mut self, fails: impl Fn(&str) -> bool, now: Duration) -> Vec<(String, Duration)> {
+        let over = self.0.extract_if(.., |bucket, _| !fails(bucket));
+        over.filter_map(|(bucket, mut trouble)| Some((bucket, trouble.is_over(now)?))).collect()
+    }
+
+    /// Whether all of it has failed for so long that nothing is gained by trying again at once.
+    pub(super) fn are_long(&self, now: Duration) -> bool {
+        self.0.values().all(|trouble| trouble.is_long(now))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_bucket_is_told_alone() {
+        let mut troubles = Troubles::default();
+        let at = Duration::from_secs;
+        assert!(troubles.failed("a", at(1)) && !troubles.failed("a", at(2)) && troubles.failed("b", at(2)));
+        assert!(troubles.are_long(at(7)) && !troubles.are_long(at(6)));
+        assert_eq!(troubles.keep(|bucket| bucket == "b", at(9)), [("a".to_owned(), at(8))]);
+        assert!(troubles.failed("a", at(10)) && !troubles.failed("b", at(10)));
+    }
 
     #[test]
     fn is_said_at_first_and_then_seldom() {

@@ -42,6 +42,9 @@ pub enum WantError {
     /// Some vBuckets are not there.
     #[error("there is no vBucket {0}: the bucket has {1}")]
     NoVbucket(VbId, u16),
+    /// A vBucket does not take the role in which it could follow.
+    #[error("vBucket {0} does not become {1:?} here: {2:?}")]
+    Role(VbId, VbState, Refusal),
     /// What is stored of a vBucket cannot be read.
     #[error("vBucket {0} cannot be read here, so it follows no node")]
     Unreadable(VbId),
@@ -384,16 +387,32 @@ fn take_role(bucket: &Bucket, vb: VbId, mode: Mode) -> Result<(), WantError> {
     if before == Some(role) {
         return Ok(());
     }
-    let refused = |refusal| match refusal {
-        Refusal::Unreadable => WantError::Unreadable(vb),
-        _ => WantError::NoVbucket(vb, bucket.vbuckets()),
-    };
-    bucket.set_vbucket_state(vb, role, None).map_err(refused)?;
+    bucket.set_vbucket_state(vb, role, None).map_err(|refusal| refused_role(vb, role, refusal))?;
     // Somebody may have written between the look and the change; from the change on nobody does.
     let is_in_use = bucket.stream_state(vb).is_some_and(|(_, _, _, high)| high > Seqno(0));
     if before == Some(VbState::Active) && mode == Mode::Replicate && is_in_use {
-        bucket.set_vbucket_state(vb, VbState::Active, None).map_err(refused)?;
+        let again = bucket.set_vbucket_state(vb, VbState::Active, None);
+        again.map_err(|refusal| refused_role(vb, VbState::Active, refusal))?;
         return Err(WantError::Active { first: vb, count: 1 });
     }
     Ok(())
+}
+
+fn refused_role(vb: VbId, role: VbState, refusal: Refusal) -> WantError {
+    match refusal {
+        Refusal::Unreadable => WantError::Unreadable(vb),
+        refusal => WantError::Role(vb, role, refusal),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_role_is_told_with_its_reason() {
+        let told = |refusal| refused_role(VbId(3), VbState::Replica, refusal).to_string();
+        assert_eq!(told(Refusal::Pending), "vBucket 3 does not become Replica here: Pending");
+        assert_eq!(told(Refusal::Unreadable), "vBucket 3 cannot be read here, so it follows no node");
+    }
 }

@@ -162,7 +162,11 @@ pub(super) fn answer(error: &BucketError) -> Response {
         }
         BucketError::NotNow(why) => not_now(why),
         BucketError::Down(_) => bucket_down(&error.to_string()),
-        BucketError::Fixed | BucketError::Elsewhere(_) | BucketError::Failed(_) | BucketError::Engine(_) => {
+        BucketError::Fixed
+        | BucketError::Elsewhere(_)
+        | BucketError::Failed(_)
+        | BucketError::Engine(_)
+        | BucketError::Several(_) => {
             tracing::error!(%error, "a bucket was not managed");
             let errors = json!({ "errors": { "_": error.to_string() } });
             (StatusCode::INTERNAL_SERVER_ERROR, Json(errors)).into_response()
