@@ -64,6 +64,9 @@ fn changes_of_many_paths_of_a_large_document_hold_nobody_up() {
         assert_eq!(client.receive().status, Status::Success);
     }
     let lanes = server.node().lanes();
+    // Of new passwords, too: they are counted a moment behind their answers.
+    while lanes.passwords.under_way() > 0 {}
+    let passwords = lanes.passwords.done();
     let mut other = Client::connect(&server, "default", &[]);
     assert_eq!(other.set(b"k", b"v"), Some(Status::Success));
     // Keys are derived of the first password of a user who is kept, and stats and the manifest look at all vBuckets.
@@ -76,9 +79,8 @@ fn changes_of_many_paths_of_a_large_document_hold_nobody_up() {
         assert_eq!(other.request(&parts).status, Status::Success);
         while opcode == opcode::STAT && !other.receive().key.is_empty() {}
     }
-    // They are counted a moment behind their answers.
     while lanes.passwords.under_way() + lanes.overviews.under_way() > 0 {}
-    assert_eq!(lanes.passwords.done(), 2);
+    assert_eq!(lanes.passwords.done() - passwords, 2);
     assert!(lanes.overviews.done() >= 2);
     let (done, all) = (lanes.long_work.done(), (CLIENTS * CHANGES) as u64);
     assert!(done < all / 2, "{done} of {all} changes were waited for");
