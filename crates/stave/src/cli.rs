@@ -89,6 +89,10 @@ enum Command {
     Certs(commands::certs::CertsFlags),
     /// Look at a cluster, and change who is in it
     Cluster(commands::cluster::ClusterFlags),
+    /// Users that are made while nodes run: look at them, make, change and delete them
+    User(commands::user::UserFlags),
+    /// Groups of users, which share their roles
+    Group(commands::group::GroupFlags),
     /// Follow a bucket's changes in the terminal
     DcpTail(commands::dcp_tail::DcpTailFlags),
     /// Read a whole bucket by DCP, as fast as it comes
@@ -208,6 +212,8 @@ fn dispatch(env: &Env, command: Command) -> anyhow::Result<Outcome> {
         Command::Import(flags) => commands::import::run(env, &flags),
         Command::Replicate(flags) => commands::replicate::replicate(env, &flags),
         Command::Cluster(flags) => commands::cluster::run(env, &flags),
+        Command::User(flags) => commands::user::run(env, &flags),
+        Command::Group(flags) => commands::group::run(env, &flags),
         Command::MoveVbuckets(flags) => commands::replicate::move_vbuckets(env, &flags),
         Command::DcpTail(flags) => commands::dcp_tail::run(env, &flags),
         Command::Drain(flags) => commands::drain::run(env, &flags),

@@ -9,7 +9,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::Value;
@@ -42,35 +42,42 @@ impl HttpTarget {
         let (status, body) = self
             .exchange(method, path, body.map(Value::to_string).unwrap_or_default())
             .with_context(|| format!("{method} http://{}{path}", self.addr))?;
-        let value = serde_json::from_str::<Value>(&body).ok();
+        self.answer(status, &body)
+    }
+
+    /// An answer's JSON; one that is no success is an error with what the node says.
+    pub fn answer(&self, status: u16, body: &str) -> anyhow::Result<Value> {
+        let value = serde_json::from_str::<Value>(body).ok();
         if (200..300).contains(&status) {
             return value.with_context(|| format!("the answer of {} is not JSON", self.addr));
         }
-        match value.as_ref().and_then(said) {
-            Some(what) => bail!("{} refuses: {what}", self.addr),
+        Err(self.refusal(status, body, value.as_ref()))
+    }
+
+    fn refusal(&self, status: u16, body: &str, value: Option<&Value>) -> anyhow::Error {
+        match value.and_then(said) {
+            Some(what) => anyhow!("{} refuses: {what}", self.addr),
             None if status == 401 => {
-                bail!("{} does not know {}, or the password is another one", self.addr, self.username)
+                anyhow!("{} does not know {}, or the password is another one", self.addr, self.username)
             }
-            None => bail!("{} answers with status {status}: {}", self.addr, body.trim()),
+            None => anyhow!("{} answers with status {status}: {}", self.addr, body.trim()),
         }
     }
 
     /// Posts the fields of a form; what comes back, if it is JSON, may be nothing at all.
     pub fn form(&self, path: &str, fields: &[(&str, &str)]) -> anyhow::Result<Value> {
+        self.send("POST", path, fields)
+    }
+
+    /// The same with any method.
+    pub fn send(&self, method: &str, path: &str, fields: &[(&str, &str)]) -> anyhow::Result<Value> {
         let fields: Vec<String> =
             fields.iter().map(|(name, value)| format!("{name}={}", escaped(value))).collect();
         let (status, body) = self
-            .exchange("POST", path, fields.join("&"))
-            .with_context(|| format!("POST http://{}{path}", self.addr))?;
+            .exchange(method, path, fields.join("&"))
+            .with_context(|| format!("{method} http://{}{path}", self.addr))?;
         let value = serde_json::from_str::<Value>(&body).unwrap_or_default();
-        match said(&value) {
-            _ if (200..300).contains(&status) => Ok(value),
-            Some(what) => bail!("{} refuses: {what}", self.addr),
-            None if status == 401 => {
-                bail!("{} does not know {}, or the password is another one", self.addr, self.username)
-            }
-            None => bail!("{} answers with status {status}: {}", self.addr, body.trim()),
-        }
+        if (200..300).contains(&status) { Ok(value) } else { Err(self.refusal(status, &body, Some(&value))) }
     }
 
     pub(crate) fn exchange(&self, method: &str, path: &str, body: String) -> anyhow::Result<(u16, String)> {
@@ -149,7 +156,7 @@ pub fn escaped(value: &str) -> String {
 fn said(body: &Value) -> Option<String> {
     let errors = body.get("errors").and_then(Value::as_object);
     let text = errors.and_then(|errors| errors.values().find_map(Value::as_str));
-    text.or_else(|| body.get("message")?.as_str()).map(str::to_owned)
+    text.or_else(|| body.get("message")?.as_str()).or_else(|| body.as_str()).map(str::to_owned)
 }
 
 #[cfg(test)]

@@ -3,16 +3,14 @@
 mod picture;
 mod waiting;
 
-use std::time::Duration;
-
 use anyhow::bail;
 use base::env::Env;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use crate::cli::{Outcome, WrongArguments};
-use crate::client::{HttpTarget, Secret};
-use crate::units::parse_duration;
+use super::http_flags::HttpFlags as To;
+use crate::cli::Outcome;
+use crate::client::HttpTarget;
 use waiting::until;
 
 /// Look at a cluster, and change who is in it.
@@ -136,36 +134,6 @@ enum What {
         #[command(flatten)]
         to: To,
     },
-}
-
-/// Which node is asked, and as whom.
-#[derive(Clone, Debug, Args)]
-struct To {
-    /// HTTP address of any node of the cluster
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8091")]
-    addr: String,
-    /// Who to log in as
-    #[arg(long, value_name = "USER", env = "STAVE_USERNAME", default_value = "Administrator")]
-    username: String,
-    /// The user's password; better in the environment, where others do not see it
-    #[arg(long, value_name = "PASSWORD", env = "STAVE_PASSWORD", hide_env_values = true)]
-    password: Option<Secret>,
-    /// How long to wait for an answer of the node, not for a rebalance to end: 500ms, 10s, 2m
-    #[arg(long, value_name = "TIME", env = "STAVE_TIMEOUT", default_value = "30s", value_parser = parse_duration)]
-    timeout: Duration,
-    /// Print one JSON object
-    #[arg(long)]
-    json: bool,
-}
-
-impl To {
-    fn target(&self) -> anyhow::Result<HttpTarget> {
-        let Some(password) = self.password.clone() else {
-            bail!(WrongArguments("a password is needed: set STAVE_PASSWORD or give --password".to_owned()));
-        };
-        let (addr, username, patience) = (self.addr.clone(), self.username.clone(), self.timeout);
-        Ok(HttpTarget { addr, username, password, patience })
-    }
 }
 
 /// Runs the command.

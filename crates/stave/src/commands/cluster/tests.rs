@@ -1,5 +1,7 @@
 //! Bars, counts and names of `stave cluster`.
 
+use std::time::Duration;
+
 use super::waiting::bar;
 use super::*;
 

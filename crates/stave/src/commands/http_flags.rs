@@ -1,0 +1,51 @@
+//! Which node is asked over HTTP, and as whom.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::bail;
+use clap::Args;
+
+use super::password;
+use crate::cli::WrongArguments;
+use crate::client::{HttpTarget, Secret};
+use crate::units::parse_duration;
+
+/// Which node is asked, and as whom.
+#[derive(Clone, Debug, Args)]
+pub struct HttpFlags {
+    /// HTTP address of any node of the cluster
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8091")]
+    pub addr: String,
+    /// Who to log in as
+    #[arg(long, value_name = "USER", env = "STAVE_USERNAME", default_value = "Administrator")]
+    pub username: String,
+    /// The user's password; better in the environment or in a file, where others do not see it
+    #[arg(long, value_name = "PASSWORD", env = "STAVE_PASSWORD", hide_env_values = true)]
+    pub password: Option<Secret>,
+    /// A file whose first line is the user's password
+    #[arg(long, value_name = "FILE", conflicts_with = "password")]
+    pub password_file: Option<PathBuf>,
+    /// How long to wait for an answer of the node, not for a rebalance to end: 500ms, 10s, 2m
+    #[arg(long, value_name = "TIME", env = "STAVE_TIMEOUT", default_value = "30s", value_parser = parse_duration)]
+    pub timeout: Duration,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl HttpFlags {
+    /// Whom these flags name. A password that is not given is asked for at the terminal.
+    pub fn target(&self) -> anyhow::Result<HttpTarget> {
+        let given = match &self.password_file {
+            Some(file) => Some(password::from_file(file)?),
+            None => self.password.clone(),
+        };
+        let asked = || password::ask(&format!("password of {}: ", self.username));
+        let Some(password) = given.map_or_else(asked, |given| Ok(Some(given)))? else {
+            bail!(WrongArguments("a password is needed: set STAVE_PASSWORD or give --password".to_owned()));
+        };
+        let (addr, username, patience) = (self.addr.clone(), self.username.clone(), self.timeout);
+        Ok(HttpTarget { addr, username, password, patience })
+    }
+}
