@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, AtomicU8};
 
 use base::env::Env;
 use base::planted::{self, Bug};
-use base::{DocKey, HistogramCounts, Moment, RevSeqno, Seqno, VbId, VbState, VbUuid};
+use base::{CollectionId, DocKey, HistogramCounts, Moment, RevSeqno, Seqno, VbId, VbState, VbUuid};
 use kvstore::KvStore;
 use parking_lot::Mutex;
-use vbucket::{BucketContext, Origin, Removed, Stored, Topology, VBucket};
+use vbucket::{BucketContext, CollectionOps, Origin, Removed, Stored, Topology, VBucket};
 
 use crate::backfill::BackfillQueue;
 use crate::checkpoint_recovery::CheckpointRelief;
@@ -40,6 +40,7 @@ use crate::refusal::Refusal;
 use crate::replica::Replicas;
 use crate::settings::Settings;
 use crate::shard_guard::{HOLDERS, Holder};
+use crate::stats::CheckpointStats;
 use crate::tasks::Tasks;
 use crate::tombstone_purger::PurgeCounters;
 use crate::unreadable::Unreadables;
@@ -72,6 +73,9 @@ pub(crate) struct Shard {
     /// Holds by the front end, around and around: which of them are timed.
     pub(crate) held: u8,
     pub(crate) ops: OpCounts,
+    /// What clients did with collections of the vBuckets that were here before; of those collections that the bucket
+    /// still has.
+    pub(crate) collection_ops_before: Vec<(CollectionId, CollectionOps)>,
     /// Who waits for prepares.
     pub(crate) sync_waiters: SyncWaiters,
 }
@@ -83,8 +87,22 @@ impl Shard {
         self.replica_stream = 0;
         self.is_half_given = false;
         self.incarnation += 1;
-        self.ops.merged_before += self.vb.checkpoints().merged;
-        std::mem::replace(&mut self.vb, vb)
+        let old = CheckpointStats::of(self.vb.checkpoints());
+        self.ops.merged_before += old.merged;
+        self.ops.discarded += old.unpersisted_items;
+        let old = std::mem::replace(&mut self.vb, vb);
+        for one in old.collections().open() {
+            self.add_collection_ops(one.id, old.collections().ops(one.id));
+        }
+        old
+    }
+
+    fn add_collection_ops(&mut self, id: CollectionId, ops: CollectionOps) {
+        match self.collection_ops_before.iter_mut().find(|(of, _)| *of == id) {
+            Some((_, before)) => before.add(&ops),
+            None if ops != CollectionOps::default() => self.collection_ops_before.push((id, ops)),
+            None => {}
+        }
     }
 
     /// Has a connection told of what happens from now on.

@@ -131,9 +131,7 @@ impl CollectionTotals {
         self.documents += other.documents;
         self.memory_bytes += other.memory_bytes;
         self.disk_bytes += other.disk_bytes;
-        self.ops.gets += other.ops.gets;
-        self.ops.stores += other.ops.stores;
-        self.ops.deletes += other.ops.deletes;
+        self.ops.add(&other.ops);
     }
 }
 
@@ -231,6 +229,7 @@ impl Bucket {
         change: Option<&ManifestChange>,
         now: Moment,
     ) -> Option<Vec<Garbage>> {
+        shard.collection_ops_before.retain(|(id, _)| manifest.collection(*id).is_some());
         if !shard.exists || shard.vb.state() != VbState::Active {
             return None;
         }
@@ -346,6 +345,8 @@ fn totals_of(
     stored: &[(CollectionId, kvstore::CollectionStats)],
 ) -> CollectionTotals {
     let mut totals = CollectionTotals::default();
+    let before = shard.collection_ops_before.iter().find(|(of, _)| *of == id);
+    totals.ops = before.map(|(_, ops)| *ops).unwrap_or_default();
     let on_disk = stats_of(stored, id).copied().unwrap_or_default();
     if !shard.exists || !shard.vb.collections().is_open(id) {
         return totals;
@@ -357,7 +358,7 @@ fn totals_of(
     }
     totals.memory_bytes = bytes;
     totals.disk_bytes = on_disk.disk_bytes;
-    totals.ops = shard.vb.collections().ops(id);
+    totals.ops.add(&shard.vb.collections().ops(id));
     totals
 }
 

@@ -23,6 +23,8 @@ pub struct OpCounts {
     pub drained: u64,
     /// Changes that a later one of the same document replaced in memory, before this vBucket was put in another's place.
     pub(crate) merged_before: u64,
+    /// Changes that still waited for the flusher when another vBucket was put in this one's place.
+    pub(crate) discarded: u64,
     /// Times that it went back to an earlier commit.
     pub rollbacks: u64,
     /// Changes that it forgot by that.
@@ -48,6 +50,7 @@ impl OpCounts {
         self.ejects += other.ejects;
         self.drained += other.drained;
         self.merged_before += other.merged_before;
+        self.discarded += other.discarded;
         self.rollbacks += other.rollbacks;
         self.rolled_back += other.rolled_back;
         self.sync_accepted += other.sync_accepted;

@@ -65,6 +65,7 @@ fn empty_shard(id: VbId, config: &BucketConfig, context: &BucketContext, env: &E
         prepare_followers: Vec::new(),
         held: 0,
         ops: OpCounts::default(),
+        collection_ops_before: Vec::new(),
         sync_waiters: SyncWaiters::default(),
     }
 }

@@ -1,6 +1,7 @@
 //! What a bucket can tell about itself: each vBucket, all of them by role, and what its store holds.
 
 use base::{Cas, RevSeqno, Seqno, VbId, VbState, VbUuid};
+use vbucket::CheckpointManager;
 
 use crate::bucket::{Bucket, Shard};
 use crate::config::BucketConfig;
@@ -136,6 +137,8 @@ pub struct StateStats {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BucketStats {
     by_state: [StateStats; 4],
+    /// What was counted in vBuckets before they were deleted: counters of the bucket do not go down by that.
+    deleted: StateStats,
     /// vBuckets in the flusher's queue.
     pub flush_queue_vbuckets: u64,
     /// Bytes charged to the bucket.
@@ -179,8 +182,11 @@ impl Bucket {
             ..BucketStats::default()
         };
         for id in 0..self.vbuckets() {
-            if let Some(vb) = self.vbucket_stats(VbId(id)) {
-                stats.by_state[vb.state as usize - 1].enter(&vb);
+            let Some(shard) = self.vbuckets.any(VbId(id), Holder::Stats) else { continue };
+            if shard.exists {
+                stats.by_state[shard.vb.state() as usize - 1].enter(&VbStats::of(&shard));
+            } else {
+                stats.deleted.count_deleted(&shard.ops);
             }
         }
         stats
@@ -216,28 +222,35 @@ pub fn prepare_bytes_on_disk(bucket: &Bucket) -> u64 {
     (0..bucket.vbuckets()).filter_map(of).sum()
 }
 
-impl VbStats {
-    fn of(shard: &Shard) -> VbStats {
-        let vb = &shard.vb;
-        let counts = vb.counts();
-        let (documents, tombstones) = shard.item_counts();
-        let manager = vb.checkpoints();
-        let mut checkpoints = CheckpointStats {
+impl CheckpointStats {
+    pub(crate) fn of(manager: &CheckpointManager) -> CheckpointStats {
+        let mut stats = CheckpointStats {
             open_id: manager.open_id(),
             checkpoints: manager.checkpoints(),
             items: manager.items(),
             open_items: manager.open_items(),
             item_bytes: manager.bytes(),
             overhead_bytes: manager.overhead_bytes(),
-            merged: manager.merged + shard.ops.merged_before,
+            merged: manager.merged,
             ..CheckpointStats::default()
         };
         for cursor in manager.cursors() {
             match &*cursor.name {
-                "persistence" => checkpoints.unpersisted_items = cursor.items_behind,
-                _ => checkpoints.other_cursors += 1,
+                "persistence" => stats.unpersisted_items = cursor.items_behind,
+                _ => stats.other_cursors += 1,
             }
         }
+        stats
+    }
+}
+
+impl VbStats {
+    fn of(shard: &Shard) -> VbStats {
+        let vb = &shard.vb;
+        let counts = vb.counts();
+        let (documents, tombstones) = shard.item_counts();
+        let mut checkpoints = CheckpointStats::of(vb.checkpoints());
+        checkpoints.merged += shard.ops.merged_before;
         VbStats {
             id: vb.id(),
             state: vb.state(),
@@ -269,6 +282,17 @@ impl VbStats {
 }
 
 impl StateStats {
+    /// Changes that ever came into the disk queue: those that left it saved or with their vBucket, and those that are in
+    /// it. One that replaced another one there did not make it longer.
+    pub fn enqueued(&self) -> u64 {
+        self.ops.drained + self.ops.discarded + self.unpersisted_items
+    }
+
+    fn count_deleted(&mut self, ops: &OpCounts) {
+        self.ops.add(ops);
+        self.merged_items += ops.merged_before;
+    }
+
     fn enter(&mut self, vb: &VbStats) {
         let CheckpointStats {
             checkpoints,
@@ -340,10 +364,10 @@ impl BucketStats {
         &self.by_state[state as usize - 1]
     }
 
-    /// All vBuckets.
+    /// All vBuckets, and what was counted in those that are deleted.
     pub fn all(&self) -> StateStats {
         let mut sum = StateStats::default();
-        self.by_state.iter().for_each(|state| sum.add(state));
+        self.by_state.iter().chain([&self.deleted]).for_each(|state| sum.add(state));
         sum
     }
 }

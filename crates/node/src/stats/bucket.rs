@@ -70,9 +70,9 @@ fn put_persistence(inquiry: &Inquiry<'_>, stats: &BucketStats, all: &StateStats,
     let store = inquiry.bucket.store_stats();
     sheet.put("ep_queue_size", all.unpersisted_items);
     sheet.put("ep_diskqueue_items", all.unpersisted_items);
-    sheet.put("ep_diskqueue_fill", enqueued(all));
+    sheet.put("ep_diskqueue_fill", all.enqueued());
     sheet.put("ep_diskqueue_drain", all.ops.drained);
-    sheet.put("ep_total_enqueued", enqueued(all));
+    sheet.put("ep_total_enqueued", all.enqueued());
     sheet.put("ep_total_deduplicated", all.merged_items);
     sheet.put("ep_flusher_queue_vbuckets", stats.flush_queue_vbuckets);
     sheet.put("ep_persistence_seqno_lag", all.seqno_lag);
@@ -89,12 +89,6 @@ fn put_persistence(inquiry: &Inquiry<'_>, stats: &BucketStats, all: &StateStats,
     sheet.put("ep_total_deduplicated_flusher", saves.deduplicated);
     sheet.put("ep_commit_time_total", StoreTimes::of(inquiry.bucket).commit.sum_ns() / 1_000_000);
     sheet.put("ep_rollback_count", all.ops.rollbacks);
-}
-
-/// Changes that came into the disk queue: those that left it, and those that are in it. One that replaced another one
-/// there did not make it longer.
-fn enqueued(of: &StateStats) -> u64 {
-    of.ops.drained + of.unpersisted_items
 }
 
 fn put_items(stats: &BucketStats, all: &StateStats, sheet: &mut Sheet) {
@@ -126,7 +120,7 @@ fn put_state(state: &str, of: &StateStats, sheet: &mut Sheet) {
     put("itm_memory", of.item_bytes);
     put("eject", of.ops.ejects);
     put("queue_size", of.unpersisted_items);
-    put("queue_fill", enqueued(of));
+    put("queue_fill", of.enqueued());
     put("queue_drain", of.ops.drained);
     put("rollback_item_count", of.ops.rolled_back);
     put("sync_write_accepted_count", of.ops.sync_accepted);

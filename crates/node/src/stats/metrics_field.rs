@@ -88,13 +88,9 @@ const FAMILIES: [Family; 33] = [
     ("kv_ep_vb_total", Kind::Gauge, "vBuckets.", |n| n.all.vbuckets),
     ("kv_ep_queue_size", Kind::Gauge, "Changes that are not on disk yet.", |n| n.all.unpersisted_items),
     ("kv_ep_diskqueue_items", Kind::Gauge, "Changes that are not on disk yet.", |n| n.all.unpersisted_items),
-    ("kv_ep_diskqueue_fill", Kind::Counter, "Changes that came into the disk queue.", |n| {
-        n.all.ops.drained + n.all.unpersisted_items
-    }),
+    ("kv_ep_diskqueue_fill", Kind::Counter, "Changes that came into the disk queue.", |n| n.all.enqueued()),
     ("kv_ep_diskqueue_drain", Kind::Counter, "Changes that left the disk queue.", |n| n.all.ops.drained),
-    ("kv_ep_total_enqueued", Kind::Counter, "Changes that came into the disk queue.", |n| {
-        n.all.ops.drained + n.all.unpersisted_items
-    }),
+    ("kv_ep_total_enqueued", Kind::Counter, "Changes that came into the disk queue.", |n| n.all.enqueued()),
     ("kv_ep_total_deduplicated", Kind::Counter, "Changes replaced in memory before they were saved.", |n| {
         n.all.merged_items
     }),
@@ -150,9 +146,7 @@ const BY_STATE: [StateFamily; 14] = [
     ("kv_vb_curr_items", "Documents.", |of| of.documents),
     ("kv_vb_num_non_resident", "Documents whose value is not in memory.", |of| of.without_value),
     ("kv_vb_queue_size", "Changes that are not on disk yet.", |of| of.unpersisted_items),
-    ("kv_vb_queue_fill", "Changes that came into the disk queue.", |of| {
-        of.ops.drained + of.unpersisted_items
-    }),
+    ("kv_vb_queue_fill", "Changes that came into the disk queue.", |of| of.enqueued()),
     ("kv_vb_queue_drain", "Changes that left the disk queue.", |of| of.ops.drained),
     ("kv_vb_ops_get", "Reads.", |of| of.ops.get_hits + of.ops.get_misses),
     ("kv_vb_ops_delete", "Deletions.", |of| of.ops.deletes),

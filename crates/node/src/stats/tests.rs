@@ -1,5 +1,7 @@
 //! Groups against the recorded names, values against what was done, metrics against their format.
 
+mod scrapes;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 

@@ -19,6 +19,15 @@ pub struct CollectionOps {
     pub deletes: u64,
 }
 
+impl CollectionOps {
+    /// Adds another set of counts.
+    pub fn add(&mut self, other: &CollectionOps) {
+        self.gets += other.gets;
+        self.stores += other.stores;
+        self.deletes += other.deletes;
+    }
+}
+
 /// What a collection holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
