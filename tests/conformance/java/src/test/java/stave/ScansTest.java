@@ -3,6 +3,7 @@ package stave;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import com.couchbase.client.core.msg.kv.MutationToken;
 import com.couchbase.client.java.Bucket;
 import com.couchbase.client.java.Cluster;
 import com.couchbase.client.java.Collection;
@@ -13,6 +14,8 @@ import com.couchbase.client.java.kv.ScanResult;
 import com.couchbase.client.java.kv.ScanTerm;
 import com.couchbase.client.java.kv.ScanType;
 import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
 import java.util.TreeSet;
@@ -28,7 +31,7 @@ class ScansTest {
   private static final String PREFIX = "scan:" + UUID.randomUUID() + ":";
 
   private static final Map<String, JsonObject> STORED = new TreeMap<>();
-  private static final MutationState STATE = new MutationState();
+  private static final List<MutationToken> TOKENS = new ArrayList<>();
 
   private static Cluster cluster;
   private static Collection collection;
@@ -42,7 +45,7 @@ class ScansTest {
     for (int n = 0; n < 60; n++) {
       String key = String.format("%s%02d", PREFIX, n);
       JsonObject document = JsonObject.create().put("n", n);
-      STATE.add(collection.upsert(key, document).mutationToken().orElseThrow());
+      TOKENS.add(collection.upsert(key, document).mutationToken().orElseThrow());
       STORED.put(key, document);
     }
   }
@@ -53,7 +56,8 @@ class ScansTest {
   }
 
   private static ScanOptions options() {
-    return ScanOptions.scanOptions().consistentWith(STATE).timeout(PATIENCE);
+    MutationState state = MutationState.from(TOKENS.toArray(new MutationToken[0]));
+    return ScanOptions.scanOptions().consistentWith(state).timeout(PATIENCE);
   }
 
   private static TreeSet<String> keys(ScanType type, ScanOptions options) {
