@@ -1,6 +1,6 @@
 //! One bucket: its vBuckets in memory, its store on disk, and what joins them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8};
@@ -75,7 +75,7 @@ pub(crate) struct Shard {
     pub(crate) ops: OpCounts,
     /// What clients did with collections of the vBuckets that were here before; of those collections that the bucket
     /// still has.
-    pub(crate) collection_ops_before: Vec<(CollectionId, CollectionOps)>,
+    pub(crate) collection_ops_before: BTreeMap<CollectionId, CollectionOps>,
     /// Who waits for prepares.
     pub(crate) sync_waiters: SyncWaiters,
 }
@@ -92,17 +92,12 @@ impl Shard {
         self.ops.discarded += old.unpersisted_items;
         let old = std::mem::replace(&mut self.vb, vb);
         for one in old.collections().open() {
-            self.add_collection_ops(one.id, old.collections().ops(one.id));
+            let ops = old.collections().ops(one.id);
+            if ops != CollectionOps::default() {
+                self.collection_ops_before.entry(one.id).or_default().add(&ops);
+            }
         }
         old
-    }
-
-    fn add_collection_ops(&mut self, id: CollectionId, ops: CollectionOps) {
-        match self.collection_ops_before.iter_mut().find(|(of, _)| *of == id) {
-            Some((_, before)) => before.add(&ops),
-            None if ops != CollectionOps::default() => self.collection_ops_before.push((id, ops)),
-            None => {}
-        }
     }
 
     /// Has a connection told of what happens from now on.

@@ -229,7 +229,7 @@ impl Bucket {
         change: Option<&ManifestChange>,
         now: Moment,
     ) -> Option<Vec<Garbage>> {
-        shard.collection_ops_before.retain(|(id, _)| manifest.collection(*id).is_some());
+        shard.collection_ops_before.retain(|id, _| manifest.collection(*id).is_some());
         if !shard.exists || shard.vb.state() != VbState::Active {
             return None;
         }
@@ -344,9 +344,8 @@ fn totals_of(
     id: CollectionId,
     stored: &[(CollectionId, kvstore::CollectionStats)],
 ) -> CollectionTotals {
-    let mut totals = CollectionTotals::default();
-    let before = shard.collection_ops_before.iter().find(|(of, _)| *of == id);
-    totals.ops = before.map(|(_, ops)| *ops).unwrap_or_default();
+    let before = shard.collection_ops_before.get(&id).copied().unwrap_or_default();
+    let mut totals = CollectionTotals { ops: before, ..CollectionTotals::default() };
     let on_disk = stats_of(stored, id).copied().unwrap_or_default();
     if !shard.exists || !shard.vb.collections().is_open(id) {
         return totals;

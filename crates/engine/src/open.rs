@@ -1,5 +1,6 @@
 //! From the disk to memory: opening a bucket, and closing it.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8};
@@ -65,7 +66,7 @@ fn empty_shard(id: VbId, config: &BucketConfig, context: &BucketContext, env: &E
         prepare_followers: Vec::new(),
         held: 0,
         ops: OpCounts::default(),
-        collection_ops_before: Vec::new(),
+        collection_ops_before: BTreeMap::new(),
         sync_waiters: SyncWaiters::default(),
     }
 }

@@ -46,8 +46,9 @@ const DEV: &[&str] = &["dev", "--kv", "127.0.0.1:0", "--http", "127.0.0.1:0", "-
 
 impl Process {
     fn start(args: &[&str], more: &[&str]) -> Process {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_stave"));
-        command.args(args).args(more);
+        // Under nohup the tests themselves ignore SIGHUP, and what they start would, too.
+        let mut command = Command::new("env");
+        command.args(["--default-signal=HUP", env!("CARGO_BIN_EXE_stave")]).args(args).args(more);
         Process::of(command, |_| {})
     }
 

@@ -27,24 +27,12 @@ pub fn get_replica(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
 /// GetEx: flags, CAS and the whole value of a document, its xattrs in front, compressed if it is held so. Those of the
 /// system are left out for users who may not read them.
 pub fn get_ex(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
-    match lacking_for_whole(cx) {
-        Some(what) => cx.error(Status::NotSupported, what),
-        None => {
-            let found = cx.bucket().get(request.vbucket, cx.key, cx.now);
-            send_whole(cx, found)
-        }
-    }
+    whole(cx, |cx| cx.bucket().get(request.vbucket, cx.key, cx.now))
 }
 
 /// GetExReplica: the same from a replica vBucket.
 pub fn get_ex_replica(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
-    match lacking_for_whole(cx) {
-        Some(what) => cx.error(Status::NotSupported, what),
-        None => {
-            let found = cx.bucket().get_replica(request.vbucket, cx.key, cx.now);
-            send_whole(cx, found)
-        }
-    }
+    whole(cx, |cx| cx.bucket().get_replica(request.vbucket, cx.key, cx.now))
 }
 
 /// What a client has not agreed to, and must have to understand a whole value (BinaryProtocol.md of the original).
@@ -58,16 +46,20 @@ fn lacking_for_whole(cx: &Context<'_>) -> Option<&'static str> {
     needed.into_iter().find(|(feature, _)| !has(*feature)).map(|(_, what)| what)
 }
 
-fn send_whole(cx: &mut Context<'_>, found: Result<Found, Refusal>) -> Outcome {
-    let found = match found {
+fn whole(cx: &mut Context<'_>, read: impl FnOnce(&Context<'_>) -> Result<Found, Refusal>) -> Outcome {
+    if let Some(what) = lacking_for_whole(cx) {
+        return cx.error(Status::NotSupported, what);
+    }
+    let found = match read(cx) {
         Ok(found) => found,
         Err(refusal) => return cx.refuse(refusal),
     };
     let (version, meta) = (&found.version, found.version.meta());
     let wanted = if cx.may(Privilege::SystemXattrRead) { WantedXattrs::All } else { WantedXattrs::User };
     let takes_snappy = cx.session.has(Feature::Snappy) && cx.bucket().keeps_compressed();
-    let may_be_made = meta.datatype.is_snappy()
-        && (!takes_snappy || (meta.datatype.is_xattr() && wanted == WantedXattrs::User));
+    let is_cut = meta.datatype.is_xattr() && wanted == WantedXattrs::User;
+    // Then it is a copy, which takes time and memory.
+    let may_be_made = is_cut || (meta.datatype.is_snappy() && !takes_snappy);
     if may_be_made {
         let plain_len = value::plain_len(version);
         if cx.may_leave && cx.takes(plain_len) {

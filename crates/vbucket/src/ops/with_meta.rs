@@ -79,8 +79,8 @@ impl VBucket {
 /// tombstone is compared by revision and CAS alone. Equal metadata lose.
 fn wins(rule: ConflictRule, new: &VersionMeta, old: &VersionMeta) -> bool {
     let rank = |m: &VersionMeta| match rule {
-        ConflictRule::Force | ConflictRule::RevisionWins => (m.rev_seqno.0, m.cas.0),
         ConflictRule::TimeWins => (m.cas.0, m.rev_seqno.0),
+        _ => (m.rev_seqno.0, m.cas.0),
     };
     if rule == ConflictRule::Force {
         return true;
