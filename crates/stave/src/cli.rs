@@ -81,6 +81,10 @@ enum Command {
     Dump(commands::dump::DumpFlags),
     /// Send the documents of a bucket's files to a running node
     Import(commands::import::ImportFlags),
+    /// Copy what a bucket holds into a folder while it serves
+    Backup(Box<commands::backup::BackupFlags>),
+    /// Send what a backup holds to a running cluster
+    Restore(Box<commands::restore::RestoreFlags>),
     /// Have vBuckets of a node follow another node
     Replicate(commands::replicate::ReplicateFlags),
     /// Move vBuckets from one node to another while clients write
@@ -210,6 +214,8 @@ fn dispatch(env: &Env, command: Command) -> anyhow::Result<Outcome> {
         Command::Compact(flags) => commands::compact::run(env, &flags),
         Command::Dump(flags) => commands::dump::run(env, &flags),
         Command::Import(flags) => commands::import::run(env, &flags),
+        Command::Backup(flags) => commands::backup::run(env, &flags),
+        Command::Restore(flags) => commands::restore::run(env, &flags),
         Command::Replicate(flags) => commands::replicate::replicate(env, &flags),
         Command::Cluster(flags) => commands::cluster::run(env, &flags),
         Command::User(flags) => commands::user::run(env, &flags),

@@ -2,6 +2,7 @@
 //!
 //! Everything behind the binary stands in a library so that tests can use the same client.
 
+mod backup;
 pub mod bench;
 pub mod cli;
 pub mod client;
@@ -10,3 +11,4 @@ mod log;
 #[cfg(test)]
 mod test_server;
 pub mod units;
+mod with_meta;

@@ -15,7 +15,8 @@ const RUN: [&str; 6] = ["get", "set", "delete", "stats", "set-param", "timings"]
 /// Every command that does something, with its whole name.
 pub(super) fn commands() -> Vec<(String, clap::Command)> {
     fn walk(name: &str, command: &clap::Command, all: &mut Vec<(String, clap::Command)>) {
-        if !command.has_subcommands() {
+        // A command may do something without any of its subcommands.
+        if !command.has_subcommands() || command.is_args_conflicts_with_subcommands_set() {
             all.push((name.to_owned(), command.clone()));
         }
         for sub in command.get_subcommands().filter(|sub| sub.get_name() != "help") {

@@ -1,10 +1,8 @@
 //! `stave import`: sends the documents of a bucket's files, from wherever they are, to a running node.
 
-mod collections;
 mod record;
-mod sender;
+mod sources;
 
-use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -12,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use base::env::Env;
-use clap::{Args, ValueEnum};
+use clap::Args;
 use couchstore::{CouchFile, DocInfo, Failure};
 use protocol::feature::Feature;
 use serde_json::json;
@@ -21,9 +19,9 @@ use super::check::place::{BucketFiles, Place, is_segment};
 use crate::cli::{Outcome, ServerFlags};
 use crate::client::{Client, Cluster, Dialect, Target};
 use crate::units::thousands;
-use collections::Collections;
-use record::{Record, Skipped};
-use sender::Sender;
+use crate::with_meta::{Collections, Conflict, Sender, SentCounts, Unknown};
+use record::read_record;
+use sources::sources;
 
 /// Send the documents of a bucket's files to a running node.
 ///
@@ -63,39 +61,11 @@ pub struct ImportFlags {
     server: ServerFlags,
 }
 
-/// What happens to documents that the bucket has already.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Conflict {
-    /// The one that was changed more often stays, as between clusters
-    Resolve,
-    /// The bucket's stays; tombstones are left out
-    Skip,
-    /// The file's replaces it
-    Overwrite,
-}
-
-/// What happens to documents of collections that the bucket lacks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Unknown {
-    /// They are left out, and the import fails at its end.
-    Fail,
-    /// They are left out.
-    Skip,
-    /// The collections are made.
-    Create,
-}
-
 /// What became of the records of all files.
 #[derive(Debug, Default)]
 struct Summary {
     files: u64,
-    documents: u64,
-    tombstones: u64,
-    /// The bucket's were kept.
-    conflicts: u64,
-    skipped: BTreeMap<Skipped, u64>,
-    /// Documents that were skipped because the bucket lacks their collection, by its name.
-    unknown: BTreeMap<String, u64>,
+    counts: SentCounts,
 }
 
 /// Runs the command.
@@ -110,21 +80,21 @@ pub fn run(env: &Env, flags: &ImportFlags) -> anyhow::Result<Outcome> {
     let summary = import(env, &bucket, target, flags.conflict, unknown)?;
     let mut out = std::io::stdout().lock();
     out.write_all(if flags.json { as_json(&summary) } else { as_text(&summary) }.as_bytes())?;
-    complete(&summary, unknown)?;
+    complete(&summary.counts, unknown)?;
     Ok(Outcome::Done)
 }
 
 /// An error if documents were left out that should not have been.
-fn complete(summary: &Summary, unknown: Unknown) -> anyhow::Result<()> {
-    if summary.unknown.is_empty() || unknown == Unknown::Skip {
+pub(super) fn complete(counts: &SentCounts, unknown: Unknown) -> anyhow::Result<()> {
+    if counts.unknown.is_empty() || unknown == Unknown::Skip {
         return Ok(());
     }
     let name = |(name, count): (&String, &u64)| format!("{name} ({})", thousands(*count));
-    let names: Vec<_> = summary.unknown.iter().map(name).collect();
+    let names: Vec<_> = counts.unknown.iter().map(name).collect();
     bail!(
         "{} documents were not sent, because the bucket lacks their collections: {}; \
          --create-collections makes those whose names the files know, --skip-unknown leaves the documents out",
-        thousands(summary.unknown.values().sum()),
+        thousands(counts.unknown.values().sum()),
         names.join(", ")
     )
 }
@@ -147,7 +117,7 @@ fn bucket_at(env: &Env, dir: &Path) -> anyhow::Result<BucketFiles> {
 }
 
 /// Whether the last write wins in a bucket, which it has from its beginning.
-fn resolves_by_time(env: &Env, target: &Target) -> anyhow::Result<bool> {
+pub(super) fn resolves_by_time(env: &Env, target: &Target) -> anyhow::Result<bool> {
     let config =
         Client::open(env, target)?.stats("config").context("cannot ask how conflicts are resolved")?;
     Ok(config.iter().any(|(name, value)| name == "ep_conflict_resolution_type" && value == "lww"))
@@ -160,31 +130,33 @@ fn import(
     conflict: Conflict,
     unknown: Unknown,
 ) -> anyhow::Result<Summary> {
-    let collections = Collections::find(env, bucket, &target, unknown)?;
+    let collections = Collections::find(env, sources(env, bucket)?, &target, unknown)?;
     let by_time = resolves_by_time(env, &target)?;
     let cluster = Cluster::open(env, target, &[Feature::Xattr, Feature::Snappy])?;
-    let mut sender = Sender::new(cluster, collections, conflict, by_time);
+    let mut sender = Sender::new("import", cluster, collections, conflict, by_time);
+    let mut files = 0;
     let mut progress = Progress { env, next: env.clock.monotonic() + FIRST, files: bucket.files.len() };
     for path in &bucket.files {
-        send_file(env, path, &mut sender, &mut progress)
-            .with_context(|| format!("{} documents were sent before", thousands(sender.summary.documents)))?;
-        sender.summary.files += 1;
+        send_file(path, env, files, &mut sender, &mut progress)
+            .with_context(|| format!("{} documents were sent before", thousands(sender.counts.documents)))?;
+        files += 1;
     }
     sender.finish()?;
-    Ok(sender.summary)
+    Ok(Summary { files, counts: sender.counts })
 }
 
 fn send_file(
-    env: &Env,
     path: &Path,
+    env: &Env,
+    files: u64,
     sender: &mut Sender<'_>,
     progress: &mut Progress<'_>,
 ) -> anyhow::Result<()> {
     let file = CouchFile::open_read(&*env.disk, path).map_err(said_once)?;
     let (mut stored, mut inflated) = (Vec::new(), Vec::new());
     let visit = |info: DocInfo<'_>| -> Result<ControlFlow<()>, Ended> {
-        progress.step(&sender.summary);
-        match Record::read(&file, &info, sender.takes_snappy(), &mut stored, &mut inflated)? {
+        progress.step(files, &sender.counts);
+        match read_record(&file, &info, sender.takes_snappy(), &mut stored, &mut inflated)? {
             Ok(record) => sender.send(&record)?,
             Err(skipped) => sender.skip(skipped),
         }
@@ -220,26 +192,28 @@ impl From<anyhow::Error> for Ended {
 }
 
 fn as_text(summary: &Summary) -> String {
+    let counts = &summary.counts;
     let mut lines = vec![
         ("files", summary.files),
-        ("documents", summary.documents),
-        ("tombstones", summary.tombstones),
-        ("left as the bucket had them", summary.conflicts),
+        ("documents", counts.documents),
+        ("tombstones", counts.tombstones),
+        ("left as the bucket had them", counts.conflicts),
     ];
-    lines.extend(summary.skipped.iter().map(|(why, count)| (why.text(), *count)));
+    lines.extend(counts.skipped.iter().map(|(why, count)| (why.text(), *count)));
     lines.iter().map(|(name, count)| format!("{name:<46}  {}\n", thousands(*count))).collect()
 }
 
 fn as_json(summary: &Summary) -> String {
+    let counts = &summary.counts;
     let skipped: serde_json::Map<_, _> =
-        summary.skipped.iter().map(|(why, count)| (why.name().to_owned(), json!(count))).collect();
+        counts.skipped.iter().map(|(why, count)| (why.name().to_owned(), json!(count))).collect();
     let line = json!({
         "files": summary.files,
-        "documents": summary.documents,
-        "tombstones": summary.tombstones,
-        "conflicts": summary.conflicts,
+        "documents": counts.documents,
+        "tombstones": counts.tombstones,
+        "conflicts": counts.conflicts,
         "skipped": skipped,
-        "unknown_collections": summary.unknown,
+        "unknown_collections": counts.unknown,
     });
     format!("{line}\n")
 }
@@ -256,7 +230,7 @@ struct Progress<'e> {
 }
 
 impl Progress<'_> {
-    fn step(&mut self, now: &Summary) {
+    fn step(&mut self, files: u64, now: &SentCounts) {
         let at = self.env.clock.monotonic();
         if at < self.next {
             return;
@@ -265,7 +239,7 @@ impl Progress<'_> {
         let mut err = std::io::stderr().lock();
         let line = format!(
             "{} of {} files, {} documents",
-            thousands(now.files),
+            thousands(files),
             thousands(self.files as u64),
             thousands(now.documents)
         );

@@ -1,5 +1,6 @@
 //! The commands of the binary, a file for each family.
 
+pub mod backup;
 pub mod bench;
 pub mod certs;
 pub mod check;
@@ -18,6 +19,7 @@ mod login_flags;
 mod password;
 mod rbac;
 pub mod replicate;
+pub mod restore;
 pub mod serve;
 pub mod set_param;
 pub mod stats;

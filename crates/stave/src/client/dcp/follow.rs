@@ -185,6 +185,15 @@ pub fn high_seqnos(client: &mut Client) -> Result<Vec<(VbId, Seqno)>, ClientErro
 
 /// The history that each of these vBuckets is in now.
 pub fn newest_histories(client: &mut Client, vbuckets: &[VbId]) -> Result<Vec<VbUuid>, ClientError> {
+    let newest = |log: History| log.first().map_or(VbUuid(0), |(uuid, _)| *uuid);
+    Ok(failover_logs(client, vbuckets)?.into_iter().map(newest).collect())
+}
+
+/// The UUIDs of a vBucket's histories, the newest first, each with the seqno at which it began.
+pub type History = Vec<(VbUuid, Seqno)>;
+
+/// The histories of each of these vBuckets; each has one at least.
+pub fn failover_logs(client: &mut Client, vbuckets: &[VbId]) -> Result<Vec<History>, ClientError> {
     const OPERATION: &str = "failover log";
     let mut opaques = Vec::with_capacity(vbuckets.len());
     for vbucket in vbuckets {
@@ -193,16 +202,14 @@ pub fn newest_histories(client: &mut Client, vbuckets: &[VbId]) -> Result<Vec<Vb
         opaques.push(client.queue(OPERATION, parts)?);
     }
     client.flush(OPERATION)?;
-    let mut uuids = Vec::with_capacity(vbuckets.len());
+    let mut logs = Vec::with_capacity(vbuckets.len());
     for opaque in opaques {
         let answer = client.answer(OPERATION, opaque)?;
         if !answer.is(Status::Success) {
             return Err(answer.refused(OPERATION));
         }
-        let log = FailoverLog::decode(&answer.value);
-        let newest = log.as_ref().and_then(|log| log.first());
-        let (uuid, _) = newest.ok_or(ClientError::Answer { operation: OPERATION, what: "the log" })?;
-        uuids.push(*uuid);
+        let log = FailoverLog::decode(&answer.value).filter(|log| !log.is_empty());
+        logs.push(log.ok_or(ClientError::Answer { operation: OPERATION, what: "the log" })?);
     }
-    Ok(uuids)
+    Ok(logs)
 }

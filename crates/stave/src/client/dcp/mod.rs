@@ -8,6 +8,7 @@ mod session;
 mod tests;
 
 pub use everywhere::{ask_everywhere, follow_everywhere, members};
-pub use follow::{Watch, follow, high_seqnos, newest_histories};
+pub use follow::{History, Watch, failover_logs, follow, high_seqnos, newest_histories};
 pub use position::Position;
+pub(crate) use session::seqno_of;
 pub use session::{Event, Received, Session, Start, Wishes};

@@ -379,7 +379,7 @@ impl Session {
 }
 
 /// The place of what a message brings.
-fn seqno_of(what: &What) -> Option<Seqno> {
+pub(crate) fn seqno_of(what: &What) -> Option<Seqno> {
     match *what {
         What::Mutation(mutation) => Some(mutation.by_seqno),
         What::Deletion(deletion) | What::Expiration(deletion) => Some(deletion.by_seqno),

@@ -1,50 +1,50 @@
-//! Which collection of the bucket a collection of the files is: by name, as the same number means another one elsewhere.
+//! Which collection of the bucket a collection of the source is: by name, as the same number means another one elsewhere.
 
 use std::collections::BTreeMap;
 
 use anyhow::Context;
+use base::CollectionId;
 use base::env::Env;
-use base::{CollectionId, ScopeId};
-use couchstore::CouchFile;
-use kvstore::StoredManifest;
 
-use super::super::check::place::BucketFiles;
 use super::Unknown;
 use crate::client::{Client, ClientError, HttpTarget, Target, escaped};
 
-/// A collection of the files.
+/// A collection of the files or the backup that documents come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Source {
-    scope: String,
-    name: String,
+pub(crate) struct SourceCollection {
+    pub(crate) scope: String,
+    pub(crate) name: String,
     /// As REST has it: 0 for that of the bucket, -1 for none.
-    max_ttl_s: i64,
+    pub(crate) max_ttl_s: i64,
 }
 
-impl Source {
-    fn path(&self) -> String {
+impl SourceCollection {
+    /// `SCOPE.COLLECTION`.
+    pub(crate) fn path(&self) -> String {
         format!("{}.{}", self.scope, self.name)
     }
 }
 
 /// Where documents of each collection go.
-pub(super) struct Collections {
-    sources: BTreeMap<u32, Source>,
+pub(crate) struct Collections {
+    sources: BTreeMap<u32, SourceCollection>,
     /// What is not here the bucket lacks.
     targets: BTreeMap<u32, CollectionId>,
 }
 
 impl Collections {
-    /// Looks for the files' collections in the bucket, and makes those that are lacking if that is wanted.
-    pub(super) fn find(
+    /// Looks for the sources, which are given by their numbers, in the bucket, and makes those that are lacking if that
+    /// is wanted. The default collection is the bucket's, unless a source gives it another name.
+    pub(crate) fn find(
         env: &Env,
-        files: &BucketFiles,
+        sources: BTreeMap<u32, SourceCollection>,
         target: &Target,
         unknown: Unknown,
     ) -> anyhow::Result<Collections> {
-        let sources = sources(env, files)?;
         let mut client = Client::open(env, target)?;
-        let mut found = Collections { sources, targets: BTreeMap::from([(0, CollectionId::DEFAULT)]) };
+        let is_renamed = sources.get(&0).is_some_and(|source| source.path() != "_default._default");
+        let targets = if is_renamed { BTreeMap::new() } else { BTreeMap::from([(0, CollectionId::DEFAULT)]) };
+        let mut found = Collections { sources, targets };
         let lacking = found.look(&mut client)?;
         if unknown == Unknown::Create && !lacking.is_empty() {
             create(&mut client, target, &lacking)?;
@@ -54,7 +54,7 @@ impl Collections {
     }
 
     /// Asks for the numbers of those that have none yet; returns those that the bucket lacks.
-    fn look(&mut self, client: &mut Client) -> anyhow::Result<Vec<Source>> {
+    fn look(&mut self, client: &mut Client) -> anyhow::Result<Vec<SourceCollection>> {
         let mut lacking = Vec::new();
         for (number, source) in &self.sources {
             if self.targets.contains_key(number) {
@@ -69,43 +69,19 @@ impl Collections {
         Ok(lacking)
     }
 
-    /// Where documents of a collection of the files go; `None` if the bucket lacks it.
-    pub(super) fn target(&self, id: CollectionId) -> Option<CollectionId> {
+    /// Where documents of a collection of the source go; `None` if the bucket lacks it.
+    pub(crate) fn target(&self, id: CollectionId) -> Option<CollectionId> {
         self.targets.get(&id.0).copied()
     }
 
-    /// What a collection of the files is called; its number if the files do not say.
-    pub(super) fn name(&self, id: CollectionId) -> String {
-        self.sources.get(&id.0).map_or_else(|| format!("0x{:x}", id.0), Source::path)
+    /// What a collection of the source is called; its number if the source does not say.
+    pub(crate) fn name(&self, id: CollectionId) -> String {
+        self.sources.get(&id.0).map_or_else(|| format!("0x{:x}", id.0), SourceCollection::path)
     }
-}
-
-/// The collections that the files tell of; of a number that was used again, as the newest manifest has it.
-fn sources(env: &Env, files: &BucketFiles) -> anyhow::Result<BTreeMap<u32, Source>> {
-    let mut all: BTreeMap<u32, (u64, Source)> = BTreeMap::new();
-    for path in &files.files {
-        let file = CouchFile::open_read(&*env.disk, path).map_err(super::said_once)?;
-        let manifest = StoredManifest::read(|id| file.local(id)).map_err(super::said_once)?;
-        let manifest =
-            manifest.with_context(|| format!("{}: its list of collections is damaged", path.display()))?;
-        let scopes: BTreeMap<ScopeId, &str> =
-            manifest.scopes.iter().map(|there| (there.scope.id, &*there.scope.name)).collect();
-        for there in &manifest.open {
-            let one = &there.collection;
-            let Some(scope) = scopes.get(&one.scope) else { continue };
-            let max_ttl_s = one.max_ttl_s.map_or(0, |ttl| if ttl == 0 { -1 } else { i64::from(ttl) });
-            let source = Source { scope: (*scope).to_owned(), name: one.name.to_string(), max_ttl_s };
-            let newest = all.entry(one.id.0).or_insert_with(|| (manifest.uid.0, source.clone()));
-            if newest.0 < manifest.uid.0 {
-                *newest = (manifest.uid.0, source);
-            }
-        }
-    }
-    Ok(all.into_iter().map(|(number, (_, source))| (number, source)).collect())
 }
 
 /// Makes scopes and collections over HTTP, and waits until the node that is asked has them.
-fn create(client: &mut Client, target: &Target, lacking: &[Source]) -> anyhow::Result<()> {
+fn create(client: &mut Client, target: &Target, lacking: &[SourceCollection]) -> anyhow::Result<()> {
     let map = client.map()?.unwrap_or_default();
     let addr = map.http.context("the node does not say where it listens for HTTP")?;
     let (username, password) = (target.username.clone(), target.password.clone());

@@ -7,17 +7,17 @@ use protocol::extras::WithMetaExtras;
 use protocol::feature::Feature;
 use protocol::{Status, opcode};
 
-use super::collections::Collections;
-use super::record::{Record, Skipped};
-use super::{Conflict, Summary};
+use super::{Collections, Conflict, Record, SentCounts, Skipped};
 use crate::client::{Cluster, DocRequest};
 
-const OPERATION: &str = "import";
 /// So much is sent before answers are waited for, at the most.
 const MOST_REQUESTS: usize = 256;
 const MOST_BYTES: usize = 4 << 20;
 
-pub(super) struct Sender<'e> {
+/// Sends records to a cluster.
+pub(crate) struct Sender<'e> {
+    /// The command that sends, for its errors.
+    operation: &'static str,
     cluster: Cluster<'e>,
     collections: Collections,
     conflict: Conflict,
@@ -25,31 +25,35 @@ pub(super) struct Sender<'e> {
     by_time: bool,
     waiting: Vec<DocRequest>,
     waiting_bytes: usize,
-    pub(super) summary: Summary,
+    pub(crate) counts: SentCounts,
 }
 
 impl<'e> Sender<'e> {
-    pub(super) fn new(
+    /// A sender for a command. `by_time`: whether the last write wins in the bucket, which its owner knows.
+    pub(crate) fn new(
+        operation: &'static str,
         mut cluster: Cluster<'e>,
         collections: Collections,
         conflict: Conflict,
         by_time: bool,
     ) -> Sender<'e> {
         cluster.collections_are_known();
-        let (waiting, waiting_bytes, summary) = (Vec::new(), 0, Summary::default());
-        Sender { cluster, collections, conflict, by_time, waiting, waiting_bytes, summary }
+        let (waiting, waiting_bytes, counts) = (Vec::new(), 0, SentCounts::default());
+        Sender { operation, cluster, collections, conflict, by_time, waiting, waiting_bytes, counts }
     }
 
     /// Whether values may stay compressed.
-    pub(super) fn takes_snappy(&self) -> bool {
+    pub(crate) fn takes_snappy(&self) -> bool {
         self.cluster.features().has(Feature::Snappy)
     }
 
-    pub(super) fn skip(&mut self, why: Skipped) {
-        *self.summary.skipped.entry(why).or_default() += 1;
+    /// Counts a record that is left out.
+    pub(crate) fn skip(&mut self, why: Skipped) {
+        *self.counts.skipped.entry(why).or_default() += 1;
     }
 
-    pub(super) fn send(&mut self, record: &Record<'_>) -> anyhow::Result<()> {
+    /// Sends a record, or lets it wait for more of them.
+    pub(crate) fn send(&mut self, record: &Record<'_>) -> anyhow::Result<()> {
         if record.deleted && self.conflict == Conflict::Skip {
             self.skip(Skipped::Tombstone);
             return Ok(());
@@ -57,7 +61,7 @@ impl<'e> Sender<'e> {
         let Some(collection) = self.collections.target(record.key.collection) else {
             self.skip(Skipped::UnknownCollection);
             let name = self.collections.name(record.key.collection);
-            *self.summary.unknown.entry(name).or_default() += 1;
+            *self.counts.unknown.entry(name).or_default() += 1;
             return Ok(());
         };
         let opcode = match (record.deleted, self.conflict) {
@@ -105,19 +109,19 @@ impl<'e> Sender<'e> {
     }
 
     /// Sends what waits, and counts the answers.
-    pub(super) fn finish(&mut self) -> anyhow::Result<()> {
+    pub(crate) fn finish(&mut self) -> anyhow::Result<()> {
         let (waiting, _) = (std::mem::take(&mut self.waiting), std::mem::take(&mut self.waiting_bytes));
-        let answers = self.cluster.exchange(OPERATION, &waiting)?;
+        let answers = self.cluster.exchange(self.operation, &waiting)?;
         for (request, answer) in waiting.iter().zip(answers) {
             match Status::from_code(answer.status_code) {
                 Some(Status::Success) if request.opcode == opcode::DELETE_WITH_META => {
-                    self.summary.tombstones += 1;
+                    self.counts.tombstones += 1;
                 }
-                Some(Status::Success) => self.summary.documents += 1,
-                Some(Status::KeyEexists) => self.summary.conflicts += 1,
+                Some(Status::Success) => self.counts.documents += 1,
+                Some(Status::KeyEexists) => self.counts.conflicts += 1,
                 _ => {
                     let (id, bytes) = (request.key.escape_ascii(), request.key.len() + request.value.len());
-                    return Err(answer.refused(OPERATION))
+                    return Err(answer.refused(self.operation))
                         .with_context(|| format!("document {id} of {bytes} bytes"));
                 }
             }

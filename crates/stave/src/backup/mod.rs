@@ -1,0 +1,64 @@
+//! Backups of a bucket in a folder, and what a restore reads from them (docs/backup_format.md, record 110).
+//!
+//! # Guarantees
+//!
+//! - A backup without its manifest is not complete, and no restore reads it. The manifest is written last, when everything
+//!   else of the backup is durable.
+//! - Of each vBucket a backup holds one state that the vBucket had: its changes up to the end of a snapshot, which is not
+//!   before the moment at which the backup began.
+//! - A flipped bit, a missing byte, and a file of another backup are noticed, and the file is named.
+//!
+//! It must not know how documents are sent to a cluster (`crate::with_meta`), nor what is printed.
+
+mod block;
+mod lines;
+mod manifest;
+mod reader;
+mod repository;
+mod take;
+mod writer;
+
+#[cfg(test)]
+mod tests;
+
+pub(crate) use block::Version;
+pub(crate) use reader::ChainReader;
+pub(crate) use repository::{Backup, Repository};
+pub(crate) use take::{HowFar, TakeOptions, Taken, take};
+
+/// Why a backup cannot be made or read.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BackupError {
+    /// The disk refused.
+    #[error("cannot {operation} {}: {source}", path.display())]
+    Io {
+        /// What was tried.
+        operation: &'static str,
+        /// On which file or folder.
+        path: std::path::PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A file is not what its backup wrote.
+    #[error("{} is damaged: {what}; use another backup, or another copy of this file", path.display())]
+    Damaged {
+        /// The file.
+        path: std::path::PathBuf,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// There is no such backup.
+    #[error("{0}")]
+    Missing(String),
+}
+
+impl BackupError {
+    fn damaged(path: &std::path::Path, what: impl Into<String>) -> BackupError {
+        BackupError::Damaged { path: path.to_owned(), what: what.into() }
+    }
+
+    /// Whether a file is not what its backup wrote.
+    pub(crate) fn is_damage(&self) -> bool {
+        matches!(self, BackupError::Damaged { .. })
+    }
+}

@@ -1,0 +1,281 @@
+//! A folder with backups: `FOLDER/BUCKET/ID/`, where an ID is the moment at which a backup began.
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a lock is held on a real file")]
+
+use std::collections::BTreeMap;
+use std::fs::{File, TryLockError};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use base::env::{Disk, Env, OpenMode};
+use base::small_file::SmallFile;
+
+use super::lines::lines_in;
+use super::manifest::{BackupHead, BackupManifest, VbucketLine};
+use super::{BackupError, writer};
+
+/// The list of vBuckets.
+pub(super) const LINES: &str = "vbuckets";
+const MANIFEST: &str = "manifest";
+const LOCK: &str = "lock";
+/// The largest manifest: 1,200 collections take less than 1 MiB.
+const MAX_MANIFEST_BYTES: u64 = 16 << 20;
+/// The largest list of vBuckets. A block takes about 60 bytes in it.
+const MAX_LINES_BYTES: u64 = 1 << 30;
+
+/// A folder with backups.
+pub(crate) struct Repository<'e> {
+    pub(super) env: &'e Env,
+    pub(super) dir: PathBuf,
+}
+
+/// A complete backup.
+#[derive(Clone, Debug)]
+pub(crate) struct Backup {
+    pub(crate) folder: PathBuf,
+    pub(crate) manifest: BackupManifest,
+}
+
+/// A backup that was broken off.
+pub(super) struct Unfinished {
+    pub(super) folder: PathBuf,
+    pub(super) head: BackupHead,
+    pub(super) done: Vec<VbucketLine>,
+    /// Bytes of its list that are whole.
+    pub(super) lines_len: u64,
+}
+
+/// A backup and those that it goes on from, the newest first.
+#[derive(Debug)]
+pub(crate) struct Chain(pub(crate) Vec<Backup>);
+
+/// Held while backups of a bucket are made or removed.
+pub(crate) struct RepositoryLock {
+    _file: File,
+}
+
+impl<'e> Repository<'e> {
+    /// A folder, which need not be there yet.
+    pub(crate) fn new(env: &'e Env, dir: &Path) -> Repository<'e> {
+        Repository { env, dir: dir.to_owned() }
+    }
+
+    fn disk(&self) -> &dyn Disk {
+        &*self.env.disk
+    }
+
+    pub(super) fn folder(&self, bucket: &str) -> PathBuf {
+        self.dir.join(bucket)
+    }
+
+    /// Keeps other processes from making or removing backups of a bucket.
+    pub(crate) fn lock(&self, bucket: &str) -> Result<RepositoryLock, BackupError> {
+        let folder = self.folder(bucket);
+        let failed = |operation, source| BackupError::Io { operation, path: folder.clone(), source };
+        self.disk().create_dir_all_synced(&folder).map_err(|error| failed("make", error))?;
+        let file = File::options().write(true).create(true).truncate(false).open(folder.join(LOCK));
+        let file = file.map_err(|error| failed("lock", error))?;
+        match file.try_lock() {
+            Ok(()) => Ok(RepositoryLock { _file: file }),
+            Err(TryLockError::WouldBlock) => Err(BackupError::Missing(format!(
+                "another process works on the backups in {}; wait until it has ended",
+                folder.display()
+            ))),
+            Err(TryLockError::Error(error)) => Err(failed("lock", error)),
+        }
+    }
+
+    fn names(&self, folder: &Path) -> Result<Vec<String>, BackupError> {
+        match self.disk().read_dir(folder) {
+            Ok(mut names) => {
+                names.sort();
+                Ok(names)
+            }
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+                Ok(Vec::new())
+            }
+            Err(source) => Err(BackupError::Io { operation: "read", path: folder.to_owned(), source }),
+        }
+    }
+
+    /// Buckets that have backups here.
+    pub(crate) fn buckets(&self) -> Result<Vec<String>, BackupError> {
+        let names = self.names(&self.dir)?;
+        if names.is_empty() {
+            let what = format!("{} holds no backups: `stave backup --to DIR` makes one", self.dir.display());
+            return Err(BackupError::Missing(what));
+        }
+        Ok(names
+            .into_iter()
+            .filter(|name| !self.names(&self.dir.join(name)).unwrap_or_default().is_empty())
+            .collect())
+    }
+
+    /// The complete backups of a bucket, the oldest first, with those whose manifest is damaged.
+    pub(crate) fn backups(&self, bucket: &str) -> Result<Vec<Result<Backup, BackupError>>, BackupError> {
+        let folder = self.folder(bucket);
+        let ids = self.names(&folder)?.into_iter().filter(|name| is_id(name));
+        Ok(ids.filter_map(|id| self.backup(&folder.join(&id), &id).transpose()).collect())
+    }
+
+    /// A backup; `None` if it is not complete.
+    fn backup(&self, folder: &Path, id: &str) -> Result<Option<Backup>, BackupError> {
+        let file = manifest_file(folder, id);
+        let parse = |content: &[u8], version| match version {
+            1 => serde_json::from_slice::<BackupManifest>(content).map_err(|error| error.to_string()),
+            _ => Err("it has no header".to_owned()),
+        };
+        let found = file.look(self.disk(), parse).map_err(|error| match error {
+            base::small_file::SmallFileError::Io { operation, path, source } => {
+                BackupError::Io { operation, path, source }
+            }
+            base::small_file::SmallFileError::Damaged { path, what } => BackupError::Damaged { path, what },
+        })?;
+        let Some(found) = found else { return Ok(None) };
+        Ok(Some(Backup { folder: folder.to_owned(), manifest: found.content }))
+    }
+
+    /// A backup of a bucket, the newest one if none is named, and all that it goes on from.
+    pub(crate) fn chain(&self, bucket: &str, id: Option<&str>) -> Result<Chain, BackupError> {
+        let folder = self.folder(bucket);
+        let newest = || -> Result<String, BackupError> {
+            let all = self.backups(bucket)?;
+            let newest = all.into_iter().next_back();
+            let missing = || BackupError::Missing(format!("{} has no complete backup", folder.display()));
+            Ok(newest.ok_or_else(missing)??.manifest.id)
+        };
+        let mut next = Some(id.map_or_else(newest, |id| Ok(id.to_owned()))?);
+        let mut chain = Vec::new();
+        while let Some(id) = next {
+            let backup = is_id(&id).then(|| self.backup(&folder.join(&id), &id)).transpose()?.flatten();
+            let backup = backup.ok_or_else(|| {
+                let what = if chain.is_empty() { "" } else { ", which a later one goes on from" };
+                BackupError::Missing(format!("{} has no complete backup {id}{what}", folder.display()))
+            })?;
+            next = backup.manifest.base.clone();
+            // An identifier is the moment at which a backup began, so that a chain ends.
+            if next.as_ref().is_some_and(|next| *next >= id) {
+                return Err(BackupError::damaged(
+                    &backup.folder.join(MANIFEST),
+                    "it goes on from a later backup",
+                ));
+            }
+            chain.push(backup);
+        }
+        Ok(Chain(chain))
+    }
+
+    /// The newest backup of a bucket, if it was broken off.
+    pub(super) fn unfinished(&self, bucket: &str) -> Result<Option<Unfinished>, BackupError> {
+        let parent = self.folder(bucket);
+        let Some(id) = self.names(&parent)?.into_iter().rfind(|name| is_id(name)) else { return Ok(None) };
+        let folder = parent.join(&id);
+        // One whose manifest is damaged was complete: it is left as it is.
+        if !matches!(self.backup(&folder, &id), Ok(None)) {
+            return Ok(None);
+        }
+        let bytes = match self.read(&folder.join(LINES), MAX_LINES_BYTES) {
+            Ok(bytes) => bytes,
+            Err(BackupError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => Vec::new(),
+            Err(error) => return Err(error),
+        };
+        let first = bytes.iter().position(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+        let (heads, _) = lines_in::<BackupHead>(&bytes[..first]);
+        let Some(head) = heads.into_iter().next().filter(|head| head.id == id) else {
+            let head = BackupHead { id, number: 0, base: None, begun_s: 0, vbuckets: 0 };
+            return Ok(Some(Unfinished { folder, head, done: Vec::new(), lines_len: 0 }));
+        };
+        let (done, len) = lines_in::<VbucketLine>(&bytes[first..]);
+        Ok(Some(Unfinished { folder, head, done, lines_len: (first + len) as u64 }))
+    }
+
+    /// Removes a backup. Its manifest goes first, so that what is left of it after a crash is not complete.
+    pub(crate) fn remove(&self, folder: &Path) -> Result<(), BackupError> {
+        let failed = |source| BackupError::Io { operation: "remove", path: folder.to_owned(), source };
+        for name in [MANIFEST.to_owned(), format!("{MANIFEST}.copy")] {
+            match self.disk().remove_file(&folder.join(name)) {
+                Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed(error)),
+                _ => {}
+            }
+        }
+        self.disk().sync_dir(folder).map_err(failed)?;
+        self.disk().remove_dir_all(folder).map_err(failed)?;
+        let parent = folder.parent().unwrap_or(&self.dir);
+        self.disk().sync_dir(parent).map_err(failed)
+    }
+
+    /// The list of vBuckets of a complete backup.
+    pub(crate) fn lines(&self, backup: &Backup) -> Result<BTreeMap<u16, VbucketLine>, BackupError> {
+        let path = backup.folder.join(LINES);
+        let bytes = self.read(&path, MAX_LINES_BYTES)?;
+        let (len, checksum) = backup.manifest.lines;
+        if bytes.len() as u64 != len || crc32c::crc32c(&bytes) != checksum {
+            return Err(BackupError::damaged(&path, "it is not the one that the manifest names"));
+        }
+        let first = bytes.iter().position(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+        let (lines, taken) = lines_in::<VbucketLine>(&bytes[first..]);
+        if first + taken != bytes.len() || lines.len() != usize::from(backup.manifest.vbuckets) {
+            return Err(BackupError::damaged(&path, "it does not name each vBucket"));
+        }
+        Ok(lines.into_iter().map(|line| (line.vb, line)).collect())
+    }
+
+    fn read(&self, path: &Path, most: u64) -> Result<Vec<u8>, BackupError> {
+        let failed = |source| BackupError::Io { operation: "read", path: path.to_owned(), source };
+        let file = self.disk().open(path, OpenMode::Read).map_err(failed)?;
+        let len = file.len().map_err(failed)?;
+        if len > most {
+            return Err(BackupError::damaged(path, format!("its {len} bytes are more than such a file has")));
+        }
+        let mut bytes = vec![0; len as usize];
+        let read = file.read_at(&mut bytes, 0).map_err(failed)?;
+        bytes.truncate(read);
+        Ok(bytes)
+    }
+
+    /// A new identifier: the time, and later than each that is there.
+    pub(super) fn new_id(&self, bucket: &str) -> Result<String, BackupError> {
+        let now = time::OffsetDateTime::from_unix_timestamp(self.env.clock.unix_s().into());
+        let now = now.unwrap_or(time::OffsetDateTime::UNIX_EPOCH);
+        let (year, month, day) = now.to_calendar_date();
+        let (hour, minute, second) = now.to_hms();
+        let base = format!("{year:04}{:02}{day:02}T{hour:02}{minute:02}{second:02}Z", u8::from(month));
+        let last =
+            self.names(&self.folder(bucket))?.into_iter().rfind(|name| is_id(name)).unwrap_or_default();
+        if base > last {
+            return Ok(base);
+        }
+        let (stem, count) = last.split_once('.').unwrap_or((&last, "0"));
+        let count = count.parse::<u32>().unwrap_or(0) + 1;
+        Ok(format!("{stem}.{count:04}"))
+    }
+}
+
+/// Where a backup's manifest is.
+pub(super) fn manifest_file(folder: &Path, id: &str) -> SmallFile {
+    SmallFile::new(folder, MANIFEST).owned_by(id).at_most(MAX_MANIFEST_BYTES)
+}
+
+/// Whether a name is that of a backup, like `20261127T003000Z` or `20261127T003000Z.0001`.
+fn is_id(name: &str) -> bool {
+    let (stem, count) = name.split_once('.').unwrap_or((name, "0"));
+    let bytes = stem.as_bytes();
+    let digits = |range: std::ops::Range<usize>| bytes[range].iter().all(u8::is_ascii_digit);
+    bytes.len() == 16
+        && (bytes[8], bytes[15]) == (b'T', b'Z')
+        && digits(0..8)
+        && digits(9..15)
+        && !count.is_empty()
+        && count.bytes().all(|digit| digit.is_ascii_digit())
+}
+
+impl Chain {
+    /// The backup that is restored.
+    pub(crate) fn newest(&self) -> &Backup {
+        &self.0[0]
+    }
+}
+
+/// A file of changes.
+pub(super) fn changes_path(folder: &Path, number: u32) -> PathBuf {
+    folder.join(format!("{}{number:05}", writer::CHANGES))
+}

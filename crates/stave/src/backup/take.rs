@@ -1,0 +1,485 @@
+//! Takes a backup of a bucket: follows each vBucket to the end of a snapshot, a few of them at a time.
+#![allow(clippy::disallowed_methods, reason = "the client's end is not part of a node")]
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use base::env::Env;
+use base::{Datatype, DocKey, Seqno, VbId, VbUuid};
+use protocol::dcp::{Message, OpenFlags, What};
+use protocol::{RequestParts, Status, opcode};
+
+use super::block::{BlockBuilder, Version};
+use super::manifest::{BackupHead, BackupManifest, VbucketLine};
+use super::repository::Repository;
+use super::writer::BackupWriter;
+use crate::client::dcp::{
+    Event, History, Position, Start, Watch, Wishes, ask_everywhere, failover_logs, follow_everywhere,
+    high_seqnos, seqno_of,
+};
+use crate::client::{Client, ClientError, Target};
+use crate::with_meta::Record;
+
+/// vBuckets that are followed at once, each of which has a block in memory.
+const GROUP: usize = 64;
+/// A block that is longer than this is written.
+const BLOCK_BYTES: usize = 512 << 10;
+/// Bytes on their way on each connection.
+const BUFFER_BYTES: u32 = 4 << 20;
+const NOOP_INTERVAL_S: u32 = 20;
+/// A vBucket whose history changes more often than this while it is followed is given up.
+const MOST_ATTEMPTS: u32 = 8;
+/// The longest pause between two reads of a connection: a node waits for signs of life meanwhile.
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// How a backup is made.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TakeOptions {
+    /// Everything, whatever earlier backups have.
+    pub(crate) is_full: bool,
+    /// The backup to go on from; the newest one if it is not given.
+    pub(crate) since: Option<String>,
+    /// The most bytes of changes a second, before compression.
+    pub(crate) max_rate: Option<u64>,
+}
+
+/// What was made.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    pub(crate) manifest: BackupManifest,
+    /// vBuckets that an earlier, broken off attempt had complete.
+    pub(crate) kept: usize,
+    /// vBuckets that have not changed since the backup that this one goes on from.
+    pub(crate) unchanged: usize,
+    /// vBuckets that are there from their beginning, although this backup goes on from another one: their history is
+    /// another one by now.
+    pub(crate) again: usize,
+}
+
+/// How far it is, for whoever waits.
+pub(crate) struct HowFar {
+    pub(crate) done: usize,
+    pub(crate) vbuckets: usize,
+    pub(crate) versions: u64,
+    pub(crate) bytes: u64,
+}
+
+/// What a vBucket is like when the backup begins.
+struct Now {
+    high: Seqno,
+    /// The newest history first, each with where it began.
+    log: History,
+}
+
+/// What is to be read of a vBucket.
+#[derive(Clone, Copy)]
+struct ReadPlan {
+    vb: VbId,
+    uuid: VbUuid,
+    from: Seqno,
+    goal: Seqno,
+}
+
+/// Makes a backup. `interrupted` ends it early: what is complete stays, and the next one goes on with it.
+pub(crate) fn take(
+    env: &Env,
+    target: &Target,
+    repository: &Repository<'_>,
+    options: &TakeOptions,
+    interrupted: &AtomicBool,
+    show: &mut (dyn FnMut(&HowFar) + Send),
+) -> anyhow::Result<Taken> {
+    let _lock = repository.lock(&target.bucket)?;
+    let now = ask_everywhere(env, target, None, &mut states)?;
+    let vbuckets = now.len();
+    let base = base_of(repository, &target.bucket, vbuckets, options)?;
+    let mut writer =
+        begin(env, repository, &target.bucket, vbuckets, base.as_ref().map(|(id, _)| id), options)?;
+    let done = std::mem::take(&mut writer.1);
+    let (mut writer, kept) = (writer.0, done.len());
+    let base = base.map(|(_, lines)| lines).unwrap_or_default();
+    let (mut lines, mut plans) = (Vec::new(), Vec::new());
+    let mut again = 0;
+    for (vb, now) in now.iter().filter(|(vb, _)| !done.contains(&vb.0)) {
+        match plan(*vb, now, base.get(&vb.0)) {
+            Ok(plan) => {
+                again +=
+                    usize::from(plan.from == Seqno(0) && base.get(&vb.0).is_some_and(|line| line.to > 0));
+                plans.push(plan);
+            }
+            Err(line) => lines.push(line),
+        }
+    }
+    let unchanged = lines.len();
+    writer.complete(&lines)?;
+    let mut taking = Taking {
+        env,
+        patience: target.patience.0,
+        writer,
+        tracks: BTreeMap::new(),
+        left: 0,
+        interrupted,
+        show,
+        vbuckets,
+        versions: 0,
+        bytes: 0,
+        begun: env.clock.monotonic(),
+        heard: env.clock.monotonic(),
+        max_rate: options.max_rate,
+        paused: Duration::ZERO,
+        failed: None,
+    };
+    again += taking.run(target, plans)?;
+    let (by_time, collections) = what_the_bucket_is(env, target)?;
+    let manifest = taking.writer.finish(&target.bucket, env.clock.unix_s().into(), by_time, collections)?;
+    Ok(Taken { manifest, kept, unchanged, again })
+}
+
+/// How far each active vBucket of a node is.
+fn states(client: &mut Client) -> Result<Vec<(VbId, Now)>, ClientError> {
+    let all = high_seqnos(client)?;
+    let vbuckets: Vec<VbId> = all.iter().map(|(vb, _)| *vb).collect();
+    let logs = failover_logs(client, &vbuckets)?;
+    Ok(all.into_iter().zip(logs).map(|((vb, high), log)| (vb, Now { high, log })).collect())
+}
+
+/// The backup to go on from, with its vBuckets.
+fn base_of(
+    repository: &Repository<'_>,
+    bucket: &str,
+    vbuckets: usize,
+    options: &TakeOptions,
+) -> anyhow::Result<Option<(String, BTreeMap<u16, VbucketLine>)>> {
+    if options.is_full {
+        return Ok(None);
+    }
+    let newest = match &options.since {
+        Some(id) => Some(repository.chain(bucket, Some(id))?.0.swap_remove(0)),
+        None => {
+            let newest = repository.backups(bucket)?.into_iter().next_back().transpose();
+            newest.context("the backup to go on from cannot be read; --full makes one that needs no other")?
+        }
+    };
+    let Some(newest) = newest else { return Ok(None) };
+    if usize::from(newest.manifest.vbuckets) != vbuckets {
+        // Another bucket of this name: nothing of it can be gone on from.
+        return Ok(None);
+    }
+    let lines = repository.lines(&newest);
+    let lines =
+        lines.context("the backup to go on from cannot be read; --full makes one that needs no other")?;
+    Ok(Some((newest.manifest.id, lines)))
+}
+
+/// Goes on with a backup that was broken off, if it went on from the same one; else begins a new one.
+fn begin<'e>(
+    env: &'e Env,
+    repository: &Repository<'e>,
+    bucket: &str,
+    vbuckets: usize,
+    base: Option<&String>,
+    options: &TakeOptions,
+) -> anyhow::Result<(BackupWriter<'e>, Vec<u16>)> {
+    let vbuckets = u16::try_from(vbuckets).context("more vBuckets than there can be")?;
+    if let Some(unfinished) = repository.unfinished(bucket)? {
+        let head = &unfinished.head;
+        let is_same = head.base.as_ref() == base && head.vbuckets == vbuckets && options.since.is_none();
+        if is_same && unfinished.lines_len > 0 {
+            let done = unfinished.done.iter().map(|line| line.vb).collect();
+            return Ok((BackupWriter::go_on(&*env.disk, &unfinished)?, done));
+        }
+        repository.remove(&unfinished.folder)?;
+    }
+    let id = repository.new_id(bucket)?;
+    let folder = repository.folder(bucket).join(&id);
+    let (base, begun_s) = (base.cloned(), env.clock.unix_s().into());
+    let head = BackupHead { id, number: env.random.next_u64(), base, begun_s, vbuckets };
+    Ok((BackupWriter::begin(&*env.disk, &folder, head)?, Vec::new()))
+}
+
+/// What is to be read, or the line of a vBucket that needs no reading.
+fn plan(vb: VbId, now: &Now, base: Option<&VbucketLine>) -> Result<ReadPlan, VbucketLine> {
+    let uuid = now.log.first().map_or(VbUuid(0), |(uuid, _)| *uuid);
+    let from = base.filter(|line| is_in(&now.log, now.high, line)).map_or(0, |line| line.to);
+    if now.high.0 == from {
+        let (vb, uuid) = (vb.0, uuid.0);
+        return Err(VbucketLine { vb, uuid, from, to: from, blocks: Vec::new(), counts: BTreeMap::new() });
+    }
+    // A stream goes on in the history that the earlier backup knows.
+    let uuid = base.filter(|_| from > 0).map_or(uuid, |line| VbUuid(line.uuid));
+    Ok(ReadPlan { vb, uuid, from: Seqno(from), goal: now.high })
+}
+
+/// Whether a vBucket's history still has the place at which an earlier backup ended.
+fn is_in(log: &History, high: Seqno, line: &VbucketLine) -> bool {
+    let at = log.iter().position(|(uuid, _)| uuid.0 == line.uuid);
+    let end = match at {
+        Some(0) => Some(high),
+        // An earlier history ends where the next one began.
+        Some(at) => log.get(at - 1).map(|(_, begun)| *begun),
+        None => None,
+    };
+    line.to > 0 && end.is_some_and(|end| line.to <= end.0)
+}
+
+/// A vBucket that is followed.
+struct Followed {
+    plan: ReadPlan,
+    snapshot_end: Seqno,
+    at: Seqno,
+    block: BlockBuilder,
+    line: VbucketLine,
+    state: FollowState,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FollowState {
+    Streaming,
+    Complete,
+    /// Its history is another one: it is to be read from the beginning.
+    RolledBack,
+}
+
+impl Followed {
+    fn new(plan: ReadPlan) -> Followed {
+        let (vb, uuid, from) = (plan.vb.0, plan.uuid.0, plan.from.0);
+        let line = VbucketLine { vb, uuid, from, to: from, blocks: Vec::new(), counts: BTreeMap::new() };
+        let (snapshot_end, at, block) = (plan.from, plan.from, BlockBuilder::default());
+        Followed { plan, snapshot_end, at, block, line, state: FollowState::Streaming }
+    }
+
+    fn count(&mut self, record: &Record<'_>) {
+        let counts = self.line.counts.entry(record.key.collection.0).or_default();
+        if record.deleted {
+            counts.tombstones += 1;
+        } else {
+            counts.documents += 1;
+        }
+        counts.bytes += (record.key.key.len() + record.value.len()) as u64;
+    }
+}
+
+struct Taking<'e, 'a> {
+    env: &'e Env,
+    patience: Duration,
+    writer: BackupWriter<'e>,
+    tracks: BTreeMap<VbId, Followed>,
+    /// Of them, how many are neither complete nor rolled back.
+    left: usize,
+    interrupted: &'a AtomicBool,
+    show: &'a mut (dyn FnMut(&HowFar) + Send),
+    vbuckets: usize,
+    versions: u64,
+    bytes: u64,
+    begun: Duration,
+    /// When something came last.
+    heard: Duration,
+    max_rate: Option<u64>,
+    /// Since the connection was read last.
+    paused: Duration,
+    failed: Option<anyhow::Error>,
+}
+
+impl Taking<'_, '_> {
+    /// Follows all plans, a group at a time; how many vBuckets had to be read from their beginning.
+    fn run(&mut self, target: &Target, plans: Vec<ReadPlan>) -> anyhow::Result<usize> {
+        let (mut again, mut attempts) = (0, 0);
+        let mut plans = plans;
+        while !plans.is_empty() {
+            let rest = plans.split_off(plans.len().min(GROUP));
+            let mut rolled_back = self.group(target, &plans)?;
+            attempts = if rolled_back.is_empty() { 0 } else { attempts + 1 };
+            if attempts > MOST_ATTEMPTS {
+                let vb = rolled_back[0].vb;
+                bail!("vBucket {vb} changed its history {attempts} times while it was read; try again later");
+            }
+            again += rolled_back.len();
+            rolled_back.extend(rest);
+            plans = rolled_back;
+        }
+        Ok(again)
+    }
+
+    /// Follows a group to its end. What was rolled back comes back, to be read from the beginning.
+    fn group(&mut self, target: &Target, plans: &[ReadPlan]) -> anyhow::Result<Vec<ReadPlan>> {
+        let env = self.env;
+        let start = |plan: &ReadPlan| {
+            let position = Position::at(plan.uuid, plan.from);
+            Start { vb: plan.vb, position, end: Start::FOR_EVER }
+        };
+        let starts = plans.iter().map(start).collect();
+        self.tracks = plans.iter().map(|plan| (plan.vb, Followed::new(*plan))).collect();
+        self.left = plans.len();
+        self.heard = env.clock.monotonic();
+        let wishes = Wishes {
+            name: format!("stave-backup:{:016x}", env.random.next_u64()),
+            flags: OpenFlags(OpenFlags::XATTRS | OpenFlags::DELETE_TIMES),
+            buffer_bytes: BUFFER_BYTES,
+            noop_interval_s: NOOP_INTERVAL_S,
+            filter: Vec::new(),
+        };
+        follow_everywhere(env, target, &wishes, starts, Some(target.patience.0), self)?;
+        if let Some(failed) = self.failed.take() {
+            return Err(failed);
+        }
+        let tracks = std::mem::take(&mut self.tracks).into_values();
+        let (complete, others): (Vec<_>, Vec<_>) =
+            tracks.partition(|track| track.state == FollowState::Complete);
+        let complete: Vec<VbucketLine> = complete.into_iter().map(|track| track.line).collect();
+        self.writer.complete(&complete)?;
+        if self.interrupted.load(Ordering::Relaxed) {
+            bail!(
+                "interrupted: {} of {} vBuckets are complete; the same command goes on with the rest",
+                self.writer.done,
+                self.vbuckets
+            );
+        }
+        if let Some(open) = others.iter().find(|track| track.state == FollowState::Streaming) {
+            bail!("the stream of vBucket {} ended at seqno {}", open.plan.vb, open.at.0);
+        }
+        let from_start = |track: Followed| ReadPlan { from: Seqno(0), uuid: VbUuid(0), ..track.plan };
+        Ok(others.into_iter().map(from_start).collect())
+    }
+
+    fn message(&mut self, message: &Message<'_>) -> anyhow::Result<()> {
+        let Some(track) = self.tracks.get_mut(&message.vb) else { return Ok(()) };
+        if track.state != FollowState::Streaming {
+            return Ok(());
+        }
+        if let What::Marker(marker) = message.what {
+            track.snapshot_end = marker.end;
+            return Ok(());
+        }
+        let Some(seqno) = seqno_of(&message.what) else { return Ok(()) };
+        track.at = seqno;
+        if let Some(record) = record_of(message)? {
+            track.count(&record);
+            self.versions += 1;
+            self.bytes += message.wire_bytes() as u64;
+            track.block.push(&Version { seqno: seqno.0, record });
+        }
+        let is_complete = seqno >= track.snapshot_end && seqno >= track.plan.goal;
+        if track.block.count() > 0 && (is_complete || track.block.len() >= BLOCK_BYTES) {
+            let place = self.writer.block(message.vb, &mut track.block)?;
+            track.line.blocks.push(place);
+        }
+        if is_complete {
+            track.line.to = seqno.0;
+            track.state = FollowState::Complete;
+            self.left -= 1;
+        }
+        Ok(())
+    }
+
+    /// Keeps to the rate, as far as the node is not kept waiting for too long.
+    fn pace(&mut self) {
+        let Some(rate) = self.max_rate else { return };
+        let due = Duration::from_secs_f64(self.bytes as f64 / rate.max(1) as f64);
+        let ahead = due.saturating_sub(self.env.clock.monotonic() - self.begun);
+        let pause = ahead.min(LONGEST_PAUSE.saturating_sub(self.paused));
+        if !pause.is_zero() {
+            self.paused += pause;
+            std::thread::sleep(pause);
+        }
+    }
+
+    fn show(&mut self) {
+        let (vbuckets, versions, bytes) = (self.vbuckets, self.versions, self.bytes);
+        (self.show)(&HowFar { done: self.writer.done, vbuckets, versions, bytes });
+    }
+}
+
+impl Watch for Taking<'_, '_> {
+    fn event(&mut self, event: Event<'_>) -> ControlFlow<()> {
+        self.heard = self.env.clock.monotonic();
+        match event {
+            Event::Message(message) => {
+                if let Err(error) = self.message(message) {
+                    self.failed = Some(error);
+                    return ControlFlow::Break(());
+                }
+                self.pace();
+            }
+            Event::RolledBack(vb, _) => {
+                if let Some(track) = self.tracks.get_mut(&vb)
+                    && track.state == FollowState::Streaming
+                {
+                    track.state = FollowState::RolledBack;
+                    self.left -= 1;
+                }
+            }
+            Event::Ended(vb, reason) => {
+                if self.tracks.get(&vb).is_some_and(|track| track.state == FollowState::Streaming) {
+                    self.failed = Some(anyhow::anyhow!("the stream of vBucket {vb} ended: {reason:?}"));
+                    return ControlFlow::Break(());
+                }
+            }
+        }
+        if self.left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    fn idle(&mut self) -> ControlFlow<()> {
+        self.paused = Duration::ZERO;
+        self.show();
+        let waited = self.env.clock.monotonic().saturating_sub(self.heard);
+        if waited >= self.patience {
+            let open = self.tracks.values().find(|track| track.state == FollowState::Streaming);
+            let vb = open.map_or(VbId(0), |track| track.plan.vb);
+            self.failed = Some(anyhow::anyhow!(
+                "nothing came of vBucket {vb} for {waited:.0?}; --timeout waits longer"
+            ));
+            return ControlFlow::Break(());
+        }
+        if self.interrupted.load(Ordering::Relaxed) || self.left == 0 {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
+    }
+
+    fn disconnected(&mut self, _error: &ClientError) -> ControlFlow<()> {
+        if self.env.clock.monotonic().saturating_sub(self.heard) >= self.patience {
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+/// What a message says of a document; `None` if it says nothing of one.
+fn record_of<'a>(message: &Message<'a>) -> anyhow::Result<Option<Record<'a>>> {
+    let unreadable = || format!("a change of vBucket {} cannot be read", message.vb);
+    let (rev_seqno, flags, expiry, deleted, expired) = match message.what {
+        What::Mutation(mutation) => (mutation.rev_seqno, mutation.flags, mutation.expiry, false, false),
+        What::Deletion(deletion) => (deletion.rev_seqno, 0, deletion.delete_time.unwrap_or(0), true, false),
+        What::Expiration(deletion) => (deletion.rev_seqno, 0, deletion.delete_time.unwrap_or(0), true, true),
+        _ => return Ok(None),
+    };
+    Ok(Some(Record {
+        key: DocKey::parse(message.key).with_context(unreadable)?,
+        deleted,
+        expired,
+        cas: message.cas.0,
+        rev_seqno: rev_seqno.0,
+        expiry,
+        flags,
+        datatype: Datatype::from_wire(message.datatype).with_context(unreadable)?,
+        value: message.value,
+    }))
+}
+
+/// Whether the last write wins, and which collections there are.
+fn what_the_bucket_is(env: &Env, target: &Target) -> anyhow::Result<(bool, serde_json::Value)> {
+    const OPERATION: &str = "collections manifest";
+    let mut client = Client::open(env, target)?;
+    let config = client.stats("config").context("cannot ask how conflicts are resolved")?;
+    let by_time = config.iter().any(|(name, value)| name == "ep_conflict_resolution_type" && value == "lww");
+    let parts = RequestParts { opcode: opcode::GET_COLLECTIONS_MANIFEST, ..RequestParts::default() };
+    let answer = client.request(OPERATION, parts)?;
+    if !answer.is(Status::Success) {
+        return Err(answer.refused(OPERATION).into());
+    }
+    Ok((by_time, serde_json::from_slice(&answer.value).context("the manifest of collections is no JSON")?))
+}

@@ -1,0 +1,428 @@
+//! `stave backup`: makes backups of a bucket in a folder, and looks after them.
+
+#[cfg(test)]
+mod tests;
+
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use base::env::Env;
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use super::dcp_tail::watch_interrupt;
+use crate::backup::{Backup, BackupError, ChainReader, HowFar, Repository, TakeOptions, Taken, take};
+use crate::cli::{Outcome, ServerFlags, WrongArguments};
+use crate::client::Dialect;
+use crate::units::{bytes, parse_bytes, thousands};
+
+/// Copy what a bucket holds into a folder while it serves.
+#[derive(Clone, Debug, Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "Examples:
+  stave backup --to /backups --bucket travel
+  stave backup --to /backups --bucket travel --full --max-rate 50MiB
+  stave backup list /backups
+  stave backup verify /backups --bucket travel
+  stave backup prune /backups --keep 7
+
+The first backup of a bucket in a folder is full, a later one has what changed since the last one.
+Of each vBucket it holds one state that the vBucket had, not older than the beginning of the backup; different vBuckets
+may be of different moments between its beginning and its end. Durable writes that are not committed are left out.
+A backup that was broken off goes on when the command is given again. In a cluster any node may be named.
+`stave restore` sends a backup to a cluster."
+)]
+pub struct BackupFlags {
+    /// The folder with backups; each bucket has a folder of its own in it
+    #[arg(long, value_name = "DIR")]
+    to: Option<PathBuf>,
+    /// Copy everything, whatever earlier backups have
+    #[arg(long, conflicts_with = "since")]
+    full: bool,
+    /// Go on from this backup instead of the newest one
+    #[arg(long, value_name = "ID")]
+    since: Option<String>,
+    /// The most that is read from the cluster in a second, before compression: 512KiB, 50MiB; at least 128KiB
+    #[arg(long, value_name = "SIZE", value_parser = parse_rate)]
+    max_rate: Option<u64>,
+    /// Print the summary as a JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    server: ServerFlags,
+    #[command(subcommand)]
+    command: Option<BackupCommand>,
+}
+
+/// A node closes a connection that reads more slowly.
+const LEAST_RATE: u64 = 128 << 10;
+
+fn parse_rate(text: &str) -> Result<u64, String> {
+    let rate = parse_bytes(text)?;
+    if rate >= LEAST_RATE {
+        Ok(rate)
+    } else {
+        Err(format!("`{text}` a second is too slow; give at least 128KiB"))
+    }
+}
+
+/// What can be done with backups that are there.
+#[derive(Clone, Debug, Subcommand)]
+enum BackupCommand {
+    /// List the backups of a folder
+    #[command(
+        after_help = "Examples:\n  stave backup list /backups\n  stave backup list /backups --bucket travel --json"
+    )]
+    List(KeptFlags),
+    /// Show what a backup holds, by collection
+    #[command(
+        after_help = "Examples:\n  stave backup show /backups --bucket travel\n  stave backup show /backups --bucket travel --id 20261127T003000Z"
+    )]
+    Show(OneFlags),
+    /// Read all of a backup, and of those it goes on from, and compare checksums
+    #[command(
+        after_help = "Examples:\n  stave backup verify /backups\n  stave backup verify /backups --bucket travel --id 20261127T003000Z --json\n\nEnds with 4 if a backup is damaged."
+    )]
+    Verify(OneFlags),
+    /// Remove old backups
+    #[command(
+        after_help = "Examples:\n  stave backup prune /backups --keep 7 --dry-run\n  stave backup prune /backups --bucket travel --keep 7\n\nA backup that a kept one goes on from stays."
+    )]
+    Prune(PruneFlags),
+}
+
+#[derive(Clone, Debug, Args)]
+struct KeptFlags {
+    /// The folder with backups
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+    /// Only those of this bucket
+    #[arg(long, value_name = "NAME")]
+    bucket: Option<String>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+struct OneFlags {
+    #[command(flatten)]
+    kept: KeptFlags,
+    /// Which backup; the newest one of each bucket if not given
+    #[arg(long, value_name = "ID", requires = "bucket")]
+    id: Option<String>,
+}
+
+#[derive(Clone, Debug, Args)]
+struct PruneFlags {
+    #[command(flatten)]
+    kept: KeptFlags,
+    /// How many of the newest backups of each bucket to keep
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    keep: u32,
+    /// Say what would be removed, and remove nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// Runs the command.
+pub fn run(env: &Env, flags: &BackupFlags) -> anyhow::Result<Outcome> {
+    match &flags.command {
+        None => make(env, flags),
+        Some(BackupCommand::List(kept)) => list(env, kept),
+        Some(BackupCommand::Show(one)) => show(env, one),
+        Some(BackupCommand::Verify(one)) => verify(env, one),
+        Some(BackupCommand::Prune(flags)) => prune(env, flags),
+    }
+}
+
+fn print(is_json: bool, object: &Value, text: &str) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    if is_json {
+        writeln!(out, "{object}")?
+    } else {
+        out.write_all(text.as_bytes())?
+    }
+    Ok(())
+}
+
+fn make(env: &Env, flags: &BackupFlags) -> anyhow::Result<Outcome> {
+    let Some(dir) = &flags.to else {
+        anyhow::bail!(WrongArguments(
+            "where to? give --to DIR, or a subcommand: list, show, verify, prune".to_owned()
+        ));
+    };
+    let interrupted = watch_interrupt(env)?;
+    let target = flags.server.target(Dialect::Couchbase)?;
+    let repository = Repository::new(env, &std::path::absolute(dir)?);
+    let options = TakeOptions { is_full: flags.full, since: flags.since.clone(), max_rate: flags.max_rate };
+    let mut line = StatusLine::new(env);
+    let taken = take(env, &target, &repository, &options, &interrupted, &mut |now| line.backup(now))?;
+    line.end();
+    print(flags.json, &summary_json(&taken), &summary_text(&taken))?;
+    Ok(Outcome::Done)
+}
+
+fn summary_text(taken: &Taken) -> String {
+    let (manifest, total) = (&taken.manifest, taken.manifest.total());
+    let seconds = manifest.ended_s.saturating_sub(manifest.begun_s);
+    let goes_on_from = manifest.base.as_deref().unwrap_or("none: it is full");
+    let rows = [
+        ("backup", manifest.id.clone()),
+        ("goes on from", goes_on_from.to_owned()),
+        ("documents", thousands(total.documents)),
+        ("tombstones", thousands(total.tombstones)),
+        ("vBuckets", thousands(manifest.vbuckets.into())),
+        ("of them unchanged", thousands(taken.unchanged as u64)),
+        ("of them with a new history", thousands(taken.again as u64)),
+        ("of them kept from an earlier try", thousands(taken.kept as u64)),
+        ("keys and values", bytes(total.bytes)),
+        ("in files", bytes(manifest.stored_bytes())),
+        ("seconds", thousands(seconds)),
+    ];
+    rows.iter().map(|(name, value)| format!("{name:<32}  {value}\n")).collect()
+}
+
+fn summary_json(taken: &Taken) -> Value {
+    let mut object = backup_json(&taken.manifest_as_backup());
+    object["unchanged_vbuckets"] = json!(taken.unchanged);
+    object["vbuckets_with_new_history"] = json!(taken.again);
+    object["kept_vbuckets"] = json!(taken.kept);
+    object
+}
+
+fn backup_json(backup: &Backup) -> Value {
+    let (manifest, total) = (&backup.manifest, backup.manifest.total());
+    json!({
+        "id": manifest.id,
+        "bucket": manifest.bucket,
+        "base": manifest.base,
+        "begun": manifest.begun_s,
+        "ended": manifest.ended_s,
+        "vbuckets": manifest.vbuckets,
+        "documents": total.documents,
+        "tombstones": total.tombstones,
+        "bytes": total.bytes,
+        "stored_bytes": manifest.stored_bytes(),
+    })
+}
+
+/// The buckets that are asked about.
+fn buckets(repository: &Repository<'_>, kept: &KeptFlags) -> anyhow::Result<Vec<String>> {
+    let all = repository.buckets()?;
+    match &kept.bucket {
+        None => Ok(all),
+        Some(name) if all.contains(name) => Ok(vec![name.clone()]),
+        Some(name) => {
+            let all = all.join(", ");
+            Err(BackupError::Missing(format!(
+                "{} has no backups of `{name}`; it has {all}",
+                kept.dir.display()
+            ))
+            .into())
+        }
+    }
+}
+
+fn list(env: &Env, kept: &KeptFlags) -> anyhow::Result<Outcome> {
+    let repository = Repository::new(env, &kept.dir);
+    let (mut objects, mut damaged) = (Vec::new(), Vec::new());
+    let mut text = format!(
+        "{:<24} {:<22} {:<6} {:>14} {:>12} {:>10}\n",
+        "bucket", "backup", "kind", "documents", "tombstones", "in files"
+    );
+    for bucket in buckets(&repository, kept)? {
+        for backup in repository.backups(&bucket)? {
+            match backup {
+                Ok(backup) => {
+                    let (manifest, total) = (&backup.manifest, backup.manifest.total());
+                    text.push_str(&format!(
+                        "{bucket:<24} {:<22} {:<6} {:>14} {:>12} {:>10}\n",
+                        manifest.id,
+                        if manifest.base.is_some() { "since" } else { "full" },
+                        thousands(total.documents),
+                        thousands(total.tombstones),
+                        bytes(manifest.stored_bytes()),
+                    ));
+                    objects.push(backup_json(&backup));
+                }
+                Err(error) => {
+                    text.push_str(&format!("{bucket:<24} {error}\n"));
+                    damaged.push(error.to_string());
+                }
+            }
+        }
+    }
+    print(kept.json, &json!({ "backups": objects, "damaged": damaged }), &text)?;
+    Ok(if damaged.is_empty() { Outcome::Done } else { Outcome::Faults })
+}
+
+fn show(env: &Env, one: &OneFlags) -> anyhow::Result<Outcome> {
+    let repository = Repository::new(env, &one.kept.dir);
+    let (mut objects, mut text) = (Vec::new(), String::new());
+    for bucket in buckets(&repository, &one.kept)? {
+        let chain = repository.chain(&bucket, one.id.as_deref())?;
+        let newest = chain.newest();
+        let ids: Vec<&str> = chain.0.iter().map(|backup| &*backup.manifest.id).collect();
+        text.push_str(&format!("{bucket} {}, restored from {}\n", newest.manifest.id, ids.join(", ")));
+        let names = super::restore::collection_names(&newest.manifest.collections);
+        let mut collections = serde_json::Map::new();
+        for (number, counts) in &newest.manifest.counts {
+            let name = names.get(number).map_or_else(|| format!("0x{number:x} (dropped)"), |one| one.path());
+            text.push_str(&format!(
+                "  {name:<40} {:>14} documents {:>12} tombstones {:>10}\n",
+                thousands(counts.documents),
+                thousands(counts.tombstones),
+                bytes(counts.bytes)
+            ));
+            let counts = json!({"documents": counts.documents, "tombstones": counts.tombstones, "bytes": counts.bytes});
+            collections.insert(name, counts);
+        }
+        let mut object = backup_json(newest);
+        object["chain"] = json!(ids);
+        object["collections"] = Value::Object(collections);
+        objects.push(object);
+    }
+    print(one.kept.json, &json!({ "backups": objects }), &text)?;
+    Ok(Outcome::Done)
+}
+
+fn verify(env: &Env, one: &OneFlags) -> anyhow::Result<Outcome> {
+    let repository = Repository::new(env, &one.kept.dir);
+    let (mut objects, mut text, mut outcome) = (Vec::new(), String::new(), Outcome::Done);
+    let mut line = StatusLine::new(env);
+    for bucket in buckets(&repository, &one.kept)? {
+        let verified = repository.chain(&bucket, one.id.as_deref()).and_then(|chain| {
+            let id = chain.newest().manifest.id.clone();
+            let mut reader = ChainReader::open(&repository, &chain)?;
+            let verified = reader.verify(&mut |vbuckets| line.vbuckets(vbuckets))?;
+            Ok((id, chain.0.len(), verified))
+        });
+        match verified {
+            Ok((id, backups, verified)) => {
+                text.push_str(&format!(
+                    "{bucket} {id}: sound, {backups} backups, {} versions in {} blocks, {}\n",
+                    thousands(verified.versions),
+                    thousands(verified.blocks),
+                    bytes(verified.bytes)
+                ));
+                objects.push(json!({"bucket": bucket, "id": id, "sound": true, "backups": backups,
+                    "versions": verified.versions, "blocks": verified.blocks, "bytes": verified.bytes}));
+            }
+            Err(error) if error.is_damage() => {
+                text.push_str(&format!("{bucket}: {error}\n"));
+                objects.push(json!({"bucket": bucket, "sound": false, "fault": error.to_string()}));
+                outcome = Outcome::Faults;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    line.end();
+    print(one.kept.json, &json!({ "backups": objects }), &text)?;
+    Ok(outcome)
+}
+
+fn prune(env: &Env, flags: &PruneFlags) -> anyhow::Result<Outcome> {
+    let repository = Repository::new(env, &flags.kept.dir);
+    let (mut removed, mut text) = (Vec::new(), String::new());
+    for bucket in buckets(&repository, &flags.kept)? {
+        let _lock = repository.lock(&bucket)?;
+        // A damaged manifest may be of a backup that others need: nothing is removed then.
+        let all = repository.backups(&bucket)?.into_iter().collect::<Result<Vec<_>, _>>()?;
+        for backup in unneeded(&all, flags.keep as usize) {
+            let id = &backup.manifest.id;
+            if !flags.dry_run {
+                repository.remove(&backup.folder)?;
+            }
+            text.push_str(&format!(
+                "{} {bucket} {id}\n",
+                if flags.dry_run { "would remove" } else { "removed" }
+            ));
+            removed.push(json!({"bucket": bucket, "id": id, "stored_bytes": backup.manifest.stored_bytes()}));
+        }
+    }
+    if removed.is_empty() {
+        text.push_str("nothing to remove\n");
+    }
+    print(flags.kept.json, &json!({ "removed": removed, "dry_run": flags.dry_run }), &text)?;
+    Ok(Outcome::Done)
+}
+
+/// The backups, the latest first, that the newest `keep` ones do not go on from.
+fn unneeded(all: &[Backup], keep: usize) -> Vec<&Backup> {
+    let mut needed: std::collections::BTreeSet<&str> = std::collections::BTreeSet::new();
+    let mut unneeded = Vec::new();
+    for (age, backup) in all.iter().rev().enumerate() {
+        if age < keep || needed.contains(&*backup.manifest.id) {
+            needed.extend(backup.manifest.base.as_deref());
+        } else {
+            unneeded.push(backup);
+        }
+    }
+    unneeded
+}
+
+impl Taken {
+    fn manifest_as_backup(&self) -> Backup {
+        Backup { folder: PathBuf::new(), manifest: self.manifest.clone() }
+    }
+}
+
+/// Who waits no longer than this needs no line.
+const FIRST: Duration = Duration::from_secs(2);
+const EACH: Duration = Duration::from_secs(1);
+
+/// A line on standard error, once it takes longer than a moment.
+pub(super) struct StatusLine<'e> {
+    env: &'e Env,
+    begun: Duration,
+    next: Duration,
+    was_shown: bool,
+}
+
+impl<'e> StatusLine<'e> {
+    pub(super) fn new(env: &'e Env) -> StatusLine<'e> {
+        let now = env.clock.monotonic();
+        StatusLine { env, begun: now, next: now + FIRST, was_shown: false }
+    }
+
+    /// Shows a line if it is time. `text` gets the seconds since the beginning.
+    pub(super) fn show(&mut self, text: impl FnOnce(f64) -> String) {
+        let now = self.env.clock.monotonic();
+        if now < self.next {
+            return;
+        }
+        self.next = now + EACH;
+        self.was_shown = true;
+        let line = text((now - self.begun).as_secs_f64());
+        let mut err = std::io::stderr().lock();
+        // a failure to write progress is no reason to stop
+        let _ = if err.is_terminal() { write!(err, "\r{line:<76}") } else { writeln!(err, "{line}") };
+    }
+
+    fn backup(&mut self, now: &HowFar) {
+        self.show(|seconds| {
+            format!(
+                "{} of {} vBuckets, {} changes, {}, {}/s",
+                thousands(now.done as u64),
+                thousands(now.vbuckets as u64),
+                thousands(now.versions),
+                bytes(now.bytes),
+                bytes((now.bytes as f64 / seconds) as u64)
+            )
+        });
+    }
+
+    fn vbuckets(&mut self, count: u64) {
+        self.show(|_| format!("{} vBuckets read", thousands(count)));
+    }
+
+    /// Ends the line on a terminal.
+    pub(super) fn end(&self) {
+        if self.was_shown && std::io::stderr().is_terminal() {
+            eprintln!();
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! Backups of a node in the same process, restored into another one.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+
+use super::*;
+use crate::backup::Version;
+use crate::cli::ServerFlags;
+use crate::commands::restore::{RestoreFlags, restore};
+use crate::test_server::{BUCKET, NOT_INTERRUPTED, TestServer};
+use base::VbId;
+
+fn make_backup(server: &TestServer, dir: &Path, options: &TakeOptions) -> anyhow::Result<Taken> {
+    let env = Env::real();
+    let repository = Repository::new(&env, dir);
+    take(&env, &server.target(), &repository, options, &NOT_INTERRUPTED, &mut |_| {})
+}
+
+fn restored(server: &TestServer, dir: &Path, more: &[&str]) -> anyhow::Result<crate::with_meta::SentCounts> {
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        flags: RestoreFlags,
+    }
+    let dir = dir.to_str().expect("text");
+    let line: Line = clap::Parser::parse_from(["restore", "--from", dir].iter().chain(more));
+    let mut flags = line.flags;
+    flags.server = ServerFlags { node: server.flags(), bucket: BUCKET.to_owned() };
+    let target = flags.server.target(Dialect::Couchbase)?;
+    Ok(restore(&Env::real(), &flags, target)?.1)
+}
+
+/// Everything that a backup has of a document or tombstone, but for its seqno.
+type Whole = (bool, u64, u64, u32, u32, u8, Vec<u8>);
+
+/// All that the newest backup in a folder restores.
+fn contents(dir: &Path) -> BTreeMap<(u32, Vec<u8>), Whole> {
+    let env = Env::real();
+    let repository = Repository::new(&env, dir);
+    let chain = repository.chain(BUCKET, None).expect("a backup");
+    let mut reader = ChainReader::open(&repository, &chain).expect("sound");
+    let mut all = BTreeMap::new();
+    for vb in 0..chain.newest().manifest.vbuckets {
+        let mut visit = |version: &Version<'_>| -> Result<(), BackupError> {
+            let one = &version.record;
+            let whole = (
+                one.deleted,
+                one.cas,
+                one.rev_seqno,
+                // When a tombstone was made is a moment of the node that made it.
+                if one.deleted { 0 } else { one.expiry },
+                one.flags,
+                one.datatype.0,
+                one.value.to_vec(),
+            );
+            let before = all.insert((one.key.collection.0, one.key.key.to_vec()), whole);
+            assert_eq!(before, None, "each is there once");
+            Ok(())
+        };
+        reader.newest(VbId(vb), &mut visit).expect("sound");
+    }
+    all
+}
+
+fn values(contents: &BTreeMap<(u32, Vec<u8>), Whole>) -> BTreeMap<String, String> {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("text");
+    let living = contents.iter().filter(|(_, whole)| !whole.0);
+    living.map(|((_, key), whole)| (text(key), text(&whole.6))).collect()
+}
+
+#[test]
+fn a_bucket_comes_back_from_a_full_backup_and_those_behind_it() {
+    let (mut server, folder) = (TestServer::start(), tempfile::tempdir().expect("a folder"));
+    let dir = folder.path();
+    let mut model = BTreeMap::new();
+    let mut client = server.client();
+    for at in 0..500 {
+        let (key, value) = (format!("k{at}"), format!("{{\"n\":{at}}}"));
+        client
+            .set(key.as_bytes(), value.as_bytes(), if at % 7 == 0 { 2_000_000_000 } else { 0 })
+            .expect("stored");
+        model.insert(key, value);
+    }
+    let first = make_backup(&server, dir, &TakeOptions::default()).expect("a backup");
+    assert_eq!((first.manifest.base.as_deref(), first.manifest.total().documents), (None, 500));
+    assert_eq!(values(&contents(dir)), model);
+
+    // From memory and, behind a restart, from disk.
+    for round in 0..2 {
+        for at in 0..20 {
+            let key = format!("k{}", at * 9 + round);
+            client.set(key.as_bytes(), format!("{round}").as_bytes(), 0).expect("stored");
+            model.insert(key, format!("{round}"));
+            let key = format!("k{}", 300 + at + 20 * round);
+            client.delete(key.as_bytes()).expect("there");
+            model.remove(&key);
+        }
+        if round == 1 {
+            drop(client);
+            server.restart();
+            client = server.client();
+        }
+        let later = make_backup(&server, dir, &TakeOptions::default()).expect("a backup");
+        assert_eq!(later.again, 0, "histories go on over a clean stop");
+        assert!(later.manifest.base.is_some() && later.manifest.total().documents <= 40, "{later:?}");
+        assert_eq!(values(&contents(dir)), model);
+    }
+    let idle = make_backup(&server, dir, &TakeOptions::default()).expect("a backup");
+    assert_eq!((idle.unchanged, idle.manifest.total().documents), (4, 0));
+    assert_eq!(values(&contents(dir)), model);
+
+    // Another node has the same afterwards, with metadata and tombstones.
+    let (mut other, second) = (TestServer::start(), tempfile::tempdir().expect("a folder"));
+    let sent = restored(&other, dir, &[]).expect("restored");
+    assert_eq!((sent.documents, sent.tombstones, sent.conflicts), (460, 40, 0), "{sent:?}");
+    make_backup(&other, second.path(), &TakeOptions::default()).expect("a backup");
+    assert_eq!(contents(second.path()), contents(dir));
+    drop(client);
+    server.stop();
+    other.stop();
+}
+
+#[test]
+fn an_emptied_bucket_is_backed_up_from_its_beginning() {
+    let (mut server, folder) = (TestServer::start(), tempfile::tempdir().expect("a folder"));
+    let mut client = server.client();
+    for at in 0..40 {
+        client.set(format!("old{at}").as_bytes(), b"old", 0).expect("stored");
+    }
+    make_backup(&server, folder.path(), &TakeOptions::default()).expect("a backup");
+    drop(client);
+    let http = server.http_target();
+    http.form("/pools/default/buckets/default", &[("flushEnabled", "1")]).expect("it may be emptied");
+    http.form("/pools/default/buckets/default/controller/doFlush", &[]).expect("emptied");
+    let mut client = server.client();
+    client.set(b"new", b"new", 0).expect("stored");
+    let later = make_backup(&server, folder.path(), &TakeOptions::default()).expect("a backup");
+    assert_eq!(later.again + later.unchanged, 4, "no history goes on: {later:?}");
+    assert_eq!(values(&contents(folder.path())), [("new".to_owned(), "new".to_owned())].into());
+    drop(client);
+    server.stop();
+}
+
+#[test]
+fn conflicts_end_as_was_asked() {
+    let (mut server, folder) = (TestServer::start(), tempfile::tempdir().expect("a folder"));
+    let dir = folder.path();
+    let mut client = server.client();
+    for key in [b"kept", b"gone", b"dead"] {
+        client.set(key, b"1", 0).expect("stored");
+    }
+    client.delete(b"dead").expect("there");
+    make_backup(&server, dir, &TakeOptions::default()).expect("a backup");
+    client.set(b"kept", b"2", 0).expect("stored");
+    client.delete(b"gone").expect("there");
+    client.set(b"dead", b"3", 0).expect("stored");
+    let mut get = |key: &[u8]| client.get(key).expect("an answer").map(|found| found.value);
+    let newest = restored(&server, dir, &[]).expect("restored");
+    assert_eq!((newest.documents, newest.conflicts), (0, 3), "{newest:?}");
+    assert_eq!((get(b"kept"), get(b"gone"), get(b"dead")), (Some(b"2".to_vec()), None, Some(b"3".to_vec())));
+    let skipped = restored(&server, dir, &["--conflict", "skip"]).expect("restored");
+    // The bucket's tombstone stays, too.
+    assert_eq!((skipped.documents, skipped.conflicts), (0, 2), "{skipped:?}");
+    assert_eq!((get(b"kept"), get(b"gone"), get(b"dead")), (Some(b"2".to_vec()), None, Some(b"3".to_vec())));
+    restored(&server, dir, &["--conflict", "force"]).expect("restored");
+    assert_eq!((get(b"kept"), get(b"gone"), get(b"dead")), (Some(b"1".to_vec()), Some(b"1".to_vec()), None));
+    drop(client);
+    server.stop();
+}
+
+#[test]
+fn collections_are_made_mapped_and_chosen() {
+    let (mut server, folder) = (TestServer::start(), tempfile::tempdir().expect("a folder"));
+    let http = server.http_target();
+    let scopes = "/pools/default/buckets/default/scopes";
+    http.form(scopes, &[("name", "app")]).expect("a scope");
+    for name in ["users", "orders", "dropped"] {
+        http.form(&format!("{scopes}/app/collections"), &[("name", name)]).expect("a collection");
+    }
+    let env = Env::real();
+    let mut cluster = crate::client::Cluster::open(&env, server.target(), &[]).expect("a cluster");
+    for name in ["app.users", "app.orders", "app.dropped"] {
+        cluster.use_collection(name).expect("it is there");
+        for at in 0..10 {
+            cluster.set(format!("k{at}").as_bytes(), name.as_bytes(), 0).expect("stored");
+        }
+    }
+    let dir = folder.path();
+    make_backup(&server, dir, &TakeOptions::default()).expect("a backup");
+    http.request("DELETE", &format!("{scopes}/app/collections/dropped"), None).expect("dropped");
+    make_backup(&server, dir, &TakeOptions::default()).expect("a backup");
+
+    let mut other = TestServer::start();
+    let map = ["--collections", "app.users", "--map", "app.users=old.people", "--filter", "^k[0-4]$"];
+    let sent = restored(&other, dir, &map).expect("restored");
+    assert_eq!(sent.documents, 5, "{sent:?}");
+    assert_eq!(sent.skipped[&crate::with_meta::Skipped::NotAskedFor], 15, "{sent:?}");
+    assert_eq!(sent.skipped[&crate::with_meta::Skipped::DroppedCollection], 10, "{sent:?}");
+    let mut there = crate::client::Cluster::open(&env, other.target(), &[]).expect("a cluster");
+    there.use_collection("old.people").expect("it was made");
+    assert_eq!(there.get(b"k3").expect("an answer").expect("a document").value, b"app.users");
+    assert!(there.use_collection("app.orders").is_err(), "only what was asked for is made");
+    let all = restored(&other, dir, &[]).expect("restored");
+    assert_eq!(all.documents, 20, "{all:?}");
+    assert!(there.use_collection("app.dropped").is_err(), "it was dropped before the backup");
+    let wrong =
+        restored(&other, dir, &["--map", "app.users=app.orders"]).expect_err("two into one").to_string();
+    assert!(wrong.contains("`app.orders`"), "{wrong}");
+    drop((cluster, there));
+    server.stop();
+    other.stop();
+}
+
+#[test]
+fn an_interrupted_backup_says_so_and_is_gone_on_with() {
+    let (mut server, folder) = (TestServer::start(), tempfile::tempdir().expect("a folder"));
+    let mut client = server.client();
+    for at in 0..100 {
+        client.set(format!("k{at}").as_bytes(), b"v", 0).expect("stored");
+    }
+    let env = Env::real();
+    let repository = Repository::new(&env, folder.path());
+    let interrupted = AtomicBool::new(true);
+    let taken = take(&env, &server.target(), &repository, &TakeOptions::default(), &interrupted, &mut |_| {});
+    let said = taken.expect_err("interrupted").to_string();
+    assert!(said.starts_with("interrupted: ") && said.ends_with("goes on with the rest"), "{said}");
+    assert!(repository.chain(BUCKET, None).is_err(), "it is not complete");
+    let taken = make_backup(&server, folder.path(), &TakeOptions::default()).expect("a backup");
+    assert_eq!(taken.manifest.total().documents, 100, "{taken:?}");
+    assert_eq!(repository.backups(BUCKET).expect("read").len(), 1, "it is the same backup");
+    drop(client);
+    server.stop();
+}
+
+#[test]
+fn what_is_kept_keeps_what_it_goes_on_from() {
+    let (mut server, folder) = (TestServer::start(), tempfile::tempdir().expect("a folder"));
+    let mut client = server.client();
+    for round in 0..6 {
+        client.set(b"k", format!("{round}").as_bytes(), 0).expect("stored");
+        make_backup(&server, folder.path(), &TakeOptions { is_full: round == 3, ..TakeOptions::default() })
+            .expect("a backup");
+    }
+    let env = Env::real();
+    let repository = Repository::new(&env, folder.path());
+    let all = || -> Vec<Backup> {
+        let all = repository.backups(BUCKET).expect("read");
+        all.into_iter().map(|one| one.expect("sound")).collect()
+    };
+    // The second newest goes on from the fourth, which is full.
+    assert_eq!(unneeded(&all(), 2).len(), 3);
+    assert_eq!(unneeded(&all(), 4).len(), 0);
+    let kept = KeptFlags { dir: folder.path().to_owned(), bucket: None, json: true };
+    prune(&env, &PruneFlags { kept: kept.clone(), keep: 1, dry_run: true }).expect("nothing is removed");
+    assert_eq!(all().len(), 6);
+    prune(&env, &PruneFlags { kept: kept.clone(), keep: 1, dry_run: false }).expect("removed");
+    assert_eq!(all().len(), 3);
+    let one = OneFlags { kept, id: None };
+    assert_eq!(verify(&env, &one).expect("read"), Outcome::Done);
+    assert_eq!(values(&contents(folder.path()))["k"], "5");
+    drop(client);
+    server.stop();
+}
