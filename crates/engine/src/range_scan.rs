@@ -22,6 +22,7 @@ use crate::shard_guard::Holder;
 use crate::unreadable::Unreadables;
 use crate::vbuckets::VBuckets;
 
+mod keys;
 mod sampling;
 
 pub use sampling::Sampling;

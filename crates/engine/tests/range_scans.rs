@@ -233,3 +233,58 @@ fn an_ephemeral_bucket_has_nothing_that_could_be_scanned() {
     let refused = RangeScans::of(&world.bucket).create(VB, wanted());
     assert_eq!(refused, Err(RangeScanRefusal::Refused(Refusal::NoDisk)));
 }
+
+/// The stored keys from one on.
+fn keys_from(world: &World, from: &str, until: Duration) -> Result<String, RangeScanRefusal> {
+    let mut told = Vec::new();
+    RangeScans::of(&world.bucket).keys(VB, common::doc(from), until, &mut |version| {
+        told.push(String::from_utf8_lossy(version.key().key).into_owned());
+        ControlFlow::Continue(())
+    })?;
+    Ok(told.join(" "))
+}
+
+#[test]
+fn keys_are_those_of_stored_documents_in_their_order() {
+    for world in worlds() {
+        let late = world.env.clock.monotonic() + Duration::from_secs(3600);
+        let expiry = world.now().unix_s() + 10;
+        world.store("dd", "short", StoreMode::Set, base::Cas::ANY, expiry).expect("stored");
+        world.bucket.delete(VB, common::doc("a"), base::Cas::ANY, world.now()).expect("it is there");
+        assert_eq!(
+            keys_from(&world, "\0", late).as_deref(),
+            Ok("a b c d e"),
+            "what is not stored is not told"
+        );
+        assert!(world.bucket.flush_all());
+        assert_eq!(keys_from(&world, "\0", late).as_deref(), Ok("b c d dd e"));
+        assert_eq!(keys_from(&world, "bb", late).as_deref(), Ok("c d dd e"));
+        assert_eq!(keys_from(&world, "f", late).as_deref(), Ok(""));
+        world.handles.clock.advance(Duration::from_secs(20));
+        assert_eq!(keys_from(&world, "c", late).as_deref(), Ok("c d e"));
+        // The time is over from the beginning on; yet whoever asks again with what he got comes to the end.
+        for n in 0..40 {
+            world.set(&format!("k{n:02}"), "1").expect("stored");
+        }
+        assert!(world.bucket.flush_all());
+        let cut = keys_from(&world, "k", Duration::ZERO).expect("read");
+        assert_eq!((cut.split(' ').next(), cut.split(' ').count()), (Some("k00"), 16));
+        let nowhere = RangeScans::of(&world.bucket).keys(VbId(9), common::doc("a"), late, &mut |_| panic!());
+        assert_eq!(nowhere, Err(RangeScanRefusal::Refused(Refusal::NotMyVbucket)));
+    }
+}
+
+#[test]
+fn the_time_of_tombstones_does_not_make_an_answer_without_keys() {
+    for world in worlds() {
+        for n in 0..40 {
+            world.set(&format!("k{n:02}"), "1").expect("stored");
+        }
+        for n in 0..39 {
+            let key = format!("k{n:02}");
+            world.bucket.delete(VB, common::doc(&key), base::Cas::ANY, world.now()).expect("it is there");
+        }
+        assert!(world.bucket.flush_all());
+        assert_eq!(keys_from(&world, "k", Duration::ZERO).as_deref(), Ok("k39"));
+    }
+}

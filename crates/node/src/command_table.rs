@@ -347,11 +347,9 @@ pub static ROWS: &[Row] = &[
         .in_bucket()
         .needs(Settings),
     Row::document(EVICT_KEY, get::evict_key, Settings, "Take a value out of memory"),
-    Row::new(GET_KEYS, later_issue::not_supported, "Keys from one on")
-        .in_bucket()
-        .needs(Read)
-        .any_extras()
-        .key(Key::Required),
+    Row::document(GET_KEYS, range_scan::get_keys, Read, "Stored keys of a vBucket from one on, in order")
+        .leaves(Leaves::Never)
+        .extras_of(&[0, 4]),
     Row::new(STAT, stats::stat, "Counters and figures, by group")
         .leaves(Leaves::Overview)
         .in_bucket()

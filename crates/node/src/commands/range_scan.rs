@@ -32,6 +32,8 @@ const MOST_WAIT_MS: u64 = 600_000;
 const MOST_BYTES: usize = 1 << 20;
 /// It takes no longer than this.
 const MOST_TIME: Duration = Duration::from_millis(250);
+/// Get keys answers with no more keys than this if the client does not say how many it wants.
+const USUAL_KEYS: u32 = 1000;
 /// One answer of a continuation holds about this much, if there is so much.
 const BATCH_BYTES: usize = 32 << 10;
 
@@ -173,6 +175,39 @@ pub fn cancel(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
         Ok(()) => cx.status(Status::Success),
         Err(refusal) => refuse(cx, refusal),
     }
+}
+
+/// Get keys: the stored keys of a collection from the request's key on, in one answer, each behind its length as 16 bits.
+/// On connections with collections each begins with its collection. Fewer than were asked for do not mean that there
+/// are no more: an answer without any does.
+pub fn get_keys(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
+    // It reads the disk.
+    if cx.may_leave {
+        return Outcome::Elsewhere;
+    }
+    if !cx.reply.has_room(MOST_BYTES) {
+        return cx.status(Status::Etmpfail);
+    }
+    let most = decode_u32(request.extras).unwrap_or(USUAL_KEYS) as usize;
+    let with_collections = cx.session.has(Feature::Collections);
+    let (mut keys, mut count) = (Vec::new(), 0);
+    let until = cx.node.env().clock.monotonic() + MOST_TIME;
+    let bucket = cx.bucket();
+    let read = RangeScans::of(&bucket).keys(cx.vbucket, cx.key, until, &mut |version| {
+        let key = if with_collections { version.stored_key() } else { version.key().key };
+        if count == most || keys.len() + 2 + key.len() > MOST_BYTES {
+            return ControlFlow::Break(());
+        }
+        count += 1;
+        keys.extend_from_slice(&(key.len() as u16).to_be_bytes());
+        keys.extend_from_slice(key);
+        ControlFlow::Continue(())
+    });
+    if let Err(refusal) = read {
+        return refuse(cx, refusal);
+    }
+    cx.reply.send_made(&Answer::default(), keys, 0);
+    Outcome::Done
 }
 
 fn refuse(cx: &mut Context<'_>, refusal: RangeScanRefusal) -> Outcome {

@@ -94,6 +94,7 @@ fn effect(row: &Row) -> Effect {
         | opcode::GET_META
         | opcode::GETQ_META
         | opcode::EVICT_KEY
+        | opcode::GET_KEYS
         | opcode::SUBDOC_GET
         | opcode::SUBDOC_EXISTS
         | opcode::SUBDOC_GET_COUNT

@@ -180,3 +180,80 @@ fn a_scan_needs_the_right_in_its_collection_all_the_time() {
     let mut reader = connect_as(&node, "data_reader", FULL);
     assert_eq!(go_on(&mut reader, &id, 1)[0].0, Status::RangeScanMore);
 }
+
+/// Keys with their lengths in front.
+fn with_lengths(keys: &[Vec<u8>]) -> Vec<u8> {
+    keys.iter().flat_map(|key| [&(key.len() as u16).to_be_bytes()[..], key].concat()).collect()
+}
+
+fn with_collections() -> Vec<Feature> {
+    FULL.iter().copied().chain([Feature::Collections]).collect()
+}
+
+fn get_keys(connection: &mut Connection, from: &[u8], extras: &[u8], vbucket: VbId) -> (Status, Vec<u8>) {
+    let parts =
+        RequestParts { opcode: opcode::GET_KEYS, key: from, extras, vbucket, ..RequestParts::default() };
+    let (answers, _) = feed(connection, &request(&parts));
+    let answers = each(&answers, |it| {
+        assert!(it.key.is_empty() && it.extras.is_empty());
+        (it.status().expect("a known status"), it.value.to_vec())
+    });
+    let [answer] = &answers[..] else { panic!("one answer: {answers:?}") };
+    answer.clone()
+}
+
+#[test]
+fn stored_keys_come_in_order_with_their_collection_where_that_was_agreed_on() {
+    let node = node();
+    drop(filled(&node));
+    let stored: Vec<Vec<u8>> = keys().into_iter().map(String::into_bytes).collect();
+    let prefixed: Vec<Vec<u8>> = stored.iter().map(|key| [b"\0", &key[..]].concat()).collect();
+    for (features, keys, all) in [(&with_collections()[..], &prefixed, &b"\0\0"[..]), (FULL, &stored, b"\0")]
+    {
+        let mut client = connect_as(&node, "data_reader", features);
+        let mut ask = |from: &[u8], extras: &[u8]| get_keys(&mut client, from, extras, VB0);
+        assert_eq!(ask(all, &[]), (Status::Success, with_lengths(keys)));
+        assert_eq!(ask(all, &[0, 0, 0, 2]), (Status::Success, with_lengths(&keys[..2])));
+        assert_eq!(ask(&keys[1], &[0, 0, 0, 3]), (Status::Success, with_lengths(&keys[1..4])));
+        assert_eq!(ask(all, &[0; 4]), (Status::Success, Vec::new()));
+        let behind = [&keys.last().expect("some")[..], b"\0"].concat();
+        assert_eq!(ask(&behind, &[]), (Status::Success, Vec::new()));
+        for (from, extras) in [(&b""[..], &[][..]), (all, &[0]), (all, &[0; 8])] {
+            assert_eq!(ask(from, extras).0, Status::Einval, "{from:?} {extras:?}");
+        }
+        let bucket = node.bucket("default").expect("served");
+        bucket.set_vbucket_state(VB0, base::VbState::Replica, None).expect("there");
+        assert_eq!(get_keys(&mut client, all, &[], VB0).0, Status::NotMyVbucket);
+        assert_eq!(get_keys(&mut client, all, &[], VbId(99)).0, Status::NotMyVbucket);
+        bucket.set_vbucket_state(VB0, base::VbState::Active, None).expect("there");
+    }
+    let mut client = connect_as(&node, "data_reader", &with_collections());
+    assert_eq!(get_keys(&mut client, b"\x7fk", &[], VB0).0, Status::UnknownCollection);
+    assert_eq!(get_keys(&mut client, b"\x80k", &[], VB0).0, Status::Einval);
+    for (name, refusal) in [("data_writer", Status::Eaccess), ("narrow", Status::UnknownCollection)] {
+        let mut other = connect_as(&node, name, &with_collections());
+        assert_eq!(get_keys(&mut other, b"\0k", &[], VB0).0, refusal, "{name}");
+    }
+}
+
+#[test]
+fn an_answer_of_keys_is_as_large_as_it_may_be() {
+    let node = node();
+    let mut admin = connect_as(&node, "admin", &with_collections());
+    let bucket = node.bucket("default").expect("served");
+    // 1 MiB of the longest keys is less than these.
+    for n in 0..4_200_u32 {
+        let key = [b"\0", format!("{n:08}").as_bytes(), &[b'k'; 242]].concat();
+        let parts = RequestParts { opcode: opcode::SET, key: &key, opaque: n, ..RequestParts::default() };
+        let parts = RequestParts { vbucket: VB0, extras: &[0; 8], ..parts };
+        assert_eq!(statuses(&feed(&mut admin, &request(&parts)).0), [(n, Status::Success)]);
+    }
+    assert!(bucket.flush_all());
+    let (status, first) = get_keys(&mut admin, b"\0\0", &u32::MAX.to_be_bytes(), VB0);
+    assert_eq!((status, first.len()), (Status::Success, (1 << 20) / 253 * 253));
+    let behind = [&first[first.len() - 251..], b"\0"].concat();
+    let (_, rest) = get_keys(&mut admin, &behind[..251], &u32::MAX.to_be_bytes(), VB0);
+    assert_eq!((first.len() - 253 + rest.len()) / 253, 4_200, "it goes on where it has ended");
+    let (_, usual) = get_keys(&mut admin, b"\0\0", &[], VB0);
+    assert_eq!(usual.len(), 1_000 * 253);
+}
