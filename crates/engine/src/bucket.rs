@@ -43,6 +43,7 @@ use crate::shard_guard::{HOLDERS, Holder};
 use crate::stats::CheckpointStats;
 use crate::tasks::Tasks;
 use crate::tombstone_purger::PurgeCounters;
+use crate::traffic::Traffic;
 use crate::unreadable::Unreadables;
 use crate::vbuckets::VBuckets;
 use crate::warmup::Warmup;
@@ -166,6 +167,8 @@ pub struct Bucket {
     pub(crate) parked: PersistenceWaiters,
     /// Whether clients are to try again later, since all documents are being removed.
     pub(crate) is_emptying: AtomicBool,
+    /// Whether clients may use documents.
+    pub traffic: Traffic,
     /// Copies beside the active one that the bucket is asked to have.
     pub(crate) wanted_replicas: AtomicU8,
     pub(crate) flush: FlushQueue,

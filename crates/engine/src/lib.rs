@@ -58,6 +58,7 @@ mod subdocument;
 mod tasks;
 mod tombstone_purger;
 mod topology;
+mod traffic;
 mod unreadable;
 mod update;
 pub mod value;
@@ -119,6 +120,7 @@ pub use stream::{Changes, StreamCursor, StreamPart, StreamPlace, StreamRefusal, 
 pub use tasks::{StoreTimes, TaskKind, TaskStats, task_stats};
 pub use tombstone_purger::PurgeStats;
 pub use topology::topology_from_json;
+pub use traffic::Traffic;
 pub use update::{CounterRequest, End};
 pub use vbucket::{ConflictRule, Topology};
 #[cfg(debug_assertions)]

@@ -42,6 +42,7 @@ use crate::shard_guard::Holder;
 use crate::tasks::Tasks;
 use crate::tombstone_purger::PurgeCounters;
 use crate::topology::topology_from_json;
+use crate::traffic::Traffic;
 use crate::unreadable::Unreadables;
 use crate::vbuckets::VBuckets;
 use crate::warmup::Warmup;
@@ -129,6 +130,7 @@ impl Bucket {
             waiters: PersistenceWaiters::default(),
             parked: PersistenceWaiters::default(),
             is_emptying: AtomicBool::new(false),
+            traffic: Traffic::default(),
             wanted_replicas: AtomicU8::new(0),
             flush: FlushQueue::new(if store.is_journaled() { Pace::JOURNAL } else { Pace::FILES }),
             disk: DiskState::default(),

@@ -4,6 +4,7 @@ use base::Datatype;
 use protocol::feature::{Feature, Features};
 use protocol::{Request, Status};
 
+use crate::commands;
 use crate::context::{Context, Outcome};
 use crate::elsewhere::Leaves;
 use crate::privilege::{Privilege, Privileges};
@@ -168,6 +169,8 @@ pub struct Row {
     pub is_fenced: bool,
     /// When it leaves its worker.
     pub leaves: Leaves,
+    /// Why it is refused as not supported once its request is checked; `None` if it is not.
+    pub refused: Option<&'static str>,
     /// What handles it.
     pub handler: Handler,
 }
@@ -196,8 +199,14 @@ impl Row {
             leaves: Leaves::Never,
             privileges: Privileges::NONE,
             extent: Extent::Bucket,
+            refused: None,
             handler,
         }
+    }
+
+    /// A command that is known and not there: why.
+    pub(crate) const fn refused(opcode: u8, doc: &'static str, why: &'static str) -> Row {
+        Row { refused: Some(why), ..Row::new(opcode, commands::refused::not_supported, doc) }
     }
 
     /// A command on a document of the selected bucket.

@@ -11,7 +11,7 @@ use crate::command::CasRule::{Forbidden as NoCas, Optional as AnyCas, Required a
 use crate::command::{Handler, Key, Row, Silence, ValueRule};
 use crate::commands::{
     admin, auth, collections, command_timer, counter, dcp as streams, dcp_consumer as consumer, delete, get,
-    later_issue, lock, meta, observe, range_scan, session, stats, store, subdoc, touch, vbucket,
+    lock, meta, observe, range_scan, session, stats, store, subdoc, touch, vbucket,
 };
 use crate::elsewhere::Leaves;
 use crate::privilege::Privilege::*;
@@ -25,6 +25,8 @@ const WITH_META: &[u8] = &[24, 26, 28, 30];
 const ONE_PATH: &[u8] = &[3, 4, 7, 8];
 /// The same for a mutation, which may have the flags of the document behind the expiry.
 const ONE_PATH_CHANGE: &[u8] = &[3, 4, 7, 8, 11, 12];
+
+const FLUSH_ELSEWHERE: &str = "empty a bucket over HTTP (doFlush)";
 
 const fn with_meta(opcode: u8, handler: Handler, doc: &'static str) -> Row {
     Row::document(opcode, handler, MetaWrite, doc)
@@ -417,43 +419,49 @@ pub static ROWS: &[Row] = &[
         .needs(NodeSupervisor)
         .extras(8)
         .cas(AnyCas),
-    Row::new(SET_CLUSTER_CONFIG, later_issue::not_supported, "Change which node serves which vBucket")
-        .needs(NodeSupervisor)
-        .extras(16)
-        .key(Key::Optional)
-        .value(ValueRule::Required)
-        .datatype(JSON)
-        .cas(AnyCas),
+    Row::refused(
+        SET_CLUSTER_CONFIG,
+        "Change which node serves which vBucket",
+        "a node makes its cluster map itself, in a cluster from the state that all nodes follow",
+    )
+    .needs(NodeSupervisor)
+    .extras(16)
+    .key(Key::Optional)
+    .value(ValueRule::Required)
+    .datatype(JSON)
+    .cas(AnyCas),
     Row::new(GET_CMD_TIMER, command_timer::get_command_timer, "How long requests of a command took")
         .needs(SimpleStats)
         .extras(1)
         .key(Key::Optional),
-    Row::new(
+    Row::refused(
         UPDATE_EXTERNAL_USER_PERMISSIONS,
-        later_issue::not_supported,
         "Change rights of users of an outside service",
+        "no outside service can register to log users in: make users and groups over HTTP or with stave user",
     )
     .needs(NodeSupervisor)
     .value(ValueRule::Required)
     .datatype(JSON),
-    Row::new(ADJUST_TIMEOFDAY, later_issue::not_supported, "Move the clock; only for tests of the original")
+    Row::refused(ADJUST_TIMEOFDAY, "Move the clock", "it is for tests of the original")
         .needs(NodeSupervisor)
         .extras(9),
-    Row::new(EWOULDBLOCK_CTL, later_issue::not_supported, "Make calls fail; only for tests of the original")
+    Row::refused(EWOULDBLOCK_CTL, "Make calls fail", "it is for tests of the original")
         .needs(NodeSupervisor)
         .extras(12)
         .key(Key::Optional)
         .value(ValueRule::Optional),
-    Row::new(ENABLE_TRAFFIC, later_issue::not_supported, "Let clients in").in_bucket().needs(NodeSupervisor),
-    Row::new(DISABLE_TRAFFIC, later_issue::not_supported, "Keep clients out")
+    Row::new(
+        DISABLE_TRAFFIC,
+        admin::disable_traffic,
+        "Answer requests for documents with a temporary failure",
+    )
+    .in_bucket()
+    .needs(NodeSupervisor),
+    Row::new(ENABLE_TRAFFIC, admin::enable_traffic, "Let clients use documents again")
         .in_bucket()
         .needs(NodeSupervisor),
-    Row::new(FLUSH, later_issue::not_supported, "Delete all documents; no longer offered")
-        .in_bucket()
-        .extras_of(&[0, 4]),
-    Row::new(FLUSHQ, later_issue::not_supported, "Delete all documents; no longer offered")
-        .in_bucket()
-        .extras_of(&[0, 4]),
+    Row::refused(FLUSH, "Delete all documents", FLUSH_ELSEWHERE).in_bucket().extras_of(&[0, 4]),
+    Row::refused(FLUSHQ, "Delete all documents", FLUSH_ELSEWHERE).in_bucket().extras_of(&[0, 4]),
     // Streams
     // Which privilege it needs depends on its direction: the handler asks.
     Row::new(DCP_OPEN, streams::open, "Make this a connection for streams")

@@ -72,6 +72,8 @@ pub fn dispatch(desk: Desk<'_>, request: &Request<'_>) -> Handled {
         Ok(pass) => (None, pass),
         Err(closed) => (Some(closed), None),
     };
+    // What was begun before clients were kept out is finished.
+    let is_closed = is_closed.filter(|closed| !matches!(closed, Closed::NoTraffic) || finish.is_none());
     if is_closed.is_some() && finish.is_some() {
         // What was done is not told by who may not serve any more.
         return Handled { outcome: Outcome::Close(CloseReason::Fenced), pass };
@@ -145,7 +147,7 @@ fn handle(
     match closed {
         None => {}
         Some(Closed::Fenced) => return ctx.not_my_vbucket(),
-        Some(Closed::Emptying) => return ctx.status(Status::Etmpfail),
+        Some(Closed::Emptying | Closed::NoTraffic) => return ctx.status(Status::Etmpfail),
     }
     let outcome = match (desk.finish, infos.impersonate) {
         (Some(finish), _) => finish(&mut ctx),
@@ -176,21 +178,30 @@ enum Closed {
     Fenced,
     /// The nodes of the cluster remove all documents of the bucket.
     Emptying,
+    /// An administrator keeps clients out of the bucket.
+    NoTraffic,
 }
 
 /// Whether a command may be answered from what this node has of documents; nothing if nobody decides about that.
 fn let_through(row: &Row, node: &Node, session: &Session) -> Result<Option<Pass>, Closed> {
-    let fence = node.fence();
-    // Of a node alone nothing but this one load is asked.
-    if fence.is_open() || !row.is_fenced {
+    if !row.is_fenced {
         return Ok(None);
+    }
+    let (fence, bucket) = (node.fence(), session.bucket.as_ref());
+    let has_traffic = bucket.is_none_or(|bucket| bucket.traffic.is_enabled());
+    // Of a node alone nothing but these two loads is asked.
+    if fence.is_open() {
+        return if has_traffic { Ok(None) } else { Err(Closed::NoTraffic) };
     }
     let pass = match row.opcode {
         opcode::GET_REPLICA | opcode::GET_EX_REPLICA => None,
         _ => Some(fence.pass(node.env().clock.monotonic_ns()).ok_or(Closed::Fenced)?),
     };
-    let is_emptying = session.bucket.as_ref().is_some_and(|bucket| bucket.is_emptying());
-    if is_emptying { Err(Closed::Emptying) } else { Ok(pass) }
+    match (bucket.is_some_and(|bucket| bucket.is_emptying()), has_traffic) {
+        (true, _) => Err(Closed::Emptying),
+        (false, false) => Err(Closed::NoTraffic),
+        (false, true) => Ok(pass),
+    }
 }
 
 type Admitted<'a> = (&'static Row, FrameInfos<'a>, DocKey<'a>);

@@ -30,11 +30,13 @@ mod counted;
 mod dcp_answers;
 mod durable_answers;
 mod lost_rights;
+mod manager_commands;
 mod observe;
 mod passwords;
 mod range_scans;
 mod roles;
 mod stats_roles;
+
 mod turns;
 mod whole_documents;
 

@@ -55,6 +55,30 @@ pub fn start_persistence(ctx: &mut Context<'_>, _: &Request<'_>) -> Outcome {
     ctx.status(Status::Success)
 }
 
+/// Lets clients read and write the bucket's documents again.
+pub fn enable_traffic(ctx: &mut Context<'_>, _: &Request<'_>) -> Outcome {
+    set_traffic(ctx, true)
+}
+
+/// Has requests for the bucket's documents answered with a temporary failure until [`enable_traffic`], or the next start.
+/// Streams, stats and whatever else the bucket is asked go on.
+pub fn disable_traffic(ctx: &mut Context<'_>, _: &Request<'_>) -> Outcome {
+    set_traffic(ctx, false)
+}
+
+fn set_traffic(ctx: &mut Context<'_>, is_enabled: bool) -> Outcome {
+    let bucket = ctx.bucket();
+    if bucket.traffic.is_enabled() != is_enabled {
+        tracing::warn!(
+            bucket = bucket.name(),
+            is_enabled,
+            "an administrator has switched a bucket's traffic"
+        );
+    }
+    bucket.traffic.enable(is_enabled);
+    ctx.status(Status::Success)
+}
+
 /// Shows the token that guards changes by the cluster, as the CAS.
 pub fn control_token(ctx: &mut Context<'_>, _: &Request<'_>) -> Outcome {
     let token = Cas(ctx.node.control_token());

@@ -43,7 +43,7 @@ pub(super) fn put_ops(ops: &OpCounts, sheet: &mut Sheet) {
     sheet.put("delete_hits", ops.deletes);
 }
 
-/// What the bucket is, and what of it never changes.
+/// What the bucket is, what of it never changes, and whether clients may use it.
 fn put_identity(inquiry: &Inquiry<'_>, sheet: &mut Sheet) {
     let (bucket, config) = (inquiry.bucket, inquiry.bucket.config());
     sheet.put("ep_version", env!("CARGO_PKG_VERSION"));
@@ -58,6 +58,10 @@ fn put_identity(inquiry: &Inquiry<'_>, sheet: &mut Sheet) {
     }
     sheet.put("ep_dbname", config.dir.display());
     sheet.put("ep_xattr_enabled", true);
+    let has_traffic = bucket.traffic.is_enabled();
+    sheet.put("ep_data_traffic_enabled", has_traffic);
+    // While documents are loaded they are served already.
+    sheet.put("ep_degraded_mode", !has_traffic);
     sheet.put("ep_max_vbuckets", bucket.vbuckets());
     sheet.put("ep_max_item_size", limits::MAX_VALUE_BYTES);
     sheet.put("ep_max_item_privileged_bytes", limits::MAX_SYSTEM_XATTR_BYTES);

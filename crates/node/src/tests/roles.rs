@@ -27,7 +27,7 @@ pub(super) const COLUMNS: [(char, &str); 18] = [
 const TABLE: &str = include_str!("command_roles.txt");
 
 /// A request that fits the layout of its row. What the handler makes of it does not matter.
-fn fitting(row: &Row) -> RequestParts<'static> {
+pub(super) fn fitting(row: &Row) -> RequestParts<'static> {
     let extras_len = match row.extras {
         Extras::None | Extras::Any => 0,
         Extras::Exactly(len) => usize::from(len),
