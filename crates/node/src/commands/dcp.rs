@@ -179,6 +179,9 @@ pub fn seqno_acknowledged(cx: &mut Context<'_>, request: &Request<'_>) -> Outcom
     match producer.acknowledge_prepares(request.vbucket, Seqno(prepared)) {
         Ok(()) => Outcome::Done,
         Err(AcknowledgeRefusal::Nameless) => cx.invalid("Only a consumer with a name acknowledges prepares"),
+        Err(AcknowledgeRefusal::NoStream) if cx.bucket().state_of(request.vbucket).is_none() => {
+            cx.not_my_vbucket()
+        }
         Err(AcknowledgeRefusal::NoStream) => Outcome::Close(CloseReason::Violation(
             "prepares of a vBucket were acknowledged that is not streamed",
         )),

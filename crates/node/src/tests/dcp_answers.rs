@@ -2,6 +2,7 @@
 //! handlers say (record 67).
 
 use super::*;
+use crate::command::Row;
 
 /// What comes of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,7 +167,9 @@ fn dcp_commands_are_answered_by_what_the_connection_is() {
             assert_eq!(came(&mut opened(&node, flags), &bytes), wanted, "{about}, opened with {flags:?}");
         }
     }
-    let rows = ROWS.iter().filter(|row| row.name.starts_with("DCP_") && row.opcode != opcode::DCP_OPEN);
+    let is_asked = |row: &&Row| row.name.starts_with("Dcp") && row.opcode != opcode::DCP_OPEN;
+    let rows: Vec<_> = ROWS.iter().filter(is_asked).collect();
+    assert!(rows.len() > 15);
     for row in rows {
         assert!(well_formed().iter().any(|case| case.opcode == row.opcode), "{} is not looked at", row.name);
     }
@@ -246,4 +249,24 @@ fn streams_are_asked_for_with_known_flags_only() {
         let wanted = if is_known { Status::Success } else { Status::Einval };
         assert_eq!(first, Some(wanted), "0x{flags:x}");
     }
+}
+
+#[test]
+fn prepares_of_a_vbucket_that_is_not_here_end_no_connection() {
+    let node = node();
+    let acknowledge = |vbucket| {
+        let parts =
+            RequestParts { opcode: opcode::DCP_SEQNO_ACKNOWLEDGED, vbucket, ..RequestParts::default() };
+        request(&RequestParts { extras: &[0; 8], ..parts })
+    };
+    let mut producer = opened(&node, Some(1));
+    for (key, value) in [("enable_noop", "true"), ("enable_sync_writes", "true"), ("consumer_name", "n")] {
+        let parts =
+            RequestParts { opcode: opcode::DCP_CONTROL, key: key.as_bytes(), ..RequestParts::default() };
+        let bytes = request(&RequestParts { value: value.as_bytes(), ..parts });
+        assert_eq!(came(&mut producer, &bytes), Is(Status::Success), "{key}");
+    }
+    assert_eq!(came(&mut producer, &acknowledge(VbId(99))), Is(Status::NotMyVbucket));
+    // One that is here and was never streamed cannot have been acknowledged.
+    assert_eq!(came(&mut producer, &acknowledge(VbId(1))), Closed);
 }
