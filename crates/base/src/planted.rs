@@ -87,6 +87,11 @@ bugs! {
     LastHeaderBelieved,
     /// It is not looked at whose file a file says that it is.
     IdentityIgnored,
+    /// After a clean stop a file that does not reach to the header that the catalog lists is taken for one that is not
+    /// there, and its vBucket for an empty one.
+    VoidFileRead,
+    /// A compacted file says which revision it is with its next commit only.
+    IdentityLate,
     /// A segment of the journal that the catalog names may be missing.
     LostSegmentIgnored,
     /// vBuckets of which a damaged frame of the journal had something are served.

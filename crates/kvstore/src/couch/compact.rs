@@ -209,7 +209,10 @@ impl Run<'_> {
             let (id, value) = manifest.dropped_local();
             changes.push((id.to_owned(), value));
         }
-        if let Some(json) = self.couch.identity(self.vb, self.revision).to_json() {
+        let identity = self.couch.identity(self.vb, self.revision).to_json();
+        let (identity, late) =
+            if planted::is(Bug::IdentityLate) { (None, identity) } else { (identity, None) };
+        if let Some(json) = identity {
             changes.push((String::from_utf8_lossy(IDENTITY_ID).into_owned(), Some(json)));
         }
         changes.sort_unstable();
@@ -237,7 +240,7 @@ impl Run<'_> {
             }
             return Err(failure);
         }
-        self.take_over(&mut slot, VbFile::known(&file, tally));
+        self.take_over(&mut slot, VbFile::known(&file, tally, late));
         Ok(Compacted {
             before_bytes: newest.info().file_bytes,
             after_bytes: info.file_bytes,

@@ -242,16 +242,11 @@ impl VbFile {
         Some(Known { commit: self.file.last_commit()?, tally, usage, has_tail, identity: self.identity })
     }
 
-    /// A file that was put together elsewhere and is committed, with its counts; it is to be opened by its last name.
-    pub(super) fn known(file: &CouchFile, tally: Tally) -> Option<Known> {
+    /// A file that was put together elsewhere and is committed, with its counts, and what its next commit is to say of
+    /// whose file it is; it is to be opened by its last name.
+    pub(super) fn known(file: &CouchFile, tally: Tally, identity: Option<Vec<u8>>) -> Option<Known> {
         let usage = usage_of(&file.snapshot());
-        Some(Known {
-            commit: file.last_commit()?,
-            tally: Some(tally),
-            usage,
-            has_tail: false,
-            identity: None,
-        })
+        Some(Known { commit: file.last_commit()?, tally: Some(tally), usage, has_tail: false, identity })
     }
 
     /// Prepares to go back to a commit; see [`CouchFile::rollback`].

@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 
 use base::VbId;
-use base::env::{Disk, Env};
+use base::env::{Disk, Env, OpenMode};
 use base::planted::{self, Bug};
 
 use super::file::{Recorded, is_sound};
@@ -61,6 +61,7 @@ impl<'a> Revisions<'a> {
         for (vb, revisions) in &self.found {
             let vb = *vb;
             let in_use = choose(vb, revisions, trust);
+            let in_use = in_use.filter(|it| !planted::is(Bug::VoidFileRead) || self.reaches_record(vb, it));
             let mut others = revisions.clone();
             others.retain(|revision| in_use.as_ref().is_none_or(|in_use| in_use.revision != *revision));
             if !others.is_empty() && !trust.misses(vb) && self.may_remove(vb, in_use.as_ref(), trust) {
@@ -85,6 +86,14 @@ impl<'a> Revisions<'a> {
             self.disk.sync_dir(self.dir).map_err(|source| failed("sync folder", self.dir, source))?;
         }
         Ok(slots.into_iter())
+    }
+
+    /// Whether a file is long enough for the header that is on record.
+    fn reaches_record(&self, vb: VbId, in_use: &InUse) -> bool {
+        let Some(recorded) = in_use.recorded else { return true };
+        let path = self.dir.join(file_name(vb, in_use.revision));
+        let len = self.disk.open(&path, OpenMode::Read).and_then(|file| file.len());
+        len.is_ok_and(|len| len > recorded.header_offset)
     }
 
     /// Whether files of a vBucket that are not in use may be removed.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use base::env::sim::{Fault, SimDisk, SimHandles, SplitMix64};
+use base::env::sim::{Fault, On, SimDisk, SimHandles, SplitMix64, Survival};
 use base::{DocKey, VbId, VbState};
 use engine::Bucket;
 use kvstore::repair::{Damaged, Survey, apply, survey};
@@ -13,9 +13,6 @@ use super::start::{Read, read};
 use super::world::{DIR, Promised, World, open, set};
 
 const ASIDE: &str = "/data/quarantine/repair";
-/// Changes of the disk before the power fails, at most.
-const MOST_CHANGES: u64 = 60;
-
 /// Repairs, compares, and answers whether anything had to be repaired.
 pub fn repair(world: &World, disk: &SimDisk, damage: &Damage, rng: &mut SplitMix64) -> Result<bool, String> {
     let work = || repair_once(world, disk, damage, rng);
@@ -72,14 +69,21 @@ fn applied(disk: &SimDisk, survey: Survey) -> Result<(), String> {
     apply(&env, DIR.as_ref(), ASIDE.as_ref(), survey).map_err(|failure| format!("no repair: {failure}"))
 }
 
+/// How many calls of a repair may change the disk.
+fn changes_of_repair(disk: &SimDisk) -> Result<u64, String> {
+    let disk = disk.image(Survival::Everything);
+    let (survey, before) = (surveyed(&disk)?, disk.calls(On::Changes));
+    applied(&disk, survey)?;
+    Ok(disk.calls(On::Changes) - before)
+}
+
 /// The power fails in the midst, and a repair is begun again.
 fn interrupted(disk: &SimDisk, first: Survey, rng: &mut SplitMix64) -> Result<SimDisk, String> {
-    disk.plan(Fault::power_off_at(disk.changes() + rng.between(1, MOST_CHANGES)));
+    let at = rng.between(1, changes_of_repair(disk)?);
+    disk.plan(Fault::power_off_at(at));
     let done = applied(disk, first);
     if !disk.is_off() {
-        disk.heal();
-        done?;
-        return Ok(disk.clone());
+        return Err(format!("the power is to fail at change {at}, and the repair ends before: {done:?}"));
     }
     let disk = disk.crash(rng.next_u64());
     let again = surveyed(&disk)?;
