@@ -99,15 +99,16 @@ impl<'e> Repository<'e> {
 
     /// Buckets that have backups here.
     pub(crate) fn buckets(&self) -> Result<Vec<String>, BackupError> {
-        let names = self.names(&self.dir)?;
-        if names.is_empty() {
+        let has_backups = |bucket: &String| {
+            let names = self.names(&self.dir.join(bucket)).unwrap_or_default();
+            names.iter().any(|name| is_id(name))
+        };
+        let buckets: Vec<String> = self.names(&self.dir)?.into_iter().filter(has_backups).collect();
+        if buckets.is_empty() {
             let what = format!("{} holds no backups: `stave backup --to DIR` makes one", self.dir.display());
             return Err(BackupError::Missing(what));
         }
-        Ok(names
-            .into_iter()
-            .filter(|name| !self.names(&self.dir.join(name)).unwrap_or_default().is_empty())
-            .collect())
+        Ok(buckets)
     }
 
     /// The complete backups of a bucket, the oldest first, with those whose manifest is damaged.

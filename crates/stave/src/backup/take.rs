@@ -24,9 +24,9 @@ use crate::client::{Client, ClientError, Target};
 use crate::with_meta::Record;
 
 /// vBuckets that are followed at once, each of which has a block in memory.
-const GROUP: usize = 64;
+const GROUP: usize = 256;
 /// A block that is longer than this is written.
-const BLOCK_BYTES: usize = 512 << 10;
+const BLOCK_BYTES: usize = 128 << 10;
 /// Bytes on their way on each connection.
 const BUFFER_BYTES: u32 = 4 << 20;
 const NOOP_INTERVAL_S: u32 = 20;

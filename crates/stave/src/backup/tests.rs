@@ -122,6 +122,10 @@ fn a_chain_gives_the_newest_version_of_each_document() {
     two_backups(&env);
     assert_eq!(read(&env).expect("sound"), expected());
     assert_eq!(verify(&env).expect("sound"), 8);
+    let buckets = |folder: &str| Repository::new(&env, Path::new(folder)).buckets();
+    assert_eq!(buckets(DIR).expect("read"), [BUCKET]);
+    let said = buckets("/").expect_err("folders without backups").to_string();
+    assert!(said.starts_with("/ holds no backups"), "{said}");
 }
 
 #[test]
