@@ -3,18 +3,21 @@
 # collections through two SDKs from their first document until their space is given back, and the own suites of the Go
 # SDK and its core against one node and against a cluster:
 # With TLS the Python suite is run once more.
-#   run.sh --stave PATH_TO_BINARY [python|go|rust|java|node|cluster|collections|upstream]...
+#   run.sh --stave PATH_TO_BINARY [--prepare] [python|go|rust|java|node|cluster|collections|upstream]...
+# With --prepare it fetches and builds what the suites need, and runs none of them.
 # In the table, `python` ran against `stave serve`, `python-3` against `stave dev --nodes 3 --replicas 1`.
 set -uo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-usage="usage: $0 --stave PATH_TO_BINARY [python|go|rust|java|node|cluster|collections|upstream]..."
+usage="usage: $0 --stave PATH_TO_BINARY [--prepare] [python|go|rust|java|node|cluster|collections|upstream]..."
 stave=
+prepare_only=
 suites=()
 
 while (($#)); do
   case $1 in
     --stave) stave=${2:?$usage}; shift 2 ;;
+    --prepare) prepare_only=1; shift ;;
     python | go | rust | java | node | cluster | collections | upstream) suites+=("$1"); shift ;;
     *) echo "$usage" >&2; exit 2 ;;
   esac
@@ -333,6 +336,8 @@ for suite in "${suites[@]}"; do
     failed=1
   fi
 done
+
+[[ -z $prepare_only ]] || exit $failed
 
 # run_ready SUFFIX COMMAND ARGUMENT...: runs the suites against a server of their own; SUFFIX tells the runs apart.
 run_ready() {

@@ -173,10 +173,17 @@ fn test_steps(quick: bool, release: Background) -> Result<Totals> {
         return Ok(totals);
     }
     totals += step("planted mistakes", || simulate::planted(None));
+    // Fetched and built beside steps that mostly wait for the disk; what fails here is told by its suite.
+    let mut prepare = conformance_command();
+    prepare.arg("--prepare");
+    let prepared = Background::start(prepare)?;
     totals += step("kill -9", || kill::run(&kill::Options::rounds(KILL_ROUNDS)));
     let without = kill::Options::rounds(KILL_ROUNDS_WITHOUT_JOURNAL).without_journal();
     totals += step("kill -9 without a journal", || kill::run(&without));
     totals += step("kill -9 of a replica", || resume::run(&resume::Options::small(RESUME_MUTATIONS)));
+    if !prepared.wait()? {
+        println!("what the SDK suites need could not be prepared ahead; each is prepared once more");
+    }
     totals += step("SDK conformance", conformance);
     totals += step("the README's first session", readme::run);
     Ok(totals)
@@ -238,10 +245,14 @@ fn short_faults() -> Result<Totals> {
     }
 }
 
-fn conformance() -> Result<Totals> {
+fn conformance_command() -> Command {
     let mut command = Command::new(tree::root().join("tests/conformance/run.sh"));
-    command.arg("--stave").arg(tree::release_binary());
-    command.current_dir(tree::root());
+    command.arg("--stave").arg(tree::release_binary()).current_dir(tree::root());
+    command
+}
+
+fn conformance() -> Result<Totals> {
+    let mut command = conformance_command();
     let mut totals = Totals::default();
     let passed = each_line(&mut command, |line| {
         totals += conformance_row(line).unwrap_or_default();
