@@ -3,7 +3,6 @@
 
 use std::fmt;
 use std::future::Future;
-use std::net::IpAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -17,6 +16,8 @@ use engine::{Bucket, FetchPin, InlineFlush, SyncOutcome};
 use protocol::feature::Feature;
 use protocol::{FrameError, Limits, Parsed, Request, Status, parse};
 
+use crate::audit::kv;
+use crate::audit::record::Ends;
 use crate::context::{LaterReply, Outcome, Ready};
 use crate::counters::WorkerCounters;
 use crate::dispatch::{Desk, Handled, dispatch, may_reorder};
@@ -170,6 +171,8 @@ impl Drop for Connection {
     fn drop(&mut self) {
         let waiting = self.later.iter().filter(|later| matches!(later.waits, Waits::Prepared(_)));
         waiting.for_each(|_| self.counters.sync_write_ends());
+        let reason = self.closing.unwrap_or(CloseReason::ByClient);
+        kv::session_ended(&self.node, &self.session, reason);
     }
 }
 
@@ -192,15 +195,19 @@ impl Connection {
     }
 
     /// Says where the client is, and whether TLS is spoken with it.
-    pub fn set_peer(&mut self, peer: IpAddr, is_encrypted: bool) {
-        self.session.peer = Some(peer.to_canonical());
+    pub fn set_ends(&mut self, ends: Ends, is_encrypted: bool) {
+        self.session.peer = ends.remote.map(|remote| remote.ip().to_canonical());
+        self.session.ends = ends;
         self.session.is_encrypted = is_encrypted;
     }
 
     /// The client has shown a certificate that stands for this user, and has logged in by that if there is such a user.
     pub fn certified(&mut self, name: &str) {
         match self.node.users().get(name.as_bytes()) {
-            Some(user) => self.session.log_in(Arc::clone(user)),
+            Some(user) => {
+                self.session.log_in(Arc::clone(user));
+                kv::logged_in(&self.node, &self.session);
+            }
             None => tracing::debug!(user = name, "a client's certificate stands for a user who is not there"),
         }
     }
@@ -306,7 +313,10 @@ impl Connection {
                     }
                     consumed += total_len;
                 }
-                Parsed::Bad(error) => self.closing = Some(CloseReason::Frame(error)),
+                Parsed::Bad(error) => {
+                    kv::invalid_packet(&self.node, &self.session, &error.to_string());
+                    self.closing = Some(CloseReason::Frame(error));
+                }
                 Parsed::Request { request, total_len } => {
                     if !self.later.is_empty() && !self.may_overtake(&request) {
                         return Received { consumed, next: Next::Later };

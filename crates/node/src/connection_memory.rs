@@ -158,12 +158,12 @@ impl ConnectionMemory {
         }
     }
 
-    fn add(&self, bytes: usize) {
+    pub(crate) fn add(&self, bytes: usize) {
         let before = self.used_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         self.highest_bytes.fetch_max(before + bytes as u64, Ordering::Relaxed);
     }
 
-    fn give_back(&self, bytes: usize) {
+    pub(crate) fn give_back(&self, bytes: usize) {
         self.used_bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
         if self.waiting.load(Ordering::Relaxed) > 0 {
             self.freed.advance();

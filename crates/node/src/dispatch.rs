@@ -7,6 +7,7 @@ use base::{DocKey, Moment};
 use protocol::feature::Feature;
 use protocol::{FrameInfos, Request, Status, opcode};
 
+use crate::audit::kv;
 use crate::command::{Access, Durability, Extent, Row, Silence, find};
 use crate::command_table::RETIRED;
 use crate::connection::CloseReason;
@@ -120,14 +121,8 @@ fn handle(
     let (row, infos, key) = match admitted {
         Ok(admitted) => admitted,
         Err(refused) => {
-            match refused {
-                Refused::Status(status) => reply.status(status),
-                Refused::Error(status, context) => reply.error(status, &context),
-                Refused::UnknownCollection => {
-                    let uid = desk.session.bucket.as_ref().map_or(0, |bucket| bucket.manifest().uid().0);
-                    reply.unknown_collection(Status::UnknownCollection, uid);
-                }
-            }
+            refuse(&mut reply, desk.session, refused);
+            kv::not_admitted(desk.node, desk.session, row, reply.answered());
             return reply.must_close().map_or(Outcome::Done, Outcome::Close);
         }
     };
@@ -149,6 +144,10 @@ fn handle(
         Some(Closed::Fenced) => return ctx.not_my_vbucket(),
         Some(Closed::Emptying | Closed::NoTraffic) => return ctx.status(Status::Etmpfail),
     }
+    let is_first = desk.finish.is_none();
+    if is_first && let Some(refused) = kv::refused(&mut ctx, request) {
+        return refused;
+    }
     let outcome = match (desk.finish, infos.impersonate) {
         (Some(finish), _) => finish(&mut ctx),
         (None, _) if elsewhere::is_long(&mut ctx, request) => Outcome::Elsewhere,
@@ -161,6 +160,9 @@ fn handle(
     };
     // A sync write that is prepared has found its document and its CAS.
     let prepared = matches!(outcome, Outcome::Prepared(_)).then_some(Status::Success);
+    if let Some(status) = ctx.reply.answered().or(prepared.filter(|_| is_first)) {
+        kv::answered(&ctx, request, status);
+    }
     if let Some(status) = ctx.reply.answered().or(prepared)
         && let Some(counted) = tally::kind_of(request, status)
     {
@@ -169,6 +171,17 @@ fn handle(
     match ctx.reply.must_close() {
         Some(reason) => Outcome::Close(reason),
         None => outcome,
+    }
+}
+
+fn refuse(reply: &mut Reply<'_>, session: &Session, refused: Refused) {
+    match refused {
+        Refused::Status(status) => reply.status(status),
+        Refused::Error(status, context) => reply.error(status, &context),
+        Refused::UnknownCollection => {
+            let uid = session.bucket.as_ref().map_or(0, |bucket| bucket.manifest().uid().0);
+            reply.unknown_collection(Status::UnknownCollection, uid);
+        }
     }
 }
 

@@ -86,6 +86,10 @@ pub struct Connection {
     /// Where its client is.
     pub peer: IpAddr,
     address: IpAddr,
+    /// The client's end.
+    pub remote: SocketAddr,
+    /// The node's end.
+    pub local: OnceLock<SocketAddr>,
     /// The user that the client's certificate stands for.
     certified: OnceLock<String>,
     state: Mutex<State>,
@@ -227,6 +231,8 @@ impl Connections {
         let connection = Arc::new(Connection {
             id: places.next_id,
             peer: peer.ip().to_canonical(),
+            remote: peer,
+            local: OnceLock::new(),
             address,
             certified: OnceLock::new(),
             state: Mutex::new(State {

@@ -12,6 +12,7 @@ use parking_lot::{Mutex, RwLock};
 use protocol::extras::ConfigVersion;
 
 use crate::accounts::Accounts;
+use crate::audit::AuditLog;
 use crate::cluster::{Cluster, identity};
 use crate::cluster_map::{BucketShape, ClusterMap, Layout, LayoutRefusal, NodeAddress};
 use crate::config::{BucketSpec, ConnectionLimits};
@@ -42,6 +43,8 @@ pub struct Served {
 pub struct Node {
     env: Env,
     accounts: Accounts,
+    /// Who did what.
+    pub audit: Arc<AuditLog>,
     served: RwLock<BTreeMap<String, Served>>,
     /// Events that are logged seldom.
     events: Events,
@@ -108,6 +111,7 @@ impl Node {
         Node {
             times: TimesByBucket::new(workers.len()),
             accounts: Accounts::new(users),
+            audit: Arc::new(AuditLog::new(env.clone(), Arc::clone(&connection_memory))),
             cluster_map: RwLock::new(Arc::new(ClusterMap::single_node(version, &address, &shapes))),
             served: RwLock::new(
                 buckets.into_iter().map(|served| (served.spec.name.clone(), served)).collect(),

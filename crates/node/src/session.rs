@@ -8,6 +8,7 @@ use engine::{Bucket, StreamWanted};
 use protocol::extras::ConfigVersion;
 use protocol::feature::{Feature, Features};
 
+use crate::audit::record::Ends;
 use crate::connection::CloseReason;
 use crate::dcp::DcpConnection;
 use crate::node::Node;
@@ -28,6 +29,8 @@ pub struct Session {
     pub features: Features,
     /// Where the client is, if it is somewhere.
     pub peer: Option<IpAddr>,
+    /// Both ends of its connection, as far as they are known.
+    pub ends: Ends,
     /// Whether nobody else reads what is sent: by TLS.
     pub is_encrypted: bool,
     /// Who logged in.
@@ -60,6 +63,7 @@ pub struct Session {
 pub struct SharedSession {
     features: Features,
     peer: Option<IpAddr>,
+    ends: Ends,
     user: Option<Arc<User>>,
     rights: Rights,
     dropped: Privileges,
@@ -71,9 +75,9 @@ pub struct SharedSession {
 impl SharedSession {
     /// A session like the one that was shared, for one request.
     pub fn into_session(self) -> Session {
-        let SharedSession { features, peer, user, rights, dropped, bucket, times, sent_map } = self;
+        let SharedSession { features, peer, ends, user, rights, dropped, bucket, times, sent_map } = self;
         let bucket = bucket.map(Rc::new);
-        Session { features, peer, user, rights, dropped, bucket, times, sent_map, ..Session::default() }
+        Session { features, peer, ends, user, rights, dropped, bucket, times, sent_map, ..Session::default() }
     }
 }
 
@@ -83,6 +87,7 @@ impl Session {
         SharedSession {
             features: self.features,
             peer: self.peer,
+            ends: self.ends,
             user: self.user.clone(),
             rights: self.rights.clone(),
             dropped: self.dropped,

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use base::SmallFile;
 use base::env::{Disk, Env, OpenMode};
 
+use crate::audit::settings as audit_settings;
 use crate::changes::anchor::faults as position_faults;
 use crate::changes::cursor::faults as cursor_faults;
 use crate::cluster::{identity, membership, noted, seen_users};
@@ -33,6 +34,7 @@ pub fn node_faults(disk: &dyn Disk, folder: &Path) -> Vec<Fault> {
         membership::fault(disk, folder),
         of(seen_users::file(folder), |bytes, version| seen_users::parse(bytes, version).map(drop)),
         of(kept_users::file(folder), kept_users::check),
+        of(audit_settings::file(folder), audit_settings::check),
     ];
     faults.into_iter().flatten().collect()
 }
@@ -118,6 +120,10 @@ fn mending(disk: &dyn Disk, (path, what): Fault) -> Mending {
         (_, "users.json") => (
             Cure::ByHand,
             "the users that were made while the node ran: put the file back from a backup, or remove it and make them again",
+        ),
+        (_, "audit.json") => (
+            Cure::PutAside,
+            "the settings of the audit log: it is off from the next start on, until it is switched on",
         ),
         (_, "cluster-users.json") => (
             Cure::PutAside,

@@ -99,6 +99,7 @@ pub struct Server {
     control: Task,
     http: Task,
     workers: Vec<Task>,
+    audit: Task,
 }
 
 /// Where encrypted connections are accepted.
@@ -211,7 +212,9 @@ pub fn serve_prepared(
     node.know_itself().map_err(|error| Failure::NotPrepared(format!("the node's identity: {error}")))?;
     node.accounts().offer().set(config.sasl);
     node.accounts().read(&node);
+    ::node::audit::read_settings(&node);
     prepare(&node)?;
+    let audit = node.audit.start()?;
     let started =
         counters.into_iter().enumerate().map(|(at, counters)| Worker::start(at, node.clone(), counters));
     let (seats, workers) = started.collect::<io::Result<Vec<_>>>()?.into_iter().unzip();
@@ -241,6 +244,7 @@ pub fn serve_prepared(
         control,
         http,
         workers,
+        audit,
     })
 }
 
@@ -375,6 +379,8 @@ impl Server {
         let threads = [self.control, self.http].into_iter().chain(self.workers);
         let panicked = threads.map(Task::join).filter(|sound| !sound).count();
         self.node.lanes().wait_until_idle();
+        self.node.audit.stop();
+        let panicked = panicked + usize::from(!self.audit.join());
         let has_replication_ended = self.node.replication().stop();
         if panicked == 0 && has_replication_ended { Ok(()) } else { Err(Failure::Panicked) }
     }

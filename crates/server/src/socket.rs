@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use ::node::audit::record::Ends;
 use ::node::connection::{CloseReason, Connection, Next, Received};
 use ::node::connection_memory::Charge;
 use ::node::output::{Output, Pending};
@@ -74,7 +75,7 @@ pub(crate) async fn serve(stream: Transport, peer: SocketAddr, worker: Rc<Worker
         if is_handshaking { limits.login_timeout_s.min(HANDSHAKE_S) } else { limits.login_timeout_s };
     watch.arm(Patience::Login, worker.reaper.now_s() + login_s);
     let mut connection = Connection::new(worker.node.clone(), worker.counters.clone());
-    connection.set_peer(peer.ip(), stream.is_encrypted());
+    connection.set_ends(Ends { local: stream.local_addr(), remote: Some(peer) }, stream.is_encrypted());
     let next = Next::Bytes(protocol::HEADER_BYTES);
     let heard = worker.edition.get();
     let charge = Charge::new(Arc::clone(worker.node.connection_memory()), peer);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use protocol::{Request, Status};
 
+use crate::audit::kv;
 use crate::context::{Context, Outcome, Ready};
 use crate::password_check::{self, Checked};
 use crate::reply::Answer;
@@ -33,7 +34,7 @@ pub fn auth(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     match Method::from_name(request.key).filter(|method| offered(ctx).has(*method)) {
         Some(Method::Plain) => auth_plain(ctx, request.value),
         Some(Method::Scram(mechanism)) => auth_scram(ctx, mechanism, request.value),
-        None => failed(ctx, "", Status::AuthError),
+        None => failed(ctx, b"", Status::AuthError),
     }
 }
 
@@ -41,7 +42,10 @@ fn auth_plain(ctx: &mut Context<'_>, message: &[u8]) -> Outcome {
     let (name, password) = match plain::parse(message) {
         Ok(parsed) => parsed,
         // The original says no more than the status here.
-        Err(error) => return ctx.status(status_of(error)),
+        Err(error) => {
+            kv::login_failed(ctx.node, ctx.session, b"", status_of(error));
+            return ctx.status(status_of(error));
+        }
     };
     if let Some(refused) = must_wait(ctx, name) {
         return refused;
@@ -56,6 +60,7 @@ fn auth_plain(ctx: &mut Context<'_>, message: &[u8]) -> Outcome {
 fn logged_in(ctx: &mut Context<'_>, user: Arc<User>) -> Outcome {
     right(ctx, user.name().as_bytes());
     ctx.session.log_in(user);
+    kv::logged_in(ctx.node, ctx.session);
     ctx.status(Status::Success)
 }
 
@@ -90,7 +95,7 @@ fn auth_scram(ctx: &mut Context<'_>, mechanism: Mechanism, message: &[u8]) -> Ou
     }
     let first = match ClientFirst::parse(message) {
         Ok(first) => first,
-        Err(error) => return failed(ctx, "", status_of(error)),
+        Err(error) => return failed(ctx, b"", status_of(error)),
     };
     if let Some(refused) = must_wait(ctx, &first.name) {
         return refused;
@@ -116,7 +121,7 @@ pub fn step(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
         return ctx.invalid(context);
     };
     if Method::from_name(request.key) != Some(Method::Scram(exchange.mechanism())) {
-        return failed(ctx, "", Status::Einval);
+        return failed(ctx, b"", Status::Einval);
     }
     let (name, mechanism) = (exchange.name().to_vec(), exchange.mechanism());
     // The user may have got another password since the exchange began.
@@ -125,6 +130,7 @@ pub fn step(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     match (finished, user) {
         (Ok(server_final), Some(user)) => {
             ctx.session.log_in(user);
+            kv::logged_in(ctx.node, ctx.session);
             right(ctx, &name);
             ctx.reply.send(&Answer { value: server_final.as_bytes(), ..Answer::default() });
             Outcome::Done
@@ -164,11 +170,13 @@ fn wrong(ctx: &mut Context<'_>, name: &[u8], status: Status) -> Outcome {
     if let Some(peer) = ctx.session.peer {
         ctx.node.logins().failed(peer, name, ctx.node.env().clock.monotonic());
     }
-    failed(ctx, &name.escape_ascii().to_string(), status)
+    failed(ctx, name, status)
 }
 
 /// Tells the client no more than a reference that also stands in the log.
-fn failed(ctx: &mut Context<'_>, name: &str, status: Status) -> Outcome {
+fn failed(ctx: &mut Context<'_>, name: &[u8], status: Status) -> Outcome {
+    kv::login_failed(ctx.node, ctx.session, name, status);
+    let name = &*name.escape_ascii().to_string();
     let [a, b] = [ctx.node.env().random.next_u64(), ctx.node.env().random.next_u64()];
     let reference = format!(
         "{:08x}-{:04x}-{:04x}-{:04x}-{:012x}",

@@ -4,8 +4,8 @@ use protocol::Status;
 
 use super::{Inquiry, Refused, Sheet};
 use super::{
-    bucket, checkpoint, chores, collection, config, disk, eviction, hash, heap, key, locks, memory, node,
-    tasks, vbucket,
+    audit, bucket, checkpoint, chores, collection, config, disk, eviction, hash, heap, key, locks, memory,
+    node, tasks, vbucket,
 };
 use crate::command::Extent;
 use crate::privilege::Privilege;
@@ -91,6 +91,7 @@ pub static GROUPS: &[Group] = &[
         node::aggregate,
         "What clients asked of all buckets of the node together",
     ),
+    of_node("audit", Stats, audit::audit, "Whether events are audited, and what came of the records"),
     of_node("bucket_details", NodeSupervisor, node::bucket_details, "All buckets of the node, as JSON"),
     group(
         "checkpoint",

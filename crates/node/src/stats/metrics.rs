@@ -12,7 +12,7 @@ use engine::{
 use protocol::Status;
 
 use super::timings::BucketTimes;
-use super::{metrics_connections, metrics_field, metrics_replication, metrics_times, process};
+use super::{metrics_audit, metrics_connections, metrics_field, metrics_replication, metrics_times, process};
 use crate::cluster::serving;
 use crate::node::Node;
 use crate::version::SERVER_VERSION;
@@ -32,7 +32,8 @@ pub fn render(node: &Node, out: &mut String) {
         .and_then(|()| put_buckets(&buckets, &mut page))
         .and_then(|()| metrics_times::put(&buckets, &mut page))
         .and_then(|()| metrics_field::put(node, &buckets, &mut page))
-        .and_then(|()| metrics_replication::put(node, &mut page));
+        .and_then(|()| metrics_replication::put(node, &mut page))
+        .and_then(|()| metrics_audit::put(node, &mut page));
 }
 
 pub(super) struct Numbers {

@@ -3,6 +3,7 @@
 //! Every value is measured or a real setting. Names are those of kv_engine (`engines/ep/docs/stats.org`) where they
 //! have the same meaning here; what has none here is left out.
 
+mod audit;
 mod bucket;
 mod checkpoint;
 mod chores;
@@ -17,6 +18,7 @@ mod key;
 mod locks;
 mod memory;
 pub mod metrics;
+mod metrics_audit;
 mod metrics_collections;
 mod metrics_connections;
 mod metrics_field;

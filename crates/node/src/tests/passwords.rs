@@ -8,6 +8,7 @@ use base::env::{Env, SimHandles};
 use protocol::{RequestParts, Status, opcode};
 
 use super::{feed, node_in, request, simple, statuses, user};
+use crate::audit::record::Ends;
 use crate::config::Role;
 use crate::connection::{Connection, Next};
 use crate::connection_memory::Held;
@@ -41,7 +42,7 @@ fn node() -> (Arc<Node>, SimHandles) {
 
 fn from(node: &Arc<Node>, address: IpAddr) -> Connection {
     let mut connection = super::connect(node);
-    connection.set_peer(address, false);
+    connection.set_ends(Ends { local: None, remote: Some((address, 1).into()) }, false);
     connection
 }
 

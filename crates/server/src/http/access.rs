@@ -1,9 +1,11 @@
 //! Who may use an address: the one place that decides, for every address and method, before its handler runs.
 
+use ::node::audit::events::AuditEvent;
 use ::node::privilege::{Privilege, Privileges};
 use ::node::roles::Rights;
 use ::node::user::User;
 use axum::Json;
+use axum::body::Body;
 use axum::extract::{FromRequestParts, RawPathParams, Request, State};
 use axum::http::{Method, StatusCode};
 use axum::middleware::Next;
@@ -11,7 +13,8 @@ use axum::response::{IntoResponse, Response};
 use engine::Bucket;
 use serde_json::json;
 
-use super::basic_auth::{Caller, authenticate};
+use super::audit::{AuditedRoute, cannot_be_recorded, refused_to};
+use super::basic_auth::{authenticate, claimed_name};
 use super::cluster_status::view_of;
 use super::{Shared, bucket_down, connections, no_such_bucket};
 
@@ -46,7 +49,7 @@ pub(super) enum Needs {
 
 /// Lets a request through to its handler if its user may do that.
 pub(super) async fn check(
-    State((shared, needs)): State<(Shared, Needs)>,
+    State((shared, needs, audited)): State<(Shared, Needs, Option<&'static AuditedRoute>)>,
     request: Request,
     next: Next,
 ) -> Response {
@@ -54,19 +57,31 @@ pub(super) async fn check(
         return next.run(request).await;
     }
     let peer = connections::peer(&request);
-    let certified = connections::certified(&request);
-    let Caller(user) = match authenticate(&shared, request.headers(), peer, certified.as_deref()).await {
+    let (certified, ends) = (connections::certified(&request), connections::ends(&request));
+    let log = &shared.node.audit;
+    // Otherwise nobody could have it go on without the log.
+    let is_way_out = request.uri().path().starts_with("/settings/audit");
+    let event = audited.map_or(AuditEvent::WebLoginFailed, AuditedRoute::event);
+    if !is_way_out && let Err(why) = log.admit(AuditEvent::WebLoginFailed).and_then(|()| log.admit(event)) {
+        return cannot_be_recorded(&why.to_string());
+    }
+    let caller = match authenticate(&shared, request.headers(), peer, certified.as_deref()).await {
         Ok(caller) => caller,
-        Err(response) => return *response,
+        Err(response) => {
+            if let Some(name) = claimed_name(request.headers()).filter(|_| is_unauthorized(&response)) {
+                refused_to(&shared, AuditEvent::WebLoginFailed, &name, ends, request.uri());
+            }
+            return *response;
+        }
     };
+    let user = &caller.0;
     let (mut parts, body) = request.into_parts();
     let params = RawPathParams::from_request_parts(&mut parts, &()).await;
-    let param = |wanted| {
-        let found = params.as_ref().ok().and_then(|params| params.iter().find(|(name, _)| *name == wanted));
-        found.map(|(_, name)| name)
-    };
+    let params: Vec<(&str, &str)> = params.as_ref().map(|params| params.iter().collect()).unwrap_or_default();
+    let param = |wanted| params.iter().find(|(name, _)| *name == wanted).map(|(_, name)| *name);
     let bucket = param("bucket");
-    if let Err(refused) = admit(&user, needs, bucket, param("scope")) {
+    if let Err(refused) = admit(user, needs, bucket, param("scope")) {
+        refused_to(&shared, AuditEvent::WebForbidden, user.name(), ends, &parts.uri);
         return *refused;
     }
     // One that is down can be deleted, and nothing else.
@@ -76,12 +91,34 @@ pub(super) async fn check(
     {
         return bucket_down(&format!("bucket {name} is down: {why}"));
     }
-    parts.extensions.insert(Caller(user));
+    parts.extensions.insert(caller.clone());
+    parts.extensions.insert(ends);
     // No client sends a body before its user is known.
-    match connections::body(Request::from_parts(parts, body)).await {
-        Ok(request) => next.run(request).await,
-        Err(refused) => *refused,
-    }
+    let request = match connections::body(Request::from_parts(parts, body)).await {
+        Ok(request) => request,
+        Err(refused) => return *refused,
+    };
+    let Some(row) = audited.filter(|_| log.is_on()) else { return next.run(request).await };
+    let (parts, body) = request.into_parts();
+    // It is all there: see `connections::body`.
+    let Ok(body) = axum::body::to_bytes(body, usize::MAX).await else {
+        return StatusCode::BAD_REQUEST.into_response();
+    };
+    let recording = row.begin(&caller, ends, &params, &body);
+    let request = Request::from_parts(parts, Body::from(body));
+    // A client that goes away meanwhile does not keep what it asked for from being done, nor from being recorded.
+    let recorded = tokio::spawn(async move {
+        let response = next.run(request).await;
+        if response.status().is_success() {
+            recording.done(&shared);
+        }
+        response
+    });
+    recorded.await.unwrap_or_else(|_| StatusCode::INTERNAL_SERVER_ERROR.into_response())
+}
+
+fn is_unauthorized(response: &Response) -> bool {
+    response.status() == StatusCode::UNAUTHORIZED
 }
 
 /// Whether a request comes from another node of the cluster, and is meant for this one.

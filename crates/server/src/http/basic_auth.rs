@@ -83,6 +83,11 @@ fn must_wait(wait: Duration) -> Box<Response> {
     )
 }
 
+/// What the user of a request calls itself.
+pub(super) fn claimed_name(headers: &HeaderMap) -> Option<String> {
+    credentials(headers).map(|(name, _)| name)
+}
+
 fn credentials(headers: &HeaderMap) -> Option<(String, String)> {
     let text = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
     let (scheme, encoded) = text.split_once(' ')?;

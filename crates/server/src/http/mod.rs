@@ -1,6 +1,7 @@
 //! HTTP: what SDKs ask of the management port, what operators look at, the settings of buckets, and their changes.
 
 mod access;
+mod audit;
 mod auto_failover;
 mod basic_auth;
 mod buckets;

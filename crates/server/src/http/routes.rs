@@ -12,8 +12,8 @@ use super::Shared;
 use super::access::{self, Needs};
 use super::origin::Listens;
 use super::{
-    auto_failover, buckets, changes, cluster, cluster_status, figures, health, manage, methods, metrics,
-    origin, paths, patience, pools, promise, replication, scopes, settings, stream, users,
+    audit, auto_failover, buckets, changes, cluster, cluster_status, figures, health, manage, methods,
+    metrics, origin, paths, patience, pools, promise, replication, scopes, settings, stream, users,
 };
 
 /// A method of an address.
@@ -170,6 +170,10 @@ fn user_routes() -> Vec<Route> {
         delete(GROUP, ManageUsers, users::remove_group),
         // The caller's own.
         post("/controller/changePassword", User, users::change_password),
+        get("/settings/audit", ReadUsers, audit::show),
+        post("/settings/audit", ManageUsers, audit::change),
+        get("/settings/audit/descriptors", ReadUsers, audit::descriptors),
+        get("/settings/audit/nonFilterableDescriptors", ReadUsers, audit::other_descriptors),
         get("/settings/passwordPolicy", ReadUsers, users::policy),
         post("/settings/passwordPolicy", ManageUsers, users::set_policy),
     ]
@@ -178,7 +182,7 @@ fn user_routes() -> Vec<Route> {
 /// What answers requests.
 pub(super) fn router(shared: Shared, listens: Listens) -> Router {
     let add = |router: Router<Shared>, route: Route| {
-        let state = (shared.clone(), route.needs);
+        let state = (shared.clone(), route.needs, audit::row_of(&route.method, route.path));
         router.route(
             route.path,
             route.handlers.route_layer(middleware::from_fn_with_state(state, access::check)),

@@ -47,6 +47,11 @@ pub(crate) struct TlsStream {
 }
 
 impl TlsStream {
+    /// The socket.
+    pub(super) fn tcp(&self) -> &TcpStream {
+        &self.tcp
+    }
+
     /// The node's side of a connection that was accepted.
     pub(crate) fn accepted(tcp: TcpStream, with: Acceptance) -> io::Result<TlsStream> {
         let session = ServerConnection::new(with.config).map_err(io::Error::other)?;

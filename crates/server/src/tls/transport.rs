@@ -21,6 +21,15 @@ pub(crate) enum Transport {
 }
 
 impl Transport {
+    /// The node's end; `None` if the connection has ended.
+    pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
+        match self {
+            Transport::Plain(tcp) => tcp.local_addr(),
+            Transport::Tls(tls) => tls.tcp().local_addr(),
+        }
+        .ok()
+    }
+
     /// The node's side of a connection that was accepted, encrypted if there is something to do it with.
     ///
     /// # Errors

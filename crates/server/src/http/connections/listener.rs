@@ -90,9 +90,14 @@ impl axum::serve::Listener for Listener {
             let (tcp, peer, tls) = self.next().await;
             // What a client does not read must wait here and not in the kernel, where it looks as if it was taken.
             let _ = SockRef::from(&tcp).set_tcp_notsent_lowat(UNSENT_BYTES);
+            let local = tcp.local_addr();
             match self.connections.admit(peer) {
                 Ok(connection) => match Transport::accepted(tcp, tls) {
                     Ok(transport) => {
+                        if let Ok(local) = local {
+                            // A connection has one.
+                            let _ = connection.local.set(local);
+                        }
                         return (Stream::new(transport, connection, Arc::clone(&self.connections)), peer);
                     }
                     Err(error) => {

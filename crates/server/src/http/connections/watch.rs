@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use ::node::audit::record::Ends;
 use axum::Json;
 use axum::body::{Body, Bytes};
 use axum::extract::{ConnectInfo, Request};
@@ -93,6 +94,16 @@ impl http_body::Body for Answer {
 /// Where a request comes from.
 pub(crate) fn peer(request: &Request) -> Option<IpAddr> {
     request.extensions().get::<ConnectInfo<Guest>>().map(|ConnectInfo(guest)| guest.connection.peer)
+}
+
+/// Both ends of the connection that a request comes by.
+pub(crate) fn ends(request: &Request) -> Ends {
+    let guest = request.extensions().get::<ConnectInfo<Guest>>();
+    let ends = |connection: &Connection| Ends {
+        local: connection.local.get().copied(),
+        remote: Some(connection.remote),
+    };
+    guest.map(|ConnectInfo(guest)| ends(&guest.connection)).unwrap_or_default()
 }
 
 /// The user that the certificate of a request's client stands for.

@@ -1,0 +1,202 @@
+//! What of the key-value protocol is recorded: who logged in, which commands were refused, and what was done by those of
+//! one table.
+
+use protocol::opcode::*;
+use protocol::{Request, Status};
+use serde_json::json;
+
+use super::events::AuditEvent;
+use super::record::{AuditRecord, text};
+use crate::command::Row;
+use crate::connection::CloseReason;
+use crate::context::{Context, Outcome};
+use crate::node::Node;
+use crate::session::Session;
+
+/// What a command that succeeds is recorded as.
+fn event_of(opcode: u8) -> Option<AuditEvent> {
+    Some(match opcode {
+        GET | GETQ | GETK | GETKQ | GET_REPLICA | GET_EX | GET_EX_REPLICA | GET_META | GETQ_META
+        | SUBDOC_GET | SUBDOC_EXISTS | SUBDOC_GET_COUNT | SUBDOC_MULTI_LOOKUP => AuditEvent::DocumentRead,
+        GET_LOCKED => AuditEvent::DocumentLocked,
+        SET
+        | SETQ
+        | ADD
+        | ADDQ
+        | REPLACE
+        | REPLACEQ
+        | APPEND
+        | APPENDQ
+        | PREPEND
+        | PREPENDQ
+        | INCREMENT
+        | INCREMENTQ
+        | DECREMENT
+        | DECREMENTQ
+        | TOUCH
+        | GAT
+        | GATQ
+        | UNLOCK_KEY
+        | SET_WITH_META
+        | SETQ_WITH_META
+        | ADD_WITH_META
+        | ADDQ_WITH_META
+        | RETURN_META
+        | SUBDOC_DICT_ADD
+        | SUBDOC_DICT_UPSERT
+        | SUBDOC_DELETE
+        | SUBDOC_REPLACE
+        | SUBDOC_ARRAY_PUSH_LAST
+        | SUBDOC_ARRAY_PUSH_FIRST
+        | SUBDOC_ARRAY_INSERT
+        | SUBDOC_ARRAY_ADD_UNIQUE
+        | SUBDOC_COUNTER
+        | SUBDOC_REPLACE_BODY_WITH_XATTR
+        | SUBDOC_MULTI_MUTATION => AuditEvent::DocumentModified,
+        DELETE | DELETEQ | DELETE_WITH_META | DELETEQ_WITH_META => AuditEvent::DocumentDeleted,
+        SELECT_BUCKET => AuditEvent::BucketSelected,
+        DCP_OPEN => AuditEvent::DcpOpened,
+        SET_PARAM => AuditEvent::BucketModified,
+        SET_COLLECTIONS_MANIFEST => AuditEvent::ManifestSet,
+        SET_VBUCKET | DELETE_VBUCKET => AuditEvent::VbucketChanged,
+        _ => return None,
+    })
+}
+
+/// What else a command is recorded as.
+fn also(opcode: u8) -> Option<AuditEvent> {
+    matches!(opcode, GAT | GATQ).then_some(AuditEvent::DocumentRead)
+}
+
+/// Whether a command must be recorded and cannot be: then it is refused.
+#[inline]
+pub(crate) fn refused(ctx: &mut Context<'_>, request: &Request<'_>) -> Option<Outcome> {
+    if ctx.node.audit.is_on() { refused_now(ctx, request) } else { None }
+}
+
+#[cold]
+fn refused_now(ctx: &mut Context<'_>, request: &Request<'_>) -> Option<Outcome> {
+    let log = &ctx.node.audit;
+    let event = match request.opcode {
+        // Logins that fail are always recorded.
+        SASL_AUTH | SASL_STEP => Some(AuditEvent::LoginFailed),
+        opcode => event_of(opcode),
+    };
+    let refused = event.into_iter().chain(also(request.opcode)).find_map(|event| log.admit(event).err())?;
+    Some(ctx.error(Status::Etmpfail, &refused.to_string()))
+}
+
+fn record_of(event: AuditEvent, session: &Session) -> AuditRecord {
+    let name = session.user.as_ref().map_or(&b""[..], |user| user.name().as_bytes());
+    AuditRecord::new(event).by(name).between(session.ends)
+}
+
+fn in_bucket(record: AuditRecord, session: &Session) -> AuditRecord {
+    record.with("bucket", session.bucket.as_ref().map_or("", |bucket| bucket.name()))
+}
+
+/// A user has logged in.
+pub(crate) fn logged_in(node: &Node, session: &Session) {
+    if node.audit.wants(AuditEvent::LoginSucceeded) {
+        node.audit.record(record_of(AuditEvent::LoginSucceeded, session));
+    }
+}
+
+/// A client that calls itself `name` could not log in.
+pub(crate) fn login_failed(node: &Node, session: &Session, name: &[u8], status: Status) {
+    if node.audit.wants(AuditEvent::LoginFailed) {
+        let record = AuditRecord::new(AuditEvent::LoginFailed).by(name).between(session.ends);
+        node.audit.record(record.with("reason", status.name()));
+    }
+}
+
+/// A frame or a request is malformed.
+pub(crate) fn invalid_packet(node: &Node, session: &Session, what: &str) {
+    if node.audit.wants(AuditEvent::InvalidPacket) {
+        let record = in_bucket(record_of(AuditEvent::InvalidPacket, session), session);
+        node.audit.record(record.with("reason", text(what.as_bytes())));
+    }
+}
+
+/// The connection of a user ends.
+pub(crate) fn session_ended(node: &Node, session: &Session, reason: CloseReason) {
+    if node.audit.wants(AuditEvent::SessionEnded) && session.is_authenticated() {
+        let record = record_of(AuditEvent::SessionEnded, session);
+        node.audit.record(record.with("reason_for_termination", reason.to_string()));
+    }
+}
+
+/// A request did not get to its handler: it is malformed, or the user lacks a privilege.
+pub(crate) fn not_admitted(node: &Node, session: &Session, row: Option<&Row>, status: Option<Status>) {
+    if !node.audit.is_on() {
+        return;
+    }
+    let command = row.map_or("an unknown command", |row| row.name);
+    match status {
+        Some(Status::Einval) => invalid_packet(node, session, command),
+        Some(Status::Eaccess) if session.is_authenticated() => forbidden(node, session, command),
+        _ => {}
+    }
+}
+
+fn forbidden(node: &Node, session: &Session, command: &str) {
+    let record = in_bucket(record_of(AuditEvent::CommandForbidden, session), session);
+    node.audit.record(record.with("command", command));
+}
+
+/// A command was answered with this status.
+#[inline]
+pub(crate) fn answered(ctx: &Context<'_>, request: &Request<'_>, status: Status) {
+    if ctx.node.audit.is_on() {
+        note(ctx, request, status);
+    }
+}
+
+#[cold]
+fn note(ctx: &Context<'_>, request: &Request<'_>, status: Status) {
+    let is_login = matches!(request.opcode, SASL_AUTH | SASL_STEP);
+    match status {
+        Status::Eaccess if !is_login => forbidden(ctx.node, ctx.session, ctx.row.name),
+        Status::Success
+        | Status::SubdocMultiPathFailure
+        | Status::SubdocSuccessDeleted
+        | Status::SubdocMultiPathFailureDeleted => {
+            let events = event_of(request.opcode).into_iter().chain(also(request.opcode));
+            events.filter(|event| ctx.node.audit.wants(*event)).for_each(|event| done(ctx, request, event));
+        }
+        _ => {}
+    }
+}
+
+fn done(ctx: &Context<'_>, request: &Request<'_>, event: AuditEvent) {
+    let mut record = record_of(event, ctx.session);
+    if let Some(user) = ctx.infos.impersonate {
+        record = record.with("effective_userid", json!({ "domain": "local", "user": text(user) }));
+    }
+    let record = match event {
+        AuditEvent::BucketModified => {
+            let mut props = serde_json::Map::new();
+            props.insert(text(request.key), text(request.value).into());
+            let name = ctx.session.bucket.as_ref().map_or("", |bucket| bucket.name());
+            record.with("bucket_name", name).with("props", props)
+        }
+        AuditEvent::ManifestSet => {
+            let bucket = ctx.session.bucket.as_ref();
+            let uid = bucket.map_or(0, |bucket| bucket.manifest().uid().0);
+            let name = bucket.map_or("", |bucket| bucket.name());
+            record.with("bucket_name", name).with("new_manifest_uid", format!("{uid:x}"))
+        }
+        AuditEvent::VbucketChanged => {
+            in_bucket(record, ctx.session).with("vbucket", request.vbucket.0).with("command", ctx.row.name)
+        }
+        AuditEvent::DocumentRead
+        | AuditEvent::DocumentLocked
+        | AuditEvent::DocumentModified
+        | AuditEvent::DocumentDeleted => in_bucket(record, ctx.session)
+            .with("key", text(ctx.key.key))
+            .with("collection_id", format!("{:#x}", ctx.key.collection.0)),
+        AuditEvent::DcpOpened => in_bucket(record, ctx.session).with("stream_name", text(request.key)),
+        _ => in_bucket(record, ctx.session),
+    };
+    ctx.node.audit.record(record);
+}

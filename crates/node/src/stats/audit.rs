@@ -1,0 +1,17 @@
+//! Group `audit`: what the audit log has come to.
+
+use super::{Inquiry, Refused, Sheet};
+
+/// The group `audit`.
+pub fn audit(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    let figures = inquiry.node.audit.figures();
+    sheet.put("enabled", figures.is_on);
+    sheet.put("dropped_events", figures.dropped);
+    sheet.put("written_events", figures.written);
+    sheet.put("queued_events", figures.waiting);
+    sheet.put("queued_bytes", figures.waiting_bytes);
+    sheet.put("refused_requests", figures.refused);
+    sheet.put("failures", figures.failures);
+    sheet.put("is_failing", figures.is_failing);
+    Ok(())
+}

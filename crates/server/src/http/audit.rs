@@ -1,0 +1,394 @@
+//! What of HTTP is audited, by address and method, and the settings of the audit log.
+//!
+//! A request is recorded when it has succeeded, with the fields that its row names: nothing else of it is recorded, so that
+//! no password is.
+
+use ::node::audit::AuditError;
+use ::node::audit::events::{AUDIT_EVENTS, AuditEvent};
+use ::node::audit::record::{AuditRecord, Ends, text};
+use ::node::bucket_form::Errors;
+use ::node::form;
+use ::node::node_buckets::BucketError;
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::{Extension, State};
+use axum::http::{Method, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Map, Value, json};
+
+use super::Shared;
+use super::basic_auth::Caller;
+use super::manage::on_a_thread;
+use super::settings::refused;
+
+/// Where a field of a record comes from.
+#[derive(Clone, Copy)]
+pub(super) enum Field {
+    /// A parameter of the path, and the field's name.
+    Param(&'static str, &'static str),
+    /// A field of the form, and the field's name.
+    Form(&'static str, &'static str),
+    /// A field of the form with names between commas.
+    List(&'static str, &'static str),
+    /// The user that the path names.
+    Identity,
+    /// The user who asks.
+    Self_,
+    /// Properties of a bucket, from a form or a JSON object.
+    Props,
+    /// The bucket's manifest as it is then.
+    ManifestUid,
+    /// A text that is always the same.
+    Is(&'static str, &'static str),
+}
+
+/// An address with a method whose use is recorded.
+pub(super) struct AuditedRoute {
+    method: &'static str,
+    path: &'static str,
+    event: AuditEvent,
+    fields: &'static [Field],
+}
+
+const BUCKET: Field = Field::Param("bucket", "bucket_name");
+const SCOPE: Field = Field::Param("scope", "scope_name");
+
+const fn audited(
+    method: &'static str,
+    path: &'static str,
+    event: AuditEvent,
+    fields: &'static [Field],
+) -> AuditedRoute {
+    AuditedRoute { method, path, event, fields }
+}
+
+/// All of them.
+static AUDITED: &[AuditedRoute] = {
+    use AuditEvent as E;
+    use Field::{Form, Identity, Is, List, ManifestUid, Param, Props, Self_};
+    const SCOPES: &str = "/pools/default/buckets/{bucket}/scopes";
+    const ONE_SCOPE: &str = "/pools/default/buckets/{bucket}/scopes/{scope}";
+    const COLLECTIONS: &str = "/pools/default/buckets/{bucket}/scopes/{scope}/collections";
+    const COLLECTION: &str = "/pools/default/buckets/{bucket}/scopes/{scope}/collections/{collection}";
+    const SETTINGS: &str = "/v1/buckets/{bucket}/settings";
+    const USER: &str = "/settings/rbac/users/{domain}/{user}";
+    const GROUP: &str = "/settings/rbac/groups/{group}";
+    const FULL: &[Field] = &[BUCKET, SCOPE, Param("collection", "collection_name"), ManifestUid];
+    &[
+        audited("POST", "/pools/default/buckets", E::BucketCreated, &[Form("name", "bucket_name"), Props]),
+        audited("POST", "/pools/default/buckets/{bucket}", E::BucketModified, &[BUCKET, Props]),
+        audited("DELETE", "/pools/default/buckets/{bucket}", E::BucketDeleted, &[BUCKET]),
+        audited("POST", "/pools/default/buckets/{bucket}/controller/doFlush", E::BucketFlushed, &[BUCKET]),
+        audited("POST", SETTINGS, E::BucketModified, &[BUCKET, Props]),
+        audited("PATCH", SETTINGS, E::BucketModified, &[BUCKET, Props]),
+        audited("POST", SCOPES, E::ScopeCreated, &[BUCKET, Form("name", "scope_name"), ManifestUid]),
+        audited("PUT", SCOPES, E::ManifestSet, &[BUCKET, ManifestUid]),
+        audited("DELETE", ONE_SCOPE, E::ScopeDropped, &[BUCKET, SCOPE, ManifestUid]),
+        audited(
+            "POST",
+            COLLECTIONS,
+            E::CollectionCreated,
+            &[BUCKET, SCOPE, Form("name", "collection_name"), ManifestUid],
+        ),
+        audited("DELETE", COLLECTION, E::CollectionDropped, FULL),
+        audited("PATCH", COLLECTION, E::CollectionModified, FULL),
+        audited(
+            "PUT",
+            USER,
+            E::UserSet,
+            &[Identity, Form("roles", "roles"), Form("groups", "groups"), Form("name", "full_name")],
+        ),
+        audited("DELETE", USER, E::UserDeleted, &[Identity]),
+        audited(
+            "PUT",
+            GROUP,
+            E::GroupSet,
+            &[
+                Param("group", "group_name"),
+                Form("roles", "roles"),
+                Form("description", "group_description"),
+                Form("ldap_group_ref", "ldap_group_ref"),
+            ],
+        ),
+        audited("DELETE", GROUP, E::GroupDeleted, &[Param("group", "group_name")]),
+        audited("POST", "/controller/changePassword", E::PasswordChanged, &[Self_]),
+        audited(
+            "POST",
+            "/settings/passwordPolicy",
+            E::PolicyChanged,
+            &[
+                Form("minLength", "min_length"),
+                Form("enforceUppercase", "uppercase"),
+                Form("enforceLowercase", "lowercase"),
+                Form("enforceDigits", "digits"),
+                Form("enforceSpecialChars", "special"),
+            ],
+        ),
+        audited(
+            "POST",
+            "/settings/autoFailover",
+            E::AutoFailoverEnabled,
+            &[Form("timeout", "timeout"), Form("maxCount", "max_nodes")],
+        ),
+        audited(
+            "POST",
+            "/controller/failOver",
+            E::FailedOver,
+            &[List("otpNode", "nodes"), Is("type", "hard"), Form("allowUnsafe", "allow_unsafe")],
+        ),
+        audited(
+            "POST",
+            "/controller/startGracefulFailover",
+            E::FailedOver,
+            &[List("otpNode", "nodes"), Is("type", "graceful")],
+        ),
+        audited("POST", "/controller/giveUpDamaged", E::DamageGivenUp, &[Form("bucket", "bucket_name")]),
+        audited(
+            "POST",
+            "/controller/rebalance",
+            E::RebalanceStarted,
+            &[List("knownNodes", "known_nodes"), List("ejectedNodes", "ejected_nodes")],
+        ),
+        audited("POST", "/controller/stopRebalance", E::RebalanceStopped, &[]),
+        audited(
+            "POST",
+            "/controller/setRecoveryType",
+            E::RecoveryChosen,
+            &[Form("otpNode", "node"), Form("recoveryType", "type")],
+        ),
+        audited(
+            "POST",
+            "/controller/reAddNode",
+            E::RecoveryChosen,
+            &[Form("otpNode", "node"), Is("type", "full")],
+        ),
+        audited("POST", "/controller/ejectNode", E::NodeRemoved, &[Form("otpNode", "node")]),
+        audited("POST", "/controller/adoptState", E::StateAdopted, &[]),
+        audited("POST", "/controller/addNode", E::NodeAdded, &[Form("hostname", "hostname")]),
+        audited("PUT", "/v1/buckets/{bucket}/replication", E::ReplicationDeclared, &[BUCKET]),
+        audited(
+            "GET",
+            "/v1/buckets/{bucket}/changes",
+            E::DcpOpened,
+            &[Param("bucket", "bucket"), Is("stream_name", "http")],
+        ),
+    ]
+};
+
+/// Methods of addresses that change something and are not recorded, and why.
+#[cfg(test)]
+const NOT_AUDITED: [(&str, &str, &str); 6] = [
+    ("POST", "/settings/audit", "records itself"),
+    ("POST", "/v1/promise", "between nodes"),
+    ("POST", "/pools/default/buckets/{bucket}/scopes/@ensureManifest/{uid}", "waits, and changes nothing"),
+    ("PUT", "/v1/buckets/{bucket}/cursors/{name}", "the position of a reader"),
+    ("POST", "/v1/buckets/{bucket}/cursors/{name}", "the position of a reader"),
+    ("DELETE", "/v1/buckets/{bucket}/cursors/{name}", "the position of a reader"),
+];
+
+/// Properties of buckets that are recorded, beside their settings.
+const PROPS: [&str; 16] = [
+    "bucketType",
+    "ramQuota",
+    "ramQuotaMB",
+    "replicaNumber",
+    "replicaIndex",
+    "flushEnabled",
+    "evictionPolicy",
+    "maxTTL",
+    "compressionMode",
+    "conflictResolutionType",
+    "durabilityMinLevel",
+    "threadsNumber",
+    "rank",
+    "storageBackend",
+    "purgeInterval",
+    "autoCompactionDefined",
+];
+
+/// The row of an address with a method, if there is one.
+pub(super) fn row_of(method: &Method, path: &str) -> Option<&'static AuditedRoute> {
+    AUDITED.iter().find(|row| row.method == method.as_str() && row.path == path)
+}
+
+/// Names and values of a body: a form or a JSON object.
+fn fields_of(body: &[u8]) -> Vec<(String, String)> {
+    if body.first() != Some(&b'{') {
+        return form::parse(body);
+    }
+    let object: Map<String, Value> = serde_json::from_slice(body).unwrap_or_default();
+    let told = |value: Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    object.into_iter().map(|(name, value)| (name, told(value))).collect()
+}
+
+/// What a record is made of once the request has succeeded.
+pub(super) struct Recording {
+    record: AuditRecord,
+    fields: &'static [Field],
+    bucket: Option<String>,
+}
+
+impl AuditedRoute {
+    /// What happens when a request succeeds.
+    pub(super) fn event(&self) -> AuditEvent {
+        self.event
+    }
+
+    /// Puts a record together of what is known before the handler runs.
+    pub(super) fn begin(
+        &self,
+        Caller(user): &Caller,
+        ends: Ends,
+        params: &[(&str, &str)],
+        body: &[u8],
+    ) -> Recording {
+        let param = |wanted: &str| params.iter().find(|(name, _)| *name == wanted).map(|(_, value)| *value);
+        let sent = fields_of(body);
+        let form = |name: &str| sent.iter().find(|(field, _)| field == name).map(|(_, value)| value.as_str());
+        let short = |value: &str| text(value.as_bytes());
+        let is_off = self.event == AuditEvent::AutoFailoverEnabled && form("enabled") == Some("false");
+        let event = if is_off { AuditEvent::AutoFailoverDisabled } else { self.event };
+        let mut record = AuditRecord::new(event).by(user.name().as_bytes()).between(ends);
+        for field in self.fields {
+            record = match *field {
+                Field::Param(from, to) => record.with(to, short(param(from).unwrap_or_default())),
+                Field::Form(from, to) => match form(from) {
+                    Some(value) => record.with(to, short(value)),
+                    None => record,
+                },
+                Field::List(from, to) => {
+                    let names = form(from).unwrap_or_default().split(',').filter(|name| !name.is_empty());
+                    record.with(to, names.map(short).collect::<Vec<_>>())
+                }
+                Field::Identity => {
+                    let of = |name| short(param(name).unwrap_or_default());
+                    record.with("identity", json!({ "domain": of("domain"), "user": of("user") }))
+                }
+                Field::Self_ => record.with("identity", json!({ "domain": "local", "user": user.name() })),
+                Field::Props => record.with("props", props(&sent)),
+                Field::Is(name, value) => record.with(name, value),
+                Field::ManifestUid => record,
+            };
+        }
+        Recording { record, fields: self.fields, bucket: param("bucket").map(str::to_owned) }
+    }
+}
+
+fn props(sent: &[(String, String)]) -> Value {
+    let is_known =
+        |name: &str| PROPS.contains(&name) || engine::settings::SETTINGS.iter().any(|one| one.name == name);
+    let known = sent.iter().filter(|(name, _)| is_known(name));
+    known.map(|(name, value)| (name.clone(), Value::from(text(value.as_bytes())))).collect()
+}
+
+impl Recording {
+    /// The request has succeeded.
+    pub(super) fn done(self, shared: &Shared) {
+        let Recording { mut record, fields, bucket } = self;
+        if fields.iter().any(|field| matches!(field, Field::ManifestUid)) {
+            let uid = bucket.and_then(|name| Some(shared.node.bucket(&name)?.manifest().uid().0));
+            record = record.with("new_manifest_uid", format!("{:x}", uid.unwrap_or_default()));
+        }
+        shared.node.audit.record(record);
+    }
+}
+
+/// User or password of a request is wrong, or the user lacks a privilege.
+pub(super) fn refused_to(shared: &Shared, event: AuditEvent, user: &str, ends: Ends, uri: &Uri) {
+    if shared.node.audit.wants(event) {
+        // Without what stands behind the question mark, which may be secret.
+        let path = text(uri.path().as_bytes());
+        let record = AuditRecord::new(event).by(user.as_bytes()).between(ends);
+        shared.node.audit.record(record.with("raw_url", path));
+    }
+}
+
+/// The answer if what must be recorded cannot be.
+pub(super) fn cannot_be_recorded(why: &str) -> Response {
+    (StatusCode::SERVICE_UNAVAILABLE, Json(json!({ "errors": { "_": why } }))).into_response()
+}
+
+/// `GET /settings/audit`
+pub(super) async fn show(State(shared): State<Shared>) -> Json<Value> {
+    let log = &shared.node.audit;
+    Json(log.settings().told(&log.log_path()))
+}
+
+/// `POST /settings/audit`: fields of a form, of which all are taken or none.
+pub(super) async fn change(
+    State(shared): State<Shared>,
+    Extension(Caller(user)): Extension<Caller>,
+    Extension(ends): Extension<Ends>,
+    body: Bytes,
+) -> Response {
+    let node = std::sync::Arc::clone(&shared.node);
+    let record = AuditRecord::new(AuditEvent::AuditConfigured).by(user.name().as_bytes()).between(ends);
+    let changed = on_a_thread(&shared, move |_| {
+        let users = node.users();
+        let is_user = |name: &str| users.get(name.as_bytes()).is_some();
+        Ok::<_, BucketError>(node.audit.change(&form::parse(&body), is_user, record))
+    });
+    match changed.await {
+        Ok(Ok(())) => StatusCode::OK.into_response(),
+        Ok(Err(AuditError::Fields(wrong))) => refused(wrong.into_iter().collect::<Errors>()),
+        Ok(Err(AuditError::NotHere)) => {
+            refused(Errors::from([("_".to_owned(), "this node has no data directory".to_owned())]))
+        }
+        Ok(Err(AuditError::File(error))) => {
+            tracing::error!(%error, "the settings of the audit log were not changed");
+            let errors = json!({ "errors": { "_": error.to_string() } });
+            (StatusCode::INTERNAL_SERVER_ERROR, Json(errors)).into_response()
+        }
+        Err(error) => super::manage::answer(&error),
+    }
+}
+
+fn described(is_filterable: bool) -> Json<Value> {
+    let rows = AUDIT_EVENTS.iter().filter(|row| row.is_filterable == is_filterable);
+    let described = rows.map(
+        |row| json!({ "id": row.id, "name": row.name, "module": row.module, "description": row.description }),
+    );
+    Json(described.collect())
+}
+
+/// `GET /settings/audit/descriptors`: events that can be switched on and off.
+pub(super) async fn descriptors() -> Json<Value> {
+    described(true)
+}
+
+/// `GET /settings/audit/nonFilterableDescriptors`: the others.
+pub(super) async fn other_descriptors() -> Json<Value> {
+    described(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::http::routes;
+
+    #[test]
+    fn each_method_that_changes_something_is_audited_or_is_not_for_a_reason() {
+        let routes = routes::all();
+        let listed: BTreeSet<(String, &str)> =
+            routes.iter().map(|route| (route.method.to_string(), route.path)).collect();
+        for (method, path) in &listed {
+            let is_audited = AUDITED.iter().any(|row| row.method == method && row.path == *path);
+            let is_not = NOT_AUDITED.iter().any(|row| row.0 == method && row.1 == *path);
+            assert!(method == "GET" || is_audited != is_not, "{method} {path}");
+        }
+        let rows = AUDITED.iter().map(|row| (row.method, row.path));
+        for (method, path) in rows.chain(NOT_AUDITED.iter().map(|row| (row.0, row.1))) {
+            assert!(listed.contains(&(method.to_owned(), path)), "{method} {path} is no address");
+        }
+    }
+
+    #[test]
+    fn properties_are_recorded_by_name_alone() {
+        let sent = fields_of(b"name=x&saslPassword=secret&ramQuota=100&nonsense=1");
+        assert_eq!(props(&sent), json!({ "ramQuota": "100" }));
+        let sent = fields_of(br#"{"max_size": 5, "password": "secret"}"#);
+        assert_eq!(props(&sent), json!({ "max_size": "5" }));
+    }
+}

@@ -1,0 +1,208 @@
+//! The audit log of a whole node: each event of a list is brought about by requests and is in the file with its fields; no
+//! password and no value is.
+#![allow(clippy::disallowed_methods, reason = "this is a client, outside the server")]
+
+mod support;
+
+use std::net::TcpStream;
+use std::path::Path;
+
+use protocol::{RequestParts, Status, opcode};
+use serde_json::Value;
+use server::Server;
+use support::{Client, http, http_as, json, start, vb};
+
+const ANN: &str = "/settings/rbac/users/local/ann";
+const SECRET: &str = "unmistakable-secret";
+const VALUE: &str = "unmistakable-value";
+const SCOPES: &str = "/pools/default/buckets/default/scopes";
+
+fn taken(server: &Server, method: &str, path: &str, body: &str) {
+    let (code, told) = http(server, method, path, body);
+    assert!((200..300).contains(&code), "{method} {path} {body}: {code} {told}");
+}
+
+fn text(folder: &Path) -> String {
+    std::fs::read_to_string(folder.join("audit/audit.log")).expect("the log")
+}
+
+fn records(folder: &Path) -> Vec<Value> {
+    text(folder).lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}
+
+fn log_in(server: &Server, user: &str, password: &str) -> Client {
+    let mut client = Client::over(TcpStream::connect(server.kv_addr()).expect("the server listens"));
+    client.send(&node::fuzz::login(user, password, "default", &[]));
+    (0..3).for_each(|_| drop(client.receive()));
+    client
+}
+
+fn ask(client: &mut Client, opcode: u8, key: &[u8], value: &[u8], extras: &[u8]) -> Status {
+    client
+        .request(&RequestParts { opcode, key, value, extras, vbucket: vb(key), ..RequestParts::default() })
+        .status
+}
+
+/// What users do over HTTP.
+fn use_http(server: &Server) {
+    taken(server, "PUT", ANN, &format!("password={SECRET}&roles=data_reader[default]&name=Ann"));
+    taken(server, "PUT", "/settings/rbac/groups/readers", "roles=data_reader[*]&description=All");
+    taken(server, "DELETE", "/settings/rbac/groups/readers", "");
+    taken(server, "POST", "/settings/passwordPolicy", "minLength=8");
+    taken(server, "POST", "/pools/default/buckets", "name=b&ramQuota=100&flushEnabled=1&replicaNumber=0");
+    taken(server, "POST", "/pools/default/buckets/b", "ramQuota=101");
+    taken(server, "PATCH", "/v1/buckets/b/settings", "{\"mem_high_wat_percent\": \"80\"}");
+    taken(server, "POST", "/pools/default/buckets/b/controller/doFlush", "");
+    taken(server, "DELETE", "/pools/default/buckets/b", "");
+    taken(server, "POST", SCOPES, "name=s");
+    taken(server, "POST", &format!("{SCOPES}/s/collections"), "name=c&maxTTL=5");
+    taken(server, "PATCH", &format!("{SCOPES}/s/collections/c"), "maxTTL=6");
+    taken(server, "DELETE", &format!("{SCOPES}/s/collections/c"), "");
+    taken(server, "DELETE", &format!("{SCOPES}/s"), "");
+    let all = r#"{"scopes":[{"name":"_default","collections":[{"name":"_default"}]},{"name":"t","collections":[]}]}"#;
+    taken(server, "PUT", SCOPES, all);
+    assert_eq!(http_as("nobody", server.http_addr(), "GET", "/pools?key=unmistakable-secret", "").0, 401);
+    assert_eq!(http_as("reader", server.http_addr(), "DELETE", ANN, "").0, 403);
+}
+
+/// What users do over KV.
+fn use_kv(server: &Server) {
+    let mut admin = Client::connect(server, "default", &[]);
+    let value = VALUE.as_bytes();
+    assert_eq!(ask(&mut admin, opcode::SET, b"key-1", value, &[0; 8]), Status::Success);
+    assert_eq!(ask(&mut admin, opcode::GET, b"key-1", b"", &[]), Status::Success);
+    assert_eq!(ask(&mut admin, opcode::GET, b"absent", b"", &[]), Status::KeyEnoent);
+    assert_eq!(ask(&mut admin, opcode::GET_LOCKED, b"key-1", b"", &[]), Status::Success);
+    assert_eq!(ask(&mut admin, opcode::SET, b"key-2", value, &[0; 8]), Status::Success);
+    assert_eq!(ask(&mut admin, opcode::DELETE, b"key-2", b"", &[]), Status::Success);
+    let param = |name: &'static [u8]| RequestParts {
+        opcode: opcode::SET_PARAM,
+        key: name,
+        value: b"81",
+        extras: &[0, 0, 0, 1],
+        ..RequestParts::default()
+    };
+    assert_eq!(admin.request(&param(b"mem_high_wat_percent")).status, Status::Success);
+    assert_eq!(
+        admin.request(&RequestParts { opcode: opcode::GET, ..RequestParts::default() }).status,
+        Status::Einval
+    );
+    let mut reader = log_in(server, "ann", SECRET);
+    assert_eq!(ask(&mut reader, opcode::SET, b"key-1", value, &[0; 8]), Status::Eaccess);
+    drop(log_in(server, "ann", "wrong-secret"));
+    let open = RequestParts {
+        opcode: opcode::DCP_OPEN,
+        key: b"stream-1",
+        extras: &[0, 0, 0, 0, 0, 0, 0, 1],
+        ..RequestParts::default()
+    };
+    assert_eq!(admin.request(&open).status, Status::Success);
+}
+
+/// Number, user and a field with its value: each is in the log.
+const LIST: &[(u64, &str, &str, &str)] = &[
+    (4096, "stave", "/auditd_enabled", "true"),
+    (4097, "stave", "/id", "4097"),
+    (8232, "Administrator", "/identity/user", "ann"),
+    (8232, "Administrator", "/roles", "data_reader[default]"),
+    (8244, "Administrator", "/group_name", "readers"),
+    (8245, "Administrator", "/group_name", "readers"),
+    (8235, "Administrator", "/min_length", "8"),
+    (8201, "Administrator", "/bucket_name", "b"),
+    (8201, "Administrator", "/props/ramQuota", "100"),
+    (8202, "Administrator", "/props/ramQuota", "101"),
+    (8202, "Administrator", "/props/mem_high_wat_percent", "80"),
+    (8202, "Administrator", "/props/mem_high_wat_percent", "81"),
+    (8204, "Administrator", "/bucket_name", "b"),
+    (8203, "Administrator", "/bucket_name", "b"),
+    (8259, "Administrator", "/scope_name", "s"),
+    (8261, "Administrator", "/collection_name", "c"),
+    (8270, "Administrator", "/collection_name", "c"),
+    (8262, "Administrator", "/collection_name", "c"),
+    (8260, "Administrator", "/new_manifest_uid", "5"),
+    (8263, "Administrator", "/bucket_name", "default"),
+    (8264, "nobody", "/raw_url", "/pools"),
+    (8275, "reader", "/raw_url", ANN),
+    (8240, "Administrator", "/failure_policy", "count"),
+    (8194, "Administrator", "/identity/user", "ann"),
+    (20_480, "Administrator", "/stream_name", "stream-1"),
+    (20_481, "ann", "/reason", "AUTH_ERROR"),
+    (20_483, "Administrator", "/bucket", "default"),
+    (20_484, "ann", "/command", "Set"),
+    (20_485, "ann", "/remote/ip", "127.0.0.1"),
+    (20_488, "Administrator", "/key", "key-1"),
+    (20_489, "Administrator", "/key", "key-1"),
+    (20_490, "Administrator", "/key", "key-2"),
+    (20_491, "Administrator", "/collection_id", "0x0"),
+    (20_492, "ann", "/bucket", "default"),
+    (20_493, "ann", "/real_userid/domain", "local"),
+];
+
+fn is_there(records: &[Value], (id, user, field, wanted): &(u64, &str, &str, &str)) -> bool {
+    records.iter().any(|record| {
+        let told = record.pointer(field).map(|value| value.as_str().map_or(value.to_string(), str::to_owned));
+        record["id"] == *id && record["real_userid"]["user"] == *user && told.as_deref() == Some(wanted)
+    })
+}
+
+#[test]
+fn each_event_of_the_list_is_recorded_and_no_secret_is() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let reader = "[[user]]\nname = \"reader\"\npassword = \"password\"\nrole = \"data_reader[*]\"";
+    let server = start(folder.path(), reader);
+    taken(&server, "POST", "/settings/audit", "auditdEnabled=true&disabled=");
+    use_http(&server);
+    use_kv(&server);
+    taken(&server, "DELETE", ANN, "");
+    server.stop().expect("a clean stop");
+    let records = records(folder.path());
+    let missing: Vec<_> = LIST.iter().filter(|row| !is_there(&records, row)).collect();
+    assert!(missing.is_empty(), "missing: {missing:#?}\n{}", text(folder.path()));
+    let reads = records.iter().filter(|record| record["id"] == 20_488).count();
+    assert_eq!(reads, 1, "what was not there was not read");
+    for record in &records {
+        for field in ["id", "name", "description", "timestamp", "real_userid"] {
+            assert!(!record[field].is_null(), "{field}: {record}");
+        }
+        let is_of_node = record["real_userid"]["user"] == "stave";
+        assert!(is_of_node || (record["local"]["port"] != 0 && record["remote"]["port"] != 0), "{record}");
+    }
+    // Neither the log nor the file of its settings, nor any other of the folder: documents are in the bucket's.
+    for name in ["audit/audit.log", "audit.json", "audit.json.copy"] {
+        let told = std::fs::read_to_string(folder.path().join(name)).expect("a file");
+        for secret in [SECRET, VALUE, "wrong-secret"] {
+            assert!(!told.contains(secret), "{secret} in {name}");
+        }
+    }
+}
+
+#[test]
+fn settings_are_told_changed_and_kept() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), "");
+    let told = json(&server, "/settings/audit");
+    assert_eq!((&told["auditdEnabled"], &told["rotateSize"]), (&false.into(), &20_971_520.into()));
+    assert!(!folder.path().join("audit").exists(), "it is off");
+    let (code, told) =
+        http(&server, "POST", "/settings/audit", "auditdEnabled=true&logPath=/tmp&rotateSize=1");
+    let told: Value = serde_json::from_str(&told).expect("JSON");
+    assert_eq!((code, told["errors"].as_object().map(serde_json::Map::len)), (400, Some(2)));
+    let off: Vec<u64> = json(&server, "/settings/audit/descriptors")
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|row| row["id"].as_u64().expect("a number"))
+        .collect();
+    assert!(off.contains(&20_488) && !off.contains(&20_481), "{off:?}");
+    taken(&server, "POST", "/settings/audit", "auditdEnabled=true&disabledUsers=Administrator/local");
+    Client::connect(&server, "default", &[]);
+    server.stop().expect("a clean stop");
+    let mode = std::fs::metadata(folder.path().join("audit/audit.log")).expect("a file").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let ids: Vec<Value> = records(folder.path()).iter().map(|record| record["id"].clone()).collect();
+    assert_eq!(ids, [4096, 8240, 4097], "nothing of a user who is left out");
+    let server = start(folder.path(), "");
+    assert_eq!(json(&server, "/settings/audit")["auditdEnabled"], true);
+    server.stop().expect("a clean stop");
+}
