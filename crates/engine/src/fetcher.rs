@@ -339,6 +339,15 @@ fn value_bytes(found: &Option<Version>) -> u64 {
     found.as_ref().map_or(0, |version| u64::from(version.value_bytes()))
 }
 
+/// What the disk has of a document, read by the thread that asks, whatever memory has.
+pub fn read_from_disk(
+    bucket: &Bucket,
+    vb: VbId,
+    key: DocKey<'_>,
+) -> Result<Option<Version>, kvstore::Failure> {
+    bucket.store.get(vb, key)
+}
+
 fn worse(one: Progress, other: Progress) -> Progress {
     if one == Progress::Failed { one } else { other }
 }

@@ -92,7 +92,7 @@ pub use evict::EvictionStats;
 pub use expiry::ExpiryStats;
 pub use failure::Failure;
 pub use fetch_queue::{FetchPin, Fetched};
-pub use fetcher::FetchStats;
+pub use fetcher::{FetchStats, read_from_disk};
 pub use flush_queue::FlushQueue;
 pub use flusher::Progress;
 pub use follower::Follower;

@@ -23,7 +23,7 @@ pub fn get_command_timer(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome
         Err(denied) => return denied,
     };
     let mut counts = HistogramCounts::default();
-    times.iter().for_each(|times| counts.add(&times.command(code)));
+    times.iter().for_each(|times| counts.add(&times.baseline().command(times, code)));
     let text = as_json(&counts).to_string();
     let datatype = cx.session.visible_datatype(Datatype::JSON);
     cx.reply.send(&Answer { datatype, value: text.as_bytes(), ..Answer::default() });

@@ -13,7 +13,7 @@ use super::eviction::{put_eviction, put_expiry, resident_percent};
 use super::memory::put_memory;
 use super::{Inquiry, Refused, Sheet, node};
 use crate::replication::{LinkState, LinkStatus};
-use crate::tally;
+use crate::tally::{self, Counted};
 
 /// No name, or nothing but spaces: the node around the bucket, then the bucket.
 pub fn everything(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
@@ -22,13 +22,17 @@ pub fn everything(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Resu
     node::put_node(inquiry, sheet);
     put_ops(&all.ops, sheet);
     let times = inquiry.node.times.of(inquiry.bucket);
-    tally::NAMES.into_iter().for_each(|(counted, name)| sheet.put(name, times.counted(counted)));
+    let since = times.baseline();
+    for (counted, name) in tally::NAMES {
+        let before = if counted == Counted::NotMyVbucket { since.not_my_vbuckets } else { 0 };
+        sheet.put(name, times.counted(counted).saturating_sub(before));
+    }
     put_identity(inquiry, sheet);
     put_settings(inquiry.bucket, sheet);
     put_memory(inquiry.bucket, &stats, &all, sheet);
     put_checkpoints(inquiry.bucket, &all, sheet);
     put_persistence(inquiry, &stats, &all, sheet);
-    put_eviction(inquiry.bucket, &all, sheet);
+    put_eviction(inquiry, &all, sheet);
     put_expiry(inquiry.bucket, sheet);
     put_items(&stats, &all, sheet);
     Ok(())

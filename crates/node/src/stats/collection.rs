@@ -157,6 +157,19 @@ fn put_numbers(sheet: &mut Under<'_>, totals: &CollectionTotals) {
 
 /// `collections-details [VB]`
 pub fn details(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    each_vbucket(inquiry, args, |vbucket| put_vbucket(vbucket, sheet))
+}
+
+/// `scopes-details [VB]`
+pub fn scopes_details(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    each_vbucket(inquiry, args, |vbucket| put_scopes(vbucket, sheet))
+}
+
+fn each_vbucket(
+    inquiry: &Inquiry<'_>,
+    args: &[&[u8]],
+    mut put: impl FnMut(&vbucket::VBucket),
+) -> Result<(), Refused> {
     let wrong = Refused::Invalid("The argument must be the number of a vBucket");
     let only = args.first().map(|vb| parse_vbucket(vb).ok_or(wrong)).transpose()?;
     let vbuckets = match only {
@@ -165,9 +178,23 @@ pub fn details(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Resu
         None => 0..inquiry.bucket.vbuckets(),
     };
     for vb in vbuckets.map(VbId) {
-        inquiry.bucket.inspect(vb, |vbucket| put_vbucket(vbucket, sheet));
+        inquiry.bucket.inspect(vb, &mut put);
     }
     Ok(())
+}
+
+/// The value of a scope is its place among them.
+fn put_scopes(vbucket: &vbucket::VBucket, sheet: &mut Sheet) {
+    let (collections, vb) = (vbucket.collections(), vbucket.id());
+    sheet.put(format_args!("vb_{vb}:manifest_uid"), collections.uid());
+    sheet.put(format_args!("vb_{vb}:scopes"), collections.scopes().len());
+    for (at, scope) in collections.scopes().iter().enumerate() {
+        sheet.put(format_args!("vb_{vb}:{:#x}", scope.id.0), at);
+        for one in collections.open().filter(|one| one.scope == scope.id) {
+            let items = vbucket.held_by(one.id).documents();
+            sheet.put(format_args!("vb_{vb}:{:#x}:{:#x}:items", scope.id.0, one.id.0), items);
+        }
+    }
 }
 
 fn put_vbucket(vbucket: &vbucket::VBucket, sheet: &mut Sheet) {

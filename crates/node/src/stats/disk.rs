@@ -1,6 +1,7 @@
 //! The groups about files and the journal in front of them.
 
 use base::VbId;
+use engine::BucketKind;
 
 use super::{Inquiry, Refused, Sheet};
 
@@ -59,6 +60,23 @@ pub fn failures(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result
     sheet.put("failure_get", inquiry.bucket.fetch_stats().failed);
     sheet.put("failure_compaction", inquiry.bucket.compaction_stats().failed);
     sheet.put("failures", inquiry.bucket.store_stats().failures);
+    Ok(())
+}
+
+/// `kvstore`: under the name of the one store that a bucket has; nothing without a disk.
+pub fn kvstore(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    if inquiry.bucket.config().kind == BucketKind::Ephemeral {
+        return Ok(());
+    }
+    let (store, fetches) = (inquiry.bucket.store_stats(), inquiry.bucket.fetch_stats());
+    let mut sheet = sheet.under("rw_0");
+    sheet.put("backend_type", "couchstore");
+    sheet.put("open", store.file_misses);
+    sheet.put("failure_set", inquiry.bucket.save_stats().failed_saves);
+    sheet.put("failure_get", fetches.failed);
+    sheet.put("failure_compaction", inquiry.bucket.compaction_stats().failed);
+    sheet.put("io_bg_fetch_docs_read", fetches.fetched);
+    sheet.put("io_num_write", store.items_saved);
     Ok(())
 }
 

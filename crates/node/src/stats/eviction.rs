@@ -18,13 +18,15 @@ pub(super) fn resident_percent(of: &StateStats) -> u64 {
 }
 
 /// What the main group says about documents that left memory, and those that came back.
-pub(super) fn put_eviction(bucket: &Bucket, all: &StateStats, sheet: &mut Sheet) {
+pub(super) fn put_eviction(inquiry: &Inquiry<'_>, all: &StateStats, sheet: &mut Sheet) {
+    let (bucket, since) = (inquiry.bucket, inquiry.node.times.of(inquiry.bucket).baseline());
     let done = bucket.eviction_stats();
     sheet.put("ep_oom_errors", done.refused_above_quota);
     sheet.put("ep_tmp_oom_errors", done.refused_below_quota);
-    sheet.put("ep_num_pager_runs", done.passes);
+    sheet.put("ep_num_pager_runs", done.passes.saturating_sub(since.pager_runs));
     sheet.put("ep_num_freq_decayer_runs", done.decays);
-    sheet.put("ep_num_value_ejects", done.evicted_values + done.evicted_documents);
+    let ejects = done.evicted_values + done.evicted_documents;
+    sheet.put("ep_num_value_ejects", ejects.saturating_sub(since.ejects));
     sheet.put("ep_num_non_resident", all.without_value);
     sheet.put("ep_num_evicted_documents", all.evicted_documents);
     sheet.put("ep_num_evicted_tombstones", all.evicted_tombstones);
@@ -32,11 +34,12 @@ pub(super) fn put_eviction(bucket: &Bucket, all: &StateStats, sheet: &mut Sheet)
     let fetches = bucket.fetch_stats();
     sheet.put("ep_bg_fetched", fetches.fetched);
     sheet.put("ep_bg_remaining_items", fetches.waiting);
-    let StoreTimes { fetch_wait, fetch, .. } = StoreTimes::of(bucket);
+    let StoreTimes { fetch_wait, fetch, .. } = since.store(StoreTimes::of(bucket));
     sheet.put("ep_bg_num_samples", fetch_wait.total());
     for (what, times) in [("wait", &fetch_wait), ("load", &fetch)] {
         sheet.put(format_args!("ep_bg_{what}"), times.sum_ns() / 1000);
         sheet.put(format_args!("ep_bg_{what}_avg"), times.mean_ns() / 1000);
+        sheet.put(format_args!("ep_bg_min_{what}"), times.shortest_ns() / 1000);
         sheet.put(format_args!("ep_bg_max_{what}"), times.longest_ns() / 1000);
     }
 }
@@ -67,7 +70,7 @@ pub fn details(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<
     put_setting(bucket, Key::EvictionPolicy, sheet);
     put_setting(bucket, Key::MaxSize, sheet);
     put_memory(bucket, &stats, &all, sheet);
-    put_eviction(bucket, &all, sheet);
+    put_eviction(inquiry, &all, sheet);
     sheet.put("ep_bg_fetch_failed", bucket.fetch_stats().failed);
     sheet.put("ep_unreadable_values", bucket.fetch_stats().unreadable);
     put_residency(&stats, &all, sheet);

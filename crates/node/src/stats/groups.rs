@@ -4,8 +4,8 @@ use protocol::Status;
 
 use super::{Inquiry, Refused, Sheet};
 use super::{
-    audit, bucket, checkpoint, chores, collection, config, disk, eviction, hash, heap, key, locks, memory,
-    node, tasks, vbucket,
+    audit, baseline, bucket, checkpoint, chores, collection, config, disk, eviction, frequency, hash, heap,
+    key, locks, memory, node, takeover, tasks, vbucket,
 };
 use crate::command::Extent;
 use crate::privilege::Privilege;
@@ -140,6 +140,13 @@ pub static GROUPS: &[Group] = &[
     of_node("connections", NodeSupervisor, node::connections, "How many connections the node has"),
     group("dcp", NONE, Stats, bucket::dcp, "Connections for streams"),
     group(
+        "dcp-vbtakeover",
+        Args { usage: "VB [NAME]", least: 1, most: 2, missing: Status::Einval },
+        Stats,
+        takeover::takeover,
+        "What is left to send of a vBucket, to anybody or by the connection of this name",
+    ),
+    group(
         "dcpagg",
         optional("[SEPARATOR]"),
         Stats,
@@ -185,6 +192,13 @@ pub static GROUPS: &[Group] = &[
     group("expiry", NONE, Stats, eviction::expiry, "How expired documents are found"),
     group("failovers", optional("[VB]"), SimpleStats, vbucket::failovers, "The histories of each vBucket"),
     group(
+        "frequency-counters",
+        NONE,
+        Stats,
+        frequency::frequencies,
+        "How often documents are used whose value could leave memory, as histograms by state; of at most 1,048,576",
+    ),
+    group(
         "hash",
         optional("[detail]"),
         Stats,
@@ -214,6 +228,14 @@ pub static GROUPS: &[Group] = &[
         key::key,
         "The state of one document",
     ),
+    of_collections(
+        "key-byid",
+        Args { usage: "KEY VB 0xID", least: 2, most: 3, missing: Status::Einval },
+        MetaRead,
+        key::key,
+        "The state of one document of a collection that is named by its number",
+    ),
+    group("kvstore", NONE, Stats, disk::kvstore, "What the store read, saved and failed to do"),
     group("kvtimings", NONE, Stats, tasks::kvtimings, "How long operations of the store took"),
     group(
         "locks",
@@ -224,6 +246,13 @@ pub static GROUPS: &[Group] = &[
     ),
     group("memory", NONE, SimpleStats, memory::memory, "What the bucket's memory is used for"),
     group("range-scans", NONE, Stats, vbucket::range_scans, "Scans of ranges of keys that are under way"),
+    group(
+        "reset",
+        optional("[timings]"),
+        Stats,
+        baseline::reset,
+        "Has times and some counters begin again, in stats and not in `/metrics`; `timings`: those of commands",
+    ),
     of_node("responses", Stats, node::responses, "Answers sent by status, as JSON"),
     group("runtimes", NONE, Stats, tasks::runtimes, "How long steps of background tasks ran"),
     group(
@@ -240,6 +269,20 @@ pub static GROUPS: &[Group] = &[
         SimpleStats,
         collection::scope_by_id,
         "One scope, by its number",
+    ),
+    group(
+        "scopes-details",
+        optional("[VB]"),
+        Stats,
+        collection::scopes_details,
+        "The scopes of each vBucket, and the documents of their collections",
+    ),
+    group(
+        "stat-timings",
+        NONE,
+        Stats,
+        baseline::stat_timings,
+        "How long groups of stats took, in microseconds",
     ),
     group("tasks", NONE, Stats, tasks::tasks, "The bucket's background tasks, as JSON"),
     of_node("tasks-all", Stats, tasks::all_tasks, "The background tasks of all buckets, as JSON"),
@@ -262,6 +305,20 @@ pub static GROUPS: &[Group] = &[
         "How far durable writes of each vBucket are",
     ),
     group("vbucket-seqno", optional("[VB]"), SimpleStats, vbucket::seqnos, "How far each vBucket has come"),
+    of_collections(
+        "vkey",
+        Args { usage: "KEY VB [SCOPE.COLLECTION|0xID]", least: 2, most: 3, missing: Status::Einval },
+        MetaRead,
+        key::vkey,
+        "The state of one document, and whether memory and disk have the same",
+    ),
+    of_collections(
+        "vkey-byid",
+        Args { usage: "KEY VB 0xID", least: 2, most: 3, missing: Status::Einval },
+        MetaRead,
+        key::vkey,
+        "The same of a collection that is named by its number",
+    ),
     group(
         "warmup",
         NONE,
@@ -273,9 +330,9 @@ pub static GROUPS: &[Group] = &[
     group("workload", NONE, Stats, node::workload, "Threads that work in the background for the bucket"),
 ];
 
-/// The group with this name.
-pub fn find(name: &[u8]) -> Option<&'static Group> {
-    GROUPS.iter().find(|group| group.name.as_bytes() == name)
+/// The place in the table of the group with this name.
+pub(super) fn find(name: &[u8]) -> Option<usize> {
+    GROUPS.iter().position(|group| group.name.as_bytes() == name)
 }
 
 /// For groups of which nothing is measured: an empty list is the truth.

@@ -4,6 +4,7 @@
 //! have the same meaning here; what has none here is left out.
 
 mod audit;
+mod baseline;
 mod bucket;
 mod checkpoint;
 mod chores;
@@ -11,6 +12,7 @@ mod collection;
 mod config;
 mod disk;
 mod eviction;
+mod frequency;
 pub mod groups;
 mod hash;
 mod heap;
@@ -29,6 +31,7 @@ mod node;
 mod process;
 pub mod sheet;
 pub mod sync_writes;
+mod takeover;
 mod tasks;
 pub mod timings;
 mod vbucket;
@@ -113,7 +116,8 @@ impl Refused {
 /// The stats that the key of a request asks for: a group and its arguments, separated by spaces.
 pub fn produce(inquiry: &Inquiry<'_>, key: &[u8]) -> Result<Sheet, Refused> {
     let mut words = key.split(|byte| *byte == b' ').filter(|word| !word.is_empty());
-    let group = groups::find(words.next().unwrap_or_default()).ok_or(Refused::Status(Status::KeyEnoent))?;
+    let at = groups::find(words.next().unwrap_or_default()).ok_or(Refused::Status(Status::KeyEnoent))?;
+    let group = &GROUPS[at];
     let args: Vec<&[u8]> = words.collect();
     let granted = match group.extent {
         Extent::Somewhere => inquiry.rights.anywhere(),
@@ -130,7 +134,11 @@ pub fn produce(inquiry: &Inquiry<'_>, key: &[u8]) -> Result<Sheet, Refused> {
         return Err(Refused::Invalid("The stat group does not take so many arguments"));
     }
     let mut sheet = Sheet::default();
+    let clock = &inquiry.node.env().clock;
+    let began_ns = clock.monotonic_ns();
     (group.produce)(inquiry, &args, &mut sheet)?;
+    let took_ns = clock.monotonic_ns().saturating_sub(began_ns);
+    inquiry.node.times.of(inquiry.bucket).stat_group(at).record(took_ns);
     Ok(sheet)
 }
 

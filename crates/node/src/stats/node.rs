@@ -242,15 +242,16 @@ pub fn responses(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Resul
 /// `timings`: of the bucket's requests, those that were measured, and its sync writes.
 pub fn timings(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
     let times = inquiry.node.times.of(inquiry.bucket);
-    for (code, counts) in times.commands() {
+    let since = times.baseline();
+    for (code, _) in times.commands() {
         if let Some(name) = opcode::name(code) {
-            put_times(name, &counts, sheet);
+            put_times(name, &since.command(&times, code), sheet);
         }
     }
-    for level in times.sync_writes() {
-        put_times(level.timing, &level.took, sheet);
+    for (name, took) in since.sync_writes(&times) {
+        put_times(name, &took, sheet);
     }
-    let store = StoreTimes::of(inquiry.bucket);
+    let store = since.store(StoreTimes::of(inquiry.bucket));
     put_times("bg_wait", &store.fetch_wait, sheet);
     put_times("bg_load", &store.fetch, sheet);
     put_times("disk_commit", &store.commit, sheet);

@@ -14,8 +14,9 @@ use base::{Histogram, HistogramCounts, TimeRange};
 use engine::Bucket;
 use parking_lot::Mutex;
 
-use super::Sheet;
+use super::baseline::Baseline;
 use super::sync_writes::{SyncWriteCounters, SyncWriteStats, by_level};
+use super::{GROUPS, Sheet};
 use crate::tally::{Counted, Tally};
 
 /// One of so many turns is measured.
@@ -49,38 +50,63 @@ impl ThreadTimes {
 }
 
 /// What all threads measured of the requests of one bucket, or of those without a bucket.
-pub struct BucketTimes(Box<[ThreadTimes]>);
+pub struct BucketTimes {
+    threads: Box<[ThreadTimes]>,
+    /// How long each group of stats took, in the order of the table.
+    stat_groups: Box<[Histogram]>,
+    /// What had been measured when a client last had the stats begin again. `/metrics` does not know of it.
+    baseline: Mutex<Arc<Baseline>>,
+}
 
 impl BucketTimes {
     fn new(workers: usize) -> Arc<BucketTimes> {
-        Arc::new(BucketTimes((0..workers.max(1)).map(|_| ThreadTimes::default()).collect()))
+        Arc::new(BucketTimes {
+            threads: (0..workers.max(1)).map(|_| ThreadTimes::default()).collect(),
+            stat_groups: GROUPS.iter().map(|_| Histogram::default()).collect(),
+            baseline: Mutex::default(),
+        })
     }
 
     /// Those of the worker with this number; threads for long work, which record no commands, have any.
     pub(crate) fn of_worker(&self, number: usize) -> &ThreadTimes {
-        &self.0[number % self.0.len()]
+        &self.threads[number % self.threads.len()]
     }
 
     /// How long the requests of a command took that were measured.
     pub fn command(&self, opcode: u8) -> HistogramCounts {
-        HistogramCounts::sum(self.0.iter().map(|times| &times.by_opcode[usize::from(opcode)]))
+        HistogramCounts::sum(self.threads.iter().map(|times| &times.by_opcode[usize::from(opcode)]))
     }
 
     /// Commands of which requests were measured, with how long these took.
     pub fn commands(&self) -> impl Iterator<Item = (u8, HistogramCounts)> {
         let was_measured =
-            |opcode: &u8| self.0.iter().any(|times| !times.by_opcode[usize::from(*opcode)].is_unused());
+            |opcode: &u8| self.threads.iter().any(|times| !times.by_opcode[usize::from(*opcode)].is_unused());
         (0..=u8::MAX).filter(was_measured).map(|opcode| (opcode, self.command(opcode)))
+    }
+
+    /// How long a group of stats took, by its place in the table.
+    pub(crate) fn stat_group(&self, group: usize) -> &Histogram {
+        &self.stat_groups[group]
+    }
+
+    /// What had been measured when a client last had the stats begin again.
+    pub(crate) fn baseline(&self) -> Arc<Baseline> {
+        Arc::clone(&self.baseline.lock())
+    }
+
+    /// Has the stats begin again that look at the baseline.
+    pub(crate) fn begin_again(&self, baseline: Baseline) {
+        *self.baseline.lock() = Arc::new(baseline);
     }
 
     /// How many requests were counted as this.
     pub fn counted(&self, counted: Counted) -> u64 {
-        self.0.iter().map(|times| times.tally.get(counted)).sum()
+        self.threads.iter().map(|times| times.tally.get(counted)).sum()
     }
 
     /// What became of sync writes, level by level.
     pub fn sync_writes(&self) -> Vec<SyncWriteStats> {
-        by_level(self.0.iter().map(|times| &times.sync_writes))
+        by_level(self.threads.iter().map(|times| &times.sync_writes))
     }
 }
 
