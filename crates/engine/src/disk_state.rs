@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use base::RateLimit;
 use kvstore::Failure;
 
 use crate::bucket::Bucket;
@@ -11,6 +12,10 @@ use crate::bucket::Bucket;
 pub(crate) struct DiskState {
     is_full: AtomicBool,
     is_failing: AtomicBool,
+    /// Groups that fail may take turns with others that do not: then each of them is a beginning.
+    told_of_full: RateLimit,
+    told_of_room: RateLimit,
+    told_of_failing: RateLimit,
     failed_saves: AtomicU64,
     times_full: AtomicU64,
     /// Groups that were written in the flusher's stead.
@@ -60,24 +65,34 @@ impl Bucket {
     }
 
     /// Looks at what became of a group that was saved. Whatever is wrong is logged when it begins and when it is over,
-    /// not at each try.
+    /// not at each try, and seldom if it comes and goes.
     pub(crate) fn note_saves(&self, outcomes: &[Result<(), Failure>]) {
         let disk = &self.disk;
+        let admits = |told: &RateLimit| told.admit(self.env.clock.monotonic());
         let failures = || outcomes.iter().filter_map(|outcome| outcome.as_ref().err());
         let failed = failures().count() as u64;
         disk.failed_saves.fetch_add(failed, Ordering::Relaxed);
         if let Some(full) = failures().find(|failure| failure.is_disk_full()) {
             if !disk.is_full.swap(true, Ordering::Relaxed) {
                 disk.times_full.fetch_add(1, Ordering::Relaxed);
-                tracing::error!(bucket = self.name(), failure = %full, "the disk is full; changes are refused until there is room");
+                if let Some(left_out) = admits(&disk.told_of_full) {
+                    tracing::error!(bucket = self.name(), failure = %full, left_out, "the disk is full; changes are refused until there is room");
+                }
             }
         } else if failed < outcomes.len() as u64 && disk.is_full.swap(false, Ordering::Relaxed) {
-            tracing::info!(bucket = self.name(), "the disk has room again; changes are taken again");
+            if let Some(left_out) = admits(&disk.told_of_room) {
+                tracing::info!(
+                    bucket = self.name(),
+                    left_out,
+                    "the disk has room again; changes are taken again"
+                );
+            }
         }
         match failures().next() {
             Some(failure) => {
-                if !disk.is_failing.swap(true, Ordering::Relaxed) && !failure.is_disk_full() {
-                    tracing::error!(bucket = self.name(), %failure, "cannot write; the changes stay in memory, trying again");
+                let begins = !disk.is_failing.swap(true, Ordering::Relaxed) && !failure.is_disk_full();
+                if let Some(left_out) = begins.then(|| admits(&disk.told_of_failing)).flatten() {
+                    tracing::error!(bucket = self.name(), %failure, left_out, "cannot write; the changes stay in memory, trying again");
                 }
             }
             None => disk.is_failing.store(false, Ordering::Relaxed),
