@@ -255,6 +255,29 @@ impl std::str::FromStr for Switch {
     }
 }
 
+/// Who may read `/metrics`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MetricsLogin {
+    /// Users who may export figures.
+    #[default]
+    Required,
+    /// Any client.
+    None,
+}
+
+impl std::str::FromStr for MetricsLogin {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<MetricsLogin, &'static str> {
+        match text {
+            "required" => Ok(MetricsLogin::Required),
+            "none" => Ok(MetricsLogin::None),
+            _ => Err("write required or none"),
+        }
+    }
+}
+
 /// Bounds that protect the node from its clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionLimits {
@@ -357,6 +380,8 @@ pub struct Settings {
     pub http_idle_timeout_s: Option<u64>,
     /// Seconds from accept to logged in.
     pub login_timeout_s: Option<u64>,
+    /// Who may read `/metrics`.
+    pub metrics_login: Option<MetricsLogin>,
     /// Whether changes go to a journal before they go to the files.
     pub journal: Option<Switch>,
     /// Files of documents that may be open at the same time, of all buckets together.
@@ -444,6 +469,7 @@ impl Settings {
                 .or(other.max_http_connections_per_address),
             http_idle_timeout_s: self.http_idle_timeout_s.or(other.http_idle_timeout_s),
             login_timeout_s: self.login_timeout_s.or(other.login_timeout_s),
+            metrics_login: self.metrics_login.or(other.metrics_login),
             journal: self.journal.or(other.journal),
             max_open_files: self.max_open_files.or(other.max_open_files),
             compaction_fragmentation_percent: self
@@ -504,6 +530,8 @@ pub struct Config {
     pub limits: ConnectionLimits,
     /// What was lowered so that the descriptors of the process suffice, in words; nothing if nothing was.
     pub lowered: Option<String>,
+    /// Who may read `/metrics`.
+    pub metrics_login: MetricsLogin,
     /// Whether changes go to a journal before they go to the files.
     pub journal: Switch,
     /// Files of documents that may be open at the same time, of all buckets together.
@@ -609,6 +637,7 @@ impl Config {
                 ..defaults
             },
             lowered: shares.lowered,
+            metrics_login: settings.metrics_login.unwrap_or_default(),
             journal: settings.journal.unwrap_or(Switch::On),
             max_open_files: shares.files,
             compaction,

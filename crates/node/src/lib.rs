@@ -68,6 +68,6 @@ pub mod wake_queue;
 #[cfg(test)]
 mod tests;
 
-pub use config::{Config, ConfigError, Settings, Switch};
+pub use config::{Config, ConfigError, MetricsLogin, Settings, Switch};
 pub use node::Node;
 pub use reload::Reloaded;

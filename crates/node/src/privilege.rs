@@ -53,6 +53,7 @@ privileges! {
     CollectionManagement "Make and drop scopes and collections over HTTP.",
     SecurityRead "Look at users and groups over HTTP.",
     SecurityManagement "Change users and groups over HTTP.",
+    StatsExport "Read the figures of the node for monitors over HTTP.",
 }
 
 /// How many of them, from the first, are names of the key-value protocol; the others are for HTTP.

@@ -245,7 +245,8 @@ fn http_says_what_clients_ask() {
     }
     assert_eq!(http(&server, "/pools/default/buckets/none", LOGIN).0, "HTTP/1.1 404 Not Found");
     assert_eq!(http(&server, "/healthz", ""), ("HTTP/1.1 200 OK".to_owned(), "ok\n".to_owned()));
-    let metrics = http(&server, "/metrics", "").1;
+    assert_eq!(http(&server, "/metrics", "").0, "HTTP/1.1 401 Unauthorized");
+    let metrics = http(&server, "/metrics", LOGIN).1;
     assert!(metrics.contains("\nstave_connections 0\n"), "{metrics}");
     assert!(metrics.contains("\nstave_may_serve 1\n"), "{metrics}");
     server.stop().expect("a clean stop");
@@ -268,4 +269,16 @@ fn the_stream_of_maps_stays_open_until_the_node_stops() {
     server.stop().expect("a clean stop");
     stream.read_to_end(&mut received).expect("the stream ends");
     assert!(received.ends_with(b"0\r\n\r\n"), "the last chunk was sent");
+}
+
+/// On a closed network the operator may let monitors in that cannot log in.
+#[test]
+fn metrics_ask_for_no_user_if_the_operator_says_so() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), "metrics-login = \"none\"");
+    let (status, metrics) = http(&server, "/metrics", "");
+    assert_eq!(status, "HTTP/1.1 200 OK");
+    assert!(metrics.contains("\nstave_may_serve 1\n"), "{metrics}");
+    assert_eq!(http(&server, "/pools", "").0, "HTTP/1.1 401 Unauthorized");
+    server.stop().expect("a clean stop");
 }

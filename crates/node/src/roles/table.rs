@@ -95,7 +95,7 @@ pub static ROLES: &[RoleRow] = &[
         "ro_admin",
         "Read-Only Admin",
         Privileges::of(&[SimpleStats, Stats]),
-        &[SelectBucket, SecurityRead],
+        &[SelectBucket, SecurityRead, StatsExport],
         "Looks at figures, settings and users; no documents",
     ),
     admin(
@@ -109,7 +109,7 @@ pub static ROLES: &[RoleRow] = &[
         "cluster_admin",
         "Cluster Admin",
         Privileges::of(&[SimpleStats, Stats, Settings, CollectionManagement]),
-        &[SelectBucket, SystemSettings],
+        &[SelectBucket, SystemSettings, StatsExport],
         "Manages nodes, buckets, scopes and settings; no users, no documents",
     ),
     role(
@@ -150,7 +150,7 @@ pub static ROLES: &[RoleRow] = &[
     ),
     RoleRow {
         is_guarded: false,
-        ..admin("external_stats_reader", "External Stats Reader", NONE, &[], "Reads /metrics")
+        ..admin("external_stats_reader", "External Stats Reader", NONE, &[StatsExport], "Reads /metrics")
     },
 ];
 

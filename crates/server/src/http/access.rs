@@ -1,5 +1,6 @@
 //! Who may use an address: the one place that decides, for every address and method, before its handler runs.
 
+use ::node::MetricsLogin;
 use ::node::audit::events::AuditEvent;
 use ::node::privilege::{Privilege, Privileges};
 use ::node::roles::Rights;
@@ -23,6 +24,8 @@ use super::{Shared, bucket_down, connections, no_such_bucket};
 pub(super) enum Needs {
     /// Nobody has to log in.
     Nothing,
+    /// A user who may export figures, or any client if the configuration says so.
+    Export,
     /// Any user.
     User,
     /// A user who may select the bucket.
@@ -53,7 +56,13 @@ pub(super) async fn check(
     request: Request,
     next: Next,
 ) -> Response {
-    if needs == Needs::Nothing || (needs == Needs::Node && is_node(&shared, &request)) {
+    let needs_no_user = match needs {
+        Needs::Nothing => true,
+        Needs::Export => is_metrics_open(&shared),
+        Needs::Node => is_node(&shared, &request),
+        _ => false,
+    };
+    if needs_no_user {
         return next.run(request).await;
     }
     let peer = connections::peer(&request);
@@ -121,6 +130,11 @@ fn is_unauthorized(response: &Response) -> bool {
     response.status() == StatusCode::UNAUTHORIZED
 }
 
+/// Whether the operator lets any client read `/metrics`.
+fn is_metrics_open(shared: &Shared) -> bool {
+    shared.node.host().is_some_and(|host| host.config().metrics_login == MetricsLogin::None)
+}
+
 /// Whether a request comes from another node of the cluster, and is meant for this one.
 fn is_node(shared: &Shared, request: &Request) -> bool {
     let Some((cluster, view)) = view_of(shared) else { return false };
@@ -147,6 +161,8 @@ fn admit(user: &User, needs: Needs, bucket: Option<&str>, scope: Option<&str>) -
     let has = |privilege| privileges.has(privilege);
     match needs {
         Needs::Nothing | Needs::User | Needs::Bucket => Ok(()),
+        Needs::Export if has(Privilege::StatsExport) => Ok(()),
+        Needs::Export => Err(forbidden("the role external_stats_reader", "StatsExport")),
         Needs::Figures if has(Privilege::SimpleStats) => Ok(()),
         Needs::Figures => Err(forbidden("the role data_monitoring", "SimpleStats")),
         Needs::SomeChanges if has(Privilege::DcpProducer) => Ok(()),

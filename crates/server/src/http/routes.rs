@@ -104,12 +104,12 @@ fn bucket_routes() -> Vec<Route> {
 }
 
 fn own_routes() -> Vec<Route> {
-    use Needs::{Bucket, BucketAdmin, Changes, ClusterAdmin, Node, Nothing, SomeChanges};
+    use Needs::{Bucket, BucketAdmin, Changes, ClusterAdmin, Export, Node, Nothing, SomeChanges};
     vec![
         get("/healthz", Nothing, health::healthz),
         get("/livez", Nothing, health::livez),
         get("/readyz", Nothing, health::readyz),
-        get("/metrics", Nothing, metrics::metrics),
+        get("/metrics", Export, metrics::metrics),
         get(SETTINGS, Bucket, settings::list),
         // The quota is for administrators of all buckets: the handler asks.
         patch(SETTINGS, BucketAdmin, settings::change),

@@ -11,7 +11,7 @@ use anyhow::{Context, bail};
 use base::env::{Env, OpenMode};
 use clap::Args;
 use node::cluster::{Cluster, ClusterConfig};
-use node::{Config, Settings, Switch, readiness};
+use node::{Config, MetricsLogin, Settings, Switch, readiness};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sd_notify::NotifyState;
 use server::Server;
@@ -100,6 +100,10 @@ pub struct ServeFlags {
     /// Threads that serve clients [default: one for each CPU]
     #[arg(long, value_name = "N", env = "STAVE_THREADS")]
     threads: Option<usize>,
+    /// Whether /metrics asks for a user: one of the roles admin, cluster_admin, ro_admin and external_stats_reader, or
+    /// none, for monitors on a closed network [default: required]
+    #[arg(long, value_name = "required|none", env = "STAVE_METRICS_LOGIN")]
+    metrics_login: Option<MetricsLogin>,
     /// Whether a journal goes before the files: without it every batch of changes commits in the files of its vBuckets,
     /// which is slow for durable writes [default: on]
     #[arg(long, value_name = "on|off", env = "STAVE_JOURNAL")]
@@ -141,6 +145,7 @@ impl ServeFlags {
             password: self.password.map(|secret| secret.0),
             buckets: (!self.bucket.is_empty()).then_some(self.bucket),
             threads: self.threads,
+            metrics_login: self.metrics_login,
             journal: self.journal,
             advertise: self.advertise,
             join: self.join,
