@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use base::env::Env;
 use clap::builder::NonEmptyStringValueParser;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use node::ConfigError;
 
 use crate::client::{Dialect, Patience, Secret, Target};
@@ -101,6 +101,10 @@ enum Command {
     DcpTail(commands::dcp_tail::DcpTailFlags),
     /// Read a whole bucket by DCP, as fast as it comes
     Drain(commands::drain::DrainFlags),
+    /// Print what has a shell complete the words of a command
+    Completions(commands::shell::CompletionsFlags),
+    /// Write manual pages, one for each command
+    Man(commands::shell::ManFlags),
 }
 
 /// Which node, and as whom.
@@ -223,6 +227,8 @@ fn dispatch(env: &Env, command: Command) -> anyhow::Result<Outcome> {
         Command::MoveVbuckets(flags) => commands::replicate::move_vbuckets(env, &flags),
         Command::DcpTail(flags) => commands::dcp_tail::run(env, &flags),
         Command::Drain(flags) => commands::drain::run(env, &flags),
+        Command::Completions(flags) => commands::shell::completions(Cli::command(), &flags),
+        Command::Man(flags) => commands::shell::man(Cli::command(), &flags),
     }
 }
 
@@ -254,7 +260,6 @@ mod reference;
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
     use expect_test::{Expect, expect};
 
     use super::*;

@@ -4,6 +4,7 @@ use anyhow::Result;
 
 use super::Release;
 use super::archive::{self, Entry};
+use super::shell::ShellFiles;
 
 /// Configuration that the operator changes: kept when the package is upgraded.
 const CONFIGURATION: &str = "/etc/stave/stave.toml";
@@ -12,8 +13,8 @@ const CONFIGURATION: &str = "/etc/stave/stave.toml";
 const SCRIPTS: [&str; 3] = ["postinst", "prerm", "postrm"];
 
 /// The package.
-pub fn make(release: &Release, program: &[u8]) -> Result<Vec<u8>> {
-    let data = data_entries(release, program)?;
+pub fn make(release: &Release, program: &[u8], shell: &ShellFiles) -> Result<Vec<u8>> {
+    let data = data_entries(release, program, shell)?;
     let installed: usize = data.iter().map(|entry| entry.bytes.len().div_ceil(1024)).sum();
     let mut control = vec![
         Entry::new("./control", control_file(release, program, installed)?.into_bytes(), 0o644),
@@ -37,14 +38,14 @@ pub fn make(release: &Release, program: &[u8]) -> Result<Vec<u8>> {
     Ok(package.into_inner()?)
 }
 
-fn data_entries(release: &Release, program: &[u8]) -> Result<Vec<Entry>> {
+fn data_entries(release: &Release, program: &[u8], shell: &ShellFiles) -> Result<Vec<Entry>> {
     let changes = format!(
         "stave ({}) unstable; urgency=medium\n\n  * See /usr/share/doc/stave/README.md.\n\n -- {}  {}\n",
         release.version,
         release.maintainer,
         rfc_2822(release.time)
     );
-    Ok(vec![
+    let mut entries = vec![
         Entry::new("./usr/bin/stave", program.to_vec(), 0o755),
         Entry::read("./usr/lib/systemd/system/stave.service", "deploy/systemd/stave.service", 0o644)?,
         Entry::read(format!(".{CONFIGURATION}"), "deploy/stave.toml", 0o644)?,
@@ -52,7 +53,9 @@ fn data_entries(release: &Release, program: &[u8]) -> Result<Vec<Entry>> {
         Entry::read("./usr/share/doc/stave/README.md", "README.md", 0o644)?,
         Entry::read("./usr/share/doc/stave/SECURITY.md", "SECURITY.md", 0o644)?,
         Entry::new("./usr/share/doc/stave/changelog.gz", archive::gzip(changes.as_bytes())?, 0o644),
-    ])
+    ];
+    entries.extend(shell.in_package()?);
+    Ok(entries)
 }
 
 fn control_file(release: &Release, program: &[u8], installed_kib: usize) -> Result<String> {

@@ -4,6 +4,7 @@
 mod archive;
 mod deb;
 mod sbom;
+mod shell;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,6 +13,7 @@ use anyhow::{Context, Result, bail};
 use sha2::{Digest, Sha256};
 
 use self::archive::Entry;
+use self::shell::ShellFiles;
 use crate::child::{cargo, headline, output, succeeds};
 use crate::tree;
 
@@ -98,16 +100,20 @@ fn name_of(path: &Path) -> String {
 fn make(binary: &Path, out: &Path) -> Result<Vec<PathBuf>> {
     let release = Release::of_tree()?;
     let program = stripped(binary, out)?;
+    let shell = ShellFiles::of(binary, out)?;
     let Release { version, machine, .. } = &release;
     let put = |name: String, bytes: Vec<u8>| {
         let path = out.join(name);
         std::fs::write(&path, bytes).with_context(|| path.display().to_string())?;
         anyhow::Ok(path)
     };
-    let archive = archive::make(&archive_entries(&release, &program)?, release.time)?;
+    let archive = archive::make(&archive_entries(&release, &program, &shell)?, release.time)?;
     Ok(vec![
         put(format!("stave-{version}-{machine}-linux-gnu.tar.gz"), archive)?,
-        put(format!("stave_{version}_{}.deb", release.debian_machine()?), deb::make(&release, &program)?)?,
+        put(
+            format!("stave_{version}_{}.deb", release.debian_machine()?),
+            deb::make(&release, &program, &shell)?,
+        )?,
         put(format!("stave-{version}.cdx.json"), sbom::make(&release)?)?,
     ])
 }
@@ -121,17 +127,19 @@ fn stripped(binary: &Path, out: &Path) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn archive_entries(release: &Release, program: &[u8]) -> Result<Vec<Entry>> {
+fn archive_entries(release: &Release, program: &[u8], shell: &ShellFiles) -> Result<Vec<Entry>> {
     let top = format!("stave-{}", release.version);
     let of_tree = |path: &str| Entry::read(format!("{top}/{path}"), path, 0o644);
-    Ok(vec![
+    let mut entries = vec![
         Entry::new(format!("{top}/stave"), program.to_vec(), 0o755),
         of_tree("LICENSE")?,
         of_tree("README.md")?,
         of_tree("SECURITY.md")?,
         of_tree("deploy/stave.toml")?,
         of_tree("deploy/systemd/stave.service")?,
-    ])
+    ];
+    entries.extend(shell.in_archive(&top));
+    Ok(entries)
 }
 
 #[cfg(test)]
@@ -141,13 +149,17 @@ mod tests {
     #[test]
     fn two_runs_make_the_same_bytes_and_the_program_is_in_both_packages() {
         let program = b"no program, but bytes".to_vec();
+        let shell = ShellFiles {
+            completions: shell::SHELLS.map(|_| b"a script".to_vec()),
+            pages: vec![("stave.1".to_owned(), b"a page".to_vec())],
+        };
         let make = || {
             let release = Release::of_tree().expect("a commit");
-            let entries = archive_entries(&release, &program).expect("files of the tree");
+            let entries = archive_entries(&release, &program, &shell).expect("files of the tree");
             let archive = archive::make(&entries, release.time).expect("an archive");
             (
                 archive,
-                deb::make(&release, &program).expect("a package"),
+                deb::make(&release, &program, &shell).expect("a package"),
                 sbom::make(&release).expect("a list"),
             )
         };
@@ -156,9 +168,13 @@ mod tests {
         let names = archive::names(&first.0).expect("it can be read");
         assert!(names.iter().any(|name| name.ends_with("/stave")), "{names:?}");
         let names = deb::data_names(&first.1).expect("it can be read");
-        for expected in
-            ["./usr/bin/stave", "./usr/lib/systemd/system/stave.service", "./etc/stave/stave.toml"]
-        {
+        for expected in [
+            "./usr/bin/stave",
+            "./usr/lib/systemd/system/stave.service",
+            "./etc/stave/stave.toml",
+            "./usr/share/bash-completion/completions/stave",
+            "./usr/share/man/man1/stave.1.gz",
+        ] {
             assert!(names.iter().any(|name| name == expected), "{expected} in {names:?}");
         }
     }

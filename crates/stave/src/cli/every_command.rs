@@ -1,14 +1,16 @@
 //! What every command of the binary must have: generated from the command line itself, so that a new one cannot be without.
 
 use base::env::Env;
-use clap::CommandFactory;
-
 use super::*;
 use crate::client::Client;
 use crate::test_server::TestServer;
 
 /// Commands without `--json`, and why.
-const WITHOUT_JSON: [(&str, &str); 1] = [("serve", "its one line is read by scripts as it is")];
+const WITHOUT_JSON: [(&str, &str); 3] = [
+    ("serve", "its one line is read by scripts as it is"),
+    ("completions", "it prints what a shell reads"),
+    ("man", "it writes files"),
+];
 /// Commands whose examples are run against a node; the others need files, other nodes, or do not end by themselves.
 const RUN: [&str; 6] = ["get", "set", "delete", "stats", "set-param", "timings"];
 

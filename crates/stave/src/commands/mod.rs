@@ -22,6 +22,7 @@ pub mod replicate;
 pub mod restore;
 pub mod serve;
 pub mod set_param;
+pub mod shell;
 pub mod stats;
 pub mod timings;
 mod tls_flags;
