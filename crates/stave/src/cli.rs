@@ -73,6 +73,8 @@ enum Command {
     Stats(commands::stats::StatsFlags),
     /// Print how long operations of a node took
     Timings(commands::timings::TimingsFlags),
+    /// Watch what the nodes of a cluster do, on one screen
+    Top(commands::top::TopFlags),
     /// Look for damage in files of documents
     Check(commands::check::CheckFlags),
     /// Make a file of documents smaller
@@ -214,6 +216,7 @@ fn dispatch(env: &Env, command: Command) -> anyhow::Result<Outcome> {
         Command::Certs(flags) => commands::certs::run(env, &flags),
         Command::Stats(flags) => commands::stats::run(env, &flags),
         Command::Timings(flags) => commands::timings::run(env, &flags),
+        Command::Top(flags) => commands::top::run(env, &flags),
         Command::Check(flags) => commands::check::run(env, &flags),
         Command::Compact(flags) => commands::compact::run(env, &flags),
         Command::Dump(flags) => commands::dump::run(env, &flags),

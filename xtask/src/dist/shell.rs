@@ -59,9 +59,10 @@ impl ShellFiles {
 
     /// Where Debian's shells and `man` look.
     pub fn in_package(&self) -> Result<Vec<Entry>> {
-        let scripts = SHELLS.iter().zip(&self.completions).map(|((_, path), script)| {
-            Ok(Entry::new(format!("./usr/share/{path}"), script.clone(), 0o644))
-        });
+        let scripts = SHELLS
+            .iter()
+            .zip(&self.completions)
+            .map(|((_, path), script)| Ok(Entry::new(format!("./usr/share/{path}"), script.clone(), 0o644)));
         let pages = self.pages.iter().map(|(name, page)| {
             let path = format!("./usr/share/man/man1/{name}.gz");
             Ok(Entry::new(path, archive::gzip(page)?, 0o644))

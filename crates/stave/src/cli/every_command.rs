@@ -1,9 +1,9 @@
 //! What every command of the binary must have: generated from the command line itself, so that a new one cannot be without.
 
-use base::env::Env;
 use super::*;
 use crate::client::Client;
 use crate::test_server::TestServer;
+use base::env::Env;
 
 /// Commands without `--json`, and why.
 const WITHOUT_JSON: [(&str, &str); 3] = [

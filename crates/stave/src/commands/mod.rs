@@ -26,4 +26,5 @@ pub mod shell;
 pub mod stats;
 pub mod timings;
 mod tls_flags;
+pub mod top;
 pub mod user;

@@ -101,15 +101,26 @@ pub fn run(env: &Env, flags: &TimingsFlags) -> anyhow::Result<Outcome> {
 
 /// The times of one operation, in microseconds.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct OpTimes {
+pub(super) struct OpTimes {
     /// Counts of times, by where their range begins; with that, where it ends.
     ranges: BTreeMap<u64, (u64, u64)>,
     total_us: f64,
 }
 
 impl OpTimes {
-    fn count(&self) -> u64 {
+    pub(super) fn count(&self) -> u64 {
         self.ranges.values().map(|(_, count)| count).sum()
+    }
+
+    /// So many of a thousand times were no longer than this, in microseconds: the end of a range.
+    pub(super) fn percentile_us(&self, per_mille: u64) -> u64 {
+        let wanted = (self.count() * per_mille).div_ceil(1000).max(1);
+        let mut counted = 0;
+        let range = self.ranges.values().find(|(_, count)| {
+            counted += count;
+            counted >= wanted
+        });
+        range.map_or(0, |(to, _)| *to)
     }
 
     fn mean_us(&self) -> f64 {
@@ -117,10 +128,10 @@ impl OpTimes {
     }
 }
 
-type Times = BTreeMap<String, OpTimes>;
+pub(super) type Times = BTreeMap<String, OpTimes>;
 
 /// Takes the rows of a group apart: `NAME_FROM,TO` and `NAME_mean`. What is neither is left out.
-fn parse(figures: &[(String, String)]) -> Times {
+pub(super) fn parse(figures: &[(String, String)]) -> Times {
     let mut times = Times::new();
     let mut means = Vec::new();
     for (name, value) in figures {
@@ -143,7 +154,7 @@ fn parse(figures: &[(String, String)]) -> Times {
 
 /// What was recorded between two moments. If there is less than before, the node began again in between, and all
 /// of it is new.
-fn since(now: &Times, earlier: &Times) -> Times {
+pub(super) fn since(now: &Times, earlier: &Times) -> Times {
     let difference = |(op, now): (&String, &OpTimes)| {
         let none = OpTimes::default();
         let before = earlier.get(op).filter(|before| before.count() <= now.count()).unwrap_or(&none);
