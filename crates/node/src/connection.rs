@@ -29,6 +29,7 @@ use crate::output::Output;
 use crate::push;
 use crate::reply::{Envelope, Reply};
 use crate::session::Session;
+use crate::slow::{self, SlowOperation, SpentOn, Subject};
 use crate::sync_write::{Prepared, SharedWaker};
 
 /// Requests of a connection that may wait for something at the same time.
@@ -135,6 +136,7 @@ struct Later {
     blocks: bool,
     /// What let it through, if that must still be so when it is answered.
     pass: Option<Pass>,
+    subject: Subject,
     waits: Waits,
 }
 
@@ -162,6 +164,8 @@ pub struct Connection {
     closing: Option<CloseReason>,
     /// Requests that were handled.
     requests: u64,
+    /// Those of them in turns before this one.
+    requests_before: u64,
     /// Bytes of documents that the requests of this turn have read or written.
     work_bytes: usize,
     lone_writer: LoneWriter,
@@ -189,6 +193,7 @@ impl Connection {
             parked_bytes: 0,
             closing: None,
             requests: 0,
+            requests_before: 0,
             work_bytes: 0,
             lone_writer: LoneWriter::default(),
         }
@@ -398,17 +403,26 @@ impl Connection {
             Outcome::Elsewhere => self.leave(self.keep(frame), 0, None),
             Outcome::Then(_) => unreachable!("a worker goes on at once"),
         };
-        // Sync writes are all measured: what they take is mostly waiting.
-        let started_ns = match waits {
-            Waits::Prepared(_) if started_ns == 0 => self.node.env().clock.monotonic_ns(),
-            _ => started_ns,
-        };
         // What it took to begin with this one is not the next one's time.
         *last_ns = None;
+        self.wait_for(request, Some(started_ns).filter(|ns| *ns != 0), measured, pass, waits);
+    }
+
+    /// Keeps a request whose answer comes later. What it takes is mostly waiting, so that all are timed from here on.
+    fn wait_for(
+        &mut self,
+        request: &Request<'_>,
+        started_ns: Option<u64>,
+        measured: bool,
+        pass: Option<Pass>,
+        waits: Waits,
+    ) {
+        let started_ns = started_ns.unwrap_or_else(|| self.node.env().clock.monotonic_ns());
+        let subject = Subject { vbucket: request.vbucket, key: request.key.into() };
         let envelope = self.envelope(request);
         let barrier = request.decode_frame_infos().is_ok_and(|infos| infos.barrier);
         let blocks = barrier || !may_reorder(&self.session, request.opcode);
-        self.later.push(Later { envelope, started_ns, is_measured: measured, blocks, pass, waits });
+        self.later.push(Later { envelope, started_ns, is_measured: measured, blocks, pass, subject, waits });
     }
 
     fn envelope(&self, request: &Request<'_>) -> Envelope {
@@ -542,6 +556,8 @@ impl Connection {
                 let mut reply = Reply::new(out, &self.counters, later.envelope, &mut elapsed_us);
                 reply.status(status);
                 self.closing = self.closing.or(reply.must_close());
+                let ns = clock.monotonic_ns().saturating_sub(later.started_ns);
+                self.took(later.envelope, ns, &later.subject, SpentOn::Elsewhere);
                 return None;
             }
         };
@@ -567,7 +583,11 @@ impl Connection {
                 Waits::Again { frame, looks: looks + 1, ready: Box::pin(async { Ready::Look(None) }) }
             }
             Outcome::Done => {
-                self.ends(later.is_measured, later.envelope, later.started_ns);
+                let ns = clock.monotonic_ns().saturating_sub(later.started_ns);
+                if later.is_measured {
+                    self.measured(later.envelope.opcode, ns);
+                }
+                self.took(later.envelope, ns, &later.subject, SpentOn::Elsewhere);
                 return None;
             }
             Outcome::Close(reason) => {
@@ -600,6 +620,7 @@ impl Connection {
         let mut reply = Reply::new(out, &self.counters, later.envelope, &mut elapsed_us);
         prepared.send(outcome, &mut reply);
         self.closing = self.closing.or(reply.must_close());
+        self.took(later.envelope, ns, &later.subject, SpentOn::SyncWrite);
     }
 
     /// A request took so long whose time belongs to those of its command.
@@ -607,12 +628,47 @@ impl Connection {
         self.session.times(&self.node).of_worker(self.counters.number()).record(opcode, ns);
     }
 
-    /// A request that had to wait is answered.
-    fn ends(&self, is_measured: bool, envelope: Envelope, started_ns: u64) {
-        if is_measured {
-            let ns = self.node.env().clock.monotonic_ns().saturating_sub(started_ns);
-            self.measured(envelope.opcode, ns);
+    /// A request that had to wait was answered after so long.
+    fn took(&self, envelope: Envelope, ns: u64, subject: &Subject, spent_on: SpentOn) {
+        let bucket = self.session.bucket.as_ref().map(|bucket| &***bucket);
+        if ns > slow::limit_ns(envelope.opcode, bucket) {
+            self.note_slow(envelope, ns, subject.clone(), spent_on, 1);
         }
+    }
+
+    /// It had its worker for so long, with what it did there.
+    pub fn turn_took(&mut self, ns: u64) {
+        let requests = self.requests.wrapping_sub(self.requests_before);
+        self.requests_before = self.requests;
+        if ns < slow::NOTED_TURN_NS || requests == 0 {
+            return;
+        }
+        let Some(opcode) = self.counters.last_command() else { return };
+        let bucket = self.session.bucket.as_ref().map(|bucket| &***bucket);
+        if ns > slow::limit_ns(opcode, bucket) {
+            let features = self.session.features;
+            let envelope = Envelope { opcode, opaque: 0, silence: crate::command::Silence::None, features };
+            self.note_slow(envelope, ns, Subject::default(), SpentOn::Turn, requests);
+        }
+    }
+
+    #[cold]
+    fn note_slow(&self, envelope: Envelope, ns: u64, subject: Subject, spent_on: SpentOn, requests: u64) {
+        let clock = &self.node.env().clock;
+        let operation = SlowOperation {
+            ended_unix_ns: clock.unix_ns(),
+            took_ns: ns,
+            spent_on,
+            opcode: envelope.opcode,
+            requests,
+            opaque: envelope.opaque,
+            vbucket: subject.vbucket,
+            key: subject.key,
+            bucket: self.session.bucket.as_ref().map(|bucket| bucket.name().to_owned()),
+            peer: self.session.peer,
+            worker: self.counters.number(),
+        };
+        self.node.events().slow.note(operation, Duration::from_nanos(clock.monotonic_ns()));
     }
 
     /// Whether the node may still serve what it has of documents, as it did when a request came that is answered now.
@@ -632,6 +688,10 @@ impl Connection {
         let mut reply = Reply::new(out, &self.counters, later.envelope, &mut elapsed_us);
         answer.send(&mut reply, &mut self.session, &self.node);
         self.closing = self.closing.or(reply.must_close());
-        self.ends(later.is_measured, later.envelope, later.started_ns);
+        let ns = clock.monotonic_ns().saturating_sub(later.started_ns);
+        if later.is_measured {
+            self.measured(later.envelope.opcode, ns);
+        }
+        self.took(later.envelope, ns, &later.subject, SpentOn::Answer);
     }
 }

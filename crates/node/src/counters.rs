@@ -134,6 +134,11 @@ impl WorkerCounters {
         self.last_command.set(NO_COMMAND);
     }
 
+    /// The last command of the turn, if there was one.
+    pub(crate) fn last_command(&self) -> Option<u8> {
+        u8::try_from(self.last_command.get()).ok()
+    }
+
     /// A connection had the worker for so long.
     pub fn turn_took(&self, ns: u64) {
         if ns > self.longest_turn_ns.get() {

@@ -56,6 +56,7 @@ pub mod roles;
 pub mod sasl;
 mod session;
 pub mod settings_reference;
+pub mod slow;
 pub mod small_files;
 pub mod stats;
 mod status_map;

@@ -28,6 +28,7 @@ use crate::long_work::Lanes;
 use crate::news::{Announcer, Hearing};
 use crate::node_buckets::{BucketError, Management};
 use crate::replication::Replication;
+use crate::slow::SlowLog;
 use crate::stats::timings::TimesByBucket;
 use crate::user::Users;
 
@@ -88,6 +89,8 @@ pub struct Events {
     pub closed: [RateLimit; CloseReason::MISTAKES],
     /// Logins that failed.
     pub logins: RateLimit,
+    /// Operations that took long.
+    pub slow: SlowLog,
 }
 
 /// What the token that guards changes by the cluster is until somebody sets it.

@@ -35,6 +35,7 @@ mod observe;
 mod passwords;
 mod range_scans;
 mod roles;
+mod slow;
 mod stats_roles;
 
 mod turns;

@@ -113,7 +113,9 @@ impl Socket {
         worker.counters.turn_begins();
         let ended = self.poll_turn(cx);
         self.look_at_handshake();
-        worker.counters.turn_took(clock.monotonic_ns().saturating_sub(began_ns));
+        let took_ns = clock.monotonic_ns().saturating_sub(began_ns);
+        worker.counters.turn_took(took_ns);
+        self.connection.turn_took(took_ns);
         let frame_bytes = self.reserved_bytes.max(self.partial.capacity());
         self.charge.set(frame_bytes + self.held_bytes());
         ended

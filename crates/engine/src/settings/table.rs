@@ -72,6 +72,8 @@ pub enum Key {
     /// Which of two versions wins when a change brings its own metadata, as [`vbucket::ConflictRule`] has it: 0: by
     /// revision; 1: by time. A bucket has it from its beginning.
     ConflictResolution,
+    /// Operations that take longer are logged, in milliseconds.
+    SlowOperationThreshold,
 }
 
 /// One row of the table.
@@ -329,5 +331,13 @@ pub static SETTINGS: &[Setting] = &[
         0,
         "Which version wins when a change brings its own metadata: the one with the higher revision (seqno) or with the \
          higher CAS (lww); set when the bucket is made",
+    ),
+    row(
+        Key::SlowOperationThreshold,
+        "slow_operation_threshold",
+        Kind::Milliseconds { least: 1, most: 86_400_000 },
+        500,
+        "Operations that take more milliseconds than this are logged and kept for the group slow-operations; some commands \
+         have limits of their own",
     ),
 ];

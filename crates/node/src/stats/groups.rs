@@ -278,6 +278,13 @@ pub static GROUPS: &[Group] = &[
         "The scopes of each vBucket, and the documents of their collections",
     ),
     group(
+        "slow-operations",
+        NONE,
+        Stats,
+        node::slow_operations,
+        "The last operations of the bucket that took longer than they may; keys for users who may read metadata",
+    ),
+    group(
         "stat-timings",
         NONE,
         Stats,

@@ -11,6 +11,7 @@ use super::timings::put_times;
 use super::{Inquiry, Refused, Sheet, bucket, process};
 use crate::counters::Totals;
 use crate::naming;
+use crate::privilege::Privilege;
 use crate::version::SERVER_VERSION;
 
 const GETS: &[u8] = &[GET, GETQ, GETK, GETKQ, GET_REPLICA, GET_EX, GET_EX_REPLICA, GAT, GATQ, GET_LOCKED];
@@ -255,6 +256,29 @@ pub fn timings(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<
     put_times("bg_wait", &store.fetch_wait, sheet);
     put_times("bg_load", &store.fetch, sheet);
     put_times("disk_commit", &store.commit, sheet);
+    Ok(())
+}
+
+/// `slow-operations`: under numbers, the oldest first.
+pub fn slow_operations(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    let slow = inquiry.node.events().slow.of_bucket(inquiry.bucket.name());
+    for (at, one) in slow.iter().enumerate() {
+        let mut sheet = sheet.under(at);
+        sheet.put("command", opcode::name(one.opcode).unwrap_or("unknown"));
+        sheet.put("duration_us", one.took_ns / 1000);
+        sheet.put("trace", one.spent_on.name());
+        sheet.put("requests", one.requests);
+        sheet.put("ended", one.ended_unix_ns / 1_000_000_000);
+        sheet.put("opaque", one.opaque);
+        sheet.put("vbucket", one.vbucket);
+        sheet.put("worker", one.worker);
+        if inquiry.rights.whole.has(Privilege::MetaRead) {
+            sheet.put("key", one.key.escape_ascii());
+        }
+        if let Some(peer) = one.peer.filter(|_| inquiry.rights.node.has(Privilege::NodeSupervisor)) {
+            sheet.put("peer", peer);
+        }
+    }
     Ok(())
 }
 

@@ -1,0 +1,175 @@
+//! Operations that took long: which ones, and what they waited for; logged seldom, and the last of them kept.
+//!
+//! No request looks at the clock for this. How long a connection has its worker is known anyway; only if that is long are
+//! its requests looked at. A request that leaves its turn, because it waits for the disk, for replicas or for another
+//! thread, is timed from then on (record 0109).
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use base::VbId;
+use base::rate_limit::RateLimit;
+use engine::Bucket;
+use engine::settings::Key;
+use parking_lot::Mutex;
+use protocol::opcode;
+
+/// Operations that are kept.
+const KEPT: usize = 64;
+/// Longer than any limit that an operator may want for what has its worker: shorter turns are not looked at.
+pub(crate) const NOTED_TURN_NS: u64 = 1_000_000;
+/// Of requests without a bucket, and of buckets whose setting nobody changed, in milliseconds.
+const DEFAULT_LIMIT_MS: u64 = 500;
+
+/// Commands with limits of their own, in milliseconds, as in kv_engine's `opcode-attributes.json`.
+const LIMITS_MS: [(u8, u64); 4] = [
+    (opcode::SELECT_BUCKET, 10),
+    (opcode::RANGE_SCAN_CONTINUE, 5_000),
+    (opcode::SEQNO_PERSISTENCE, 30_200),
+    (opcode::COMPACT_DB, 1_800_000),
+];
+
+/// What an operation spent its time with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SpentOn {
+    /// Its worker handled it, and others of the same turn.
+    Turn,
+    /// The disk, or a thread for long work.
+    Elsewhere,
+    /// An answer that something else decides.
+    Answer,
+    /// The replicas and disks that make a change as safe as was asked for.
+    SyncWrite,
+}
+
+impl SpentOn {
+    /// As it stands in the log.
+    pub fn name(self) -> &'static str {
+        match self {
+            SpentOn::Turn => "turn",
+            SpentOn::Elsewhere => "elsewhere",
+            SpentOn::Answer => "answer",
+            SpentOn::SyncWrite => "sync_write",
+        }
+    }
+}
+
+/// What a request was about.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Subject {
+    pub(crate) vbucket: VbId,
+    pub(crate) key: Box<[u8]>,
+}
+
+/// An operation that took long.
+#[derive(Clone, Debug)]
+pub struct SlowOperation {
+    /// When it ended, in nanoseconds since 1970.
+    pub ended_unix_ns: u64,
+    /// How long it took.
+    pub took_ns: u64,
+    /// What with.
+    pub spent_on: SpentOn,
+    /// The command; of several requests of one turn, the last one's.
+    pub opcode: u8,
+    /// The requests that took so long together.
+    pub requests: u64,
+    /// As the client sent it; 0 for a turn.
+    pub opaque: u32,
+    /// The vBucket; 0 for a turn.
+    pub vbucket: VbId,
+    /// The key; empty for a turn.
+    pub key: Box<[u8]>,
+    /// The selected bucket.
+    pub bucket: Option<String>,
+    /// Where the client is.
+    pub peer: Option<IpAddr>,
+    /// Its worker.
+    pub worker: usize,
+}
+
+/// Operations of a node that took long.
+#[derive(Debug, Default)]
+pub struct SlowLog {
+    kept: Mutex<VecDeque<SlowOperation>>,
+    told: RateLimit,
+}
+
+/// How long a command may take in a bucket.
+pub(crate) fn limit_ns(opcode: u8, bucket: Option<&Bucket>) -> u64 {
+    let own = LIMITS_MS.iter().find(|(code, _)| *code == opcode).map(|(_, limit_ms)| *limit_ms);
+    let of_bucket = || bucket.map(|bucket| bucket.settings.get(Key::SlowOperationThreshold));
+    own.or_else(of_bucket).unwrap_or(DEFAULT_LIMIT_MS) * 1_000_000
+}
+
+impl SlowLog {
+    /// Keeps an operation that took longer than it may, and logs it if none was logged a moment ago.
+    pub(crate) fn note(&self, operation: SlowOperation, now: Duration) {
+        if let Some(left_out) = self.told.admit(now) {
+            let SlowOperation { took_ns, spent_on, requests, vbucket, worker, opaque, .. } = operation;
+            tracing::warn!(
+                bucket = operation.bucket.as_deref().unwrap_or_default(),
+                command = opcode::name(operation.opcode).unwrap_or("unknown"),
+                duration_us = took_ns / 1000,
+                trace = spent_on.name(),
+                requests,
+                opaque,
+                %vbucket,
+                key = %format_args!("<ud>{}</ud>", operation.key.escape_ascii()),
+                peer = %operation.peer.map_or(String::new(), |peer| format!("<ud>{peer}</ud>")),
+                worker,
+                left_out,
+                "slow operation"
+            );
+        }
+        let mut kept = self.kept.lock();
+        if kept.len() == KEPT {
+            kept.pop_front();
+        }
+        kept.push_back(operation);
+    }
+
+    /// The last ones in one bucket, the oldest first.
+    pub fn of_bucket(&self, bucket: &str) -> Vec<SlowOperation> {
+        self.kept.lock().iter().filter(|one| one.bucket.as_deref() == Some(bucket)).cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn operation(bucket: &str, opaque: u32) -> SlowOperation {
+        SlowOperation {
+            ended_unix_ns: 0,
+            took_ns: 1,
+            spent_on: SpentOn::Turn,
+            opcode: 0,
+            requests: 1,
+            opaque,
+            vbucket: VbId(0),
+            key: Box::default(),
+            bucket: Some(bucket.to_owned()),
+            peer: None,
+            worker: 0,
+        }
+    }
+
+    #[test]
+    fn the_last_ones_are_kept() {
+        let log = SlowLog::default();
+        (0..100).for_each(|opaque| log.note(operation("a", opaque), Duration::ZERO));
+        log.note(operation("b", 7), Duration::ZERO);
+        let kept: Vec<u32> = log.of_bucket("a").iter().map(|one| one.opaque).collect();
+        assert_eq!(kept, (37..100).collect::<Vec<_>>());
+        assert_eq!(log.of_bucket("b").len(), 1);
+    }
+
+    #[test]
+    fn some_commands_may_take_longer_than_others() {
+        let limits =
+            [opcode::GET, opcode::SELECT_BUCKET, opcode::COMPACT_DB].map(|code| limit_ns(code, None));
+        assert_eq!(limits.map(|ns| ns / 1_000_000), [500, 10, 1_800_000]);
+    }
+}
