@@ -94,9 +94,10 @@ impl User {
         self.grants.iter().any(|grant| grant.row().name == "admin")
     }
 
-    /// Whether the user may select `bucket`: any right in it is enough.
+    /// Whether the user may select `bucket`: any right in it is enough. Exporting figures is none in a bucket.
     pub fn may_select(&self, bucket: &str) -> bool {
         let (whole, narrow) = Rights::in_bucket(&self.grants, bucket);
+        let whole = whole.without(Privilege::StatsExport);
         whole.has(Privilege::SelectBucket) || !whole.is_empty() || !narrow.is_empty()
     }
 
