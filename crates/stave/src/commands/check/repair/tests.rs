@@ -190,7 +190,7 @@ fn a_repair_that_is_cut_off_anywhere_is_finished_by_the_next() {
     let mut steps = 0;
     loop {
         let disk = damaged();
-        disk.plan(Fault::power_off_at(disk.changes() + steps + 1));
+        disk.plan(Fault::power_off_at(steps + 1));
         let place = Place::find(&disk, Path::new(DATA)).expect("there is something");
         let ended = run(&env_of(&disk), &place, true, true, &mut Vec::new());
         if !disk.is_off() {
