@@ -79,14 +79,15 @@ impl Bucket {
                     tracing::error!(bucket = self.name(), failure = %full, left_out, "the disk is full; changes are refused until there is room");
                 }
             }
-        } else if failed < outcomes.len() as u64 && disk.is_full.swap(false, Ordering::Relaxed) {
-            if let Some(left_out) = admits(&disk.told_of_room) {
-                tracing::info!(
-                    bucket = self.name(),
-                    left_out,
-                    "the disk has room again; changes are taken again"
-                );
-            }
+        } else if failed < outcomes.len() as u64
+            && disk.is_full.swap(false, Ordering::Relaxed)
+            && let Some(left_out) = admits(&disk.told_of_room)
+        {
+            tracing::info!(
+                bucket = self.name(),
+                left_out,
+                "the disk has room again; changes are taken again"
+            );
         }
         match failures().next() {
             Some(failure) => {
