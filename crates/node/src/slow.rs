@@ -99,7 +99,7 @@ pub struct SlowLog {
 /// How long a command may take in a bucket.
 pub(crate) fn limit_ns(opcode: u8, bucket: Option<&Bucket>) -> u64 {
     let own = LIMITS_MS.iter().find(|(code, _)| *code == opcode).map(|(_, limit_ms)| *limit_ms);
-    let of_bucket = || bucket.map(|bucket| bucket.settings.get(Key::SlowOperationThreshold));
+    let of_bucket = || bucket.map(|bucket| bucket.settings().get(Key::SlowOperationThreshold));
     own.or_else(of_bucket).unwrap_or(DEFAULT_LIMIT_MS) * 1_000_000
 }
 

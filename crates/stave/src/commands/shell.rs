@@ -48,6 +48,7 @@ pub(crate) fn man(cli: clap::Command, flags: &ManFlags) -> anyhow::Result<Outcom
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "a test reads what was written")]
 mod tests {
     use clap::{Command, ValueEnum};
 

@@ -275,6 +275,7 @@ fn render(bucket: &str, nodes: &[(&String, Option<Rates>)]) -> String {
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "a moment to count from")]
 mod tests {
     use expect_test::expect;
 
