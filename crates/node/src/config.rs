@@ -5,6 +5,7 @@ mod client_names;
 mod descriptors;
 mod hashing;
 mod http_limits;
+mod metrics_login;
 mod tls;
 
 use std::net::SocketAddr;
@@ -22,6 +23,7 @@ pub use bucket::{BucketSpec, BucketTable, DEFAULT_QUOTA_BYTES, Hints, MOST_REPLI
 pub use client_names::{CertificateField, ClientAuth, ClientNameRule};
 use descriptors::Asked;
 pub use http_limits::HttpLimits;
+pub use metrics_login::MetricsLogin;
 pub use tls::{ClusterEncryption, TlsConfig, TlsVersion};
 
 /// Why a configuration is refused: what is wrong, and what to do about it.
@@ -251,29 +253,6 @@ impl std::str::FromStr for Switch {
             "on" => Ok(Switch::On),
             "off" => Ok(Switch::Off),
             _ => Err("write on or off"),
-        }
-    }
-}
-
-/// Who may read `/metrics`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum MetricsLogin {
-    /// Users who may export figures.
-    #[default]
-    Required,
-    /// Any client.
-    None,
-}
-
-impl std::str::FromStr for MetricsLogin {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<MetricsLogin, &'static str> {
-        match text {
-            "required" => Ok(MetricsLogin::Required),
-            "none" => Ok(MetricsLogin::None),
-            _ => Err("write required or none"),
         }
     }
 }
@@ -587,6 +566,7 @@ impl Config {
         let hashing = hashing::of(&settings)?;
         let connection_memory = settings.connection_memory.as_deref().map(parse_size).transpose()?;
         let tls = TlsConfig::of(&settings)?;
+        let sasl = SaslOffer::of(settings.sasl_mechanisms, settings.tls_sasl_mechanisms);
         let password_was_generated = settings.password.is_none();
         let administrator = UserSpec {
             name: settings.username.unwrap_or_else(|| "Administrator".to_owned()),
@@ -610,10 +590,7 @@ impl Config {
             kv_addr: parse_address(settings.kv.as_deref().unwrap_or("127.0.0.1:11210"))?,
             http_addr: parse_address(settings.http.as_deref().unwrap_or("127.0.0.1:8091"))?,
             tls,
-            sasl: SaslOffer {
-                clear: settings.sasl_mechanisms.unwrap_or(SaslMethods::ALL),
-                encrypted: settings.tls_sasl_mechanisms.unwrap_or(SaslMethods::ALL),
-            },
+            sasl,
             hashing,
             users: std::iter::once(administrator).chain(settings.user).collect(),
             password_was_generated,

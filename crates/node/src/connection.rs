@@ -29,7 +29,7 @@ use crate::output::Output;
 use crate::push;
 use crate::reply::{Envelope, Reply};
 use crate::session::Session;
-use crate::slow::{self, SlowOperation, SpentOn, Subject};
+use crate::slow::{self, SpentOn, Subject, Took};
 use crate::sync_write::{Prepared, SharedWaker};
 
 /// Requests of a connection that may wait for something at the same time.
@@ -169,6 +169,18 @@ pub struct Connection {
     /// Bytes of documents that the requests of this turn have read or written.
     work_bytes: usize,
     lone_writer: LoneWriter,
+}
+
+/// A request took so long whose time belongs to those of its command.
+fn record_time(connection: &Connection, opcode: u8, ns: u64) {
+    let times = connection.session.times(&connection.node);
+    times.of_worker(connection.counters.number()).record(opcode, ns);
+}
+
+/// A request that had to wait was answered after so long.
+fn took(connection: &Connection, envelope: Envelope, subject: &Subject, ns: u64, spent_on: SpentOn) {
+    let took = Took { opcode: envelope.opcode, opaque: envelope.opaque, ns, spent_on, requests: 1 };
+    slow::note_if_slow(&connection.node, &connection.session, connection.counters.number(), &took, subject);
 }
 
 impl Drop for Connection {
@@ -386,7 +398,7 @@ impl Connection {
             Outcome::Done if measured => {
                 let ended_ns = clock.monotonic_ns();
                 *last_ns = Some(ended_ns);
-                self.measured(request.opcode, ended_ns.saturating_sub(started_ns));
+                record_time(self, request.opcode, ended_ns.saturating_sub(started_ns));
                 return;
             }
             Outcome::Done => return,
@@ -557,7 +569,7 @@ impl Connection {
                 reply.status(status);
                 self.closing = self.closing.or(reply.must_close());
                 let ns = clock.monotonic_ns().saturating_sub(later.started_ns);
-                self.took(later.envelope, ns, &later.subject, SpentOn::Elsewhere);
+                took(self, later.envelope, &later.subject, ns, SpentOn::Elsewhere);
                 return None;
             }
         };
@@ -585,9 +597,9 @@ impl Connection {
             Outcome::Done => {
                 let ns = clock.monotonic_ns().saturating_sub(later.started_ns);
                 if later.is_measured {
-                    self.measured(later.envelope.opcode, ns);
+                    record_time(self, later.envelope.opcode, ns);
                 }
-                self.took(later.envelope, ns, &later.subject, SpentOn::Elsewhere);
+                took(self, later.envelope, &later.subject, ns, SpentOn::Elsewhere);
                 return None;
             }
             Outcome::Close(reason) => {
@@ -620,20 +632,7 @@ impl Connection {
         let mut reply = Reply::new(out, &self.counters, later.envelope, &mut elapsed_us);
         prepared.send(outcome, &mut reply);
         self.closing = self.closing.or(reply.must_close());
-        self.took(later.envelope, ns, &later.subject, SpentOn::SyncWrite);
-    }
-
-    /// A request took so long whose time belongs to those of its command.
-    fn measured(&self, opcode: u8, ns: u64) {
-        self.session.times(&self.node).of_worker(self.counters.number()).record(opcode, ns);
-    }
-
-    /// A request that had to wait was answered after so long.
-    fn took(&self, envelope: Envelope, ns: u64, subject: &Subject, spent_on: SpentOn) {
-        let bucket = self.session.bucket.as_ref().map(|bucket| &***bucket);
-        if ns > slow::limit_ns(envelope.opcode, bucket) {
-            self.note_slow(envelope, ns, subject.clone(), spent_on, 1);
-        }
+        took(self, later.envelope, &later.subject, ns, SpentOn::SyncWrite);
     }
 
     /// It had its worker for so long, with what it did there.
@@ -644,31 +643,8 @@ impl Connection {
             return;
         }
         let Some(opcode) = self.counters.last_command() else { return };
-        let bucket = self.session.bucket.as_ref().map(|bucket| &***bucket);
-        if ns > slow::limit_ns(opcode, bucket) {
-            let features = self.session.features;
-            let envelope = Envelope { opcode, opaque: 0, silence: crate::command::Silence::None, features };
-            self.note_slow(envelope, ns, Subject::default(), SpentOn::Turn, requests);
-        }
-    }
-
-    #[cold]
-    fn note_slow(&self, envelope: Envelope, ns: u64, subject: Subject, spent_on: SpentOn, requests: u64) {
-        let clock = &self.node.env().clock;
-        let operation = SlowOperation {
-            ended_unix_ns: clock.unix_ns(),
-            took_ns: ns,
-            spent_on,
-            opcode: envelope.opcode,
-            requests,
-            opaque: envelope.opaque,
-            vbucket: subject.vbucket,
-            key: subject.key,
-            bucket: self.session.bucket.as_ref().map(|bucket| bucket.name().to_owned()),
-            peer: self.session.peer,
-            worker: self.counters.number(),
-        };
-        self.node.events().slow.note(operation, Duration::from_nanos(clock.monotonic_ns()));
+        let took = Took { opcode, opaque: 0, ns, spent_on: SpentOn::Turn, requests };
+        slow::note_if_slow(&self.node, &self.session, self.counters.number(), &took, &Subject::default());
     }
 
     /// Whether the node may still serve what it has of documents, as it did when a request came that is answered now.
@@ -690,8 +666,8 @@ impl Connection {
         self.closing = self.closing.or(reply.must_close());
         let ns = clock.monotonic_ns().saturating_sub(later.started_ns);
         if later.is_measured {
-            self.measured(later.envelope.opcode, ns);
+            record_time(self, later.envelope.opcode, ns);
         }
-        self.took(later.envelope, ns, &later.subject, SpentOn::Answer);
+        took(self, later.envelope, &later.subject, ns, SpentOn::Answer);
     }
 }

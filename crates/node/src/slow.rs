@@ -15,6 +15,9 @@ use engine::settings::Key;
 use parking_lot::Mutex;
 use protocol::opcode;
 
+use crate::node::Node;
+use crate::session::Session;
+
 /// Operations that are kept.
 const KEPT: usize = 64;
 /// Longer than any limit that an operator may want for what has its worker: shorter turns are not looked at.
@@ -97,10 +100,46 @@ pub struct SlowLog {
 }
 
 /// How long a command may take in a bucket.
-pub(crate) fn limit_ns(opcode: u8, bucket: Option<&Bucket>) -> u64 {
+fn limit_ns(opcode: u8, bucket: Option<&Bucket>) -> u64 {
     let own = LIMITS_MS.iter().find(|(code, _)| *code == opcode).map(|(_, limit_ms)| *limit_ms);
     let of_bucket = || bucket.map(|bucket| bucket.settings().get(Key::SlowOperationThreshold));
     own.or_else(of_bucket).unwrap_or(DEFAULT_LIMIT_MS) * 1_000_000
+}
+
+/// A request, or a turn, that took so long.
+pub(crate) struct Took {
+    pub(crate) opcode: u8,
+    pub(crate) opaque: u32,
+    pub(crate) ns: u64,
+    pub(crate) spent_on: SpentOn,
+    pub(crate) requests: u64,
+}
+
+/// Notes an operation of a session if it took longer than its command may.
+pub(crate) fn note_if_slow(node: &Node, session: &Session, worker: usize, took: &Took, subject: &Subject) {
+    let bucket = session.bucket.as_ref().map(|bucket| &***bucket);
+    if took.ns > limit_ns(took.opcode, bucket) {
+        note(node, session, worker, took, subject.clone());
+    }
+}
+
+#[cold]
+fn note(node: &Node, session: &Session, worker: usize, took: &Took, subject: Subject) {
+    let clock = &node.env().clock;
+    let operation = SlowOperation {
+        ended_unix_ns: clock.unix_ns(),
+        took_ns: took.ns,
+        spent_on: took.spent_on,
+        opcode: took.opcode,
+        requests: took.requests,
+        opaque: took.opaque,
+        vbucket: subject.vbucket,
+        key: subject.key,
+        bucket: session.bucket.as_ref().map(|bucket| bucket.name().to_owned()),
+        peer: session.peer,
+        worker,
+    };
+    node.events().slow.note(operation, clock.monotonic());
 }
 
 impl SlowLog {

@@ -84,9 +84,17 @@ pub struct SaslOffer {
     pub encrypted: SaslMethods,
 }
 
+impl SaslOffer {
+    /// What is configured; all ways where nothing is.
+    pub fn of(clear: Option<SaslMethods>, encrypted: Option<SaslMethods>) -> SaslOffer {
+        let all = |methods: Option<SaslMethods>| methods.unwrap_or(SaslMethods::ALL);
+        SaslOffer { clear: all(clear), encrypted: all(encrypted) }
+    }
+}
+
 impl Default for SaslOffer {
     fn default() -> Self {
-        SaslOffer { clear: SaslMethods::ALL, encrypted: SaslMethods::ALL }
+        SaslOffer::of(None, None)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use ::node::MetricsLogin;
 use ::node::audit::events::AuditEvent;
+use ::node::audit::record::Ends;
 use ::node::privilege::{Privilege, Privileges};
 use ::node::roles::Rights;
 use ::node::user::User;
@@ -15,7 +16,7 @@ use engine::Bucket;
 use serde_json::json;
 
 use super::audit::{AuditedRoute, cannot_be_recorded, refused_to};
-use super::basic_auth::{authenticate, claimed_name};
+use super::basic_auth::{Caller, authenticate, claimed_name};
 use super::cluster_status::view_of;
 use super::{Shared, bucket_down, connections, no_such_bucket};
 
@@ -107,14 +108,30 @@ pub(super) async fn check(
         Ok(request) => request,
         Err(refused) => return *refused,
     };
-    let Some(row) = audited.filter(|_| log.is_on()) else { return next.run(request).await };
+    match audited.filter(|_| log.is_on()) {
+        Some(row) => recorded(&shared, row, &caller, ends, &params, request, next).await,
+        None => next.run(request).await,
+    }
+}
+
+/// Has a request handled that is recorded if it is done.
+async fn recorded(
+    shared: &Shared,
+    row: &'static AuditedRoute,
+    caller: &Caller,
+    ends: Ends,
+    params: &[(&str, &str)],
+    request: Request,
+    next: Next,
+) -> Response {
     let (parts, body) = request.into_parts();
     // It is all there: see `connections::body`.
     let Ok(body) = axum::body::to_bytes(body, usize::MAX).await else {
         return StatusCode::BAD_REQUEST.into_response();
     };
-    let recording = row.begin(&caller, ends, &params, &body);
+    let recording = row.begin(caller, ends, params, &body);
     let request = Request::from_parts(parts, Body::from(body));
+    let shared = shared.clone();
     // A client that goes away meanwhile does not keep what it asked for from being done, nor from being recorded.
     let recorded = tokio::spawn(async move {
         let response = next.run(request).await;
