@@ -9,6 +9,7 @@ pub mod address_places;
 pub mod audit;
 pub mod bucket_form;
 pub mod bucket_list;
+pub mod calendar;
 pub mod changes;
 pub mod cluster;
 pub mod cluster_map;

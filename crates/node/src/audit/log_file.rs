@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use base::env::{Disk, Env, File, OpenMode};
 
-use super::record::{civil, parse_moment};
+use crate::calendar::{civil, parse_moment};
 
 /// The file that records are added to.
 const CURRENT: &str = "audit.log";

@@ -21,7 +21,10 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
+use base::SmallFileError;
 pub(crate) use block::Version;
+
+pub(crate) use manifest::BackupManifest;
 pub(crate) use reader::ChainReader;
 pub(crate) use repository::{Backup, Repository};
 pub(crate) use take::{HowFar, TakeOptions, Taken, take};
@@ -50,6 +53,15 @@ pub(crate) enum BackupError {
     /// There is no such backup.
     #[error("{0}")]
     Missing(String),
+}
+
+impl From<SmallFileError> for BackupError {
+    fn from(error: SmallFileError) -> BackupError {
+        match error {
+            SmallFileError::Io { operation, path, source } => BackupError::Io { operation, path, source },
+            SmallFileError::Damaged { path, what } => BackupError::Damaged { path, what },
+        }
+    }
 }
 
 impl BackupError {

@@ -125,12 +125,7 @@ impl<'e> Repository<'e> {
             1 => serde_json::from_slice::<BackupManifest>(content).map_err(|error| error.to_string()),
             _ => Err("it has no header".to_owned()),
         };
-        let found = file.look(self.disk(), parse).map_err(|error| match error {
-            base::small_file::SmallFileError::Io { operation, path, source } => {
-                BackupError::Io { operation, path, source }
-            }
-            base::small_file::SmallFileError::Damaged { path, what } => BackupError::Damaged { path, what },
-        })?;
+        let found = file.look(self.disk(), parse)?;
         let Some(found) = found else { return Ok(None) };
         Ok(Some(Backup { folder: folder.to_owned(), manifest: found.content }))
     }

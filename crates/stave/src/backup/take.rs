@@ -10,7 +10,6 @@ use anyhow::{Context, bail};
 use base::env::Env;
 use base::{Datatype, DocKey, Seqno, VbId, VbUuid};
 use protocol::dcp::{Message, OpenFlags, What};
-use protocol::{RequestParts, Status, opcode};
 
 use super::block::{BlockBuilder, Version};
 use super::manifest::{BackupHead, BackupManifest, VbucketLine};
@@ -21,7 +20,7 @@ use crate::client::dcp::{
     high_seqnos, seqno_of,
 };
 use crate::client::{Client, ClientError, Target};
-use crate::with_meta::Record;
+use crate::with_meta::{Record, resolves_by_time};
 
 /// vBuckets that are followed at once, each of which has a block in memory.
 const GROUP: usize = 256;
@@ -78,6 +77,9 @@ struct Now {
 #[derive(Clone, Copy)]
 struct ReadPlan {
     vb: VbId,
+    /// The history that the stream is asked to go on in.
+    known: VbUuid,
+    /// The history that the vBucket is in now, in which the next backup goes on.
     uuid: VbUuid,
     from: Seqno,
     goal: Seqno,
@@ -96,10 +98,9 @@ pub(crate) fn take(
     let now = ask_everywhere(env, target, None, &mut states)?;
     let vbuckets = now.len();
     let base = base_of(repository, &target.bucket, vbuckets, options)?;
-    let mut writer =
+    let (mut writer, done) =
         begin(env, repository, &target.bucket, vbuckets, base.as_ref().map(|(id, _)| id), options)?;
-    let done = std::mem::take(&mut writer.1);
-    let (mut writer, kept) = (writer.0, done.len());
+    let kept = done.len();
     let base = base.map(|(_, lines)| lines).unwrap_or_default();
     let (mut lines, mut plans) = (Vec::new(), Vec::new());
     let mut again = 0;
@@ -209,8 +210,8 @@ fn plan(vb: VbId, now: &Now, base: Option<&VbucketLine>) -> Result<ReadPlan, Vbu
         return Err(VbucketLine { vb, uuid, from, to: from, blocks: Vec::new(), counts: BTreeMap::new() });
     }
     // A stream goes on in the history that the earlier backup knows.
-    let uuid = base.filter(|_| from > 0).map_or(uuid, |line| VbUuid(line.uuid));
-    Ok(ReadPlan { vb, uuid, from: Seqno(from), goal: now.high })
+    let known = base.filter(|_| from > 0).map_or(uuid, |line| VbUuid(line.uuid));
+    Ok(ReadPlan { vb, known, uuid, from: Seqno(from), goal: now.high })
 }
 
 /// Whether a vBucket's history still has the place at which an earlier backup ended.
@@ -290,24 +291,41 @@ impl Taking<'_, '_> {
         let mut plans = plans;
         while !plans.is_empty() {
             let rest = plans.split_off(plans.len().min(GROUP));
-            let mut rolled_back = self.group(target, &plans)?;
+            let rolled_back = self.group(target, &plans)?;
             attempts = if rolled_back.is_empty() { 0 } else { attempts + 1 };
             if attempts > MOST_ATTEMPTS {
-                let vb = rolled_back[0].vb;
+                let vb = rolled_back[0];
                 bail!("vBucket {vb} changed its history {attempts} times while it was read; try again later");
             }
             again += rolled_back.len();
-            rolled_back.extend(rest);
-            plans = rolled_back;
+            plans = self.plan_again(target, &rolled_back)?;
+            plans.extend(rest);
         }
         Ok(again)
     }
 
-    /// Follows a group to its end. What was rolled back comes back, to be read from the beginning.
-    fn group(&mut self, target: &Target, plans: &[ReadPlan]) -> anyhow::Result<Vec<ReadPlan>> {
+    /// What is to be read of vBuckets that were rolled back: all of them, up to where they are by now.
+    fn plan_again(&mut self, target: &Target, rolled_back: &[VbId]) -> anyhow::Result<Vec<ReadPlan>> {
+        if rolled_back.is_empty() {
+            return Ok(Vec::new());
+        }
+        let now = ask_everywhere(self.env, target, None, &mut states)?;
+        let (mut plans, mut empty) = (Vec::new(), Vec::new());
+        for (vb, now) in now.iter().filter(|(vb, _)| rolled_back.contains(vb)) {
+            match plan(*vb, now, None) {
+                Ok(plan) => plans.push(plan),
+                Err(line) => empty.push(line),
+            }
+        }
+        self.writer.complete(&empty)?;
+        Ok(plans)
+    }
+
+    /// Follows a group to its end; which vBuckets were rolled back and are to be read from their beginning.
+    fn group(&mut self, target: &Target, plans: &[ReadPlan]) -> anyhow::Result<Vec<VbId>> {
         let env = self.env;
         let start = |plan: &ReadPlan| {
-            let position = Position::at(plan.uuid, plan.from);
+            let position = Position::at(plan.known, plan.from);
             Start { vb: plan.vb, position, end: Start::FOR_EVER }
         };
         let starts = plans.iter().map(start).collect();
@@ -340,8 +358,7 @@ impl Taking<'_, '_> {
         if let Some(open) = others.iter().find(|track| track.state == FollowState::Streaming) {
             bail!("the stream of vBucket {} ended at seqno {}", open.plan.vb, open.at.0);
         }
-        let from_start = |track: Followed| ReadPlan { from: Seqno(0), uuid: VbUuid(0), ..track.plan };
-        Ok(others.into_iter().map(from_start).collect())
+        Ok(others.into_iter().map(|track| track.plan.vb).collect())
     }
 
     fn message(&mut self, message: &Message<'_>) -> anyhow::Result<()> {
@@ -472,14 +489,10 @@ fn record_of<'a>(message: &Message<'a>) -> anyhow::Result<Option<Record<'a>>> {
 
 /// Whether the last write wins, and which collections there are.
 fn what_the_bucket_is(env: &Env, target: &Target) -> anyhow::Result<(bool, serde_json::Value)> {
-    const OPERATION: &str = "collections manifest";
     let mut client = Client::open(env, target)?;
-    let config = client.stats("config").context("cannot ask how conflicts are resolved")?;
-    let by_time = config.iter().any(|(name, value)| name == "ep_conflict_resolution_type" && value == "lww");
-    let parts = RequestParts { opcode: opcode::GET_COLLECTIONS_MANIFEST, ..RequestParts::default() };
-    let answer = client.request(OPERATION, parts)?;
-    if !answer.is(Status::Success) {
-        return Err(answer.refused(OPERATION).into());
-    }
-    Ok((by_time, serde_json::from_slice(&answer.value).context("the manifest of collections is no JSON")?))
+    let manifest = client.collections_manifest()?;
+    Ok((resolves_by_time(&mut client)?, manifest.context("the server has no collections")?))
 }
+
+#[cfg(test)]
+mod tests;

@@ -167,7 +167,7 @@ impl<'e> BackupWriter<'e> {
         Ok(())
     }
 
-    /// Writes the manifest: from now on the backup is complete. `fill` adds what the writer does not know.
+    /// Writes the manifest: from now on the backup is complete.
     pub(super) fn finish(
         self,
         bucket: &str,
@@ -192,12 +192,7 @@ impl<'e> BackupWriter<'e> {
         };
         let content = serde_json::to_vec_pretty(&manifest).expect("plain data");
         let file = manifest_file(&self.folder, &manifest.id);
-        file.write(self.disk, &content).map_err(|error| match error {
-            base::small_file::SmallFileError::Io { operation, path, source } => {
-                BackupError::Io { operation, path, source }
-            }
-            base::small_file::SmallFileError::Damaged { path, what } => BackupError::Damaged { path, what },
-        })?;
+        file.write(self.disk, &content)?;
         Ok(manifest)
     }
 }

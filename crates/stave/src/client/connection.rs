@@ -219,6 +219,22 @@ impl Client {
         id.map(CollectionId).ok_or(ClientError::Answer { operation: OPERATION, what })
     }
 
+    /// Scopes and collections of the bucket, as the server's JSON; `None` from a server without collections.
+    pub fn collections_manifest(&mut self) -> Result<Option<serde_json::Value>, ClientError> {
+        const OPERATION: &str = "collections manifest";
+        let parts = RequestParts { opcode: opcode::GET_COLLECTIONS_MANIFEST, ..RequestParts::default() };
+        let answer = self.request(OPERATION, parts)?;
+        if answer.is(Status::UnknownCommand) {
+            return Ok(None);
+        }
+        if !answer.is(Status::Success) {
+            return Err(answer.refused(OPERATION));
+        }
+        let what = "it is no JSON";
+        let manifest = serde_json::from_slice(&answer.value);
+        manifest.map(Some).map_err(|_| ClientError::Answer { operation: OPERATION, what })
+    }
+
     /// From now on documents are those of this collection.
     pub fn use_collection(&mut self, id: CollectionId) {
         self.collection = id;

@@ -3,16 +3,18 @@
 #[cfg(test)]
 mod tests;
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use base::env::Env;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::dcp_tail::watch_interrupt;
-use crate::backup::{Backup, BackupError, ChainReader, HowFar, Repository, TakeOptions, Taken, take};
+use super::status_line::StatusLine;
+use crate::backup::{
+    Backup, BackupError, BackupManifest, ChainReader, HowFar, Repository, TakeOptions, Taken, take,
+};
 use crate::cli::{Outcome, ServerFlags, WrongArguments};
 use crate::client::Dialect;
 use crate::units::{bytes, parse_bytes, thousands};
@@ -159,7 +161,9 @@ fn make(env: &Env, flags: &BackupFlags) -> anyhow::Result<Outcome> {
     let repository = Repository::new(env, &std::path::absolute(dir)?);
     let options = TakeOptions { is_full: flags.full, since: flags.since.clone(), max_rate: flags.max_rate };
     let mut line = StatusLine::new(env);
-    let taken = take(env, &target, &repository, &options, &interrupted, &mut |now| line.backup(now))?;
+    let taken = take(env, &target, &repository, &options, &interrupted, &mut |now| {
+        line.show(|seconds| how_far(now, seconds))
+    })?;
     line.end();
     print(flags.json, &summary_json(&taken), &summary_text(&taken))?;
     Ok(Outcome::Done)
@@ -186,15 +190,15 @@ fn summary_text(taken: &Taken) -> String {
 }
 
 fn summary_json(taken: &Taken) -> Value {
-    let mut object = backup_json(&taken.manifest_as_backup());
+    let mut object = manifest_json(&taken.manifest);
     object["unchanged_vbuckets"] = json!(taken.unchanged);
     object["vbuckets_with_new_history"] = json!(taken.again);
     object["kept_vbuckets"] = json!(taken.kept);
     object
 }
 
-fn backup_json(backup: &Backup) -> Value {
-    let (manifest, total) = (&backup.manifest, backup.manifest.total());
+fn manifest_json(manifest: &BackupManifest) -> Value {
+    let total = manifest.total();
     json!({
         "id": manifest.id,
         "bucket": manifest.bucket,
@@ -246,7 +250,7 @@ fn list(env: &Env, kept: &KeptFlags) -> anyhow::Result<Outcome> {
                         thousands(total.tombstones),
                         bytes(manifest.stored_bytes()),
                     ));
-                    objects.push(backup_json(&backup));
+                    objects.push(manifest_json(&backup.manifest));
                 }
                 Err(error) => {
                     text.push_str(&format!("{bucket:<24} {error}\n"));
@@ -280,7 +284,7 @@ fn show(env: &Env, one: &OneFlags) -> anyhow::Result<Outcome> {
             let counts = json!({"documents": counts.documents, "tombstones": counts.tombstones, "bytes": counts.bytes});
             collections.insert(name, counts);
         }
-        let mut object = backup_json(newest);
+        let mut object = manifest_json(&newest.manifest);
         object["chain"] = json!(ids);
         object["collections"] = Value::Object(collections);
         objects.push(object);
@@ -297,7 +301,8 @@ fn verify(env: &Env, one: &OneFlags) -> anyhow::Result<Outcome> {
         let verified = repository.chain(&bucket, one.id.as_deref()).and_then(|chain| {
             let id = chain.newest().manifest.id.clone();
             let mut reader = ChainReader::open(&repository, &chain)?;
-            let verified = reader.verify(&mut |vbuckets| line.vbuckets(vbuckets))?;
+            let verified =
+                reader.verify(&mut |count| line.show(|_| format!("{} vBuckets read", thousands(count))))?;
             Ok((id, chain.0.len(), verified))
         });
         match verified {
@@ -364,65 +369,14 @@ fn unneeded(all: &[Backup], keep: usize) -> Vec<&Backup> {
     unneeded
 }
 
-impl Taken {
-    fn manifest_as_backup(&self) -> Backup {
-        Backup { folder: PathBuf::new(), manifest: self.manifest.clone() }
-    }
-}
-
-/// Who waits no longer than this needs no line.
-const FIRST: Duration = Duration::from_secs(2);
-const EACH: Duration = Duration::from_secs(1);
-
-/// A line on standard error, once it takes longer than a moment.
-pub(super) struct StatusLine<'e> {
-    env: &'e Env,
-    begun: Duration,
-    next: Duration,
-    was_shown: bool,
-}
-
-impl<'e> StatusLine<'e> {
-    pub(super) fn new(env: &'e Env) -> StatusLine<'e> {
-        let now = env.clock.monotonic();
-        StatusLine { env, begun: now, next: now + FIRST, was_shown: false }
-    }
-
-    /// Shows a line if it is time. `text` gets the seconds since the beginning.
-    pub(super) fn show(&mut self, text: impl FnOnce(f64) -> String) {
-        let now = self.env.clock.monotonic();
-        if now < self.next {
-            return;
-        }
-        self.next = now + EACH;
-        self.was_shown = true;
-        let line = text((now - self.begun).as_secs_f64());
-        let mut err = std::io::stderr().lock();
-        // a failure to write progress is no reason to stop
-        let _ = if err.is_terminal() { write!(err, "\r{line:<76}") } else { writeln!(err, "{line}") };
-    }
-
-    fn backup(&mut self, now: &HowFar) {
-        self.show(|seconds| {
-            format!(
-                "{} of {} vBuckets, {} changes, {}, {}/s",
-                thousands(now.done as u64),
-                thousands(now.vbuckets as u64),
-                thousands(now.versions),
-                bytes(now.bytes),
-                bytes((now.bytes as f64 / seconds) as u64)
-            )
-        });
-    }
-
-    fn vbuckets(&mut self, count: u64) {
-        self.show(|_| format!("{} vBuckets read", thousands(count)));
-    }
-
-    /// Ends the line on a terminal.
-    pub(super) fn end(&self) {
-        if self.was_shown && std::io::stderr().is_terminal() {
-            eprintln!();
-        }
-    }
+/// How far a backup is.
+fn how_far(now: &HowFar, seconds: f64) -> String {
+    format!(
+        "{} of {} vBuckets, {} changes, {}, {}/s",
+        thousands(now.done as u64),
+        thousands(now.vbuckets as u64),
+        thousands(now.versions),
+        bytes(now.bytes),
+        bytes((now.bytes as f64 / seconds) as u64)
+    )
 }

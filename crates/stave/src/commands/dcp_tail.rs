@@ -9,12 +9,11 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use base::env::Env;
 use base::{CollectionId, ScopeId, Seqno, VbId};
 use clap::Args;
 use protocol::dcp::{CollectionNames, EndReason, OpenFlags, What};
-use protocol::{RequestParts, Status, opcode};
 
 use crate::cli::{NodeFlags, Outcome, WrongArguments};
 use crate::client::dcp::{
@@ -189,18 +188,8 @@ fn filter(client: &mut Client, collections: &[String]) -> anyhow::Result<Vec<u8>
 
 /// What collections are called now; a server without collections has the default one.
 fn names(client: &mut Client) -> anyhow::Result<CollectionNames> {
-    const OPERATION: &str = "collections manifest";
     let mut names = CollectionNames::new();
-    let parts = RequestParts { opcode: opcode::GET_COLLECTIONS_MANIFEST, ..RequestParts::default() };
-    let answer = client.request(OPERATION, parts)?;
-    if answer.is(Status::UnknownCommand) {
-        return Ok(names);
-    }
-    if !answer.is(Status::Success) {
-        return Err(answer.refused(OPERATION).into());
-    }
-    let manifest: serde_json::Value =
-        serde_json::from_slice(&answer.value).context("the manifest is no JSON")?;
+    let Some(manifest) = client.collections_manifest()? else { return Ok(names) };
     let named = |one: &serde_json::Value| {
         let id = one["uid"].as_str().and_then(|id| u32::from_str_radix(id, 16).ok())?;
         Some((id, one["name"].as_str()?.to_owned()))

@@ -3,23 +3,22 @@
 mod record;
 mod sources;
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context, bail};
 use base::env::Env;
 use clap::Args;
 use couchstore::{CouchFile, DocInfo, Failure};
 use protocol::feature::Feature;
-use serde_json::json;
 
 use super::check::place::{BucketFiles, Place, is_segment};
+use super::status_line::StatusLine;
 use crate::cli::{Outcome, ServerFlags};
 use crate::client::{Client, Cluster, Dialect, Target};
 use crate::units::thousands;
-use crate::with_meta::{Collections, Conflict, Sender, SentCounts, Unknown};
+use crate::with_meta::{Collections, Conflict, Sender, SentCounts, Unknown, resolves_by_time};
 use record::read_record;
 use sources::sources;
 
@@ -116,13 +115,6 @@ fn bucket_at(env: &Env, dir: &Path) -> anyhow::Result<BucketFiles> {
     Ok(bucket)
 }
 
-/// Whether the last write wins in a bucket, which it has from its beginning.
-pub(super) fn resolves_by_time(env: &Env, target: &Target) -> anyhow::Result<bool> {
-    let config =
-        Client::open(env, target)?.stats("config").context("cannot ask how conflicts are resolved")?;
-    Ok(config.iter().any(|(name, value)| name == "ep_conflict_resolution_type" && value == "lww"))
-}
-
 fn import(
     env: &Env,
     bucket: &BucketFiles,
@@ -131,31 +123,37 @@ fn import(
     unknown: Unknown,
 ) -> anyhow::Result<Summary> {
     let collections = Collections::find(env, sources(env, bucket)?, &target, unknown)?;
-    let by_time = resolves_by_time(env, &target)?;
+    let by_time = resolves_by_time(&mut Client::open(env, &target)?)?;
     let cluster = Cluster::open(env, target, &[Feature::Xattr, Feature::Snappy])?;
     let mut sender = Sender::new("import", cluster, collections, conflict, by_time);
     let mut files = 0;
-    let mut progress = Progress { env, next: env.clock.monotonic() + FIRST, files: bucket.files.len() };
+    let mut line = StatusLine::new(env);
     for path in &bucket.files {
-        send_file(path, env, files, &mut sender, &mut progress)
+        let mut step = |counts: &SentCounts| {
+            line.show(|_| {
+                let (all, sent) = (bucket.files.len() as u64, counts.documents);
+                format!("{} of {} files, {} documents", thousands(files), thousands(all), thousands(sent))
+            });
+        };
+        send_file(path, env, &mut sender, &mut step)
             .with_context(|| format!("{} documents were sent before", thousands(sender.counts.documents)))?;
         files += 1;
     }
     sender.finish()?;
+    line.end();
     Ok(Summary { files, counts: sender.counts })
 }
 
 fn send_file(
     path: &Path,
     env: &Env,
-    files: u64,
     sender: &mut Sender<'_>,
-    progress: &mut Progress<'_>,
+    step: &mut dyn FnMut(&SentCounts),
 ) -> anyhow::Result<()> {
     let file = CouchFile::open_read(&*env.disk, path).map_err(said_once)?;
     let (mut stored, mut inflated) = (Vec::new(), Vec::new());
     let visit = |info: DocInfo<'_>| -> Result<ControlFlow<()>, Ended> {
-        progress.step(files, &sender.counts);
+        step(&sender.counts);
         match read_record(&file, &info, sender.takes_snappy(), &mut stored, &mut inflated)? {
             Ok(record) => sender.send(&record)?,
             Err(skipped) => sender.skip(skipped),
@@ -192,60 +190,15 @@ impl From<anyhow::Error> for Ended {
 }
 
 fn as_text(summary: &Summary) -> String {
-    let counts = &summary.counts;
-    let mut lines = vec![
-        ("files", summary.files),
-        ("documents", counts.documents),
-        ("tombstones", counts.tombstones),
-        ("left as the bucket had them", counts.conflicts),
-    ];
-    lines.extend(counts.skipped.iter().map(|(why, count)| (why.text(), *count)));
-    lines.iter().map(|(name, count)| format!("{name:<46}  {}\n", thousands(*count))).collect()
+    let mut rows = vec![("files", thousands(summary.files))];
+    rows.extend(summary.counts.rows());
+    rows.iter().map(|(name, count)| format!("{name:<46}  {count}\n")).collect()
 }
 
 fn as_json(summary: &Summary) -> String {
-    let counts = &summary.counts;
-    let skipped: serde_json::Map<_, _> =
-        counts.skipped.iter().map(|(why, count)| (why.name().to_owned(), json!(count))).collect();
-    let line = json!({
-        "files": summary.files,
-        "documents": counts.documents,
-        "tombstones": counts.tombstones,
-        "conflicts": counts.conflicts,
-        "skipped": skipped,
-        "unknown_collections": counts.unknown,
-    });
+    let mut line = summary.counts.json();
+    line["files"] = summary.files.into();
     format!("{line}\n")
-}
-
-/// Who waits no longer than this needs no line.
-const FIRST: Duration = Duration::from_secs(2);
-const EACH: Duration = Duration::from_secs(1);
-
-/// A line on standard error, once it takes longer than a moment.
-struct Progress<'e> {
-    env: &'e Env,
-    next: Duration,
-    files: usize,
-}
-
-impl Progress<'_> {
-    fn step(&mut self, files: u64, now: &SentCounts) {
-        let at = self.env.clock.monotonic();
-        if at < self.next {
-            return;
-        }
-        self.next = at + EACH;
-        let mut err = std::io::stderr().lock();
-        let line = format!(
-            "{} of {} files, {} documents",
-            thousands(files),
-            thousands(self.files as u64),
-            thousands(now.documents)
-        );
-        // a failure to write progress is no reason to stop
-        let _ = if err.is_terminal() { write!(err, "\r{line} ") } else { writeln!(err, "{line}") };
-    }
 }
 
 #[cfg(test)]

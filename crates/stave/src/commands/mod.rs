@@ -24,6 +24,7 @@ pub mod serve;
 pub mod set_param;
 pub mod shell;
 pub mod stats;
+mod status_line;
 pub mod timings;
 mod tls_flags;
 pub mod top;

@@ -10,15 +10,17 @@ use base::env::Env;
 use clap::{Args, ValueEnum};
 use protocol::feature::Feature;
 use regex::bytes::Regex;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::backup::StatusLine;
-use super::import::{complete, resolves_by_time};
+use super::import::complete;
+use super::status_line::StatusLine;
 use crate::backup::{ChainReader, Repository, Version};
 use crate::cli::{Outcome, ServerFlags, WrongArguments};
-use crate::client::{Cluster, Dialect, Target};
+use crate::client::{Client, Cluster, Dialect, Target};
 use crate::units::thousands;
-use crate::with_meta::{Collections, Conflict, Sender, SentCounts, Skipped, SourceCollection, Unknown};
+use crate::with_meta::{
+    Collections, Conflict, Sender, SentCounts, Skipped, SourceCollection, Unknown, resolves_by_time,
+};
 
 /// Send what a backup holds to a running cluster.
 ///
@@ -111,7 +113,7 @@ pub(super) fn restore(
     let source = flags.source.as_ref().unwrap_or(&target.bucket);
     let chain = repository.chain(source, flags.id.as_deref())?;
     let manifest = &chain.newest().manifest;
-    let by_time = resolves_by_time(env, &target)?;
+    let by_time = resolves_by_time(&mut Client::open(env, &target)?)?;
     if by_time != manifest.by_time {
         bail!(
             "bucket `{}` resolves conflicts by {}, the one that was backed up by {}: restore into one of the same kind",
@@ -228,26 +230,13 @@ fn mapped(
 }
 
 fn as_text(id: &str, counts: &SentCounts) -> String {
-    let mut rows = vec![
-        ("backup", id.to_owned()),
-        ("documents", thousands(counts.documents)),
-        ("tombstones", thousands(counts.tombstones)),
-        ("left as the bucket had them", thousands(counts.conflicts)),
-    ];
-    rows.extend(counts.skipped.iter().map(|(why, count)| (why.text(), thousands(*count))));
+    let mut rows = vec![("backup", id.to_owned())];
+    rows.extend(counts.rows());
     rows.iter().map(|(name, value)| format!("{name:<56}  {value}\n")).collect()
 }
 
 fn as_json(id: &str, counts: &SentCounts) -> String {
-    let skipped: serde_json::Map<_, _> =
-        counts.skipped.iter().map(|(why, count)| (why.name().to_owned(), json!(count))).collect();
-    let line = json!({
-        "backup": id,
-        "documents": counts.documents,
-        "tombstones": counts.tombstones,
-        "conflicts": counts.conflicts,
-        "skipped": skipped,
-        "unknown_collections": counts.unknown,
-    });
+    let mut line = counts.json();
+    line["backup"] = id.into();
     format!("{line}\n")
 }

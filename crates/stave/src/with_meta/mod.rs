@@ -10,7 +10,12 @@ mod sender;
 
 use std::collections::BTreeMap;
 
+use anyhow::Context;
 use base::{Datatype, DocKey};
+use serde_json::{Value, json};
+
+use crate::client::Client;
+use crate::units::thousands;
 
 pub(crate) use collections::{Collections, SourceCollection};
 pub(crate) use sender::Sender;
@@ -47,6 +52,38 @@ pub(crate) struct SentCounts {
     pub(crate) skipped: BTreeMap<Skipped, u64>,
     /// Documents that were skipped because the bucket lacks their collection, by its name.
     pub(crate) unknown: BTreeMap<String, u64>,
+}
+
+impl SentCounts {
+    /// Each count with its name, for people.
+    pub(crate) fn rows(&self) -> Vec<(&'static str, String)> {
+        let mut rows = vec![
+            ("documents", self.documents),
+            ("tombstones", self.tombstones),
+            ("left as the bucket had them", self.conflicts),
+        ];
+        rows.extend(self.skipped.iter().map(|(why, count)| (why.text(), *count)));
+        rows.into_iter().map(|(name, count)| (name, thousands(count))).collect()
+    }
+
+    /// The same as a JSON object.
+    pub(crate) fn json(&self) -> Value {
+        let skipped: serde_json::Map<_, _> =
+            self.skipped.iter().map(|(why, count)| (why.name().to_owned(), json!(count))).collect();
+        json!({
+            "documents": self.documents,
+            "tombstones": self.tombstones,
+            "conflicts": self.conflicts,
+            "skipped": skipped,
+            "unknown_collections": self.unknown,
+        })
+    }
+}
+
+/// Whether the last write wins in a bucket, which it has from its beginning.
+pub(crate) fn resolves_by_time(client: &mut Client) -> anyhow::Result<bool> {
+    let config = client.stats("config").context("cannot ask how conflicts are resolved")?;
+    Ok(config.iter().any(|(name, value)| name == "ep_conflict_resolution_type" && value == "lww"))
 }
 
 /// Why a record is not in the bucket afterwards.

@@ -3,6 +3,7 @@
 use base::VbId;
 use base::env::Env;
 use base::vbucket_map::vbucket_of;
+use protocol::{RequestParts, Status, opcode};
 
 use super::*;
 use crate::client::dcp::{Session, follow};

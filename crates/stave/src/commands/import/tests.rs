@@ -7,7 +7,7 @@ use base64::Engine as _;
 use node::{Config, Settings};
 use protocol::extras::GetMetaExtras;
 use protocol::{RequestParts, Status, opcode};
-use serde_json::Value;
+use serde_json::{Value, json};
 use server::Server;
 use sha2::{Digest, Sha256};
 
