@@ -12,6 +12,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::bucket::Bucket;
 use crate::config::{BucketConfig, BucketKind};
 use crate::ephemeral::open_range;
+use crate::failure_log::{Failed, FailureLog};
 use crate::fetch_queue::FetchQueue;
 use crate::flusher::Progress;
 use crate::follower::Follower;
@@ -215,9 +216,29 @@ impl BackfillQueue {
 impl Bucket {
     /// Reading for streams of what is no longer in memory.
     pub fn backfills(&self) -> Backfills<'_> {
-        let Bucket { config, store, vbuckets, memory, fetching, unreadable, backfills: queue, tasks, .. } =
-            self;
-        Backfills { config, store: &**store, vbuckets, memory, fetching, unreadable, queue, tasks }
+        let Bucket {
+            config,
+            store,
+            vbuckets,
+            memory,
+            fetching,
+            unreadable,
+            failure_log,
+            backfills: queue,
+            tasks,
+            ..
+        } = self;
+        Backfills {
+            config,
+            store: &**store,
+            vbuckets,
+            memory,
+            fetching,
+            unreadable,
+            failure_log,
+            queue,
+            tasks,
+        }
     }
 }
 
@@ -230,6 +251,7 @@ pub struct Backfills<'a> {
     memory: &'a MemoryAccount,
     fetching: &'a FetchQueue,
     unreadable: &'a Unreadables,
+    failure_log: &'a FailureLog,
     queue: &'a Arc<BackfillQueue>,
     tasks: &'a Tasks,
 }
@@ -514,7 +536,7 @@ impl Backfills<'_> {
                 backfill.is_read(&mut state);
                 state.has_failed = true;
                 drop(state);
-                tracing::error!(bucket = self.config.name, vb = %backfill.vb, %failure, "a stream cannot read from disk");
+                self.failure_log.failed(&self.config.name, backfill.vb, Failed::Stream, &failure);
                 self.unreadable.note_served(&self.config.name, backfill.vb, &failure);
                 Progress::Failed
             }

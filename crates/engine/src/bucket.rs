@@ -27,6 +27,7 @@ use crate::durability::{GivenUp, SyncDeadlines, SyncOutcome, SyncWaiters};
 use crate::evict::Eviction;
 use crate::expiry::ExpiryCounters;
 use crate::failure::Failure;
+use crate::failure_log::FailureLog;
 use crate::fetch_queue::FetchQueue;
 use crate::filer::Filer;
 use crate::flush_queue::{FlushQueue, LARGE_BACKLOG};
@@ -187,6 +188,7 @@ pub struct Bucket {
     pub(crate) flushing: Mutex<FlushSpace>,
     /// vBuckets whose files cannot be read or believed.
     pub(crate) unreadable: Unreadables,
+    pub(crate) failure_log: FailureLog,
     /// vBuckets that were found after a crash: their histories begin anew, and that is not on disk before they are saved.
     pub(crate) crashed: Mutex<BTreeSet<VbId>>,
 }

@@ -10,6 +10,7 @@ use crate::bucket::Bucket;
 use crate::compaction_queue::{CompactOutcome, CompactRequest, CompactionStats, Job};
 use crate::completion::Completion;
 use crate::expiry::ExpiredBy;
+use crate::failure_log::Failed;
 use crate::flush_queue::LARGE_BACKLOG;
 use crate::flusher::Progress;
 use crate::refusal::Refusal;
@@ -155,7 +156,7 @@ impl Bucket {
                 (CompactOutcome::Ended, Progress::Failed)
             }
             Err(failure) => {
-                tracing::error!(bucket = self.name(), %vb, %failure, "cannot compact; the file stays as it is");
+                self.failure_log.failed(self.name(), vb, Failed::Compaction, &failure);
                 self.unreadable.note_served(self.name(), vb, &failure);
                 self.compacting.gave_up(vb, self.env.clock.monotonic(), true);
                 (CompactOutcome::Failed, Progress::Failed)

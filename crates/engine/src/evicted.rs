@@ -7,6 +7,7 @@ use kvstore::Values;
 
 use crate::bucket::Bucket;
 use crate::config::EvictionPolicy;
+use crate::failure_log::Failed;
 use crate::fetch_queue::Fetched;
 use crate::flusher::Progress;
 use crate::refusal::Refusal;
@@ -72,7 +73,7 @@ impl Bucket {
                 ControlFlow::Break(())
             });
             if let Err(failure) = scanned {
-                tracing::error!(bucket = self.name(), %failure, "cannot read a document");
+                self.failure_log.failed(self.name(), vb, Failed::Document, &failure);
                 return Fetched::Failed;
             }
             if chosen.is_some() {
@@ -113,7 +114,7 @@ impl Bucket {
         let counted = self.count_keys(vb, incarnation, ticket);
         if let Err(failure) = &counted {
             self.unreadable.note_served(self.name(), vb, failure);
-            tracing::warn!(bucket = self.name(), %vb, %failure, "a filter of evicted keys stays as it is");
+            self.failure_log.failed(self.name(), vb, Failed::Recount, failure);
         }
         let mut shard = self.vbuckets.hold(vb, Holder::Compactor);
         let is_same = shard.incarnation == incarnation;

@@ -8,6 +8,7 @@ use vbucket::{Look, Placed};
 
 use crate::bucket::Bucket;
 use crate::completion::Completion;
+use crate::failure_log::Failed;
 use crate::fetch_queue::{FetchPin, Fetched, Held, Work};
 use crate::flusher::Progress;
 use crate::refusal::Refusal;
@@ -229,7 +230,7 @@ impl Bucket {
         let found = match answer {
             Ok(found) => found,
             Err(failure) => {
-                tracing::error!(bucket = self.name(), %failure, "cannot read a document");
+                self.failure_log.failed(self.name(), vb, Failed::Document, &failure);
                 self.unreadable.note_served(self.name(), vb, &failure);
                 self.forgo(vb, wanted);
                 return Fetched::Failed;
@@ -240,7 +241,7 @@ impl Bucket {
             Some(version) => self.deliver(vb, wanted.incarnation, version),
             None if !self.is_hollow(vb, wanted) => Fetched::Look(None),
             None => {
-                tracing::error!(bucket = self.name(), %vb, "the value of a document is not on disk");
+                self.failure_log.found_wrong(self.name(), vb, Failed::ValueMissing);
                 Fetched::Failed
             }
         }
@@ -282,7 +283,7 @@ impl Bucket {
             Brought::Placed(whole) => Fetched::Look(self.lend(vb, whole)),
             Brought::NotNeeded => Fetched::Look(None),
             Brought::Unfitting => {
-                tracing::error!(bucket = self.name(), %vb, "what is on disk is not the value of its document");
+                self.failure_log.found_wrong(self.name(), vb, Failed::ValueUnfitting);
                 Fetched::Failed
             }
         }

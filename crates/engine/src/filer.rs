@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use base::RateLimit;
 use kvstore::Background;
 use parking_lot::{Condvar, Mutex};
 
@@ -24,8 +25,10 @@ const UNFILED_ONE_IN: u64 = 16;
 pub(crate) struct Filer {
     stopping: Mutex<bool>,
     wake: Condvar,
-    /// Whether the last step failed: what stays wrong is logged once.
+    /// Whether the last step failed: what stays wrong is logged once, and seldom if it comes and goes.
     is_failing: AtomicBool,
+    told_of_failing: RateLimit,
+    told_of_end: RateLimit,
 }
 
 impl Filer {
@@ -83,16 +86,25 @@ fn file(bucket: &Bucket) -> Progress {
     for (vb, reason) in bucket.store.take_damage() {
         bucket.unreadable.note_damaged(bucket.name(), vb, reason);
     }
+    let (filer, now) = (&bucket.filer, bucket.env.clock.monotonic());
     match done {
         Ok(done) => {
-            if bucket.filer.is_failing.swap(false, Ordering::Relaxed) {
-                tracing::info!(bucket = bucket.name(), "the files are being brought up to date again");
+            if filer.is_failing.swap(false, Ordering::Relaxed)
+                && let Some(left_out) = filer.told_of_end.admit(now)
+            {
+                tracing::info!(
+                    bucket = bucket.name(),
+                    left_out,
+                    "the files are being brought up to date again"
+                );
             }
             if done == Background::Idle { Progress::Idle } else { Progress::Worked }
         }
         Err(failure) => {
-            if !bucket.filer.is_failing.swap(true, Ordering::Relaxed) {
-                tracing::error!(bucket = bucket.name(), %failure, "cannot bring the files up to date; the changes are in the journal, trying again");
+            if !filer.is_failing.swap(true, Ordering::Relaxed)
+                && let Some(left_out) = filer.told_of_failing.admit(now)
+            {
+                tracing::error!(bucket = bucket.name(), %failure, left_out, "cannot bring the files up to date; the changes are in the journal, trying again");
             }
             Progress::Failed
         }

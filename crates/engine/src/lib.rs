@@ -25,6 +25,7 @@ mod evicted;
 mod expiry;
 mod expiry_pager;
 mod failure;
+mod failure_log;
 mod fetch_queue;
 mod fetcher;
 mod filer;

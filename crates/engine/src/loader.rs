@@ -10,6 +10,7 @@ use vbucket::{Collections, Loaded};
 
 use crate::bucket::{Bucket, Shard, dead};
 use crate::completion::Completion;
+use crate::failure_log::Failed;
 use crate::fetcher::Brought;
 use crate::flusher::Progress;
 use crate::shard_guard::Holder;
@@ -71,7 +72,7 @@ fn warm_slice(bucket: &Bucket) -> Progress {
     });
     if let Err(failure) = scanned {
         // Whoever asks for one of these values is told about its own.
-        tracing::warn!(bucket = bucket.name(), %failure, "some values are not loaded ahead");
+        bucket.failure_log.failed(bucket.name(), slice.vb, Failed::LoadAhead, &failure);
     }
     let mut values = 0;
     for version in read {

@@ -27,6 +27,7 @@ use crate::durability::{SyncDeadlines, SyncWaiters};
 use crate::evict::Eviction;
 use crate::expiry::ExpiryCounters;
 use crate::failure::Failure;
+use crate::failure_log::FailureLog;
 use crate::filer::Filer;
 use crate::flush_queue::{FlushQueue, Pace};
 use crate::flusher::Progress;
@@ -146,6 +147,7 @@ impl Bucket {
             roles: Roles::default(),
             flushing: Mutex::default(),
             unreadable: Unreadables::default(),
+            failure_log: FailureLog::new(&env.clock),
             crashed: Mutex::default(),
             env,
             config,

@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 
 use crate::bucket::Bucket;
 use crate::config::{BucketConfig, BucketKind};
+use crate::failure_log::{Failed, FailureLog};
 use crate::keeper::{Chore, LONGEST_PAUSE, Next, Slice};
 use crate::refusal::Refusal;
 use crate::settings::{Key, Settings};
@@ -232,14 +233,16 @@ pub struct RangeScans<'a> {
     store: &'a dyn KvStore,
     vbuckets: &'a VBuckets,
     unreadable: &'a Unreadables,
+    failure_log: &'a FailureLog,
     table: &'a RangeScanTable,
 }
 
 impl<'a> RangeScans<'a> {
     /// Those of a bucket.
     pub fn of(bucket: &'a Bucket) -> RangeScans<'a> {
-        let Bucket { env, config, settings, store, vbuckets, unreadable, range_scans: table, .. } = bucket;
-        RangeScans { env, config, settings, store: &**store, vbuckets, unreadable, table }
+        let Bucket { env, config, settings, store, vbuckets, unreadable, failure_log, .. } = bucket;
+        let table = &bucket.range_scans;
+        RangeScans { env, config, settings, store: &**store, vbuckets, unreadable, failure_log, table }
     }
 
     /// Whether a scan that needs this could be made now, as far as can be told without the disk.
@@ -468,7 +471,7 @@ impl<'a> RangeScans<'a> {
     }
 
     fn failed(&self, vb: VbId, failure: &Failure) -> RangeScanRefusal {
-        tracing::error!(bucket = self.config.name, %vb, %failure, "a range scan cannot read from disk");
+        self.failure_log.failed(&self.config.name, vb, Failed::RangeScan, failure);
         self.unreadable.note_served(&self.config.name, vb, failure);
         RangeScanRefusal::Failed
     }

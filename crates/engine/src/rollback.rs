@@ -7,6 +7,7 @@ use vbucket::VBucket;
 
 use crate::bucket::{Bucket, dead};
 use crate::failure::Failure;
+use crate::failure_log::Failed;
 use crate::refusal::Refusal;
 use crate::shard_guard::Holder;
 
@@ -61,7 +62,7 @@ impl Bucket {
                     if stands != rolled_back.seqno {
                         return Err(failure);
                     }
-                    tracing::warn!(bucket = self.name(), %vb, %failure, "goes back less far than it should");
+                    self.failure_log.failed(self.name(), vb, Failed::FurtherRollback, &failure);
                     break;
                 }
             }

@@ -99,6 +99,8 @@ pub struct Couch {
     items_saved: AtomicU64,
     failures: AtomicU64,
     failed: RateLimit,
+    /// Compactions that failed.
+    not_compacted: RateLimit,
 }
 
 /// One vBucket. Whoever writes holds the slot's lock, over syncs too; readers take only the latest commit.
@@ -312,7 +314,13 @@ impl Couch {
             items_saved: AtomicU64::new(0),
             failures: AtomicU64::new(0),
             failed: RateLimit::new(),
+            not_compacted: RateLimit::new(),
         })
+    }
+
+    /// Where its files are.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.dir
     }
 
     fn path(&self, vb: VbId, revision: u64) -> PathBuf {

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use base::env::Env;
 use base::version::prefetch_all;
-use base::{Account, CollectionId, DocKey, Seqno, VbId, Version};
+use base::{Account, CollectionId, DocKey, RateLimit, Seqno, VbId, Version};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use crate::collections::{CollectionStats, is_counted};
@@ -92,6 +92,10 @@ pub struct Journaled {
     saves: AtomicU64,
     items_saved: AtomicU64,
     failures: AtomicU64,
+    /// Segments that could not be released.
+    not_released: RateLimit,
+    /// Files that could not be brought up to date.
+    not_filed: RateLimit,
 }
 
 #[derive(Default)]
@@ -252,9 +256,8 @@ impl Journaled {
         let table = || self.filed.lock().by_vbucket.values().copied().collect();
         match self.journal.append(&all, &table) {
             Ok(last) => {
-                if has_news && let Err(failure) = self.journal.release(needed) {
-                    // nothing is in danger: the segments stay and are released later
-                    tracing::warn!(%failure, "cannot release a journal segment");
+                if has_news {
+                    self.release(needed);
                 }
                 Ok(last)
             }
@@ -265,6 +268,15 @@ impl Journaled {
                 filed.news.extend(newer);
                 Err(failure)
             }
+        }
+    }
+
+    /// Lets go of the segments below a frame. If that fails nothing is in danger: they stay, and go later.
+    fn release(&self, needed: Frame) {
+        if let Err(failure) = self.journal.release(needed)
+            && let Some(left_out) = self.not_released.admit(self.env.clock.monotonic())
+        {
+            tracing::warn!(%failure, left_out, "cannot release a journal segment");
         }
     }
 

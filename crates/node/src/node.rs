@@ -82,13 +82,15 @@ pub struct Node {
     uuid: OnceLock<String>,
 }
 
-/// Events that clients can bring about as often as they like.
+/// Events that clients and damage can bring about again and again.
 #[derive(Default)]
 pub struct Events {
     /// Connections that were closed because of a client's mistake, by its kind.
     pub closed: [RateLimit; CloseReason::MISTAKES],
     /// Logins that failed.
     pub logins: RateLimit,
+    /// Damaged copies that could not be set aside.
+    pub not_set_aside: RateLimit,
     /// Operations that took long.
     pub slow: SlowLog,
 }

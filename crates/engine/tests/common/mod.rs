@@ -1,6 +1,7 @@
 //! A bucket in a simulated world, for tests.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+pub mod lines;
 pub mod spy;
 pub mod stores;
 pub mod wait;

@@ -71,7 +71,9 @@ impl Couch {
             self.env.disk.remove_file(&run.unfinished).ok();
             if !matches!(failure, Failure::CompactionEnded { .. }) {
                 self.failures.fetch_add(1, Ordering::Relaxed);
-                tracing::warn!(%failure, "compaction");
+                if let Some(left_out) = self.not_compacted.admit(self.env.clock.monotonic()) {
+                    tracing::warn!(%failure, left_out, "a file cannot be compacted");
+                }
             }
         }
         result

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use base::VbId;
+use base::{RateLimit, VbId};
 
 use super::charged::Charged;
 use super::runs::{Run, merged};
@@ -99,11 +99,16 @@ impl Journaled {
         if is_full() && !failed.is_empty() { self.carry_forward(failed) } else { Ok(()) }
     }
 
-    /// Files everything that was journaled before.
+    /// Files everything that was journaled before. Says now and then how much is left.
     pub(super) fn file_everything(&self) -> Result<(), Failure> {
         let _filing = self.filing.lock();
-        let mut failed = Skipped::new();
-        while self.file_oldest(|_| true, &mut failed)? != Found::Nothing {}
+        let (mut failed, told) = (Skipped::new(), RateLimit::new());
+        while self.file_oldest(|_| true, &mut failed)? != Found::Nothing {
+            let left_bytes = self.unfiled_bytes.load(Ordering::Relaxed);
+            if left_bytes > 0 && told.admit(self.env.clock.monotonic()).is_some() {
+                tracing::info!(folder = %self.files.folder().display(), left_bytes, "the files are being brought up to date");
+            }
+        }
         failed.into_values().flatten().next().map_or(Ok(()), Err)
     }
 
@@ -138,9 +143,7 @@ impl Journaled {
                 unfiled.last = last;
             }
         }
-        if let Err(failure) = self.journal.release(self.oldest_unfiled()) {
-            tracing::warn!(%failure, "cannot release a journal segment");
-        }
+        self.release(self.oldest_unfiled());
         Ok(())
     }
 
@@ -227,10 +230,13 @@ impl Journaled {
 
     /// The file of a vBucket is at fault: it is tried again later, and holds up no others.
     fn leave_alone(&self, vb: VbId, failure: &Failure) {
-        let until = self.env.clock.monotonic() + LEAVE_ALONE;
-        let before = self.vb(vb).unfiled.lock().left_alone_until.replace(until);
-        if before.is_none() {
-            tracing::error!(%vb, %failure, "cannot bring the file up to date; the changes stay in the journal");
+        let now = self.env.clock.monotonic();
+        let before = self.vb(vb).unfiled.lock().left_alone_until.replace(now + LEAVE_ALONE);
+        // A file may fail and be filed by turns, and then each failure is a first one.
+        if before.is_none()
+            && let Some(left_out) = self.not_filed.admit(now)
+        {
+            tracing::error!(%vb, %failure, left_out, "cannot bring the file up to date; the changes stay in the journal");
         }
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use base::env::Env;
 use base::planted::{self, Bug};
-use base::{Account, Seqno, VbId, Version};
+use base::{Account, RateLimit, Seqno, VbId, Version};
 use parking_lot::{Mutex, RwLock};
 
 use super::lost::{Lost, lost_in};
@@ -242,6 +242,8 @@ fn assemble(
         saves: AtomicU64::new(0),
         items_saved: AtomicU64::new(0),
         failures: AtomicU64::new(0),
+        not_released: RateLimit::new(),
+        not_filed: RateLimit::new(),
     }
 }
 

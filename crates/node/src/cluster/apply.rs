@@ -395,9 +395,11 @@ impl ApplyTarget for LocalTarget<'_> {
     fn set_aside(&self, vb: u16) -> Result<(), ApplyError> {
         let Some(host) = self.node.host() else { return Ok(()) };
         // It stays out all the same, because it cannot be read, and keeps nothing else from being applied.
-        if let Err(failure) = host.set_aside(self.bucket, VbId(vb), self.node.env()) {
+        if let Err(failure) = host.set_aside(self.bucket, VbId(vb), self.node.env())
+            && let Some(left_out) = self.node.events().not_set_aside.admit(self.node.env().clock.monotonic())
+        {
             let bucket = self.name;
-            tracing::warn!(bucket, vb, %failure, "a damaged copy cannot be set aside; it is tried again");
+            tracing::warn!(bucket, vb, %failure, left_out, "a damaged copy cannot be set aside; it is tried again");
         }
         Ok(())
     }

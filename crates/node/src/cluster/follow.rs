@@ -59,14 +59,14 @@ impl Cluster {
             has_become: None,
             is_known: self.user.is_none(),
         };
-        let mut trouble = Trouble::default();
+        let (mut trouble, mut not_erased) = (Trouble::default(), Trouble::default());
         let (mut erase_at, mut read_at) = (Duration::ZERO, Duration::ZERO);
         let (mut known, mut patience) = (None, Duration::ZERO);
         while !self.is_stopping() {
             let now = self.node.env().clock.monotonic();
             if now >= erase_at {
                 erase_at = now + ERASE_EVERY;
-                self.erase_old();
+                self.erase_old(&mut not_erased);
             }
             let looked = self.newest(known.take(), patience, now >= read_at).and_then(|snapshot| {
                 patience = self.look(&mut memory, &snapshot)?;
@@ -88,10 +88,14 @@ impl Cluster {
         }
     }
 
-    fn erase_old(&self) {
-        let erased = self.node.host().map_or(Ok(()), |host| host.erase_old(self.node.env()));
-        if let Err(error) = erased {
-            tracing::warn!(%error, "the files of deleted buckets are kept longer than they should be");
+    fn erase_old(&self, trouble: &mut Trouble) {
+        let now = self.node.env().clock.monotonic();
+        match self.node.host().map_or(Ok(()), |host| host.erase_old(self.node.env())) {
+            Err(error) if trouble.failed(now) => {
+                tracing::warn!(%error, "the files of deleted buckets are kept longer than they should be");
+            }
+            Err(_) => {}
+            Ok(()) => drop(trouble.is_over(now)),
         }
     }
 
@@ -106,8 +110,8 @@ impl Cluster {
     fn found_again(&self, trouble: &mut Trouble) {
         if let Some(after) = trouble.is_over(self.node.env().clock.monotonic()) {
             tracing::info!(?after, "the cluster's state is followed again");
-            self.seen.lock().lost = None;
         }
+        self.seen.lock().lost = None;
     }
 
     /// What the store holds, once something is newer than what is known, or after so long. All of it is read if nothing

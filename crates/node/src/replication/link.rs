@@ -8,7 +8,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use base::env::Env;
-use base::{VbId, VbState};
+use base::{RateLimit, VbId, VbState};
 use dcp::{Consumer, ConsumerCounts, Mode, Stage};
 use engine::Bucket;
 use parking_lot::Mutex;
@@ -89,6 +89,7 @@ pub struct Link {
     /// Tells whether this node stands still.
     hearing: Hearing,
     memory: Arc<ConnectionMemory>,
+    told_broken: RateLimit,
 }
 
 impl Link {
@@ -113,6 +114,7 @@ impl Link {
             changed: Arc::default(),
             hearing,
             memory,
+            told_broken: RateLimit::new(),
         }
     }
 
@@ -214,7 +216,9 @@ impl Link {
 
     /// Notes that a connection broke; whether anything was streamed on it.
     pub fn broken(&self, error: &LinkError) -> bool {
-        tracing::warn!(bucket = self.bucket.name(), source = self.node, %error, "a link to another node is down");
+        if let Some(left_out) = self.told_broken.admit(self.env.clock.monotonic()) {
+            tracing::warn!(bucket = self.bucket.name(), source = self.node, %error, left_out, "a link to another node is down");
+        }
         let mut inner = self.inner.lock();
         inner.state = LinkState::Waiting;
         inner.violations += u64::from(error.is_violation());

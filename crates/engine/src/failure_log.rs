@@ -1,0 +1,87 @@
+//! Failures of a bucket that clients and background tasks can repeat: each kind is logged seldom.
+//!
+//! What happens to a vBucket because of a failure does not depend on whether it was logged.
+
+use std::sync::Arc;
+
+use base::env::Clock;
+use base::{RateLimit, VbId};
+
+/// What failed. One kind does not keep another one out of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Failed {
+    /// A read of a document that a client waits for.
+    Document,
+    /// A read for a stream.
+    Stream,
+    /// A read for a range scan.
+    RangeScan,
+    /// A read of values that are loaded ahead.
+    LoadAhead,
+    /// The recount of what is on disk alone.
+    Recount,
+    /// A compaction.
+    Compaction,
+    /// A rollback beyond the commit that was reached.
+    FurtherRollback,
+    /// The value of a document is not on disk.
+    ValueMissing,
+    /// What is on disk is not the value of its document.
+    ValueUnfitting,
+}
+
+impl Failed {
+    const COUNT: usize = 9;
+
+    fn says(self) -> &'static str {
+        match self {
+            Failed::Document => "cannot read a document",
+            Failed::Stream => "a stream cannot read from disk",
+            Failed::RangeScan => "a range scan cannot read from disk",
+            Failed::LoadAhead => "some values are not loaded ahead",
+            Failed::Recount => "a filter of evicted keys stays as it is",
+            Failed::Compaction => "cannot compact; the file stays as it is",
+            Failed::FurtherRollback => "goes back less far than it should",
+            Failed::ValueMissing => "the value of a document is not on disk",
+            Failed::ValueUnfitting => "what is on disk is not the value of its document",
+        }
+    }
+
+    /// Whether nobody was refused anything.
+    fn is_mild(self) -> bool {
+        matches!(self, Failed::LoadAhead | Failed::Recount | Failed::FurtherRollback)
+    }
+}
+
+/// When each kind was logged last.
+pub(crate) struct FailureLog {
+    clock: Arc<dyn Clock>,
+    limits: [RateLimit; Failed::COUNT],
+}
+
+impl FailureLog {
+    pub(crate) fn new(clock: &Arc<dyn Clock>) -> FailureLog {
+        FailureLog { clock: Arc::clone(clock), limits: Default::default() }
+    }
+
+    /// It failed with this error of the store.
+    pub(crate) fn failed(&self, bucket: &str, vb: VbId, what: Failed, failure: &kvstore::Failure) {
+        let Some(left_out) = self.admit(what) else { return };
+        if what.is_mild() {
+            tracing::warn!(bucket, %vb, %failure, left_out, "{}", what.says());
+        } else {
+            tracing::error!(bucket, %vb, %failure, left_out, "{}", what.says());
+        }
+    }
+
+    /// The store answered, with something else than what must be there.
+    pub(crate) fn found_wrong(&self, bucket: &str, vb: VbId, what: Failed) {
+        if let Some(left_out) = self.admit(what) {
+            tracing::error!(bucket, %vb, left_out, "{}", what.says());
+        }
+    }
+
+    fn admit(&self, what: Failed) -> Option<u64> {
+        self.limits[what as usize].admit(self.clock.monotonic())
+    }
+}
