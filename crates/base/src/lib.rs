@@ -4,6 +4,7 @@
 
 pub mod datatype;
 pub mod doc_key;
+pub mod encryption;
 pub mod env;
 pub mod frequency;
 pub mod histogram;

@@ -80,6 +80,10 @@ pub trait Disk: Send + Sync {
         let _ = folder;
         Ok(Box::new(SyncEach))
     }
+    /// The disk below one that encrypts: what it holds as it is stored. `None` of every other disk.
+    fn beneath(&self) -> Option<Arc<dyn Disk>> {
+        None
+    }
 }
 
 /// Makes many files of one folder durable at once.
@@ -117,6 +121,15 @@ pub trait File: Send + Sync {
     }
     /// Cuts or extends with zeros.
     fn set_len(&self, len: u64) -> io::Result<()>;
+    /// Where to go on writing if all before `end` is durable and must stay so whatever becomes of the next write. What
+    /// lies between reads as zeros. Further on than `end` where files are written in larger units, as encrypted ones are.
+    fn append_from(&self, end: u64) -> u64 {
+        end
+    }
+    /// Whether the file is encrypted as one would be that is made now: under the same key, or not at all.
+    fn is_current(&self) -> bool {
+        true
+    }
 }
 
 /// Who may use files and folders that are made: their owner alone, since they hold documents and secrets.

@@ -55,6 +55,11 @@ impl Env {
         Env { heap, ..self.clone() }
     }
 
+    /// The same world without encryption of files: what is on the disk as it is stored.
+    pub fn beneath(&self) -> Env {
+        Env { disk: self.disk.beneath().unwrap_or_else(|| Arc::clone(&self.disk)), ..self.clone() }
+    }
+
     /// A world that `seed` decides, and the handles that move it.
     pub fn sim(seed: u64) -> (Env, SimHandles) {
         let handles = SimHandles::new(seed);

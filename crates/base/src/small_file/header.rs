@@ -65,8 +65,9 @@ fn checksum(header: &[u8], content: &[u8]) -> u32 {
 
 /// Takes a file apart and compares it with what it must be: `expected` says the name, the owner and the newest version.
 pub(super) fn unseal<'b>(bytes: &'b [u8], expected: &Header) -> Result<Sealed<'b>, String> {
-    if MAGIC.as_bytes().starts_with(bytes) {
-        // What is left of a header, or of nothing: no version wrote an empty file.
+    if MAGIC.as_bytes().starts_with(bytes) || bytes.first() == Some(&0) {
+        // What is left of a header, or of nothing: no version wrote an empty file, or one that begins with a zero, as
+        // what cannot be decrypted does.
         return Err("its header is damaged".to_owned());
     }
     let head = &bytes[..bytes.len().min(MAX_BYTES)];

@@ -1,0 +1,33 @@
+//! Encryption at rest: a disk whose files are encrypted, and the keys for it (docs/adr/0113-encryption-at-rest.md,
+//! docs/encryption_format.md).
+//!
+//! # Guarantees
+//!
+//! - A byte that was changed is never decrypted into another value: a page that is not as it was written, or stands in
+//!   another place or another file, reads as zeros. Every format above has checksums that zeros do not pass.
+//! - A page that is durable is not written again by those who append as [`File::append_from`] says: what is torn was not
+//!   acknowledged.
+//! - No key is used twice with the same nonce, also not after a crash or a copy of the files.
+//! - Files that are not encrypted are read and written as they are.
+
+mod cipher;
+mod disk;
+mod keys;
+mod layout;
+#[cfg(test)]
+mod tests;
+
+pub use cipher::{Cipher, KeyId};
+pub use disk::EncryptedDisk;
+pub use keys::{DataKeys, KeyError, KeyRing, WrappingKeys, keys_in_use};
+
+use std::io;
+use std::path::Path;
+
+use crate::env::{Disk, OpenMode};
+
+/// The key that a file is encrypted with; `None` if it is plain. `disk` has no encryption.
+pub fn key_of_file(disk: &dyn Disk, path: &Path) -> io::Result<Option<KeyId>> {
+    let file = disk.open(path, OpenMode::Read)?;
+    Ok(layout::FileHead::read(&*file)?.map(|head| head.key))
+}
