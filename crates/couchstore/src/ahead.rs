@@ -108,6 +108,10 @@ impl File for Ahead {
         Err(io::ErrorKind::ReadOnlyFilesystem.into())
     }
 
+    fn is_current(&self) -> bool {
+        self.file.is_current()
+    }
+
     fn sync_data(&self) -> io::Result<()> {
         self.file.sync_data()
     }

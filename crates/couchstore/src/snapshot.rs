@@ -64,6 +64,11 @@ impl FileInfo {
 }
 
 impl Snapshot {
+    /// Whether the file is encrypted as a new one would be ([`base::env::File::is_current`]).
+    pub fn is_current(&self) -> bool {
+        self.source.file.is_current()
+    }
+
     pub(crate) fn new(source: Source, header: Arc<Header>, file_bytes: u64) -> Snapshot {
         Snapshot { source, header, file_bytes }
     }

@@ -25,12 +25,14 @@ pub(crate) struct Writer {
     buf: Vec<u8>,
     /// Where the buffer's first byte belongs.
     start: u64,
+    /// Whether nothing was appended since what stands before it may be durable.
+    is_behind_commit: bool,
     poisoned: bool,
 }
 
 impl Writer {
     pub(crate) fn new(source: Source, end: u64) -> Writer {
-        Writer { source, buf: Vec::new(), start: end, poisoned: false }
+        Writer { source, buf: Vec::new(), start: end, is_behind_commit: true, poisoned: false }
     }
 
     pub(crate) fn source(&self) -> &Source {
@@ -74,6 +76,10 @@ impl Writer {
         let mut prefix = [0; CHUNK_PREFIX];
         prefix[..4].copy_from_slice(&(len as u32 | LENGTH_MARK).to_be_bytes());
         prefix[4..].copy_from_slice(&crc.to_be_bytes());
+        if std::mem::take(&mut self.is_behind_commit) {
+            assert!(self.buf.is_empty(), "a commit leaves nothing in the buffer");
+            self.start = self.source.file.append_from(self.start);
+        }
         self.make_room(CHUNK_PREFIX + len);
         if self.end().is_multiple_of(BLOCK) {
             self.buf.push(DATA_BLOCK);
@@ -130,6 +136,7 @@ impl Writer {
         let result = self.source.file.write_at(header, offset);
         self.outcome("write", offset, result)?;
         self.start = offset + header.len() as u64;
+        self.is_behind_commit = true;
         Ok(())
     }
 

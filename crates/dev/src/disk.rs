@@ -108,6 +108,14 @@ impl File for MortalFile {
         self.death.check()?;
         self.file.set_len(len)
     }
+
+    fn append_from(&self, end: u64) -> u64 {
+        self.file.append_from(end)
+    }
+
+    fn is_current(&self) -> bool {
+        self.file.is_current()
+    }
 }
 
 struct MortalSync {

@@ -92,14 +92,17 @@ impl Bucket {
         self.compacting.stop();
     }
 
-    /// The vBucket whose file wastes most, of those that waste enough. Asks for nothing that is not in memory.
+    /// The vBucket whose file wastes most, of those that waste enough; before them, one whose file is not encrypted as a
+    /// new one would be. Asks for nothing that is not in memory.
     fn most_fragmented(&self) -> Option<Job> {
         let now = self.env.clock.monotonic();
         let worth = |usage: &Usage| {
             let wasted = usage.file_bytes.saturating_sub(usage.used_bytes);
             let is_much = u128::from(wasted) * 100
                 >= u128::from(usage.file_bytes) * u128::from(self.config.compact_percent);
-            (is_much && wasted >= self.config.compact_min_waste_bytes).then_some(wasted)
+            let is_worth = is_much && wasted >= self.config.compact_min_waste_bytes;
+            // One that is not encrypted as it should be comes first, however little it wastes.
+            (is_worth || !usage.is_current).then_some((!usage.is_current, wasted))
         };
         let usage = (0..self.vbuckets()).map(VbId).filter_map(|vb| Some((vb, self.store.usage(vb)?)));
         let wasteful = usage.filter_map(|(vb, usage)| Some((worth(&usage)?, vb)));

@@ -291,7 +291,7 @@ impl KvStore for Memory {
 
     fn usage(&self, vb: VbId) -> Option<Usage> {
         let bytes = self.inner.lock().vbuckets.get(&vb)?.now.totals.bytes;
-        Some(Usage { file_bytes: bytes, used_bytes: bytes })
+        Some(Usage { file_bytes: bytes, used_bytes: bytes, is_current: true })
     }
 
     fn collections(&self, vb: VbId) -> Vec<(CollectionId, CollectionStats)> {

@@ -278,6 +278,8 @@ pub struct Usage {
     pub file_bytes: u64,
     /// Bytes that are in use: what a compaction would keep, about.
     pub used_bytes: u64,
+    /// Whether it is encrypted as a new one would be; if it is not, a compaction makes it so.
+    pub is_current: bool,
 }
 
 /// A vBucket as it was found on disk.

@@ -93,7 +93,7 @@ impl Known {
 /// What a file takes as of a commit.
 pub(super) fn usage_of(snapshot: &Snapshot) -> Usage {
     let info = snapshot.info();
-    Usage { file_bytes: info.file_bytes, used_bytes: info.used_bytes() }
+    Usage { file_bytes: info.file_bytes, used_bytes: info.used_bytes(), is_current: snapshot.is_current() }
 }
 
 pub(super) fn load_tally(snapshot: &Snapshot) -> Result<Tally, couchstore::Failure> {

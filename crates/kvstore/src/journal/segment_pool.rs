@@ -262,7 +262,11 @@ impl Journal {
         };
         let path = spare_path(&self.dir, spare.number);
         let file = on_disk("open", &path, self.env.disk.open(&path, mode))?;
-        Ok(Preparing { file, path, spare })
+        if file.is_current() {
+            return Ok(Preparing { file, path, spare });
+        }
+        on_disk("cut", &path, file.set_len(0))?;
+        Ok(Preparing { file, path, spare: Spare { len: 0, ..spare } })
     }
 
     /// Gives the room back that a disk may just have run out of.

@@ -170,6 +170,11 @@ impl Journal {
             None => OpenMode::CreateNew,
         };
         let file = on_disk("open", &path, disk.open(&path, mode))?;
+        // One that was encrypted otherwise, or not at all, begins again as a new file.
+        let is_prewritten = is_prewritten && file.is_current();
+        if !file.is_current() {
+            on_disk("cut", &path, file.set_len(0))?;
+        }
         // before anything is written: else a crash may leave a spare with a header of a generation to come
         on_disk("sync folder", &self.dir, disk.sync_dir(&self.dir))?;
         let head = SegmentHead { version: VERSION, generation, first, salt: self.env.random.next_u64() };
@@ -227,8 +232,12 @@ impl<'a> Call<'a> {
         Ok(())
     }
 
-    /// Whether a segment with prewritten blocks waits while the current one grows with every commit.
+    /// Whether a segment with prewritten blocks waits while the current one grows with every commit, or the current one
+    /// is not encrypted as a new one would be.
     fn is_better_elsewhere(&self) -> bool {
+        if self.writer.current.as_ref().is_some_and(|current| !current.file.is_current()) {
+            return true;
+        }
         let is_growing = |current: &Current| current.is_established && !current.is_prewritten;
         self.writer.current.as_ref().is_some_and(is_growing)
             && self.journal.is_small()

@@ -95,8 +95,9 @@ impl AuditFile {
         }
         let torn = open.is_torn.then(|| [b"\n", lines].concat());
         let bytes = torn.as_deref().unwrap_or(lines);
-        let written = open.file.write_at(bytes, open.len);
-        (open.len, open.is_unsynced, open.is_torn) = (open.len + bytes.len() as u64, true, false);
+        let at = if open.is_unsynced { open.len } else { open.file.append_from(open.len) };
+        let written = open.file.write_at(bytes, at);
+        (open.len, open.is_unsynced, open.is_torn) = (at + bytes.len() as u64, true, false);
         if written.is_err() {
             self.open = None;
         }
