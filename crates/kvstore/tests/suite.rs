@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use base::env::Env;
+use base::encryption::{DataKeys, EncryptedDisk};
+use base::env::{Env, OpenMode};
 use kvstore::suite::{self, Subject};
 use kvstore::{CompactionSteps, Couch, CouchConfig, Journaled, JournaledConfig, KvStore, Memory};
 
@@ -17,6 +18,7 @@ impl Subject for InMemory {
 }
 
 struct OnDisk {
+    env: Env,
     dir: tempfile::TempDir,
     config: CouchConfig,
     store: Couch,
@@ -24,14 +26,23 @@ struct OnDisk {
 
 impl OnDisk {
     fn new(config: CouchConfig) -> OnDisk {
+        OnDisk::on(Env::real(), config)
+    }
+
+    fn on(env: Env, config: CouchConfig) -> OnDisk {
         let dir = tempfile::tempdir().expect("a folder");
-        let store = open(dir.path(), config);
-        OnDisk { dir, config, store }
+        let store = open(&env, dir.path(), config);
+        OnDisk { env, dir, config, store }
     }
 }
 
-fn open(dir: &Path, config: CouchConfig) -> Couch {
-    Couch::open(Env::real(), dir, config).expect("the bucket opens")
+fn open(env: &Env, dir: &Path, config: CouchConfig) -> Couch {
+    Couch::open(env.clone(), dir, config).expect("the bucket opens")
+}
+
+/// A disk whose files are encrypted.
+fn encrypted() -> Env {
+    EncryptedDisk::env(&Env::real(), DataKeys::ephemeral(&Env::real()))
 }
 
 impl Subject for OnDisk {
@@ -40,7 +51,7 @@ impl Subject for OnDisk {
     }
 
     fn restart(&mut self) {
-        self.store = open(self.dir.path(), self.config);
+        self.store = open(&self.env, self.dir.path(), self.config);
     }
 }
 
@@ -62,6 +73,7 @@ fn couch_with_few_descriptors_and_small_nodes() {
 }
 
 struct WithJournal {
+    env: Env,
     dir: tempfile::TempDir,
     config: JournaledConfig,
     /// Whether it is closed before it is opened again, or just dropped.
@@ -71,9 +83,13 @@ struct WithJournal {
 
 impl WithJournal {
     fn new(config: JournaledConfig, closes: bool) -> WithJournal {
+        WithJournal::on(Env::real(), config, closes)
+    }
+
+    fn on(env: Env, config: JournaledConfig, closes: bool) -> WithJournal {
         let dir = tempfile::tempdir().expect("a folder");
-        let store = Journaled::open(Env::real(), dir.path(), config).expect("the bucket opens");
-        WithJournal { dir, config, closes, store: Some(store) }
+        let store = Journaled::open(env.clone(), dir.path(), config).expect("the bucket opens");
+        WithJournal { env, dir, config, closes, store: Some(store) }
     }
 }
 
@@ -92,7 +108,8 @@ impl Subject for WithJournal {
             store.close().expect("everything can be filed");
         }
         drop(store);
-        let store = Journaled::open(Env::real(), self.dir.path(), self.config).expect("the bucket opens");
+        let store =
+            Journaled::open(self.env.clone(), self.dir.path(), self.config).expect("the bucket opens");
         self.store = Some(store);
     }
 }
@@ -112,6 +129,78 @@ fn journaled_with_little_room() {
     let couch = CouchConfig { max_open_files: 2, ..CouchConfig::default() };
     let config = JournaledConfig { couch, journal_bytes: 64 << 10, ..JournaledConfig::default() };
     suite::run(|| WithJournal::new(config, false));
+}
+
+#[test]
+fn encrypted_files() {
+    suite::run(|| OnDisk::on(encrypted(), CouchConfig::default()));
+    let tuning = couchstore::Tuning { leaf_bytes: 300, interior_bytes: 300, compress_nodes: true };
+    let compaction = CompactionSteps { step_bytes: 500, last_changes: 3 };
+    suite::run(|| OnDisk::on(encrypted(), CouchConfig { max_open_files: 2, tuning, compaction }));
+}
+
+#[test]
+fn encrypted_journal() {
+    let couch = CouchConfig { max_open_files: 2, ..CouchConfig::default() };
+    let config = JournaledConfig { couch, journal_bytes: 64 << 10, ..JournaledConfig::default() };
+    for closes in [false, true] {
+        suite::run(|| WithJournal::on(encrypted(), JournaledConfig::default(), closes));
+        suite::run(|| WithJournal::on(encrypted(), config, closes));
+    }
+}
+
+/// Encryption is switched on for files that are there: the journal goes on in a new segment at once, files stay plain
+/// until they are compacted. Then it is switched off again.
+#[test]
+fn encryption_comes_and_goes() {
+    const BODY: &[u8] = b"a body that is looked for";
+    let plain = Env::real();
+    let keys = DataKeys::ephemeral(&plain);
+    let dir = tempfile::tempdir().expect("a folder");
+    let vb = base::VbId(3);
+    let shows = |name: &str| {
+        let file = plain.disk.open(&dir.path().join(name), OpenMode::Read).expect("it is there");
+        let mut bytes = vec![0; file.len().expect("a length") as usize];
+        file.read_at(&mut bytes, 0).expect("a read");
+        bytes.windows(BODY.len()).any(|window| window == BODY)
+    };
+    let names = || plain.disk.read_dir(dir.path()).expect("a list");
+    let save = |store: &Journaled, seqno| {
+        let items = [suite::version(0, &format!("key{seqno}"), seqno, BODY)];
+        let batch = kvstore::SaveBatch { items: &items, state: &kvstore::VbStateDoc::default() };
+        store.save(vb, batch).expect("a save");
+    };
+    let env = EncryptedDisk::env(&plain, keys.clone());
+    for (env, seqno, is_plain) in [(&plain, 1, true), (&env, 2, false)] {
+        let store = Journaled::open(env.clone(), dir.path(), JournaledConfig::default()).expect("it opens");
+        if seqno == 2 {
+            store.states().expect("they are read");
+            assert!(!store.usage(vb).expect("it is known").is_current);
+        }
+        save(&store, seqno);
+        let journal = names().into_iter().filter(|name| name.starts_with("journal."));
+        assert_eq!(journal.into_iter().any(|name| shows(&name)), is_plain);
+        if seqno == 2 {
+            store.compact(vb, &kvstore::Compaction::default()).expect("a compaction");
+            assert!(store.usage(vb).expect("it is known").is_current);
+        }
+        store.close().expect("it closes");
+    }
+    assert!(!names().iter().any(|name| shows(name)), "{:?}", names());
+    // Read with the keys, written plain.
+    let off = DataKeys::default();
+    off.add(&keys);
+    let store = Journaled::open(EncryptedDisk::env(&plain, off), dir.path(), JournaledConfig::default());
+    let store = store.expect("it opens");
+    save(&store, 3);
+    store.compact(vb, &kvstore::Compaction::default()).expect("a compaction");
+    store.close().expect("it closes");
+    let store = Journaled::open(plain.clone(), dir.path(), JournaledConfig::default()).expect("it opens");
+    for seqno in 1..4 {
+        let key = format!("key{seqno}");
+        let found = store.get(vb, base::DocKey::new(key.as_bytes())).expect("a read").expect("it is there");
+        assert_eq!(found.value(), BODY);
+    }
 }
 
 #[test]

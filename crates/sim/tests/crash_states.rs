@@ -4,7 +4,7 @@
 #[path = "../../simulation/src/known.rs"]
 mod known;
 
-use sim::kv::subjects::{couch, journaled};
+use sim::kv::subjects::{couch, encrypted_couch, encrypted_journaled, journaled};
 use sim::kv::{Depth, Flips, Subject, Tally, bit_flips, crash_states, fault_points, interleave};
 
 /// What an ordinary run of the tests looks at; `cargo xtask crash` looks at far more.
@@ -55,6 +55,36 @@ fn couch_with_failing_calls() {
 #[test]
 fn couch_with_rotten_bits() {
     every_bit(&couch());
+}
+
+#[test]
+fn encrypted_files_after_a_power_loss() {
+    every_state(&encrypted_couch());
+}
+
+#[test]
+fn encrypted_files_with_failing_calls() {
+    every_fault(&encrypted_couch());
+}
+
+#[test]
+fn encrypted_files_with_rotten_bits() {
+    every_bit(&encrypted_couch());
+}
+
+#[test]
+fn encrypted_journal_after_a_power_loss() {
+    every_state(&encrypted_journaled());
+}
+
+#[test]
+fn encrypted_journal_with_failing_calls() {
+    every_fault(&encrypted_journaled());
+}
+
+#[test]
+fn encrypted_journal_with_rotten_bits() {
+    every_bit(&encrypted_journaled());
 }
 
 #[test]

@@ -16,6 +16,7 @@ fn find(subject: &Subject<'_>, lie: Lie) -> Tally {
         rolls_back_exactly: subject.rolls_back_exactly,
         name: subject.name,
         open: &open,
+        world: subject.world,
         trusts_last_header: subject.trusts_last_header,
     };
     let depth = Depth { tries: 8, ..Depth::default() };

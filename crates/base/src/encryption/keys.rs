@@ -71,6 +71,14 @@ impl WrappingKeys {
     }
 }
 
+impl PartialEq for WrappingKeys {
+    fn eq(&self, other: &WrappingKeys) -> bool {
+        self.fingerprints() == other.fingerprints()
+    }
+}
+
+impl Eq for WrappingKeys {}
+
 impl std::fmt::Debug for WrappingKeys {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("WrappingKeys").field(&self.fingerprints()).finish()

@@ -1,6 +1,7 @@
 //! Every disk that a power loss can leave, at every moment of a random run, and the store opened on each.
 
 use std::collections::{BTreeSet, HashSet};
+use std::path::Path;
 
 use base::env::sim::{Recording, Replay, SimDisk, SplitMix64, Survival};
 
@@ -10,7 +11,7 @@ use super::model::Model;
 use super::tally::{Tally, Trying};
 use super::verify::{check_files, compare};
 use super::workload::Shape;
-use super::{Subject, prepared, subjects};
+use super::{DIR, Subject, prepared, subjects};
 
 /// How thoroughly to look at one run.
 #[derive(Clone, Copy, Debug)]
@@ -120,7 +121,7 @@ impl Trial<'_> {
     fn look(&mut self, model: &Model, image: &SimDisk, at: u64, is_second: bool) {
         let mut wrong = Vec::new();
         if self.subject.trusts_last_header && self.rng.chance(1, CHECKED_IN) {
-            check_files(image, &mut wrong);
+            check_files(&*self.subject.world(image).disk, &mut wrong);
         }
         match self.subject.open(image) {
             Ok(store) => {
@@ -140,8 +141,9 @@ impl Trial<'_> {
         if let Err(failure) = store.close() {
             return wrong.push(format!("does not close: {failure}"));
         }
-        check_files(disk, wrong);
-        match subjects::couch().open(disk) {
+        let world = self.subject.world(disk);
+        check_files(&*world.disk, wrong);
+        match subjects::open_couch(world, Path::new(DIR)) {
             Ok(files) => {
                 let mut of_files = Vec::new();
                 compare(&*files, model, at, &mut of_files);

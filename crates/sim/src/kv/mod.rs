@@ -38,6 +38,8 @@ pub struct Subject<'a> {
     pub name: &'a str,
     /// Opens the store on a disk.
     pub open: &'a Open<'a>,
+    /// The world in which its files show what they hold: with their keys, if they are encrypted.
+    pub world: fn(Env) -> Env,
     /// Whether every file is trusted at its last valid header, so that this one must be clean wherever the power went.
     pub trusts_last_header: bool,
     /// Whether a rollback goes to the newest commit at or below its seqno, not only to some.
@@ -50,6 +52,10 @@ pub type Open<'a> = dyn Fn(Env, &Path) -> Result<Box<dyn KvStore>, Failure> + Sy
 impl Subject<'_> {
     fn run<'r>(&self, disk: &'r SimDisk, store: &'r dyn KvStore, shape: Shape) -> Run<'r> {
         Run { disk, store, shape, rolls_back_exactly: self.rolls_back_exactly }
+    }
+
+    fn world(&self, disk: &SimDisk) -> Env {
+        (self.world)(SimHandles::new(0).with_disk(disk.clone()).env())
     }
 
     fn open(&self, disk: &SimDisk) -> Result<Box<dyn KvStore>, Failure> {

@@ -5,7 +5,6 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use base::env::Disk;
-use base::env::sim::SimDisk;
 use base::{DocKey, Seqno, VbId, Version};
 use couchstore::check::{Fault, Watcher, check};
 use kvstore::{Failure, KvStore, StoredVb, Values};
@@ -85,7 +84,7 @@ pub(super) fn compare(store: &dyn KvStore, model: &Model, at: u64, wrong: &mut V
 }
 
 /// Names of the vBucket files of a bucket.
-pub(super) fn file_names(disk: &SimDisk) -> Vec<String> {
+pub(super) fn file_names(disk: &dyn Disk) -> Vec<String> {
     let names = disk.read_dir(Path::new(DIR)).unwrap_or_default();
     let is_finished = |name: &String| {
         name.split_once(".couch.")
@@ -95,7 +94,7 @@ pub(super) fn file_names(disk: &SimDisk) -> Vec<String> {
 }
 
 /// Checks every vBucket file at its last valid header.
-pub(super) fn check_files(disk: &SimDisk, wrong: &mut Vec<String>) {
+pub(super) fn check_files(disk: &dyn Disk, wrong: &mut Vec<String>) {
     struct Faults<'a>(&'a mut Vec<String>);
     impl Watcher for Faults<'_> {
         fn fault(&mut self, fault: Fault) {
