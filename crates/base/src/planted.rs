@@ -110,6 +110,12 @@ bugs! {
     ReplayStopsEarly,
     /// The checksum of a journal's record is not looked at.
     TornRecordTaken,
+    /// Recovery skips saves whose seqnos are below one that it has seen.
+    OlderSavesSkipped,
+    /// The journal lets go of segments before what could not be filed of them is journaled again.
+    ReleasedBeforeCarried,
+    /// The checksum of a small file that decides about data is not compared.
+    SmallFileChecksumIgnored,
     /// A start goes on with an empty state for a vBucket whose file it could not read.
     UnreadStateBelieved,
     /// A manifest whose change failed is not decided again, whichever of the two a restart finds.
@@ -130,6 +136,8 @@ bugs! {
     CrashForgotten,
     /// A restart forgets which CAS was given out last.
     CasForgottenAtRestart,
+    /// A CAS from elsewhere moves the CAS clock, however far ahead it lies.
+    FarCasMovesClock,
     /// A restart forgets that a replica stood in the middle of a snapshot.
     SnapshotForgottenAtRestart,
     /// A document that is not on disk yet leaves memory.
@@ -168,6 +176,10 @@ bugs! {
     FenceSkipped,
     /// A lease is used to its very end.
     NoLeaseMargin,
+    /// The clock by which leases run out stands still while the machine is suspended.
+    LeaseClockStops,
+    /// A node that belongs to a cluster starts as one that decides itself what it serves.
+    MemberStartsAlone,
     /// Whoever is active first among those who answered is chosen, not the furthest.
     FirstIsChosen,
     /// A choice does not wait until whoever may have served has stopped.

@@ -152,7 +152,7 @@ fn decide_membership(config: &Config, data_dir: &DataDir, env: &Env) -> Result<(
     if config.leaves_cluster {
         membership::leave_cluster(env, folder).map_err(failed)?;
     }
-    if !config.is_member && membership::belongs_to_cluster(env, folder).map_err(failed)? {
+    if !config.is_member && !membership::may_start_alone(env, folder).map_err(failed)? {
         return Err(Failure::BelongsToCluster(folder.to_owned()));
     }
     Ok(())

@@ -3,6 +3,7 @@
 #[cfg(feature = "planted")]
 #[path = "../../simulation/src/known.rs"]
 mod known;
+mod stuck;
 
 use sim::kv::subjects::{couch, encrypted_couch, encrypted_journaled, journaled};
 use sim::kv::{Depth, Flips, Subject, Tally, bit_flips, crash_states, fault_points, interleave};
@@ -112,11 +113,18 @@ fn journaled_with_threads_in_turns() {
     every_schedule(&journaled());
 }
 
+#[test]
+fn journaled_with_a_file_that_cannot_be_filed() {
+    let wrong: Vec<String> = (0..40).filter_map(|seed| stuck::crashes(seed).err()).collect();
+    assert!(wrong.is_empty(), "{} of 40: {:#?}", wrong.len(), wrong.first());
+}
+
 /// Mistakes in the product that a power loss shows (`base::planted`).
 #[test]
 #[cfg(feature = "planted")]
 fn mistakes_in_the_product_are_found() {
     known::must_find(known::Simulator::CrashStates, |seed| {
+        stuck::crashes(seed)?;
         let tally = crash_states(&journaled(), &Depth::default(), seed);
         if tally.holds() { Ok(()) } else { Err(tally.to_string().replace('\n', " ")) }
     });

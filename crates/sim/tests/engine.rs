@@ -11,9 +11,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::env::sim::{Fault, SimDisk, SimHandles, SplitMix64};
-use base::env::{Disk, OpenMode, SimHandles as World};
-use base::{Cas, Datatype, DocKey, Seqno, VbId, VbUuid};
-use engine::{Bucket, BucketConfig, Failure, Mutated, Progress, Refusal, StoreMode, StoreRequest};
+use base::env::{Clock as _, Disk, OpenMode, SimHandles as World};
+use base::{Cas, Datatype, DocKey, RevSeqno, Seqno, VbId, VbUuid, VersionMeta};
+use engine::{
+    Bucket, BucketConfig, Failure, Mutated, Progress, Refusal, StoreMode, StoreRequest, WithMetaRequest,
+};
 use kvstore::{Couch, CouchConfig, KvStore};
 use sim::crash::{every_crash, every_kill, every_kind_of_fault, recorded};
 use sim::ledger::Entry;
@@ -357,6 +359,65 @@ fn a_crash_is_remembered_for_what_could_not_be_read() {
     verdict.report("engine, not read after a crash");
 }
 
+/// How far ahead of the wall clock a CAS may lie that was made here, or followed (record 61): 65 minutes, and the counter.
+const MOST_AHEAD: Duration = Duration::from_secs(3_901);
+
+/// A document comes with a CAS from the far future: the CAS values of all others stay near the wall clock, before and
+/// after a restart.
+fn after_a_far_cas(seed: u64) -> Vec<String> {
+    let mut rng = SplitMix64::new(seed);
+    let disk = SimDisk::new();
+    prepare(&disk);
+    let mut wrong = Vec::new();
+    let first = world(seed, &disk);
+    let bucket = open(&first).expect("no fault planned").bucket;
+    go_on(&mut Run::default(), &mut rng, &first, &bucket, 30);
+    for vb in (0..VBUCKETS).map(VbId) {
+        let now = bucket.now();
+        let far = Cas((first.clock.unix_ns() + rng.between(1 << 44, 1 << 61)) & !0xffff);
+        let request = WithMetaRequest {
+            key: DocKey::new(b"far"),
+            value: b"1",
+            datatype: Datatype::RAW,
+            meta: VersionMeta { cas: far, rev_seqno: RevSeqno(1), ..VersionMeta::default() },
+            add: false,
+            expected: Cas::ANY,
+            force: true,
+            regenerate_cas: false,
+        };
+        match bucket.apply_with_meta(vb, &request, now) {
+            Ok(mutated) if mutated.cas == far => {}
+            other => wrong.push(format!("{vb}: a document with CAS {far}: {other:?}")),
+        }
+    }
+    let mut look = |world: &World, bucket: &Bucket, when: &str, rng: &mut SplitMix64| {
+        for _ in 0..20 {
+            world.clock.advance(Duration::from_micros(rng.below(3000)));
+            let vb = VbId(rng.below(u64::from(VBUCKETS)) as u16);
+            let key = format!("k{}", rng.below(KEYS));
+            let Ok(mutated) = change(rng, bucket, vb, DocKey::new(key.as_bytes())) else { continue };
+            let ahead = Duration::from_nanos(mutated.cas.0.saturating_sub(world.clock.unix_ns()));
+            if ahead > MOST_AHEAD {
+                wrong.push(format!("{vb}: {when} a CAS lies {ahead:?} ahead of the clock"));
+            }
+        }
+    };
+    look(&first, &bucket, "before a restart", &mut rng);
+    assert!(bucket.flush_all(), "no fault planned");
+    drop(bucket);
+    let after = world(!seed, &disk);
+    let bucket = open(&after).expect("no fault planned").bucket;
+    look(&after, &bucket, "after a restart", &mut rng);
+    wrong
+}
+
+#[test]
+fn a_cas_from_the_far_future_carries_no_clock_away() {
+    let mut verdict = Verdict::default();
+    (0..20).for_each(|seed| verdict.tally(format_args!("seed {seed}"), &after_a_far_cas(seed)));
+    verdict.report("engine, CAS from the far future");
+}
+
 #[test]
 fn a_bucket_on_a_fresh_disk_makes_its_folders_durable() {
     let (run, recording) = recorded(|_| {}, |disk| run(1, 60, disk));
@@ -372,6 +433,12 @@ fn mistakes_in_the_product_are_found() {
         let (run, recording) = recorded(prepare, |disk| run(seed, 100, disk));
         let verdict = every_crash(&CrashPlan::new(seed), &recording, |disk, at| check(&run, disk, at));
         let unread = unread_after_a_crash(seed);
-        verdict.examples.first().or(unread.first()).map_or(Ok(()), |example| Err(example.clone()))
+        let far = after_a_far_cas(seed);
+        verdict
+            .examples
+            .first()
+            .or(unread.first())
+            .or(far.first())
+            .map_or(Ok(()), |example| Err(example.clone()))
     });
 }

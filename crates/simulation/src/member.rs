@@ -117,6 +117,9 @@ impl Node {
             self.look_from_outside(snapshot, &view, &mut requests);
             return Ok(requests);
         }
+        if !self.member.has_belonged {
+            self.note_cluster(&view.state)?;
+        }
         self.member.has_belonged = true;
         // Becoming is another thing than reading, and may take until the next look.
         let (revision, life) = (view.state.revision, self.member.held.life.incarnation());

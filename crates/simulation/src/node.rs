@@ -1,15 +1,16 @@
 //! A node's data: a bucket on a disk of its own, with a clock of its own, and the steps that threads would run.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use ::node::cluster::membership::{self, Seen};
 use ::node::config::BucketSpec;
 use ::node::node::Served;
 use base::env::sim::{SimDisk, SplitMix64};
 use base::env::{Clock as _, SimHandles};
 use base::{Heap, VbId, VbState};
-use cluster::{Damaged, VbReport};
+use cluster::{Damaged, Fence, State, VbReport};
 use engine::{Bucket, BucketConfig, BucketKind, Failure, Progress};
 use kvstore::{Couch, CouchConfig, Journaled, JournaledConfig, KvStore, Nothing};
 
@@ -24,6 +25,9 @@ use crate::rules::Rules;
 /// The bucket's name, everywhere.
 pub const BUCKET: &str = "b";
 
+/// A node's folder of data.
+const FOLDER: &str = "/data";
+
 /// A node.
 pub struct Node {
     /// Its place among the nodes.
@@ -36,6 +40,10 @@ pub struct Node {
     pub slow_until_us: u64,
     /// Its clock's rate, in parts of 1,000.
     pub rate: u64,
+    /// Whether it was started as one that belongs to no cluster.
+    pub is_alone: bool,
+    /// Its folder of data but for the bucket: what it has noted of its cluster.
+    folder: SimDisk,
     /// Counts its starts: what was meant for an earlier one is dropped.
     pub boot: u64,
     /// Its doors.
@@ -80,6 +88,8 @@ impl Node {
             frozen_until_us: 0,
             slow_until_us: 0,
             rate,
+            is_alone: false,
+            folder: SimDisk::new(),
             boot: 0,
             front_end: front_end(handles.env(), Arc::clone(&member.held.fence)),
             connections: BTreeMap::new(),
@@ -109,7 +119,7 @@ impl Node {
 
     /// Whether it may serve documents by its lease.
     pub fn may_serve(&self) -> bool {
-        self.member.held.fence.may_serve(self.clock_ns())
+        self.is_alone || self.member.held.fence.may_serve(self.clock_ns())
     }
 
     /// Whether it serves a vBucket.
@@ -229,7 +239,7 @@ impl Node {
 
     /// The process ends without a word; with `power`, a seed, what was not synced is lost or torn.
     pub fn crash(&mut self, power: Option<u64>) {
-        self.is_up = false;
+        (self.is_up, self.is_alone) = (false, false);
         self.boot += 1;
         self.links = Links::default();
         self.waiting.clear();
@@ -244,6 +254,30 @@ impl Node {
         } else {
             self.handles.disk.heal();
         }
+    }
+
+    /// Notes durably that it belongs to the cluster.
+    pub fn note_cluster(&self, state: &State) -> Result<(), String> {
+        let env = self.handles.with_disk(self.folder.clone()).env();
+        let noted = env.disk.create_dir_all_synced(Path::new(FOLDER)).and_then(|()| {
+            let mut seen = Seen::read(&env, PathBuf::from(FOLDER))?;
+            if seen.get().is_some() { Ok(()) } else { seen.note(&env, state) }
+        });
+        noted.map_err(|error| format!("node {} cannot note its cluster: {error}", self.at))
+    }
+
+    /// Somebody starts the process without its cluster; whether that is let happen. Then it serves whatever it served.
+    pub fn start_alone(&mut self, rules: &Rules) -> Result<bool, String> {
+        let env = self.handles.with_disk(self.folder.clone()).env();
+        let may = membership::may_start_alone(&env, Path::new(FOLDER)).map_err(|error| error.to_string())?;
+        if may {
+            (self.is_up, self.is_alone) = (true, true);
+            self.front_end = front_end(self.handles.env(), Arc::new(Fence::open()));
+            if self.has_bucket {
+                self.open(rules)?;
+            }
+        }
+        Ok(may)
     }
 
     /// The process starts again.

@@ -248,7 +248,13 @@ impl World {
             let by_us = at_us - self.now_us;
             self.time.clock.advance(Duration::from_micros(by_us));
             for node in &self.nodes {
-                node.handles.clock.advance(Duration::from_nanos(by_us * node.rate));
+                let by = Duration::from_nanos(by_us * node.rate);
+                // Who stands still may be a machine that is suspended.
+                if node.frozen_until_us > self.now_us {
+                    node.handles.clock.suspend(by);
+                } else {
+                    node.handles.clock.advance(by);
+                }
             }
             self.now_us = at_us;
             self.handle(at, boot, event);

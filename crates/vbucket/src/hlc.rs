@@ -1,6 +1,7 @@
 //! CAS values: a hybrid logical clock.
 
 use base::Cas;
+use base::planted::{self, Bug};
 
 /// Low bits that count changes within one tick of the wall clock (65,536 ns).
 const LOGICAL: u64 = 0xffff;
@@ -80,7 +81,7 @@ impl Hlc {
 }
 
 fn is_followed(cas: u64, now_ns: u64) -> bool {
-    Hlc::ahead_ns(Cas(cas), now_ns) <= MAX_AHEAD_NS
+    Hlc::ahead_ns(Cas(cas), now_ns) <= MAX_AHEAD_NS || planted::is(Bug::FarCasMovesClock)
 }
 
 #[cfg(test)]

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use crate::planted::{self, Bug};
+
 /// A source of time.
 pub trait Clock: Send + Sync {
     /// Wall clock, nanoseconds since 1970. May jump.
@@ -51,6 +53,11 @@ impl Clock for RealClock {
     }
 }
 
+/// Whether the monotonic clock goes on while the machine is suspended; simulated clocks ask, too.
+pub fn counts_suspension() -> bool {
+    !planted::is(Bug::LeaseClockStops)
+}
+
 /// CLOCK_MONOTONIC, which is what `Instant` reads, stands still while a guest is suspended.
 #[cfg(target_os = "linux")]
 const BOOT: rustix::time::ClockId = rustix::time::ClockId::Boottime;
@@ -59,7 +66,8 @@ const BOOT: rustix::time::ClockId = rustix::time::ClockId::Monotonic;
 
 #[allow(clippy::disallowed_methods, reason = "this is the door itself")]
 fn boot_ns() -> u64 {
-    let time = rustix::time::clock_gettime(BOOT);
+    let clock = if counts_suspension() { BOOT } else { rustix::time::ClockId::Monotonic };
+    let time = rustix::time::clock_gettime(clock);
     (time.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec as u64)
 }
 

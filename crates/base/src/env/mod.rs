@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use crate::memory::Heap;
 
-pub use clock::{Clock, RealClock};
+pub use clock::{Clock, RealClock, counts_suspension};
 pub use disk::{Disk, File, GroupSync, OpenMode, RealDisk, SyncEach};
 pub use network::{Listener, Network, RealNetwork, Stream};
 pub use random::{Random, RealRandom};

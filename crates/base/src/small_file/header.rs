@@ -3,6 +3,8 @@
 //! `stave-file 1 name=NAME version=V generation=G owner=OWNER length=N crc32c=HHHHHHHH`, then the content. The checksum
 //! is CRC-32C over the line up to `crc32c=`, and the content. `owner` is `-` if the file has none.
 
+use crate::planted::{self, Bug};
+
 /// What a file with a header begins with: the version of the header is the last digit.
 const MAGIC: &str = "stave-file 1 ";
 /// What stands before the checksum in every header.
@@ -85,7 +87,7 @@ pub(super) fn unseal<'b>(bytes: &'b [u8], expected: &Header) -> Result<Sealed<'b
     if said.map(|said| format!("{said:08x}").into_bytes()).as_deref() != Some(digits) {
         return Err(damaged());
     }
-    if said != Some(is) {
+    if said != Some(is) && !planted::is(Bug::SmallFileChecksumIgnored) {
         return Err("its checksum does not match its content".to_owned());
     }
     let header = std::str::from_utf8(text).ok().and_then(Header::parse).ok_or_else(damaged)?;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use base::planted::{self, Bug};
 use base::{RateLimit, VbId};
 
 use super::charged::Charged;
@@ -135,6 +136,9 @@ impl Journaled {
             let all = runs.iter().map(|run| &run[..]).chain(nothing);
             all.map(|items| Record::Save { vb: *vb, state: State::Whole(state), items, is_repeat: true })
         });
+        if planted::is(Bug::ReleasedBeforeCarried) {
+            self.release(since);
+        }
         let last = self.append(records.collect::<Vec<_>>())?;
         for (_, state) in &states {
             let mut unfiled = state.unfiled.lock();

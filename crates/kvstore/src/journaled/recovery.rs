@@ -261,6 +261,14 @@ fn take_in(
 ) {
     let mut saves = found.saves;
     let Some(state) = last_state(&mut saves, of_file) else { return };
+    if planted::is(Bug::OlderSavesSkipped) {
+        let mut seen = Seqno(0);
+        saves.retain(|save| {
+            let is_behind = highest(save) < seen;
+            seen = seen.max(highest(save));
+            !is_behind
+        });
+    }
     if !in_order_of_seqnos(&saves) {
         saves.sort_by_key(highest);
         let mut taken: HashSet<Seqno> = HashSet::new();

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use ::cluster::{Membership, Stale, State};
 use base::env::{Disk, Env, OpenMode};
+use base::planted::{self, Bug};
 use serde::{Deserialize, Serialize};
 
 use super::seen_users;
@@ -73,7 +74,7 @@ pub fn fault(disk: &dyn Disk, folder: &Path) -> Option<(PathBuf, String)> {
 }
 
 /// What the node has seen. What is in memory is what is in the file.
-pub(super) struct Seen {
+pub struct Seen {
     folder: PathBuf,
     writes: u64,
     /// `None` before the node has seen any state.
@@ -82,7 +83,7 @@ pub(super) struct Seen {
 
 impl Seen {
     /// Reads it from the folder of the node's data.
-    pub(super) fn read(env: &Env, folder: PathBuf) -> io::Result<Seen> {
+    pub fn read(env: &Env, folder: PathBuf) -> io::Result<Seen> {
         let file = match env.disk.open(&folder.join(FILE), OpenMode::Read) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -108,7 +109,7 @@ impl Seen {
     }
 
     /// What was seen; `None` before the node has seen any state.
-    pub(super) fn get(&self) -> Option<&Membership> {
+    pub fn get(&self) -> Option<&Membership> {
         self.seen.as_ref()
     }
 
@@ -118,7 +119,7 @@ impl Seen {
     }
 
     /// Notes durably that a state was seen, which may be followed.
-    pub(super) fn note(&mut self, env: &Env, state: &State) -> io::Result<()> {
+    pub fn note(&mut self, env: &Env, state: &State) -> io::Result<()> {
         match self.seen.clone().unwrap_or_default().after(state) {
             Some(next) => self.put(env, next),
             None => Ok(()),
@@ -160,6 +161,12 @@ fn exists(env: &Env, path: &Path) -> io::Result<bool> {
 /// The other file of a small file (record 57).
 fn copy_of(name: &str) -> String {
     format!("{name}.copy")
+}
+
+/// Whether a node with this folder of data may be started as one that decides itself what it serves: not if it belongs to
+/// a cluster, whose other nodes may serve what it has.
+pub fn may_start_alone(env: &Env, folder: &Path) -> io::Result<bool> {
+    Ok(!belongs_to_cluster(env, folder)? || planted::is(Bug::MemberStartsAlone))
 }
 
 /// Whether a folder of data belongs to a node of a cluster.

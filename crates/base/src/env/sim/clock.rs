@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::env::Clock;
+use crate::env::{Clock, counts_suspension};
 
 /// 2025-01-01, so that expiry times in tests look like real ones.
 const FIRST_UNIX_NS: u64 = 1_735_689_600_000_000_000;
@@ -26,6 +26,15 @@ impl SimClock {
         let by_ns = u64::try_from(by.as_nanos()).expect("simulated steps are shorter than centuries");
         self.unix_ns.fetch_add(by_ns, Ordering::SeqCst);
         self.monotonic_ns.fetch_add(by_ns, Ordering::SeqCst);
+    }
+
+    /// Time passes while the machine is suspended: on the monotonic clock only if that counts it.
+    pub fn suspend(&self, by: Duration) {
+        let before = self.monotonic_ns.load(Ordering::SeqCst);
+        self.advance(by);
+        if !counts_suspension() {
+            self.monotonic_ns.store(before, Ordering::SeqCst);
+        }
     }
 
     /// The wall clock jumps, forwards or back; the monotonic clock does not notice.
@@ -62,8 +71,10 @@ mod tests {
         clock.advance(Duration::from_millis(1500));
         assert_eq!(clock.unix_s(), 1_735_689_601);
         assert_eq!(clock.monotonic(), Duration::from_millis(1500));
+        clock.suspend(Duration::from_millis(500));
+        assert_eq!(clock.monotonic(), Duration::from_secs(2), "leases run out meanwhile");
         clock.set_unix_ns(5_000_000_000);
         assert_eq!(clock.unix_s(), 5);
-        assert_eq!(clock.monotonic(), Duration::from_millis(1500));
+        assert_eq!(clock.monotonic(), Duration::from_secs(2));
     }
 }
