@@ -1,51 +1,137 @@
-//! The log of a process that serves: to standard error, as much of it as STAVE_LOG or the configuration says.
+//! The log of a process that serves: how much, how a line is written and where to, as flags, environment and
+//! configuration say (record 0114).
 
-use std::io::IsTerminal;
+mod file;
 
-use tracing_subscriber::EnvFilter;
+use std::io::{self, IsTerminal, Write};
+use std::sync::Arc;
+
+use base::env::Env;
+use node::config::{LogConfig, LogFormat};
+use parking_lot::Mutex;
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
 
 use crate::cli::WrongArguments;
+use file::OpenLog;
 
 /// What is logged if `STAVE_LOG` is not set.
 const DEFAULT: &str = "info";
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
-/// The log, which can be told to say more or less.
+type Lines = Box<dyn Layer<Registry> + Send + Sync>;
+
+/// The log, which can be told to say more or less, in another form, or elsewhere.
 pub struct Log {
-    change: Box<dyn Fn(EnvFilter) -> Result<(), String>>,
+    lines: reload::Handle<Lines, Registry>,
+    filter: Box<dyn Fn(EnvFilter) -> Result<(), String>>,
+    destination: Destination,
     /// What STAVE_LOG says, which wins over the configuration.
     by_environment: Option<String>,
+    format: LogFormat,
 }
 
 impl Log {
-    /// Starts it. A log that was started before in this process stays as it is.
+    /// Starts it, to standard error. A log that was started before in this process stays as it is.
     pub fn start() -> anyhow::Result<Log> {
-        let by_environment = std::env::var("STAVE_LOG").ok().filter(|wanted| !wanted.trim().is_empty());
+        let by_environment = environment("STAVE_LOG");
         let wanted = by_environment.as_deref().unwrap_or(DEFAULT);
         let filter = filter(wanted).map_err(|why| WrongArguments(format!("STAVE_LOG={wanted}: {why}")))?;
-        // Colours are for people. A log that cannot be written, as when the terminal is gone, ends nothing.
-        let log = tracing_subscriber::fmt()
-            .with_writer(std::io::stderr)
-            .with_ansi(std::io::stderr().is_terminal())
-            .log_internal_errors(false)
-            .with_env_filter(filter)
-            .with_filter_reloading();
-        let handle = log.reload_handle();
-        let _ = log.try_init();
-        let change = Box::new(move |filter| handle.reload(filter).map_err(|error| error.to_string()));
-        Ok(Log { change, by_environment })
+        let format = environment("STAVE_LOG_FORMAT").map_or(Ok(LogFormat::Text), |format| {
+            format.parse().map_err(|why| WrongArguments(format!("STAVE_LOG_FORMAT={format}: {why}")))
+        })?;
+        let destination = Destination::default();
+        let (lines, lines_handle) = reload::Layer::new(layer(format, &destination));
+        let (filter, filter_handle) = reload::Layer::new(filter);
+        let _ = tracing_subscriber::registry().with(lines).with(filter).try_init();
+        let filter = move |filter| filter_handle.reload(filter).map_err(|error| error.to_string());
+        Ok(Log { lines: lines_handle, filter: Box::new(filter), destination, by_environment, format })
     }
 
-    /// Logs what the configuration says, if STAVE_LOG says nothing; what is different now, or why nothing is.
-    pub fn follow(&self, configured: Option<&str>) -> Result<String, String> {
-        let wanted = configured.unwrap_or(DEFAULT);
-        let filter = filter(wanted).map_err(|why| format!("log = {wanted:?}: {why}"))?;
+    /// Logs as the configuration says; its level counts if STAVE_LOG says nothing. What is different now, or why nothing
+    /// is. A file is opened anew, so that it may have been moved away.
+    pub fn follow(&mut self, env: &Env, configured: &LogConfig) -> Result<String, String> {
+        let wanted = configured.level.as_deref().unwrap_or(DEFAULT);
+        let filter = filter_of(configured)?;
+        let file = match &configured.file {
+            Some(file) => {
+                let opened = OpenLog::open(env.disk.clone(), file.clone());
+                Some(opened.map_err(|error| format!("log-file {}: {error}", file.path.display()))?)
+            }
+            None => None,
+        };
+        let format = configured.format.unwrap_or_default();
+        let is_moved = file.is_some() != self.destination.is_file();
+        *self.destination.0.lock() = file;
+        if format != self.format || is_moved {
+            let lines = layer(format, &self.destination);
+            self.lines.reload(lines).map_err(|error| error.to_string())?;
+            self.format = format;
+        }
         if let Some(stays) = &self.by_environment {
             return Ok(format!("the log stays as STAVE_LOG={stays} has it"));
         }
-        (self.change)(filter)?;
+        (self.filter)(filter)?;
         Ok(format!("log = {wanted:?}"))
     }
+}
+
+/// Where lines go: standard error, or a file.
+#[derive(Clone, Default)]
+struct Destination(Arc<Mutex<Option<OpenLog>>>);
+
+impl Destination {
+    fn is_file(&self) -> bool {
+        self.0.lock().is_some()
+    }
+}
+
+impl Write for &Destination {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        match &mut *self.0.lock() {
+            Some(file) => file.write(line),
+            None => io::stderr().write_all(line)?,
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Destination {
+    type Writer = &'a Destination;
+
+    fn make_writer(&'a self) -> &'a Destination {
+        self
+    }
+}
+
+/// How events become lines. A line that cannot be written, as when the terminal is gone, ends nothing.
+fn layer(format: LogFormat, destination: &Destination) -> Lines {
+    let lines = tracing_subscriber::fmt::layer().with_writer(destination.clone()).log_internal_errors(false);
+    match format {
+        // Colours are for people.
+        LogFormat::Text => {
+            let is_read_by_people = !destination.is_file() && io::stderr().is_terminal();
+            lines.with_ansi(is_read_by_people).boxed()
+        }
+        LogFormat::Json => lines.json().flatten_event(true).boxed(),
+    }
+}
+
+/// What an environment variable says, if it says anything.
+fn environment(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.trim().is_empty())
+}
+
+/// What the configuration says of levels, understood.
+pub fn filter_of(configured: &LogConfig) -> Result<EnvFilter, String> {
+    let wanted = configured.level.as_deref().unwrap_or(DEFAULT);
+    filter(wanted).map_err(|why| format!("log = {wanted:?}: {why}"))
 }
 
 /// Understands `LEVEL`, and for developers `PART=LEVEL`, several of them with commas between.

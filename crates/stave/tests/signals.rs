@@ -236,3 +236,32 @@ fn a_development_cluster_stops_cleanly_when_its_terminal_is_gone() {
     let dev = Process::start(DEV, &more);
     assert_eq!(dev.count(), 50);
 }
+
+#[test]
+fn the_log_is_objects_if_asked_for_and_moves_to_a_file() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = configure(folder.path(), "log-format = \"json\"\n");
+    let data = folder.path().join("data");
+    let node = Process::start(SERVE, &["--data", data.to_str().expect("text"), "--config", &config]);
+    let object = |line: &str| -> serde_json::Value {
+        serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))
+    };
+    let first = object(&node.log.recv().expect("something is said at the start"));
+    for name in ["timestamp", "level", "target", "message"] {
+        assert!(first[name].is_string(), "{name}: {first}");
+    }
+
+    let path = folder.path().join("logs/stave.log");
+    let file = format!("log-format = \"json\"\nlog-file = {path:?}\n");
+    configure(folder.path(), &file);
+    node.signal(Signal::HUP);
+    let text = || std::fs::read_to_string(&path).unwrap_or_default();
+    while !text().contains("read again") {}
+    node.signal(Signal::TERM);
+    node.ends_well();
+    let text = text();
+    let said: Vec<_> = text.lines().map(object).collect();
+    let has =
+        |words: &str| said.iter().any(|line| line["message"].as_str().is_some_and(|m| m.contains(words)));
+    assert!(has("the configuration was read again") && has("stopping"), "{text}");
+}

@@ -11,6 +11,7 @@ use anyhow::{Context, bail};
 use base::env::{Env, OpenMode};
 use clap::Args;
 use node::cluster::{Cluster, ClusterConfig};
+use node::config::{LogConfig, LogFormat};
 use node::{Config, MetricsLogin, Settings, Switch, readiness};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sd_notify::NotifyState;
@@ -68,8 +69,8 @@ The configuration file holds the same names, the buckets as a list or each with 
   password = \"secret2\"
   role = \"read-write\"
 
-The log goes to standard error; STAVE_LOG, or log in the configuration file, says how much: error, warn, info (the
-default), debug.")]
+The log goes to standard error, or to --log-file; STAVE_LOG, or log in the configuration file, says how much: error,
+warn, info (the default), debug.")]
 pub struct ServeFlags {
     /// Where documents are kept [default: a folder of the user, like ~/.local/share/stave]
     #[arg(long, value_name = "DIR", env = "STAVE_DATA")]
@@ -104,6 +105,12 @@ pub struct ServeFlags {
     /// none, for monitors on a closed network [default: required]
     #[arg(long, value_name = "required|none", env = "STAVE_METRICS_LOGIN")]
     metrics_login: Option<MetricsLogin>,
+    /// How lines of the log are written: text for people, or json, an object a line, for machines [default: text]
+    #[arg(long, value_name = "text|json", env = "STAVE_LOG_FORMAT")]
+    log_format: Option<LogFormat>,
+    /// A file that the log goes to, instead of standard error; one of 64 MiB is full, and the last 8 full ones are kept
+    #[arg(long, value_name = "FILE", env = "STAVE_LOG_FILE")]
+    log_file: Option<PathBuf>,
     /// Whether a journal goes before the files: without it every batch of changes commits in the files of its vBuckets,
     /// which is slow for durable writes [default: on]
     #[arg(long, value_name = "on|off", env = "STAVE_JOURNAL")]
@@ -146,6 +153,8 @@ impl ServeFlags {
             buckets: (!self.bucket.is_empty()).then_some(self.bucket),
             threads: self.threads,
             metrics_login: self.metrics_login,
+            log_format: self.log_format,
+            log_file: self.log_file,
             journal: self.journal,
             advertise: self.advertise,
             join: self.join,
@@ -160,8 +169,8 @@ struct Setup {
     config: Config,
     join: Option<EtcdAddress>,
     access: EtcdAccess,
-    /// How much is logged.
-    log: Option<String>,
+    /// How much is logged, how and where.
+    log: LogConfig,
 }
 
 impl Setup {
@@ -189,7 +198,8 @@ impl Setup {
             Some(dir) => dir.clone(),
             None => Home::of_process().data_dir()?,
         };
-        let log = settings.log.clone();
+        let log = settings.log()?;
+        crate::log::filter_of(&log).map_err(WrongArguments)?;
         let config = Config::new(settings, data_dir, cpus(), || make_password(env))?;
         let config = Config { is_member: join.is_some(), leaves_cluster, ..config };
         if join.is_some() && config.password_was_generated {
@@ -204,23 +214,23 @@ impl Setup {
 
 /// Runs the command.
 pub fn run(env: &Env, flags: ServeFlags) -> anyhow::Result<Outcome> {
-    let log = Log::start()?;
+    let mut log = Log::start()?;
     let descriptors = raise_descriptor_limit();
     let setup = Setup::read(env, flags.clone(), descriptors)?;
-    log.follow(setup.log.as_deref()).map_err(WrongArguments)?;
     if flags.check {
         return check(env, &setup);
     }
+    log.follow(env, &setup.log).map_err(WrongArguments)?;
     let Setup { config, join, access, .. } = setup;
     let made_up = config.password_was_generated.then(|| config.users[0].clone());
     let server = server::serve(config, env.clone())?;
-    let again = Again { env, flags, descriptors, log };
+    let mut again = Again { env, flags, descriptors, log };
     let cluster = join.map(|address| join_cluster(env, &server, &address, access)).transpose()?;
     if let Some(user) = made_up {
         tell(&format!("user {}, password {} (printed only now)", user.name, user.password));
     }
     let told = match &cluster {
-        Some(cluster) => wait_until_let_in(&again, &server, cluster),
+        Some(cluster) => wait_until_let_in(&mut again, &server, cluster),
         None => Told::Nothing,
     };
     if told == Told::Nothing {
@@ -312,7 +322,7 @@ fn join_cluster(
 }
 
 /// Waits until the node is let in, or told to stop. Says what it waits for if that takes long.
-fn wait_until_let_in(again: &Again<'_>, server: &Server, cluster: &Cluster) -> Told {
+fn wait_until_let_in(again: &mut Again<'_>, server: &Server, cluster: &Cluster) -> Told {
     let begun = again.env.clock.monotonic();
     let mut has_said = false;
     loop {

@@ -17,12 +17,12 @@ pub(super) struct Again<'e> {
 
 impl Again<'_> {
     /// Waits until the node is told to stop.
-    pub(super) fn wait_for_stop(&self, server: &Server) {
+    pub(super) fn wait_for_stop(&mut self, server: &Server) {
         while !self.is_stop(server, server.next_signal()) {}
     }
 
     /// Whether a signal tells the node to stop. If it does not, what it asks for is done.
-    pub(super) fn is_stop(&self, server: &Server, signal: Signal) -> bool {
+    pub(super) fn is_stop(&mut self, server: &Server, signal: Signal) -> bool {
         match signal {
             Signal::Stop(signal) => {
                 tracing::info!(signal, "stopping");
@@ -40,7 +40,7 @@ impl Again<'_> {
     }
 
     /// A file that is not valid changes nothing.
-    fn reload(&self, server: &Server) {
+    fn reload(&mut self, server: &Server) {
         let setup = match Setup::read(self.env, self.flags.clone(), self.descriptors) {
             Ok(setup) => setup,
             Err(error) => {
@@ -49,7 +49,7 @@ impl Again<'_> {
                 return;
             }
         };
-        let log = match self.log.follow(setup.log.as_deref()) {
+        let log = match self.log.follow(self.env, &setup.log) {
             Ok(log) => log,
             Err(error) => {
                 tracing::error!(error, "the configuration is not valid: nothing was changed");

@@ -1,0 +1,207 @@
+//! Where a node's configuration comes from: a TOML file and the command line, each of which may be silent about anything.
+
+use std::path::PathBuf;
+
+use serde::Deserialize;
+
+use super::{
+    BucketTable, ClientAuth, ClientNameRule, ClusterEncryption, ConfigError, LogConfig, LogFile, LogFormat,
+    MetricsLogin, Switch, TlsVersion, UserSpec,
+};
+use crate::sasl::offer::SaslMethods;
+
+/// A source of settings: the file, or the command line. What is missing is decided elsewhere.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Settings {
+    /// Where the data are.
+    pub data: Option<PathBuf>,
+    /// Address for clients.
+    pub kv: Option<String>,
+    /// Address for HTTP.
+    pub http: Option<String>,
+    /// Address for clients with TLS.
+    pub kv_tls: Option<String>,
+    /// Address for HTTP with TLS.
+    pub http_tls: Option<String>,
+    /// The node's certificate, in PEM, and those between it and the CA behind it.
+    pub tls_cert: Option<PathBuf>,
+    /// The key of that certificate.
+    pub tls_key: Option<PathBuf>,
+    /// The lowest version of TLS that is spoken.
+    pub tls_min_version: Option<TlsVersion>,
+    /// The CAs by which other nodes, and clients with certificates, are known, in PEM.
+    pub tls_ca: Option<PathBuf>,
+    /// Whether clients show a certificate.
+    pub tls_client_auth: Option<ClientAuth>,
+    /// Whom such a certificate stands for.
+    pub tls_client_user: Option<Vec<ClientNameRule>>,
+    /// Which connections to other nodes are encrypted.
+    pub cluster_encryption: Option<ClusterEncryption>,
+    /// The cipher suites that TLS is spoken with.
+    pub tls_cipher_suites: Option<Vec<String>>,
+    /// How users may log in without TLS.
+    pub sasl_mechanisms: Option<SaslMethods>,
+    /// How users may log in with TLS.
+    pub tls_sasl_mechanisms: Option<SaslMethods>,
+    /// How often SCRAM hashes passwords that are set from now on.
+    pub scram_iterations: Option<u32>,
+    /// The memory of a hash of a password, as `12MiB`.
+    pub argon2id_memory: Option<String>,
+    /// How often that memory is gone through.
+    pub argon2id_time: Option<u32>,
+    /// Name of the administrator.
+    pub username: Option<String>,
+    /// Password of the administrator.
+    pub password: Option<String>,
+    /// Buckets, as `NAME[:QUOTA[:TYPE]]`.
+    pub buckets: Option<Vec<String>>,
+    /// vBuckets of each bucket.
+    pub vbuckets: Option<u16>,
+    /// Worker threads.
+    pub threads: Option<usize>,
+    /// The name or address that clients reach this node by; if missing, the one they connected to.
+    pub advertise: Option<String>,
+    /// KV connections at the same time.
+    pub max_connections: Option<usize>,
+    /// Of these, from one address.
+    pub max_connections_per_address: Option<usize>,
+    /// The most that all connections may hold together, as `256MiB`.
+    pub connection_memory: Option<String>,
+    /// HTTP connections at the same time.
+    pub max_http_connections: Option<usize>,
+    /// Of these, from one address.
+    pub max_http_connections_per_address: Option<usize>,
+    /// Seconds that an HTTP connection may be without a request.
+    pub http_idle_timeout_s: Option<u64>,
+    /// Seconds from accept to logged in.
+    pub login_timeout_s: Option<u64>,
+    /// Who may read `/metrics`.
+    pub metrics_login: Option<MetricsLogin>,
+    /// Whether changes go to a journal before they go to the files.
+    pub journal: Option<Switch>,
+    /// Files of documents that may be open at the same time, of all buckets together.
+    pub max_open_files: Option<usize>,
+    /// A file is compacted when so many of a hundred bytes of it are not in use.
+    pub compaction_fragmentation_percent: Option<u8>,
+    /// And at least so many bytes, as `1MiB`.
+    pub compaction_min_waste: Option<String>,
+    /// Tombstones older than so many seconds are forgotten when their file is compacted.
+    pub purge_age_s: Option<u32>,
+    /// The most that the quotas of all buckets may come to when another is made while the node runs, as `8GiB`.
+    pub memory_quota: Option<String>,
+    /// The cluster to belong to, as `etcd://HOST:PORT[,...]/CLUSTER`.
+    pub join: Option<String>,
+    /// The user of etcd.
+    pub etcd_user: Option<String>,
+    /// A file whose first line is that user's password.
+    pub etcd_password_file: Option<PathBuf>,
+    /// The certificates that etcd's is signed by.
+    pub etcd_ca: Option<PathBuf>,
+    /// This node's certificate for etcd.
+    pub etcd_cert: Option<PathBuf>,
+    /// The key of that certificate.
+    pub etcd_key: Option<PathBuf>,
+    /// How much is logged: error, warn, info or debug.
+    pub log: Option<String>,
+    /// How a line of the log is written.
+    pub log_format: Option<LogFormat>,
+    /// The file that the log goes to.
+    pub log_file: Option<PathBuf>,
+    /// How large that file becomes, with a unit.
+    pub log_file_size: Option<String>,
+    /// How many earlier files are kept.
+    pub log_files: Option<u32>,
+    /// So many seconds the files of a bucket that the cluster deleted are kept.
+    pub quarantine_s: Option<u64>,
+    /// Buckets that need more words, beside those in `buckets`.
+    #[serde(default)]
+    pub bucket: Vec<BucketTable>,
+    /// Further users.
+    #[serde(default)]
+    pub user: Vec<UserSpec>,
+    /// Descriptors that the node may have; `None` if they are not limited. The system says it, not the file.
+    #[serde(skip)]
+    pub descriptors: Option<u64>,
+}
+
+impl Settings {
+    /// Reads a TOML file's text.
+    pub fn parse(text: &str) -> Result<Settings, ConfigError> {
+        toml::from_str(text).map_err(|error| ConfigError::File(error.to_string().trim_end().to_owned()))
+    }
+
+    /// These settings, and where they are silent, `other`'s. Whoever names buckets names all of them.
+    pub fn over(self, other: Settings) -> Settings {
+        let names_buckets = self.buckets.is_some() || !self.bucket.is_empty();
+        let (buckets, bucket) =
+            if names_buckets { (self.buckets, self.bucket) } else { (other.buckets, other.bucket) };
+        Settings {
+            data: self.data.or(other.data),
+            kv: self.kv.or(other.kv),
+            http: self.http.or(other.http),
+            kv_tls: self.kv_tls.or(other.kv_tls),
+            http_tls: self.http_tls.or(other.http_tls),
+            tls_cert: self.tls_cert.or(other.tls_cert),
+            tls_key: self.tls_key.or(other.tls_key),
+            tls_min_version: self.tls_min_version.or(other.tls_min_version),
+            tls_ca: self.tls_ca.or(other.tls_ca),
+            tls_client_auth: self.tls_client_auth.or(other.tls_client_auth),
+            tls_client_user: self.tls_client_user.or(other.tls_client_user),
+            cluster_encryption: self.cluster_encryption.or(other.cluster_encryption),
+            tls_cipher_suites: self.tls_cipher_suites.or(other.tls_cipher_suites),
+            sasl_mechanisms: self.sasl_mechanisms.or(other.sasl_mechanisms),
+            tls_sasl_mechanisms: self.tls_sasl_mechanisms.or(other.tls_sasl_mechanisms),
+            scram_iterations: self.scram_iterations.or(other.scram_iterations),
+            argon2id_memory: self.argon2id_memory.or(other.argon2id_memory),
+            argon2id_time: self.argon2id_time.or(other.argon2id_time),
+            username: self.username.or(other.username),
+            password: self.password.or(other.password),
+            buckets,
+            bucket,
+            vbuckets: self.vbuckets.or(other.vbuckets),
+            threads: self.threads.or(other.threads),
+            advertise: self.advertise.or(other.advertise),
+            max_connections: self.max_connections.or(other.max_connections),
+            max_connections_per_address: self
+                .max_connections_per_address
+                .or(other.max_connections_per_address),
+            connection_memory: self.connection_memory.or(other.connection_memory),
+            max_http_connections: self.max_http_connections.or(other.max_http_connections),
+            max_http_connections_per_address: self
+                .max_http_connections_per_address
+                .or(other.max_http_connections_per_address),
+            http_idle_timeout_s: self.http_idle_timeout_s.or(other.http_idle_timeout_s),
+            login_timeout_s: self.login_timeout_s.or(other.login_timeout_s),
+            metrics_login: self.metrics_login.or(other.metrics_login),
+            journal: self.journal.or(other.journal),
+            max_open_files: self.max_open_files.or(other.max_open_files),
+            compaction_fragmentation_percent: self
+                .compaction_fragmentation_percent
+                .or(other.compaction_fragmentation_percent),
+            compaction_min_waste: self.compaction_min_waste.or(other.compaction_min_waste),
+            purge_age_s: self.purge_age_s.or(other.purge_age_s),
+            memory_quota: self.memory_quota.or(other.memory_quota),
+            join: self.join.or(other.join),
+            etcd_user: self.etcd_user.or(other.etcd_user),
+            etcd_password_file: self.etcd_password_file.or(other.etcd_password_file),
+            etcd_ca: self.etcd_ca.or(other.etcd_ca),
+            etcd_cert: self.etcd_cert.or(other.etcd_cert),
+            etcd_key: self.etcd_key.or(other.etcd_key),
+            log: self.log.or(other.log),
+            log_format: self.log_format.or(other.log_format),
+            log_file: self.log_file.or(other.log_file),
+            log_file_size: self.log_file_size.or(other.log_file_size),
+            log_files: self.log_files.or(other.log_files),
+            quarantine_s: self.quarantine_s.or(other.quarantine_s),
+            user: if self.user.is_empty() { other.user } else { self.user },
+            descriptors: self.descriptors.or(other.descriptors),
+        }
+    }
+
+    /// What is said of the log, checked.
+    pub fn log(&self) -> Result<LogConfig, ConfigError> {
+        let file = LogFile::checked(self.log_file.clone(), self.log_file_size.as_deref(), self.log_files)?;
+        Ok(LogConfig { level: self.log.clone(), format: self.log_format, file })
+    }
+}
