@@ -10,6 +10,7 @@ mod child;
 mod client;
 mod cluster;
 mod crash;
+mod dashboards;
 mod dist;
 mod http;
 mod image;
@@ -87,6 +88,8 @@ enum Command {
     Faults(netfaults::Options),
     /// Make what people install: an archive, a Debian package, checksums, and a list of what is in the program.
     Dist(dist::Packages),
+    /// Check the dashboard and the alerts in `deploy/` against nodes that run (needs the packages of Prometheus).
+    Dashboards(dashboards::DashboardOptions),
     /// Measure, side by side with others where there are others.
     Bench {
         #[command(subcommand)]
@@ -116,6 +119,7 @@ fn run(command: Command) -> Result<bool> {
         Command::Powercut(options) => suite::powercut(&options),
         Command::Faults(options) => suite::faults(&options),
         Command::Dist(options) => dist::run(&options),
+        Command::Dashboards(options) => suite::dashboards(&options),
         Command::Bench { bench } => bench::run(&bench),
     }
 }

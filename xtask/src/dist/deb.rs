@@ -49,6 +49,13 @@ fn data_entries(release: &Release, program: &[u8], shell: &ShellFiles) -> Result
         Entry::new("./usr/bin/stave", program.to_vec(), 0o755),
         Entry::read("./usr/lib/systemd/system/stave.service", "deploy/systemd/stave.service", 0o644)?,
         Entry::read(format!(".{CONFIGURATION}"), "deploy/stave.toml", 0o644)?,
+        Entry::read("./usr/share/stave/grafana/stave.json", "deploy/grafana/stave.json", 0o644)?,
+        Entry::read(
+            "./usr/share/stave/prometheus/prometheus.yml",
+            "deploy/prometheus/prometheus.yml",
+            0o644,
+        )?,
+        Entry::read("./usr/share/stave/prometheus/alerts.yml", "deploy/prometheus/alerts.yml", 0o644)?,
         Entry::read("./usr/share/doc/stave/copyright", "LICENSE", 0o644)?,
         Entry::read("./usr/share/doc/stave/README.md", "README.md", 0o644)?,
         Entry::read("./usr/share/doc/stave/SECURITY.md", "SECURITY.md", 0o644)?,

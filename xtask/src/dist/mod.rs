@@ -137,6 +137,9 @@ fn archive_entries(release: &Release, program: &[u8], shell: &ShellFiles) -> Res
         of_tree("SECURITY.md")?,
         of_tree("deploy/stave.toml")?,
         of_tree("deploy/systemd/stave.service")?,
+        of_tree("deploy/grafana/stave.json")?,
+        of_tree("deploy/prometheus/prometheus.yml")?,
+        of_tree("deploy/prometheus/alerts.yml")?,
     ];
     entries.extend(shell.in_archive(&top));
     Ok(entries)

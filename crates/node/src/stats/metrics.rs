@@ -90,11 +90,20 @@ pub(super) enum Kind {
     Histogram,
 }
 
+/// Whether a name ends as Prometheus wants it of such a family.
+fn name_fits(name: &str, kind: Kind) -> bool {
+    let is_total = name.ends_with("_total");
+    is_total == matches!(kind, Kind::Counter)
+        && !["_count", "_sum", "_bucket"].iter().any(|end| name.ends_with(end))
+}
+
 pub(super) struct Page<'a>(&'a mut String);
 
 impl Page<'_> {
     pub(super) fn head(&mut self, name: &str, kind: Kind, help: &str) -> fmt::Result {
         let kind = match kind {
+            // Couchbase's names keep no rule of Prometheus' about endings, which holds for the types alone.
+            Kind::Gauge | Kind::Counter if !name_fits(name, kind) => "untyped",
             Kind::Gauge => "gauge",
             Kind::Counter => "counter",
             Kind::Histogram => "histogram",

@@ -694,9 +694,9 @@ fn parse_metrics(text: &str) -> BTreeMap<String, f64> {
         } else if let Some(rest) = line.strip_prefix("# TYPE ") {
             let (name, kind) = rest.split_once(' ').expect("a type follows the name");
             assert_eq!(helped.as_deref(), Some(name));
-            assert!(["gauge", "counter", "histogram"].contains(&kind), "{name}");
-            // The field's own names keep to no such rule.
-            assert!(name.starts_with("kv_") || (kind == "counter") == name.ends_with("_total"), "{name}");
+            let is_field_s_own = name.starts_with("kv_") && kind == "untyped";
+            assert!(is_field_s_own || ["gauge", "counter", "histogram"].contains(&kind), "{name}");
+            assert!(is_field_s_own || (kind == "counter") == name.ends_with("_total"), "{name}");
             is_histogram = kind == "histogram";
             typed = Some(name.to_owned());
         } else {
