@@ -3,11 +3,13 @@
 use std::borrow::Cow;
 
 use base::{Cas, Datatype, DocKey, Moment, NewVersion, SyncWrite, VbId, VersionMeta};
+use subdoc::exec::Late;
 use vbucket::{ConflictRule, Existence, MAX_FOREIGN_CAS, MAX_REV_SEQNO, WithMeta};
 
 use crate::bucket::{Bucket, Mutated};
 use crate::refusal::Refusal;
 use crate::value;
+use crate::write;
 
 /// A change that brings its own metadata.
 pub struct WithMetaRequest<'a> {
@@ -27,6 +29,8 @@ pub struct WithMetaRequest<'a> {
     pub force: bool,
     /// Give the document a CAS of this node.
     pub regenerate_cas: bool,
+    /// Where CAS and seqno are written into the xattrs, which are not compressed then.
+    pub late: Option<&'a Late>,
 }
 
 impl Bucket {
@@ -60,7 +64,11 @@ impl Bucket {
             let mut shard = self.active_with(vb, request.key.collection)?;
             let ttl_s = shard.vb.collections().get(request.key.collection).and_then(|one| one.max_ttl_s);
             change.new.meta_mut().expiry = self.capped_expiry(&request.meta, ttl_s, now);
-            let outcome = shard.vb.apply_with_meta(hash, change, now);
+            let outcome = shard.vb.apply_with_meta(hash, change, now, |new| {
+                if let Some(late) = request.late {
+                    write::fill(late, new);
+                }
+            });
             if outcome.is_ok() {
                 self.queue_flush(&mut shard);
             }

@@ -180,7 +180,7 @@ impl<T> Computed<T> {
     }
 }
 
-fn fill(late: &Late, new: &mut NewVersion) {
+pub(crate) fn fill(late: &Late, new: &mut NewVersion) {
     let (cas, seqno) = (new.meta().cas.0, new.meta().by_seqno.0);
     late.fill(new.value_mut(), cas, seqno);
 }

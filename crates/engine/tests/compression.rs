@@ -61,6 +61,7 @@ fn with_meta(world: &Watched, key: &str, value: &[u8], datatype: Datatype) -> Re
         expected: Cas::ANY,
         force: false,
         regenerate_cas: false,
+        late: None,
     };
     world.bucket.apply_with_meta(VB, &request, world.bucket.now())
 }

@@ -59,6 +59,7 @@ fn assert_refuses(world: &World, cas: Cas) {
         expected: Cas::ANY,
         force: true,
         regenerate_cas: false,
+        late: None,
     };
     assert_eq!(bucket.apply_with_meta(VB, &foreign, now).map(drop), Err(Refusal::DiskFull));
     let after = (

@@ -395,6 +395,7 @@ fn with_meta(world: &Watched, key: &str, meta: VersionMeta) -> Result<engine::Mu
         expected: Cas::ANY,
         force: false,
         regenerate_cas: false,
+        late: None,
     };
     world.bucket.apply_with_meta(VB, &request, world.bucket.now())
 }

@@ -31,6 +31,7 @@ fn with_meta(
         expected: Cas::ANY,
         force: false,
         regenerate_cas: false,
+        late: None,
     };
     bucket.apply_with_meta(VB, &request, bucket.now())
 }

@@ -96,6 +96,7 @@ fn set_with_cas(world: &World, name: &str, cas: Cas) {
         expected: Cas::ANY,
         force: true,
         regenerate_cas: false,
+        late: None,
     };
     world.bucket.apply_with_meta(VB, &request, world.now()).expect("it is stored");
 }

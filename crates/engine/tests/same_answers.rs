@@ -157,6 +157,26 @@ impl Side {
         String::new()
     }
 
+    fn with_meta(&self, at: usize, delete: bool, rev: u64, packed: bool) -> String {
+        let world = self.world();
+        let (value, datatype) = sent(&b"foreign".repeat(20), packed && !delete);
+        let kind = if delete { ItemKind::Deletion } else { ItemKind::Mutation };
+        let request = WithMetaRequest {
+            key: doc(KEYS[at]),
+            value: if delete { b"" } else { &value },
+            datatype,
+            meta: VersionMeta { cas: Cas(99), rev_seqno: RevSeqno(rev), kind, ..VersionMeta::default() },
+            add: false,
+            expected: Cas::ANY,
+            force: false,
+            regenerate_cas: false,
+            late: None,
+        };
+        let now = world.bucket.now();
+        let apply = || world.bucket.apply_with_meta(VB, &request, now);
+        told(world.settle(KEYS[at], apply), |mutated| format!("{mutated:?}"))
+    }
+
     fn run(&mut self, at: usize, op: Op) -> String {
         if let Op::Restart = op {
             self.restart();
@@ -230,24 +250,7 @@ impl Side {
             }
             Op::SubdocSet { path, xattr } => self.subdoc_set(at, path, xattr),
             Op::SubdocGet { path, xattr } => self.subdoc_get(at, path, xattr),
-            Op::WithMeta { delete, rev, packed } => {
-                let (value, datatype) = sent(&b"foreign".repeat(20), packed && !delete);
-                let kind = if delete { ItemKind::Deletion } else { ItemKind::Mutation };
-                let meta =
-                    VersionMeta { cas: Cas(99), rev_seqno: RevSeqno(rev), kind, ..VersionMeta::default() };
-                let request = WithMetaRequest {
-                    key,
-                    value: if delete { b"" } else { &value },
-                    datatype,
-                    meta,
-                    add: false,
-                    expected: Cas::ANY,
-                    force: false,
-                    regenerate_cas: false,
-                };
-                let apply = || bucket.apply_with_meta(VB, &request, now);
-                told(world.settle(KEYS[at], apply), |mutated| format!("{mutated:?}"))
-            }
+            Op::WithMeta { delete, rev, packed } => self.with_meta(at, delete, rev, packed),
             Op::Evict => {
                 assert!(bucket.flush_all());
                 // What was lent goes back.

@@ -258,6 +258,7 @@ fn metadata_are_enough_for_much() {
         expected: Cas::ANY,
         force: false,
         regenerate_cas: false,
+        late: None,
     };
     world.bucket.apply_with_meta(VB, &request, now()).expect("it wins by revision");
     assert_eq!(world.get("k"), Ok("foreign".into()));

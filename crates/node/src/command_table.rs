@@ -11,7 +11,7 @@ use crate::command::CasRule::{Forbidden as NoCas, Optional as AnyCas, Required a
 use crate::command::{Handler, Key, Row, Silence, ValueRule};
 use crate::commands::{
     admin, auth, collections, command_timer, counter, dcp as streams, dcp_consumer as consumer, delete, get,
-    lock, meta, observe, range_scan, session, stats, store, subdoc, touch, vbucket,
+    lock, meta, mutate_with_meta, observe, range_scan, session, stats, store, subdoc, touch, vbucket,
 };
 use crate::elsewhere::Leaves;
 use crate::privilege::Privilege::*;
@@ -279,6 +279,17 @@ pub static ROWS: &[Row] = &[
         "Delete a document with the metadata of its tombstone, silent on success",
     )
     .quiet(Silence::Success),
+    Row::document(
+        MUTATE_WITH_META,
+        mutate_with_meta::mutate_with_meta,
+        MetaWrite,
+        "Store or delete a document with its metadata, which are JSON behind its value, and write its CAS and seqno into \
+         its attributes",
+    )
+    .extras(4)
+    .value(ValueRule::Required)
+    .datatype(JSON | SNAPPY | XATTR)
+    .cas(AnyCas),
     Row::document(RETURN_META, meta::return_meta, MetaRead, "Change a document and return its metadata")
         .extras(12)
         .document_value()

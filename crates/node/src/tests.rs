@@ -31,6 +31,7 @@ mod dcp_answers;
 mod durable_answers;
 mod lost_rights;
 mod manager_commands;
+mod mutate_with_meta;
 mod observe;
 mod passwords;
 mod range_scans;

@@ -56,6 +56,7 @@ opcodes! {
     0x48 GET_ALL_VB_SEQNOS "GetAllVbSeqnos",
     0x49 GET_EX "GetEx",
     0x4a GET_EX_REPLICA "GetExReplica",
+    0x4b MUTATE_WITH_META "MutateWithMeta",
     0x50 DCP_OPEN "DcpOpen",
     0x51 DCP_ADD_STREAM "DcpAddStream",
     0x52 DCP_CLOSE_STREAM "DcpCloseStream",

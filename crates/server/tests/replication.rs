@@ -192,6 +192,7 @@ fn set_with_xattr(bucket: &Bucket, key: &str, revision: u64) {
         expected: Cas::ANY,
         force: true,
         regenerate_cas: false,
+        late: None,
     };
     bucket.apply_with_meta(vb_of(key), &request, bucket.now()).expect("it is stored");
 }

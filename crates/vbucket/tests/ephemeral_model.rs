@@ -115,7 +115,7 @@ impl Model {
             rule: ConflictRule::RevisionWins,
             regenerate_cas: false,
         };
-        if let Ok(stored) = self.real.apply_with_meta(hash, change, NOW) {
+        if let Ok(stored) = self.real.apply_with_meta(hash, change, NOW, |_| ()) {
             self.applied(stored.by_seqno, key, value, at_s);
         }
     }

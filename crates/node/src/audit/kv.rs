@@ -41,6 +41,7 @@ fn event_of(opcode: u8) -> Option<AuditEvent> {
         | SETQ_WITH_META
         | ADD_WITH_META
         | ADDQ_WITH_META
+        | MUTATE_WITH_META
         | RETURN_META
         | SUBDOC_DICT_ADD
         | SUBDOC_DICT_UPSERT

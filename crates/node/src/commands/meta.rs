@@ -111,6 +111,7 @@ fn with_meta(cx: &mut Context<'_>, request: &Request<'_>, add: bool, delete: boo
             expected: request.cas,
             force,
             regenerate_cas: options & WithMetaExtras::REGENERATE_CAS != 0,
+            late: None,
         },
         cx.now,
     );
@@ -125,7 +126,7 @@ fn with_meta(cx: &mut Context<'_>, request: &Request<'_>, add: bool, delete: boo
 /// Whether options go with each other and with the bucket. Clients say with "accept" that they know of conflict resolution
 /// by time, so that it is not mixed with the other one (set_with_meta.md of the original); a new CAS would make resolution
 /// pointless.
-fn are_possible(cx: &Context<'_>, options: u32, force: bool) -> bool {
+pub(super) fn are_possible(cx: &Context<'_>, options: u32, force: bool) -> bool {
     let accepts = options & WithMetaExtras::FORCE_ACCEPT != 0;
     let by_time = cx.bucket().settings().conflict_rule() == ConflictRule::TimeWins;
     let regenerates_cas = options & WithMetaExtras::REGENERATE_CAS != 0;

@@ -11,6 +11,7 @@ pub mod delete;
 pub mod get;
 pub mod lock;
 pub mod meta;
+pub mod mutate_with_meta;
 pub mod mutation;
 pub mod observe;
 pub mod range_scan;

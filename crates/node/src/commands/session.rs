@@ -33,6 +33,7 @@ const GRANTED: Features = Features::of(&[
     Feature::SubdocDocumentMacroSupport,
     Feature::SubdocReplaceBodyWithXattr,
     Feature::SubdocReplicaRead,
+    Feature::SubdocAllowsAccessOnMultipleXattrKeys,
     Feature::SubdocBinaryXattr,
     Feature::GetClusterConfigWithKnownVersion,
     Feature::DedupeNotMyVbucketClustermap,

@@ -16,7 +16,10 @@ use crate::privilege::Privilege;
 use crate::reply::Answer;
 
 fn features(cx: &Context<'_>) -> Features {
-    Features { xattr: cx.session.has(Feature::Xattr), multiple_xattr_keys: false }
+    Features {
+        xattr: cx.session.has(Feature::Xattr),
+        multiple_xattr_keys: cx.session.has(Feature::SubdocAllowsAccessOnMultipleXattrKeys),
+    }
 }
 
 fn refused(cx: &mut Context<'_>, refusal: request::Refusal) -> Outcome {

@@ -81,7 +81,8 @@ fn effect(row: &Row) -> Effect {
         | opcode::ADD_WITH_META
         | opcode::ADDQ_WITH_META
         | opcode::DELETE_WITH_META
-        | opcode::DELETEQ_WITH_META => Effect::AtOnce,
+        | opcode::DELETEQ_WITH_META
+        | opcode::MUTATE_WITH_META => Effect::AtOnce,
         opcode::GET
         | opcode::GETQ
         | opcode::GETK

@@ -37,8 +37,15 @@ pub struct WithMeta {
 }
 
 impl VBucket {
-    /// Applies a change with its own metadata; what loses the conflict is refused as [`Refusal::CasMismatch`].
-    pub fn apply_with_meta(&mut self, hash: u64, change: WithMeta, now: Moment) -> Result<Stored, Refused> {
+    /// Applies a change with its own metadata; what loses the conflict is refused as [`Refusal::CasMismatch`]. `fill` may
+    /// write CAS and seqno, once they are there, into the value, whose length stays.
+    pub fn apply_with_meta(
+        &mut self,
+        hash: u64,
+        change: WithMeta,
+        now: Moment,
+        fill: impl FnOnce(&mut NewVersion),
+    ) -> Result<Stored, Refused> {
         let WithMeta { mut new, existence, expected, rule, regenerate_cas } = change;
         if let Some(refusal) = self.sync_writes.in_the_way(new.key()) {
             return Err(Refused { refusal, new });
@@ -71,6 +78,7 @@ impl VBucket {
             self.history.hlc.observe(new.meta().cas, now.0);
         }
         new.meta_mut().by_seqno = self.history.high_seqno.next();
+        fill(&mut new);
         Ok(self.history.record(slot, new))
     }
 }
