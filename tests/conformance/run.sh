@@ -275,11 +275,11 @@ upstream() {
 # The own suites of the Go SDK and of its core, against one node and a cluster, each with a server of its own: those about
 # streams count every document that there is. Features that Stave does not have are off.
 run_upstream() {
-  local core=-n1ql,-n1qlreasons,-cbas,-fts,-views,-memd,-ssl,-rangescan
+  local core=-n1ql,-n1qlreasons,-cbas,-fts,-views,-memd,-ssl
   local gocb=-query,-clusterQuery,-queryindex,-collectionsquery,-enhancedpreparedstatements,-queryimprovederrors
   gocb+=,-mb57673,-search,-searchindex,-searchanalyze,-analytics,-analyticsindex,-analyticspending,-analyticsindexlinks
-  gocb+=,-analyticsindexscopeslinks,-collectionsanalytics,-pinganalytics,-view,-eventingmanagement,-rangescan
-  gocb+=,-usermanager,-usergroup,-usermanagerchangepassword,-transactionsquery,-transactionssinglequeryexists
+  gocb+=,-analyticsindexscopeslinks,-collectionsanalytics,-pinganalytics,-view,-eventingmanagement
+  gocb+=,-transactionsquery,-transactionssinglequeryexists
   gocb+=,-memcachedbucket,-historyretention,-customconflictresolution,-storagebackend,-ratelimits
   local alone=,-replicas,-subdocreplicas
   local where suite log status more passes failures result=0

@@ -9,7 +9,7 @@ mod table;
 use std::fmt;
 
 pub use rights::{Narrow, NarrowRights, Permission, Rights};
-pub use table::{ROLES, RoleRow, Takes};
+pub use table::{ROLES, ROLES_WITHOUT_SERVICE, RoleRow, Takes};
 
 /// A role, and where it holds.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

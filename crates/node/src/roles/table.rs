@@ -154,7 +154,47 @@ pub static ROLES: &[RoleRow] = &[
     },
 ];
 
+/// A role of a service that is not here.
+const fn elsewhere(name: &'static str, title: &'static str, takes: Takes) -> RoleRow {
+    role(name, title, takes, &[], "Of a service that is not here: it is kept, and gives nothing")
+}
+
+/// Roles of services that are not here (queries, indexes, search, analytics, functions, replication to other clusters).
+/// Scripts and SDKs give them together with those of [`ROLES`]: they are kept and told like these, and give nothing.
+pub static ROLES_WITHOUT_SERVICE: &[RoleRow] = &[
+    elsewhere("replication_admin", "XDCR Admin", Takes::Nothing),
+    elsewhere("backup_admin", "Backup Full Admin", Takes::Nothing),
+    elsewhere("views_admin", "Views Admin", Takes::Bucket),
+    elsewhere("views_reader", "Views Reader", Takes::Bucket),
+    elsewhere("fts_admin", "Search Admin", Takes::Bucket),
+    elsewhere("fts_searcher", "Search Reader", Takes::Collection),
+    elsewhere("query_select", "Query Select", Takes::Collection),
+    elsewhere("query_update", "Query Update", Takes::Collection),
+    elsewhere("query_insert", "Query Insert", Takes::Collection),
+    elsewhere("query_delete", "Query Delete", Takes::Collection),
+    elsewhere("query_manage_index", "Query Manage Index", Takes::Collection),
+    elsewhere("query_use_sequential_scans", "Query Use Sequential Scans", Takes::Collection),
+    elsewhere("query_use_sequences", "Query Use Sequences", Takes::Scope),
+    elsewhere("query_manage_sequences", "Query Manage Sequences", Takes::Scope),
+    elsewhere("query_system_catalog", "Query System Catalog", Takes::Nothing),
+    elsewhere("query_external_access", "Query CURL Access", Takes::Nothing),
+    elsewhere("query_manage_global_functions", "Manage Global Functions", Takes::Nothing),
+    elsewhere("query_execute_global_functions", "Execute Global Functions", Takes::Nothing),
+    elsewhere("query_manage_functions", "Manage Scope Functions", Takes::Scope),
+    elsewhere("query_execute_functions", "Execute Scope Functions", Takes::Scope),
+    elsewhere("query_manage_global_external_functions", "Manage Global External Functions", Takes::Nothing),
+    elsewhere("query_execute_global_external_functions", "Execute Global External Functions", Takes::Nothing),
+    elsewhere("query_manage_external_functions", "Manage Scope External Functions", Takes::Scope),
+    elsewhere("query_execute_external_functions", "Execute Scope External Functions", Takes::Scope),
+    elsewhere("analytics_admin", "Analytics Admin", Takes::Nothing),
+    elsewhere("analytics_reader", "Analytics Reader", Takes::Nothing),
+    elsewhere("analytics_manager", "Analytics Manager", Takes::Bucket),
+    elsewhere("analytics_select", "Analytics Select", Takes::Collection),
+    elsewhere("eventing_admin", "Eventing Full Admin", Takes::Nothing),
+    elsewhere("eventing_manage_functions", "Manage Scope Functions", Takes::Scope),
+];
+
 /// The role with this name.
 pub fn find(name: &str) -> Option<&'static RoleRow> {
-    ROLES.iter().find(|row| row.name == name)
+    ROLES.iter().chain(ROLES_WITHOUT_SERVICE).find(|row| row.name == name)
 }

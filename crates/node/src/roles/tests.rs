@@ -147,6 +147,24 @@ fn streams_need_the_privilege_in_all_that_they_are_about() {
     }
 }
 
+#[test]
+fn a_role_of_a_service_that_is_not_here_gives_nothing() {
+    for row in ROLES_WITHOUT_SERVICE {
+        assert!(ROLES.iter().all(|other| other.name != row.name), "{} is twice", row.name);
+        assert!(row.place.or(row.bucket).or(row.cluster) == Privileges::NONE, "{} gives something", row.name);
+        let place = match row.takes {
+            Takes::Nothing => "",
+            Takes::Bucket => "[default]",
+            Takes::Scope => "[default:s]",
+            Takes::Collection => "[default:s:c]",
+        };
+        let rights = rights(&format!("{}{place}", row.name));
+        for id in [CollectionId::DEFAULT, C, D, E] {
+            assert!(rights.check_collection(READ, id) != Permission::Allowed, "{}", row.name);
+        }
+    }
+}
+
 /// No role but that of the full administrator reaches documents and users at once, or may act for others.
 #[test]
 fn administrators_of_parts_stay_in_them() {
