@@ -1,21 +1,28 @@
 //! Other programs: run them, pass on what they print, read totals out of it.
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 use std::thread::{self, JoinHandle};
+use std::time::Instant;
 
 use anyhow::{Context, Result};
 
 use crate::tree;
 
-/// Prints a headline, so that a log can be read from afar.
+/// When the first headline was printed.
+static BEGUN: OnceLock<Instant> = OnceLock::new();
+
+/// Prints a headline, with the seconds since the first one: so a log can be read from afar, and tells what took how long.
 pub fn headline(text: &str) {
-    println!("\n== {text}");
+    let seconds = BEGUN.get_or_init(Instant::now).elapsed().as_secs();
+    println!("\n== {text} ({seconds} s)");
 }
 
 /// Cargo, run in the root.
-pub fn cargo(arguments: &[&str]) -> Command {
+pub fn cargo(arguments: &[impl AsRef<OsStr>]) -> Command {
     let mut command = Command::new(tree::cargo());
     command.args(arguments).current_dir(tree::root());
     command

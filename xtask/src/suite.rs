@@ -1,12 +1,13 @@
 //! What `check`, `test`, `ci` and `fix` consist of.
 
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::thread;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 use crate::child::{Background, cargo, each_line, headline, succeeds};
 use crate::totals::Totals;
-use crate::{kill, netfaults, powercut, readme, replay, resume, rules, simulate, tree};
+use crate::{dashboards, kill, netfaults, powercut, readme, replay, resume, rules, simulate, tree};
 
 /// Changes that a replica follows while it is killed.
 const RESUME_MUTATIONS: u64 = 500_000;
@@ -106,6 +107,15 @@ pub fn faults(options: &netfaults::Options) -> Result<bool> {
     if options.json { Ok(totals.good()) } else { close(totals) }
 }
 
+/// `cargo xtask dashboards`.
+pub fn dashboards(options: &dashboards::DashboardOptions) -> Result<bool> {
+    let mut totals = build_release()?;
+    if totals.good() {
+        totals += dashboards::run(options)?;
+    }
+    close(totals)
+}
+
 /// `cargo xtask fix`.
 pub fn fix() -> Result<bool> {
     let clippy = ["clippy", "--fix", "--allow-dirty", "--allow-staged", "--workspace", "--all-targets"];
@@ -131,6 +141,7 @@ pub fn miri() -> Result<bool> {
 
 /// The closing line, alone on the last one: CI reads it.
 fn close(totals: Totals) -> Result<bool> {
+    headline("totals");
     println!("\n{totals}");
     Ok(totals.good())
 }
@@ -159,11 +170,14 @@ fn check_steps() -> Result<Totals> {
 fn test_steps(quick: bool, release: Background) -> Result<Totals> {
     headline("build of the tests");
     // A crate that does not compile is told by the tests' own step.
-    succeeds(&mut cargo(&["test", "--workspace", "--no-run", "--quiet", "--locked"]))?;
+    succeeds(workspace(quick).args(["--no-run", "--quiet"]))?;
+    if !quick {
+        simulate::build()?;
+    }
     // Waited for before a test runs: some tests measure time.
     headline("release build");
     let built = Totals::one(release.wait()?);
-    let mut totals = workspace_tests()?;
+    let mut totals = workspace_tests(quick)?;
     totals += built;
     if !built.good() {
         return Ok(totals);
@@ -172,6 +186,7 @@ fn test_steps(quick: bool, release: Background) -> Result<Totals> {
     if quick {
         return Ok(totals);
     }
+    totals += step("simulators", simulate::tests);
     totals += step("planted mistakes", || simulate::planted(None));
     // Fetched and built beside steps that mostly wait for the disk; what fails here is told by its suite.
     let mut prepare = conformance_command();
@@ -209,17 +224,26 @@ fn step(name: &str, run: impl FnOnce() -> Result<Totals>) -> Totals {
     totals
 }
 
-fn workspace_tests() -> Result<Totals> {
+/// The tests of the workspace. Those of the simulators' crates are built once, so that mistakes can be planted, unless
+/// nobody looks for these.
+fn workspace(quick: bool) -> Command {
+    let mut command = cargo(&["test", "--workspace", "--no-fail-fast", "--locked"]);
+    if !quick {
+        simulate::crates().for_each(|name| {
+            command.args(["--exclude", name]);
+        });
+    }
+    command
+}
+
+fn workspace_tests(quick: bool) -> Result<Totals> {
     headline("tests of the workspace");
     let mut totals = Totals::default();
-    let mut command = cargo(&["test", "--workspace", "--no-fail-fast", "--locked"]);
-    let passed = each_line(&mut command, |line| {
+    let passed = each_line(&mut workspace(quick), |line| {
         totals += Totals::of_cargo_line(line).unwrap_or_default();
     })?;
-    if !passed && totals.failed == 0 {
-        // A crate that does not compile, or a test program that died, prints no result.
-        totals += Totals::one(false);
-    }
+    // A crate that does not compile, or a test program that died, prints no result.
+    let totals = judged(totals, passed);
     println!("tests of the workspace: {totals}");
     Ok(totals)
 }
@@ -251,16 +275,42 @@ fn conformance_command() -> Command {
     command
 }
 
+/// Suites that run beside each other, each with servers of its own: they mostly wait.
+const BESIDE: [&[&str]; 2] = [&["python", "node", "collections"], &["go", "rust", "java", "upstream"]];
+/// Suites that measure how long nodes take to fail: they run alone.
+const ALONE: &[&str] = &["cluster"];
+
 fn conformance() -> Result<Totals> {
-    let mut command = conformance_command();
+    let [first, second] = BESIDE;
+    let mut beside = conformance_command();
+    beside.args(second).stdout(Stdio::piped()).stderr(Stdio::inherit());
+    let child = beside.spawn().context("cannot run the SDK suites")?;
+    let others = thread::spawn(move || child.wait_with_output());
+    let mut totals = suites(first)?;
+    let output = others.join().map_err(|_| anyhow::anyhow!("whoever reads the suites' output died"))??;
+    let text = String::from_utf8_lossy(&output.stdout);
+    print!("{text}");
+    let mut of_others = Totals::default();
+    text.lines().filter_map(conformance_row).for_each(|row| of_others += row);
+    totals += judged(of_others, output.status.success());
+    totals += suites(ALONE)?;
+    Ok(totals)
+}
+
+fn suites(names: &[&str]) -> Result<Totals> {
     let mut totals = Totals::default();
-    let passed = each_line(&mut command, |line| {
+    let passed = each_line(conformance_command().args(names), |line| {
         totals += conformance_row(line).unwrap_or_default();
     })?;
+    Ok(judged(totals, passed))
+}
+
+/// A program that failed and told of no failure is one.
+fn judged(mut totals: Totals, passed: bool) -> Totals {
     if !passed && totals.failed == 0 {
         totals += Totals::one(false);
     }
-    Ok(totals)
+    totals
 }
 
 /// Reads a row of the closing table: `python   120   0 ...`, or `go - - ... not run`, which is a failure.

@@ -2,6 +2,7 @@
 
 mod code;
 mod floors;
+mod log;
 mod records;
 mod runtime;
 mod tidy;
@@ -21,6 +22,7 @@ pub fn all() -> Result<Vec<(&'static str, Vec<String>)>> {
         ("records", records::check()?),
         ("runtime", runtime::check()?),
         ("words", words::check()?),
+        ("log", log::check()?),
     ])
 }
 
