@@ -48,13 +48,13 @@ pub struct WrongArguments(pub String);
 Exit codes: 0 done, 1 document not found, 2 wrong arguments or configuration, 3 anything else that failed,
 4 `stave check` found faults."
 )]
-struct Cli {
+pub(crate) struct Cli {
     #[command(subcommand)]
-    command: Command,
+    pub(crate) command: Command,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+pub(crate) enum Command {
     /// Run a node
     Serve(Box<commands::serve::ServeFlags>),
     /// Run a cluster in one process, to test applications
@@ -75,6 +75,8 @@ enum Command {
     Timings(commands::timings::TimingsFlags),
     /// Watch what the nodes of a cluster do, on one screen
     Top(commands::top::TopFlags),
+    /// Collect what a report of a fault needs, from all nodes, into one archive
+    Collect(commands::collect::CollectFlags),
     /// Look for damage in files of documents
     Check(commands::check::CheckFlags),
     /// Make a file of documents smaller
@@ -83,6 +85,8 @@ enum Command {
     Dump(commands::dump::DumpFlags),
     /// Send the documents of a bucket's files to a running node
     Import(commands::import::ImportFlags),
+    /// Write a bucket's documents as lines of JSON
+    Export(commands::export::ExportFlags),
     /// Copy what a bucket holds into a folder while it serves
     Backup(Box<commands::backup::BackupFlags>),
     /// Send what a backup holds to a running cluster
@@ -217,10 +221,12 @@ fn dispatch(env: &Env, command: Command) -> anyhow::Result<Outcome> {
         Command::Stats(flags) => commands::stats::run(env, &flags),
         Command::Timings(flags) => commands::timings::run(env, &flags),
         Command::Top(flags) => commands::top::run(env, &flags),
+        Command::Collect(flags) => commands::collect::run(env, &flags),
         Command::Check(flags) => commands::check::run(env, &flags),
         Command::Compact(flags) => commands::compact::run(env, &flags),
         Command::Dump(flags) => commands::dump::run(env, &flags),
         Command::Import(flags) => commands::import::run(env, &flags),
+        Command::Export(flags) => commands::export::run(env, &flags),
         Command::Backup(flags) => commands::backup::run(env, &flags),
         Command::Restore(flags) => commands::restore::run(env, &flags),
         Command::Replicate(flags) => commands::replicate::replicate(env, &flags),

@@ -7,6 +7,7 @@ pub mod bench;
 pub mod cli;
 pub mod client;
 pub mod commands;
+mod lines;
 mod log;
 #[cfg(test)]
 mod test_server;

@@ -1,5 +1,6 @@
 //! `stave import`: sends the documents of a bucket's files, from wherever they are, to a running node.
 
+mod lines;
 mod record;
 mod sources;
 
@@ -9,13 +10,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use base::env::Env;
-use clap::Args;
+use clap::{Args, Subcommand};
 use couchstore::{CouchFile, DocInfo, Failure};
 use protocol::feature::Feature;
 
 use super::check::place::{BucketFiles, Place, is_segment};
 use super::status_line::StatusLine;
-use crate::cli::{Outcome, ServerFlags};
+use crate::cli::{Outcome, ServerFlags, WrongArguments};
 use crate::client::{Client, Cluster, Dialect, Target};
 use crate::units::thousands;
 use crate::with_meta::{Collections, Conflict, Sender, SentCounts, Unknown, resolves_by_time};
@@ -27,7 +28,11 @@ use sources::sources;
 /// The folder holds couchstore files, as a node of this or of the original's kind leaves them; it is only read.
 /// Documents and tombstones keep CAS, revision, expiry, flags and attributes; numbers of vBuckets may differ.
 #[derive(Clone, Debug, Args)]
-#[command(after_help = "Examples:
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "Examples:
+  stave import lines travel.jsonl --bucket travel
+  stave import csv users.csv --bucket app --key 'user::%id%'
   stave import backup/travel --bucket travel
   stave import backup/travel --bucket travel --conflict overwrite --json
 
@@ -39,11 +44,12 @@ Left out and counted: pending durable writes and events of collections.
 Documents go to the collection of the same name, whatever its number is. If the bucket lacks it, they are left out, and
 the command names the collection and fails at its end, unless --create-collections or --skip-unknown is given.
 In a cluster any node may be named: each document is sent where it belongs, also while vBuckets move.
-An import that was broken off can be made again: what is there already is left alone.")]
+An import that was broken off can be made again: what is there already is left alone."
+)]
 pub struct ImportFlags {
     /// A bucket's folder with files like 17.couch.3
     #[arg(value_name = "DIR")]
-    dir: PathBuf,
+    dir: Option<PathBuf>,
     /// What happens to documents that the bucket has already
     #[arg(long, value_enum, default_value_t = Conflict::Resolve)]
     conflict: Conflict,
@@ -58,6 +64,17 @@ pub struct ImportFlags {
     json: bool,
     #[command(flatten)]
     server: ServerFlags,
+    #[command(subcommand)]
+    command: Option<ImportCommand>,
+}
+
+/// Files that can be sent beside those of a bucket.
+#[derive(Clone, Debug, Subcommand)]
+enum ImportCommand {
+    /// Send documents of a file with a line of JSON for each
+    Lines(lines::LinesFlags),
+    /// Send documents of a file with a row of CSV for each
+    Csv(lines::CsvFlags),
 }
 
 /// What became of the records of all files.
@@ -69,7 +86,16 @@ struct Summary {
 
 /// Runs the command.
 pub fn run(env: &Env, flags: &ImportFlags) -> anyhow::Result<Outcome> {
-    let bucket = bucket_at(env, &std::path::absolute(&flags.dir)?)?;
+    let dir = match (&flags.command, &flags.dir) {
+        (Some(ImportCommand::Lines(flags)), _) => return lines::run_lines(env, flags),
+        (Some(ImportCommand::Csv(flags)), _) => return lines::run_csv(env, flags),
+        (None, Some(dir)) => dir,
+        (None, None) => {
+            let what = "what is to be sent? give a bucket's folder, or a subcommand: lines, csv";
+            bail!(WrongArguments(what.to_owned()));
+        }
+    };
+    let bucket = bucket_at(env, &std::path::absolute(dir)?)?;
     let target = flags.server.target(Dialect::Couchbase)?;
     let unknown = match (flags.create_collections, flags.skip_unknown) {
         (true, _) => Unknown::Create,

@@ -187,7 +187,10 @@ pub(super) fn collection_names(manifest: &Value) -> BTreeMap<u32, SourceCollecti
 }
 
 /// The numbers of the collections that are asked for: all of them if none is named.
-fn wanted(named: &BTreeMap<u32, SourceCollection>, asked: &[String]) -> anyhow::Result<BTreeSet<u32>> {
+pub(super) fn wanted(
+    named: &BTreeMap<u32, SourceCollection>,
+    asked: &[String],
+) -> anyhow::Result<BTreeSet<u32>> {
     if asked.is_empty() {
         return Ok(named.keys().copied().collect());
     }

@@ -1,0 +1,79 @@
+//! The archive: a tar file, compressed with gzip, which is made once and never read here.
+
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::Arc;
+
+use base::env::{Env, File, OpenMode};
+use flate2::Compression;
+use flate2::write::GzEncoder;
+
+/// An archive in the making.
+pub(super) struct Archive {
+    builder: tar::Builder<GzEncoder<Appended>>,
+    files: usize,
+    made_at_s: u64,
+}
+
+impl Archive {
+    /// Makes a new file, for its owner alone.
+    pub(super) fn create(env: &Env, path: &Path) -> io::Result<Archive> {
+        let file = env.disk.open(path, OpenMode::CreateNew)?;
+        let compressed = GzEncoder::new(Appended { file, end: 0 }, Compression::default());
+        let made_at_s = env.clock.unix_ns() / 1_000_000_000;
+        Ok(Archive { builder: tar::Builder::new(compressed), files: 0, made_at_s })
+    }
+
+    /// Adds a file.
+    pub(super) fn put(&mut self, name: &str, text: &[u8]) -> io::Result<()> {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(text.len() as u64);
+        header.set_mode(0o600);
+        header.set_mtime(self.made_at_s);
+        self.builder.append_data(&mut header, name, text)?;
+        self.files += 1;
+        Ok(())
+    }
+
+    /// Ends it: how many files it has, and how large it is, in bytes.
+    pub(super) fn finish(self) -> io::Result<(usize, u64)> {
+        let file = self.builder.into_inner()?.finish()?;
+        file.file.sync_data()?;
+        Ok((self.files, file.end))
+    }
+}
+
+/// A file that is written from its beginning to its end.
+struct Appended {
+    file: Arc<dyn File>,
+    end: u64,
+}
+
+impl Write for Appended {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write_at(bytes, self.end)?;
+        self.end += bytes.len() as u64;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The last bytes of a file, at most so many.
+pub(super) fn read_end(env: &Env, path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let file = env.disk.open(path, OpenMode::Read)?;
+    let len = file.len()?;
+    let from = len.saturating_sub(most);
+    let mut text = vec![0; usize::try_from(len - from).map_err(io::Error::other)?];
+    let mut read = 0;
+    while read < text.len() {
+        match file.read_at(&mut text[read..], from + read as u64)? {
+            0 => break,
+            more => read += more,
+        }
+    }
+    text.truncate(read);
+    Ok(text)
+}

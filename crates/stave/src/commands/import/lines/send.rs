@@ -1,0 +1,201 @@
+//! Sends documents in batches, each to the node that its vBucket is active on.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use base::env::Env;
+use base::limits::MAX_KEY_BYTES;
+use base::vbucket_map::vbucket_of;
+use base::{CollectionId, DocKey};
+use protocol::extras::StoreExtras;
+use protocol::{Status, opcode};
+
+use crate::client::{Client, Cluster, DocRequest, status_name};
+use crate::lines::Line;
+
+/// So much is sent before answers are waited for, at the most.
+const MOST_REQUESTS: usize = 256;
+const MOST_BYTES: usize = 4 << 20;
+/// Of sub-document changes: paths of one request, bytes of a path.
+const MOST_PATHS: usize = 16;
+const MOST_PATH_BYTES: usize = 1024;
+/// Flags of a path and of a document: the path is an attribute's, the document is made if it is missing, or must be.
+const XATTR_PATH: u8 = 0x04;
+const MAKE_DOCUMENT: u8 = 0x01;
+const ADD_DOCUMENT: u8 = 0x02;
+
+/// A line that was not sent, or was refused.
+pub(super) struct Rejected {
+    pub(super) number: u64,
+    pub(super) raw: Vec<u8>,
+    pub(super) why: String,
+}
+
+/// Sends documents and counts what becomes of them.
+pub(super) struct LineSender<'e> {
+    env: &'e Env,
+    cluster: Cluster<'e>,
+    keep_existing: bool,
+    /// The most documents a second.
+    rate: Option<u32>,
+    begun: Duration,
+    sent: u64,
+    collections: BTreeMap<String, Result<CollectionId, String>>,
+    waiting: Vec<(u64, Vec<u8>, DocRequest)>,
+    waiting_bytes: usize,
+    stored: u64,
+    kept: u64,
+}
+
+impl<'e> LineSender<'e> {
+    pub(super) fn new(
+        mut cluster: Cluster<'e>,
+        keep_existing: bool,
+        rate: Option<u32>,
+        env: &'e Env,
+    ) -> LineSender<'e> {
+        // Those that are asked for by name are there.
+        cluster.collections_are_known();
+        let begun = env.clock.monotonic();
+        let (collections, waiting) = (BTreeMap::new(), Vec::new());
+        LineSender {
+            env,
+            cluster,
+            keep_existing,
+            rate,
+            begun,
+            sent: 0,
+            collections,
+            waiting,
+            waiting_bytes: 0,
+            stored: 0,
+            kept: 0,
+        }
+    }
+
+    /// Sends a document, or lets it wait for more; lines that turned out to be refused. Its collection must be named.
+    pub(super) fn send(&mut self, number: u64, raw: Vec<u8>, line: &Line) -> anyhow::Result<Vec<Rejected>> {
+        let name = line.collection.as_deref().unwrap_or("_default._default");
+        let collection = match self.collection(name)? {
+            Ok(collection) => collection,
+            Err(why) => return Ok(vec![Rejected { number, raw, why }]),
+        };
+        if line.key.is_empty() || line.key.len() > MAX_KEY_BYTES {
+            let why = format!("its key has {} bytes: 1 to {MAX_KEY_BYTES} are allowed", line.key.len());
+            return Ok(vec![Rejected { number, raw, why }]);
+        }
+        let request = match self.request(collection, line) {
+            Ok(request) => request,
+            Err(why) => return Ok(vec![Rejected { number, raw, why }]),
+        };
+        self.waiting_bytes += request.key.len() + request.value.len() + raw.len();
+        self.waiting.push((number, raw, request));
+        if self.waiting.len() >= MOST_REQUESTS || self.waiting_bytes >= MOST_BYTES {
+            return self.flush();
+        }
+        Ok(Vec::new())
+    }
+
+    /// What stores the document: a plain change, or, with attributes, one of several paths, so that it gets CAS and revision
+    /// like any other.
+    fn request(&self, collection: CollectionId, line: &Line) -> Result<DocRequest, String> {
+        let (prefix, len) = DocKey { collection, key: &line.key }.prefix();
+        let request = DocRequest {
+            vbucket: vbucket_of(&line.key, self.cluster.vbuckets()),
+            key: [&prefix[..len], &line.key].concat(),
+            is_repeatable: true,
+            ..DocRequest::default()
+        };
+        if line.xattrs.is_empty() {
+            return Ok(DocRequest {
+                opcode: if self.keep_existing { opcode::ADD } else { opcode::SET },
+                extras: StoreExtras { flags: line.flags, expiry: line.expiry }.encode().to_vec(),
+                value: line.body.bytes().to_vec(),
+                ..request
+            });
+        }
+        let of_document = if self.keep_existing { ADD_DOCUMENT } else { MAKE_DOCUMENT };
+        let extras = [&line.expiry.to_be_bytes()[..], &line.flags.to_be_bytes(), &[of_document]].concat();
+        Ok(DocRequest { opcode: opcode::SUBDOC_MULTI_MUTATION, extras, value: paths(line)?, ..request })
+    }
+
+    /// The number of a collection, which is asked for once.
+    fn collection(&mut self, name: &str) -> anyhow::Result<Result<CollectionId, String>> {
+        if name == "_default._default" {
+            return Ok(Ok(CollectionId::DEFAULT));
+        }
+        if let Some(known) = self.collections.get(name) {
+            return Ok(known.clone());
+        }
+        let Some(member) = self.cluster.members().into_iter().next() else {
+            anyhow::bail!("no node of the cluster is known");
+        };
+        let found = match Client::open(self.env, &member)?.collection_id(name) {
+            Ok(id) => Ok(id),
+            Err(error) if error.may_pass() => return Err(error.into()),
+            Err(error) => Err(error.to_string()),
+        };
+        self.collections.insert(name.to_owned(), found.clone());
+        Ok(found)
+    }
+
+    /// Sends what waits.
+    fn flush(&mut self) -> anyhow::Result<Vec<Rejected>> {
+        let waiting = std::mem::take(&mut self.waiting);
+        self.waiting_bytes = 0;
+        self.pause();
+        let (lines, requests): (Vec<_>, Vec<_>) =
+            waiting.into_iter().map(|(number, raw, request)| ((number, raw), request)).unzip();
+        let answers = self.cluster.exchange("import", &requests)?;
+        self.sent += requests.len() as u64;
+        let mut rejected = Vec::new();
+        for ((number, raw), answer) in lines.into_iter().zip(answers) {
+            match Status::from_code(answer.status_code) {
+                Some(Status::Success) => self.stored += 1,
+                Some(Status::KeyEexists | Status::NotStored) if self.keep_existing => self.kept += 1,
+                _ => {
+                    let why = format!("the bucket refuses it: {}", status_name(answer.status_code));
+                    rejected.push(Rejected { number, raw, why });
+                }
+            }
+        }
+        Ok(rejected)
+    }
+
+    /// Waits as long as the rate asks for.
+    #[expect(clippy::disallowed_methods, reason = "the client's end is not part of a node")]
+    fn pause(&self) {
+        let Some(rate) = self.rate else { return };
+        let due = Duration::from_secs_f64(self.sent as f64 / f64::from(rate));
+        std::thread::sleep(due.saturating_sub(self.env.clock.monotonic() - self.begun));
+    }
+
+    /// Sends what waits: documents that were stored, those that were left as they are, and lines that were refused.
+    pub(super) fn finish(mut self) -> anyhow::Result<(u64, u64, Vec<Rejected>)> {
+        let rejected = self.flush()?;
+        Ok((self.stored, self.kept, rejected))
+    }
+}
+
+/// The changes of a document's paths: each attribute, then the whole body (kv_engine docs/SubDocument.md).
+fn paths(line: &Line) -> Result<Vec<u8>, String> {
+    if line.xattrs.len() >= MOST_PATHS {
+        return Err(format!("it has {} attributes: {} can be sent", line.xattrs.len(), MOST_PATHS - 1));
+    }
+    let mut value = Vec::new();
+    let mut push = |opcode: u8, flags: u8, path: &str, text: &[u8]| {
+        value.extend_from_slice(&[opcode, flags]);
+        value.extend_from_slice(&u16::try_from(path.len()).unwrap_or(u16::MAX).to_be_bytes());
+        value.extend_from_slice(&u32::try_from(text.len()).unwrap_or(u32::MAX).to_be_bytes());
+        value.extend_from_slice(path.as_bytes());
+        value.extend_from_slice(text);
+    };
+    for (name, json) in &line.xattrs {
+        if name.contains(['.', '[', ']', '`']) || name.len() > MOST_PATH_BYTES {
+            return Err(format!("the attribute `{name}` cannot be sent: its name is a path, or too long"));
+        }
+        push(opcode::SUBDOC_DICT_UPSERT, XATTR_PATH, name, json.as_bytes());
+    }
+    push(opcode::SET, 0, "", line.body.bytes());
+    Ok(value)
+}
