@@ -17,7 +17,8 @@ mod turn;
 
 pub use agreement::{Agreement, BackfillOrder, OutOfOrder, Priority, Side};
 pub use consumer::{
-    Consumer, ConsumerConfig, ConsumerCounts, Disconnect, Mode, RollBack, Settled, Stage, Trouble, VbProgress,
+    Consumer, ConsumerConfig, ConsumerCounts, Disconnect, Mode, RollBack, Settled, Stage, TURN_BYTES,
+    TURN_MESSAGES, Trouble, VbProgress,
 };
 pub use content::Features;
 pub use filter::{Filter, FilterRefusal, MOST_FILTER_BYTES};

@@ -11,6 +11,7 @@ mod prepares;
 mod receive;
 mod settle;
 mod track;
+mod turn;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -29,6 +30,8 @@ pub use disconnect::Disconnect;
 pub use settle::{RollBack, Settled};
 use track::Track;
 pub use track::{Mode, Stage, Trouble};
+use turn::Turn;
+pub use turn::{TURN_BYTES, TURN_MESSAGES};
 
 /// The opaque under which the producer is asked for its last changes.
 const SEQNOS_OPAQUE: u32 = u32::MAX;
@@ -94,6 +97,8 @@ pub struct Consumer {
     heard_at: Duration,
     is_heard: bool,
     seqnos_at: Duration,
+    /// What was received in this turn.
+    received: Turn,
     counts: ConsumerCounts,
     /// Who is told when prepares are on disk.
     prepared: Option<Arc<Follower>>,
@@ -116,6 +121,7 @@ impl Consumer {
             heard_at: now,
             is_heard: true,
             seqnos_at: now,
+            received: Turn::default(),
             counts: ConsumerCounts::default(),
             prepared: None,
         }

@@ -15,28 +15,37 @@ use vbucket::{FailoverEntry, IncomingSnapshot, SnapshotKind};
 use super::controls::{self, OTHER_OPAQUES};
 use super::decode;
 use super::track::{Queued, Stage, Trouble, Work};
+use super::turn::TURN_MESSAGES;
 use super::{Consumer, Disconnect, Mode, SEQNOS_OPAQUE};
 
 /// Bytes of changes that are applied at once, under one lock; what comes behind is another batch.
 const BATCH_BYTES: u64 = 512 << 10;
-/// The most changes of a batch.
-const BATCH_CHANGES: usize = 4096;
+/// The most changes of a batch: no more than a turn has.
+const BATCH_CHANGES: usize = TURN_MESSAGES;
 /// More histories than this are nobody's; the original keeps 25.
 const MOST_HISTORIES: usize = 1024;
+/// A vBucket and its last seqno, in an answer that lists them.
+const SEQNO_BYTES: usize = 10;
 
 impl Consumer {
-    /// Works on what the producer sent, as far as it is whole; how many bytes are done with.
+    /// Works on what the producer sent, as far as it is whole and a turn allows; how many bytes are done with.
     ///
-    /// What is to be applied waits for [`Consumer::settle`].
+    /// What is to be applied waits for [`Consumer::settle`], which also says whether the turn ended before the messages
+    /// did.
     pub fn receive(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<usize, Disconnect> {
         self.is_heard |= !bytes.is_empty();
         let mut consumed = 0;
+        self.received.begin();
         while let Some(&first) = bytes.get(consumed) {
+            if self.received.is_over() {
+                break;
+            }
             let rest = &bytes[consumed..];
             if matches!(first, magic::REQUEST | magic::ALT_REQUEST) {
                 match parse(rest, Limits::AUTHENTICATED) {
                     Parsed::Request { request, total_len } => {
                         self.on_request(&request, total_len as u64, out)?;
+                        self.received.count(1, total_len as u64);
                         consumed += total_len;
                     }
                     Parsed::Bad(error) => return Err(Disconnect::Frame(error)),
@@ -46,6 +55,7 @@ impl Consumer {
                 match parse_response(rest, MAX_FRAME_BODY_BYTES) {
                     ParsedResponse::Response { response, total_len } => {
                         self.on_answer(&response)?;
+                        self.received.count(1, total_len as u64);
                         consumed += total_len;
                     }
                     ParsedResponse::Bad(error) => return Err(Disconnect::Frame(error)),
@@ -95,6 +105,9 @@ impl Consumer {
     fn on_seqnos(&mut self, response: &ResponseView<'_>) -> Result<(), Disconnect> {
         if response.status() != Some(Status::Success) {
             return Ok(());
+        }
+        if response.value.len() > self.tracks.len() * SEQNO_BYTES {
+            return Err(Disconnect::Unreadable(response.opcode));
         }
         let mut r = Reader(response.value);
         while !r.is_empty() {

@@ -9,6 +9,7 @@ use protocol::{Response, opcode};
 use vbucket::{FailoverEntry, Misplaced};
 
 use super::track::{Queued, Stage, Trouble, Work};
+use super::turn::Turn;
 use super::{Consumer, Disconnect, MOST_ROLLBACKS};
 
 /// A vBucket that has to forget everything after a seqno: on a thread of its own, as that reads and writes files.
@@ -30,6 +31,19 @@ pub struct Settled {
     /// Whether something could not be applied for want of memory: to be settled again when there is room
     /// ([`engine::Bucket::replica_room`]).
     pub is_full: bool,
+    /// Whether the turn ended before the messages that came: there is more to do at once, when others of the thread have
+    /// had their turn.
+    pub has_more: bool,
+}
+
+/// What of a vBucket's messages is left.
+enum Left {
+    /// Nothing.
+    Nothing,
+    /// Something waits for memory.
+    Full,
+    /// Something waits for the next turn.
+    Turn,
 }
 
 /// What became of a piece of work.
@@ -49,11 +63,26 @@ impl Consumer {
     ///
     /// An error means that the producer broke the protocol: the connection is to be closed.
     pub fn settle(&mut self, out: &mut Vec<u8>) -> Result<Settled, Disconnect> {
-        let mut settled = Settled::default();
-        for vb in std::mem::take(&mut self.due) {
-            if self.settle_vbucket(vb, &mut settled, out)? {
-                settled.is_full = true;
-                self.due.push(vb);
+        let mut settled = Settled { has_more: self.received.is_over(), ..Settled::default() };
+        let mut turn = Turn::default();
+        let due = std::mem::take(&mut self.due);
+        for (at, &vb) in due.iter().enumerate() {
+            if turn.is_over() {
+                settled.has_more = true;
+                // In the next turn they come before those that had theirs.
+                self.due.splice(0..0, due[at..].iter().copied());
+                break;
+            }
+            match self.settle_vbucket(vb, &mut turn, &mut settled, out)? {
+                Left::Nothing => {}
+                Left::Full => {
+                    settled.is_full = true;
+                    self.due.push(vb);
+                }
+                Left::Turn => {
+                    settled.has_more = true;
+                    self.due.push(vb);
+                }
             }
             self.acknowledge_prepares(vb, out);
         }
@@ -64,22 +93,32 @@ impl Consumer {
         Ok(settled)
     }
 
-    /// Applies what came for one vBucket; whether something is left for want of memory.
+    /// Applies what came for one vBucket, as far as the turn and the memory allow.
     fn settle_vbucket(
         &mut self,
         vb: VbId,
+        turn: &mut Turn,
         settled: &mut Settled,
         out: &mut Vec<u8>,
-    ) -> Result<bool, Disconnect> {
+    ) -> Result<Left, Disconnect> {
         // It is taken out while it is worked on, so that the rest of the consumer can be used.
         let Some(mut track) = self.tracks.get_mut(usize::from(vb.0)).and_then(Option::take) else {
-            return Ok(false);
+            return Ok(Left::Nothing);
         };
-        track.is_due = false;
-        let mut is_full = false;
+        let mut left = Left::Nothing;
         while let Some(mut queued) = track.queue.pop_front() {
-            let before = queued.bytes();
+            if turn.is_over() {
+                track.queue.push_front(queued);
+                left = Left::Turn;
+                break;
+            }
+            let (before, messages) = (queued.bytes(), queued.messages());
             let done = self.work(vb, &mut track, &mut queued, out);
+            match done {
+                // What waits for memory is no work: it waits until there is room, not for the next turn.
+                Ok(Done::Full) => turn.count(messages - queued.messages(), 0),
+                _ => turn.count(messages, before),
+            }
             match done {
                 Ok(Done::Yes) => {
                     self.held_bytes -= before;
@@ -87,8 +126,7 @@ impl Consumer {
                 }
                 Ok(Done::Full) => {
                     track.queue.push_front(queued);
-                    track.is_due = true;
-                    is_full = true;
+                    left = Left::Full;
                     break;
                 }
                 Ok(Done::Ended(trouble)) => {
@@ -114,8 +152,9 @@ impl Consumer {
                 }
             }
         }
+        track.is_due = !matches!(left, Left::Nothing);
         self.tracks[usize::from(vb.0)] = Some(track);
-        Ok(is_full)
+        Ok(left)
     }
 
     fn work(
@@ -153,6 +192,10 @@ impl Consumer {
             Work::State(state) => return Ok(self.take_role(vb, track, *state, out)),
             Work::End(reason) => {
                 // The history is another one now: it is asked for at once.
+                if let EndReason::Unknown(code) = reason {
+                    let (bucket, name) = (self.bucket.name(), self.config.name.as_str());
+                    tracing::warn!(bucket, link = name, %vb, code, "a stream ended for an unknown reason");
+                }
                 let is_sudden = *reason != EndReason::Rollback;
                 track.failures = if is_sudden { track.failures } else { 0 };
                 return Ok(Done::Ended(Trouble::Ended(*reason)));
@@ -167,12 +210,23 @@ impl Consumer {
             Err(refusal) => match broken(refusal) {
                 Some(what) => Err(Disconnect::Violation(vb, what)),
                 None => {
-                    self.counts.unsupported += u64::from(refusal == ReplicaRefusal::NotSupported);
+                    self.note_fault(vb, refusal);
                     super::close_stream(vb, out);
                     Ok(Done::Ended(Trouble::Here(why_not(refusal))))
                 }
             },
         }
+    }
+
+    /// Counts and logs a message that no source should send, and that costs the stream alone.
+    fn note_fault(&mut self, vb: VbId, refusal: ReplicaRefusal) {
+        let faults = [ReplicaRefusal::NotSupported, ReplicaRefusal::Misplaced(Misplaced::NoCollection)];
+        if !faults.contains(&refusal) {
+            return;
+        }
+        self.counts.unsupported += 1;
+        let (bucket, name, why) = (self.bucket.name(), self.config.name.as_str(), why_not(refusal));
+        tracing::warn!(bucket, link = name, %vb, why, "a stream is closed and asked for again");
     }
 
     fn accepted(&mut self, track: &mut super::Track, log: Vec<FailoverEntry>) -> Result<(), ReplicaRefusal> {
@@ -249,7 +303,9 @@ fn broken(refusal: ReplicaRefusal) -> Option<&'static str> {
         ReplicaRefusal::Misplaced(Misplaced::NotPrepared) => "a commit of what is not prepared",
         ReplicaRefusal::BadFailoverLog => "a failover log that cannot be",
         ReplicaRefusal::Malformed => "a change that cannot be",
-        ReplicaRefusal::NotReplica
+        // The link goes on with the other vBuckets.
+        ReplicaRefusal::Misplaced(Misplaced::NoCollection)
+        | ReplicaRefusal::NotReplica
         | ReplicaRefusal::Loading
         | ReplicaRefusal::Full
         | ReplicaRefusal::NotSupported => return None,
@@ -261,6 +317,9 @@ fn why_not(refusal: ReplicaRefusal) -> &'static str {
         ReplicaRefusal::NotReplica => "the vBucket here is no replica, or became another one",
         ReplicaRefusal::Loading => "the vBucket's documents are not loaded yet",
         ReplicaRefusal::NotSupported => "a kind of change that is not taken yet",
+        ReplicaRefusal::Misplaced(Misplaced::NoCollection) => {
+            "the source sent a change in a collection that the vBucket does not have"
+        }
         _ => "it cannot be applied here",
     }
 }

@@ -175,6 +175,14 @@ impl Track {
 }
 
 impl Queued {
+    /// Messages that it is made of.
+    pub(super) fn messages(&self) -> usize {
+        match &self.work {
+            Work::Changes(changes, ..) => changes.len(),
+            _ => 1,
+        }
+    }
+
     /// Bytes to acknowledge when it is done.
     pub(super) fn bytes(&self) -> u64 {
         match self.work {

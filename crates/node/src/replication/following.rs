@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::VbId;
-use dcp::{Consumer, ConsumerConfig, Features, Mode, RollBack};
+use dcp::{Consumer, ConsumerConfig, Features, Mode, RollBack, Settled};
 
 use super::link::{Inner, Link, LinkState};
 use super::login::LinkError;
@@ -39,6 +39,8 @@ pub struct Stepped {
     pub consumed: usize,
     /// What has to be rolled back; the outcomes are given to later steps.
     pub rollbacks: Vec<RollBack>,
+    /// Whether there is more to do at once: the turn was over before what was received.
+    pub has_more: bool,
     /// For how long there is nothing to do, if nothing comes.
     pub wait: Duration,
 }
@@ -70,7 +72,8 @@ impl<'a> Following<'a> {
         self.is_full
     }
 
-    /// Works on everything there is, also on what was rolled back; nothing if the link is closed.
+    /// Works on what there is, also on what was rolled back, as far as one turn allows ([`dcp::TURN_MESSAGES`],
+    /// [`dcp::TURN_BYTES`]); nothing if the link is closed.
     ///
     /// # Errors
     ///
@@ -108,7 +111,8 @@ impl<'a> Following<'a> {
         let wait = consumer.tick(now, out)?.saturating_sub(now);
         self.is_full = settled.is_full;
         let wait = if self.is_full { wait.min(LOOK_FOR_ROOM) } else { wait };
-        Ok(Some(Stepped { consumed, rollbacks: settled.rollbacks, wait }))
+        let Settled { rollbacks, has_more, .. } = settled;
+        Ok(Some(Stepped { consumed, rollbacks, has_more, wait }))
     }
 }
 

@@ -2,44 +2,54 @@
 
 /// Why a stream ends (stream-end.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u32)]
 pub enum EndReason {
     /// Everything that was asked for was sent.
-    Ok = 0,
+    Ok,
     /// The consumer closed it.
-    Closed = 1,
+    Closed,
     /// The vBucket's role changed.
-    StateChanged = 2,
+    StateChanged,
     /// The connection is closed.
-    Disconnected = 3,
+    Disconnected,
     /// The consumer is too slow.
-    TooSlow = 4,
+    TooSlow,
     /// What is on disk cannot be read.
-    BackfillFailed = 5,
+    BackfillFailed,
     /// The vBucket went back behind what was sent.
-    Rollback = 6,
+    Rollback,
     /// Every collection of the filter is gone.
-    FilterEmpty = 7,
+    FilterEmpty,
     /// The user may not see the collections any more.
-    LostPrivileges = 8,
+    LostPrivileges,
+    /// A reason that this node has no name for: its number.
+    Unknown(u32),
 }
 
+/// Those with a name, each at its number.
+const KNOWN: [EndReason; 9] = [
+    EndReason::Ok,
+    EndReason::Closed,
+    EndReason::StateChanged,
+    EndReason::Disconnected,
+    EndReason::TooSlow,
+    EndReason::BackfillFailed,
+    EndReason::Rollback,
+    EndReason::FilterEmpty,
+    EndReason::LostPrivileges,
+];
+
 impl EndReason {
-    /// The reason with this number.
-    pub fn from_wire(code: u32) -> Option<EndReason> {
-        use EndReason::*;
-        [
-            Ok,
-            Closed,
-            StateChanged,
-            Disconnected,
-            TooSlow,
-            BackfillFailed,
-            Rollback,
-            FilterEmpty,
-            LostPrivileges,
-        ]
-        .into_iter()
-        .find(|reason| *reason as u32 == code)
+    /// The reason with this number. A later version may have more of them, and ends its streams all the same.
+    pub fn from_wire(code: u32) -> EndReason {
+        KNOWN.get(code as usize).copied().unwrap_or(EndReason::Unknown(code))
+    }
+
+    /// Its number.
+    pub fn code(self) -> u32 {
+        match self {
+            EndReason::Unknown(code) => code,
+            // There are nine.
+            known => KNOWN.iter().position(|reason| *reason == known).unwrap_or_default() as u32,
+        }
     }
 }

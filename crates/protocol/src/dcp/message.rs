@@ -225,7 +225,7 @@ impl What {
             What::SeqnoAdvanced(seqno) => extras.u64(seqno.0),
             What::OutOfOrder(begins) => extras.u32(if begins { 1 } else { 2 }),
             What::SetVbucketState(state) => extras.u8(state as u8),
-            What::End(reason) => extras.u32(reason as u32),
+            What::End(reason) => extras.u32(reason.code()),
         };
     }
 
@@ -339,7 +339,7 @@ impl<'a> Message<'a> {
                 _ => return None,
             },
             opcode::DCP_SET_VBUCKET_STATE => What::SetVbucketState(VbState::from_wire(r.u8()?)?),
-            opcode::DCP_STREAM_END => What::End(EndReason::from_wire(r.u32()?)?),
+            opcode::DCP_STREAM_END => What::End(EndReason::from_wire(r.u32()?)),
             _ => return None,
         };
         r.is_empty().then_some(Message {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ::node::connection_memory::Held;
-use ::node::replication::{Following, Link, LinkError, Rollbacks, RolledBack};
+use ::node::replication::{Following, Link, LinkError, Rollbacks, RolledBack, Stepped};
 use dcp::Features;
 
 use super::wire::Wire;
@@ -44,28 +44,34 @@ impl<'a> Drive<'a> {
     /// Follows until the link is closed, or the connection breaks.
     pub(super) async fn run(mut self) -> Result<(), LinkError> {
         let mut woken = Woken::Up;
-        while let Some(wait) = self.step(woken)? {
+        while let Some(stepped) = self.step(woken)? {
             self.link.thawed().await;
             self.wire.send()?;
             self.charge.set(self.wire.held_bytes());
-            woken = self.wait(wait).await?;
+            // The other links of this thread have their turns, also if this one's socket always has something to read.
+            tokio::task::yield_now().await;
+            woken = if stepped.has_more {
+                self.rollbacks.try_next().map_or(Woken::Up, Woken::RolledBack)
+            } else {
+                self.wait(stepped.wait).await?
+            };
         }
         Ok(())
     }
 
-    /// Works on everything there is; for how long there is nothing more to do, or nothing if the link is closed.
-    fn step(&mut self, woken: Woken) -> Result<Option<Duration>, LinkError> {
+    /// Works on what there is for one turn; nothing if the link is closed.
+    fn step(&mut self, woken: Woken) -> Result<Option<Stepped>, LinkError> {
         let rolled_back = match woken {
             Woken::Up => None,
             Woken::RolledBack(outcome) => Some(outcome),
         };
         let (received, out) = self.wire.parts();
-        let Some(stepped) = self.following.step(rolled_back, received, out)? else { return Ok(None) };
+        let Some(mut stepped) = self.following.step(rolled_back, received, out)? else { return Ok(None) };
         self.wire.consume(stepped.consumed);
-        for rollback in stepped.rollbacks {
+        for rollback in stepped.rollbacks.drain(..) {
             self.rollbacks.order(rollback).map_err(LinkError::Thread)?;
         }
-        Ok(Some(stepped.wait))
+        Ok(Some(stepped))
     }
 
     async fn wait(&mut self, wait: Duration) -> Result<Woken, LinkError> {

@@ -4,6 +4,8 @@ mod drive;
 mod reader;
 mod run;
 mod supervisor;
+#[cfg(test)]
+mod tests;
 mod wire;
 
 pub(crate) use reader::RuntimeReaders;

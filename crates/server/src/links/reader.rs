@@ -71,6 +71,8 @@ async fn drive(
         wire.consume(consumed);
         exchange.give(&mut wire.out);
         wire.send()?;
+        // Others of this thread have their turns, also if the socket always has something to read.
+        tokio::task::yield_now().await;
         // Each turn hears something or is asked something: a node that is silent is not asked that often.
         let reads = exchange.may_read(wire.held_bytes());
         let silent = tokio::time::sleep(if reads { MOST_SILENT } else { LOOK_AGAIN });

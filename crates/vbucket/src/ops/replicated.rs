@@ -60,6 +60,8 @@ pub enum Misplaced {
     BadEvent,
     /// A commit of what is not prepared.
     NotPrepared,
+    /// A change in a collection that the vBucket does not have.
+    NoCollection,
 }
 
 impl VBucket {
@@ -107,6 +109,13 @@ impl VBucket {
         if (first..=last).contains(&seqno) { Ok(()) } else { Err(Misplaced::OutsideSnapshot) }
     }
 
+    /// Whether a change in a collection may come now with this seqno: the event that begins the collection comes before, and
+    /// the producer leaves out what was dropped.
+    pub(super) fn expects_in(&self, collection: CollectionId, seqno: Seqno) -> Result<(), Misplaced> {
+        self.expects(seqno)?;
+        if self.history.collections.is_open(collection) { Ok(()) } else { Err(Misplaced::NoCollection) }
+    }
+
     /// Applies a document, tombstone or system event that was made elsewhere, complete with seqno, CAS and revision,
     /// whatever is there. One that is refused is handed back, and nothing happened.
     pub fn apply_replicated(
@@ -116,10 +125,14 @@ impl VBucket {
         now: Moment,
     ) -> Result<Stored, (Misplaced, NewVersion)> {
         let meta = new.meta();
-        if let Err(misplaced) = self.expects(meta.by_seqno) {
+        let collection = new.key().collection;
+        let is_event = collection == CollectionId::SYSTEM;
+        let expected =
+            if is_event { self.expects(meta.by_seqno) } else { self.expects_in(collection, meta.by_seqno) };
+        if let Err(misplaced) = expected {
             return Err((misplaced, new));
         }
-        if new.key().collection == CollectionId::SYSTEM {
+        if is_event {
             return self.receive_event(new, now).map_err(|new| (Misplaced::BadEvent, new));
         }
         self.note_covered(hash, &new);
