@@ -4,15 +4,18 @@
 #[path = "../../server/tests/support/mod.rs"]
 mod support;
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::mpsc;
 
-use protocol::Status;
-use rustix::process::{Pid, Signal, kill_process};
-use support::{Client, http, http_as};
+use base::vbucket_map::vbucket_of;
+use protocol::{RequestParts, Status, opcode};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use support::{Client, Reach, http, http_as};
 
 /// A process that serves, which does not outlive the test.
 struct Process {
@@ -103,21 +106,6 @@ impl Process {
         let ended = self.child.wait().expect("it ends");
         assert!(ended.success(), "{ended}: {:?}", self.log.iter().collect::<Vec<_>>());
     }
-
-    fn fill(&self) {
-        let mut client = Client::connect(self, "default", &[]);
-        for i in 0..50 {
-            assert_eq!(client.set(format!("k{i}").as_bytes(), b"1"), Some(Status::Success));
-        }
-    }
-
-    fn count(&self) -> usize {
-        let mut client = Client::connect(self, "default", &[]);
-        let mut is_there = |i: &i32| {
-            client.get(format!("k{i}").as_bytes()).is_some_and(|answer| answer.status == Status::Success)
-        };
-        (0..50).filter(|i| is_there(i)).count()
-    }
 }
 
 /// A configuration with few vBuckets, as the client of the tests has them, and more lines.
@@ -127,24 +115,196 @@ fn configure(folder: &Path, more: &str) -> String {
     path.to_str().expect("text").to_owned()
 }
 
+/// What clients were told while they wrote, changed and deleted documents, until their connections ended.
+#[derive(Default)]
+struct Ledger(Vec<BTreeMap<String, Told>>);
+
+/// The last that is known of a document.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Told {
+    /// Its value, as the last answer says; `None` if it was deleted.
+    acknowledged: Option<String>,
+    /// What was asked for last, if no answer came.
+    unanswered: Option<Option<String>>,
+}
+
+/// Clients that write until their connections end.
+struct Writers {
+    threads: Vec<std::thread::JoinHandle<BTreeMap<String, Told>>>,
+    answers: mpsc::Receiver<()>,
+}
+
+const WRITERS: usize = 3;
+/// Documents of each writer: they are overwritten and deleted again and again.
+const KEYS: usize = 150;
+
+fn change(client: &mut Client, vbuckets: u16, key: &str, value: Option<&str>) -> Option<Status> {
+    let (key, vbucket) = (key.as_bytes(), vbucket_of(key.as_bytes(), vbuckets));
+    let parts = RequestParts { key, vbucket, ..RequestParts::default() };
+    let asked = match value {
+        Some(value) => {
+            RequestParts { opcode: opcode::SET, value: value.as_bytes(), extras: &[0; 8], ..parts }
+        }
+        None => RequestParts { opcode: opcode::DELETE, ..parts },
+    };
+    client.try_request(&asked).map(|answer| answer.status)
+}
+
+/// Changes documents until the connection ends.
+fn write(
+    mut client: Client,
+    vbuckets: u16,
+    writer: usize,
+    answered: &mpsc::Sender<()>,
+) -> BTreeMap<String, Told> {
+    let mut told = BTreeMap::<String, Told>::new();
+    for n in 0.. {
+        let key = format!("writer-{writer}-{}", n % KEYS);
+        let value = (n % 7 != 6).then(|| format!("version {n} of {key}"));
+        let of_key = told.entry(key.clone()).or_default();
+        match change(&mut client, vbuckets, &key, value.as_deref()) {
+            Some(Status::Success) => of_key.acknowledged = value,
+            Some(Status::KeyEnoent) if value.is_none() => {}
+            // A node of a cluster that stops serves nothing any more: that changed nothing.
+            Some(Status::NotMyVbucket) => break,
+            Some(other) => panic!("{key}: {other:?}"),
+            None => {
+                of_key.unanswered = Some(value);
+                break;
+            }
+        }
+        // The test may not listen any more.
+        let _ = answered.send(());
+    }
+    told
+}
+
+impl Writers {
+    fn start(at: &impl Reach, vbuckets: u16) -> Writers {
+        let (answered, answers) = mpsc::channel();
+        let begin = |writer| {
+            let (client, answered) = (Client::connect(at, "default", &[]), answered.clone());
+            std::thread::spawn(move || write(client, vbuckets, writer, &answered))
+        };
+        Writers { threads: (0..WRITERS).map(begin).collect(), answers }
+    }
+
+    /// Waits for so many more answers.
+    fn go_on(&self, answers: usize) {
+        for _ in 0..answers {
+            self.answers.recv().expect("the writers write");
+        }
+    }
+
+    /// What they were told when their connections have ended.
+    fn end(self) -> Ledger {
+        Ledger(self.threads.into_iter().map(|thread| thread.join().expect("a writer")).collect())
+    }
+}
+
+impl Ledger {
+    /// Every document is what the last answer said, or what the request says that had none.
+    fn check(&self, at: &impl Reach, vbuckets: u16, about: &str) {
+        let mut client = Client::connect(at, "default", &[]);
+        let told = self.0.iter().flatten();
+        let mut compared = 0;
+        for (key, told) in told {
+            let vbucket = vbucket_of(key.as_bytes(), vbuckets);
+            let get =
+                RequestParts { opcode: opcode::GET, key: key.as_bytes(), vbucket, ..Default::default() };
+            let answer = client.request(&get);
+            let found = match answer.status {
+                Status::Success => Some(String::from_utf8(answer.value).expect("text")),
+                Status::KeyEnoent => None,
+                other => panic!("{about}: {key}: {other:?}"),
+            };
+            let is_right = found == told.acknowledged || Some(&found) == told.unanswered.as_ref();
+            assert!(is_right, "{about}: {key} is {found:?}, and was told {told:?}");
+            compared += 1;
+        }
+        assert!(compared >= WRITERS, "{about}: {compared} documents");
+    }
+}
+
+/// Writers write, these signals come one after the other, and the last of them ends the node; what it holds after a
+/// start is compared with what the writers were told.
+fn stops_without_loss(more: &[&str], vbuckets: u16, signals: &[Signal]) {
+    let node = Process::start(SERVE, more);
+    let writers = Writers::start(&node, vbuckets);
+    writers.go_on(WRITERS * KEYS * 2);
+    for signal in signals {
+        // Those before the last one end nothing.
+        writers.go_on(WRITERS * 20);
+        node.signal(*signal);
+    }
+    let ledger = writers.end();
+    node.ends_well();
+    let node = Process::start(SERVE, more);
+    ledger.check(&node, vbuckets, &format!("{signals:?}"));
+}
+
 #[test]
 fn a_stop_by_any_signal_loses_nothing() {
-    for signal in [Signal::TERM, Signal::INT, Signal::QUIT] {
+    let (term, hup) = (Signal::TERM, Signal::HUP);
+    for signals in [
+        &[term][..],
+        &[Signal::INT],
+        &[Signal::QUIT],
+        &[Signal::USR1, Signal::USR2, Signal::PIPE, term],
+        // With a configuration file it is read again.
+        &[hup, hup, term],
+    ] {
         let folder = tempfile::tempdir().expect("a folder");
         let config = configure(folder.path(), "");
         let data = folder.path().join("data");
         let more = ["--data", data.to_str().expect("text"), "--config", &config];
-        let node = Process::start(SERVE, &more);
-        node.fill();
-        for ignored in [Signal::USR1, Signal::USR2, Signal::PIPE] {
-            node.signal(ignored);
-        }
-        assert_eq!(node.count(), 50, "it serves on");
-        node.signal(signal);
-        node.ends_well();
-        let node = Process::start(SERVE, &more);
-        assert_eq!(node.count(), 50, "{signal:?}");
+        stops_without_loss(&more, support::VBUCKETS, signals);
     }
+    // Without one it ends the node.
+    for signals in [&[hup][..], &[Signal::USR1, Signal::USR2, hup]] {
+        let folder = tempfile::tempdir().expect("a folder");
+        stops_without_loss(&["--data", folder.path().to_str().expect("text")], 1024, signals);
+    }
+}
+
+/// A real terminal, which `script` holds: when that is killed the terminal is gone, and the system sends SIGHUP.
+#[test]
+fn closing_the_terminal_loses_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = folder.path().to_str().expect("text");
+    let serve =
+        format!("echo pid=$$; exec {} {} --data {data} 2>&1", env!("CARGO_BIN_EXE_stave"), SERVE.join(" "));
+    let mut terminal = Command::new("env")
+        .args(["--default-signal=HUP", "script", "--quiet", "--flush", "--command", &serve, "/dev/null"])
+        .env("SHELL", "/bin/sh")
+        .env("STAVE_PASSWORD", "password")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("script is there: it belongs to util-linux");
+    let mut told = BufReader::new(terminal.stdout.take().expect("it is piped"));
+    let mut field = |name: &str| loop {
+        let mut line = String::new();
+        assert_ne!(told.read_line(&mut line).expect("a line"), 0, "no {name}=");
+        let mut fields = line.split_ascii_whitespace().filter_map(|word| word.split_once('='));
+        if line.starts_with(name) || line.starts_with("ready") {
+            break fields.map(|(_, value)| value.to_owned()).collect::<Vec<_>>();
+        }
+        fields.next();
+    };
+    let pid = field("pid")[0].parse().ok().and_then(Pid::from_raw).expect("a process");
+    let ready = field("ready");
+    let address = |at: usize| ready[at].parse::<SocketAddr>().expect("an address");
+    let writers = Writers::start(&(address(0), address(1)), 1024);
+    writers.go_on(WRITERS * KEYS * 2);
+    let process = pidfd_open(pid, PidfdFlags::empty()).expect("it runs");
+    terminal.kill().expect("it runs");
+    let ledger = writers.end();
+    poll(&mut [PollFd::new(&process, PollFlags::IN)], None).expect("it ends");
+    terminal.wait().expect("it was killed");
+    assert!(folder.path().join("buckets/default/clean").exists(), "the stop was a clean one");
+    let node = Process::start(SERVE, &["--data", data]);
+    ledger.check(&node, 1024, "a closed terminal");
 }
 
 #[test]
@@ -228,13 +388,15 @@ fn a_development_cluster_stops_cleanly_when_its_terminal_is_gone() {
     let folder = tempfile::tempdir().expect("a folder");
     let more = ["--data", folder.path().to_str().expect("text")];
     let dev = Process::start(DEV, &more);
-    dev.fill();
+    let writers = Writers::start(&dev, support::VBUCKETS);
+    writers.go_on(WRITERS * KEYS);
     dev.signal(Signal::USR1);
-    assert_eq!(dev.count(), 50);
+    writers.go_on(WRITERS * KEYS);
     dev.signal(Signal::HUP);
+    let ledger = writers.end();
     dev.ends_well();
     let dev = Process::start(DEV, &more);
-    assert_eq!(dev.count(), 50);
+    ledger.check(&dev, support::VBUCKETS, "a development cluster");
 }
 
 #[test]
