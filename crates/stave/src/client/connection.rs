@@ -400,6 +400,9 @@ impl Client {
         let offers = |mechanism: &str| offered.split_ascii_whitespace().any(|name| name == mechanism);
         if offers(scram::MECHANISM) {
             self.log_in_by_scram(env, target)
+        } else if offers("PLAIN") && target.is_of_map {
+            // Perhaps a stranger at the address of a node that is dead.
+            Err(ClientError::InClear { addr: target.addr.clone() })
         } else if offers("PLAIN") {
             let payload = format!("\0{}\0{}", target.username, target.password.0);
             let answer = self.sasl(opcode::SASL_AUTH, "PLAIN", &payload)?;

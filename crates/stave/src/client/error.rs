@@ -64,6 +64,15 @@ pub enum ClientError {
         /// What is wrong with it.
         what: &'static str,
     },
+    /// A node of the cluster map wants the password as it is.
+    #[error(
+        "{addr}, an address of the cluster map, offers no log-in that keeps the password secret, so it was not sent; \
+         name this node with --addr if it is the right one, or let it offer SCRAM-SHA512 (--sasl-mechanisms)"
+    )]
+    InClear {
+        /// The node.
+        addr: String,
+    },
     /// No log-in mechanism in common.
     #[error(
         "the server offers the log-in mechanisms `{offered}`, and this client knows SCRAM-SHA512 and PLAIN"

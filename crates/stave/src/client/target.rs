@@ -73,12 +73,15 @@ pub struct Target {
     pub patience: Patience,
     /// Filled by the first log-in: deriving a key takes milliseconds, and is done once for many connections.
     pub known: KnownKey,
+    /// Whether the address comes from a cluster map, not from the user: who listens there is not sent the password as it is.
+    pub is_of_map: bool,
 }
 
 impl Target {
-    /// Another server, to which the same lets us in.
+    /// Another server of the cluster, to which the same lets us in.
     pub fn at(&self, addr: String) -> Target {
         Target {
+            is_of_map: self.is_of_map || addr != self.addr,
             addr,
             dialect: self.dialect,
             username: self.username.clone(),

@@ -75,6 +75,20 @@ fn logs_in_by_what_the_server_offers() {
 }
 
 #[test]
+fn a_node_of_the_map_is_not_sent_the_password_as_it_is() {
+    let open_at = |mechanisms, is_of_map| {
+        let server = FakeServer::start(Habits { mechanisms, ..Habits::default() });
+        let known = server.target(Dialect::Couchbase);
+        let named = Target { addr: "127.0.0.1:1".into(), ..server.target(Dialect::Couchbase) };
+        let target = if is_of_map { named.at(known.addr) } else { known.at(known.addr.clone()) };
+        Client::open(&Env::real(), &target)
+    };
+    check_error(open_at("PLAIN", true), "it was not sent");
+    open_at("PLAIN", false).unwrap();
+    open_at("SCRAM-SHA512 PLAIN", true).unwrap();
+}
+
+#[test]
 fn a_wrong_password_is_refused() {
     let mut target = FakeServer::start(Habits::default()).target(Dialect::Couchbase);
     target.password = String::from("wrong").into();
