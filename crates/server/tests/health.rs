@@ -1,0 +1,165 @@
+//! `/livez`, `/readyz` and `/healthz`: what is told while vBuckets of the map are not served, and while the disk is full.
+#![allow(clippy::disallowed_methods, reason = "this is a client, outside the server")]
+
+mod support;
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use base::env::{Disk, Env, File, OpenMode, RealDisk};
+use base::{VbId, VbState};
+use protocol::Status;
+use server::Server;
+use support::{Client, VBUCKETS, http};
+
+/// The machine's disk, which takes nothing more while it is full.
+#[derive(Clone, Default)]
+struct Filling(Arc<AtomicBool>);
+
+impl Filling {
+    fn room(&self) -> io::Result<()> {
+        let full = || io::Error::from(io::ErrorKind::StorageFull);
+        if self.0.load(Ordering::SeqCst) { Err(full()) } else { Ok(()) }
+    }
+}
+
+struct FillingFile {
+    file: Arc<dyn File>,
+    disk: Filling,
+}
+
+impl Disk for Filling {
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
+        Ok(Arc::new(FillingFile { file: RealDisk.open(path, mode)?, disk: self.clone() }))
+    }
+
+    fn create_dir_all(&self, path: &Path) -> io::Result<()> {
+        RealDisk.create_dir_all(path)
+    }
+
+    fn read_dir(&self, path: &Path) -> io::Result<Vec<String>> {
+        RealDisk.read_dir(path)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        RealDisk.rename(from, to)
+    }
+
+    fn remove_file(&self, path: &Path) -> io::Result<()> {
+        RealDisk.remove_file(path)
+    }
+
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        RealDisk.remove_dir(path)
+    }
+
+    fn sync_dir(&self, path: &Path) -> io::Result<()> {
+        RealDisk.sync_dir(path)
+    }
+}
+
+impl File for FillingFile {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.file.read_at(buf, offset)
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.disk.room()?;
+        self.file.write_at(buf, offset)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        self.file.len()
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.disk.room()?;
+        self.file.set_len(len)
+    }
+}
+
+/// Status codes of the three addresses, and what `/readyz` and `/healthz` say.
+fn told(server: &Server) -> ([u16; 3], [String; 2]) {
+    let [alive, ready, healthy] = ["/livez", "/readyz", "/healthz"].map(|path| http(server, "GET", path, ""));
+    ([alive.0, ready.0, healthy.0], [ready.1, healthy.1])
+}
+
+#[test]
+fn a_node_is_ready_when_it_serves_every_vbucket_of_the_map() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = support::start(folder.path(), "");
+    let bucket = server.node().bucket("default").expect("it is served");
+    let become_one = |vb: u16, state| bucket.set_vbucket_state(VbId(vb), state, None).expect("there is one");
+    let ok = || ["ok\n".to_owned(), "ok\n".to_owned()];
+    assert_eq!(told(&server), ([200; 3], ok()));
+    // Every vBucket counts, in each role in which it does not serve.
+    for vb in 0..VBUCKETS {
+        for state in [VbState::Replica, VbState::Pending, VbState::Dead] {
+            become_one(vb, state);
+            let (codes, [ready, _]) = told(&server);
+            assert_eq!(codes, [200, 503, 200], "{vb} {state:?}");
+            let expected =
+                format!("bucket default: vBucket {vb} is not served: they are not active here yet\n");
+            assert_eq!(ready, expected, "{state:?}");
+            become_one(vb, VbState::Active);
+            assert_eq!(told(&server), ([200; 3], ok()), "{vb} {state:?}");
+        }
+    }
+    become_one(1, VbState::Dead);
+    bucket.delete_vbucket(VbId(1)).expect("it may go").expect("the disk works");
+    become_one(2, VbState::Replica);
+    let (codes, [ready, _]) = told(&server);
+    assert_eq!(codes, [200, 503, 200]);
+    assert!(ready.contains("vBuckets 1, 2 are not served"), "{ready}");
+    become_one(1, VbState::Active);
+    become_one(2, VbState::Active);
+    assert_eq!(told(&server), ([200; 3], ok()));
+    drop(bucket);
+    server.stop().expect("a clean stop");
+}
+
+#[test]
+fn a_node_that_no_cluster_has_let_in_is_not_ready() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = support::start_member(folder.path());
+    let (codes, [ready, healthy]) = told(&server);
+    assert_eq!(codes, [200, 503, 503]);
+    for told in [ready, healthy] {
+        assert!(
+            told.starts_with("this node serves nobody: it has not begun to join its cluster yet"),
+            "{told}"
+        );
+    }
+    server.stop().expect("a clean stop");
+}
+
+#[test]
+fn a_full_disk_is_not_healthy_until_there_is_room_again() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let disk = Filling::default();
+    let env = Env { disk: Arc::new(disk.clone()), ..Env::real() };
+    let server = support::start_in(env, folder.path(), "");
+    let mut client = Client::connect(&server, "default", &[]);
+    assert_eq!(client.set(b"k", b"before"), Some(Status::Success));
+    assert_eq!(told(&server).0, [200; 3]);
+    disk.0.store(true, Ordering::SeqCst);
+    // It shows when the flusher has something for the disk.
+    let mut n = 0;
+    while client.set(b"full", format!("{n}{}", "x".repeat(10_000)).as_bytes()) == Some(Status::Success) {
+        n += 1;
+    }
+    let (codes, [ready, healthy]) = told(&server);
+    assert_eq!(codes, [200, 200, 503], "what is there is read: {ready} {healthy}");
+    assert_eq!(healthy, "bucket default: the disk is full, and changes are refused: make room\n");
+    assert_eq!(client.get(b"k").map(|answer| answer.value), Some(b"before".to_vec()));
+    disk.0.store(false, Ordering::SeqCst);
+    while client.set(b"k", b"after") != Some(Status::Success) {}
+    assert_eq!(told(&server), ([200; 3], ["ok\n".to_owned(), "ok\n".to_owned()]));
+    server.stop().expect("a clean stop");
+}
