@@ -25,6 +25,7 @@ use crate::privilege::Privileges;
 use crate::roles::{ROLES, Takes};
 use crate::user::Users;
 
+mod capabilities;
 mod conflicts;
 mod counted;
 mod dcp_answers;
