@@ -384,6 +384,7 @@ fn after_a_far_cas(seed: u64) -> Vec<String> {
             expected: Cas::ANY,
             force: true,
             regenerate_cas: false,
+            late: None,
         };
         match bucket.apply_with_meta(vb, &request, now) {
             Ok(mutated) if mutated.cas == far => {}
