@@ -2,6 +2,7 @@
 
 mod bucket;
 mod client_names;
+mod compaction;
 mod descriptors;
 mod hashing;
 mod http_limits;
@@ -13,6 +14,7 @@ mod tls;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use base::encryption::WrappingKeys;
 use engine::SettingError;
 use serde::Deserialize;
 
@@ -23,6 +25,7 @@ use crate::sasl::offer::SaslOffer;
 use bucket::parse_size;
 pub use bucket::{BucketSpec, BucketTable, DEFAULT_QUOTA_BYTES, Hints, MOST_REPLICAS};
 pub use client_names::{CertificateField, ClientAuth, ClientNameRule};
+pub use compaction::CompactionRules;
 use descriptors::Asked;
 pub use http_limits::HttpLimits;
 pub use log::{LogConfig, LogFile, LogFormat};
@@ -349,32 +352,10 @@ pub struct Config {
     /// The most that the quotas of all buckets may come to when another is made while the node runs, in bytes; if
     /// missing, four fifths of the machine's memory.
     pub memory_quota_bytes: Option<u64>,
-}
-
-/// When files are compacted, and what is forgotten then.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CompactionRules {
-    /// So many of a hundred bytes are not in use,
-    pub percent: u8,
-    /// and at least so many.
-    pub min_waste_bytes: u64,
-    /// Tombstones older than so many seconds are forgotten.
-    pub purge_age_s: u32,
-}
-
-impl CompactionRules {
-    fn new(settings: &Settings) -> Result<CompactionRules, ConfigError> {
-        let percent = settings.compaction_fragmentation_percent.unwrap_or(engine::DEFAULT_COMPACT_PERCENT);
-        if !(10..=100).contains(&percent) {
-            return Err(ConfigError::Fragmentation(percent));
-        }
-        let min_waste = settings.compaction_min_waste.as_deref().map(parse_size);
-        Ok(CompactionRules {
-            percent,
-            min_waste_bytes: min_waste.transpose()?.unwrap_or(engine::DEFAULT_COMPACT_MIN_WASTE_BYTES),
-            purge_age_s: settings.purge_age_s.unwrap_or(engine::DEFAULT_PURGE_AGE_S),
-        })
-    }
+    /// What the keys of encrypted files are wrapped with; `None` if files are plain.
+    pub encryption: Option<WrappingKeys>,
+    /// Whether files are encrypted with other keys from this start on.
+    pub rotates_keys: bool,
 }
 
 /// Long enough to notice that a bucket is gone, in seconds.
@@ -448,6 +429,8 @@ impl Config {
             max_open_files: shares.files,
             compaction,
             memory_quota_bytes,
+            encryption: None,
+            rotates_keys: false,
         };
         config.check()?;
         Ok(config)

@@ -11,7 +11,7 @@ use crate::bucket_list;
 use crate::config::BucketSpec;
 
 /// In a bucket's folder: what the bucket is, so that the list of buckets can be put together again.
-const FILE: &str = "bucket.json";
+pub(crate) const FILE: &str = "bucket.json";
 
 /// A bucket that cannot be served.
 #[derive(Clone, Debug, PartialEq, Eq)]

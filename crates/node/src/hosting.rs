@@ -6,12 +6,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::encryption::KeyError;
 use base::env::{Env, OpenMode, Task};
 use base::{Heap, SmallFileError, VbId, VbState};
 use engine::{Bucket, BucketKind, MOST_RANGE_SCANS};
 use kvstore::{CouchConfig, Journaled, JournaledConfig, KvStore};
 use parking_lot::{Condvar, Mutex};
 
+use crate::at_rest;
 use crate::bucket_list::BucketList;
 use crate::cluster::membership;
 use crate::config::{BucketSpec, Config, Switch};
@@ -55,6 +57,9 @@ pub enum HostFailure {
     /// The data directory.
     #[error(transparent)]
     DataDir(#[from] DataDirError),
+    /// The keys that its files are encrypted with.
+    #[error(transparent)]
+    Keys(#[from] KeyError),
     /// Its files are still there.
     #[error("cannot remove {}: {source}; it is tried again at the next start", path.display())]
     Remove {
@@ -351,8 +356,8 @@ impl Host {
     }
 
     fn open_bucket(&self, spec: &BucketSpec, env: &Env) -> Result<Served, HostFailure> {
-        let env = &env.with_heap(Heap::default());
         let config = &self.config;
+        let env = &at_rest::of_bucket(env, config, &self.data_dir, &spec.name)?.with_heap(Heap::default());
         let mut bucket = engine::BucketConfig::new(&spec.name, self.data_dir.bucket(&spec.name));
         bucket.kind = spec.kind;
         bucket.quota_bytes = spec.quota_bytes;

@@ -149,6 +149,7 @@ fn needs_restart(present: &Config, new: &Config) -> Vec<&'static str> {
         ("compaction-*, purge-age-s", present.compaction != new.compaction),
         ("memory-quota", present.memory_quota_bytes != new.memory_quota_bytes),
         ("quarantine-s", present.quarantine_s != new.quarantine_s),
+        ("encryption-key-*", present.encryption != new.encryption),
     ];
     differs.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
 }

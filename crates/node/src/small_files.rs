@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use base::SmallFile;
+use base::encryption::KeyRing;
 use base::env::{Disk, Env, OpenMode};
 
 use crate::audit::settings as audit_settings;
@@ -25,6 +26,7 @@ pub fn node_faults(disk: &dyn Disk, folder: &Path) -> Vec<Fault> {
         file.fault(disk, parse).map(|fault| (file.path(), fault))
     };
     let faults = [
+        keys_fault(disk, folder),
         of(bucket_list::file(folder), bucket_list::check),
         of(data_dir::revision_file(folder), |bytes, version| {
             data_dir::parse_revision(bytes, version).map(drop)
@@ -42,11 +44,17 @@ pub fn node_faults(disk: &dyn Disk, folder: &Path) -> Vec<Fault> {
 /// Faults of the files in a bucket's folder. Changes nothing.
 pub fn bucket_faults(disk: &dyn Disk, folder: &Path) -> Vec<Fault> {
     let mut faults = engine::small_file_faults(disk, folder);
+    // Not last: an error of the disk in what only a person mends must not end a repair well.
+    faults.extend(keys_fault(disk, folder));
     let description = down::file(folder);
     faults.extend(description.fault(disk, down::parse).map(|fault| (description.path(), fault)));
     faults.extend(cursor_faults(disk, folder));
     faults.extend(position_faults(disk, folder));
     faults
+}
+
+fn keys_fault(disk: &dyn Disk, folder: &Path) -> Option<Fault> {
+    KeyRing::fault(disk, folder).map(|fault| (KeyRing::file(folder).path(), fault))
 }
 
 /// What a repair does with a small file that is damaged.
@@ -128,6 +136,10 @@ fn mending(disk: &dyn Disk, (path, what): Fault) -> Mending {
         (_, "cluster-users.json") => (
             Cure::PutAside,
             "which users of the cluster the node has seen: the next start does not recognise older ones",
+        ),
+        (_, "encryption-keys") => (
+            Cure::ByHand,
+            "the keys of encrypted files, and so all that is in them: put the file back from a backup",
         ),
         (_, "node-uuid") => (Cure::AtNextStart, "the node's UUID: a node alone gets another one"),
         _ => (

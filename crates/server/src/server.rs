@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use ::node::Node;
 use ::node::address_places::AddressPlaces;
+use ::node::at_rest;
 use ::node::cluster::membership;
 use ::node::cluster_map::NodeAddress;
 use ::node::config::{ClusterEncryption, Config};
@@ -185,6 +186,7 @@ pub fn serve_prepared(
 ) -> Result<Server, Failure> {
     let begun = env.clock.monotonic();
     let data_dir = Arc::new(DataDir::take(&config.data_dir, &env)?);
+    let env = at_rest::of_node(&env, &config, &data_dir)?;
     decide_membership(&config, &data_dir, &env)?;
     if let Some(lowered) = &config.lowered {
         tracing::warn!(%lowered, "the limit of open files (ulimit -n, LimitNOFILE) is too low for what was asked");

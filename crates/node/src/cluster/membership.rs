@@ -131,7 +131,9 @@ impl Seen {
         let slot = Slot { format: FORMAT, write: self.writes + 1, seen: next };
         let bytes = slot.bytes()?;
         let path = self.folder.join(FILE);
-        if self.seen.is_none() {
+        // Of an encrypted file both slots are one page, which a power failure within a write would take.
+        let is_one_page = env.disk.beneath().is_some();
+        if self.seen.is_none() || is_one_page {
             // Whole from the start: an empty file is damage.
             let new = self.folder.join(NEXT);
             let file = env.disk.open(&new, OpenMode::Create)?;

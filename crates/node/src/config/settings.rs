@@ -114,6 +114,10 @@ pub struct Settings {
     pub log_files: Option<u32>,
     /// So many seconds the files of a bucket that the cluster deleted are kept.
     pub quarantine_s: Option<u64>,
+    /// A file with the key that the keys of encrypted files are wrapped with.
+    pub encryption_key_file: Option<PathBuf>,
+    /// A command that prints that key.
+    pub encryption_key_command: Option<String>,
     /// Buckets that need more words, beside those in `buckets`.
     #[serde(default)]
     pub bucket: Vec<BucketTable>,
@@ -194,6 +198,8 @@ impl Settings {
             log_file_size: self.log_file_size.or(other.log_file_size),
             log_files: self.log_files.or(other.log_files),
             quarantine_s: self.quarantine_s.or(other.quarantine_s),
+            encryption_key_file: self.encryption_key_file.or(other.encryption_key_file),
+            encryption_key_command: self.encryption_key_command.or(other.encryption_key_command),
             user: if self.user.is_empty() { other.user } else { self.user },
             descriptors: self.descriptors.or(other.descriptors),
         }

@@ -1,0 +1,181 @@
+//! Encryption at rest of a node: what it keeps for itself is under the data keys of its folder, each bucket under its own
+//! (record 113).
+//!
+//! *Guarantee:* with a wrapping key nothing is written plain that has content of a client. Without the right one a node
+//! or a bucket does not open, and nothing of it is changed.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::Path;
+
+use base::encryption::{EncryptedDisk, KeyError, KeyRing, key_of_file, keys_in_use};
+use base::env::{Disk, Env, OpenMode};
+
+use crate::config::Config;
+use crate::data_dir::DataDir;
+use crate::down;
+use crate::hosting::HostFailure;
+use crate::quarantine;
+
+/// Files that the store encrypts by itself, when it goes on to other ones, or that must be plain.
+const LEFT_ALONE: [&str; 3] = ["journal.", "encryption-keys", "lock"];
+/// What the journal has no need of.
+const SPARE: &str = "journal.spare.";
+/// What the names of a small file's files end with, and that of a folder.
+const SUFFIXES: [&str; 4] = ["", ".copy", ".new", ".copy.new"];
+/// Ends the name of a copy that is not whole.
+const UNFINISHED: &str = ".encrypting";
+/// A file is copied in pieces of so many bytes.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// The world in which a node keeps its state, once its folder is taken.
+pub fn of_node(env: &Env, config: &Config, data_dir: &DataDir) -> Result<Env, HostFailure> {
+    let (env, folder) = (env.beneath(), data_dir.path());
+    let ring = open(&env, folder, "the folder of data", config, &["buckets", quarantine::FOLDER])?;
+    if let Some(ring) = &ring {
+        if let Err(error) = encrypt_descriptions_again(&env, ring, &data_dir.buckets()) {
+            tracing::error!(%error, "what buckets are stays as it is encrypted until the next start");
+        }
+        drop_old(&env, ring, &[folder])?;
+    }
+    Ok(match ring {
+        Some(ring) => EncryptedDisk::env(&env, ring.keys().clone()),
+        None => env,
+    })
+}
+
+/// The world in which a bucket keeps its documents.
+pub(crate) fn of_bucket(
+    env: &Env,
+    config: &Config,
+    data_dir: &DataDir,
+    name: &str,
+) -> Result<Env, HostFailure> {
+    let (env, folder) = (env.beneath(), data_dir.bucket(name));
+    if config.encryption.is_some() {
+        let failed = |source| HostFailure::Remove { path: folder.clone(), source };
+        env.disk.create_dir_all_synced(&folder).map_err(failed)?;
+    }
+    let ring = open(&env, &folder, &format!("the bucket {name}"), config, &[down::FILE])?;
+    if let Some(ring) = &ring {
+        drop_old(&env, ring, &[&folder, &data_dir.path().join(quarantine::FOLDER)])?;
+    }
+    Ok(match ring {
+        Some(ring) => EncryptedDisk::env(&env, ring.keys().clone()),
+        None => env,
+    })
+}
+
+/// Opens the keys of a folder, and has small files in it encrypted as new ones are. Folders and small
+/// files `of_others` are left alone.
+fn open(
+    env: &Env,
+    folder: &Path,
+    place: &str,
+    config: &Config,
+    of_others: &[&str],
+) -> Result<Option<KeyRing>, KeyError> {
+    let say = |fault: &str| tracing::error!("{fault}");
+    let wrapping = config.encryption.as_ref();
+    let is_new = KeyRing::file(folder).look(&*env.disk, |_, _| Ok(()))?.is_none();
+    let ring = KeyRing::open(env, folder, place, wrapping, wrapping.is_some(), say)?;
+    if let Some(ring) = &ring
+        && config.rotates_keys
+        && !is_new
+    {
+        let key = ring.rotate(env)?;
+        tracing::info!(place, %key, "files are encrypted with a new key from now on, and earlier ones by and by");
+    }
+    if let Some(ring) = &ring
+        && let Err(error) = encrypt_again(env, ring, folder, of_others)
+    {
+        tracing::error!(place, %error, "files that are not encrypted under the present key stay so until the next start");
+    }
+    Ok(ring)
+}
+
+/// Has each file of a folder encrypted under the active key that has another key or none. Nobody else has them open.
+fn encrypt_again(env: &Env, ring: &KeyRing, folder: &Path, of_others: &[&str]) -> io::Result<()> {
+    for name in env.disk.read_dir(folder)? {
+        let path = folder.join(&name);
+        if of_others.iter().any(|other| name.strip_prefix(other).is_some_and(|rest| SUFFIXES.contains(&rest)))
+        {
+            continue;
+        }
+        if name.ends_with(UNFINISHED) {
+            env.disk.remove_file(&path)?;
+            continue;
+        }
+        match key_of_file(&*env.disk, &path) {
+            Err(error) if error.kind() == io::ErrorKind::IsADirectory => {
+                encrypt_again(env, ring, &path, &[])?;
+            }
+            Err(error) => return Err(error),
+            Ok(key) if key == ring.keys().active() => {}
+            _ if name.starts_with(SPARE) => {
+                env.disk.remove_file(&path)?;
+                env.disk.sync_dir(folder)?;
+            }
+            _ if LEFT_ALONE.iter().any(|left| name.starts_with(left)) || name.contains(".couch.") => {}
+            _ => replace(env, ring, folder, &name)?,
+        }
+    }
+    Ok(())
+}
+
+/// Puts a copy of a file under the active key in its place.
+fn replace(env: &Env, ring: &KeyRing, folder: &Path, name: &str) -> io::Result<()> {
+    let disk = EncryptedDisk::new(env, ring.keys().clone());
+    let (path, copy) = (folder.join(name), folder.join(format!("{name}{UNFINISHED}")));
+    let (from, to) = (disk.open(&path, OpenMode::Read)?, disk.open(&copy, OpenMode::Create)?);
+    to.set_len(0)?;
+    let (mut piece, mut at) = (vec![0; PIECE_BYTES], 0);
+    loop {
+        let read = from.read_at(&mut piece, at)?;
+        to.write_at(&piece[..read], at)?;
+        at += read as u64;
+        if read < PIECE_BYTES {
+            break;
+        }
+    }
+    to.sync_data()?;
+    disk.rename(&copy, &path)?;
+    disk.sync_dir(folder)
+}
+
+/// The same for what the node notes in the folders of its buckets.
+fn encrypt_descriptions_again(env: &Env, ring: &KeyRing, buckets: &Path) -> io::Result<()> {
+    let names = match env.disk.read_dir(buckets) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        names => names?,
+    };
+    for bucket in names {
+        let folder = buckets.join(bucket);
+        for name in env.disk.read_dir(&folder)?.into_iter().filter(|name| name.starts_with(down::FILE)) {
+            if key_of_file(&*env.disk, &folder.join(&name))? != ring.keys().active() {
+                replace(env, ring, &folder, &name)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Drops the keys that no file in these folders needs.
+fn drop_old(env: &Env, ring: &KeyRing, folders: &[&Path]) -> Result<(), KeyError> {
+    if ring.keys().ids().len() < 2 {
+        return Ok(());
+    }
+    let mut needed = BTreeSet::new();
+    let found = folders.iter().try_for_each(|folder| {
+        needed.extend(keys_in_use(&*env.disk, folder)?);
+        Ok::<_, io::Error>(())
+    });
+    match found {
+        Ok(()) => {
+            let dropped = ring.retain(env, &needed)?;
+            tracing::info!(dropped, "data keys that no file needs were dropped");
+        }
+        Err(error) => tracing::warn!(%error, "it is not known which data keys are needed; all stay"),
+    }
+    Ok(())
+}

@@ -1,0 +1,233 @@
+//! Encryption at rest of a whole node: nothing that clients sent stands on the disk in clear, and only the right key opens
+//! it again.
+#![allow(clippy::disallowed_methods, reason = "this is a client, and looks at the disk beside the server")]
+
+mod support;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use base::encryption::{DataKeys, KeyRing, WrappingKeys, keys_in_use};
+use base::env::Env;
+use node::Config;
+use protocol::feature::Feature;
+use protocol::{RequestParts, Status, opcode};
+use server::Server;
+use support::{Client, http, json, vb};
+
+const BUCKETS: &str = "buckets = [\"a:64MiB\", \"b:64MiB\"]";
+const KEY: &str = "customer::4711";
+const BODY: &str = "{\"note\":\"the quick brown fox in a body\"}";
+const XATTR: &str = "hidden-attribute-of-a-document";
+const SCOPE: &str = "scope-of-secrets";
+const COLLECTION: &str = "collection-of-secrets";
+const USER: &str = "ann-of-the-users";
+/// What must stand nowhere.
+const SECRETS: [&str; 6] = [KEY, "quick brown fox", XATTR, SCOPE, COLLECTION, USER];
+
+fn wrapping(digits: &[char]) -> WrappingKeys {
+    let text: String = digits.iter().map(|digit| digit.to_string().repeat(64) + "\n").collect();
+    WrappingKeys::parse(&text, "the test").expect("keys")
+}
+
+fn try_start(folder: &Path, encryption: Option<WrappingKeys>) -> Result<Server, server::Failure> {
+    let config = Config { encryption, ..support::config(folder, 2, BUCKETS) };
+    server::serve(config, Env::real())
+}
+
+fn start(folder: &Path, digits: &[char]) -> Server {
+    try_start(folder, Some(wrapping(digits))).expect("the node starts")
+}
+
+/// A request that is on the disk when it is answered.
+fn durably(client: &mut Client, key: &str, request: RequestParts<'_>) {
+    let persist_to_majority = [0x11, 0x03];
+    let vbucket = vb(key.as_bytes());
+    let request = RequestParts { key: key.as_bytes(), frame_infos: &persist_to_majority, vbucket, ..request };
+    assert_eq!(client.request(&request).status, Status::Success, "{key}");
+}
+
+fn set_durably(client: &mut Client, key: &str, value: &[u8]) {
+    let request = RequestParts { opcode: opcode::SET, value, extras: &[0; 8], ..RequestParts::default() };
+    durably(client, key, request);
+}
+
+/// An attribute of a document.
+fn set_xattr(client: &mut Client, key: &str) {
+    let (path, of_xattrs) = ("owner", 4);
+    let value = format!("{path}\"{XATTR}\"");
+    let extras = [0, path.len() as u8, of_xattrs];
+    let (opcode, value) = (opcode::SUBDOC_DICT_UPSERT, value.as_bytes());
+    durably(client, key, RequestParts { opcode, value, extras: &extras, ..RequestParts::default() });
+}
+
+/// Documents, a collection and a user, all of which are on the disk afterwards.
+fn fill(server: &Server) {
+    for bucket in ["a", "b"] {
+        let mut client = Client::connect(server, bucket, &[Feature::Xattr]);
+        for number in 0..50 {
+            set_durably(&mut client, &format!("{KEY}-{number}"), BODY.as_bytes());
+        }
+        set_durably(&mut client, KEY, BODY.as_bytes());
+        set_xattr(&mut client, KEY);
+    }
+    let scopes = "/pools/default/buckets/a/scopes";
+    assert_eq!(http(server, "POST", scopes, &format!("name={SCOPE}")).0, 200);
+    let collections = format!("{scopes}/{SCOPE}/collections");
+    assert_eq!(http(server, "POST", &collections, &format!("name={COLLECTION}")).0, 200);
+    assert_eq!(http(server, "POST", "/settings/audit", "auditdEnabled=true&disabled=").0, 200);
+    let user = format!("/settings/rbac/users/local/{USER}");
+    assert_eq!(http(server, "PUT", &user, "password=password&roles=data_reader[a]").0, 200);
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() { all.extend(files(&path)) } else { all.push(path) }
+    }
+    all
+}
+
+/// Which of the secrets stand in which files, and how many bytes were searched.
+fn search(folder: &Path) -> (Vec<(PathBuf, &'static str)>, usize) {
+    let (mut hits, mut bytes) = (Vec::new(), 0);
+    for path in files(folder) {
+        let content = fs::read(&path).expect("it is there");
+        bytes += content.len();
+        let is_in = |secret: &&str| content.windows(secret.len()).any(|window| window == secret.as_bytes());
+        hits.extend(SECRETS.into_iter().filter(is_in).map(|secret| (path.clone(), secret)));
+    }
+    (hits, bytes)
+}
+
+/// What a `kill -9` leaves: the files as they are while the node runs.
+fn copy(from: &Path) -> tempfile::TempDir {
+    let to = tempfile::tempdir().expect("a folder");
+    for path in files(from) {
+        let place = to.path().join(path.strip_prefix(from).expect("it is below"));
+        fs::create_dir_all(place.parent().expect("a folder")).expect("a folder");
+        fs::copy(&path, place).expect("copied");
+    }
+    to
+}
+
+fn assert_whole(server: &Server, bucket: &str) {
+    let mut client = Client::connect(server, bucket, &[Feature::Xattr]);
+    for number in 0..50 {
+        let found = client.get(format!("{KEY}-{number}").as_bytes()).expect("an answer");
+        assert_eq!((found.status, &found.value[..]), (Status::Success, BODY.as_bytes()));
+    }
+}
+
+#[test]
+fn nothing_stands_in_clear_and_everything_is_found_again() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), &['1']);
+    fill(&server);
+    let killed = copy(folder.path());
+    server.stop().expect("a clean stop");
+    for folder in [killed.path(), folder.path()] {
+        let (hits, bytes) = search(folder);
+        println!("searched {} files with {bytes} bytes", files(folder).len());
+        assert!(hits.is_empty(), "{hits:?}");
+        let server = start(folder, &['1']);
+        assert_whole(&server, "a");
+        assert_whole(&server, "b");
+        assert!(json(&server, "/settings/rbac/users").to_string().contains(USER));
+        assert!(json(&server, "/pools/default/buckets/a/scopes").to_string().contains(COLLECTION));
+        server.stop().expect("a clean stop");
+    }
+    // The search finds what is there: without a key all of it is.
+    let plain = tempfile::tempdir().expect("a folder");
+    let server = try_start(plain.path(), None).expect("the node starts");
+    fill(&server);
+    let (hits, _) = search(plain.path());
+    for secret in SECRETS {
+        assert!(hits.iter().any(|(_, hit)| *hit == secret), "{secret}");
+    }
+    server.stop().expect("a clean stop");
+}
+
+#[test]
+fn keys_are_exchanged_and_the_old_ones_go() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), &['1']);
+    fill(&server);
+    server.stop().expect("a clean stop");
+    let bucket = folder.path().join("buckets/a");
+    let keys = || keys_in_use(&*Env::real().disk, &bucket).expect("they are read");
+    let before = keys();
+    let config = support::config(folder.path(), 2, BUCKETS);
+    let config = Config { encryption: Some(wrapping(&['1'])), rotates_keys: true, ..config };
+    let server = server::serve(config, Env::real()).expect("the node starts");
+    let mut client = Client::connect(&server, "a", &[]);
+    set_durably(&mut client, "while keys are exchanged", b"{}");
+    for (_, bucket) in server.node().buckets() {
+        while bucket.compact_step() == engine::Progress::Worked {}
+    }
+    assert_whole(&server, "a");
+    server.stop().expect("a clean stop");
+    assert!(keys().is_disjoint(&before) && keys().len() == 1, "{before:?} {:?}", keys());
+    let count = |keys: Option<DataKeys>| keys.expect("there are keys").ids().len();
+    let look = || KeyRing::look(&Env::real(), &bucket, "a", Some(&wrapping(&['1']))).expect("they open");
+    assert_eq!(count(look()), 2);
+    let server = start(folder.path(), &['1']);
+    assert_whole(&server, "a");
+    assert_eq!(count(look()), 1);
+    server.stop().expect("a clean stop");
+}
+
+#[test]
+fn a_folder_that_was_plain_is_encrypted_by_and_by() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = try_start(folder.path(), None).expect("the node starts");
+    fill(&server);
+    server.stop().expect("a clean stop");
+    let server = start(folder.path(), &['1']);
+    for (_, bucket) in server.node().buckets() {
+        while bucket.compact_step() == engine::Progress::Worked {}
+    }
+    assert_whole(&server, "a");
+    server.stop().expect("a clean stop");
+    let (hits, _) = search(folder.path());
+    assert!(hits.is_empty(), "{hits:?}");
+}
+
+#[test]
+fn without_the_right_key_nothing_opens_and_nothing_changes() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), &['1']);
+    fill(&server);
+    server.stop().expect("a clean stop");
+    let before: Vec<_> = files(folder.path()).iter().map(|path| fs::read(path).expect("read")).collect();
+    for (keys, why) in
+        [(None, "there is no encryption key"), (Some(wrapping(&['2'])), "under the wrapping key")]
+    {
+        let refused = try_start(folder.path(), keys).err().expect("it does not start").to_string();
+        assert!(refused.contains(why), "{refused}");
+    }
+    let after: Vec<_> = files(folder.path()).iter().map(|path| fs::read(path).expect("read")).collect();
+    assert!(before == after, "nothing was changed");
+    // One bucket comes from another place: it is down, its neighbour serves.
+    let other = tempfile::tempdir().expect("a folder");
+    let server = start(other.path(), &['3']);
+    fill(&server);
+    server.stop().expect("a clean stop");
+    fs::remove_dir_all(folder.path().join("buckets/b")).expect("removed");
+    fs::rename(other.path().join("buckets/b"), folder.path().join("buckets/b")).expect("moved");
+    let server = start(folder.path(), &['1']);
+    assert_whole(&server, "a");
+    let told = json(&server, "/pools/default");
+    assert_eq!(told["bucketsDown"][0]["bucketName"], "b", "{told}");
+    let reason = told["bucketsDown"][0]["reason"].to_string();
+    assert!(reason.contains("the bucket b is encrypted under the wrapping key"), "{reason}");
+    server.stop().expect("a clean stop");
+    // With both keys everything opens, and is under the first one from then on.
+    let server = start(folder.path(), &['1', '3']);
+    assert_whole(&server, "b");
+    server.stop().expect("a clean stop");
+    let server = start(folder.path(), &['1']);
+    assert_whole(&server, "b");
+    server.stop().expect("a clean stop");
+}
