@@ -83,6 +83,8 @@ pub(crate) enum Command {
     Compact(commands::compact::CompactFlags),
     /// Print what a file of documents holds
     Dump(commands::dump::DumpFlags),
+    /// Print an encrypted file in clear
+    Decrypt(commands::decrypt::DecryptFlags),
     /// Send the documents of a bucket's files to a running node
     Import(commands::import::ImportFlags),
     /// Write a bucket's documents as lines of JSON
@@ -225,6 +227,7 @@ fn dispatch(env: &Env, command: Command) -> anyhow::Result<Outcome> {
         Command::Check(flags) => commands::check::run(env, &flags),
         Command::Compact(flags) => commands::compact::run(env, &flags),
         Command::Dump(flags) => commands::dump::run(env, &flags),
+        Command::Decrypt(flags) => commands::decrypt::run(env, &flags),
         Command::Import(flags) => commands::import::run(env, &flags),
         Command::Export(flags) => commands::export::run(env, &flags),
         Command::Backup(flags) => commands::backup::run(env, &flags),

@@ -6,10 +6,11 @@ use crate::test_server::TestServer;
 use base::env::Env;
 
 /// Commands without `--json`, and why.
-const WITHOUT_JSON: [(&str, &str); 3] = [
+const WITHOUT_JSON: [(&str, &str); 4] = [
     ("serve", "its one line is read by scripts as it is"),
     ("completions", "it prints what a shell reads"),
     ("man", "it writes files"),
+    ("decrypt", "it prints a file as it is"),
 ];
 /// Commands whose examples are run against a node; the others need files, other nodes, or do not end by themselves.
 const RUN: [&str; 6] = ["get", "set", "delete", "stats", "set-param", "timings"];

@@ -16,6 +16,7 @@ use node::data_dir::{DataDir, DataDirError};
 use node::small_files;
 use serde_json::{Value, json};
 
+use super::encryption_flags::EncryptionFlags;
 use crate::cli::Outcome;
 use crate::units::{bytes, thousands};
 use place::Place;
@@ -66,10 +67,13 @@ pub struct CheckFlags {
     /// Print one JSON object a line
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    encryption: EncryptionFlags,
 }
 
 /// Runs the command.
 pub fn run(env: &Env, flags: &CheckFlags) -> anyhow::Result<Outcome> {
+    let env = &flags.encryption.world(env)?;
     let place = Place::find(&*env.disk, &std::path::absolute(&flags.path)?)?;
     // held until the check is done, so that no node starts meanwhile
     let _lock = place.data_dir.as_deref().map(|data_dir| take(data_dir, flags.yes)).transpose()?;

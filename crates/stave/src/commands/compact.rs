@@ -16,6 +16,7 @@ use node::data_dir::{DataDir, DataDirError};
 use serde_json::json;
 
 use super::check::place::data_dir_of;
+use super::encryption_flags::EncryptionFlags;
 use crate::cli::{Outcome, WrongArguments};
 use crate::units::{bytes, parse_moment, thousands};
 
@@ -43,10 +44,13 @@ pub struct CompactFlags {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    encryption: EncryptionFlags,
 }
 
 /// Runs the command.
 pub fn run(env: &Env, flags: &CompactFlags) -> anyhow::Result<Outcome> {
+    let env = &flags.encryption.world(env)?;
     let err = std::io::stderr();
     let in_place = err.is_terminal();
     let progress = Progress::new(env, Box::new(err), in_place);

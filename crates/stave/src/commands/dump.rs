@@ -12,6 +12,7 @@ use couchstore::{CouchFile, DocInfo, Failure, FileInfo, Snapshot};
 use serde_json::{Value, json};
 
 use super::check::journal::lies_beside;
+use super::encryption_flags::EncryptionFlags;
 use crate::cli::Outcome;
 use crate::units::{bytes, thousands};
 
@@ -49,10 +50,13 @@ pub struct DumpFlags {
     /// Print one JSON object a line
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    encryption: EncryptionFlags,
 }
 
 /// Runs the command.
 pub fn run(env: &Env, flags: &DumpFlags) -> anyhow::Result<Outcome> {
+    let env = &flags.encryption.world(env)?;
     if lies_beside(&*env.disk, &std::path::absolute(&flags.file)?) {
         eprintln!(
             "stave: newer changes may be in the journal beside the file; start the node and stop it to file them"

@@ -15,6 +15,7 @@ use couchstore::{CouchFile, DocInfo, Failure};
 use protocol::feature::Feature;
 
 use super::check::place::{BucketFiles, Place, is_segment};
+use super::encryption_flags::EncryptionFlags;
 use super::status_line::StatusLine;
 use crate::cli::{Outcome, ServerFlags, WrongArguments};
 use crate::client::{Client, Cluster, Dialect, Target};
@@ -64,6 +65,8 @@ pub struct ImportFlags {
     json: bool,
     #[command(flatten)]
     server: ServerFlags,
+    #[command(flatten)]
+    encryption: EncryptionFlags,
     #[command(subcommand)]
     command: Option<ImportCommand>,
 }
@@ -86,6 +89,7 @@ struct Summary {
 
 /// Runs the command.
 pub fn run(env: &Env, flags: &ImportFlags) -> anyhow::Result<Outcome> {
+    let env = &flags.encryption.world(env)?;
     let dir = match (&flags.command, &flags.dir) {
         (Some(ImportCommand::Lines(flags)), _) => return lines::run_lines(env, flags),
         (Some(ImportCommand::Csv(flags)), _) => return lines::run_csv(env, flags),

@@ -19,6 +19,7 @@ use server::Server;
 use server::etcd::{EtcdAccess, EtcdAddress, EtcdStore};
 
 use self::signals::Again;
+use super::encryption_flags::{self, EncryptionFlags};
 use super::etcd_flags::{self, EtcdFlags, first_line};
 use super::login_flags::LoginFlags;
 use super::tls_flags::TlsFlags;
@@ -84,6 +85,8 @@ pub struct ServeFlags {
     #[command(flatten)]
     tls: TlsFlags,
     #[command(flatten)]
+    encryption: EncryptionFlags,
+    #[command(flatten)]
     login: LoginFlags,
     /// The user that may do everything [default: Administrator]
     #[arg(long, value_name = "USER", env = "STAVE_USERNAME")]
@@ -128,6 +131,10 @@ pub struct ServeFlags {
     /// that it has, or the first of another cluster with --join
     #[arg(long)]
     leave_cluster: bool,
+    /// Encrypt files with new keys from this start on, and those that are there by and by; keys that no file needs any
+    /// more go at a later start
+    #[arg(long)]
+    rotate_encryption_keys: bool,
     #[command(flatten)]
     etcd: EtcdFlags,
     /// The name or address by which clients and other nodes reach this one [default: the address that it listens at]
@@ -160,7 +167,7 @@ impl ServeFlags {
             join: self.join,
             ..self.etcd.settings()
         };
-        self.login.settings().over(self.tls.settings()).over(line).over(file)
+        self.login.settings().over(self.tls.settings()).over(self.encryption.settings()).over(line).over(file)
     }
 }
 
@@ -182,7 +189,7 @@ impl Setup {
             Some(path) => read_file(env, path)?,
             None => Settings::default(),
         };
-        let leaves_cluster = flags.leave_cluster;
+        let (leaves_cluster, rotates_keys) = (flags.leave_cluster, flags.rotate_encryption_keys);
         let names_buckets = !flags.bucket.is_empty();
         let mut settings = flags.settings(file);
         let join = settings.join.as_deref().map(EtcdAddress::parse).transpose();
@@ -200,8 +207,13 @@ impl Setup {
         };
         let log = settings.log()?;
         crate::log::filter_of(&log).map_err(WrongArguments)?;
+        let encryption = encryption_flags::wrapping_keys(env, &settings)?;
         let config = Config::new(settings, data_dir, cpus(), || make_password(env))?;
-        let config = Config { is_member: join.is_some(), leaves_cluster, ..config };
+        if rotates_keys && encryption.is_none() {
+            let what = "--rotate-encryption-keys needs the encryption key: give --encryption-key-file, too";
+            bail!(WrongArguments(what.to_owned()));
+        }
+        let config = Config { is_member: join.is_some(), leaves_cluster, encryption, rotates_keys, ..config };
         if join.is_some() && config.password_was_generated {
             bail!(WrongArguments(
                 "the nodes of a cluster need the same password: set STAVE_PASSWORD or give --password"
@@ -272,6 +284,7 @@ fn check(env: &Env, setup: &Setup) -> anyhow::Result<Outcome> {
     row("data", config.data_dir.display().to_string());
     row("kv", config.kv_addr.to_string());
     row("http", config.http_addr.to_string());
+    row("encrypted", if config.encryption.is_some() { "yes" } else { "no" }.to_owned());
     row("tls", if config.tls.is_some() { "yes" } else { "no" }.to_owned());
     row("users", config.users.len().to_string());
     match &setup.join {

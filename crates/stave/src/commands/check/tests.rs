@@ -11,6 +11,7 @@ use expect_test::expect;
 use kvstore::{Background, Journaled, JournaledConfig, KvStore};
 
 use super::*;
+use crate::commands::encryption_flags::EncryptionFlags;
 use crate::units;
 
 /// A bucket with documents and tombstones in 4 vBuckets, written by an engine and closed.
@@ -290,7 +291,13 @@ fn a_running_node_is_left_alone() {
     let data_dir = DataDir::take(folder.path(), &env).expect("nobody else has it");
     let bucket = data_dir.bucket("orders");
     write_bucket(&env, &bucket);
-    let flags = |path, repair| CheckFlags { path, json: true, repair, yes: repair };
+    let flags = |path, repair| CheckFlags {
+        path,
+        json: true,
+        repair,
+        yes: repair,
+        encryption: EncryptionFlags::default(),
+    };
     let paths = [folder.path().to_owned(), bucket.clone(), bucket.join("1.couch.1")];
     for (path, repair) in paths.into_iter().flat_map(|path| [(path.clone(), false), (path, true)]) {
         let error = run(&env, &flags(path, repair)).expect_err("a node runs there");
@@ -310,7 +317,13 @@ fn a_repair_of_a_folder_without_a_lock_owns_it() {
     let has_lock = || env.disk.read_dir(folder.path()).expect("a list").iter().any(|name| name == "lock");
     for (repair, yes) in [(false, false), (true, false), (true, true)] {
         assert!(!has_lock(), "who looks changes nothing");
-        let flags = CheckFlags { path: folder.path().to_owned(), json: true, repair, yes };
+        let flags = CheckFlags {
+            path: folder.path().to_owned(),
+            json: true,
+            repair,
+            yes,
+            encryption: EncryptionFlags::default(),
+        };
         assert_eq!(run(&env, &flags).expect("nobody has it"), Outcome::Done);
         let taken = take(folder.path(), yes).expect("nobody has it");
         let other = DataDir::take_existing(folder.path());

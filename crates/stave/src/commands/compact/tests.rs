@@ -10,6 +10,7 @@ use kvstore::suite::tuned;
 use kvstore::{SaveBatch, VbStateDoc};
 
 use super::*;
+use crate::commands::encryption_flags::EncryptionFlags;
 
 const VB: VbId = VbId(17);
 const DIR: &str = "/data/buckets/default";
@@ -42,7 +43,12 @@ fn write(env: &Env) -> PathBuf {
 }
 
 fn compacted(env: &Env, file: &Path, purge_before: Option<&str>, json: bool) -> anyhow::Result<String> {
-    let flags = CompactFlags { file: file.to_owned(), purge_before: purge_before.map(str::to_owned), json };
+    let flags = CompactFlags {
+        file: file.to_owned(),
+        purge_before: purge_before.map(str::to_owned),
+        json,
+        encryption: EncryptionFlags::default(),
+    };
     let mut out = Vec::new();
     compact(env, &flags, Progress::new(env, Box::new(io::sink()), false), &mut out)?;
     Ok(String::from_utf8(out).expect("text"))
@@ -135,7 +141,10 @@ fn a_running_node_is_respected() {
     let env = Env::real();
     let _node = DataDir::take(folder.path(), &env).expect("nobody else has it");
     let file = folder.path().join("buckets/default/0.couch.1");
-    let error = run(&env, &CompactFlags { file, purge_before: None, json: false });
+    let error = run(
+        &env,
+        &CompactFlags { file, purge_before: None, json: false, encryption: EncryptionFlags::default() },
+    );
     let said = format!("{:#}", error.expect_err("a node runs"));
     assert!(said.contains("a node runs on") && said.ends_with("nothing was changed"), "{said}");
 }

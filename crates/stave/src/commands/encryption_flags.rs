@@ -1,0 +1,125 @@
+//! The key that the keys of encrypted files are wrapped with: flags of `stave serve` and of commands that read files.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use base::encryption::{EncryptedDisk, WrappingKeys};
+use base::env::{Env, OpenMode};
+use clap::Args;
+use node::Settings;
+
+/// The environment variable with the key itself.
+const KEY: &str = "STAVE_ENCRYPTION_KEY";
+/// More than any list of keys takes.
+const MOST_BYTES: usize = 64 << 10;
+
+/// Where the key comes from.
+#[derive(Clone, Debug, Default, Args)]
+pub struct EncryptionFlags {
+    /// The key of encrypted files, in a file of the node's user alone: 64 hexadecimal digits, as `openssl rand -hex 32`
+    /// prints; further lines hold earlier keys, which only decrypt. The key itself may be in STAVE_ENCRYPTION_KEY
+    #[arg(long, value_name = "FILE", env = "STAVE_ENCRYPTION_KEY_FILE")]
+    encryption_key_file: Option<PathBuf>,
+    /// A command of the shell that prints that key, for keys that a service keeps
+    #[arg(
+        long,
+        value_name = "COMMAND",
+        env = "STAVE_ENCRYPTION_KEY_COMMAND",
+        conflicts_with = "encryption_key_file"
+    )]
+    encryption_key_command: Option<String>,
+}
+
+impl EncryptionFlags {
+    /// As settings, which the configuration file may have, too.
+    pub fn settings(self) -> Settings {
+        Settings {
+            encryption_key_file: self.encryption_key_file,
+            encryption_key_command: self.encryption_key_command,
+            ..Settings::default()
+        }
+    }
+
+    /// As if a file with the key had been named.
+    #[cfg(test)]
+    pub(super) fn of_file(encryption_key_file: Option<PathBuf>) -> EncryptionFlags {
+        EncryptionFlags { encryption_key_file, ..EncryptionFlags::default() }
+    }
+
+    /// The world in which encrypted files are read and written with the keys of their folders.
+    pub fn world(&self, env: &Env) -> anyhow::Result<Env> {
+        let keys = wrapping_keys(env, &self.clone().settings())?;
+        Ok(Env { disk: Arc::new(EncryptedDisk::finding(env, keys)), ..env.clone() })
+    }
+}
+
+/// The key that was given, from the first of file, command and environment that there is.
+pub fn wrapping_keys(env: &Env, settings: &Settings) -> anyhow::Result<Option<WrappingKeys>> {
+    let (text, source) = match (&settings.encryption_key_file, &settings.encryption_key_command) {
+        (Some(path), _) => (read(env, path)?, path.display().to_string()),
+        (None, Some(command)) => (output_of(command)?, format!("what `{command}` prints")),
+        (None, None) => match std::env::var(KEY) {
+            Ok(text) => (text, KEY.to_owned()),
+            Err(_) => return Ok(None),
+        },
+    };
+    Ok(Some(WrappingKeys::parse(&text, &source)?))
+}
+
+fn read(env: &Env, path: &Path) -> anyhow::Result<String> {
+    let failed = || format!("cannot read the encryption key in {}", path.display());
+    let file = env.disk.open(path, OpenMode::Read).with_context(failed)?;
+    let mut bytes = vec![0; MOST_BYTES];
+    let read = file.read_at(&mut bytes, 0).with_context(failed)?;
+    bytes.truncate(read);
+    String::from_utf8(bytes).with_context(failed)
+}
+
+fn output_of(command: &str) -> anyhow::Result<String> {
+    let failed = || format!("cannot run `{command}`, which --encryption-key-command names");
+    let output = Command::new("sh").arg("-c").arg(command).output().with_context(failed)?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        bail!(
+            "`{command}`, which --encryption-key-command names, ended with {}: {}",
+            output.status,
+            said.trim()
+        );
+    }
+    String::from_utf8(output.stdout).with_context(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_comes_from_a_file_or_a_command() {
+        let env = Env::real();
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("key");
+        let digits = "5".repeat(64);
+        let file = env.disk.open(&path, OpenMode::CreateNew).expect("a file");
+        file.write_at(format!("{digits}\n").as_bytes(), 0).expect("a write");
+        let of = |file: Option<&Path>, command: Option<String>| {
+            let settings = Settings {
+                encryption_key_file: file.map(Path::to_owned),
+                encryption_key_command: command,
+                ..Settings::default()
+            };
+            wrapping_keys(&env, &settings)
+        };
+        let given = of(Some(&path), None).expect("it is read");
+        assert!(given.is_some() && given == of(None, Some(format!("echo {digits}"))).expect("it runs"));
+        for (command, expected) in
+            [("echo 12", "is no encryption key"), ("echo no such key >&2; exit 3", "no such key")]
+        {
+            let error = of(None, Some(command.to_owned())).expect_err("refused").to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+        let error = of(Some(Path::new("/nowhere/key")), None).expect_err("it is missing");
+        assert!(format!("{error:#}").contains("/nowhere/key"), "{error:#}");
+    }
+}
