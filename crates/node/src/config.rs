@@ -1,5 +1,6 @@
 //! What a node is started with: a TOML file under what the command line says, checked before anything is opened.
 
+mod audit;
 mod bucket;
 mod client_names;
 mod compaction;
@@ -22,6 +23,7 @@ use crate::connection_memory::LEAST_LIMIT_BYTES;
 use crate::roles::{ALL_BUCKETS, Grant};
 use crate::sasl::hash::Hashing;
 use crate::sasl::offer::SaslOffer;
+pub use audit::AuditTable;
 use bucket::parse_size;
 pub use bucket::{BucketSpec, BucketTable, DEFAULT_QUOTA_BYTES, Hints, MOST_REPLICAS};
 pub use client_names::{CertificateField, ClientAuth, ClientNameRule};
@@ -160,6 +162,9 @@ pub enum ConfigError {
         "with cluster-encryption or tls-client-auth others are known by the CA of their certificates: give tls-ca, too"
     )]
     NoCa,
+    /// The table about the audit log.
+    #[error("[audit]: {0}")]
+    Audit(String),
     /// It would listen to the world with a password that nobody chose.
     #[error("listening at {0}, beyond this machine, needs a password that you choose: give --password")]
     OpenWithoutPassword(SocketAddr),
@@ -343,6 +348,8 @@ pub struct Config {
     pub lowered: Option<String>,
     /// Who may read `/metrics`.
     pub metrics_login: MetricsLogin,
+    /// What holds for the audit log from the start on, as fields of `POST /settings/audit`.
+    pub audit: Vec<(String, String)>,
     /// Whether changes go to a journal before they go to the files.
     pub journal: Switch,
     /// Files of documents that may be open at the same time, of all buckets together.
@@ -425,6 +432,7 @@ impl Config {
             },
             lowered: shares.lowered,
             metrics_login: settings.metrics_login.unwrap_or_default(),
+            audit: audit::fields(settings.audit.as_ref())?,
             journal: settings.journal.unwrap_or(Switch::On),
             max_open_files: shares.files,
             compaction,

@@ -7,6 +7,8 @@ use std::fmt;
 
 use engine::settings::{Key, SETTINGS};
 
+use crate::audit::events::AuditEvent;
+use crate::audit::record::AuditRecord;
 use crate::config::{BucketSpec, Config};
 use crate::node::Node;
 use crate::node_buckets::BucketChange;
@@ -51,11 +53,23 @@ pub fn reload(node: &Node, present: &mut Config, mut new: Config) -> Reloaded {
             "scram-iterations, argon2id-memory, argon2id-time, for passwords that are set from now on";
         told.taken.push(names.to_owned());
     }
+    if new.audit != present.audit {
+        node.audit.follow(&new.audit);
+        present.audit.clone_from(&new.audit);
+        told.taken.push("the table [audit]".to_owned());
+    }
     if !present.is_member {
         reload_buckets(node, present, &new, &mut told);
     }
     told.waiting.extend(needs_restart(present, &new).into_iter().map(str::to_owned));
     told
+}
+
+/// Has the audit log say what became of a configuration.
+pub fn record(node: &Node, told: &Reloaded) {
+    let record = AuditRecord::new(AuditEvent::ConfigurationReloaded);
+    let record = record.with("taken", told.taken.as_slice()).with("needs_restart", told.waiting.as_slice());
+    node.audit.record(record.with("refused", told.refused.as_slice()));
 }
 
 fn reload_users(node: &Node, present: &mut Config, new: &mut Config, told: &mut Reloaded) {

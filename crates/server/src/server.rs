@@ -324,6 +324,7 @@ impl Server {
                 Err(error) => told.refused.push(format!("TLS, which stays as it was: {error}")),
             }
         }
+        reload::record(&self.node, &told);
         told
     }
 

@@ -4,9 +4,13 @@
 
 mod support;
 
+use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use base::env::{Disk, Env, File, OpenMode, RealDisk};
 use protocol::{RequestParts, Status, opcode};
 use serde_json::Value;
 use server::Server;
@@ -14,12 +18,29 @@ use support::{Client, http, http_as, json, start, vb};
 
 const ANN: &str = "/settings/rbac/users/local/ann";
 const SECRET: &str = "unmistakable-secret";
+const OTHER: &str = "unmistakable-other-secret";
 const VALUE: &str = "unmistakable-value";
 const SCOPES: &str = "/pools/default/buckets/default/scopes";
 
 fn taken(server: &Server, method: &str, path: &str, body: &str) {
     let (code, told) = http(server, method, path, body);
     assert!((200..300).contains(&code), "{method} {path} {body}: {code} {told}");
+}
+
+/// A form that a user with any password posts; the status code.
+fn http_by(server: &Server, user_and_password: &str, path: &str, body: &str) -> u16 {
+    use base64::Engine;
+    let mut stream = TcpStream::connect(server.http_addr()).expect("the server listens");
+    let credentials = base64::engine::general_purpose::STANDARD.encode(user_and_password);
+    let request = format!(
+        "POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Basic {credentials}\r\n\
+         Content-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(request.as_bytes()).expect("the server takes it");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("text");
+    answer.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a status code")
 }
 
 fn text(folder: &Path) -> String {
@@ -41,6 +62,72 @@ fn ask(client: &mut Client, opcode: u8, key: &[u8], value: &[u8], extras: &[u8])
     client
         .request(&RequestParts { opcode, key, value, extras, vbucket: vb(key), ..RequestParts::default() })
         .status
+}
+
+/// The machine's disk, on which there is no room for the audit log while it is full.
+#[derive(Clone, Default)]
+struct FullOfAudit(Arc<AtomicBool>);
+
+struct AuditFile {
+    file: Arc<dyn File>,
+    is_full: Option<Arc<AtomicBool>>,
+}
+
+impl Disk for FullOfAudit {
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
+        let is_log = path.file_name().is_some_and(|name| name == "audit.log");
+        let is_full = is_log.then(|| Arc::clone(&self.0));
+        Ok(Arc::new(AuditFile { file: RealDisk.open(path, mode)?, is_full }))
+    }
+
+    fn create_dir_all(&self, path: &Path) -> io::Result<()> {
+        RealDisk.create_dir_all(path)
+    }
+
+    fn read_dir(&self, path: &Path) -> io::Result<Vec<String>> {
+        RealDisk.read_dir(path)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        RealDisk.rename(from, to)
+    }
+
+    fn remove_file(&self, path: &Path) -> io::Result<()> {
+        RealDisk.remove_file(path)
+    }
+
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        RealDisk.remove_dir(path)
+    }
+
+    fn sync_dir(&self, path: &Path) -> io::Result<()> {
+        RealDisk.sync_dir(path)
+    }
+}
+
+impl File for AuditFile {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.file.read_at(buf, offset)
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        if self.is_full.as_ref().is_some_and(|is_full| is_full.load(Ordering::SeqCst)) {
+            return Err(io::Error::from(io::ErrorKind::StorageFull));
+        }
+        self.file.write_at(buf, offset)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        self.file.len()
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.file.set_len(len)
+    }
 }
 
 /// What users do over HTTP.
@@ -87,6 +174,11 @@ fn use_kv(server: &Server) {
         admin.request(&RequestParts { opcode: opcode::GET, ..RequestParts::default() }).status,
         Status::Einval
     );
+    assert_eq!(ask(&mut admin, opcode::GET_RANDOM_KEY, b"", b"", &[]), Status::Success);
+    assert_eq!(ask(&mut admin, opcode::GET_KEYS, b"key", b"", &[]), Status::Success);
+    for switch in [opcode::DISABLE_TRAFFIC, opcode::ENABLE_TRAFFIC] {
+        assert_eq!(ask(&mut admin, switch, b"", b"", &[]), Status::Success);
+    }
     let mut reader = log_in(server, "ann", SECRET);
     assert_eq!(ask(&mut reader, opcode::SET, b"key-1", value, &[0; 8]), Status::Eaccess);
     drop(log_in(server, "ann", "wrong-secret"));
@@ -136,6 +228,11 @@ const LIST: &[(u64, &str, &str, &str)] = &[
     (20_491, "Administrator", "/collection_id", "0x0"),
     (20_492, "ann", "/bucket", "default"),
     (20_493, "ann", "/real_userid/domain", "local"),
+    (8195, "ann", "/identity/user", "ann"),
+    (61_446, "Administrator", "/command", "DisableTraffic"),
+    (61_446, "Administrator", "/command", "EnableTraffic"),
+    (61_447, "Administrator", "/command", "GetRandomKey"),
+    (61_447, "Administrator", "/command", "GetKeys"),
 ];
 
 fn is_there(records: &[Value], (id, user, field, wanted): &(u64, &str, &str, &str)) -> bool {
@@ -153,6 +250,13 @@ fn each_event_of_the_list_is_recorded_and_no_secret_is() {
     taken(&server, "POST", "/settings/audit", "auditdEnabled=true&disabled=");
     use_http(&server);
     use_kv(&server);
+    let changed = http_by(
+        &server,
+        &format!("ann:{SECRET}"),
+        "/controller/changePassword",
+        &format!("password={OTHER}"),
+    );
+    assert_eq!(changed, 200);
     taken(&server, "DELETE", ANN, "");
     server.stop().expect("a clean stop");
     let records = records(folder.path());
@@ -170,7 +274,7 @@ fn each_event_of_the_list_is_recorded_and_no_secret_is() {
     // Neither the log nor the file of its settings, nor any other of the folder: documents are in the bucket's.
     for name in ["audit/audit.log", "audit.json", "audit.json.copy"] {
         let told = std::fs::read_to_string(folder.path().join(name)).expect("a file");
-        for secret in [SECRET, VALUE, "wrong-secret"] {
+        for secret in [SECRET, OTHER, VALUE, "wrong-secret"] {
             assert!(!told.contains(secret), "{secret} in {name}");
         }
     }
@@ -205,4 +309,103 @@ fn settings_are_told_changed_and_kept() {
     let server = start(folder.path(), "");
     assert_eq!(json(&server, "/settings/audit")["auditdEnabled"], true);
     server.stop().expect("a clean stop");
+}
+
+#[test]
+fn logins_that_are_put_off_are_recorded() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), "");
+    taken(&server, "POST", "/settings/audit", "auditdEnabled=true");
+    let mut client = Client::over(TcpStream::connect(server.kv_addr()).expect("the server listens"));
+    let guess = RequestParts {
+        opcode: opcode::SASL_AUTH,
+        key: b"PLAIN",
+        value: b"\0ann\0wrong-secret",
+        ..RequestParts::default()
+    };
+    // Until the address has to wait.
+    while client.request(&guess).status != Status::Etmpfail {}
+    while http_by(&server, "ann:wrong-secret", "/controller/changePassword", "password=x") != 429 {}
+    server.stop().expect("a clean stop");
+    let records = records(folder.path());
+    for row in [
+        (20_481, "ann", "/put_off", "too many logins failed from this address"),
+        (20_481, "ann", "/reason", "ETMPFAIL"),
+        (20_481, "ann", "/reason", "AUTH_ERROR"),
+        (8_264, "ann", "/status", "429"),
+    ] {
+        assert!(is_there(&records, &row), "{row:?}: {}", text(folder.path()));
+    }
+    assert!(!text(folder.path()).contains("wrong-secret"));
+}
+
+/// With `failurePolicy=refuse` what must be recorded is refused while it cannot be, over KV and HTTP, and the settings are
+/// the way out.
+#[test]
+fn what_cannot_be_recorded_is_refused_if_the_policy_says_so() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let disk = FullOfAudit::default();
+    let env = Env { disk: Arc::new(disk.clone()), ..Env::real() };
+    let server = support::start_in(env, folder.path(), "");
+    taken(&server, "POST", "/settings/audit", "auditdEnabled=true&failurePolicy=refuse");
+    let mut client = Client::connect(&server, "default", &[]);
+    disk.0.store(true, Ordering::SeqCst);
+    // It shows when the writer has tried.
+    let (code, told) = loop {
+        let (code, told) = http(&server, "GET", "/pools/default", "");
+        let (_, _) = http_as("nobody", server.http_addr(), "GET", "/pools", "");
+        if code != 200 {
+            break (code, told);
+        }
+    };
+    assert_eq!(code, 503, "{told}");
+    assert!(told.contains("failurePolicy=refuse"), "{told}");
+    let (code, told) = http(&server, "POST", "/pools/default/buckets", "name=b&ramQuota=100&replicaNumber=0");
+    assert_eq!(code, 503, "{told}");
+    let mut login = Client::over(TcpStream::connect(server.kv_addr()).expect("the server listens"));
+    let plain = RequestParts {
+        opcode: opcode::SASL_AUTH,
+        key: b"PLAIN",
+        value: b"\0Administrator\0password",
+        ..RequestParts::default()
+    };
+    assert_eq!(login.request(&plain).status, Status::Etmpfail);
+    let select = RequestParts { opcode: opcode::SELECT_BUCKET, key: b"default", ..RequestParts::default() };
+    assert_eq!(client.request(&select).status, Status::Etmpfail, "that is recorded");
+    assert_eq!(ask(&mut client, opcode::SET, b"key-1", b"v", &[0; 8]), Status::Success, "that is not");
+    // The way out.
+    taken(&server, "POST", "/settings/audit", "failurePolicy=count");
+    assert_eq!(login.request(&plain).status, Status::Success);
+    assert_eq!(client.request(&select).status, Status::Success);
+    disk.0.store(false, Ordering::SeqCst);
+    server.stop().expect("a clean stop");
+}
+
+#[test]
+fn the_table_of_the_configuration_holds_from_each_start_on() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let table = "[audit]\nenabled = true\nprune-age-min = 7\ndisabled-users = [\"later\"]\n";
+    let told = |server: &Server| {
+        let told = json(server, "/settings/audit");
+        (told["auditdEnabled"].clone(), told["pruneAge"].clone(), told["rotateSize"].clone())
+    };
+    let server = start(folder.path(), table);
+    assert_eq!(told(&server), (true.into(), 7.into(), 20_971_520.into()));
+    // What the table does not name is kept, what it names holds again after a start.
+    taken(&server, "POST", "/settings/audit", "pruneAge=9&rotateSize=1048576");
+    assert_eq!(told(&server), (true.into(), 9.into(), 1_048_576.into()));
+    server.stop().expect("a clean stop");
+    let server = start(folder.path(), table);
+    assert_eq!(told(&server), (true.into(), 7.into(), 1_048_576.into()));
+    // Read again.
+    let other = support::config(folder.path(), 2, "[audit]\nenabled = true\nprune-age-min = 8\n");
+    let reloaded = server.reload(other);
+    assert!(reloaded.taken.iter().any(|taken| taken == "the table [audit]"), "{reloaded}");
+    assert_eq!(told(&server), (true.into(), 8.into(), 1_048_576.into()));
+    server.stop().expect("a clean stop");
+    let records = records(folder.path());
+    let is_told = |record: &&Value| record["id"] == 61_445 && record["taken"][0] == "the table [audit]";
+    assert_eq!(records.iter().filter(is_told).count(), 1, "{}", text(folder.path()));
+    let changes = records.iter().filter(|record| record["id"] == 8_240).count();
+    assert_eq!(changes, 4, "a start that finds all as the table says changes nothing");
 }

@@ -154,7 +154,13 @@ impl Nodes {
     }
 
     fn stop(self) {
+        drop(self.stop_and_keep());
+    }
+
+    /// The same; the folders are for a look at what is in them.
+    fn stop_and_keep(self) -> Vec<tempfile::TempDir> {
         self.members.into_iter().for_each(Member::stop);
+        self.folders
     }
 }
 
@@ -707,6 +713,9 @@ fn maps_are_pushed_over_http() {
 #[test]
 fn scripts_manage_a_cluster_over_http() {
     let nodes = Nodes::start(3, 1);
+    for at in 0..3 {
+        assert_eq!(nodes.http(at, "POST", "/settings/audit", "auditdEnabled=true").0, 200);
+    }
     let (code, pool) = nodes.http(0, "GET", "/pools/default", "");
     assert_eq!((code, &pool["rebalanceStatus"], &pool["balanced"]), (200, &json!("none"), &json!(true)));
     let names: Vec<String> = pool["nodes"]
@@ -795,5 +804,87 @@ fn scripts_manage_a_cluster_over_http() {
     assert_eq!(graceful.0, 200, "{}", graceful.1);
     nodes.wait("it is handed over", |state| state.nodes[&NodeId(3)].status == Status::FailedOver);
     nodes.settled();
+    let left = nodes.http(0, "POST", "/controller/ejectNode", "otpNode=n_3%40127.0.0.1");
+    assert_eq!(left.0, 200, "{}", left.1);
+    let folders = nodes.stop_and_keep();
+    audited(&folders);
+}
+
+/// What was asked of each node is in its audit log, and nothing that was refused.
+fn audited(folders: &[tempfile::TempDir]) {
+    let records = |at: usize| -> Vec<Value> {
+        let path = folders[at].path().join("audit/audit.log");
+        let text = std::fs::read_to_string(path).expect("the log");
+        text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+    };
+    let ids = |at: usize| -> Vec<u64> {
+        records(at)
+            .iter()
+            .filter_map(|record| record["id"].as_u64())
+            .filter(|id| (8_000..20_000).contains(id))
+            .collect()
+    };
+    // Rebalance, automatic failover off, failover, recovery twice, a node added, a node removed.
+    assert_eq!(ids(0), [8_240, 8_200, 8_221, 8_198, 8_199, 8_199, 8_196, 8_197]);
+    assert_eq!(ids(1), [8_240, 8_198]);
+    assert_eq!(ids(2), [8_240], "refused requests are no events");
+    let told = |at: usize, id: u64, field: &str| {
+        let all = records(at);
+        all.iter().find(|record| record["id"] == id).and_then(|record| record.pointer(field)).cloned()
+    };
+    assert_eq!(told(0, 8_198, "/nodes"), Some(json!(["ns_3@127.0.0.1"])));
+    assert_eq!(told(0, 8_198, "/type"), Some(json!("hard")));
+    assert_eq!(told(1, 8_198, "/type"), Some(json!("graceful")));
+    assert_eq!(told(0, 8_197, "/node"), Some(json!("n_3@127.0.0.1")));
+    assert_eq!(told(0, 8_200, "/real_userid/user"), Some(json!("Administrator")));
+}
+
+/// Keys whose vBuckets a member is active for.
+fn keys_of(nodes: &Nodes, at: usize) -> Vec<String> {
+    let uuid = nodes.members[at].cluster.uuid().to_owned();
+    let is_its = |key: &String| nodes.owner(key.as_bytes()).is_some_and(|owner| owner.cluster.uuid() == uuid);
+    (0..40).map(|n| format!("key-{n}")).filter(is_its).collect()
+}
+
+#[test]
+fn disabled_traffic_of_one_node_leaves_replicas_other_nodes_and_the_map_alone() {
+    let nodes = Nodes::start(3, 1);
+    let mut ledger = BTreeMap::new();
+    (0..40).for_each(|at| nodes.write(&mut ledger, &format!("key-{at}"), "before"));
+    wait_for_replicas(&nodes);
+    let quiet = (0..3).find(|at| !keys_of(&nodes, *at).is_empty()).expect("somebody has keys");
+    let map = |at: usize| support::json(&nodes.members[at].server, "/pools/default/b/default");
+    let (state, maps) = (nodes.state(), [0, 1, 2].map(map));
+    let switch = |opcode| {
+        let mut admin = Client::connect(&nodes.members[quiet].server, "default", &[]);
+        admin.request(&RequestParts { opcode, ..RequestParts::default() }).status
+    };
+    assert_eq!(switch(opcode::DISABLE_TRAFFIC), protocol::Status::Success);
+
+    let its = keys_of(&nodes, quiet);
+    let mut client = Client::connect(&nodes.members[quiet].server, "default", &[]);
+    for key in &its {
+        assert_eq!(client.set(key.as_bytes(), b"refused"), Some(protocol::Status::Etmpfail), "{key}");
+        let answer = client.get(key.as_bytes()).expect("an answer");
+        assert_eq!(answer.status, protocol::Status::Etmpfail, "{key}");
+    }
+    // The others take and give; what they take comes to their replicas, those on the quiet node among them.
+    for key in (0..40).map(|n| format!("key-{n}")).filter(|key| !its.contains(key)) {
+        nodes.write(&mut ledger, &key, "meanwhile");
+    }
+    // The quiet node still feeds its replicas: a change that no client makes.
+    let bucket = nodes.members[quiet].server.node().bucket("default").expect("it is served");
+    let key = its.first().expect("it has some");
+    let request = engine::StoreRequest::set(base::DocKey::new(key.as_bytes()), b"from inside");
+    bucket.store(vb(key.as_bytes()), &request, bucket.now()).expect("it is stored");
+    ledger.insert(key.clone().into_bytes(), b"from inside".to_vec());
+    wait_for_replicas(&nodes);
+    assert_eq!([0, 1, 2].map(map), maps, "no node tells another map");
+    let now = nodes.state();
+    assert_eq!((now.revision, &now.buckets["default"].map), (state.revision, &state.buckets["default"].map));
+
+    assert_eq!(switch(opcode::ENABLE_TRAFFIC), protocol::Status::Success);
+    nodes.write(&mut ledger, key, "after");
+    nodes.check(&ledger);
     nodes.stop();
 }

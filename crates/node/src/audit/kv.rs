@@ -60,6 +60,8 @@ fn event_of(opcode: u8) -> Option<AuditEvent> {
         SET_PARAM => AuditEvent::BucketModified,
         SET_COLLECTIONS_MANIFEST => AuditEvent::ManifestSet,
         SET_VBUCKET | DELETE_VBUCKET => AuditEvent::VbucketChanged,
+        DISABLE_TRAFFIC | ENABLE_TRAFFIC => AuditEvent::TrafficSwitched,
+        RANGE_SCAN_CREATE | GET_KEYS | GET_RANDOM_KEY => AuditEvent::KeysRead,
         _ => return None,
     })
 }
@@ -108,6 +110,14 @@ pub(crate) fn login_failed(node: &Node, session: &Session, name: &[u8], status: 
     if node.audit.wants(AuditEvent::LoginFailed) {
         let record = AuditRecord::new(AuditEvent::LoginFailed).by(name).between(session.ends);
         node.audit.record(record.with("reason", status.name()));
+    }
+}
+
+/// A client that calls itself `name` has to try again before its password is looked at, for this reason.
+pub(crate) fn login_put_off(node: &Node, session: &Session, name: &[u8], why: &'static str) {
+    if node.audit.wants(AuditEvent::LoginFailed) {
+        let record = AuditRecord::new(AuditEvent::LoginFailed).by(name).between(session.ends);
+        node.audit.record(record.with("reason", Status::Etmpfail.name()).with("put_off", why));
     }
 }
 
@@ -187,7 +197,12 @@ fn done(ctx: &Context<'_>, request: &Request<'_>, event: AuditEvent) {
             let name = bucket.map_or("", |bucket| bucket.name());
             record.with("bucket_name", name).with("new_manifest_uid", format!("{uid:x}"))
         }
-        AuditEvent::VbucketChanged => {
+        AuditEvent::TrafficSwitched => in_bucket(record, ctx.session).with("command", ctx.row.name),
+        // Which ones comes with the answers: a record says where they are from.
+        AuditEvent::KeysRead if request.opcode == GET_RANDOM_KEY => {
+            in_bucket(record, ctx.session).with("command", ctx.row.name)
+        }
+        AuditEvent::VbucketChanged | AuditEvent::KeysRead => {
             in_bucket(record, ctx.session).with("vbucket", request.vbucket.0).with("command", ctx.row.name)
         }
         AuditEvent::DocumentRead

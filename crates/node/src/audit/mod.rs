@@ -135,6 +135,7 @@ pub struct AuditFigures {
 pub fn read_settings(node: &Node) {
     if let Some(host) = node.host() {
         node.audit.read(host.data_dir().path());
+        node.audit.follow(&host.config().audit);
     }
 }
 
@@ -229,6 +230,19 @@ impl AuditLog {
             self.record(told);
         }
         Ok(())
+    }
+
+    /// Goes by what the configuration names of the settings, durably. What cannot be kept is logged: the log goes on as it
+    /// was. Blocks while the disk works.
+    pub fn follow(&self, named: &[(String, String)]) {
+        // The fields were looked at when the configuration was read, and a user may be made later.
+        let next = self.settings().changed(named, &self.log_path(), |_| true);
+        if next.is_ok_and(|next| next != *self.settings()) {
+            let record = AuditRecord::new(AuditEvent::AuditConfigured);
+            if let Err(error) = self.change(named, |_| true, record) {
+                tracing::error!(?error, "the table [audit] of the configuration does not hold");
+            }
+        }
     }
 
     /// The settings.

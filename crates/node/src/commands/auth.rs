@@ -67,6 +67,7 @@ fn logged_in(ctx: &mut Context<'_>, user: Arc<User>) -> Outcome {
 /// Has keys derived of a password on a thread for that. The connection waits, and its worker goes on with others.
 fn derive(ctx: &mut Context<'_>, name: &[u8], derivation: Box<Derivation>) -> Outcome {
     let Some(checked) = password_check::derive(ctx.node, ctx.session.peer, derivation) else {
+        kv::login_put_off(ctx.node, ctx.session, name, "too many passwords wait to be checked");
         return ctx.error(Status::Etmpfail, "Too many passwords wait to be checked: try again");
     };
     let name = name.to_vec();
@@ -84,6 +85,7 @@ fn finish(ctx: &mut Context<'_>, name: &[u8], checked: Checked) -> Outcome {
         Checked::Right(user) => logged_in(ctx, user),
         Checked::Wrong => wrong(ctx, name, Status::AuthError),
         Checked::NoRoom => {
+            kv::login_put_off(ctx.node, ctx.session, name, "there is no memory to check the password");
             ctx.error(Status::Etmpfail, "There is no memory to check the password now: try again")
         }
     }
@@ -151,6 +153,7 @@ fn status_of(error: LoginError) -> Status {
 fn must_wait(ctx: &mut Context<'_>, name: &[u8]) -> Option<Outcome> {
     let now = ctx.node.env().clock.monotonic();
     let wait = ctx.node.logins().admit(ctx.session.peer?, name, now).err()?;
+    kv::login_put_off(ctx.node, ctx.session, name, "too many logins failed from this address");
     let context = format!(
         "Too many logins failed from this address: try again in {} seconds",
         wait.as_millis().div_ceil(1_000)

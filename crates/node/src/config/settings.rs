@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use serde::Deserialize;
 
 use super::{
-    BucketTable, ClientAuth, ClientNameRule, ClusterEncryption, ConfigError, LogConfig, LogFile, LogFormat,
-    MetricsLogin, Switch, TlsVersion, UserSpec,
+    AuditTable, BucketTable, ClientAuth, ClientNameRule, ClusterEncryption, ConfigError, LogConfig, LogFile,
+    LogFormat, MetricsLogin, Switch, TlsVersion, UserSpec,
 };
 use crate::sasl::offer::SaslMethods;
 
@@ -124,6 +124,8 @@ pub struct Settings {
     /// Further users.
     #[serde(default)]
     pub user: Vec<UserSpec>,
+    /// The audit log.
+    pub audit: Option<AuditTable>,
     /// Descriptors that the node may have; `None` if they are not limited. The system says it, not the file.
     #[serde(skip)]
     pub descriptors: Option<u64>,
@@ -200,6 +202,7 @@ impl Settings {
             quarantine_s: self.quarantine_s.or(other.quarantine_s),
             encryption_key_file: self.encryption_key_file.or(other.encryption_key_file),
             encryption_key_command: self.encryption_key_command.or(other.encryption_key_command),
+            audit: self.audit.or(other.audit),
             user: if self.user.is_empty() { other.user } else { self.user },
             descriptors: self.descriptors.or(other.descriptors),
         }

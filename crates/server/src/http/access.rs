@@ -78,8 +78,10 @@ pub(super) async fn check(
     let caller = match authenticate(&shared, request.headers(), peer, certified.as_deref()).await {
         Ok(caller) => caller,
         Err(response) => {
-            if let Some(name) = claimed_name(request.headers()).filter(|_| is_unauthorized(&response)) {
-                refused_to(&shared, AuditEvent::WebLoginFailed, &name, ends, request.uri());
+            // One who has to try again, because too many logins failed, is recorded, too.
+            if let Some(name) = claimed_name(request.headers()) {
+                let status = response.status();
+                refused_to(&shared, AuditEvent::WebLoginFailed, &name, ends, request.uri(), status);
             }
             return *response;
         }
@@ -91,7 +93,8 @@ pub(super) async fn check(
     let param = |wanted| params.iter().find(|(name, _)| *name == wanted).map(|(_, name)| *name);
     let bucket = param("bucket");
     if let Err(refused) = admit(user, needs, bucket, param("scope")) {
-        refused_to(&shared, AuditEvent::WebForbidden, user.name(), ends, &parts.uri);
+        let status = refused.status();
+        refused_to(&shared, AuditEvent::WebForbidden, user.name(), ends, &parts.uri, status);
         return *refused;
     }
     // One that is down can be deleted, and nothing else.
@@ -141,10 +144,6 @@ async fn recorded(
         response
     });
     recorded.await.unwrap_or_else(|_| StatusCode::INTERNAL_SERVER_ERROR.into_response())
-}
-
-fn is_unauthorized(response: &Response) -> bool {
-    response.status() == StatusCode::UNAUTHORIZED
 }
 
 /// Whether the operator lets any client read `/metrics`.

@@ -293,13 +293,20 @@ impl Recording {
     }
 }
 
-/// User or password of a request is wrong, or the user lacks a privilege.
-pub(super) fn refused_to(shared: &Shared, event: AuditEvent, user: &str, ends: Ends, uri: &Uri) {
+/// User or password of a request is wrong or not looked at now, or the user lacks a privilege: `status` says which.
+pub(super) fn refused_to(
+    shared: &Shared,
+    event: AuditEvent,
+    user: &str,
+    ends: Ends,
+    uri: &Uri,
+    status: StatusCode,
+) {
     if shared.node.audit.wants(event) {
         // Without what stands behind the question mark, which may be secret.
         let path = text(uri.path().as_bytes());
         let record = AuditRecord::new(event).by(user.as_bytes()).between(ends);
-        shared.node.audit.record(record.with("raw_url", path));
+        shared.node.audit.record(record.with("raw_url", path).with("status", status.as_u16()));
     }
 }
 
