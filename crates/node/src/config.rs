@@ -440,8 +440,7 @@ impl Config {
             encryption: None,
             rotates_keys: false,
         };
-        config.check()?;
-        Ok(config)
+        config.check().map(|()| config)
     }
 
     fn check(&self) -> Result<(), ConfigError> {
