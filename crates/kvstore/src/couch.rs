@@ -80,7 +80,7 @@ impl Default for CouchConfig {
 /// A bucket's folder.
 pub struct Couch {
     env: Env,
-    dir: PathBuf,
+    pub(crate) dir: PathBuf,
     config: CouchConfig,
     vbuckets: Mutex<BTreeMap<VbId, Arc<Vbucket>>>,
     open_files: OpenFiles,
@@ -316,11 +316,6 @@ impl Couch {
             failed: RateLimit::new(),
             not_compacted: RateLimit::new(),
         })
-    }
-
-    /// Where its files are.
-    pub(crate) fn folder(&self) -> &Path {
-        &self.dir
     }
 
     fn path(&self, vb: VbId, revision: u64) -> PathBuf {

@@ -385,12 +385,9 @@ impl Config {
         let tls = TlsConfig::of(&settings)?;
         let sasl = SaslOffer::of(settings.sasl_mechanisms, settings.tls_sasl_mechanisms);
         let password_was_generated = settings.password.is_none();
-        let administrator = UserSpec {
-            name: settings.username.unwrap_or_else(|| "Administrator".to_owned()),
-            password: settings.password.unwrap_or_else(new_password),
-            role: Role::Admin,
-            buckets: None,
-        };
+        let name = settings.username.unwrap_or_else(|| "Administrator".to_owned());
+        let password = settings.password.unwrap_or_else(new_password);
+        let administrator = UserSpec { name, password, role: Role::Admin, buckets: None };
         let buckets = bucket_specs(settings.buckets, settings.bucket)?;
         let asked = Asked {
             files: settings.max_open_files,

@@ -713,9 +713,7 @@ fn maps_are_pushed_over_http() {
 #[test]
 fn scripts_manage_a_cluster_over_http() {
     let nodes = Nodes::start(3, 1);
-    for at in 0..3 {
-        assert_eq!(nodes.http(at, "POST", "/settings/audit", "auditdEnabled=true").0, 200);
-    }
+    begin_audit(&nodes);
     let (code, pool) = nodes.http(0, "GET", "/pools/default", "");
     assert_eq!((code, &pool["rebalanceStatus"], &pool["balanced"]), (200, &json!("none"), &json!(true)));
     let names: Vec<String> = pool["nodes"]
@@ -803,6 +801,16 @@ fn scripts_manage_a_cluster_over_http() {
     let graceful = nodes.http(1, "POST", "/controller/startGracefulFailover", "otpNode=n_3%40127.0.0.1");
     assert_eq!(graceful.0, 200, "{}", graceful.1);
     nodes.wait("it is handed over", |state| state.nodes[&NodeId(3)].status == Status::FailedOver);
+    leave_and_look_at_audit(nodes);
+}
+
+fn begin_audit(nodes: &Nodes) {
+    for at in 0..3 {
+        assert_eq!(nodes.http(at, "POST", "/settings/audit", "auditdEnabled=true").0, 200);
+    }
+}
+
+fn leave_and_look_at_audit(nodes: Nodes) {
     nodes.settled();
     let left = nodes.http(0, "POST", "/controller/ejectNode", "otpNode=n_3%40127.0.0.1");
     assert_eq!(left.0, 200, "{}", left.1);

@@ -258,28 +258,11 @@ impl World {
         }
     }
 
-    /// Now and then somebody starts a node without its cluster first; whether it runs so.
-    fn starts_alone(&mut self, at: usize) -> bool {
-        if !(self.rules.seed + self.nodes[at].boot).is_multiple_of(4) || self.damage.is_some() {
-            return false;
-        }
-        match self.nodes[at].start_alone(&self.rules) {
-            Ok(false) => return false,
-            Ok(true) => {
-                self.show(|| format!("node {at} starts without its cluster"));
-                let boot = self.nodes[at].boot;
-                self.push(1_000, at, boot, Event::Work);
-            }
-            Err(what) => self.violation = Some(what),
-        }
-        true
-    }
-
     fn restart(&mut self, at: usize) {
         if self.nodes[at].is_up || matches!(self.gone, Gone::Away(gone, _) if gone == at) {
             return;
         }
-        if self.starts_alone(at) {
+        if starts_alone(self, at) {
             return;
         }
         let random = self.rng.next_u64();
@@ -404,4 +387,21 @@ impl World {
             self.ask_for(at, &Command::Recover { node: *node, delta });
         }
     }
+}
+
+/// Now and then somebody starts a node without its cluster first; whether it runs so.
+fn starts_alone(world: &mut World, at: usize) -> bool {
+    if !(world.rules.seed + world.nodes[at].boot).is_multiple_of(4) || world.damage.is_some() {
+        return false;
+    }
+    match world.nodes[at].start_alone(&world.rules) {
+        Ok(false) => return false,
+        Ok(true) => {
+            world.show(|| format!("node {at} starts without its cluster"));
+            let boot = world.nodes[at].boot;
+            world.push(1_000, at, boot, Event::Work);
+        }
+        Err(what) => world.violation = Some(what),
+    }
+    true
 }

@@ -5,8 +5,8 @@
 //!
 //! - A byte that was changed is never decrypted into another value: a page that is not as it was written, or stands in
 //!   another place or another file, reads as zeros. Every format above has checksums that zeros do not pass.
-//! - A page that is durable is not written again by those who append as [`File::append_from`] says: what is torn was not
-//!   acknowledged.
+//! - A page that is durable is not written again by those who append as
+//!   [`append_from`](crate::env::File::append_from) says: what is torn was not acknowledged.
 //! - No key is used twice with the same nonce, also not after a crash or a copy of the files.
 //! - Files that are not encrypted are read and written as they are.
 

@@ -30,7 +30,7 @@ pub use disconnect::Disconnect;
 pub use settle::{RollBack, Settled};
 use track::Track;
 pub use track::{Mode, Stage, Trouble};
-use turn::Turn;
+use turn::ConsumerTurn;
 pub use turn::{TURN_BYTES, TURN_MESSAGES};
 
 /// The opaque under which the producer is asked for its last changes.
@@ -98,7 +98,7 @@ pub struct Consumer {
     is_heard: bool,
     seqnos_at: Duration,
     /// What was received in this turn.
-    received: Turn,
+    received: ConsumerTurn,
     counts: ConsumerCounts,
     /// Who is told when prepares are on disk.
     prepared: Option<Arc<Follower>>,
@@ -121,7 +121,7 @@ impl Consumer {
             heard_at: now,
             is_heard: true,
             seqnos_at: now,
-            received: Turn::default(),
+            received: ConsumerTurn::default(),
             counts: ConsumerCounts::default(),
             prepared: None,
         }

@@ -9,7 +9,7 @@ use protocol::{Response, opcode};
 use vbucket::{FailoverEntry, Misplaced};
 
 use super::track::{Queued, Stage, Trouble, Work};
-use super::turn::Turn;
+use super::turn::ConsumerTurn;
 use super::{Consumer, Disconnect, MOST_ROLLBACKS};
 
 /// A vBucket that has to forget everything after a seqno: on a thread of its own, as that reads and writes files.
@@ -64,7 +64,7 @@ impl Consumer {
     /// An error means that the producer broke the protocol: the connection is to be closed.
     pub fn settle(&mut self, out: &mut Vec<u8>) -> Result<Settled, Disconnect> {
         let mut settled = Settled { has_more: self.received.is_over(), ..Settled::default() };
-        let mut turn = Turn::default();
+        let mut turn = ConsumerTurn::default();
         let due = std::mem::take(&mut self.due);
         for (at, &vb) in due.iter().enumerate() {
             if turn.is_over() {
@@ -97,7 +97,7 @@ impl Consumer {
     fn settle_vbucket(
         &mut self,
         vb: VbId,
-        turn: &mut Turn,
+        turn: &mut ConsumerTurn,
         settled: &mut Settled,
         out: &mut Vec<u8>,
     ) -> Result<Left, Disconnect> {
@@ -210,23 +210,12 @@ impl Consumer {
             Err(refusal) => match broken(refusal) {
                 Some(what) => Err(Disconnect::Violation(vb, what)),
                 None => {
-                    self.note_fault(vb, refusal);
+                    note_fault(self, vb, refusal);
                     super::close_stream(vb, out);
                     Ok(Done::Ended(Trouble::Here(why_not(refusal))))
                 }
             },
         }
-    }
-
-    /// Counts and logs a message that no source should send, and that costs the stream alone.
-    fn note_fault(&mut self, vb: VbId, refusal: ReplicaRefusal) {
-        let faults = [ReplicaRefusal::NotSupported, ReplicaRefusal::Misplaced(Misplaced::NoCollection)];
-        if !faults.contains(&refusal) {
-            return;
-        }
-        self.counts.unsupported += 1;
-        let (bucket, name, why) = (self.bucket.name(), self.config.name.as_str(), why_not(refusal));
-        tracing::warn!(bucket, link = name, %vb, why, "a stream is closed and asked for again");
     }
 
     fn accepted(&mut self, track: &mut super::Track, log: Vec<FailoverEntry>) -> Result<(), ReplicaRefusal> {
@@ -331,4 +320,15 @@ pub(super) fn why(refusal: Refusal) -> &'static str {
         Refusal::NotMyVbucket => "the vBucket here is no replica",
         _ => "it is not known where the vBucket stands",
     }
+}
+
+/// Counts and logs a message that no source should send, and that costs the stream alone.
+fn note_fault(consumer: &mut Consumer, vb: VbId, refusal: ReplicaRefusal) {
+    let faults = [ReplicaRefusal::NotSupported, ReplicaRefusal::Misplaced(Misplaced::NoCollection)];
+    if !faults.contains(&refusal) {
+        return;
+    }
+    consumer.counts.unsupported += 1;
+    let (bucket, name, why) = (consumer.bucket.name(), consumer.config.name.as_str(), why_not(refusal));
+    tracing::warn!(bucket, link = name, %vb, why, "a stream is closed and asked for again");
 }

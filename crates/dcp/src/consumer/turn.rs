@@ -7,15 +7,15 @@ pub const TURN_BYTES: u64 = 1 << 20;
 
 /// What was done in a turn.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Turn {
+pub(super) struct ConsumerTurn {
     messages: usize,
     bytes: u64,
 }
 
-impl Turn {
+impl ConsumerTurn {
     /// The next turn begins.
     pub(super) fn begin(&mut self) {
-        *self = Turn::default();
+        *self = ConsumerTurn::default();
     }
 
     pub(super) fn count(&mut self, messages: usize, bytes: u64) {

@@ -107,7 +107,7 @@ impl Journaled {
         while self.file_oldest(|_| true, &mut failed)? != Found::Nothing {
             let left_bytes = self.unfiled_bytes.load(Ordering::Relaxed);
             if left_bytes > 0 && told.admit(self.env.clock.monotonic()).is_some() {
-                tracing::info!(folder = %self.files.folder().display(), left_bytes, "the files are being brought up to date");
+                tracing::info!(folder = %self.files.dir.display(), left_bytes, "the files are being brought up to date");
             }
         }
         failed.into_values().flatten().next().map_or(Ok(()), Err)

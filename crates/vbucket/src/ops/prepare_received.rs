@@ -7,7 +7,7 @@ use base::{DocKey, Moment, NewVersion, RevSeqno, Seqno, SyncWrite, Version, Vers
 
 use crate::durability::NO_DEADLINE;
 use crate::ops::change::Stored;
-use crate::ops::replicated::{Misplaced, SnapshotKind};
+use crate::ops::replicated::{Misplaced, SnapshotKind, expects_in};
 use crate::vbucket::{Garbage, VBucket};
 
 impl VBucket {
@@ -25,7 +25,7 @@ impl VBucket {
         let SyncWrite::Prepare(level) = meta.sync_write else {
             panic!("a prepare is received as one");
         };
-        if let Err(misplaced) = self.expects_in(new.document_key().collection, meta.by_seqno) {
+        if let Err(misplaced) = expects_in(self, new.document_key().collection, meta.by_seqno) {
             return Err((misplaced, new));
         }
         let prepare = new.publish();
@@ -55,7 +55,7 @@ impl VBucket {
         at: Seqno,
         now: Moment,
     ) -> Result<Stored, Misplaced> {
-        self.expects_in(document.collection, at)?;
+        expects_in(self, document.collection, at)?;
         let in_flight = self.sync_writes.of(document).ok_or(Misplaced::NotPrepared)?;
         if prepared != Seqno(0) && prepared != in_flight.prepared {
             return Err(Misplaced::NotPrepared);
@@ -76,7 +76,7 @@ impl VBucket {
         at: Seqno,
         now: Moment,
     ) -> Result<Stored, Misplaced> {
-        self.expects_in(document.collection, at)?;
+        expects_in(self, document.collection, at)?;
         let is_lost = planted::is(Bug::AbortLostOnReplica);
         let prepare = if is_lost { None } else { self.supersede_prepare(document) };
         let meta = match &prepare {

@@ -64,6 +64,13 @@ pub enum Misplaced {
     NoCollection,
 }
 
+/// Whether a change in a collection may come now with this seqno: the event that begins the collection comes before, and
+/// the producer leaves out what was dropped.
+pub(super) fn expects_in(vb: &VBucket, collection: CollectionId, seqno: Seqno) -> Result<(), Misplaced> {
+    vb.expects(seqno)?;
+    if vb.history.collections.is_open(collection) { Ok(()) } else { Err(Misplaced::NoCollection) }
+}
+
 impl VBucket {
     /// Whether it takes changes that were made elsewhere.
     pub fn is_following(&self) -> bool {
@@ -109,13 +116,6 @@ impl VBucket {
         if (first..=last).contains(&seqno) { Ok(()) } else { Err(Misplaced::OutsideSnapshot) }
     }
 
-    /// Whether a change in a collection may come now with this seqno: the event that begins the collection comes before, and
-    /// the producer leaves out what was dropped.
-    pub(super) fn expects_in(&self, collection: CollectionId, seqno: Seqno) -> Result<(), Misplaced> {
-        self.expects(seqno)?;
-        if self.history.collections.is_open(collection) { Ok(()) } else { Err(Misplaced::NoCollection) }
-    }
-
     /// Applies a document, tombstone or system event that was made elsewhere, complete with seqno, CAS and revision,
     /// whatever is there. One that is refused is handed back, and nothing happened.
     pub fn apply_replicated(
@@ -128,7 +128,7 @@ impl VBucket {
         let collection = new.key().collection;
         let is_event = collection == CollectionId::SYSTEM;
         let expected =
-            if is_event { self.expects(meta.by_seqno) } else { self.expects_in(collection, meta.by_seqno) };
+            if is_event { self.expects(meta.by_seqno) } else { expects_in(self, collection, meta.by_seqno) };
         if let Err(misplaced) = expected {
             return Err((misplaced, new));
         }
