@@ -345,7 +345,7 @@ mod tests {
             expect!["error: invalid value 'all' for '--durability <DURABILITY>'"],
         );
         check_error("check", expect!["error: the following required arguments were not provided:"]);
-        check_error("import", expect!["error: the following required arguments were not provided:"]);
+        check_error("import lines", expect!["error: the following required arguments were not provided:"]);
         check_error("dump", expect!["error: the following required arguments were not provided:"]);
         check_error("set-param", expect!["error: the following required arguments were not provided:"]);
         check_error(

@@ -14,7 +14,9 @@ fn counters(world: &World) -> BTreeMap<String, f64> {
     let types: BTreeMap<&str, &str> = typed.collect();
     let is_gauge = |series: &str| {
         let name = series.split('{').next().unwrap_or_default();
-        types.get(name) == Some(&"gauge")
+        // The field's figures of vBuckets by state are gauges whose names Prometheus would not have for such.
+        let is_of_states = name == "kv_ep_vb_total" || name.starts_with("kv_vb_");
+        types.get(name) == Some(&"gauge") || is_of_states
     };
     let mut samples = parse_metrics(&text);
     samples.retain(|series, _| !is_gauge(series));
