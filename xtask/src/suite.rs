@@ -225,7 +225,7 @@ fn step(name: &str, run: impl FnOnce() -> Result<Totals>) -> Totals {
 }
 
 /// The tests of the workspace. Those of the simulators' crates are built once, so that mistakes can be planted, unless
-/// nobody looks for these.
+/// the command does not look for these.
 fn workspace(quick: bool) -> Command {
     let mut command = cargo(&["test", "--workspace", "--no-fail-fast", "--locked"]);
     if !quick {
@@ -287,7 +287,8 @@ fn conformance() -> Result<Totals> {
     let child = beside.spawn().context("cannot run the SDK suites")?;
     let others = thread::spawn(move || child.wait_with_output());
     let mut totals = suites(first)?;
-    let output = others.join().map_err(|_| anyhow::anyhow!("whoever reads the suites' output died"))??;
+    let output =
+        others.join().map_err(|_| anyhow::anyhow!("the thread that reads the suites' output panicked"))??;
     let text = String::from_utf8_lossy(&output.stdout);
     print!("{text}");
     let mut of_others = Totals::default();

@@ -31,7 +31,7 @@ pub(crate) enum Failed {
 }
 
 impl Failed {
-    const COUNT: usize = 9;
+    const COUNT: usize = Failed::ValueUnfitting as usize + 1;
 
     fn says(self) -> &'static str {
         match self {
@@ -47,7 +47,7 @@ impl Failed {
         }
     }
 
-    /// Whether nobody was refused anything.
+    /// Whether the failure refuses no request.
     fn is_mild(self) -> bool {
         matches!(self, Failed::LoadAhead | Failed::Recount | Failed::FurtherRollback)
     }

@@ -25,7 +25,7 @@ const SPARE: &str = "journal.spare.";
 const SUFFIXES: [&str; 4] = ["", ".copy", ".new", ".copy.new"];
 /// Ends the name of a copy that is not whole.
 const UNFINISHED: &str = ".encrypting";
-/// A file is copied in pieces of so many bytes.
+/// Bytes of a piece in which a file is copied.
 const PIECE_BYTES: usize = 1 << 20;
 
 /// The world in which a node keeps its state, once its folder is taken.
@@ -66,8 +66,8 @@ pub(crate) fn of_bucket(
     })
 }
 
-/// Opens the keys of a folder, and has small files in it encrypted as new ones are. Folders and small
-/// files `of_others` are left alone.
+/// Opens the keys of a folder, and has small files in it encrypted as new ones are. The function leaves
+/// folders and small files `of_others` alone.
 fn open(
     env: &Env,
     folder: &Path,
@@ -94,7 +94,7 @@ fn open(
     Ok(ring)
 }
 
-/// Has each file of a folder encrypted under the active key that has another key or none. Nobody else has them open.
+/// Encrypts each file of a folder under the active key if it has another key or none. No other handle has them open.
 fn encrypt_again(env: &Env, ring: &KeyRing, folder: &Path, of_others: &[&str]) -> io::Result<()> {
     for name in env.disk.read_dir(folder)? {
         let path = folder.join(&name);
@@ -106,17 +106,22 @@ fn encrypt_again(env: &Env, ring: &KeyRing, folder: &Path, of_others: &[&str]) -
             env.disk.remove_file(&path)?;
             continue;
         }
+        let is_spare = name.starts_with(SPARE);
+        let is_of_store = LEFT_ALONE.iter().any(|left| name.starts_with(left)) || name.contains(".couch.");
+        // There may be thousands of these: they are not even opened.
+        if is_of_store && !is_spare {
+            continue;
+        }
         match key_of_file(&*env.disk, &path) {
             Err(error) if error.kind() == io::ErrorKind::IsADirectory => {
                 encrypt_again(env, ring, &path, &[])?;
             }
             Err(error) => return Err(error),
             Ok(key) if key == ring.keys().active() => {}
-            _ if name.starts_with(SPARE) => {
+            _ if is_spare => {
                 env.disk.remove_file(&path)?;
                 env.disk.sync_dir(folder)?;
             }
-            _ if LEFT_ALONE.iter().any(|left| name.starts_with(left)) || name.contains(".couch.") => {}
             _ => replace(env, ring, folder, &name)?,
         }
     }

@@ -2,15 +2,18 @@
 //! password and no value is.
 #![allow(clippy::disallowed_methods, reason = "this is a client, outside the server")]
 
+#[path = "support/full_disk.rs"]
+mod full_disk;
 mod support;
 
-use std::io::{self, Read, Write};
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
-use base::env::{Disk, Env, File, OpenMode, RealDisk};
+use base::env::Env;
+use full_disk::FullDisk;
 use protocol::{RequestParts, Status, opcode};
 use serde_json::Value;
 use server::Server;
@@ -64,72 +67,6 @@ fn ask(client: &mut Client, opcode: u8, key: &[u8], value: &[u8], extras: &[u8])
         .status
 }
 
-/// The machine's disk, on which there is no room for the audit log while it is full.
-#[derive(Clone, Default)]
-struct FullOfAudit(Arc<AtomicBool>);
-
-struct AuditFile {
-    file: Arc<dyn File>,
-    is_full: Option<Arc<AtomicBool>>,
-}
-
-impl Disk for FullOfAudit {
-    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
-        let is_log = path.file_name().is_some_and(|name| name == "audit.log");
-        let is_full = is_log.then(|| Arc::clone(&self.0));
-        Ok(Arc::new(AuditFile { file: RealDisk.open(path, mode)?, is_full }))
-    }
-
-    fn create_dir_all(&self, path: &Path) -> io::Result<()> {
-        RealDisk.create_dir_all(path)
-    }
-
-    fn read_dir(&self, path: &Path) -> io::Result<Vec<String>> {
-        RealDisk.read_dir(path)
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        RealDisk.rename(from, to)
-    }
-
-    fn remove_file(&self, path: &Path) -> io::Result<()> {
-        RealDisk.remove_file(path)
-    }
-
-    fn remove_dir(&self, path: &Path) -> io::Result<()> {
-        RealDisk.remove_dir(path)
-    }
-
-    fn sync_dir(&self, path: &Path) -> io::Result<()> {
-        RealDisk.sync_dir(path)
-    }
-}
-
-impl File for AuditFile {
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.file.read_at(buf, offset)
-    }
-
-    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
-        if self.is_full.as_ref().is_some_and(|is_full| is_full.load(Ordering::SeqCst)) {
-            return Err(io::Error::from(io::ErrorKind::StorageFull));
-        }
-        self.file.write_at(buf, offset)
-    }
-
-    fn sync_data(&self) -> io::Result<()> {
-        self.file.sync_data()
-    }
-
-    fn len(&self) -> io::Result<u64> {
-        self.file.len()
-    }
-
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.file.set_len(len)
-    }
-}
-
 /// What users do over HTTP.
 fn use_http(server: &Server) {
     taken(server, "PUT", ANN, &format!("password={SECRET}&roles=data_reader[default]&name=Ann"));
@@ -148,7 +85,7 @@ fn use_http(server: &Server) {
     taken(server, "DELETE", &format!("{SCOPES}/s"), "");
     let all = r#"{"scopes":[{"name":"_default","collections":[{"name":"_default"}]},{"name":"t","collections":[]}]}"#;
     taken(server, "PUT", SCOPES, all);
-    assert_eq!(http_as("nobody", server.http_addr(), "GET", "/pools?key=unmistakable-secret", "").0, 401);
+    assert_eq!(http_as("stranger", server.http_addr(), "GET", "/pools?key=unmistakable-secret", "").0, 401);
     assert_eq!(http_as("reader", server.http_addr(), "DELETE", ANN, "").0, 403);
 }
 
@@ -344,16 +281,16 @@ fn logins_that_are_put_off_are_recorded() {
 #[test]
 fn what_cannot_be_recorded_is_refused_if_the_policy_says_so() {
     let folder = tempfile::tempdir().expect("a folder");
-    let disk = FullOfAudit::default();
+    let disk = FullDisk { only: Some("audit.log"), ..FullDisk::default() };
     let env = Env { disk: Arc::new(disk.clone()), ..Env::real() };
     let server = support::start_in(env, folder.path(), "");
     taken(&server, "POST", "/settings/audit", "auditdEnabled=true&failurePolicy=refuse");
     let mut client = Client::connect(&server, "default", &[]);
-    disk.0.store(true, Ordering::SeqCst);
+    disk.is_full.store(true, Ordering::SeqCst);
     // It shows when the writer has tried.
     let (code, told) = loop {
         let (code, told) = http(&server, "GET", "/pools/default", "");
-        let (_, _) = http_as("nobody", server.http_addr(), "GET", "/pools", "");
+        let (_, _) = http_as("stranger", server.http_addr(), "GET", "/pools", "");
         if code != 200 {
             break (code, told);
         }
@@ -377,7 +314,7 @@ fn what_cannot_be_recorded_is_refused_if_the_policy_says_so() {
     taken(&server, "POST", "/settings/audit", "failurePolicy=count");
     assert_eq!(login.request(&plain).status, Status::Success);
     assert_eq!(client.request(&select).status, Status::Success);
-    disk.0.store(false, Ordering::SeqCst);
+    disk.is_full.store(false, Ordering::SeqCst);
     server.stop().expect("a clean stop");
 }
 

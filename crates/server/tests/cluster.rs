@@ -860,7 +860,7 @@ fn disabled_traffic_of_one_node_leaves_replicas_other_nodes_and_the_map_alone() 
     let mut ledger = BTreeMap::new();
     (0..40).for_each(|at| nodes.write(&mut ledger, &format!("key-{at}"), "before"));
     wait_for_replicas(&nodes);
-    let quiet = (0..3).find(|at| !keys_of(&nodes, *at).is_empty()).expect("somebody has keys");
+    let quiet = (0..3).find(|at| !keys_of(&nodes, *at).is_empty()).expect("one node has keys");
     let map = |at: usize| support::json(&nodes.members[at].server, "/pools/default/b/default");
     let (state, maps) = (nodes.state(), [0, 1, 2].map(map));
     let switch = |opcode| {

@@ -1,4 +1,4 @@
-//! Somebody listens at the addresses of a node that is dead: no password of the cluster ever arrives there, whatever the
+//! A stranger listens at the addresses of a dead node: no password of the cluster ever arrives there, whatever the
 //! other nodes want of the dead one, and whatever their users ask them.
 #![allow(clippy::disallowed_methods, reason = "these are clients and a stranger, outside the server")]
 

@@ -1,4 +1,4 @@
-//! Encryption at rest of a whole node: nothing that clients sent stands on the disk in clear, and only the right key opens
+//! Encryption at rest of a whole node: the disk has no data of clients in clear, and only the right key opens
 //! it again.
 #![allow(clippy::disallowed_methods, reason = "this is a client, and looks at the disk beside the server")]
 

@@ -1,88 +1,19 @@
 //! `/livez`, `/readyz` and `/healthz`: what is told while vBuckets of the map are not served, and while the disk is full.
 #![allow(clippy::disallowed_methods, reason = "this is a client, outside the server")]
 
+#[path = "support/full_disk.rs"]
+mod full_disk;
 mod support;
 
-use std::io;
-use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
-use base::env::{Disk, Env, File, OpenMode, RealDisk};
+use base::env::Env;
 use base::{VbId, VbState};
+use full_disk::FullDisk;
 use protocol::Status;
 use server::Server;
 use support::{Client, VBUCKETS, http};
-
-/// The machine's disk, which takes nothing more while it is full.
-#[derive(Clone, Default)]
-struct Filling(Arc<AtomicBool>);
-
-impl Filling {
-    fn room(&self) -> io::Result<()> {
-        let full = || io::Error::from(io::ErrorKind::StorageFull);
-        if self.0.load(Ordering::SeqCst) { Err(full()) } else { Ok(()) }
-    }
-}
-
-struct FillingFile {
-    file: Arc<dyn File>,
-    disk: Filling,
-}
-
-impl Disk for Filling {
-    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
-        Ok(Arc::new(FillingFile { file: RealDisk.open(path, mode)?, disk: self.clone() }))
-    }
-
-    fn create_dir_all(&self, path: &Path) -> io::Result<()> {
-        RealDisk.create_dir_all(path)
-    }
-
-    fn read_dir(&self, path: &Path) -> io::Result<Vec<String>> {
-        RealDisk.read_dir(path)
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        RealDisk.rename(from, to)
-    }
-
-    fn remove_file(&self, path: &Path) -> io::Result<()> {
-        RealDisk.remove_file(path)
-    }
-
-    fn remove_dir(&self, path: &Path) -> io::Result<()> {
-        RealDisk.remove_dir(path)
-    }
-
-    fn sync_dir(&self, path: &Path) -> io::Result<()> {
-        RealDisk.sync_dir(path)
-    }
-}
-
-impl File for FillingFile {
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.file.read_at(buf, offset)
-    }
-
-    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
-        self.disk.room()?;
-        self.file.write_at(buf, offset)
-    }
-
-    fn sync_data(&self) -> io::Result<()> {
-        self.file.sync_data()
-    }
-
-    fn len(&self) -> io::Result<u64> {
-        self.file.len()
-    }
-
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.disk.room()?;
-        self.file.set_len(len)
-    }
-}
 
 /// Status codes of the three addresses, and what `/readyz` and `/healthz` say.
 fn told(server: &Server) -> ([u16; 3], [String; 2]) {
@@ -142,13 +73,13 @@ fn a_node_that_no_cluster_has_let_in_is_not_ready() {
 #[test]
 fn a_full_disk_is_not_healthy_until_there_is_room_again() {
     let folder = tempfile::tempdir().expect("a folder");
-    let disk = Filling::default();
+    let disk = FullDisk::default();
     let env = Env { disk: Arc::new(disk.clone()), ..Env::real() };
     let server = support::start_in(env, folder.path(), "");
     let mut client = Client::connect(&server, "default", &[]);
     assert_eq!(client.set(b"k", b"before"), Some(Status::Success));
     assert_eq!(told(&server).0, [200; 3]);
-    disk.0.store(true, Ordering::SeqCst);
+    disk.is_full.store(true, Ordering::SeqCst);
     // It shows when the flusher has something for the disk.
     let mut n = 0;
     while client.set(b"full", format!("{n}{}", "x".repeat(10_000)).as_bytes()) == Some(Status::Success) {
@@ -158,7 +89,7 @@ fn a_full_disk_is_not_healthy_until_there_is_room_again() {
     assert_eq!(codes, [200, 200, 503], "what is there is read: {ready} {healthy}");
     assert_eq!(healthy, "bucket default: the disk is full, and changes are refused: make room\n");
     assert_eq!(client.get(b"k").map(|answer| answer.value), Some(b"before".to_vec()));
-    disk.0.store(false, Ordering::SeqCst);
+    disk.is_full.store(false, Ordering::SeqCst);
     while client.set(b"k", b"after") != Some(Status::Success) {}
     assert_eq!(told(&server), ([200; 3], ["ok\n".to_owned(), "ok\n".to_owned()]));
     server.stop().expect("a clean stop");

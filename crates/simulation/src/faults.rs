@@ -389,7 +389,7 @@ impl World {
     }
 }
 
-/// Now and then somebody starts a node without its cluster first; whether it runs so.
+/// Starts the node without its cluster first, at every fourth boot; whether it runs like that.
 fn starts_alone(world: &mut World, at: usize) -> bool {
     if !(world.rules.seed + world.nodes[at].boot).is_multiple_of(4) || world.damage.is_some() {
         return false;

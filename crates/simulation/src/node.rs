@@ -266,7 +266,7 @@ impl Node {
         noted.map_err(|error| format!("node {} cannot note its cluster: {error}", self.at))
     }
 
-    /// Somebody starts the process without its cluster; whether that is let happen. Then it serves whatever it served.
+    /// Starts the process without its cluster; whether the node permits it. Then it serves what it served before.
     pub fn start_alone(&mut self, rules: &Rules) -> Result<bool, String> {
         let env = self.handles.with_disk(self.folder.clone()).env();
         let may = membership::may_start_alone(&env, Path::new(FOLDER)).map_err(|error| error.to_string())?;

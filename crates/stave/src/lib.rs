@@ -9,6 +9,7 @@ pub mod client;
 pub mod commands;
 mod lines;
 mod log;
+mod new_file;
 #[cfg(test)]
 mod test_server;
 pub mod units;

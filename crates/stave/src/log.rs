@@ -51,7 +51,7 @@ impl Log {
     }
 
     /// Logs as the configuration says; its level counts if STAVE_LOG says nothing. What is different now, or why nothing
-    /// is. A file is opened anew, so that it may have been moved away.
+    /// is. A file is opened again, so that a tool may have moved it away.
     pub fn follow(&mut self, env: &Env, configured: &LogConfig) -> Result<String, String> {
         let wanted = configured.level.as_deref().unwrap_or(DEFAULT);
         let filter = filter_of(configured)?;

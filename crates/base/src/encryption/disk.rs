@@ -15,7 +15,7 @@ use super::layout::{
 };
 use crate::env::{Disk, Env, File, GroupSync, OpenMode, Random};
 
-/// After so many pages an opening goes on with another key: far fewer than a key may encrypt.
+/// Pages that one key encrypts before an opening derives the next: far fewer than the cipher permits.
 const PAGES_PER_EPOCH: u32 = 1 << 24;
 /// Keys of earlier openings that a file remembers.
 const REMEMBERED: usize = 8;
@@ -88,8 +88,8 @@ impl EncryptedDisk {
         }
     }
 
-    /// On top of the disk of `env`, with the keys that folders have: for those who look at folders without a node. They
-    /// are asked for, and `wrapping` is needed, when a file is encrypted or is to be.
+    /// On top of the disk of `env`, with the keys that folders have: for commands that read folders without a
+    /// node. The disk reads the keys, and needs `wrapping`, when a file is encrypted or is to be.
     pub fn finding(env: &Env, wrapping: Option<WrappingKeys>) -> EncryptedDisk {
         let finder = Finder { env: env.clone(), wrapping, known: Mutex::default() };
         let keys = Keys::Found(Arc::new(finder));

@@ -23,7 +23,8 @@ const MOST_WRAPPING_KEYS: usize = 16;
 pub enum KeyError {
     /// What was given is no wrapping key.
     #[error(
-        "{0} is no encryption key: it must be 64 hexadecimal digits, one key a line, as `openssl rand -hex 32` prints"
+        "{0} is no encryption key: it must be 64 hexadecimal digits, one key a line and at most {MOST_WRAPPING_KEYS}, as \
+         `openssl rand -hex 32` prints"
     )]
     Malformed(String),
     /// Encryption is wanted or files are encrypted, and there is no wrapping key.
@@ -60,9 +61,9 @@ impl WrappingKeys {
     pub fn parse(text: &str, source: &str) -> Result<WrappingKeys, KeyError> {
         let malformed = || KeyError::Malformed(source.to_owned());
         let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
-        let keys: Option<Vec<Secret>> =
-            lines.take(MOST_WRAPPING_KEYS).map(|line| from_hex::<KEY_BYTES>(line).map(Secret)).collect();
-        let keys = keys.filter(|keys| !keys.is_empty()).ok_or_else(malformed)?;
+        let keys: Option<Vec<Secret>> = lines.map(|line| from_hex::<KEY_BYTES>(line).map(Secret)).collect();
+        let keys =
+            keys.filter(|keys| (1..=MOST_WRAPPING_KEYS).contains(&keys.len())).ok_or_else(malformed)?;
         Ok(WrappingKeys(Arc::new(keys)))
     }
 
@@ -178,7 +179,7 @@ pub struct KeyRing {
     place: String,
 }
 
-/// A data key as it stands in the file.
+/// A data key of the file.
 struct Wrapped {
     id: KeyId,
     created_s: u32,
@@ -319,16 +320,6 @@ impl KeyRing {
         }
         self.keys.0.write().active = Some(id);
         Ok(id)
-    }
-
-    /// Takes other wrapping keys, and wraps the data keys by the first of them. One caller at a time.
-    pub fn wrap_with(&mut self, env: &Env, wrapping: &WrappingKeys) -> Result<(), KeyError> {
-        let before = std::mem::replace(&mut self.wrapping, wrapping.clone());
-        let written = self.write(env, self.keys.active());
-        if written.is_err() {
-            self.wrapping = before;
-        }
-        written
     }
 
     /// Drops the keys that no file needs: neither the active one, nor one of `needed`. Returns how many went.

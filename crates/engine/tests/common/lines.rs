@@ -25,7 +25,7 @@ struct Lines {
 pub fn logged(of: &'static str, run: impl FnOnce()) -> Vec<Line> {
     let lines = Arc::default();
     tracing::subscriber::with_default(Lines { of, lines: Arc::clone(&lines) }, run);
-    std::mem::take(&mut *lines.lock().expect("nobody panicked"))
+    std::mem::take(&mut *lines.lock().expect("no thread panicked while it held the lock"))
 }
 
 /// How many of the lines say this.
@@ -55,7 +55,7 @@ impl Subscriber for Lines {
     fn event(&self, event: &Event<'_>) {
         let mut line = Line::default();
         event.record(&mut line);
-        self.lines.lock().expect("nobody panicked").push(line);
+        self.lines.lock().expect("no thread panicked while it held the lock").push(line);
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {

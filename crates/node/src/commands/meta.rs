@@ -1,9 +1,12 @@
 //! Metadata: get meta, and changes that bring their own.
 
+use std::borrow::Cow;
+
 use base::{Cas, Datatype, ItemKind, VersionMeta};
 use engine::{ConflictRule, Mutated, Refusal, StoreMode, StoreRequest, WithMetaRequest};
 use protocol::extras::{GetMetaExtras, WithMetaExtras, is_extended_meta};
 use protocol::{Request, Status};
+use subdoc::exec::Late;
 
 use crate::commands::mutation;
 use crate::context::{Context, Outcome};
@@ -59,8 +62,7 @@ fn with_meta(cx: &mut Context<'_>, request: &Request<'_>, add: bool, delete: boo
         return cx.invalid("Request extras must be of length 24, 26, 28 or 30");
     };
     let options = extras.options;
-    let force = options & (WithMetaExtras::FORCE_WITH_META | WithMetaExtras::SKIP_CONFLICT_RESOLUTION) != 0;
-    if !are_possible(cx, options, force) {
+    if !are_possible(cx, options) {
         return cx.status(Status::Einval);
     }
     // What is behind the value, as its length in the extras says, is extended metadata that nothing uses any more.
@@ -82,14 +84,13 @@ fn with_meta(cx: &mut Context<'_>, request: &Request<'_>, add: bool, delete: boo
     {
         return denied;
     }
-    let bucket = cx.bucket();
-    let (value, datatype) = if delete {
+    let (value, datatype): (Cow<'_, [u8]>, Datatype) = if delete {
         match tombstone_value(value, Datatype(request.datatype)) {
-            Ok(tombstone) => tombstone,
+            Ok((value, datatype)) => (value.into(), datatype),
             Err(_) => return cx.error(Status::XattrEinval, "The provided xattr segment is not valid"),
         }
     } else {
-        (value.to_vec(), Datatype(request.datatype))
+        (value.into(), Datatype(request.datatype))
     };
     let meta = VersionMeta {
         cas: extras.cas,
@@ -100,37 +101,67 @@ fn with_meta(cx: &mut Context<'_>, request: &Request<'_>, add: bool, delete: boo
         kind,
         ..VersionMeta::default()
     };
-    let applied = bucket.durably(mutation::durable(cx)).apply_with_meta(
-        request.vbucket,
-        &WithMetaRequest {
-            key: cx.key,
-            value: &value,
-            datatype,
-            meta,
-            add,
-            expected: request.cas,
-            force,
-            regenerate_cas: options & WithMetaExtras::REGENERATE_CAS != 0,
-            late: None,
-        },
-        cx.now,
-    );
-    // A CAS that was made anew is not told for a document, as recorded: the client asked with its own.
+    let change = WithMetaChange { value, datatype, meta, add, options, late: None };
+    let applied = apply(cx, request, &change);
+    // A new CAS is not told for a document, as recorded: the client asked with its own.
     let shown = |m: Mutated| if delete { m } else { Mutated { cas: extras.cas, ..m } };
+    answer(cx, applied.map(shown))
+}
+
+/// A change with its own metadata, as a request asks for it.
+pub(super) struct WithMetaChange<'a> {
+    pub(super) value: Cow<'a, [u8]>,
+    pub(super) datatype: Datatype,
+    pub(super) meta: VersionMeta,
+    pub(super) add: bool,
+    /// Those of [`WithMetaExtras`], which [`are_possible`].
+    pub(super) options: u32,
+    /// Where CAS and seqno go in the value.
+    pub(super) late: Option<Late>,
+}
+
+/// Applies a change.
+pub(super) fn apply(
+    cx: &Context<'_>,
+    request: &Request<'_>,
+    change: &WithMetaChange<'_>,
+) -> Result<Mutated, Refusal> {
+    let WithMetaChange { value, datatype, meta, add, options, late } = change;
+    let asked = WithMetaRequest {
+        key: cx.key,
+        value,
+        datatype: *datatype,
+        meta: *meta,
+        add: *add,
+        expected: request.cas,
+        force: forces(*options),
+        regenerate_cas: options & WithMetaExtras::REGENERATE_CAS != 0,
+        late: late.as_ref(),
+    };
+    cx.bucket().durably(mutation::durable(cx)).apply_with_meta(request.vbucket, &asked, cx.now)
+}
+
+/// Answers such a change.
+pub(super) fn answer(cx: &mut Context<'_>, applied: Result<Mutated, Refusal>) -> Outcome {
     match applied {
         Err(Refusal::BadXattr) => cx.error(Status::XattrEinval, "The provided xattr segment is not valid"),
-        applied => mutation::answer(cx, applied.map(shown), &[]),
+        applied => mutation::answer(cx, applied, &[]),
     }
+}
+
+/// Whether these options leave conflicts unresolved.
+fn forces(options: u32) -> bool {
+    options & (WithMetaExtras::FORCE_WITH_META | WithMetaExtras::SKIP_CONFLICT_RESOLUTION) != 0
 }
 
 /// Whether options go with each other and with the bucket. Clients say with "accept" that they know of conflict resolution
 /// by time, so that it is not mixed with the other one (set_with_meta.md of the original); a new CAS would make resolution
 /// pointless.
-pub(super) fn are_possible(cx: &Context<'_>, options: u32, force: bool) -> bool {
+pub(super) fn are_possible(cx: &Context<'_>, options: u32) -> bool {
     let accepts = options & WithMetaExtras::FORCE_ACCEPT != 0;
     let by_time = cx.bucket().settings().conflict_rule() == ConflictRule::TimeWins;
     let regenerates_cas = options & WithMetaExtras::REGENERATE_CAS != 0;
-    accepts == by_time && (force || !regenerates_cas)
+    accepts == by_time && (forces(options) || !regenerates_cas)
 }
 
 /// What a tombstone keeps of a value: its system xattrs.

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 use base::{Cas, Datatype, ItemKind, RevSeqno, VersionMeta};
-use engine::{Refusal, WithMetaRequest};
+use engine::Refusal;
 use protocol::Request;
 use protocol::Status;
 use protocol::extras::WithMetaExtras;
@@ -13,7 +13,7 @@ use serde::de::{Deserializer, Error};
 use subdoc::exec::{Late, MacroKind, Placeholder};
 use subdoc::xattr::{KeyKind, key_kind};
 
-use crate::commands::{meta, mutation};
+use crate::commands::meta::{self, WithMetaChange};
 use crate::context::{Context, Outcome};
 use crate::privilege::Privilege;
 
@@ -83,55 +83,25 @@ impl Number {
     }
 }
 
-/// What of a request is stored, once everything about it is known to be sound.
-struct WithMetaChange<'a> {
-    value: Cow<'a, [u8]>,
-    datatype: Datatype,
-    meta: VersionMeta,
-    add: bool,
-    options: u32,
-    late: Late,
-}
-
 /// The command's handler.
 pub fn mutate_with_meta(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     let change = match understand(request) {
         Ok(change) => change,
-        Err(Unsound::Xattrs) => {
-            return cx.error(Status::XattrEinval, "The provided xattr segment is not valid");
-        }
+        Err(Unsound::Xattrs) => return meta::answer(cx, Err(Refusal::BadXattr)),
         Err(Unsound::Told(why)) => return cx.invalid(&why),
     };
-    let WithMetaChange { value, datatype, meta, add, options, late } = change;
-    let force = options & (WithMetaExtras::FORCE_WITH_META | WithMetaExtras::SKIP_CONFLICT_RESOLUTION) != 0;
-    if !meta::are_possible(cx, options, force) {
+    if !meta::are_possible(cx, change.options) {
         return cx.status(Status::Einval);
     }
     if !cx.may(Privilege::SystemXattrWrite)
-        && engine::value::split(&value, datatype).is_ok_and(|(xattrs, _)| xattrs.system_bytes() > 0)
+        && engine::value::split(&change.value, change.datatype)
+            .is_ok_and(|(xattrs, _)| xattrs.system_bytes() > 0)
         && let Err(denied) = cx.require(Privilege::SystemXattrWrite)
     {
         return denied;
     }
-    let applied = cx.bucket().durably(mutation::durable(cx)).apply_with_meta(
-        request.vbucket,
-        &WithMetaRequest {
-            key: cx.key,
-            value: &value,
-            datatype,
-            meta,
-            add,
-            expected: request.cas,
-            force,
-            regenerate_cas: options & WithMetaExtras::REGENERATE_CAS != 0,
-            late: Some(&late),
-        },
-        cx.now,
-    );
-    match applied {
-        Err(Refusal::BadXattr) => cx.error(Status::XattrEinval, "The provided xattr segment is not valid"),
-        applied => mutation::answer(cx, applied, &[]),
-    }
+    let applied = meta::apply(cx, request, &change);
+    meta::answer(cx, applied)
 }
 
 /// Why a request is refused before anything is looked up.
@@ -199,7 +169,7 @@ fn understand<'a>(request: &Request<'a>) -> Result<WithMetaChange<'a>, Unsound> 
         kind,
         ..VersionMeta::default()
     };
-    // Nothing stands in an empty value.
+    // An empty value has no datatype.
     let datatype = if value.is_empty() { Datatype::RAW } else { datatype };
     Ok(WithMetaChange { value, datatype, meta, add: given.command == Command::Add, options, late })
 }
@@ -221,12 +191,12 @@ fn check_cas(given: &Given) -> Result<(), Unsound> {
 }
 
 /// Where CAS and seqno go: inside the xattrs, so that these stay valid. `value` gets zeros there.
-fn late(given: &Given, value: &mut Cow<'_, [u8]>, datatype: Datatype) -> Result<Late, Unsound> {
+fn late(given: &Given, value: &mut Cow<'_, [u8]>, datatype: Datatype) -> Result<Option<Late>, Unsound> {
     let cas = given.cas_offsets.iter().map(|offset| (*offset, MacroKind::Cas, "CAS"));
     let seqno = given.seqno_offsets.iter().map(|offset| (*offset, MacroKind::Seqno, "Seqno"));
     let mut places = cas.chain(seqno).peekable();
     if places.peek().is_none() {
-        return Ok(Late::default());
+        return Ok(None);
     }
     if value.is_empty() {
         return told("Cannot use offset replacements on empty documents");
@@ -253,7 +223,7 @@ fn late(given: &Given, value: &mut Cow<'_, [u8]>, datatype: Datatype) -> Result<
     if subdoc::xattr::validate(value).is_err() {
         return told("Patching seqno and cas would garble the xattr section");
     }
-    Ok(Late { placeholders, body_at: section })
+    Ok(Some(Late { placeholders, body_at: section }))
 }
 
 /// A tombstone keeps nothing but system xattrs.

@@ -55,9 +55,9 @@ pub struct LogConfig {
 pub struct LogFile {
     /// Where it is.
     pub path: PathBuf,
-    /// A file of so many bytes is full.
+    /// Size in bytes at which a file is full.
     pub bytes: u64,
-    /// So many full files are kept.
+    /// Number of full files that are kept.
     pub kept: u32,
 }
 

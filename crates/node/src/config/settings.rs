@@ -137,7 +137,7 @@ impl Settings {
         toml::from_str(text).map_err(|error| ConfigError::File(error.to_string().trim_end().to_owned()))
     }
 
-    /// These settings, and where they are silent, `other`'s. Whoever names buckets names all of them.
+    /// These settings, and where they are silent, `other`'s. A source that names buckets names all of them.
     pub fn over(self, other: Settings) -> Settings {
         let names_buckets = self.buckets.is_some() || !self.bucket.is_empty();
         let (buckets, bucket) =

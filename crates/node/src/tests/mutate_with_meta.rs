@@ -6,7 +6,7 @@ use super::*;
 
 const XATTR: u8 = 4;
 const SNAPPY: u8 = 2;
-/// What stands where CAS and seqno will be.
+/// The placeholders for CAS and seqno.
 const CAS: &str = "1xffffffffffffffff";
 const SEQNO: &str = "1xfffffffffffffffe";
 
@@ -21,7 +21,7 @@ fn value(xattrs: &[(&str, &str)], body: &str) -> Vec<u8> {
     [&(pairs.len() as u32).to_be_bytes()[..], &pairs, body.as_bytes()].concat()
 }
 
-/// Where a text stands in bytes.
+/// The offsets of a text in bytes.
 fn offsets(bytes: &[u8], text: &str) -> Vec<usize> {
     (0..bytes.len()).filter(|at| bytes[*at..].starts_with(text.as_bytes())).collect()
 }

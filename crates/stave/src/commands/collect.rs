@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::http_flags::HttpFlags;
 use super::status_line::StatusLine;
-use crate::cli::{Outcome, WrongArguments};
+use crate::cli::Outcome;
 use crate::client::{Client, Dialect, HttpTarget, Patience, Target};
 use crate::units::bytes;
 use archive::Archive;
@@ -34,7 +34,7 @@ const PAGES: [(&str, &str); 11] = [
     ("/settings/autoFailover", "auto_failover.json"),
     ("/settings/audit", "audit.json"),
 ];
-/// Groups of stats that are not asked for: one that changes something, and those whose answers are documents' keys.
+/// Groups of stats that the command does not ask for, because asking changes something.
 const LEFT_OUT: [&str; 1] = ["reset"];
 /// The most of a log that is taken, from its end.
 const MOST_OF_A_LOG: u64 = 64 << 20;
@@ -46,8 +46,8 @@ const MOST_OF_A_LOG: u64 = 64 << 20;
   stave collect --out report.tar.gz --log /var/log/stave/stave.log
   journalctl -u stave > stave.log; stave collect --log stave.log
 
-No documents are read. What stands between <ud> and </ud>, names of users and addresses of clients are replaced by
-hashes, the same one for the same name within one archive, unless --no-redact is given. A node that does not answer
+The command reads no documents. Unless --no-redact is given, hashes replace the text between <ud> and </ud>, names of
+users and addresses of clients: the same hash for the same name within one archive. A node that does not answer
 is named in collect.json, and the archive has what the others say.")]
 pub struct CollectFlags {
     /// The archive; it must not be there yet [default: stave-collect-TIME.tar.gz in this folder]
@@ -71,13 +71,7 @@ pub fn run(env: &Env, flags: &CollectFlags) -> anyhow::Result<Outcome> {
     let out =
         flags.out.clone().unwrap_or_else(|| format!("stave-collect-{}.tar.gz", in_a_name(&made_at)).into());
     let redaction = if flags.no_redact { Redaction::none() } else { Redaction::new(env) };
-    let archive = Archive::create(env, &out).map_err(|error| match error.kind() {
-        std::io::ErrorKind::AlreadyExists => anyhow::Error::new(WrongArguments(format!(
-            "{} is there already: name another file",
-            out.display()
-        ))),
-        _ => anyhow!("cannot write {}: {error}", out.display()),
-    })?;
+    let archive = Archive::create(env, &out)?;
     let mut collection = Collection { env, archive, redaction, failures: Vec::new() };
     let mut line = StatusLine::new(env);
     let count = nodes.len();
@@ -122,9 +116,7 @@ fn tell(
     }
     println!("{}: {files} files of {} nodes, {}", out.display(), nodes.len(), bytes(size));
     if flags.no_redact {
-        println!(
-            "it has names of users, addresses of clients and keys: give it only to whom you would give these"
-        );
+        println!("it has names of users, addresses of clients and keys: treat it like these");
     }
 }
 
@@ -182,7 +174,7 @@ impl Collection<'_> {
                 Ok((status, body)) => self.miss(node, path, &anyhow!("status {status}: {}", body.trim())),
                 Err(error) => {
                     self.miss(node, path, &error);
-                    // Nobody is there; each further question would be waited for as long.
+                    // The node is away: each further request would take the whole timeout, too.
                     if path == PAGES[0].0 {
                         return Ok(());
                     }

@@ -10,7 +10,7 @@ use clap::Args;
 use super::encryption_flags::EncryptionFlags;
 use crate::cli::Outcome;
 
-/// A file is read in pieces of so many bytes.
+/// Bytes of a piece in which a file is read.
 const PIECE_BYTES: usize = 1 << 20;
 
 /// Print an encrypted file in clear.

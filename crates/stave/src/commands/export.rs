@@ -5,11 +5,10 @@ mod tests;
 
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use base::VbId;
-use base::env::{Env, File, OpenMode};
+use base::env::Env;
 use clap::Args;
 use serde_json::json;
 
@@ -17,9 +16,10 @@ use super::dcp_tail::watch_interrupt;
 use super::restore::{collection_names, wanted};
 use super::status_line::StatusLine;
 use crate::backup::{ChainReader, Repository, TakeOptions, Version, take};
-use crate::cli::{Outcome, ServerFlags, WrongArguments};
+use crate::cli::{Outcome, ServerFlags};
 use crate::client::Dialect;
 use crate::lines::{Body, Line};
+use crate::new_file::NewFile;
 use crate::units::thousands;
 use crate::with_meta::Record;
 
@@ -71,35 +71,17 @@ struct Exported {
 pub fn run(env: &Env, flags: &ExportFlags) -> anyhow::Result<Outcome> {
     let is_stdout = flags.to.as_os_str() == "-";
     let to = std::path::absolute(&flags.to)?;
-    let mut out: Box<dyn Write> = if is_stdout {
-        Box::new(BufWriter::new(io::stdout()))
+    let exported = if is_stdout {
+        let mut out = BufWriter::new(io::stdout());
+        let exported = write(env, flags, None, &mut out)?;
+        out.flush().context("cannot write")?;
+        exported
     } else {
-        let made = FileEnd::create(env, &to).map_err(|error| match error.kind() {
-            io::ErrorKind::AlreadyExists => anyhow::Error::new(WrongArguments(format!(
-                "{} is there already: name another file",
-                to.display()
-            ))),
-            _ => anyhow::Error::new(error).context(format!("cannot write {}", to.display())),
-        })?;
-        Box::new(BufWriter::with_capacity(1 << 20, made))
+        let mut out = BufWriter::with_capacity(1 << 20, NewFile::create(env, &to)?);
+        let exported = write(env, flags, Some(&to), &mut out)?;
+        out.into_inner().map_err(io::IntoInnerError::into_error).context("cannot write")?.keep()?;
+        exported
     };
-    let exported = match &flags.backup {
-        Some(dir) => write_backup(env, flags, &std::path::absolute(dir)?, &mut *out),
-        None => {
-            let folder = temporary_folder(env, (!is_stdout).then_some(&*to));
-            let copied = copy(env, flags, &folder);
-            let exported = copied.and_then(|()| write_backup(env, flags, &folder, &mut *out));
-            let removed = env.disk.remove_dir_all(&folder);
-            let exported = exported?;
-            removed.with_context(|| format!("cannot remove {}", folder.display()))?;
-            Ok(exported)
-        }
-    };
-    let exported = exported?;
-    out.flush().context("cannot write")?;
-    if !is_stdout {
-        env.disk.open(&to, OpenMode::ReadWrite)?.sync_data()?;
-    }
     // Standard output may be the documents.
     let mut told: Box<dyn Write> = if is_stdout { Box::new(io::stderr()) } else { Box::new(io::stdout()) };
     let Exported { documents, without_xattrs } = exported;
@@ -116,6 +98,24 @@ pub fn run(env: &Env, flags: &ExportFlags) -> anyhow::Result<Outcome> {
         }
     }
     Ok(Outcome::Done)
+}
+
+/// Writes the documents of a backup, or of a copy of the bucket that is removed afterwards.
+fn write(
+    env: &Env,
+    flags: &ExportFlags,
+    beside: Option<&Path>,
+    out: &mut dyn Write,
+) -> anyhow::Result<Exported> {
+    if let Some(dir) = &flags.backup {
+        return write_backup(env, flags, &std::path::absolute(dir)?, out);
+    }
+    let folder = temporary_folder(env, beside);
+    let exported = copy(env, flags, &folder).and_then(|()| write_backup(env, flags, &folder, out));
+    let removed = env.disk.remove_dir_all(&folder);
+    let exported = exported?;
+    removed.with_context(|| format!("cannot remove {}", folder.display()))?;
+    Ok(exported)
 }
 
 /// A folder beside the file, so that it is on the disk that has room for the file, too.
@@ -216,32 +216,4 @@ fn line_of(record: &Record<'_>, collection: String, no_xattrs: bool) -> anyhow::
     let line =
         Line { key: record.key.key.to_vec(), collection: Some(collection), flags, expiry, xattrs, body };
     Ok((line, is_whole))
-}
-
-/// A new file that is written to its end.
-pub(super) struct FileEnd {
-    file: Arc<dyn File>,
-    end: u64,
-}
-
-impl FileEnd {
-    pub(super) fn create(env: &Env, path: &Path) -> io::Result<FileEnd> {
-        Ok(FileEnd { file: env.disk.open(path, OpenMode::CreateNew)?, end: 0 })
-    }
-
-    pub(super) fn sync(&self) -> io::Result<()> {
-        self.file.sync_data()
-    }
-}
-
-impl Write for FileEnd {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.file.write_at(bytes, self.end)?;
-        self.end += bytes.len() as u64;
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }

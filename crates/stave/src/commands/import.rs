@@ -89,7 +89,6 @@ struct Summary {
 
 /// Runs the command.
 pub fn run(env: &Env, flags: &ImportFlags) -> anyhow::Result<Outcome> {
-    let env = &flags.encryption.world(env)?;
     let dir = match (&flags.command, &flags.dir) {
         (Some(ImportCommand::Lines(flags)), _) => return lines::run_lines(env, flags),
         (Some(ImportCommand::Csv(flags)), _) => return lines::run_csv(env, flags),
@@ -99,6 +98,7 @@ pub fn run(env: &Env, flags: &ImportFlags) -> anyhow::Result<Outcome> {
             bail!(WrongArguments(what.to_owned()));
         }
     };
+    let env = &flags.encryption.world(env)?;
     let bucket = bucket_at(env, &std::path::absolute(dir)?)?;
     let target = flags.server.target(Dialect::Couchbase)?;
     let unknown = match (flags.create_collections, flags.skip_unknown) {

@@ -58,7 +58,7 @@ impl Body {
     }
 }
 
-/// A line as it stands in a file.
+/// A line of a file.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WrittenLine<'a> {

@@ -1,25 +1,25 @@
 //! The archive: a tar file, compressed with gzip, which is made once and never read here.
 
-use std::io::{self, Write};
+use std::io;
 use std::path::Path;
-use std::sync::Arc;
 
-use base::env::{Env, File, OpenMode};
+use base::env::{Env, OpenMode};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
+use crate::new_file::NewFile;
+
 /// An archive in the making.
 pub(super) struct Archive {
-    builder: tar::Builder<GzEncoder<Appended>>,
+    builder: tar::Builder<GzEncoder<NewFile>>,
     files: usize,
     made_at_s: u64,
 }
 
 impl Archive {
     /// Makes a new file, for its owner alone.
-    pub(super) fn create(env: &Env, path: &Path) -> io::Result<Archive> {
-        let file = env.disk.open(path, OpenMode::CreateNew)?;
-        let compressed = GzEncoder::new(Appended { file, end: 0 }, Compression::default());
+    pub(super) fn create(env: &Env, path: &Path) -> anyhow::Result<Archive> {
+        let compressed = GzEncoder::new(NewFile::create(env, path)?, Compression::default());
         let made_at_s = env.clock.unix_ns() / 1_000_000_000;
         Ok(Archive { builder: tar::Builder::new(compressed), files: 0, made_at_s })
     }
@@ -36,32 +36,13 @@ impl Archive {
     }
 
     /// Ends it: how many files it has, and how large it is, in bytes.
-    pub(super) fn finish(self) -> io::Result<(usize, u64)> {
+    pub(super) fn finish(self) -> anyhow::Result<(usize, u64)> {
         let file = self.builder.into_inner()?.finish()?;
-        file.file.sync_data()?;
-        Ok((self.files, file.end))
+        Ok((self.files, file.keep()?))
     }
 }
 
-/// A file that is written from its beginning to its end.
-struct Appended {
-    file: Arc<dyn File>,
-    end: u64,
-}
-
-impl Write for Appended {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.file.write_at(bytes, self.end)?;
-        self.end += bytes.len() as u64;
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-/// The last bytes of a file, at most so many.
+/// The last bytes of a file, at most `most`.
 pub(super) fn read_end(env: &Env, path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let file = env.disk.open(path, OpenMode::Read)?;
     let len = file.len()?;

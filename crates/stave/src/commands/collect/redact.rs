@@ -1,4 +1,4 @@
-//! What of an archive could name somebody: it is replaced by hashes, the same one for the same text within one archive.
+//! Redaction: hashes replace the names and keys in an archive, the same hash for the same text within one archive.
 
 use std::net::IpAddr;
 
@@ -14,7 +14,7 @@ const SHOWN: usize = 8;
 
 /// How texts are made fit for other eyes.
 pub(super) struct Redaction {
-    /// Nobody can try names against hashes without it, and it is not kept. Without one nothing is replaced.
+    /// The salt is not kept, so that no reader can try names against the hashes. `None` replaces no text.
     salt: Option<[u8; 16]>,
 }
 

@@ -11,11 +11,11 @@ use base::env::Env;
 use clap::Args;
 use serde_json::json;
 
-use crate::cli::{Outcome, ServerFlags, WrongArguments};
+use crate::cli::{Outcome, ServerFlags};
 use crate::client::{Cluster, Dialect};
-use crate::commands::export::FileEnd;
 use crate::commands::status_line::StatusLine;
 use crate::lines::KeyTemplate;
+use crate::new_file::NewFile;
 use crate::units::thousands;
 use protocol::feature::Feature;
 use send::{LineSender, Rejected};
@@ -58,7 +58,7 @@ pub struct CsvFlags {
     /// How keys are made of rows
     #[arg(long, value_name = "PATTERN")]
     key: KeyTemplate,
-    /// What stands between fields: one character, or \t
+    /// The character between fields; \t for a tab
     #[arg(long, value_name = "CHAR", default_value = ",", value_parser = separator)]
     separator: u8,
     /// Numbers, true and false become such values, and empty fields are left out; else everything is text
@@ -166,8 +166,7 @@ fn run(env: &Env, flags: &CommonFlags, form: Form) -> anyhow::Result<Outcome> {
         }
         None => (0, 0),
     };
-    rejects.finish()?;
-    tell(flags, [read, stored, kept, rejects.count])
+    tell(flags, [read, stored, kept, rejects.finish()?])
 }
 
 /// Tells what became of the lines; an error if some were rejected.
@@ -196,22 +195,16 @@ fn tell(flags: &CommonFlags, [read, stored, kept, rejected]: [u64; 4]) -> anyhow
     Ok(Outcome::Done)
 }
 
-/// Lines that were rejected: told, counted, and kept if somebody wants them.
+/// Lines that were rejected: the command tells and counts them, and keeps them in the file that --rejects names.
 struct Rejects {
-    file: Option<FileEnd>,
+    file: Option<NewFile>,
     count: u64,
 }
 
 impl Rejects {
     fn open(env: &Env, flags: &CommonFlags, head: Option<&[u8]>) -> anyhow::Result<Rejects> {
         let Some(path) = &flags.rejects else { return Ok(Rejects { file: None, count: 0 }) };
-        let file = FileEnd::create(env, path);
-        let mut file = file.map_err(|error| match error.kind() {
-            std::io::ErrorKind::AlreadyExists => {
-                WrongArguments(format!("{} is there already: name another file", path.display())).into()
-            }
-            _ => anyhow::Error::new(error).context(format!("cannot write {}", path.display())),
-        })?;
+        let mut file = NewFile::create(env, path)?;
         // Rows can be sent again only behind the names of their columns.
         file.write_all(head.unwrap_or_default())?;
         Ok(Rejects { file: Some(file), count: 0 })
@@ -232,7 +225,9 @@ impl Rejects {
         Ok(())
     }
 
-    fn finish(&mut self) -> anyhow::Result<()> {
-        self.file.as_mut().map_or(Ok(()), |file| file.sync().context("cannot write the rejected lines"))
+    /// Keeps the file; the number of rejected lines.
+    fn finish(self) -> anyhow::Result<u64> {
+        self.file.map(NewFile::keep).transpose()?;
+        Ok(self.count)
     }
 }

@@ -68,7 +68,7 @@ impl Documents {
         Ok(documents)
     }
 
-    /// What stands before all rows, as it was.
+    /// The row with the names of columns, unchanged.
     pub(super) fn head(&self) -> Option<&[u8]> {
         (!self.head.is_empty()).then_some(&self.head)
     }
