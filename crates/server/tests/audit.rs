@@ -150,7 +150,7 @@ const LIST: &[(u64, &str, &str, &str)] = &[
     (8262, "Administrator", "/collection_name", "c"),
     (8260, "Administrator", "/new_manifest_uid", "5"),
     (8263, "Administrator", "/bucket_name", "default"),
-    (8264, "nobody", "/raw_url", "/pools"),
+    (8264, "stranger", "/raw_url", "/pools"),
     (8275, "reader", "/raw_url", ANN),
     (8240, "Administrator", "/failure_policy", "count"),
     (8194, "Administrator", "/identity/user", "ann"),
