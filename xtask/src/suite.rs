@@ -170,14 +170,11 @@ fn check_steps() -> Result<Totals> {
 fn test_steps(quick: bool, release: Background) -> Result<Totals> {
     headline("build of the tests");
     // A crate that does not compile is told by the tests' own step.
-    succeeds(workspace(quick).args(["--no-run", "--quiet"]))?;
-    if !quick {
-        simulate::build()?;
-    }
+    succeeds(workspace().args(["--no-run", "--quiet"]))?;
     // Waited for before a test runs: some tests measure time.
     headline("release build");
     let built = Totals::one(release.wait()?);
-    let mut totals = workspace_tests(quick)?;
+    let mut totals = workspace_tests()?;
     totals += built;
     if !built.good() {
         return Ok(totals);
@@ -186,7 +183,6 @@ fn test_steps(quick: bool, release: Background) -> Result<Totals> {
     if quick {
         return Ok(totals);
     }
-    totals += step("simulators", simulate::tests);
     totals += step("planted mistakes", || simulate::planted(None));
     // Fetched and built beside steps that mostly wait for the disk; what fails here is told by its suite.
     let mut prepare = conformance_command();
@@ -224,22 +220,15 @@ fn step(name: &str, run: impl FnOnce() -> Result<Totals>) -> Totals {
     totals
 }
 
-/// The tests of the workspace. Those of the simulators' crates are built once, so that mistakes can be planted, unless
-/// the command does not look for these.
-fn workspace(quick: bool) -> Command {
-    let mut command = cargo(&["test", "--workspace", "--no-fail-fast", "--locked"]);
-    if !quick {
-        simulate::crates().for_each(|name| {
-            command.args(["--exclude", name]);
-        });
-    }
-    command
+fn workspace() -> Command {
+    cargo(&["test", "--workspace", "--no-fail-fast", "--locked"])
 }
 
-fn workspace_tests(quick: bool) -> Result<Totals> {
+/// Those that look for planted mistakes have a step of their own.
+fn workspace_tests() -> Result<Totals> {
     headline("tests of the workspace");
     let mut totals = Totals::default();
-    let passed = each_line(&mut workspace(quick), |line| {
+    let passed = each_line(workspace().args(simulate::without_mistakes()), |line| {
         totals += Totals::of_cargo_line(line).unwrap_or_default();
     })?;
     // A crate that does not compile, or a test program that died, prints no result.

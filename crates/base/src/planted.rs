@@ -1,25 +1,25 @@
 //! Mistakes that are planted in the product to see that the simulators find them.
 //!
-//! Each has one marked place, `planted::is(Bug::X)`. Without the feature `planted` that is `false` when the compiler
-//! looks, and nothing of it is compiled in; with it, the mistake that a thread has planted is made by what runs on that
-//! thread: the simulators have one thread each. No program that serves is built with the feature (`IS_COMPILED_IN`).
+//! Each has one marked place, `planted::is(Bug::X)`. In a build without debug assertions, such as a release build, that
+//! is `false` when the compiler looks, and nothing of it is compiled in. In a build with them, the mistake that a thread
+//! has planted is made by what runs on that thread: the simulators have one thread each. Only tests plant mistakes.
 
-#[cfg(feature = "planted")]
+#[cfg(debug_assertions)]
 mod search;
 
 /// Whether mistakes can be planted in this build.
-pub const IS_COMPILED_IN: bool = cfg!(feature = "planted");
+pub const IS_COMPILED_IN: bool = cfg!(debug_assertions);
 
 macro_rules! bugs {
     ($($(#[doc = $says:literal])+ $name:ident,)+) => {
         /// A mistake.
         #[derive(Clone, Copy, PartialEq, Eq)]
-        #[cfg_attr(feature = "planted", derive(Debug, PartialOrd, Ord, Hash))]
+        #[cfg_attr(debug_assertions, derive(Debug, PartialOrd, Ord, Hash))]
         pub enum Bug {
             $($(#[doc = $says])+ $name,)+
         }
 
-        #[cfg(feature = "planted")]
+        #[cfg(debug_assertions)]
         impl Bug {
             /// All of them.
             pub const ALL: &[Bug] = &[$(Bug::$name,)+];
@@ -294,18 +294,18 @@ bugs! {
 }
 
 /// Whether this mistake is to be made here.
-#[cfg(not(feature = "planted"))]
+#[cfg(not(debug_assertions))]
 #[inline(always)]
 pub const fn is(_: Bug) -> bool {
     false
 }
 
-#[cfg(feature = "planted")]
+#[cfg(debug_assertions)]
 pub use on::{Planted, is, reached};
-#[cfg(feature = "planted")]
+#[cfg(debug_assertions)]
 pub use search::{Found, find};
 
-#[cfg(feature = "planted")]
+#[cfg(debug_assertions)]
 mod on {
     use std::cell::Cell;
 
@@ -362,14 +362,14 @@ mod tests {
     use super::*;
 
     #[test]
-    #[cfg(not(feature = "planted"))]
+    #[cfg(not(debug_assertions))]
     fn nothing_is_planted_in_what_is_shipped() {
         const IS_COMMON: bool = is(Bug::FenceSkipped);
         const { assert!(!IS_COMMON && !IS_COMPILED_IN) };
     }
 
     #[test]
-    #[cfg(feature = "planted")]
+    #[cfg(debug_assertions)]
     fn a_mistake_is_made_as_long_as_it_is_planted() {
         assert!(Bug::ALL.iter().all(|bug| !is(*bug)));
         let planted = Planted::new(Bug::FenceSkipped);
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    #[cfg(feature = "planted")]
+    #[cfg(debug_assertions)]
     fn seeds_are_tried_until_one_finds_the_mistake() {
         let run = |seed| if seed == 4 && is(Bug::NotSettled) { Err("lost\nmore".to_owned()) } else { Ok(()) };
         let found = find(Bug::NotSettled, 2..9, run).expect("seed 4 finds it");

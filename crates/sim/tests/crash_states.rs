@@ -1,6 +1,6 @@
 //! Stores keep what they acknowledged and show nothing else, wherever the power goes and whichever call fails.
 
-#[cfg(feature = "planted")]
+#[cfg(debug_assertions)]
 #[path = "../../simulation/src/known.rs"]
 mod known;
 mod stuck;
@@ -121,7 +121,7 @@ fn journaled_with_a_file_that_cannot_be_filed() {
 
 /// Mistakes in the product that a power loss shows (`base::planted`).
 #[test]
-#[cfg(feature = "planted")]
+#[cfg(debug_assertions)]
 fn mistakes_in_the_product_are_found() {
     known::must_find(known::Simulator::CrashStates, |seed| {
         stuck::crashes(seed)?;

@@ -1,6 +1,6 @@
 //! A bucket keeps what it said was persisted, wherever it is stopped, and says after a restart how far it goes.
 
-#[cfg(feature = "planted")]
+#[cfg(debug_assertions)]
 #[path = "../../simulation/src/known.rs"]
 mod known;
 
@@ -428,7 +428,7 @@ fn a_bucket_on_a_fresh_disk_makes_its_folders_durable() {
 
 /// Mistakes in the product that a power loss shows (`base::planted`).
 #[test]
-#[cfg(feature = "planted")]
+#[cfg(debug_assertions)]
 fn mistakes_in_the_product_are_found() {
     known::must_find(known::Simulator::Crashes, |seed| {
         let (run, recording) = recorded(prepare, |disk| run(seed, 100, disk));

@@ -1,7 +1,7 @@
 //! Stores serve what they promised before a stop, or refuse it, whatever the disk did before and whichever file was changed
 //! while nothing had it open.
 
-#[cfg(feature = "planted")]
+#[cfg(debug_assertions)]
 #[path = "../../simulation/src/known.rs"]
 mod known;
 
@@ -31,7 +31,7 @@ fn journaled_stops() {
 
 /// Mistakes in the product that a stop after disk errors, or a changed file, shows (`base::planted`).
 #[test]
-#[cfg(feature = "planted")]
+#[cfg(debug_assertions)]
 fn mistakes_in_the_product_are_found() {
     known::must_find(known::Simulator::Stops, |seed| {
         let tally = stops(&journaled(), seed);

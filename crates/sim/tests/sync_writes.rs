@@ -1,6 +1,6 @@
 //! A sync write that was told to be on disk is there after a power loss at any moment, and so is what was prepared.
 
-#[cfg(feature = "planted")]
+#[cfg(debug_assertions)]
 #[path = "../../simulation/src/known.rs"]
 mod known;
 
@@ -268,7 +268,7 @@ fn power_loss_at_every_moment() {
 
 /// Mistakes in the product that a power loss shows (`base::planted`).
 #[test]
-#[cfg(feature = "planted")]
+#[cfg(debug_assertions)]
 fn mistakes_in_the_product_are_found() {
     known::must_find(known::Simulator::SyncWriteCrashes, |seed| {
         let (run, recording) = recorded(prepare, |disk| run(seed, 100, disk));

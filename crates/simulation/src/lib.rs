@@ -7,7 +7,7 @@
 //! [`available`], [`copies`], [`disks`] and [`memory`] (what must hold).
 
 pub mod available;
-#[cfg(feature = "planted")]
+#[cfg(debug_assertions)]
 pub mod bugs;
 pub mod checks;
 pub mod clients;
@@ -19,7 +19,7 @@ pub mod faults;
 pub mod gone;
 pub mod history;
 pub mod jobs;
-#[cfg(feature = "planted")]
+#[cfg(debug_assertions)]
 pub mod known;
 pub mod lease;
 pub mod link;

@@ -12,7 +12,7 @@ mod forced;
 mod lease;
 mod node;
 mod patience;
-#[cfg(feature = "planted")]
+#[cfg(debug_assertions)]
 mod planted;
 mod restore;
 #[path = "../../../simulation/src/store.rs"]

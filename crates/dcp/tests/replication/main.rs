@@ -17,7 +17,7 @@ mod dice;
 mod link;
 mod mistakes;
 mod operator;
-#[cfg(feature = "planted")]
+#[cfg(debug_assertions)]
 mod planted;
 #[path = "../shared/report.rs"]
 mod report;

@@ -1,7 +1,7 @@
 //! What was promised is there after disk errors that come and go during any background task, and any end of the process.
 
 mod covered;
-#[cfg(feature = "planted")]
+#[cfg(debug_assertions)]
 #[path = "../../../simulation/src/known.rs"]
 mod known;
 mod run;
@@ -83,7 +83,7 @@ fn a_deleted_bucket_is_whole_in_quarantine_until_its_time_is_over() {
 
 /// Mistakes in the product that disk errors in a background task show (`base::planted`). A seed is some cells.
 #[test]
-#[cfg(feature = "planted")]
+#[cfg(debug_assertions)]
 fn mistakes_in_the_product_are_found() {
     const CELLS_A_SEED: u64 = 40;
     let bases = Kind::ALL.map(|kind| (kind, run::base(kind)));

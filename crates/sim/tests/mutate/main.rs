@@ -1,6 +1,6 @@
 //! A node starts with one damaged file in each place of each kind of file, and serves what is right, or refuses it.
 
-#[cfg(feature = "planted")]
+#[cfg(debug_assertions)]
 #[path = "../../../simulation/src/known.rs"]
 mod known;
 mod run;
@@ -43,7 +43,7 @@ fn what_a_repair_says_is_what_is_served_then() {
 
 /// Mistakes in the product that a damaged file, or its repair, shows (`base::planted`).
 #[test]
-#[cfg(feature = "planted")]
+#[cfg(debug_assertions)]
 fn mistakes_in_the_product_are_found() {
     known::must_find(known::Simulator::Damage, |seed| {
         let tally = Trial::default().run(seed);

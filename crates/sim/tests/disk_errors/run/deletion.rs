@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-#[cfg(feature = "planted")]
+#[cfg(debug_assertions)]
 use base::env::sim::SplitMix64;
 use base::env::sim::{Call, SimDisk, Survival};
 use base::env::{Disk, Env, SimHandles};
@@ -273,7 +273,7 @@ impl Deletions {
     }
 
     /// One trial that a seed chooses.
-    #[cfg(feature = "planted")]
+    #[cfg(debug_assertions)]
     pub fn try_one(&self, seed: u64) -> Result<(), String> {
         let mut rng = SplitMix64::new(seed);
         let (trial, calls) = &self.trials[rng.below(self.trials.len() as u64) as usize];
