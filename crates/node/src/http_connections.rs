@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Waker};
 
@@ -17,6 +17,8 @@ use crate::config::HttpLimits;
 use crate::connection_memory::{Charge, ConnectionMemory};
 use crate::counters::AcceptCounters;
 
+/// Connections above the limit that gave way and have not ended. They take descriptors of the reserve.
+const MOST_ABOVE: usize = 8;
 /// A deadline that never comes.
 pub const NEVER: u64 = u64::MAX;
 /// A client that takes less than this a second of what is sent loses its patience, second by second.
@@ -187,6 +189,8 @@ pub struct Connections {
     /// The bounds.
     pub limits: HttpLimits,
     places: Mutex<Places>,
+    /// Those that gave way and have not ended, too: each has a descriptor.
+    open: AtomicUsize,
     now_s: AtomicU64,
     /// Counts what came of clients.
     pub counters: Arc<AcceptCounters>,
@@ -210,12 +214,19 @@ impl Connections {
         counters: Arc<AcceptCounters>,
         memory: Arc<ConnectionMemory>,
     ) -> Connections {
-        Connections { limits, places: Mutex::default(), now_s: AtomicU64::new(0), counters, memory }
+        let (places, open, now_s) = (Mutex::default(), AtomicUsize::new(0), AtomicU64::new(0));
+        Connections { limits, places, open, now_s, counters, memory }
     }
 
     /// The time that was told last.
     pub fn now_s(&self) -> u64 {
         self.now_s.load(Ordering::Relaxed)
+    }
+
+    /// Whether so many connections gave way and have not ended that the next client would take a descriptor that the
+    /// disk needs.
+    pub fn is_above(&self) -> bool {
+        self.open.load(Ordering::Relaxed) >= self.limits.connections + MOST_ABOVE
     }
 
     /// A place for a client, if need be that of another one.
@@ -251,6 +262,7 @@ impl Connections {
         places.next_id += 1;
         places.taken.insert(connection.id, Arc::clone(&connection));
         *places.by_address.entry(address).or_default() += 1;
+        self.open.fetch_add(1, Ordering::Relaxed);
         self.counters.http_accepted.fetch_add(1, Ordering::Relaxed);
         self.counters.http_connections.store(places.taken.len(), Ordering::Relaxed);
         Ok(connection)
@@ -264,8 +276,9 @@ impl Connections {
         Some(())
     }
 
-    /// A connection has ended.
+    /// A connection that was admitted has ended; told once of each.
     pub fn leave(&self, connection: &Connection) {
+        self.open.fetch_sub(1, Ordering::Relaxed);
         let mut places = self.places.lock();
         places.leave(connection.id);
         self.counters.http_connections.store(places.taken.len(), Ordering::Relaxed);

@@ -28,6 +28,8 @@ use crate::tls::{Acceptance, Transport};
 
 /// Bytes that a worker reads at once; frames up to this size need no memory of their own.
 pub const SCRATCH_BYTES: usize = 64 << 10;
+/// How often a worker lets its connections go on before it finds that none of them can give way.
+const ROOM_TURNS: u32 = 4;
 /// How long connections may take to send their last answers when the node stops.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -134,7 +136,7 @@ async fn run(mut receiver: UnboundedReceiver<Accepted>, node: Arc<Node>, counter
     let freeing = tokio::task::spawn_local(hear_of_memory(Rc::clone(&state)));
     let listening = tokio::task::spawn_local(listen(hearing, Rc::clone(&state)));
     while let Some(accepted) = receiver.recv().await {
-        if accepted.is_crowded && !make_room(&state) {
+        if accepted.is_crowded && !make_room(&state).await {
             continue;
         }
         tokio::task::spawn_local(serve(accepted, Rc::clone(&state)));
@@ -155,11 +157,15 @@ async fn run(mut receiver: UnboundedReceiver<Accepted>, node: Arc<Node>, counter
 }
 
 /// Closes a connection for another one; false if all have logged in, and the other one is not served.
-fn make_room(state: &WorkerState) -> bool {
+async fn make_room(state: &WorkerState) -> bool {
     let counters = state.node.accepting();
-    if state.reaper.crowd_out() {
-        counters.kv_crowded_out.fetch_add(1, Ordering::Relaxed);
-        return true;
+    for _ in 0..ROOM_TURNS {
+        if state.reaper.crowd_out() {
+            counters.kv_crowded_out.fetch_add(1, Ordering::Relaxed);
+            return true;
+        }
+        // Of a burst of clients, those before this one may not have begun: they can give way once they have.
+        tokio::task::yield_now().await;
     }
     state.counters.accepted();
     state.counters.connections.fetch_sub(1, Ordering::Relaxed);

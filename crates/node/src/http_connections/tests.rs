@@ -109,3 +109,12 @@ fn a_reader_that_takes_almost_nothing_is_given_up() {
     connections.tick(START_S + 100_000);
     assert_eq!(reads.cut(), None);
 }
+
+#[test]
+fn connections_that_gave_way_count_until_they_have_ended() {
+    let connections = connections(2, 9);
+    let all: Vec<_> = (0..2 + MOST_ABOVE).map(|_| admit(&connections, A)).collect();
+    assert_eq!((all[0].cut(), connections.is_above()), (Some(Cut::CrowdedOut), true));
+    connections.leave(&all[0]);
+    assert!(!connections.is_above());
+}

@@ -25,6 +25,10 @@ use crate::tls::{Acceptance, Tls, Transport};
 /// Bytes that wait in a socket and were not sent yet: beyond them a client that does not read is noticed.
 const UNSENT_BYTES: u32 = 128 << 10;
 
+/// How often, and how long each time, the next client waits for the descriptors of those that gave way.
+const ROOM_LOOKS: u32 = 50;
+const ROOM_PAUSE: Duration = Duration::from_millis(1);
+
 /// What a listener is served with.
 pub struct Serving {
     /// How many there may be, and how long each may take.
@@ -91,7 +95,9 @@ impl axum::serve::Listener for Listener {
             // What a client does not read must wait here and not in the kernel, where it looks as if it was taken.
             let _ = SockRef::from(&tcp).set_tcp_notsent_lowat(UNSENT_BYTES);
             let local = tcp.local_addr();
-            match self.connections.admit(peer) {
+            let place =
+                if self.has_room().await { self.connections.admit(peer) } else { Err(Full::Listener) };
+            match place {
                 Ok(connection) => match Transport::accepted(tcp, tls) {
                     Ok(transport) => {
                         if let Ok(local) = local {
@@ -145,6 +151,17 @@ impl Listener {
             (tcp, peer) = self.plain.next() => (tcp, peer, None),
             (tcp, peer) = encrypted.next() => (tcp, peer, Some(tls.present())),
         }
+    }
+
+    /// Waits a while for the descriptors of connections that gave way. Whether there are enough then.
+    async fn has_room(&self) -> bool {
+        for _ in 0..ROOM_LOOKS {
+            if !self.connections.is_above() {
+                return true;
+            }
+            tokio::time::sleep(ROOM_PAUSE).await;
+        }
+        false
     }
 
     /// Says why a client is not served; with TLS it would have to be asked for its hello first.
