@@ -171,6 +171,8 @@ pub struct Row {
     pub leaves: Leaves,
     /// Why it is refused as not supported once its request is checked; `None` if it is not.
     pub refused: Option<&'static str>,
+    /// Why a node of a cluster refuses it as not supported; `None` if it does not.
+    pub not_in_cluster: Option<&'static str>,
     /// What handles it.
     pub handler: Handler,
 }
@@ -200,6 +202,7 @@ impl Row {
             privileges: Privileges::NONE,
             extent: Extent::Bucket,
             refused: None,
+            not_in_cluster: None,
             handler,
         }
     }
@@ -252,6 +255,11 @@ impl Row {
     /// It tells of documents, or changes them, without the key of one.
     pub(crate) const fn fenced(self) -> Row {
         Row { is_fenced: true, ..self }
+    }
+
+    /// Only for a node alone: why.
+    pub(crate) const fn not_in_cluster(self, why: &'static str) -> Row {
+        Row { not_in_cluster: Some(why), ..self }
     }
 
     pub(crate) const fn extras(self, len: u8) -> Row {

@@ -14,11 +14,14 @@ pub fn markdown() -> String {
     for row in rows {
         let _ = writeln!(
             out,
-            "| 0x{:02x} | {} | {}{} | {} | {} | {} | {} | {} |",
+            "| 0x{:02x} | {} | {}{}{} | {} | {} | {} | {} | {} |",
             row.opcode,
             row.name,
             row.doc,
             row.refused.map(|why| format!("; refused as *not supported*: {why}")).unwrap_or_default(),
+            row.not_in_cluster
+                .map(|why| format!("; *not supported* in a cluster: {why}"))
+                .unwrap_or_default(),
             extras(row.extras),
             key(row.key),
             value(row.value),

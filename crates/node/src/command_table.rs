@@ -26,6 +26,9 @@ const ONE_PATH: &[u8] = &[3, 4, 7, 8];
 /// The same for a mutation, which may have the flags of the document behind the expiry.
 const ONE_PATH_CHANGE: &[u8] = &[3, 4, 7, 8, 11, 12];
 
+const CLUSTER_PLACES: &str = "the state of the cluster says what each vBucket is: use stave cluster";
+const CLUSTER_MANIFEST: &str =
+    "all nodes have the manifest of the cluster: change scopes and collections over HTTP";
 const FLUSH_ELSEWHERE: &str = "empty a bucket over HTTP (doFlush)";
 
 const fn with_meta(opcode: u8, handler: Handler, doc: &'static str) -> Row {
@@ -376,6 +379,7 @@ pub static ROWS: &[Row] = &[
         .leaves(Leaves::Always)
         .without_bucket(Status::NotSupported)
         .needs(NodeSupervisor)
+        .not_in_cluster(CLUSTER_PLACES)
         .any_extras()
         .value(ValueRule::Optional)
         .datatype(JSON)
@@ -389,6 +393,7 @@ pub static ROWS: &[Row] = &[
         .leaves(Leaves::Always)
         .without_bucket(Status::NotSupported)
         .needs(NodeSupervisor)
+        .not_in_cluster(CLUSTER_PLACES)
         .value(ValueRule::Optional)
         .cas(AnyCas),
     Row::new(COMPACT_DB, vbucket::compact, "Rewrite the file of a vBucket without what is not in use")
@@ -410,6 +415,7 @@ pub static ROWS: &[Row] = &[
         .leaves(Leaves::Always)
         .in_bucket()
         .needs(Settings)
+        .not_in_cluster(CLUSTER_MANIFEST)
         .value(ValueRule::Required)
         .datatype(JSON)
         .vbucket_zero(),

@@ -139,10 +139,8 @@ fn handle(
         work_bytes: desk.work_bytes,
         reply,
     };
-    match closed {
-        None => {}
-        Some(Closed::Fenced) => return ctx.not_my_vbucket(),
-        Some(Closed::Emptying | Closed::NoTraffic) => return ctx.status(Status::Etmpfail),
+    if let Some(turned_away) = turned_away(&mut ctx, closed) {
+        return turned_away;
     }
     let is_first = desk.finish.is_none();
     if is_first && let Some(refused) = kv::refused(&mut ctx, request) {
@@ -172,6 +170,17 @@ fn handle(
         Some(reason) => Outcome::Close(reason),
         None => outcome,
     }
+}
+
+/// Answers a command that is not handled here, or not now, although nothing is wrong with it.
+fn turned_away(ctx: &mut Context<'_>, closed: Option<Closed>) -> Option<Outcome> {
+    match closed {
+        None => {}
+        Some(Closed::Fenced) => return Some(ctx.not_my_vbucket()),
+        Some(Closed::Emptying | Closed::NoTraffic) => return Some(ctx.status(Status::Etmpfail)),
+    }
+    let why = ctx.row.not_in_cluster.filter(|_| !ctx.node.fence().is_open())?;
+    Some(ctx.error(Status::NotSupported, why))
 }
 
 fn refuse(reply: &mut Reply<'_>, session: &Session, refused: Refused) {

@@ -35,11 +35,12 @@ mod manager_commands;
 mod mutate_with_meta;
 mod observe;
 mod passwords;
+mod producer_answers;
 mod range_scans;
 mod roles;
 mod slow;
 mod stats_roles;
-
+mod suspended;
 mod turns;
 mod whole_documents;
 

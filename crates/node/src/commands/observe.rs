@@ -238,6 +238,10 @@ pub fn get_all_vb_seqnos(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome
     if collection.is_some() && !cx.session.has(Feature::Collections) {
         return cx.invalid("Collections were not agreed on");
     }
+    // Who asks for active vBuckets reads what others have written: another node may be active by now for what this one is.
+    let now_ns = |cx: &Context<'_>| cx.node.env().clock.monotonic_ns();
+    let pass = cx.node.fence().pass(now_ns(cx));
+    let is_of_owner = wanted == Some(VbState::Active);
     let bucket = cx.bucket();
     let collection = match collection.map(|id| super::collections::check(&bucket, id)) {
         Some(None) => return super::collections::unknown_collection(cx),
@@ -266,6 +270,9 @@ pub fn get_all_vb_seqnos(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome
             value.extend_from_slice(&seqno.0.to_be_bytes());
         }
     });
+    if is_of_owner && !pass.is_some_and(|pass| cx.node.fence().still_lets(pass, now_ns(cx))) {
+        return cx.not_my_vbucket();
+    }
     reply_value(cx, &value)
 }
 
