@@ -10,6 +10,8 @@ use std::sync::{Arc, mpsc};
 use ::node::cluster::ClusterError;
 use ::node::config::HttpLimits;
 use ::node::connection_memory::ConnectionMemory;
+use ::node::injections::Injection;
+use ::node::node_buckets::BucketError;
 use axum::extract::{Path, Query, Request, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::{self, Next};
@@ -115,6 +117,16 @@ fn router(desk: Desk, listens: Listens) -> Router {
         .route("/v1/dev/nodes/{node}/{order}", post(order_of_node))
         .route("/v1/dev/rebalance", post(rebalance))
         .route("/v1/dev/clock", post(clock))
+        .route(
+            "/v1/dev/delay",
+            post(async |desk, asked| inject(desk, asked, "POST /v1/dev/delay", options::delay).await),
+        )
+        .route(
+            "/v1/dev/fail",
+            post(async |desk, asked| inject(desk, asked, "POST /v1/dev/fail", options::refusal).await),
+        )
+        .route("/v1/dev/heal", post(heal))
+        .route("/v1/dev/reset", post(reset))
         .fallback(async || refused(StatusCode::NOT_FOUND, WHAT_THERE_IS))
         .with_state(desk);
     // Around the whole: which methods an address has is known outside of its handlers.
@@ -138,8 +150,8 @@ async fn name_methods(request: Request, next: Next) -> Response {
 }
 
 const WHAT_THERE_IS: &str = "GET /v1/dev; POST /v1/dev/nodes; POST /v1/dev/nodes/N/stop, start, restart, kill, freeze, thaw, \
-                             cut, join, failover, recover or remove; POST /v1/dev/rebalance; POST \
-                             /v1/dev/clock?advance_s=SECONDS[&node=N]";
+                             cut, join, delay, fail, heal, failover, recover or remove; POST /v1/dev/delay, fail, heal, \
+                             reset or rebalance; POST /v1/dev/clock?advance_s=SECONDS[&node=N]";
 
 type Asked = Query<BTreeMap<String, String>>;
 
@@ -186,6 +198,37 @@ async fn rebalance(State(desk): State<Desk>, Query(asked): Asked) -> Response {
     };
     match read() {
         Ok(wait) => desk.carry_out(move |shared| shared.rebalance(wait)).await,
+        Err(wrong) => refused(StatusCode::BAD_REQUEST, &wrong),
+    }
+}
+
+/// `POST /v1/dev/delay` and `POST /v1/dev/fail`: on all nodes that run.
+async fn inject(
+    State(desk): State<Desk>,
+    Query(asked): Asked,
+    of: &'static str,
+    read: fn(&mut Options) -> Result<Injection, String>,
+) -> Response {
+    let mut options = Options::new(of, asked);
+    match read(&mut options).and_then(|injection| options.end().map(|()| injection)) {
+        Ok(injection) => desk.carry_out(move |shared| shared.inject(Some(injection))).await,
+        Err(wrong) => refused(StatusCode::BAD_REQUEST, &wrong),
+    }
+}
+
+/// `POST /v1/dev/heal`
+async fn heal(State(desk): State<Desk>, Query(asked): Asked) -> Response {
+    match Options::new("POST /v1/dev/heal", asked).end() {
+        Ok(()) => desk.carry_out(|shared| shared.inject(None)).await,
+        Err(wrong) => refused(StatusCode::BAD_REQUEST, &wrong),
+    }
+}
+
+/// `POST /v1/dev/reset`
+async fn reset(State(desk): State<Desk>, Query(asked): Asked) -> Response {
+    let mut options = Options::new("POST /v1/dev/reset", asked);
+    match options.wait().and_then(|wait| options.end().map(|()| wait)) {
+        Ok(wait) => desk.carry_out(move |shared| shared.reset(wait)).await,
         Err(wrong) => refused(StatusCode::BAD_REQUEST, &wrong),
     }
 }
@@ -247,6 +290,7 @@ fn code_of(error: &DevError) -> StatusCode {
         | DevError::TooMany
         | DevError::Nobody
         | DevError::Refused(_)
+        | DevError::Bucket { source: BucketError::NotFlushable | BucketError::NotNow(_), .. }
         | DevError::Cluster { source: ClusterError::Refused(_) | ClusterError::Busy } => StatusCode::CONFLICT,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     }

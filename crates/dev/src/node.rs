@@ -10,8 +10,10 @@ use ::cluster::Store;
 use ::node::Node;
 use ::node::cluster::Cluster;
 use ::node::config::{Config, Settings};
+use ::node::injections::Injection;
 use base::env::Env;
 use parking_lot::{Condvar, Mutex};
+use serde_json::{Value, json};
 
 use super::config::{DevConfig, DevError, MOST_OFFSET_S};
 use super::disk::{Death, MortalDisk};
@@ -83,6 +85,8 @@ pub(super) struct Look {
     /// Whether its lease is alive by its own clock, and the cluster lets it serve.
     pub(super) may_serve: bool,
     pub(super) clock_offset_s: i64,
+    /// What was injected into its requests.
+    pub(super) injections: Value,
 }
 
 impl DevNode {
@@ -219,6 +223,18 @@ impl DevNode {
         Ok(())
     }
 
+    /// Injects something into its requests, or takes back all that was injected.
+    pub(super) fn inject(&self, injection: Option<Injection>) -> Result<(), DevError> {
+        let inner = self.inner.lock();
+        let life = inner.life.as_ref().ok_or_else(|| self.is(NOT_RUNNING))?;
+        let injections = &life.server.node().injections;
+        match injection {
+            Some(injection) => injections.add(injection),
+            None => injections.clear(),
+        }
+        Ok(())
+    }
+
     /// Cuts it off from the coordination store, or lets it ask that again; this outlives a restart.
     pub(super) fn cut_from_store(&self, is_cut: bool) {
         let inner = self.inner.lock();
@@ -270,6 +286,7 @@ impl DevNode {
             is_cut_from_store: self.is_cut_from_store.load(Ordering::SeqCst),
             may_serve: life.is_some_and(|life| life.server.node().fence().may_serve(now_ns)),
             clock_offset_s: self.offset_s.load(Ordering::Relaxed),
+            injections: life.map_or_else(|| json!([]), |life| life.server.node().injections.to_json()),
         }
     }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::cluster::{Command, Node, NodeId, Status, View};
+use ::node::injections::Injection;
 
 use super::config::{DevError, MOST_NODES};
 use super::node::moved;
@@ -34,6 +35,8 @@ pub(super) enum Order {
     FailOver { graceful: bool, force: bool, wait: Duration },
     Recover { delta: bool, rebalance: bool, wait: Duration },
     Remove { rebalance: bool, wait: Duration },
+    Inject(Injection),
+    Heal,
 }
 
 /// What to do with a node that the cluster does not know.
@@ -74,6 +77,8 @@ impl Shared {
             Order::FailOver { graceful, force, wait } => self.fail_over(number, graceful, force, wait),
             Order::Recover { delta, rebalance, wait } => self.recover(number, delta, rebalance, wait),
             Order::Remove { rebalance, wait } => self.remove(number, rebalance, wait),
+            Order::Inject(injection) => node.inject(Some(injection)),
+            Order::Heal => node.inject(None),
         }
     }
 
@@ -283,5 +288,51 @@ impl Shared {
         nodes.iter().try_for_each(|node| node.clock_after(seconds).map(drop))?;
         *offset_s = moved(*offset_s, seconds)?;
         nodes.iter().try_for_each(|node| node.advance_clock(seconds))
+    }
+
+    /// Injects something into all nodes that run, or takes back from them what was injected.
+    pub(super) fn inject(&self, injection: Option<Injection>) -> Result<(), DevError> {
+        let running = self.nodes().into_iter().filter(|node| node.look().is_running);
+        running.into_iter().try_for_each(|node| node.inject(injection))
+    }
+
+    /// Brings the cluster back to where a test begins: all nodes serve, without injections, and all buckets are empty.
+    /// Nodes that were added, buckets, collections and clocks stay as they are.
+    pub(super) fn reset(self: &Arc<Shared>, wait: Duration) -> Result<(), DevError> {
+        for node in self.nodes() {
+            self.cut(node.number, From::All, false)?;
+            let look = node.look();
+            if !look.is_running {
+                self.check_has_not_left(node.number)?;
+                node.start(&self.config)?;
+            } else if look.is_frozen {
+                node.freeze(false)?;
+            }
+            node.inject(None)?;
+        }
+        let nodes = self.nodes();
+        nodes.iter().try_for_each(|node| self.wait_for(node.number, wait))?;
+        let mut is_spread = true;
+        for node in nodes {
+            if self.member(node.number)?.1 != Status::Active {
+                self.recover(node.number, true, false, wait)?;
+                is_spread = false;
+            }
+        }
+        if !is_spread {
+            self.rebalance(wait)?;
+        }
+        self.empty_buckets()?;
+        self.settle(wait)
+    }
+
+    fn empty_buckets(&self) -> Result<(), DevError> {
+        let Some(view) = self.view()? else { return Ok(()) };
+        let node = self.nodes().iter().find_map(|node| node.node()).ok_or(DevError::Nobody)?;
+        for name in view.state.buckets.keys() {
+            let failed = |source| DevError::Bucket { name: name.clone(), source };
+            node.management().flush(name).map_err(failed)?;
+        }
+        Ok(())
     }
 }

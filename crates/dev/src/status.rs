@@ -72,6 +72,7 @@ fn of_node(look: &Look, view: Option<&View>) -> Value {
         "has_lease": known.is_some_and(|(view, id)| view.alive(id).is_some()),
         "may_serve": look.may_serve && !look.is_frozen,
         "clock_offset_s": look.clock_offset_s,
+        "injections": look.injections,
         "active_vbuckets": shares.values().map(|share| share.0).sum::<usize>(),
         "replica_vbuckets": shares.values().map(|share| share.1).sum::<usize>(),
         "buckets": shares.iter().map(|(name, (active, replica))| {

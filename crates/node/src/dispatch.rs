@@ -14,6 +14,7 @@ use crate::connection::CloseReason;
 use crate::context::{Context, Finish, Outcome};
 use crate::counters::WorkerCounters;
 use crate::elsewhere::{self, Thread};
+use crate::injections;
 use crate::node::Node;
 use crate::output::Output;
 use crate::privilege::Privilege;
@@ -143,8 +144,8 @@ fn handle(
         return turned_away;
     }
     let is_first = desk.finish.is_none();
-    if is_first && let Some(refused) = kv::refused(&mut ctx, request) {
-        return refused;
+    if is_first && let Some(kept) = kv::refused(&mut ctx, request).or_else(|| injections::apply(&mut ctx)) {
+        return kept;
     }
     let outcome = match (desk.finish, infos.impersonate) {
         (Some(finish), _) => finish(&mut ctx),

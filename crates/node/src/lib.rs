@@ -34,6 +34,7 @@ pub mod form;
 pub mod fuzz;
 pub mod hosting;
 pub mod http_connections;
+pub mod injections;
 pub mod kept_users;
 mod layout;
 mod login_throttle;

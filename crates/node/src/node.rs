@@ -23,6 +23,7 @@ use crate::dcp::Registry;
 use crate::doors::{Doors, Timer};
 use crate::down::DownBuckets;
 use crate::hosting::Host;
+use crate::injections::Injections;
 use crate::login_throttle::LoginThrottle;
 use crate::long_work::Lanes;
 use crate::news::{Announcer, Hearing};
@@ -55,6 +56,8 @@ pub struct Node {
     address: NodeAddress,
     limits: ConnectionLimits,
     workers: Vec<Arc<WorkerCounters>>,
+    /// What a test has injected.
+    pub injections: Injections,
     /// How long requests take, by bucket.
     pub times: TimesByBucket,
     accepting: Arc<AcceptCounters>,
@@ -114,6 +117,7 @@ impl Node {
         let shapes: Vec<BucketShape> = buckets.iter().map(shape_of).collect();
         workers.iter().enumerate().for_each(|(number, worker)| worker.set_number(number));
         Node {
+            injections: Injections::default(),
             times: TimesByBucket::new(workers.len()),
             accounts: Accounts::new(users),
             audit: Arc::new(AuditLog::new(env.clone(), Arc::clone(&connection_memory))),

@@ -310,6 +310,21 @@ fn it_outlives_that_process_if_it_is_told_to() {
 }
 
 #[test]
+fn it_ends_with_the_process_that_is_named() {
+    let mut other =
+        Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("a process");
+    let id = other.id().to_string();
+    let mut dev = Dev::start(&["--with-parent", &id]);
+    assert!(dev.line.starts_with("ready "), "{}", dev.line);
+    drop(other.stdin.take());
+    assert!(other.wait().expect("it ends").success());
+    assert!(dev.child.wait().expect("it ends").success());
+    // One that has ended already: nothing starts.
+    let mut late = Dev::start(&["--with-parent", &id]);
+    assert_eq!((late.line.as_str(), late.child.wait().expect("it ends").code()), ("", Some(2)));
+}
+
+#[test]
 fn machines_read_json() {
     let dev = Dev::start(&["--nodes", "2", "--json"]);
     let told: Value = serde_json::from_str(&dev.line).expect("JSON");

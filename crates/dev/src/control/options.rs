@@ -3,11 +3,17 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use ::node::injections::Injection;
+
 use super::super::orders::{From, Order};
 
 /// How long an order waits, in seconds, for what comes of it, and the most that it may be told to.
 const WAIT_S: u64 = 30;
 const MOST_WAIT_S: u64 = 3_600;
+/// The longest delay of a request, in milliseconds.
+const MOST_DELAY_MS: u64 = 60_000;
+/// How requests are refused if nothing else is said.
+const TEMPORARY_FAILURE: &str = "temporary-failure";
 
 /// The options of a request; those that nobody has taken are wrong.
 pub(super) struct Options {
@@ -89,6 +95,9 @@ pub(super) fn order(name: &str, asked: BTreeMap<String, String>) -> Option<Resul
             let rebalance = options.flag("rebalance", true)?;
             Ok(Order::Recover { delta, rebalance, wait: options.wait()? })
         }),
+        "delay" => ("delay", |options| Ok(Order::Inject(delay(options)?))),
+        "fail" => ("fail", |options| Ok(Order::Inject(refusal(options)?))),
+        "heal" => ("heal", |_| Ok(Order::Heal)),
         "remove" => ("remove", |options| {
             Ok(Order::Remove { rebalance: options.flag("rebalance", true)?, wait: options.wait()? })
         }),
@@ -97,6 +106,24 @@ pub(super) fn order(name: &str, asked: BTreeMap<String, String>) -> Option<Resul
     let mut options = Options::new(of, asked);
     let order = read(&mut options);
     Some(order.and_then(|order| options.end().map(|()| order)))
+}
+
+/// Requests wait.
+pub(super) fn delay(options: &mut Options) -> Result<Injection, String> {
+    let ms = options.number("ms")?;
+    let (opcode, times) = (options.take("opcode"), options.number("times")?);
+    match ms {
+        None => Err("give ms=MILLISECONDS".to_owned()),
+        Some(ms @ 1..=MOST_DELAY_MS) => Injection::delay(opcode.as_deref(), Duration::from_millis(ms), times),
+        Some(ms) => Err(format!("ms={ms}: give a number from 1 to {MOST_DELAY_MS}")),
+    }
+}
+
+/// Requests are refused.
+pub(super) fn refusal(options: &mut Options) -> Result<Injection, String> {
+    let status = options.take("status");
+    let (opcode, times) = (options.take("opcode"), options.number("times")?);
+    Injection::refuse(opcode.as_deref(), status.as_deref().unwrap_or(TEMPORARY_FAILURE), times)
 }
 
 fn from(options: &mut Options) -> Result<From, String> {
@@ -133,6 +160,10 @@ mod tests {
     fn what_is_wrong_says_what_is_right() {
         for (name, option, value, message) in [
             ("kill", "from", "all", "from: kill takes no options"),
+            ("delay", "opcode", "get", "give ms=MILLISECONDS"),
+            ("delay", "ms", "0", "ms=0: give a number from 1 to 60000"),
+            ("fail", "time", "3", "time: fail takes status, opcode, times"),
+            ("heal", "opcode", "get", "opcode: heal takes no options"),
             ("cut", "form", "all", "form: cut takes from"),
             ("cut", "from", "me", "from=me: give nodes or store or all"),
             ("failover", "force", "yes", "force=yes: give true or false"),

@@ -4,6 +4,7 @@
 mod changes;
 mod cluster;
 mod failures;
+mod injections;
 mod lives;
 mod maps;
 mod members;

@@ -14,6 +14,7 @@ use base::env::Env;
 use clap::Args;
 use dev::{DevCluster, DevConfig, DevTimes, DevTls, MOST_NODES};
 use node::config::{BucketSpec, MOST_REPLICAS};
+use rustix::process::Pid;
 use serde_json::{Value, json};
 
 use self::folder::{Folder, IN_MEMORY};
@@ -31,7 +32,7 @@ const TIMES_MS: RangeInclusive<u64> = 100..=3_600_000;
 /// When all nodes serve it prints one line: `ready kv=HOST:PORT http=HOST:PORT username=U password=P nodes=N
 /// control=HOST:PORT`, the addresses of the first node; with --tls ` kvs=HOST:PORT https=HOST:PORT ca=FILE` behind it.
 /// SIGTERM, SIGINT (Ctrl-C), SIGQUIT and SIGHUP stop it, and so does the end of the process that started it, unless
-/// --outlive-parent is given.
+/// --outlive-parent is given, or another one is named with --with-parent.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "Examples:
   stave dev
@@ -47,6 +48,9 @@ What the application does when a node fails (the address is that behind control=
   curl -X POST localhost:8100/v1/dev/nodes/2/cut        and join: no way to other nodes and to the cluster's state
   curl -X POST localhost:8100/v1/dev/nodes/2/failover   and recover: others take over; it holds copies again
   curl -X POST localhost:8100/v1/dev/nodes              another node; nodes/2/remove: one less
+  curl -X POST 'localhost:8100/v1/dev/nodes/2/delay?ms=200&opcode=get'   requests wait; without nodes/2 on all nodes
+  curl -X POST 'localhost:8100/v1/dev/fail?times=3'     temporary failures; heal takes delays and failures back
+  curl -X POST localhost:8100/v1/dev/reset              all nodes serve, all buckets are empty
   curl -X POST 'localhost:8100/v1/dev/clock?advance_s=3600'    an hour later, on all nodes or with &node=2 on one
   curl localhost:8100/v1/dev
 
@@ -104,6 +108,9 @@ pub struct DevFlags {
     /// Stay when the process that started this one ends
     #[arg(long)]
     outlive_parent: bool,
+    /// Stop when this process ends, instead of the one that started this one
+    #[arg(long, value_name = "PID", value_parser = process, conflicts_with = "outlive_parent")]
+    with_parent: Option<Pid>,
     /// Print the ready line as JSON, with all nodes
     #[arg(long)]
     json: bool,
@@ -120,6 +127,11 @@ fn auto_failover(text: &str) -> Result<AutoFailover, String> {
     let ms = text.parse().ok().filter(|ms| TIMES_MS.contains(ms));
     let wrong = || format!("give off, or milliseconds from {} to {}", TIMES_MS.start(), TIMES_MS.end());
     ms.map(|ms| AutoFailover(Some(Duration::from_millis(ms)))).ok_or_else(wrong)
+}
+
+fn process(text: &str) -> Result<Pid, String> {
+    let pid = text.parse().ok().filter(|pid| *pid > 0).and_then(Pid::from_raw);
+    pid.ok_or_else(|| "give the id of a process, a number from 1 on".to_owned())
 }
 
 impl DevFlags {
@@ -173,16 +185,17 @@ pub fn run(env: &Env, flags: DevFlags) -> anyhow::Result<Outcome> {
     let _log = Log::start()?;
     let descriptors = raise_descriptor_limit();
     let folder = Folder::new(env, &flags.data).context("cannot make a folder in memory; give --data DIR")?;
-    let (as_json, outlives) = (flags.json, flags.outlive_parent);
+    let (as_json, outlives, watched) = (flags.json, flags.outlive_parent, flags.with_parent);
     let certificates = certificates(env, &flags, folder.path())?;
     let tls = certificates
         .as_ref()
         .map(|own| DevTls { certificate: own.certificate.clone(), key: own.key.clone() });
     let config = DevConfig { descriptors, tls, ..flags.config(folder.path().to_owned())? };
-    let cluster = DevCluster::start(config.clone(), env.clone())?;
+    // Before anything is started: a parent that ends meanwhile would not be known any more.
     if !outlives {
-        parent::end_with_parent(env)?;
+        parent::end_with_parent(env, watched)?;
     }
+    let cluster = DevCluster::start(config.clone(), env.clone())?;
     let ca = certificates.map(|own| own.ca.display().to_string());
     let line = match as_json {
         true => json_line(&cluster, &config, ca).to_string(),

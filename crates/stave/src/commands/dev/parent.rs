@@ -6,14 +6,24 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, getpid, getppid, kill_process, pidfd_open};
 
-/// Watches the parent from now on; when it ends, this process hears SIGTERM and stops cleanly.
+use crate::cli::WrongArguments;
+
+/// Watches the process that started this one from now on, or the one that is named; when it ends, this process hears
+/// SIGTERM and stops cleanly.
 ///
 /// The process is watched, not the thread that started this one: runtimes start children on threads that end earlier.
-/// The first process of a machine or a container never ends, and is not watched.
-pub(super) fn end_with_parent(env: &Env) -> anyhow::Result<()> {
-    let Some(parent) = getppid().filter(|parent| *parent != Pid::INIT) else { return Ok(()) };
+/// The first process of a machine or a container never ends, and is not watched unless it is named.
+pub(super) fn end_with_parent(env: &Env, named: Option<Pid>) -> anyhow::Result<()> {
+    let Some(parent) = named.or_else(|| getppid().filter(|parent| *parent != Pid::INIT)) else {
+        return Ok(());
+    };
     let handle = match pidfd_open(parent, PidfdFlags::empty()) {
         Ok(handle) => handle,
+        Err(Errno::SRCH) if named.is_some() => {
+            let pid = parent.as_raw_nonzero();
+            let what = format!("--with-parent {pid}: there is no such process; give the id of one that runs");
+            return Err(WrongArguments(what).into());
+        }
         // It has just ended.
         Err(Errno::SRCH) => return kill_process(getpid(), Signal::TERM).context("cannot stop"),
         Err(error) => {
