@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
 # Runs the conformance suites against a node and against a cluster of three with replicas, programs of three SDKs against a cluster whose nodes fail, and
 # collections through two SDKs from their first document until their space is given back, and the own suites of the Go
-# SDK and its core against one node and against a cluster:
+# SDK and its core against one node and against a cluster; and the helpers for tests in five languages, with the example
+# of each one's README.
 # With TLS the Python suite is run once more.
-#   run.sh --stave PATH_TO_BINARY [--prepare] [python|go|rust|java|node|cluster|collections|upstream]...
+#   run.sh --stave PATH_TO_BINARY [--prepare] [python|go|rust|java|node|cluster|collections|upstream|helpers]...
 # With --prepare it fetches and builds what the suites need, and runs none of them.
 # In the table, `python` ran against `stave serve`, `python-3` against `stave dev --nodes 3 --replicas 1`.
 set -uo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-usage="usage: $0 --stave PATH_TO_BINARY [--prepare] [python|go|rust|java|node|cluster|collections|upstream]..."
+usage="usage: $0 --stave PATH_TO_BINARY [--prepare] [python|go|rust|java|node|cluster|collections|upstream|helpers]..."
 stave=
 prepare_only=
 suites=()
@@ -18,13 +19,13 @@ while (($#)); do
   case $1 in
     --stave) stave=${2:?$usage}; shift 2 ;;
     --prepare) prepare_only=1; shift ;;
-    python | go | rust | java | node | cluster | collections | upstream) suites+=("$1"); shift ;;
+    python | go | rust | java | node | cluster | collections | upstream | helpers) suites+=("$1"); shift ;;
     *) echo "$usage" >&2; exit 2 ;;
   esac
 done
 [[ -n $stave ]] || { echo "$usage" >&2; exit 2; }
 [[ -x $stave ]] || { echo "$stave is not an executable file" >&2; exit 2; }
-((${#suites[@]})) || suites=(python go rust java node cluster collections upstream)
+((${#suites[@]})) || suites=(python go rust java node cluster collections upstream helpers)
 
 work=$(mktemp -d)
 server=
@@ -101,6 +102,29 @@ prepare_upstream() {
   done
 }
 
+helpers=$here/../../helpers
+
+prepare_helpers() {
+  prepare_python && prepare_node || return 1
+  need "go 1.21 or later" golang-go env -C "$here/go" go list -m || return 1
+  (cd "$helpers/go" && go vet . && go test -c -o "$work/helpers-go.test" .) || return 1
+  # The README's example is a module of its own, with the SDK as the Go suite pins it.
+  mkdir -p "$work/example-go" && cp "$here/go/go.mod" "$here/go/go.sum" "$work/example-go" || return 1
+  example "$helpers/go/README.md" go >"$work/example-go/orders_test.go"
+  (cd "$work/example-go" && go mod edit -require stavedev@v0.1.0 -replace "stavedev=$(realpath "$helpers/go")" &&
+    go test -mod=mod -c -o "$work/example-go.test" .) || return 1
+  command -v cargo >/dev/null || { echo "cargo is missing: install Rust from https://rustup.rs" >&2; return 1; }
+  (cd "$helpers/rust" && cargo test --locked --no-run && cargo build --locked --examples) || return 1
+  need "a JDK of 17 or later" default-jdk-headless javac --version || return 1
+  need maven maven mvn --version || return 1
+  (cd "$helpers/java" && mvn -B -q -ntp test-compile surefire:help >/dev/null)
+}
+
+# The first block of a README in a language, as it is written.
+example() {
+  awk -v begin="\`\`\`$2" '$0 == begin && !done { on = 1; next } /^```$/ && on { on = 0; done = 1 } on' "$1"
+}
+
 # Each suite writes to the terminal and to $1, and returns the status of its test tool.
 run_python() {
   (cd "$here/python" && .venv/bin/python -m pytest -v --junit-xml="$1.xml" 2>&1) | tee "$1"
@@ -130,9 +154,11 @@ run_node() {
 # "PASSED FAILED", from the output of the test tool.
 totals_python() {
   local passed failed errors
-  passed=$(tail -n 1 "$1" | grep -oE '[0-9]+ passed' | cut -d' ' -f1)
-  failed=$(tail -n 1 "$1" | grep -oE '[0-9]+ failed' | cut -d' ' -f1)
-  errors=$(tail -n 1 "$1" | grep -oE '[0-9]+ errors?' | cut -d' ' -f1)
+  local last
+  last=$(grep -E '^=+ .* in [0-9.]+s' "$1" | tail -n 1)
+  passed=$(grep -oE '[0-9]+ passed' <<<"$last" | cut -d' ' -f1)
+  failed=$(grep -oE '[0-9]+ failed' <<<"$last" | cut -d' ' -f1)
+  errors=$(grep -oE '[0-9]+ errors?' <<<"$last" | cut -d' ' -f1)
   echo "${passed:-0} $((${failed:-0} + ${errors:-0}))"
 }
 
@@ -318,6 +344,59 @@ run_upstream() {
   return $result
 }
 
+helpers_python() {
+  example "$helpers/python/README.md" python >"$work/example.py"
+  local python=$here/python/.venv/bin/python
+  (cd "$helpers/python" && "$python" -m pytest -v -p stave.pytest_plugin) &&
+    "$python" "$work/example.py" && "$helpers/dies_with_parent.py" "$python" "$helpers/python/tests/test_dev.py"
+}
+
+helpers_node() {
+  mkdir -p "$work/node_modules" && ln -sfn "$(realpath "$helpers/node")" "$work/node_modules/stave-dev"
+  example "$helpers/node/README.md" js >"$work/example.js"
+  (cd "$helpers/node" && node --test --test-reporter=tap test/dev.test.js) &&
+    node "$work/example.js" && "$helpers/dies_with_parent.py" node "$helpers/node/test/waits.js"
+}
+
+helpers_go() {
+  (cd "$helpers/go" && "$work/helpers-go.test" -test.v) && "$work/example-go.test" -test.v &&
+    STAVE_WAIT=1 "$helpers/dies_with_parent.py" "$work/helpers-go.test"
+}
+
+# The example is among the tests.
+helpers_java() {
+  (cd "$helpers/java" && mvn -B -ntp test) &&
+    "$helpers/dies_with_parent.py" java -cp "$helpers/java/target/classes:$helpers/java/target/test-classes" dev.stave.Waits
+}
+
+# The example is the test of the documentation.
+helpers_rust() {
+  (cd "$helpers/rust" && cargo test --locked) && "$helpers/dies_with_parent.py" "$helpers/rust/target/debug/examples/waits"
+}
+
+# The helpers for tests: their own tests, their examples, and a process that is killed while its cluster runs.
+run_helpers() {
+  local language log passes failures result=0
+  export STAVE_BIN NODE_PATH=$here/node/node_modules PYTHONPATH=$helpers/python
+  STAVE_BIN=$(realpath "$stave")
+  for language in python node go java rust; do
+    log=$work/helpers-$language.log
+    echo "== helpers $language"
+    "helpers_$language" 2>&1 | tee "$log"
+    local status=${PIPESTATUS[0]}
+    read -r passes failures < <("totals_$language" "$log")
+    if ((status == 0 && passes > 0 && failures == 0)); then
+      # The process that was killed.
+      printf 'helpers-%s\t%s\t0\t-\tpassed\n' "$language" "$((passes + 1))" >>"$table"
+    else
+      printf 'helpers-%s\t%s\t%s\t-\tFAILED\n' "$language" "${passes:-0}" "$((failures > 0 ? failures : 1))" >>"$table"
+      result=1
+    fi
+  done
+  unset STAVE_BIN NODE_PATH PYTHONPATH
+  return $result
+}
+
 failed=0
 ready=()
 # Those that start servers of their own.
@@ -328,7 +407,7 @@ printf 'suite\tpassed\tfailed\tdurable writes honoured / refused\tresult\n' >"$t
 for suite in "${suites[@]}"; do
   if "prepare_$suite"; then
     case $suite in
-      cluster | collections | upstream) own+=("$suite") ;;
+      cluster | collections | upstream | helpers) own+=("$suite") ;;
       *) ready+=("$suite") ;;
     esac
   else

@@ -1,0 +1,3 @@
+module stavedev
+
+go 1.21
