@@ -25,6 +25,7 @@ mod rng;
 mod rules;
 mod scenario_list;
 mod simulate;
+mod start_pages;
 mod stave;
 mod suite;
 mod totals;
@@ -86,6 +87,8 @@ enum Command {
     /// Break a cluster of real processes while an application with a real SDK works, and check what it saw (as root, on
     /// Linux; needs etcd and Go).
     Faults(netfaults::Options),
+    /// Run the commands of the pages for beginners (docs/start) as they are written (needs etcd, curl and jq).
+    Start(start_pages::StartOptions),
     /// Make what people install: an archive, a Debian package, checksums, and a list of what is in the program.
     Dist(dist::Packages),
     /// Check the dashboard and the alerts in `deploy/` against nodes that run (needs the packages of Prometheus).
@@ -118,6 +121,7 @@ fn run(command: Command) -> Result<bool> {
         Command::Simulate(options) => simulate::run(&options),
         Command::Powercut(options) => suite::powercut(&options),
         Command::Faults(options) => suite::faults(&options),
+        Command::Start(options) => start_pages::command(&options),
         Command::Dist(options) => dist::run(&options),
         Command::Dashboards(options) => suite::dashboards(&options),
         Command::Bench { bench } => bench::run(&bench),

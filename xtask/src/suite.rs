@@ -7,7 +7,9 @@ use anyhow::{Context, Result, bail};
 
 use crate::child::{Background, cargo, each_line, headline, succeeds};
 use crate::totals::Totals;
-use crate::{dashboards, kill, netfaults, powercut, readme, replay, resume, rules, simulate, tree};
+use crate::{
+    dashboards, kill, netfaults, powercut, readme, replay, resume, rules, simulate, start_pages, tree,
+};
 
 /// Changes that a replica follows while it is killed.
 const RESUME_MUTATIONS: u64 = 500_000;
@@ -197,6 +199,7 @@ fn test_steps(quick: bool, release: Background) -> Result<Totals> {
     }
     totals += step("SDK conformance", conformance);
     totals += step("the README's first session", readme::run);
+    totals += step("the pages for beginners", || start_pages::run(&tree::release_binary(), None));
     Ok(totals)
 }
 
@@ -265,7 +268,8 @@ fn conformance_command() -> Command {
 }
 
 /// Suites that run beside each other, each with servers of its own: they mostly wait.
-const BESIDE: [&[&str]; 2] = [&["python", "node", "collections"], &["go", "rust", "java", "upstream"]];
+const BESIDE: [&[&str]; 2] =
+    [&["python", "node", "collections", "helpers"], &["go", "rust", "java", "upstream"]];
 /// Suites that measure how long nodes take to fail: they run alone.
 const ALONE: &[&str] = &["cluster"];
 
@@ -308,8 +312,8 @@ fn conformance_row(line: &str) -> Option<Totals> {
     let mut words = line.split_ascii_whitespace();
     let suite = words.next()?;
     // The programs that write while nodes fail are called cluster-SDK, suites against three nodes SDK-3, the own suites of
-    // SDKs upstream-WHERE.
-    let suites = ["python", "go", "rust", "java", "node", "cluster", "collections", "upstream"];
+    // SDKs upstream-WHERE, helpers for tests helpers-LANGUAGE.
+    let suites = ["python", "go", "rust", "java", "node", "cluster", "collections", "upstream", "helpers"];
     if !suites.contains(&suite.trim_start_matches("cluster-").split('-').next().unwrap_or(suite)) {
         return None;
     }
@@ -333,6 +337,7 @@ mod tests {
         assert_eq!(conformance_row("node-3          21       0   3 / 0     passed"), totals(21, 0));
         assert_eq!(conformance_row("upstream-dev   265       2   -         FAILED"), totals(265, 2));
         assert_eq!(conformance_row("go: downloading x v1.0.0"), None);
+        assert_eq!(conformance_row("helpers-java     6       0   -             passed"), totals(6, 0));
         assert_eq!(conformance_row("collections    1       0   -          passed"), totals(1, 0));
         assert_eq!(conformance_row("cluster-go: ok 12808 retried 509"), None);
         assert_eq!(conformance_row("suite passed failed"), None);
