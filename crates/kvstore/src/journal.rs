@@ -11,6 +11,7 @@ mod read;
 mod recover;
 mod salvage;
 mod segment_pool;
+mod shared;
 #[cfg(test)]
 mod tests;
 mod writer;

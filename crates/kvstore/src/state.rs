@@ -199,15 +199,63 @@ impl StateNumbers {
         doc.hlc_epoch = u64::cast_signed(hlc_epoch);
     }
 
-    /// Two bytes, then the numbers, little-endian.
-    pub(crate) fn encode(&self) -> [u8; Self::BYTES] {
-        let mut out = [0; Self::BYTES];
-        out[0] = match self.checkpoint_type {
+    /// The two bytes before the numbers.
+    fn head(&self) -> [u8; 2] {
+        let checkpoint_type = match self.checkpoint_type {
             CheckpointType::Memory => 0,
             CheckpointType::Disk => 1,
             CheckpointType::InitialDisk => 2,
         };
-        out[1] = self.might_contain_xattrs.into();
+        [checkpoint_type, self.might_contain_xattrs.into()]
+    }
+
+    /// Nothing if the bytes are not what [`StateNumbers::head`] makes.
+    fn parse_head(head: [u8; 2]) -> Option<(CheckpointType, bool)> {
+        let checkpoint_type = match head[0] {
+            0 => CheckpointType::Memory,
+            1 => CheckpointType::Disk,
+            2 => CheckpointType::InitialDisk,
+            _ => return None,
+        };
+        (head[1] <= 1).then_some((checkpoint_type, head[1] == 1))
+    }
+
+    /// Bytes of [`StateNumbers::encode_sparse`] if all numbers are 0.
+    pub(crate) const LEAST_SPARSE_BYTES: usize = 2 + 2;
+
+    /// Appends two bytes, a bit for each number that is not 0, lowest bit first, and these numbers, little-endian.
+    pub(crate) fn encode_sparse(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.head());
+        let bits = self.numbers.iter().enumerate().map(|(i, number)| u16::from(*number != 0) << i);
+        out.extend_from_slice(&bits.sum::<u16>().to_le_bytes());
+        self.numbers.iter().filter(|number| **number != 0).for_each(|number| {
+            out.extend_from_slice(&number.to_le_bytes());
+        });
+    }
+
+    /// The numbers at the front of some bytes, and what follows them; `None` if they are not what
+    /// [`StateNumbers::encode_sparse`] writes.
+    pub(crate) fn decode_sparse(bytes: &[u8]) -> Option<(StateNumbers, &[u8])> {
+        let (head, rest) = bytes.split_first_chunk::<2>()?;
+        let (bits, mut rest) = rest.split_first_chunk::<2>()?;
+        let bits = u16::from_le_bytes(*bits);
+        let (checkpoint_type, might_contain_xattrs) = Self::parse_head(*head)?;
+        let mut numbers = [0; 11];
+        if bits >> numbers.len() != 0 {
+            return None;
+        }
+        for (_, number) in numbers.iter_mut().enumerate().filter(|(i, _)| bits >> i & 1 == 1) {
+            let (bytes, behind) = rest.split_first_chunk::<8>()?;
+            *number = u64::from_le_bytes(*bytes);
+            rest = behind;
+        }
+        Some((StateNumbers { checkpoint_type, might_contain_xattrs, numbers }, rest))
+    }
+
+    /// Two bytes, then the numbers, little-endian.
+    pub(crate) fn encode(&self) -> [u8; Self::BYTES] {
+        let mut out = [0; Self::BYTES];
+        out[..2].copy_from_slice(&self.head());
         for (place, number) in out[2..].chunks_exact_mut(8).zip(self.numbers) {
             place.copy_from_slice(&number.to_le_bytes());
         }
@@ -218,20 +266,15 @@ impl StateNumbers {
     pub(crate) fn decode(bytes: &[u8]) -> Option<StateNumbers> {
         let (head, rest) = bytes.split_first_chunk::<2>()?;
         let (places, left) = rest.as_chunks::<8>();
-        let checkpoint_type = match head[0] {
-            0 => CheckpointType::Memory,
-            1 => CheckpointType::Disk,
-            2 => CheckpointType::InitialDisk,
-            _ => return None,
-        };
-        if head[1] > 1 || places.len() != 11 || !left.is_empty() {
+        let (checkpoint_type, might_contain_xattrs) = Self::parse_head(*head)?;
+        if places.len() != 11 || !left.is_empty() {
             return None;
         }
         let mut numbers = [0; 11];
         for (number, place) in numbers.iter_mut().zip(places) {
             *number = u64::from_le_bytes(*place);
         }
-        Some(StateNumbers { checkpoint_type, might_contain_xattrs: head[1] == 1, numbers })
+        Some(StateNumbers { checkpoint_type, might_contain_xattrs, numbers })
     }
 }
 

@@ -133,7 +133,7 @@ fn check(
     let limit = following.map_or(u64::MAX, |following| following.first);
     let end = frames(Heap::shared(), disk, segment, head, limit, &mut |frame| {
         report.frames += 1;
-        report.records += frame.parts.len() as u64;
+        report.records += u64::from(frame.head.records);
         let items = |part: &Part| if let Part::Save(save) = part { save.items.len() as u64 } else { 0 };
         report.items += frame.parts.iter().map(items).sum::<u64>();
         frame.parts.iter().for_each(|part| note(part, files));

@@ -11,7 +11,7 @@ use super::directory::{Directory, VbSet};
 use super::layout::{
     Cursor, ITEM_HEAD, ITEM_SYNC_WRITE, RECORD_HEAD, SAVE_HEAD, TABLE_ENTRY, flag, kind, seed,
 };
-use super::{Filed, Frame, ReplayedState};
+use super::{Filed, Frame, ReplayedState, shared};
 use crate::state::{StateNumbers, VbStateDoc};
 
 /// What is wrong with a frame.
@@ -25,7 +25,7 @@ pub(super) struct Bad {
     pub(super) is_sound: bool,
 }
 
-/// A record of a frame; of a save maybe only a part.
+/// A record of a frame, or one save of several in a record; of a save maybe only a part.
 #[derive(Debug)]
 pub(super) enum Part {
     Save(SavePart),
@@ -81,21 +81,22 @@ impl Decoder<'_> {
 
     pub(super) fn parts(&self, records: u32) -> Result<Vec<Part>, Bad> {
         let mut parts = Vec::new();
-        let mut at = 0;
+        let (mut at, mut found) = (0, 0);
         while at < self.payload.len() {
             let len = Cursor(&self.payload[at..]).u32().map_or(0, |len| len as usize);
             let end = at.checked_add(len).filter(|end| len >= RECORD_HEAD && *end <= self.payload.len());
             let end = end.ok_or_else(|| self.damaged(at, "the length of a record"))?;
-            parts.push(self.record(at, end)?);
-            at = end;
+            self.record(at, end, &mut parts)?;
+            (at, found) = (end, found + 1);
         }
-        if parts.len() != records as usize {
+        if found != records {
             return Err(self.damaged(0, "the number of records"));
         }
         Ok(parts)
     }
 
-    fn record(&self, at: usize, end: usize) -> Result<Part, Bad> {
+    /// Adds what a record holds.
+    fn record(&self, at: usize, end: usize, parts: &mut Vec<Part>) -> Result<(), Bad> {
         let record = &self.payload[at..end];
         let mut head = Cursor(&record[4..]);
         let fields = || Some((head.u32()?, head.u8()?, head.u8()?, head.u16()?));
@@ -117,7 +118,16 @@ impl Decoder<'_> {
         let body = &record[RECORD_HEAD..];
         let vb = VbId(vb);
         let part = match kind {
-            kind::SAVE => return self.save(at, record, sealed, flags, vb),
+            kind::SAVE => {
+                parts.push(self.save(at, record, sealed, flags, vb)?);
+                return Ok(());
+            }
+            kind::SHARED => {
+                let saves = shared::decode(self.heap, body).filter(|_| flags == 0 && vb == VbId(0));
+                let saves = saves.ok_or_else(|| self.unknown(at, "a record of an unknown form"))?;
+                parts.extend(saves.into_iter().map(Part::Save));
+                return Ok(());
+            }
             kind::FILED => filed(vb, &mut Cursor(body)).filter(|_| body.len() == 24).map(Part::Filed),
             kind::ROLLED_BACK => {
                 filed(vb, &mut Cursor(body)).filter(|_| body.len() == 24).map(Part::RolledBack)
@@ -127,7 +137,8 @@ impl Decoder<'_> {
             kind::DIRECTORY => directory(body).map(Part::Directory),
             _ => None,
         };
-        part.filter(|_| flags == 0).ok_or_else(|| self.unknown(at, "a record of an unknown form"))
+        parts.push(part.filter(|_| flags == 0).ok_or_else(|| self.unknown(at, "a record of an unknown form"))?);
+        Ok(())
     }
 
     fn save(&self, at: usize, record: &[u8], sealed: usize, flags: u8, vb: VbId) -> Result<Part, Bad> {
@@ -193,25 +204,35 @@ impl Decoder<'_> {
 }
 
 /// The bits of an item's form that say which part it plays in a sync write.
-const SYNC_WRITE: u8 = 0x0c;
+pub(super) const SYNC_WRITE: u8 = 0x0c;
 
-fn meta(mut at: Cursor<'_>, form: u8, sync_write: u64) -> Option<VersionMeta> {
+/// What an item's form says of kind and datatype; `None` if there is no such datatype.
+pub(super) fn form(form: u8) -> Option<(ItemKind, Datatype)> {
     let kind = match form & 3 {
         0 => ItemKind::Mutation,
         1 => ItemKind::Deletion,
         2 => ItemKind::Expiration,
         _ => ItemKind::SystemEvent,
     };
-    let seqno = |number: u64| (number <= MAX_SEQNO).then_some(number);
+    Some((kind, Datatype::from_wire(form >> 4)?))
+}
+
+/// A number that may be a seqno.
+pub(super) fn seqno(number: u64) -> Option<u64> {
+    (number <= MAX_SEQNO).then_some(number)
+}
+
+fn meta(mut at: Cursor<'_>, form_bits: u8, sync_write: u64) -> Option<VersionMeta> {
+    let (kind, datatype) = form(form_bits)?;
     Some(VersionMeta {
         cas: Cas(at.u64()?),
         by_seqno: Seqno(seqno(at.u64()?)?),
         rev_seqno: RevSeqno(seqno(at.u64()?)?),
         flags: at.u32()?,
         expiry: at.u32()?,
-        datatype: Datatype::from_wire(form >> 4)?,
+        datatype,
         kind,
-        sync_write: SyncWrite::from_parts((form & SYNC_WRITE) >> 2, seqno(sync_write)?)?,
+        sync_write: SyncWrite::from_parts((form_bits & SYNC_WRITE) >> 2, seqno(sync_write)?)?,
     })
 }
 

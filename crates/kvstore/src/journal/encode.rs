@@ -7,7 +7,7 @@ use super::layout::{
     FILED_BYTES, FRAME_HEAD, FrameHead, ITEM_HEAD, ITEM_SYNC_WRITE, Pen, RECORD_HEAD, SAVE_HEAD, TABLE_ENTRY,
     flag, kind, padded, seed,
 };
-use super::{Filed, Record, State};
+use super::{Filed, Record, State, shared};
 use crate::state::StateNumbers;
 
 /// How far ahead of the item that is copied the next ones are asked for.
@@ -81,6 +81,12 @@ impl FrameBuffer {
     /// record goes in whatever the limit.
     pub(super) fn fill(&mut self, records: &[Record<'_>], at: &mut Position, limit: usize, mut must: bool) {
         while let Some(record) = records.get(at.record) {
+            let shared = if at.item == 0 { self.shared(&records[at.record..], limit) } else { 0 };
+            if shared > 0 {
+                *at = Position { record: at.record + shared, item: 0 };
+                must = false;
+                continue;
+            }
             let whole = match record {
                 Record::Save { vb, state, items, is_repeat } => {
                     let repeat = if *is_repeat { flag::REPEAT } else { 0 };
@@ -105,6 +111,20 @@ impl FrameBuffer {
             *at = Position { record: at.record + 1, item: 0 };
             must = false;
         }
+    }
+
+    /// Adds the first saves in one record if several vBuckets save the same event; answers how many it has.
+    fn shared(&mut self, records: &[Record<'_>], limit: usize) -> usize {
+        let start = self.bytes.len();
+        self.bytes.resize(start + RECORD_HEAD, 0);
+        let vbs = shared::encode(records, &mut self.bytes, limit);
+        if vbs.is_empty() {
+            self.bytes.truncate(start);
+            return 0;
+        }
+        self.seal(start, kind::SHARED, 0, 0, None);
+        vbs.iter().for_each(|vb| self.touched.insert(*vb));
+        vbs.len()
     }
 
     fn filed(&mut self, kind: u8, entry: &Filed) -> bool {
@@ -221,7 +241,7 @@ impl FrameBuffer {
         let crc = crc32c::crc32c_append(crc, &record[8..head]);
         record[4..8].copy_from_slice(&crc.to_le_bytes());
         self.records += 1;
-        if !matches!(kind, kind::TABLE | kind::DIRECTORY) {
+        if !matches!(kind, kind::TABLE | kind::DIRECTORY | kind::SHARED) {
             self.touched.insert(VbId(vb));
         }
     }

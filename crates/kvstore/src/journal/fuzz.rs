@@ -130,7 +130,7 @@ mod tests {
         #[test]
         fn nearly_records(
             records in proptest::collection::vec(
-                (0_u8..7, prop_oneof![Just(0_u8), 0_u8..20], any::<u8>(), proptest::collection::vec(prop_oneof![Just(0_u8), any::<u8>()], 8..200)),
+                (0_u8..8, prop_oneof![Just(0_u8), 0_u8..20], any::<u8>(), proptest::collection::vec(prop_oneof![Just(0_u8), any::<u8>()], 8..200)),
                 0..5,
             ),
         ) {

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 /// Frames begin at multiples of this, and a segment's header takes as much.
 pub(super) const BLOCK: usize = 4096;
-/// Version of the layout that is written. Version 2 differs in that frames have no directories.
-pub(super) const VERSION: u32 = 3;
+/// Version of the layout that is written. Version 3 has no records that several vBuckets share, version 2 no directories.
+pub(super) const VERSION: u32 = 4;
 /// The first version whose segments a catalog names.
 pub(super) const NAMED_VERSION: u32 = 2;
 const OLDEST_VERSION: u32 = 1;
@@ -42,6 +42,7 @@ pub(super) mod kind {
     pub(in crate::journal) const ROLLED_BACK: u8 = 4;
     pub(in crate::journal) const TABLE: u8 = 5;
     pub(in crate::journal) const DIRECTORY: u8 = 6;
+    pub(in crate::journal) const SHARED: u8 = 7;
 }
 
 /// Flags of a save record.

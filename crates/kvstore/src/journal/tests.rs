@@ -160,13 +160,15 @@ pub(super) fn small() -> JournalConfig {
 /// Makes random records; their seqnos tell them apart.
 pub(super) struct Maker {
     pub(super) rng: SplitMix64,
+    /// Of its own, so that events leave the other records of a seed as they are.
+    events: SplitMix64,
     pub(super) seqno: u64,
     pub(super) most_value: u64,
 }
 
 impl Maker {
     pub(super) fn new(seed: u64) -> Maker {
-        Maker { rng: SplitMix64::new(seed), seqno: 0, most_value: 1500 }
+        Maker { rng: SplitMix64::new(seed), events: SplitMix64::new(seed), seqno: 0, most_value: 1500 }
     }
 
     pub(super) fn doc(&mut self) -> VbStateDoc {
@@ -200,6 +202,29 @@ impl Maker {
         Owned::Save { vb: VbId(self.rng.below(5) as u16), doc, is_whole: self.rng.chance(1, 3), items }
     }
 
+    /// The same system event in these vBuckets, as a change of the manifest makes it.
+    pub(super) fn event(&mut self, vbs: impl Iterator<Item = VbId>) -> Vec<Owned> {
+        self.seqno += 1;
+        let key = format!("\0{}", self.seqno);
+        let value = vec![self.seqno as u8; self.events.below(200) as usize];
+        let kind = [ItemKind::SystemEvent, ItemKind::Deletion][self.events.below(2) as usize];
+        let mut save = |vb| {
+            self.seqno += 1;
+            let meta = VersionMeta {
+                cas: Cas(self.events.next_u64()),
+                by_seqno: Seqno(self.seqno),
+                rev_seqno: RevSeqno(1 + self.events.below(3)),
+                kind,
+                ..VersionMeta::default()
+            };
+            let key = DocKey { collection: CollectionId::SYSTEM, key: key.as_bytes() };
+            let items = vec![NewVersion::new(base::Heap::shared(), meta, key, &[&value]).publish()];
+            let doc = VbStateDoc { max_cas: meta.cas.0, snap_end: self.seqno, ..VbStateDoc::default() };
+            Owned::Save { vb, doc, is_whole: false, items }
+        };
+        vbs.map(&mut save).collect()
+    }
+
     pub(super) fn record(&mut self, through: Frame) -> Owned {
         self.seqno += 1;
         let vb = VbId(self.rng.below(5) as u16);
@@ -215,7 +240,12 @@ impl Maker {
 
     pub(super) fn call(&mut self, through: Frame) -> Vec<Owned> {
         let n = 1 + self.rng.below(4);
-        (0..n).map(|_| self.record(through)).collect()
+        let mut call: Vec<Owned> = (0..n).map(|_| self.record(through)).collect();
+        if self.events.chance(1, 4) {
+            let event = self.event((0..5).map(VbId));
+            call.splice(0..0, event);
+        }
+        call
     }
 }
 

@@ -120,7 +120,7 @@ fn set_version(disk: &SimDisk, generation: u64, version: u8) {
 #[test]
 fn a_segment_of_a_later_version_is_refused() {
     let (disk, _) = small_journal();
-    set_version(&disk, 1, 4);
+    set_version(&disk, 1, VERSION as u8 + 1);
     let failure = recover(&disk, tiny()).map(|_| ()).expect_err("an unknown version");
     assert!(failure.to_string().contains("unknown version"), "{failure}");
 }

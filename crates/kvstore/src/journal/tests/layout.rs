@@ -2,11 +2,12 @@
 
 use base::env::{OpenMode, Random};
 
+use super::super::check_journal;
 use super::super::layout::{BLOCK, Name, parse_name, segment_path};
 use super::*;
 
-/// The same example as version 2 of the layout had it: a test compared this listing with what that version wrote.
-const VERSION_2: &str = include_str!("version_2.txt");
+/// The same example as earlier versions of the layout had it: a test compared each listing with what its version wrote.
+const EARLIER: [(u8, &str); 2] = [(2, include_str!("version_2.txt")), (3, include_str!("version_3.txt"))];
 const PAGE: &str = include_str!("../../../../../docs/journal_format.md");
 
 /// Makes every salt the same.
@@ -74,17 +75,21 @@ fn the_example_is_what_is_written() {
 }
 
 #[test]
-fn what_version_2_wrote_is_read() {
+fn what_earlier_versions_wrote_is_read() {
+    EARLIER.iter().for_each(|(version, text)| is_read(*version, text));
+}
+
+fn is_read(version: u8, text: &str) {
     let mut written = vec![0; 3 * BLOCK];
-    for (at, bytes) in listing(VERSION_2) {
+    for (at, bytes) in listing(text) {
         written[at..at + bytes.len()].copy_from_slice(&bytes);
     }
-    assert_eq!(written[8], 2);
+    assert_eq!(written[8], version);
     let disk = fresh_disk();
     let file = disk.open(&segment_path(&dir(), 1), OpenMode::CreateNew).expect("a file");
     file.write_at(&written, 0).and_then(|()| file.sync_data()).expect("the disk works");
     disk.sync_dir(&dir()).expect("the disk works");
-    let (journal, told) = recover(&disk, JournalConfig::default()).expect("version 2 is read");
+    let (journal, told) = recover(&disk, JournalConfig::default()).expect("it is read");
     let before = Filed { vb: VbId(3), through: Frame(0), revision: 1, header_offset: 4096 };
     let filed = Filed { vb: VbId(7), through: Frame(1), revision: 1, header_offset: 0x5000 };
     assert_eq!(told.table, Table::from([(VbId(3), before), (VbId(7), filed)]));
@@ -95,6 +100,50 @@ fn what_version_2_wrote_is_read() {
     drop(journal);
     let (_, again) = recover(&disk, JournalConfig::default()).expect("both versions are read");
     assert_eq!((again.saves.len(), again.table), (2, told.table));
+}
+
+/// A change of the manifest in 1,024 vBuckets; each has its own CAS, seqno and state.
+fn manifest_change() -> Vec<Owned> {
+    let mut maker = Maker::new(3);
+    maker.event((0..1024).map(VbId))
+}
+
+#[test]
+fn an_event_of_all_vbuckets_is_one_record() {
+    let disk = fresh_disk();
+    let (journal, _) = recover(&disk, JournalConfig::default()).expect("a journal");
+    let call = manifest_change();
+    journal.append(&records(&call), &Vec::new).expect("a call");
+    let stats = journal.stats();
+    assert_eq!((stats.frames, stats.syncs), (1, 1));
+    assert!(stats.payload_bytes < 70 << 10, "{stats:?}");
+    let report = check_journal(&disk, &dir()).expect("the disk works");
+    assert_eq!((report.segments[0].records, report.segments[0].items), (2, 1024), "a table, and the change");
+    drop(journal);
+    let (_, told) = recover(&disk, JournalConfig::default()).expect("a journal");
+    let saves: Vec<String> = told.saves.into_iter().map(|(_, save)| save).collect();
+    assert_eq!(saves, call.iter().filter_map(Owned::save).collect::<Vec<_>>());
+}
+
+#[test]
+fn events_share_a_record_only_with_their_like() {
+    let disk = fresh_disk();
+    let (journal, _) = recover(&disk, JournalConfig::default()).expect("a journal");
+    let mut maker = Maker::new(4);
+    let mut call = maker.event([VbId(1)].into_iter());
+    call.extend(maker.event([VbId(1), VbId(2)].into_iter()));
+    call.push(maker.save(3));
+    call.extend(maker.event([VbId(3), VbId(4), VbId(5)].into_iter()));
+    if let Some(Owned::Save { is_whole, .. }) = call.last_mut() {
+        *is_whole = true;
+    }
+    journal.append(&records(&call), &Vec::new).expect("a call");
+    let report = check_journal(&disk, &dir()).expect("the disk works");
+    assert_eq!(report.segments[0].records, 1 + 1 + 1 + 1 + 1 + 1, "a table; alone; 1 and 2; a save; 3 and 4; 5");
+    drop(journal);
+    let (_, told) = recover(&disk, JournalConfig::default()).expect("a journal");
+    let saves: Vec<String> = told.saves.into_iter().map(|(_, save)| save).collect();
+    assert_eq!(saves, call.iter().filter_map(Owned::save).collect::<Vec<_>>());
 }
 
 #[test]
