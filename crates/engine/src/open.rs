@@ -154,6 +154,7 @@ impl Bucket {
         };
         bucket.set_checkpoint_limits();
         bucket.follow_filter_settings();
+        bucket.follow_clock_settings();
         bucket.find_vbuckets(&stop, manifest, &identity)?;
         Ok(bucket)
     }

@@ -51,6 +51,8 @@ pub enum Refusal {
     DurabilityInvalidLevel,
     /// The vBucket has no such collection.
     UnknownCollection,
+    /// The CAS that a change brings is too far ahead of the clock.
+    ImpossibleCas,
 }
 
 impl From<vbucket::Refusal> for Refusal {

@@ -231,6 +231,13 @@ impl Bucket {
         &self.settings
     }
 
+    /// Lets the vBuckets' clocks follow and count as the settings say.
+    pub(crate) fn follow_clock_settings(&self) {
+        let [ahead, behind, future] =
+            [Key::DriftAhead, Key::DriftBehind, Key::MaxFuture].map(|key| self.settings.get(key));
+        self.context.clock.set(ahead, behind, future);
+    }
+
     /// Changes a setting by name while the bucket serves.
     pub fn set_param(&self, name: &str, value: &str) -> Result<Changed, SettingError> {
         let mut changed = self.set_params(&[(name, value)]).map_err(|mut errors| errors.remove(0))?;
@@ -242,6 +249,7 @@ impl Bucket {
         self.settings.check_fixed(pairs)?;
         let changed = self.settings.set_all(self.config.kind, pairs)?;
         self.follow_filter_settings();
+        self.follow_clock_settings();
         self.keeper.wake_all();
         for Changed { setting, old, new } in &changed {
             tracing::info!(bucket = self.name(), setting = setting.name, old, new, "a setting was changed");

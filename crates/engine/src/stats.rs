@@ -1,7 +1,7 @@
 //! What a bucket can tell about itself: each vBucket, all of them by role, and what its store holds.
 
 use base::{Cas, RevSeqno, Seqno, VbId, VbState, VbUuid};
-use vbucket::CheckpointManager;
+use vbucket::{CheckpointManager, ClockCounts};
 
 use crate::bucket::{Bucket, Shard};
 use crate::config::BucketConfig;
@@ -56,6 +56,8 @@ pub struct VbStats {
     pub max_cas: Cas,
     /// The largest revision a tombstone had.
     pub max_deleted_rev: RevSeqno,
+    /// What its clock has seen.
+    pub clock: ClockCounts,
     /// Whether any document may have xattrs.
     pub might_contain_xattrs: bool,
     /// Documents, expired ones included until somebody notices; those on disk while they are not loaded.
@@ -121,6 +123,8 @@ pub struct StateStats {
     pub merged_items: u64,
     /// How far the disk is behind: high seqno less persisted seqno.
     pub seqno_lag: u64,
+    /// What the clocks have seen.
+    pub clock: ClockCounts,
     /// What clients did.
     pub ops: OpCounts,
     /// Items in the lists of an ephemeral bucket.
@@ -259,6 +263,7 @@ impl VbStats {
             persisted_seqno: vb.persisted_seqno(),
             purge_seqno: vb.purge_seqno(),
             max_cas: vb.max_cas(),
+            clock: vb.clock_counts(),
             max_deleted_rev: vb.max_deleted_rev(),
             might_contain_xattrs: vb.might_contain_xattrs(),
             documents,
@@ -325,6 +330,7 @@ impl StateStats {
             } else {
                 vb.high_seqno.0.saturating_sub(vb.persisted_seqno.0)
             },
+            clock: vb.clock,
             ops: vb.ops,
             seq_list_items: list.items,
             stale_items: list.stale_items,
@@ -350,6 +356,11 @@ impl StateStats {
         self.unpersisted_items += other.unpersisted_items;
         self.merged_items += other.merged_items;
         self.seqno_lag += other.seqno_lag;
+        self.clock.drift_us = self.clock.drift_us.saturating_add(other.clock.drift_us);
+        self.clock.foreign += other.clock.foreign;
+        self.clock.ahead += other.clock.ahead;
+        self.clock.behind += other.clock.behind;
+        self.clock.logical_ticks += other.clock.logical_ticks;
         self.ops.add(&other.ops);
         self.seq_list_items += other.seq_list_items;
         self.stale_items += other.stale_items;

@@ -8,6 +8,7 @@ use vbucket::{ConflictRule, Existence, MAX_FOREIGN_CAS, MAX_REV_SEQNO, WithMeta}
 
 use crate::bucket::{Bucket, Mutated};
 use crate::refusal::Refusal;
+use crate::settings::Key;
 use crate::value;
 use crate::write;
 
@@ -48,6 +49,7 @@ impl Bucket {
         if request.meta.rev_seqno.0 > MAX_REV_SEQNO {
             return Err(Refusal::Invalid);
         }
+        let is_replaced = self.replaces_cas(request, now)?;
         let (datatype, bytes) = self.checked_value(request.datatype, request.value)?;
         let meta = VersionMeta { datatype, sync_write: SyncWrite::No, ..request.meta };
         let new = NewVersion::new(&self.context.heap, meta, request.key, &[&bytes]);
@@ -58,7 +60,7 @@ impl Bucket {
             existence: if request.add { Existence::Absent } else { Existence::Any },
             expected: request.expected,
             rule: if request.force { ConflictRule::Force } else { self.settings.conflict_rule() },
-            regenerate_cas: request.regenerate_cas,
+            regenerate_cas: request.regenerate_cas || is_replaced,
         };
         let (outcome, uuid) = {
             let mut shard = self.active_with(vb, request.key.collection)?;
@@ -86,6 +88,16 @@ impl Bucket {
 }
 
 impl Bucket {
+    /// Whether a change gets a CAS of this node because its own is too far ahead; refused if the settings say so.
+    fn replaces_cas(&self, request: &WithMetaRequest<'_>, now: Moment) -> Result<bool, Refusal> {
+        let strategy = self.settings.get(Key::ImpossibleCas);
+        let is_asked = strategy != 0 && !request.regenerate_cas;
+        if !is_asked || !self.context.clock.is_impossible(request.meta.cas, now.0) {
+            return Ok(false);
+        }
+        if strategy == 1 { Err(Refusal::ImpossibleCas) } else { Ok(true) }
+    }
+
     /// Checks a value that comes with its datatype, and gives it the form in which it is kept.
     pub(crate) fn checked_value<'a>(
         &self,

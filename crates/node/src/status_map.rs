@@ -11,6 +11,7 @@ pub fn status_of(refusal: Refusal) -> Status {
         Refusal::Exists => Status::KeyEexists,
         Refusal::Locked => Status::Locked,
         Refusal::NotLocked => Status::NotLocked,
+        Refusal::ImpossibleCas => Status::CasValueInvalid,
         Refusal::TooBig => Status::E2big,
         Refusal::NotANumber => Status::DeltaBadval,
         Refusal::OverQuota | Refusal::DiskFull | Refusal::Busy | Refusal::NotResident | Refusal::Loading => {

@@ -181,7 +181,7 @@ fn set_param_changes_a_setting_or_says_why_not() {
         (1, "max_size", "much", "give bytes from"),
         (1, "mem_low_wat_percent", "99", "give less than mem_high_wat_percent"),
         (1, "item_eviction_policy", "fail_new_data", "give value_only or full_eviction"),
-        (5, "max_size", "1GiB", "No parameter of a vBucket"),
+        (5, "max_size", "1GiB", "Of a vBucket's parameters"),
         (0, "max_size", "1GiB", "no such kind"),
         (1, "max_size", "", "must include value"),
         (1, "", "1", "must include key"),

@@ -10,6 +10,7 @@ use crate::checkpoint_memory::CheckpointMemory;
 use crate::cursor::CursorName;
 use crate::filter::FilterSettings;
 use crate::hash_seed::HashSeed;
+use crate::hlc::ClockLimits;
 
 /// What all vBuckets of a bucket share; a clone is the same, and costs a pointer.
 #[derive(Clone)]
@@ -31,6 +32,8 @@ pub struct Shared {
     pub checkpoints: Arc<CheckpointMemory>,
     /// The name of the flushers' cursors.
     pub flusher: CursorName,
+    /// How far clocks may be off.
+    pub clock: Arc<ClockLimits>,
     /// What filters of evicted keys are made with.
     pub filters: Arc<FilterSettings>,
     /// Whether a vBucket without a topology is no majority of anything, as in a cluster, where others may have it, too.
@@ -68,6 +71,7 @@ impl BucketContext {
             heap,
             frequency: Arc::default(),
             is_ephemeral,
+            clock: Arc::default(),
             filters: Arc::default(),
             checkpoints,
             flusher: "persistence".into(),

@@ -41,7 +41,7 @@ pub use failover_table::{FailoverEntry, FailoverTable, Resume, ResumePoint};
 pub use filter::{Filter, FilterSettings};
 pub use hash_seed::HashSeed;
 pub use hash_table::{HashTable, Slot, VersionRef};
-pub use hlc::Hlc;
+pub use hlc::{ClockCounts, ClockLimits, Hlc};
 pub use ops::{
     Basis, Change, Completed, ConflictRule, Existence, FlushBatch, IncomingSnapshot, Loaded, Look,
     MAX_FOREIGN_CAS, MAX_REV_SEQNO, Misplaced, OverdueLook, Placed, Prepared, Refusal, Refused,

@@ -21,7 +21,7 @@ use crate::evicted::{Evicted, Out};
 use crate::failover_table::FailoverTable;
 use crate::filter::Filter;
 use crate::hash_table::{HashTable, Slot, VersionRef};
-use crate::hlc::Hlc;
+use crate::hlc::{ClockCounts, Hlc};
 use crate::locks::Locks;
 use crate::ops::{Stored, SyncWrites, Taken};
 use crate::received::SnapshotBounds;
@@ -317,7 +317,7 @@ impl VBucket {
             let cursor = checkpoints.register_lasting_cursor(context.flusher.clone(), origin.high_seqno);
             persistence = Some(cursor.expect("a new manager accepts a cursor at its high seqno"));
         }
-        let hlc = Hlc::new(origin.max_cas);
+        let hlc = Hlc::new(origin.max_cas, context.clock.clone());
         let sync_writes = SyncWrites::new(&origin, context.needs_topology);
         if origin.topology.is_some() {
             context.note_topology();
@@ -450,6 +450,11 @@ impl VBucket {
     /// The largest CAS given out or seen.
     pub fn max_cas(&self) -> Cas {
         self.history.hlc.max()
+    }
+
+    /// What its clock has seen.
+    pub fn clock_counts(&self) -> ClockCounts {
+        self.history.hlc.counts()
     }
 
     /// How many items it has.

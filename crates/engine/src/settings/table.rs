@@ -74,6 +74,14 @@ pub enum Key {
     ConflictResolution,
     /// Operations that take longer are logged, in milliseconds.
     SlowOperationThreshold,
+    /// A foreign CAS further ahead of the wall clock is counted, in microseconds.
+    DriftAhead,
+    /// A foreign CAS further behind the wall clock is counted, in microseconds.
+    DriftBehind,
+    /// A foreign CAS further ahead of the wall clock is impossible, in microseconds.
+    MaxFuture,
+    /// What becomes of changes with an impossible CAS: 0: taken, the clock stays; 1: refused; 2: given another CAS.
+    ImpossibleCas,
 }
 
 /// One row of the table.
@@ -97,6 +105,8 @@ const LEVELS: &[&str] = &["none", "majority", "majorityAndPersistActive", "persi
 const FALLBACKS: &[&str] = &["disabled", "fallback_to_active_ack"];
 /// The words of [`Key::ConflictResolution`], as the original's REST API has them.
 const CONFLICT_RULES: &[&str] = &["seqno", "lww"];
+/// The words of [`Key::ImpossibleCas`], as the original's configuration has them.
+const CAS_STRATEGIES: &[&str] = &["ignore", "error", "replace"];
 /// The words of [`Key::EvictionPolicy`], in the order of [`crate::EvictionPolicy`].
 const POLICIES: &[&str] = &["value_only", "full_eviction", "auto_delete", "fail_new_data"];
 
@@ -339,5 +349,34 @@ pub static SETTINGS: &[Setting] = &[
         500,
         "Operations that take more milliseconds than this are logged and kept for the group slow-operations; some commands \
          have limits of their own",
+    ),
+    row(
+        Key::DriftAhead,
+        "hlc_drift_ahead_threshold_us",
+        Kind::Count { least: 0, most: 1 << 53 },
+        5_000_000,
+        "A CAS from elsewhere that is more microseconds than this ahead of the clock is counted in ahead exceptions",
+    ),
+    row(
+        Key::DriftBehind,
+        "hlc_drift_behind_threshold_us",
+        Kind::Count { least: 0, most: 1 << 53 },
+        5_000_000,
+        "A CAS from elsewhere that is more microseconds than this behind the clock is counted in behind exceptions",
+    ),
+    row(
+        Key::MaxFuture,
+        "hlc_max_future_threshold_us",
+        Kind::Count { least: 0, most: 1 << 53 },
+        3_900_000_000,
+        "A CAS from elsewhere that is more microseconds than this ahead of the clock does not move it",
+    ),
+    row(
+        Key::ImpossibleCas,
+        "hlc_invalid_strategy",
+        Kind::Choice(CAS_STRATEGIES),
+        0,
+        "A change with metadata whose CAS is beyond hlc_max_future_threshold_us: ignore takes it as it is, error refuses \
+         it, replace gives it a CAS of this node",
     ),
 ];

@@ -24,7 +24,11 @@ const PARAMETERS_OF_VBUCKET: u32 = 5;
 pub fn set_param(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     match extras::decode_u32(request.extras) {
         Some(kind) if PARAMETERS_OF_BUCKET.contains(&kind) => {}
-        Some(PARAMETERS_OF_VBUCKET) => return ctx.invalid("No parameter of a vBucket can be changed"),
+        // A vBucket's clock has the limits of its bucket.
+        Some(PARAMETERS_OF_VBUCKET) if request.key.starts_with(b"hlc_") => {}
+        Some(PARAMETERS_OF_VBUCKET) => {
+            return ctx.invalid("Of a vBucket's parameters only those of its clock (hlc_...) can be changed");
+        }
         _ => return ctx.invalid("There is no such kind of parameters"),
     }
     let text = |bytes| std::str::from_utf8(bytes).ok();

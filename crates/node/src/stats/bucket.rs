@@ -107,6 +107,19 @@ fn put_items(stats: &BucketStats, all: &StateStats, sheet: &mut Sheet) {
     for state in STATES {
         put_state(state.name(), stats.of(state), sheet);
     }
+    put_clocks(stats, sheet);
+}
+
+/// How far off the clocks is what comes from elsewhere.
+fn put_clocks(stats: &BucketStats, sheet: &mut Sheet) {
+    let [active, replica] = [base::VbState::Active, base::VbState::Replica].map(|state| stats.of(state).clock);
+    for (state, of) in [("active", active), ("replica", replica)] {
+        sheet.put(format_args!("ep_{state}_hlc_drift"), of.drift_us);
+        sheet.put(format_args!("ep_{state}_hlc_drift_count"), of.foreign);
+        sheet.put(format_args!("ep_{state}_ahead_exceptions"), of.ahead);
+        sheet.put(format_args!("ep_{state}_behind_exceptions"), of.behind);
+    }
+    sheet.put("ep_clock_cas_drift_threshold_exceeded", active.ahead + replica.ahead);
 }
 
 fn put_state(state: &str, of: &StateStats, sheet: &mut Sheet) {

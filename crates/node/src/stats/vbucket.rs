@@ -1,6 +1,7 @@
 //! Groups about vBuckets: state, details, seqnos, failover table, durable writes.
 
 use base::{Seqno, VbId};
+use engine::settings::Key;
 use engine::{RangeScans, VbStats};
 use protocol::Status;
 use vbucket::VBucket;
@@ -72,6 +73,7 @@ pub fn details(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Resu
     each(inquiry, asked(args)?, |vb| {
         sheet.put(format_args!("vb_{}", vb.id), vb.state.name());
         put_details(vb, sheet);
+        put_clock(inquiry, vb, sheet);
         if let Some(topology) =
             inquiry.bucket.inspect(vb.id, |vb| vb.topology().map(ToString::to_string)).flatten()
         {
@@ -79,6 +81,21 @@ pub fn details(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Resu
         }
         Ok(())
     })
+}
+
+/// How far off the clock is what comes from elsewhere; limits in nanoseconds, sums in microseconds, as in the field.
+fn put_clock(inquiry: &Inquiry<'_>, vb: &VbStats, sheet: &mut Sheet) {
+    let settings = inquiry.bucket.settings();
+    let mut sheet = sheet.under(format_args!("vb_{}", vb.id));
+    let seconds = vb.max_cas.0 / 1_000_000_000;
+    sheet.put("max_cas_str", format_args!("{seconds}.{:09}", vb.max_cas.0 % 1_000_000_000));
+    sheet.put("total_abs_drift", vb.clock.drift_us);
+    sheet.put("total_abs_drift_count", vb.clock.foreign);
+    sheet.put("drift_ahead_threshold", settings.get(Key::DriftAhead) * 1000);
+    sheet.put("drift_ahead_threshold_exceeded", vb.clock.ahead);
+    sheet.put("drift_behind_threshold", settings.get(Key::DriftBehind) * 1000);
+    sheet.put("drift_behind_threshold_exceeded", vb.clock.behind);
+    sheet.put("logical_clock_ticks", vb.clock.logical_ticks);
 }
 
 fn put_details(vb: &VbStats, sheet: &mut Sheet) {
