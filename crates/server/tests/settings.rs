@@ -170,6 +170,7 @@ fn set_param_changes_a_setting_or_says_why_not() {
         (4, "mutation_mem_ratio", "0.95", "0.95"),
         (2, "exp_pager_enabled", "false", "false"),
         (1, "compression_mode", " active\n", "active"),
+        (5, "hlc_drift_ahead_threshold_us", "1000", "1000"),
     ] {
         assert_eq!(desk.set_param("Administrator", kind, name, value), (Status::Success, String::new()));
         let setting = engine::settings::find(name).expect("there is one");

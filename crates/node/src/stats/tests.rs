@@ -1,6 +1,7 @@
 //! Groups against the recorded names, values against what was done, metrics against their format.
 
 mod asked;
+mod clocks;
 mod scrapes;
 
 use std::collections::{BTreeMap, BTreeSet};
