@@ -8,7 +8,7 @@ use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use node::ConfigError;
 
-use crate::client::{Dialect, Patience, Secret, Target};
+use crate::client::{Dialect, Patience, Secret, Target, TlsFlags};
 use crate::commands;
 use crate::units::parse_duration;
 
@@ -115,11 +115,15 @@ pub(crate) enum Command {
     Man(commands::shell::ManFlags),
 }
 
+/// Where a node is reached if nothing else is said.
+const DEFAULT_HOST: &str = "127.0.0.1";
+const DEFAULT_ADDR: &str = "127.0.0.1:11210";
+
 /// Which node, and as whom.
 #[derive(Clone, Debug, Args)]
 pub struct NodeFlags {
     /// The server's KV address
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:11210", value_parser = NonEmptyStringValueParser::new())]
+    #[arg(long, value_name = "HOST:PORT", default_value = DEFAULT_ADDR, value_parser = NonEmptyStringValueParser::new())]
     pub addr: String,
     /// Who to log in as
     #[arg(long, value_name = "USER", env = "STAVE_USERNAME", default_value = "Administrator")]
@@ -130,6 +134,9 @@ pub struct NodeFlags {
     /// How long that node, and others that it names, are waited for.
     #[command(flatten)]
     pub wait: WaitFlags,
+    /// How it is spoken with by TLS.
+    #[command(flatten)]
+    pub tls: TlsFlags,
 }
 
 /// How long a node is waited for.
@@ -168,8 +175,10 @@ impl NodeFlags {
                     .to_owned()
             )),
         };
+        let tls = self.tls.trust()?;
         let target = Target {
-            addr: with_port(&self.addr, dialect),
+            addr: with_port(&self.addr, dialect, tls.is_some()),
+            tls,
             dialect,
             username: self.username.clone(),
             password,
@@ -182,12 +191,14 @@ impl NodeFlags {
 }
 
 /// The address with the dialect's usual port if it has none.
-fn with_port(addr: &str, dialect: Dialect) -> String {
+fn with_port(addr: &str, dialect: Dialect, by_tls: bool) -> String {
+    let addr = if by_tls && addr == DEFAULT_ADDR { DEFAULT_HOST } else { addr };
     let host = addr.strip_prefix('[').map_or(addr, |rest| rest.split_once(']').map_or(rest, |parts| parts.1));
     if host.contains(':') {
         return addr.to_owned();
     }
     let port = match dialect {
+        Dialect::Couchbase if by_tls => 11207,
         Dialect::Couchbase => 11210,
         Dialect::Memcached => 11211,
     };
@@ -283,12 +294,15 @@ mod tests {
 
     #[test]
     fn ports_are_filled_in() {
-        let with = |addr| with_port(addr, Dialect::Couchbase);
+        let with = |addr| with_port(addr, Dialect::Couchbase, false);
         assert_eq!(with("localhost"), "localhost:11210");
         assert_eq!(with("localhost:1"), "localhost:1");
         assert_eq!(with("[::1]"), "[::1]:11210");
         assert_eq!(with("[::1]:7"), "[::1]:7");
-        assert_eq!(with_port("h", Dialect::Memcached), "h:11211");
+        assert_eq!(with_port("h", Dialect::Memcached, false), "h:11211");
+        let by_tls = |addr| with_port(addr, Dialect::Couchbase, true);
+        assert_eq!((by_tls("h"), by_tls(DEFAULT_ADDR)), ("h:11207".into(), "127.0.0.1:11207".into()));
+        assert_eq!(by_tls("h:1"), "h:1");
     }
 
     #[test]

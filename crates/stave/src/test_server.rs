@@ -8,8 +8,7 @@ use node::{Config, Settings};
 use server::Server;
 
 use crate::cli::{NodeFlags, WaitFlags};
-use crate::client::HttpTarget;
-use crate::client::{Client, Dialect, Target};
+use crate::client::{Client, Dialect, HttpTarget, Target, TlsFlags};
 
 /// The bucket that is there from the start.
 pub const BUCKET: &str = "default";
@@ -57,6 +56,7 @@ impl TestServer {
             username: "Administrator".to_owned(),
             password: Some("password".to_owned().into()),
             wait: WaitFlags { timeout: Duration::from_secs(10) },
+            tls: TlsFlags::default(),
         }
     }
 
@@ -69,7 +69,7 @@ impl TestServer {
     pub fn http_target(&self) -> HttpTarget {
         let target = self.target();
         let (username, password) = (target.username, target.password);
-        HttpTarget { addr: self.http_addr(), username, password, patience: target.patience.0 }
+        HttpTarget { addr: self.http_addr(), username, password, patience: target.patience.0, tls: None }
     }
 
     pub fn target(&self) -> Target {

@@ -137,7 +137,9 @@ impl Decoder<'_> {
             kind::DIRECTORY => directory(body).map(Part::Directory),
             _ => None,
         };
-        parts.push(part.filter(|_| flags == 0).ok_or_else(|| self.unknown(at, "a record of an unknown form"))?);
+        parts.push(
+            part.filter(|_| flags == 0).ok_or_else(|| self.unknown(at, "a record of an unknown form"))?,
+        );
         Ok(())
     }
 

@@ -80,7 +80,10 @@ pub(super) fn decode(heap: &Heap, body: &[u8]) -> Option<Vec<SavePart>> {
     let (kind, datatype) = super::decode::form(form)?;
     let (key, value) = (at.take(key.into())?, at.take(value)?);
     let key = DocKey::parse(key).filter(|key| key.collection == SYSTEM)?;
-    if value.len() > MOST_VALUE_BYTES || form & super::decode::SYNC_WRITE != 0 || count > at.0.len() / LEAST_ENTRY {
+    if value.len() > MOST_VALUE_BYTES
+        || form & super::decode::SYNC_WRITE != 0
+        || count > at.0.len() / LEAST_ENTRY
+    {
         return None;
     }
     let mut save = || {

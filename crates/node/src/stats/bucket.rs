@@ -112,7 +112,8 @@ fn put_items(stats: &BucketStats, all: &StateStats, sheet: &mut Sheet) {
 
 /// How far off the clocks is what comes from elsewhere.
 fn put_clocks(stats: &BucketStats, sheet: &mut Sheet) {
-    let [active, replica] = [base::VbState::Active, base::VbState::Replica].map(|state| stats.of(state).clock);
+    let [active, replica] =
+        [base::VbState::Active, base::VbState::Replica].map(|state| stats.of(state).clock);
     for (state, of) in [("active", active), ("replica", replica)] {
         sheet.put(format_args!("ep_{state}_hlc_drift"), of.drift_us);
         sheet.put(format_args!("ep_{state}_hlc_drift_count"), of.foreign);

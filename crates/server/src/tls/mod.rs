@@ -39,6 +39,12 @@ const SOON_DAYS: u64 = 30;
 /// Between two looks at whether the files have changed.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
+/// What a client outside of a node speaks TLS with: it accepts servers with a certificate of the CAs in `ca`, and shows
+/// `own`, a chain and its key, to servers that ask for one. All of it is PEM.
+pub fn client_of(ca: &[u8], own: Option<(&[u8], &[u8])>) -> Result<Arc<ClientConfig>, PairError> {
+    client_config(roots(ca).map_err(PairError::Certificate)?, own, &Spoken::any())
+}
+
 /// Why certificate and key are not served with.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {

@@ -10,6 +10,7 @@ use protocol::{FrameError, ParsedResponse, magic, parse_response};
 use super::resp;
 use super::traffic::{Kind, Operation};
 use super::wire::Protocol;
+use crate::client::Channel;
 
 /// Why a connection is of no more use.
 #[derive(Debug)]
@@ -72,7 +73,7 @@ enum Next {
 /// A non-blocking connection.
 #[derive(Debug)]
 pub struct Connection {
-    stream: TcpStream,
+    stream: Channel,
     framing: Framing,
     slots: Vec<Slot>,
     free: Vec<u32>,
@@ -88,8 +89,8 @@ pub struct Connection {
 
 impl Connection {
     /// With up to `pipeline` requests outstanding.
-    pub fn new(stream: TcpStream, protocol: Protocol, pipeline: u32) -> io::Result<Connection> {
-        stream.set_nonblocking(true)?;
+    pub fn new(stream: Channel, protocol: Protocol, pipeline: u32) -> io::Result<Connection> {
+        stream.socket().set_nonblocking(true)?;
         let framing = match protocol {
             Protocol::Couchbase | Protocol::Memcached => Framing::Binary,
             Protocol::Redis => Framing::Resp { asked: VecDeque::with_capacity(pipeline as usize) },
@@ -108,7 +109,7 @@ impl Connection {
 
     /// The socket.
     pub fn stream(&self) -> &TcpStream {
-        &self.stream
+        self.stream.socket()
     }
 
     /// How many requests are outstanding.
@@ -148,7 +149,13 @@ impl Connection {
 
     /// Whether the socket must be watched until it takes more.
     pub fn wants_to_write(&self) -> bool {
-        !self.unsent.is_empty()
+        !self.unsent.is_empty() || self.stream.wants_write()
+    }
+
+    /// Whether there is more to receive that the socket does not tell of.
+    #[inline]
+    pub fn has_more(&mut self) -> bool {
+        self.stream.has_more()
     }
 
     /// Sends; what the socket does not take is kept.
@@ -161,6 +168,12 @@ impl Connection {
 
     /// Sends what was kept.
     pub fn send_rest(&mut self) -> Result<(), Loss> {
+        match self.stream.flush() {
+            Err(error) if !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
+                return Err(Loss::Io(error));
+            }
+            _ => {}
+        }
         if !self.unsent.is_empty() {
             let sent = write_some(&mut self.stream, &self.unsent)?;
             self.unsent.drain(..sent);
@@ -246,7 +259,7 @@ impl Connection {
     }
 }
 
-fn write_some(stream: &mut TcpStream, bytes: &[u8]) -> Result<usize, Loss> {
+fn write_some(stream: &mut Channel, bytes: &[u8]) -> Result<usize, Loss> {
     match stream.write(bytes) {
         Ok(sent) => Ok(sent),
         Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(0),

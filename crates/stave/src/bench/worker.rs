@@ -268,13 +268,19 @@ impl Worker {
         let outcome = if flags.contains(epoll::EventFlags::OUT) { connection.send_rest() } else { Ok(()) };
         let outcome = outcome.and_then(|()| {
             let clock = &self.clock;
-            connection.receive(&mut self.inbound, |slot, status_code| {
-                // One look at the clock for all answers of a read.
-                if now_ns == 0 {
-                    now_ns = clock.monotonic_ns();
+            let mut received = 0;
+            loop {
+                received += connection.receive(&mut self.inbound, |slot, status_code| {
+                    // One look at the clock for all answers of a read.
+                    if now_ns == 0 {
+                        now_ns = clock.monotonic_ns();
+                    }
+                    phase.on_answer(slot, status_code, now_ns);
+                })?;
+                if !connection.has_more() {
+                    return Ok(received);
                 }
-                phase.on_answer(slot, status_code, now_ns);
-            })
+            }
         });
         match outcome {
             Err(loss) => self.lose(at, loss, phase),

@@ -324,7 +324,7 @@ impl<'e> Cluster<'e> {
         let status = Status::from_code(answer.status_code)?;
         let is_temporary = match status {
             Status::NotMyVbucket | Status::ConfigOnly => {
-                self.take(Map::read(&answer.value, addr));
+                self.take(Map::read(&answer.value, addr, self.target.tls.is_some()));
                 true
             }
             Status::UnknownCollection => self.is_collection_known && self.map.nodes.len() > 1,

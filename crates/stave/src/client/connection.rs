@@ -18,7 +18,7 @@ use protocol::extras::{MutationToken, StoreExtras};
 use protocol::feature::{Feature, Features};
 use protocol::{ParsedResponse, RequestParts, Status, magic, opcode, parse_response, write_request};
 
-use super::{ClientError, Dialect, Map, Target};
+use super::{Channel, ClientError, Dialect, Map, Target, Trust};
 
 /// No answer is larger: stats and documents stay below what a request may hold.
 const MAX_ANSWER_BODY_BYTES: usize = MAX_FRAME_BODY_BYTES;
@@ -126,7 +126,7 @@ pub struct Stored {
 /// A connection that has logged in and selected its bucket.
 #[derive(Debug)]
 pub struct Client {
-    stream: TcpStream,
+    stream: Channel,
     /// Where the server was reached.
     addr: String,
     /// How long an answer is waited for, and until when the present one is.
@@ -162,7 +162,7 @@ impl Client {
     ) -> Result<Client, ClientError> {
         let deadline = Instant::now() + patience;
         let mut client = Client {
-            stream: connect(addr, deadline)?,
+            stream: connect(addr, deadline, target.tls.as_ref())?,
             addr: addr.to_owned(),
             patience,
             deadline,
@@ -240,8 +240,13 @@ impl Client {
         self.collection = id;
     }
 
+    /// Whether it speaks TLS.
+    pub fn is_encrypted(&self) -> bool {
+        matches!(self.stream, Channel::Encrypted(_))
+    }
+
     /// Gives up the client for its connection, on which nothing is outstanding.
-    pub fn into_stream(self) -> TcpStream {
+    pub fn into_stream(self) -> Channel {
         self.stream
     }
 
@@ -327,6 +332,7 @@ impl Client {
         self.deadline = Instant::now() + self.patience;
         let sent = self.stream.set_write_timeout(Some(self.patience));
         let sent = sent.and_then(|()| self.stream.write_all(&self.sending));
+        let sent = sent.and_then(|()| self.stream.flush());
         self.sending.clear();
         sent.map_err(|source| self.failed(operation, source))
     }
@@ -400,7 +406,7 @@ impl Client {
         let offers = |mechanism: &str| offered.split_ascii_whitespace().any(|name| name == mechanism);
         if offers(scram::MECHANISM) {
             self.log_in_by_scram(env, target)
-        } else if offers("PLAIN") && target.is_of_map {
+        } else if offers("PLAIN") && target.is_of_map && target.tls.is_none() {
             // Perhaps a stranger at the address of a node that is dead.
             Err(ClientError::InClear { addr: target.addr.clone() })
         } else if offers("PLAIN") {
@@ -461,7 +467,7 @@ impl Client {
             return Ok(None);
         }
         let what = "it is no configuration of a bucket";
-        let map = Map::read(&answer.value, &self.addr);
+        let map = Map::read(&answer.value, &self.addr, self.is_encrypted());
         map.ok_or(ClientError::Answer { operation: OPERATION, what }).map(Some)
     }
 
@@ -542,14 +548,24 @@ fn expect_login(answer: &Answer, expected: Status, target: &Target) -> Result<()
 }
 
 /// Tries every address of the host.
-fn connect(addr: &str, deadline: Instant) -> Result<TcpStream, ClientError> {
+fn connect(addr: &str, deadline: Instant, trust: Option<&Trust>) -> Result<Channel, ClientError> {
     let failed = |source| ClientError::Connect { addr: addr.to_owned(), source };
     let mut last = std::io::Error::new(ErrorKind::NotFound, "the host has no address");
-    for addr in addr.to_socket_addrs().map_err(failed)? {
+    for one in addr.to_socket_addrs().map_err(failed)? {
         let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-        let connected = TcpStream::connect_timeout(&addr, left);
-        match connected.and_then(|stream| stream.set_nodelay(true).map(|()| stream)) {
-            Ok(stream) => return Ok(stream),
+        let connected = TcpStream::connect_timeout(&one, left).and_then(|socket| {
+            socket.set_nodelay(true)?;
+            socket.set_read_timeout(Some(left))?;
+            socket.set_write_timeout(Some(left))?;
+            Ok(socket)
+        });
+        match connected {
+            Ok(socket) => {
+                return Channel::open(socket, trust, addr).map_err(|source| match source.kind() {
+                    ErrorKind::InvalidData => ClientError::Tls { addr: addr.to_owned(), source },
+                    _ => failed(source),
+                });
+            }
             Err(error) => last = error,
         }
     }

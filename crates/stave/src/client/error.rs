@@ -19,6 +19,14 @@ pub enum ClientError {
         /// Why.
         source: io::Error,
     },
+    /// TLS cannot be spoken with the server.
+    #[error("cannot speak TLS with {addr}: {source}")]
+    Tls {
+        /// Where it was tried.
+        addr: String,
+        /// Why.
+        source: io::Error,
+    },
     /// The connection broke.
     #[error("{operation}: the connection to the server failed: {source}")]
     Io {

@@ -14,8 +14,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::Value;
 
-use super::Secret;
 use super::error::after_no_connection;
+use super::{Channel, Secret, Trust};
 use crate::units::duration;
 
 /// How long a node is waited for, if the user did not say.
@@ -34,6 +34,8 @@ pub struct HttpTarget {
     pub password: Secret,
     /// How long a connection, and an answer, is waited for.
     pub patience: Duration,
+    /// Whom it speaks TLS with; `None`: without.
+    pub tls: Option<Trust>,
 }
 
 impl HttpTarget {
@@ -41,7 +43,7 @@ impl HttpTarget {
     pub fn request(&self, method: &str, path: &str, body: Option<&Value>) -> anyhow::Result<Value> {
         let (status, body) = self
             .exchange(method, path, body.map(Value::to_string).unwrap_or_default())
-            .with_context(|| format!("{method} http://{}{path}", self.addr))?;
+            .with_context(|| format!("{method} {}://{}{path}", self.scheme(), self.addr))?;
         self.answer(status, &body)
     }
 
@@ -75,9 +77,13 @@ impl HttpTarget {
             fields.iter().map(|(name, value)| format!("{name}={}", escaped(value))).collect();
         let (status, body) = self
             .exchange(method, path, fields.join("&"))
-            .with_context(|| format!("{method} http://{}{path}", self.addr))?;
+            .with_context(|| format!("{method} {}://{}{path}", self.scheme(), self.addr))?;
         let value = serde_json::from_str::<Value>(&body).unwrap_or_default();
         if (200..300).contains(&status) { Ok(value) } else { Err(self.refusal(status, &body, Some(&value))) }
+    }
+
+    fn scheme(&self) -> &'static str {
+        if self.tls.is_some() { "https" } else { "http" }
     }
 
     pub(crate) fn exchange(&self, method: &str, path: &str, body: String) -> anyhow::Result<(u16, String)> {
@@ -90,7 +96,7 @@ impl HttpTarget {
             body.len()
         );
         let mut answer = Vec::new();
-        let answered = stream.write_all(request.as_bytes());
+        let answered = stream.write_all(request.as_bytes()).and_then(|()| stream.flush());
         let answered = answered.and_then(|()| stream.take(MAX_ANSWER_BYTES).read_to_end(&mut answer));
         if let Err(error) = answered {
             let is_slow = matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
@@ -110,14 +116,15 @@ impl HttpTarget {
         }
     }
 
-    fn connect(&self) -> anyhow::Result<TcpStream> {
+    fn connect(&self) -> anyhow::Result<Channel> {
         if !has_port(&self.addr) {
             bail!("{} has no port: write --addr HOST:PORT, for example --addr 127.0.0.1:8091", self.addr);
         }
-        self.connect_to().map_err(|error| {
+        let socket = self.connect_to().map_err(|error| {
             let advice = after_no_connection(&error);
             anyhow::Error::new(error).context(format!("cannot connect; {advice}"))
-        })
+        })?;
+        Channel::open(socket, self.tls.as_ref(), &self.addr).context("cannot speak TLS")
     }
 
     fn connect_to(&self) -> std::io::Result<TcpStream> {
@@ -167,7 +174,8 @@ mod tests {
     fn what_is_wrong_with_an_address_is_said() {
         let why = |addr: &str| {
             let (addr, patience) = (addr.to_owned(), HTTP_PATIENCE);
-            let target = HttpTarget { addr, username: String::new(), password: Secret::default(), patience };
+            let (username, password, tls) = (String::new(), Secret::default(), None);
+            let target = HttpTarget { addr, username, password, patience, tls };
             format!("{:#}", target.request("GET", "/", None).expect_err("nobody is there"))
         };
         for addr in ["127.0.0.1", "::1", "[::1]", "h:"] {

@@ -7,6 +7,7 @@ mod error;
 mod http;
 mod map;
 mod target;
+mod tls;
 
 #[cfg(test)]
 pub(crate) mod fake_server;
@@ -19,3 +20,4 @@ pub use error::{ClientError, status_name};
 pub use http::{HTTP_PATIENCE, HttpTarget, escaped};
 pub use map::Map;
 pub use target::{Dialect, Patience, Secret, Target};
+pub use tls::{Channel, TlsFlags, Trust};

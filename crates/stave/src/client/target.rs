@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use node::sasl::client::SaltedPassword;
 
+use super::Trust;
+
 /// Which of the two dialects of the memcached binary protocol a server speaks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Dialect {
@@ -73,6 +75,8 @@ pub struct Target {
     pub patience: Patience,
     /// Filled by the first log-in: deriving a key takes milliseconds, and is done once for many connections.
     pub known: KnownKey,
+    /// Whom it speaks TLS with; `None`: without.
+    pub tls: Option<Trust>,
     /// Whether the address comes from a cluster map, not from the user: who listens there is not sent the password as it is.
     pub is_of_map: bool,
 }
@@ -89,6 +93,7 @@ impl Target {
             bucket: self.bucket.clone(),
             patience: self.patience,
             known: KnownKey::default(),
+            tls: self.tls.clone(),
         }
     }
 }

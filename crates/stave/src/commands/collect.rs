@@ -138,9 +138,10 @@ fn nodes(target: &HttpTarget) -> anyhow::Result<Vec<NodeOf>> {
         let port = |service: &str| node["services"][service].as_u64();
         // The one that is asked is reached as it was.
         let is_asked = node["thisNode"] == true;
-        let addr = if is_asked { target.addr.clone() } else { format!("{host}:{}", port("mgmt")?) };
+        let (mgmt, kv) = if target.tls.is_some() { ("mgmtSSL", "kvSSL") } else { ("mgmt", "kv") };
+        let addr = if is_asked { target.addr.clone() } else { format!("{host}:{}", port(mgmt)?) };
         let kv_host = if is_asked { asked_host } else { host.as_str() };
-        Some(NodeOf { http: HttpTarget { addr, ..target.clone() }, kv: format!("{kv_host}:{}", port("kv")?) })
+        Some(NodeOf { http: HttpTarget { addr, ..target.clone() }, kv: format!("{kv_host}:{}", port(kv)?) })
     };
     let nodes: Vec<NodeOf> =
         services["nodesExt"].as_array().map_or(&[][..], Vec::as_slice).iter().filter_map(node).collect();
@@ -206,6 +207,7 @@ impl Collection<'_> {
             password: node.http.password.clone(),
             bucket: bucket.to_owned(),
             patience: Patience(node.http.patience),
+            tls: node.http.tls.clone(),
             ..Target::default()
         };
         let mut client = match Client::open(self.env, &target) {

@@ -8,14 +8,18 @@ use clap::Args;
 
 use super::password;
 use crate::cli::WrongArguments;
-use crate::client::{HttpTarget, Secret};
+use crate::client::{HttpTarget, Secret, TlsFlags};
 use crate::units::parse_duration;
+
+/// Where a node is asked if nothing else is said, and where it is by TLS.
+const DEFAULT_ADDR: &str = "127.0.0.1:8091";
+const DEFAULT_ADDR_TLS: &str = "127.0.0.1:18091";
 
 /// Which node is asked, and as whom.
 #[derive(Clone, Debug, Args)]
 pub struct HttpFlags {
     /// HTTP address of any node of the cluster
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8091")]
+    #[arg(long, value_name = "HOST:PORT", default_value = DEFAULT_ADDR)]
     pub addr: String,
     /// Who to log in as
     #[arg(long, value_name = "USER", env = "STAVE_USERNAME", default_value = "Administrator")]
@@ -29,6 +33,9 @@ pub struct HttpFlags {
     /// How long to wait for an answer of the node, not for a rebalance to end: 500ms, 10s, 2m
     #[arg(long, value_name = "TIME", env = "STAVE_TIMEOUT", default_value = "30s", value_parser = parse_duration)]
     pub timeout: Duration,
+    /// How it is spoken with by TLS.
+    #[command(flatten)]
+    pub tls: TlsFlags,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
@@ -45,7 +52,10 @@ impl HttpFlags {
         let Some(password) = given.map_or_else(asked, |given| Ok(Some(given)))? else {
             bail!(WrongArguments("a password is needed: set STAVE_PASSWORD or give --password".to_owned()));
         };
-        let (addr, username, patience) = (self.addr.clone(), self.username.clone(), self.timeout);
-        Ok(HttpTarget { addr, username, password, patience })
+        let tls = self.tls.trust()?;
+        let is_usual = tls.is_some() && self.addr == DEFAULT_ADDR;
+        let addr = if is_usual { DEFAULT_ADDR_TLS.to_owned() } else { self.addr.clone() };
+        let (username, patience) = (self.username.clone(), self.timeout);
+        Ok(HttpTarget { addr, username, password, patience, tls })
     }
 }

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::dcp_tail::watch_interrupt;
 use crate::cli::{Outcome, WrongArguments};
-use crate::client::{HTTP_PATIENCE, HttpTarget, Secret};
+use crate::client::{HTTP_PATIENCE, HttpTarget, Secret, TlsFlags};
 use crate::units::{bytes, duration, parse_duration, thousands};
 
 /// Between two looks at how far it is.
@@ -47,6 +47,8 @@ pub struct Flags {
     /// Give up after this, such as 90s or 10m; the nodes go on. If not given it waits to the end
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub(crate) timeout: Option<Duration>,
+    #[command(flatten)]
+    pub(crate) tls: TlsFlags,
     /// Say nothing while it goes on
     #[arg(long)]
     pub(crate) quiet: bool,
@@ -159,7 +161,7 @@ impl<'a> Work<'a> {
             env,
             flags,
             interrupted,
-            target: HttpTarget { addr, username, password, patience: HTTP_PATIENCE },
+            target: HttpTarget { addr, username, password, patience: HTTP_PATIENCE, tls: flags.tls.trust()? },
             from_password,
             path: format!("/v1/buckets/{}/replication", flags.bucket),
             begun_ns: env.clock.monotonic_ns(),

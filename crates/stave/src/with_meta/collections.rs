@@ -85,7 +85,7 @@ fn create(client: &mut Client, target: &Target, lacking: &[SourceCollection]) ->
     let map = client.map()?.unwrap_or_default();
     let addr = map.http.context("the node does not say where it listens for HTTP")?;
     let (username, password) = (target.username.clone(), target.password.clone());
-    let http = HttpTarget { addr, username, password, patience: target.patience.0 };
+    let http = HttpTarget { addr, username, password, patience: target.patience.0, tls: target.tls.clone() };
     let scopes = format!("/pools/default/buckets/{}/scopes", escaped(&target.bucket));
     let there = http.request("GET", &scopes, None)?;
     let names = there["scopes"].as_array().into_iter().flatten().filter_map(|scope| scope["name"].as_str());

@@ -139,7 +139,11 @@ fn events_share_a_record_only_with_their_like() {
     }
     journal.append(&records(&call), &Vec::new).expect("a call");
     let report = check_journal(&disk, &dir()).expect("the disk works");
-    assert_eq!(report.segments[0].records, 1 + 1 + 1 + 1 + 1 + 1, "a table; alone; 1 and 2; a save; 3 and 4; 5");
+    assert_eq!(
+        report.segments[0].records,
+        1 + 1 + 1 + 1 + 1 + 1,
+        "a table; alone; 1 and 2; a save; 3 and 4; 5"
+    );
     drop(journal);
     let (_, told) = recover(&disk, JournalConfig::default()).expect("a journal");
     let saves: Vec<String> = told.saves.into_iter().map(|(_, save)| save).collect();

@@ -6,7 +6,6 @@
 )]
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::TcpStream;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
@@ -17,7 +16,7 @@ use protocol::reader::Reader;
 use protocol::{RequestParts, Status, opcode};
 
 use super::{Event, Session};
-use crate::client::{Client, ClientError, Target};
+use crate::client::{Channel, Client, ClientError, Target};
 
 /// How often whoever looks on is asked whether to go on, while nothing comes.
 const LOOK: Duration = Duration::from_millis(200);
@@ -101,7 +100,7 @@ fn follow_once(
     let mut heard = Instant::now();
     loop {
         if !session.to_send().is_empty() {
-            stream.write_all(session.to_send()).map_err(failed)?;
+            stream.write_all(session.to_send()).and_then(|()| stream.flush()).map_err(failed)?;
             session.to_send().clear();
         }
         if session.is_done() {
@@ -141,7 +140,7 @@ impl Buffer {
     }
 
     /// Reads what there is; nothing came within the time that the socket waits if it answers no.
-    fn fill(&mut self, stream: &mut TcpStream) -> std::io::Result<bool> {
+    fn fill(&mut self, stream: &mut Channel) -> std::io::Result<bool> {
         if self.from > 0 {
             self.bytes.copy_within(self.from..self.to, 0);
             (self.from, self.to) = (0, self.to - self.from);

@@ -17,6 +17,7 @@ fn flags(from: &TestServer, to: &TestServer) -> Flags {
         password: at.password,
         from_password: None,
         timeout: Some(Duration::from_secs(60)),
+        tls: Default::default(),
         quiet: true,
         json: false,
     }

@@ -1,0 +1,195 @@
+//! TLS of the client's end: whom it trusts, and a stream that is encrypted or not.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "the client's end is not part of a node"
+)]
+
+use std::io::{ErrorKind, Read, Result, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use clap::Args;
+use rustls::pki_types::ServerName;
+use rustls::{CertificateError, ClientConfig, ClientConnection, StreamOwned};
+
+use crate::cli::WrongArguments;
+
+/// How a node is spoken with by TLS.
+#[derive(Clone, Debug, Default, Args)]
+pub struct TlsFlags {
+    /// Speak TLS, with servers whose certificate one of these CAs has signed. The usual ports are then 11207 for KV and 18091 for HTTP
+    #[arg(long, value_name = "FILE.pem", env = "STAVE_CLIENT_TLS_CA")]
+    pub tls_ca: Option<PathBuf>,
+    /// The certificate that is shown to servers which ask for one
+    #[arg(long, value_name = "FILE.pem", env = "STAVE_CLIENT_TLS_CERT", requires_all = ["tls_ca", "tls_key"])]
+    pub tls_cert: Option<PathBuf>,
+    /// The key of that certificate
+    #[arg(long, value_name = "FILE.pem", env = "STAVE_CLIENT_TLS_KEY", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+}
+
+impl TlsFlags {
+    /// Whom the files of these flags let a client trust; `None` if it is to speak without TLS.
+    pub fn trust(&self) -> anyhow::Result<Option<Trust>> {
+        let Some(ca) = &self.tls_ca else { return Ok(None) };
+        let read =
+            |file: &Path| std::fs::read(file).with_context(|| format!("cannot read {}", file.display()));
+        let own = match (&self.tls_cert, &self.tls_key) {
+            (Some(certificate), Some(key)) => Some((read(certificate)?, read(key)?)),
+            _ => None,
+        };
+        let own = own.as_ref().map(|(certificate, key)| (&certificate[..], &key[..]));
+        let config = server::tls::client_of(&read(ca)?, own).map_err(|why| {
+            let files = [Some(ca), self.tls_cert.as_ref(), self.tls_key.as_ref()];
+            let files: Vec<String> =
+                files.into_iter().flatten().map(|file| file.display().to_string()).collect();
+            anyhow!(WrongArguments(format!("{}: {why}", files.join(", "))))
+        })?;
+        Ok(Some(Trust(config)))
+    }
+}
+
+/// The CAs that a client trusts, and the certificate that it shows.
+#[derive(Clone, Debug)]
+pub struct Trust(Arc<ClientConfig>);
+
+/// A connection, encrypted or not.
+#[derive(Debug)]
+pub enum Channel {
+    /// As it is.
+    Plain(TcpStream),
+    /// Encrypted, with a server that has shown a certificate for its address.
+    Encrypted(Box<StreamOwned<ClientConnection, TcpStream>>),
+}
+
+impl Channel {
+    /// Agrees on encryption if somebody is trusted. The times that the socket waits for reads and writes hold.
+    ///
+    /// # Errors
+    ///
+    /// Why TLS cannot be spoken, with what to do; or the socket's error.
+    pub fn open(socket: TcpStream, trust: Option<&Trust>, addr: &str) -> Result<Channel> {
+        let Some(Trust(config)) = trust else { return Ok(Channel::Plain(socket)) };
+        let host = host_of(addr);
+        let name = ServerName::try_from(host.to_owned()).map_err(std::io::Error::other)?;
+        let session = ClientConnection::new(Arc::clone(config), name).map_err(std::io::Error::other)?;
+        let mut stream = Box::new(StreamOwned::new(session, socket));
+        while stream.conn.is_handshaking() {
+            stream.conn.complete_io(&mut stream.sock).map_err(|error| explained(error, host))?;
+        }
+        Ok(Channel::Encrypted(stream))
+    }
+
+    /// The socket below.
+    pub fn socket(&self) -> &TcpStream {
+        match self {
+            Channel::Plain(socket) => socket,
+            Channel::Encrypted(stream) => &stream.sock,
+        }
+    }
+
+    /// Whether something was written that the socket has not taken yet.
+    pub fn wants_write(&self) -> bool {
+        match self {
+            Channel::Plain(_) => false,
+            Channel::Encrypted(stream) => stream.conn.wants_write(),
+        }
+    }
+
+    /// Whether decrypted bytes wait to be read.
+    pub fn has_more(&mut self) -> bool {
+        match self {
+            Channel::Plain(_) => false,
+            Channel::Encrypted(stream) => {
+                let state = stream.conn.process_new_packets();
+                state.is_ok_and(|state| state.plaintext_bytes_to_read() > 0)
+            }
+        }
+    }
+
+    /// How long a read waits.
+    pub fn set_read_timeout(&self, limit: Option<Duration>) -> Result<()> {
+        self.socket().set_read_timeout(limit)
+    }
+
+    /// How long a write waits.
+    pub fn set_write_timeout(&self, limit: Option<Duration>) -> Result<()> {
+        self.socket().set_write_timeout(limit)
+    }
+}
+
+impl Read for Channel {
+    fn read(&mut self, into: &mut [u8]) -> Result<usize> {
+        match self {
+            Channel::Plain(socket) => socket.read(into),
+            Channel::Encrypted(stream) => stream.read(into),
+        }
+    }
+}
+
+impl Write for Channel {
+    fn write(&mut self, bytes: &[u8]) -> Result<usize> {
+        match self {
+            Channel::Plain(socket) => socket.write(bytes),
+            Channel::Encrypted(stream) => stream.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        match self {
+            Channel::Plain(socket) => socket.flush(),
+            Channel::Encrypted(stream) => stream.flush(),
+        }
+    }
+}
+
+/// `HOST:PORT` without the port, an IPv6 address without its brackets.
+fn host_of(addr: &str) -> &str {
+    let host = addr.rsplit_once(':').map_or(addr, |(host, _)| host);
+    host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
+}
+
+/// A failed handshake, with what to do about it; another failure as it is.
+fn explained(error: std::io::Error, host: &str) -> std::io::Error {
+    let kind = error.kind();
+    if matches!(kind, ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset) {
+        let why = "the server ended the connection before TLS was agreed on; for TLS the usual ports are 11207 for KV \
+                   and 18091 for HTTP";
+        return std::io::Error::new(kind, why);
+    }
+    let Some(fault) = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) else {
+        return error;
+    };
+    let advice = match fault {
+        rustls::Error::InvalidCertificate(
+            CertificateError::UnknownIssuer | CertificateError::BadSignature,
+        ) => "no CA of --tls-ca has signed its certificate".to_owned(),
+        rustls::Error::InvalidCertificate(
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+        ) => format!("its certificate is not for {host}: name it with --addr as the certificate does"),
+        rustls::Error::InvalidCertificate(
+            CertificateError::Expired | CertificateError::ExpiredContext { .. },
+        ) => "its certificate has expired: renew it there, or look at this machine's clock".to_owned(),
+        rustls::Error::InvalidMessage(_) => {
+            "it does not speak TLS there; the usual ports are 11207 for KV and 18091 for HTTP".to_owned()
+        }
+        _ => "a node that asks for a certificate is shown the one of --tls-cert".to_owned(),
+    };
+    std::io::Error::new(kind, format!("{fault}: {advice}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_host_of_an_address_has_no_port_and_no_brackets() {
+        for (addr, host) in [("h:1", "h"), ("[::1]:2", "::1"), ("10.0.0.1:3", "10.0.0.1"), ("h", "h")] {
+            assert_eq!(host_of(addr), host);
+        }
+    }
+}
