@@ -131,10 +131,23 @@ pub struct Settings {
     pub descriptors: Option<u64>,
 }
 
+/// What is wrong with a file, and where. Of the line itself only the name is told: its value may be a password.
+fn place_of(error: &toml::de::Error, text: &str) -> String {
+    let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+    let line = before.matches('\n').count() + 1;
+    let column = before.chars().rev().take_while(|letter| *letter != '\n').count() + 1;
+    let of_line =
+        text.lines().nth(line - 1).and_then(|line| line.split_once('=')).map(|(name, _)| name.trim());
+    let is_name =
+        |name: &&str| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
+    let name = of_line.filter(is_name).map_or(String::new(), |name| format!(" ({name})"));
+    format!("line {line}, column {column}{name}: {}", error.message())
+}
+
 impl Settings {
     /// Reads a TOML file's text.
     pub fn parse(text: &str) -> Result<Settings, ConfigError> {
-        toml::from_str(text).map_err(|error| ConfigError::File(error.to_string().trim_end().to_owned()))
+        toml::from_str(text).map_err(|error| ConfigError::File(place_of(&error, text)))
     }
 
     /// These settings, and where they are silent, `other`'s. A source that names buckets names all of them.
@@ -212,5 +225,17 @@ impl Settings {
     pub fn log(&self) -> Result<LogConfig, ConfigError> {
         let file = LogFile::checked(self.log_file.clone(), self.log_file_size.as_deref(), self.log_files)?;
         Ok(LogConfig { level: self.log.clone(), format: self.log_format, file })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_with_a_file_does_not_show_its_lines() {
+        let error = Settings::parse("threads = 1\npassword = unmistakable").expect_err("it has no quotes");
+        let told = error.to_string();
+        assert!(told.contains("line 2, column 12 (password)") && !told.contains("unmistakable"), "{told}");
     }
 }
