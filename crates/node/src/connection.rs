@@ -17,7 +17,7 @@ use protocol::feature::Feature;
 use protocol::{FrameError, Limits, Parsed, Request, Status, parse};
 
 use crate::audit::kv;
-use crate::audit::record::Ends;
+use crate::audit::record::{AuditRecord, Ends};
 use crate::context::{LaterReply, Outcome, Ready};
 use crate::counters::WorkerCounters;
 use crate::dispatch::{Desk, Handled, dispatch, may_reorder};
@@ -137,6 +137,8 @@ struct Later {
     /// What let it through, if that must still be so when it is answered.
     pass: Option<Pass>,
     subject: Subject,
+    /// What is recorded once it is answered.
+    audit: Option<Box<AuditRecord>>,
     waits: Waits,
 }
 
@@ -187,6 +189,7 @@ impl Drop for Connection {
     fn drop(&mut self) {
         let waiting = self.later.iter().filter(|later| matches!(later.waits, Waits::Prepared(_)));
         waiting.for_each(|_| self.counters.sync_write_ends());
+        self.later.drain(..).for_each(|later| kv::ended(&self.node, later.audit, None));
         let reason = self.closing.unwrap_or(CloseReason::ByClient);
         kv::session_ended(&self.node, &self.session, reason);
     }
@@ -434,7 +437,12 @@ impl Connection {
         let envelope = self.envelope(request);
         let barrier = request.decode_frame_infos().is_ok_and(|infos| infos.barrier);
         let blocks = barrier || !may_reorder(&self.session, request.opcode);
-        self.later.push(Later { envelope, started_ns, is_measured: measured, blocks, pass, subject, waits });
+        let audit = match waits {
+            Waits::Prepared(_) | Waits::Answer(_) => kv::begun(&self.node, &self.session, request),
+            Waits::Again { .. } => None,
+        };
+        let is_measured = measured;
+        self.later.push(Later { envelope, started_ns, is_measured, blocks, pass, subject, audit, waits });
     }
 
     fn envelope(&self, request: &Request<'_>) -> Envelope {
@@ -523,10 +531,12 @@ impl Connection {
                 Waits::Prepared(prepared) => match prepared.poll(self.shared_waker.for_task(cx.waker())) {
                     task::Poll::Pending => at += 1,
                     task::Poll::Ready(outcome) => {
-                        let later = self.later.remove(at);
+                        let mut later = self.later.remove(at);
                         self.counters.sync_write_ends();
+                        let audit = later.audit.take();
                         if let Waits::Prepared(prepared) = &later.waits {
-                            self.decided(&later, prepared, outcome, out);
+                            let status = self.decided(&later, prepared, outcome, out);
+                            kv::ended(&self.node, audit, status);
                         }
                     }
                 },
@@ -534,8 +544,10 @@ impl Connection {
                     task::Poll::Pending => at += 1,
                     task::Poll::Ready(answer) => {
                         // The last one may block those behind it, so the order must stay.
-                        let later = self.later.remove(at);
+                        let mut later = self.later.remove(at);
+                        let audit = later.audit.take();
                         self.answer(&later, &answer, out);
+                        kv::ended(&self.node, audit, Some(answer.status));
                     }
                 },
                 Waits::Again { ready, .. } => match ready.as_mut().poll(cx) {
@@ -589,6 +601,10 @@ impl Connection {
             work_bytes: &mut self.work_bytes,
         };
         let Handled { outcome, pass } = dispatch(desk, &request);
+        let audit = match outcome {
+            Outcome::Prepared(_) | Outcome::Later(_) => kv::begun(&self.node, &self.session, &request),
+            _ => None,
+        };
         let waits = match outcome {
             Outcome::Done if looks == 1 && planted::is(Bug::HandledTwice) => {
                 self.parked_bytes += frame.len();
@@ -615,11 +631,17 @@ impl Connection {
             Outcome::Elsewhere => self.leave(frame, looks, pin),
             Outcome::Then(_) => unreachable!("a worker goes on at once"),
         };
-        Some(Later { waits, pass, ..later })
+        Some(Later { waits, pass, audit, ..later })
     }
 
-    /// Answers a sync write, and notes how long it took if it was committed.
-    fn decided(&mut self, later: &Later, prepared: &Prepared, outcome: SyncOutcome, out: &mut Output) {
+    /// Answers a sync write, and notes how long it took if it was committed. The status that it was answered with.
+    fn decided(
+        &mut self,
+        later: &Later,
+        prepared: &Prepared,
+        outcome: SyncOutcome,
+        out: &mut Output,
+    ) -> Option<Status> {
         let ns = self.node.env().clock.monotonic_ns().saturating_sub(later.started_ns);
         let level = prepared.level.unwrap_or(DurabilityLevel::Majority);
         let outcome = if self.may_answer(later) { outcome } else { SyncOutcome::GivenUp };
@@ -631,8 +653,10 @@ impl Connection {
         let mut elapsed_us = || ns / 1000;
         let mut reply = Reply::new(out, &self.counters, later.envelope, &mut elapsed_us);
         prepared.send(outcome, &mut reply);
+        let status = reply.answered();
         self.closing = self.closing.or(reply.must_close());
         took(self, later.envelope, &later.subject, ns, SpentOn::SyncWrite);
+        status
     }
 
     /// It had its worker for so long, with what it did there.

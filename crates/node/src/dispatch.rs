@@ -143,8 +143,9 @@ fn handle(
     if let Some(turned_away) = turned_away(&mut ctx, closed) {
         return turned_away;
     }
-    let is_first = desk.finish.is_none();
-    if is_first && let Some(kept) = kv::refused(&mut ctx, request).or_else(|| injections::apply(&mut ctx)) {
+    if desk.finish.is_none()
+        && let Some(kept) = kv::refused(&mut ctx, request).or_else(|| injections::apply(&mut ctx))
+    {
         return kept;
     }
     let outcome = match (desk.finish, infos.impersonate) {
@@ -157,11 +158,11 @@ fn handle(
         Outcome::Then(go_on) if desk.thread != Thread::Elsewhere => go_on(&mut ctx),
         outcome => outcome,
     };
-    // A sync write that is prepared has found its document and its CAS.
-    let prepared = matches!(outcome, Outcome::Prepared(_)).then_some(Status::Success);
-    if let Some(status) = ctx.reply.answered().or(prepared.filter(|_| is_first)) {
+    if let Some(status) = ctx.reply.answered() {
         kv::answered(&ctx, request, status);
     }
+    // A sync write that is prepared has found its document and its CAS.
+    let prepared = matches!(outcome, Outcome::Prepared(_)).then_some(Status::Success);
     if let Some(status) = ctx.reply.answered().or(prepared)
         && let Some(counted) = tally::kind_of(request, status)
     {

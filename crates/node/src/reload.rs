@@ -72,6 +72,13 @@ pub fn record(node: &Node, told: &Reloaded) {
     node.audit.record(record.with("refused", told.refused.as_slice()));
 }
 
+/// Has the audit log say that a configuration was refused as a whole. Why is in the node's log alone: what is wrong with a
+/// file may be a password in the wrong place.
+pub fn record_refused(node: &Node) {
+    let refused = vec!["all of it: the node's log says why".to_owned()];
+    record(node, &Reloaded { refused, ..Reloaded::default() });
+}
+
 fn reload_users(node: &Node, present: &mut Config, new: &mut Config, told: &mut Reloaded) {
     if present.is_member && new.users[0] != present.users[0] {
         told.waiting.push(

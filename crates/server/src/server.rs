@@ -310,6 +310,11 @@ impl Server {
         self.encrypted.as_ref().map(|encrypted| encrypted.http_addr)
     }
 
+    /// A configuration that was read again is not valid, and changes nothing.
+    pub fn reload_refused(&self) {
+        reload::record_refused(&self.node);
+    }
+
     /// Has the node go by a configuration that was read again, as far as that is possible while it runs. Blocks while
     /// the disk works.
     pub fn reload(&self, config: Config) -> Reloaded {

@@ -346,3 +346,71 @@ fn the_table_of_the_configuration_holds_from_each_start_on() {
     let changes = records.iter().filter(|record| record["id"] == 8_240).count();
     assert_eq!(changes, 4, "a start that finds all as the table says changes nothing");
 }
+
+/// Deletes whose commands do not say so by their numbers.
+fn delete_otherwise(client: &mut Client) {
+    let keys: [&[u8]; 3] = [b"with-meta", b"return-meta", b"multi"];
+    for key in keys {
+        assert_eq!(ask(client, opcode::SET, key, b"v", &[0; 8]), Status::Success);
+    }
+    let meta = br#"{"command":"delete","cas":"0xffffffffffff","rev_seqno":"9"}"#;
+    let meta_len = (meta.len() as u32).to_be_bytes();
+    assert_eq!(ask(client, opcode::MUTATE_WITH_META, keys[0], meta, &meta_len), Status::Success);
+    let mode = [0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0];
+    assert_eq!(ask(client, opcode::RETURN_META, keys[1], b"", &mode), Status::Success);
+    let change = [opcode::DELETE, 0, 0, 0, 0, 0, 0, 0];
+    assert_eq!(ask(client, opcode::SUBDOC_MULTI_MUTATION, keys[2], &change, &[]), Status::Success);
+}
+
+#[test]
+fn deletes_are_recorded_as_what_they_are() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), "");
+    taken(&server, "POST", "/settings/audit", "auditdEnabled=true&disabled=");
+    delete_otherwise(&mut Client::connect(&server, "default", &[]));
+    server.stop().expect("a clean stop");
+    let records = records(folder.path());
+    for key in ["with-meta", "return-meta", "multi"] {
+        let row = (20_491, "Administrator", "/key", key);
+        assert!(is_there(&records, &row), "{row:?}: {}", text(folder.path()));
+        let changes = records.iter().filter(|record| record["id"] == 20_490 && record["key"] == key).count();
+        assert_eq!(changes, 1, "it was written once: {key}");
+    }
+}
+
+/// What is answered later is recorded then, with how it went.
+#[test]
+fn what_is_answered_later_is_recorded_with_its_outcome() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), "");
+    taken(&server, "POST", "/settings/audit", "auditdEnabled=true&disabled=");
+    let mut client = Client::connect(&server, "default", &[]);
+    let durable = RequestParts {
+        opcode: opcode::SET,
+        key: b"durable",
+        value: b"v",
+        extras: &[0; 8],
+        vbucket: vb(b"durable"),
+        frame_infos: &[0x11, 0x03],
+        ..RequestParts::default()
+    };
+    assert_eq!(client.request(&durable).status, Status::Success);
+    assert_eq!(ask(&mut client, opcode::COMPACT_DB, b"", b"", &[0; 24]), Status::Success);
+    server.stop().expect("a clean stop");
+    let records = records(folder.path());
+    for (id, field, of) in [(20_490, "key", "durable"), (61_444, "command", "CompactDb")] {
+        let of_it: Vec<_> = records.iter().filter(|one| one["id"] == id && one[field] == of).collect();
+        assert!(matches!(of_it[..], [one] if one["status"] == "SUCCESS"), "{of}: {}", text(folder.path()));
+    }
+}
+
+#[test]
+fn a_configuration_that_is_not_valid_is_recorded() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), "");
+    taken(&server, "POST", "/settings/audit", "auditdEnabled=true");
+    server.reload_refused();
+    server.stop().expect("a clean stop");
+    let row = (61_445, "stave", "/refused/0", "all of it: the node's log says why");
+    assert!(is_there(&records(folder.path()), &row), "{}", text(folder.path()));
+}

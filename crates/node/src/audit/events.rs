@@ -98,7 +98,7 @@ events! {
     StateAdopted 61441 "stave" "adopt state" "An older state of the cluster was accepted" ON ALWAYS,
     DamageGivenUp 61442 "stave" "give up damaged copies" "Damaged copies were given up" ON ALWAYS,
     ReplicationDeclared 61443 "stave" "declare replication" "What vBuckets of a bucket follow was changed" ON ALWAYS,
-    VbucketChanged 61444 "stave" "change vbucket" "State or existence of a vBucket was changed by a client" ON ALWAYS,
+    VbucketChanged 61444 "stave" "change vbucket" "State, existence or file of a vBucket was changed by a client" ON ALWAYS,
     ConfigurationReloaded 61445 "stave" "reload configuration" "The configuration file was read again" ON ALWAYS,
     TrafficSwitched 61446 "stave" "switch traffic" "Clients were kept from a bucket's documents, or let in again" ON ALWAYS,
     KeysRead 61447 "stave" "read keys" "Keys or documents were read without naming them: a scan, keys in order, a random one" OFF FILTERABLE,

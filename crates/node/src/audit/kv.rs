@@ -1,17 +1,23 @@
 //! What of the key-value protocol is recorded: who logged in, which commands were refused, and what was done by those of
 //! one table.
 
+use base::DocKey;
 use protocol::opcode::*;
-use protocol::{Request, Status};
+use protocol::reader::Reader;
+use protocol::{FrameInfos, Request, Status};
 use serde_json::json;
 
 use super::events::AuditEvent;
 use super::record::{AuditRecord, text};
-use crate::command::Row;
+use crate::command::{Row, find};
+use crate::commands::mutate_with_meta;
 use crate::connection::CloseReason;
 use crate::context::{Context, Outcome};
 use crate::node::Node;
 use crate::session::Session;
+
+/// What return meta is asked for if the document is to be deleted.
+const RETURN_META_DELETES: u8 = 3;
 
 /// What a command that succeeds is recorded as.
 fn event_of(opcode: u8) -> Option<AuditEvent> {
@@ -59,11 +65,43 @@ fn event_of(opcode: u8) -> Option<AuditEvent> {
         DCP_OPEN => AuditEvent::DcpOpened,
         SET_PARAM => AuditEvent::BucketModified,
         SET_COLLECTIONS_MANIFEST => AuditEvent::ManifestSet,
-        SET_VBUCKET | DELETE_VBUCKET => AuditEvent::VbucketChanged,
+        SET_VBUCKET | DELETE_VBUCKET | COMPACT_DB => AuditEvent::VbucketChanged,
         DISABLE_TRAFFIC | ENABLE_TRAFFIC => AuditEvent::TrafficSwitched,
         RANGE_SCAN_CREATE | GET_KEYS | GET_RANDOM_KEY => AuditEvent::KeysRead,
         _ => return None,
     })
+}
+
+/// What a request is recorded as: of some commands the number alone does not tell whether they delete.
+fn event_for(request: &Request<'_>) -> Option<AuditEvent> {
+    let event = event_of(request.opcode)?;
+    let deletes = event == AuditEvent::DocumentModified && deletes(request);
+    Some(if deletes { AuditEvent::DocumentDeleted } else { event })
+}
+
+fn deletes(request: &Request<'_>) -> bool {
+    match request.opcode {
+        RETURN_META => request.extras.get(..4) == Some(&[0, 0, 0, RETURN_META_DELETES]),
+        MUTATE_WITH_META => mutate_with_meta::deletes(request),
+        SUBDOC_MULTI_MUTATION => deletes_as_a_whole(request.value),
+        _ => false,
+    }
+}
+
+/// Whether one of several changes of a document is its deletion (kv_engine docs/BinaryProtocol.md, Multi mutation).
+fn deletes_as_a_whole(changes: &[u8]) -> bool {
+    let mut rest = Reader(changes);
+    while let (Some(opcode), Some(_flags), Some(path), Some(value)) =
+        (rest.u8(), rest.u8(), rest.u16(), rest.u32())
+    {
+        if opcode == DELETE {
+            return true;
+        }
+        if rest.bytes(usize::from(path)).is_none() || rest.bytes(value as usize).is_none() {
+            return false;
+        }
+    }
+    false
 }
 
 /// What else a command is recorded as.
@@ -83,7 +121,7 @@ fn refused_now(ctx: &mut Context<'_>, request: &Request<'_>) -> Option<Outcome> 
     let event = match request.opcode {
         // Logins that fail are always recorded.
         SASL_AUTH | SASL_STEP => Some(AuditEvent::LoginFailed),
-        opcode => event_of(opcode),
+        _ => event_for(request),
     };
     let refused = event.into_iter().chain(also(request.opcode)).find_map(|event| log.admit(event).err())?;
     Some(ctx.error(Status::Etmpfail, &refused.to_string()))
@@ -172,47 +210,80 @@ fn note(ctx: &Context<'_>, request: &Request<'_>, status: Status) {
         | Status::SubdocMultiPathFailure
         | Status::SubdocSuccessDeleted
         | Status::SubdocMultiPathFailureDeleted => {
-            let events = event_of(request.opcode).into_iter().chain(also(request.opcode));
-            events.filter(|event| ctx.node.audit.wants(*event)).for_each(|event| done(ctx, request, event));
+            let deed = Deed { session: ctx.session, row: ctx.row, infos: ctx.infos, key: ctx.key };
+            let events = event_for(request).into_iter().chain(also(request.opcode));
+            let wanted = events.filter(|event| ctx.node.audit.wants(*event));
+            wanted.for_each(|event| ctx.node.audit.record(deed.record(request, event)));
         }
         _ => {}
     }
 }
 
-fn done(ctx: &Context<'_>, request: &Request<'_>, event: AuditEvent) {
-    let mut record = record_of(event, ctx.session);
-    if let Some(user) = ctx.infos.impersonate {
-        record = record.with("effective_userid", json!({ "domain": "local", "user": text(user) }));
+/// What is recorded of a request that is answered later; `None` if nothing is. Its status comes with the answer.
+#[inline]
+pub(crate) fn begun(node: &Node, session: &Session, request: &Request<'_>) -> Option<Box<AuditRecord>> {
+    if node.audit.is_on() { begun_now(node, session, request) } else { None }
+}
+
+#[cold]
+fn begun_now(node: &Node, session: &Session, request: &Request<'_>) -> Option<Box<AuditRecord>> {
+    let event = event_for(request).filter(|event| node.audit.wants(*event))?;
+    let row = find(request.opcode)?;
+    let key = crate::layout::check(row, session, request).ok()?;
+    let infos = request.decode_frame_infos().ok()?;
+    Some(Box::new(Deed { session, row, infos, key }.record(request, event)))
+}
+
+/// What was begun was answered with a status, or was not answered.
+pub(crate) fn ended(node: &Node, begun: Option<Box<AuditRecord>>, status: Option<Status>) {
+    if let Some(begun) = begun {
+        node.audit.record(begun.with("status", status.map_or("not answered", Status::name)));
     }
-    let record = match event {
-        AuditEvent::BucketModified => {
-            let mut props = serde_json::Map::new();
-            props.insert(text(request.key), text(request.value).into());
-            let name = ctx.session.bucket.as_ref().map_or("", |bucket| bucket.name());
-            record.with("bucket_name", name).with("props", props)
+}
+
+/// A request that did something, or began to.
+struct Deed<'a> {
+    session: &'a Session,
+    row: &'a Row,
+    infos: FrameInfos<'a>,
+    key: DocKey<'a>,
+}
+
+impl Deed<'_> {
+    fn record(&self, request: &Request<'_>, event: AuditEvent) -> AuditRecord {
+        let mut record = record_of(event, self.session);
+        if let Some(user) = self.infos.impersonate {
+            record = record.with("effective_userid", json!({ "domain": "local", "user": text(user) }));
         }
-        AuditEvent::ManifestSet => {
-            let bucket = ctx.session.bucket.as_ref();
-            let uid = bucket.map_or(0, |bucket| bucket.manifest().uid().0);
-            let name = bucket.map_or("", |bucket| bucket.name());
-            record.with("bucket_name", name).with("new_manifest_uid", format!("{uid:x}"))
+        match event {
+            AuditEvent::BucketModified => {
+                let mut props = serde_json::Map::new();
+                props.insert(text(request.key), text(request.value).into());
+                let name = self.session.bucket.as_ref().map_or("", |bucket| bucket.name());
+                record.with("bucket_name", name).with("props", props)
+            }
+            AuditEvent::ManifestSet => {
+                let bucket = self.session.bucket.as_ref();
+                let uid = bucket.map_or(0, |bucket| bucket.manifest().uid().0);
+                let name = bucket.map_or("", |bucket| bucket.name());
+                record.with("bucket_name", name).with("new_manifest_uid", format!("{uid:x}"))
+            }
+            AuditEvent::TrafficSwitched => in_bucket(record, self.session).with("command", self.row.name),
+            // Which ones comes with the answers: a record says where they are from.
+            AuditEvent::KeysRead if request.opcode == GET_RANDOM_KEY => {
+                in_bucket(record, self.session).with("command", self.row.name)
+            }
+            AuditEvent::VbucketChanged | AuditEvent::KeysRead => in_bucket(record, self.session)
+                .with("vbucket", request.vbucket.0)
+                .with("command", self.row.name),
+            AuditEvent::DocumentRead
+            | AuditEvent::DocumentLocked
+            | AuditEvent::DocumentModified
+            | AuditEvent::DocumentDeleted => in_bucket(record, self.session)
+                .with("key", text(self.key.key))
+                .with("collection_id", format!("{:#x}", self.key.collection.0)),
+            AuditEvent::DcpOpened => in_bucket(record, self.session).with("stream_name", text(request.key)),
+            _ => in_bucket(record, self.session),
         }
-        AuditEvent::TrafficSwitched => in_bucket(record, ctx.session).with("command", ctx.row.name),
-        // Which ones comes with the answers: a record says where they are from.
-        AuditEvent::KeysRead if request.opcode == GET_RANDOM_KEY => {
-            in_bucket(record, ctx.session).with("command", ctx.row.name)
-        }
-        AuditEvent::VbucketChanged | AuditEvent::KeysRead => {
-            in_bucket(record, ctx.session).with("vbucket", request.vbucket.0).with("command", ctx.row.name)
-        }
-        AuditEvent::DocumentRead
-        | AuditEvent::DocumentLocked
-        | AuditEvent::DocumentModified
-        | AuditEvent::DocumentDeleted => in_bucket(record, ctx.session)
-            .with("key", text(ctx.key.key))
-            .with("collection_id", format!("{:#x}", ctx.key.collection.0)),
-        AuditEvent::DcpOpened => in_bucket(record, ctx.session).with("stream_name", text(request.key)),
-        _ => in_bucket(record, ctx.session),
-    };
-    ctx.node.audit.record(record);
+    }
 }

@@ -104,6 +104,11 @@ pub fn mutate_with_meta(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome 
     meta::answer(cx, applied)
 }
 
+/// Whether a request is sound, and deletes.
+pub(crate) fn deletes(request: &Request<'_>) -> bool {
+    understand(request).is_ok_and(|change| change.meta.kind != ItemKind::Mutation)
+}
+
 /// Why a request is refused before anything is looked up.
 enum Unsound {
     /// The xattrs are malformed.

@@ -46,6 +46,7 @@ impl Again<'_> {
             Err(error) => {
                 let error = format!("{error:#}");
                 tracing::error!(error, "the configuration is not valid: nothing was changed");
+                server.reload_refused();
                 return;
             }
         };
@@ -53,6 +54,7 @@ impl Again<'_> {
             Ok(log) => log,
             Err(error) => {
                 tracing::error!(error, "the configuration is not valid: nothing was changed");
+                server.reload_refused();
                 return;
             }
         };
