@@ -2,10 +2,14 @@
 //!
 //! What happens to a vBucket because of a failure does not depend on whether it was logged.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use base::env::Clock;
 use base::{RateLimit, VbId};
+use parking_lot::Mutex;
+
+use crate::bucket::Bucket;
 
 /// What failed. One kind does not keep another one out of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,11 +61,20 @@ impl Failed {
 pub(crate) struct FailureLog {
     clock: Arc<dyn Clock>,
     limits: [RateLimit; Failed::COUNT],
+    /// Of what happens on higher floors, by its name.
+    of_users: Mutex<BTreeMap<&'static str, RateLimit>>,
+}
+
+/// Whether an event of a bucket is to be logged that clients, other nodes or a bad disk can bring about again and again:
+/// then how many of its kind were left out since the last line.
+pub fn admit_log(bucket: &Bucket, kind: &'static str) -> Option<u64> {
+    let log = &bucket.failure_log;
+    log.of_users.lock().entry(kind).or_default().admit(log.clock.monotonic())
 }
 
 impl FailureLog {
     pub(crate) fn new(clock: &Arc<dyn Clock>) -> FailureLog {
-        FailureLog { clock: Arc::clone(clock), limits: Default::default() }
+        FailureLog { clock: Arc::clone(clock), limits: Default::default(), of_users: Mutex::default() }
     }
 
     /// It failed with this error of the store.

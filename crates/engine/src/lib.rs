@@ -92,6 +92,7 @@ pub use ephemeral::{MemoryRange, Resumed};
 pub use evict::EvictionStats;
 pub use expiry::ExpiryStats;
 pub use failure::Failure;
+pub use failure_log::admit_log;
 pub use fetch_queue::{FetchPin, Fetched};
 pub use fetcher::{FetchStats, read_from_disk};
 pub use flush_queue::FlushQueue;

@@ -16,6 +16,7 @@ use self::look::{Look, Seen};
 use self::walk::{Class, Walk};
 use crate::bucket::Bucket;
 use crate::config::EvictionPolicy;
+use crate::failure_log::admit_log;
 use crate::keeper::{Chore, ChoreId, Next, Slice};
 use crate::settings::Key;
 use crate::victims::Victims;
@@ -276,13 +277,19 @@ impl Pager {
             return;
         }
         if bucket.settings.is_on(Key::AutoEviction) {
-            tracing::warn!(
-                bucket = bucket.name(),
-                metadata_bytes,
-                "metadata alone fill the memory: full eviction"
-            );
-            if let Err(error) = bucket.set_param("item_eviction_policy", "full_eviction") {
-                tracing::error!(bucket = bucket.name(), %error, "cannot change to full eviction");
+            let left_out = admit_log(bucket, "full eviction");
+            if let Some(left_out) = left_out {
+                tracing::warn!(
+                    bucket = bucket.name(),
+                    metadata_bytes,
+                    left_out,
+                    "metadata alone fill the memory: full eviction"
+                );
+            }
+            if let Err(error) = bucket.set_param("item_eviction_policy", "full_eviction")
+                && let Some(left_out) = left_out
+            {
+                tracing::error!(bucket = bucket.name(), %error, left_out, "cannot change to full eviction");
             }
         } else if !std::mem::replace(&mut self.has_warned, true) {
             tracing::warn!(

@@ -13,7 +13,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::task::Waker;
+use std::time::Duration;
 
+use base::RateLimit;
 use parking_lot::Mutex;
 
 use crate::notify::Edition;
@@ -71,6 +73,7 @@ pub struct ConnectionMemory {
     refused: AtomicU64,
     paused: AtomicU64,
     closed: AtomicU64,
+    told_closed: RateLimit,
 }
 
 impl ConnectionMemory {
@@ -87,6 +90,7 @@ impl ConnectionMemory {
             refused: AtomicU64::new(0),
             paused: AtomicU64::new(0),
             closed: AtomicU64::new(0),
+            told_closed: RateLimit::new(),
         }
     }
 
@@ -202,20 +206,23 @@ impl ConnectionMemory {
         let largest = rule.holders.iter().filter(may_go).max_by_key(bytes);
         let Some(holder) = largest.map(|seen| Arc::clone(&seen.holder)) else { return };
         drop(rule);
-        self.give_up(&holder);
+        self.give_up(&holder, Duration::from_secs(now_s));
     }
 
-    fn give_up(&self, holder: &Holder) {
+    fn give_up(&self, holder: &Holder, now: Duration) {
         holder.is_given_up.store(true, Ordering::Relaxed);
         self.closed.fetch_add(1, Ordering::Relaxed);
-        tracing::warn!(
-            peer = %holder.peer,
-            held_bytes = holder.bytes.load(Ordering::Relaxed),
-            used_bytes = self.used_bytes(),
-            limit_bytes = self.limit_bytes(),
-            "memory for connections is short: the one that holds most is closed; raise connection-memory if that is \
-             ordinary"
-        );
+        if let Some(left_out) = self.told_closed.admit(now) {
+            tracing::warn!(
+                peer = %holder.peer,
+                held_bytes = holder.bytes.load(Ordering::Relaxed),
+                used_bytes = self.used_bytes(),
+                limit_bytes = self.limit_bytes(),
+                left_out,
+                "memory for connections is short: the one that holds most is closed; raise connection-memory if that \
+                 is ordinary"
+            );
+        }
         let waker = holder.waker.lock().clone();
         if let Some(waker) = waker {
             waker.wake();

@@ -94,6 +94,14 @@ pub struct Events {
     pub logins: RateLimit,
     /// Damaged copies that could not be set aside.
     pub not_set_aside: RateLimit,
+    /// Damaged buckets that are made again.
+    pub made_again: RateLimit,
+    /// Other nodes that are not asked to wait, as there is no thread for it.
+    pub not_asked: RateLimit,
+    /// Sockets of clients that could not be used.
+    pub not_served: RateLimit,
+    /// Requests over HTTP that failed on the node's side.
+    pub http_failures: RateLimit,
     /// Operations that took long.
     pub slow: SlowLog,
 }

@@ -227,7 +227,12 @@ async fn serve(accepted: Accepted, state: Rc<WorkerState>) {
             }
             log_end(&state.node, peer, reason);
         }
-        Err(error) => tracing::warn!(%peer, %error, "cannot serve a connection"),
+        Err(error) => {
+            let now = state.node.env().clock.monotonic();
+            if let Some(left_out) = state.node.events().not_served.admit(now) {
+                tracing::warn!(%peer, %error, left_out, "cannot serve a connection");
+            }
+        }
     }
     counters.connections.fetch_sub(1, Ordering::Relaxed);
     state.ended.notify_one();

@@ -5,6 +5,7 @@ mod floors;
 mod log;
 mod records;
 mod runtime;
+mod seldom;
 mod tidy;
 mod words;
 
@@ -23,6 +24,7 @@ pub fn all() -> Result<Vec<(&'static str, Vec<String>)>> {
         ("runtime", runtime::check()?),
         ("words", words::check()?),
         ("log", log::check()?),
+        ("seldom", seldom::check()?),
     ])
 }
 

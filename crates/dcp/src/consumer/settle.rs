@@ -192,9 +192,11 @@ impl Consumer {
             Work::State(state) => return Ok(self.take_role(vb, track, *state, out)),
             Work::End(reason) => {
                 // The history is another one now: it is asked for at once.
-                if let EndReason::Unknown(code) = reason {
+                if let EndReason::Unknown(code) = reason
+                    && let Some(left_out) = engine::admit_log(&self.bucket, "unknown end of a stream")
+                {
                     let (bucket, name) = (self.bucket.name(), self.config.name.as_str());
-                    tracing::warn!(bucket, link = name, %vb, code, "a stream ended for an unknown reason");
+                    tracing::warn!(bucket, link = name, %vb, code, left_out, "a stream ended for an unknown reason");
                 }
                 let is_sudden = *reason != EndReason::Rollback;
                 track.failures = if is_sudden { track.failures } else { 0 };
@@ -329,6 +331,8 @@ fn note_fault(consumer: &mut Consumer, vb: VbId, refusal: ReplicaRefusal) {
         return;
     }
     consumer.counts.unsupported += 1;
-    let (bucket, name, why) = (consumer.bucket.name(), consumer.config.name.as_str(), why_not(refusal));
-    tracing::warn!(bucket, link = name, %vb, why, "a stream is closed and asked for again");
+    if let Some(left_out) = engine::admit_log(&consumer.bucket, "fault in a stream") {
+        let (bucket, name, why) = (consumer.bucket.name(), consumer.config.name.as_str(), why_not(refusal));
+        tracing::warn!(bucket, link = name, %vb, why, left_out, "a stream is closed and asked for again");
+    }
 }

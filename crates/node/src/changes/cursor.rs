@@ -57,7 +57,11 @@ fn parse(bytes: &[u8], _version: u16, vbuckets: u16) -> Result<Token, String> {
 /// The stored position; `None` if there is no such cursor.
 pub fn read(bucket: &Bucket, name: &str) -> io::Result<Option<Token>> {
     let parse = |bytes: &[u8], version: u16| parse(bytes, version, bucket.vbuckets());
-    let found = file(bucket, name).open(&*bucket.env().disk, parse, |fault| tracing::error!("{fault}"));
+    let found = file(bucket, name).open(&*bucket.env().disk, parse, |fault| {
+        if let Some(left_out) = engine::admit_log(bucket, "cursor with a fault") {
+            tracing::error!(left_out, "{fault}");
+        }
+    });
     found.map_err(io::Error::other)
 }
 

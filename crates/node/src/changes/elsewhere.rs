@@ -397,12 +397,15 @@ impl Elsewhere {
                 }
             }
             Err(Violation(what)) => {
-                tracing::warn!(
-                    bucket = self.bucket.name(),
-                    node = &*node,
-                    what,
-                    "another node sends a reader of changes what was not asked for; the connection is closed"
-                );
+                if let Some(left_out) = engine::admit_log(&self.bucket, "violation of another node") {
+                    tracing::warn!(
+                        bucket = self.bucket.name(),
+                        node = &*node,
+                        what,
+                        left_out,
+                        "another node sends a reader of changes what was not asked for; the connection is closed"
+                    );
+                }
                 self.lose(&node, what, now);
             }
         }

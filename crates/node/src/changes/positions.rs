@@ -1,5 +1,6 @@
 //! What a reader is told of its position: short tokens, for which the server keeps positions where that is needed.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -92,7 +93,7 @@ impl Positions {
                 }
                 // The long token says the same, where it can be sent.
                 Err(error) => {
-                    tracing::warn!(bucket = bucket.name(), %error, "a position cannot be kept; its token is long");
+                    warn(&bucket, &error);
                     Keeping::Done(None, whole)
                 }
             };
@@ -100,7 +101,7 @@ impl Positions {
             bell.ring();
         };
         if let Err(error) = self.bucket.env().spawn.spawn("position", Box::new(keep)) {
-            tracing::warn!(bucket = self.bucket.name(), %error, "a position cannot be kept; its token is long");
+            warn(&self.bucket, &error);
             *self.keeping.lock() = Keeping::Nothing;
             return Told::Now(token.encode());
         }
@@ -123,5 +124,11 @@ impl Positions {
             self.anchor = Some(anchor);
         }
         Some(text)
+    }
+}
+
+fn warn(bucket: &Bucket, error: &io::Error) {
+    if let Some(left_out) = engine::admit_log(bucket, "position not kept") {
+        tracing::warn!(bucket = bucket.name(), %error, left_out, "a position cannot be kept; its token is long");
     }
 }

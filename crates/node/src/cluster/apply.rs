@@ -93,10 +93,13 @@ impl Cluster {
                 // It serves no client and follows no node, which is what is left of it.
                 return Ok(());
             }
-            tracing::warn!(
-                bucket = name,
-                "the bucket is damaged as a whole, other nodes have all of it: it is made again, empty"
-            );
+            if let Some(left_out) = self.node.events().made_again.admit(self.node.env().clock.monotonic()) {
+                tracing::warn!(
+                    bucket = name,
+                    left_out,
+                    "the bucket is damaged as a whole, other nodes have all of it: it is made again, empty"
+                );
+            }
             let deleted = self.node.delete_bucket(name);
             deleted.map_err(|error| ApplyError::Bucket(name.to_owned(), error))?;
             asked.forget(name);

@@ -317,8 +317,12 @@ impl Asker {
             over.store(true, Ordering::Release);
         };
         let begun = cluster.node.env().spawn.spawn("promises", Box::new(job));
-        let task =
-            begun.inspect_err(|error| tracing::warn!(%error, node = uuid, "a node is not asked to wait"));
+        let task = begun.inspect_err(|error| {
+            let now = cluster.node.env().clock.monotonic();
+            if let Some(left_out) = cluster.node.events().not_asked.admit(now) {
+                tracing::warn!(%error, node = uuid, left_out, "a node is not asked to wait");
+            }
+        });
         Some(Asker { is_over, task: task.ok()? })
     }
 

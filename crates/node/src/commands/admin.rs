@@ -72,10 +72,13 @@ pub fn disable_traffic(ctx: &mut Context<'_>, _: &Request<'_>) -> Outcome {
 
 fn set_traffic(ctx: &mut Context<'_>, is_enabled: bool) -> Outcome {
     let bucket = ctx.bucket();
-    if bucket.traffic.is_enabled() != is_enabled {
+    if bucket.traffic.is_enabled() != is_enabled
+        && let Some(left_out) = engine::admit_log(&bucket, "traffic")
+    {
         tracing::warn!(
             bucket = bucket.name(),
             is_enabled,
+            left_out,
             "an administrator has switched a bucket's traffic"
         );
     }

@@ -62,7 +62,10 @@ pub fn set_manifest(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
         }
         Err(ManifestRefusal::Full) => ctx.status(Status::Etmpfail),
         Err(ManifestRefusal::Failure(failure)) => {
-            tracing::error!(%failure, "the manifest stays as it is");
+            let bucket = ctx.bucket();
+            if let Some(left_out) = engine::admit_log(&bucket, "manifest not saved") {
+                tracing::error!(bucket = bucket.name(), %failure, left_out, "the manifest stays as it is");
+            }
             ctx.status(Status::Etmpfail)
         }
     }

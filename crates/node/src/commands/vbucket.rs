@@ -98,7 +98,10 @@ pub fn delete_vbucket(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
             Outcome::Done
         }
         Ok(Err(failure)) => {
-            tracing::error!(vb = %request.vbucket, %failure, "the file of a deleted vBucket is still there");
+            if let Some(left_out) = engine::admit_log(&cx.bucket(), "file not deleted") {
+                let vb = request.vbucket;
+                tracing::error!(%vb, %failure, left_out, "the file of a deleted vBucket is still there");
+            }
             cx.status(Status::Einternal)
         }
         Err(engine::Refusal::Invalid) => {

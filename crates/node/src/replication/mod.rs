@@ -369,7 +369,15 @@ fn check(bucket: &Bucket, fresh: &BTreeMap<VbId, Mode>) -> Result<(), WantError>
 fn take_roles(bucket: &Bucket, fresh: &BTreeMap<VbId, Mode>) -> Result<(), WantError> {
     for (at, (vb, mode)) in fresh.iter().enumerate() {
         if let Err(refusal) = take_role(bucket, *vb, *mode) {
-            tracing::warn!(bucket = bucket.name(), vbuckets = at, "some became replicas and have no source");
+            if let Some(left_out) = engine::admit_log(bucket, "replicas without a source") {
+                let name = bucket.name();
+                tracing::warn!(
+                    bucket = name,
+                    vbuckets = at,
+                    left_out,
+                    "some became replicas and have no source"
+                );
+            }
             return Err(refusal);
         }
     }

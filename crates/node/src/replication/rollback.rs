@@ -99,11 +99,15 @@ impl Drop for Rollbacks {
 fn roll_back(bucket: &Bucket, vb: VbId, to: Seqno) -> Result<Seqno, &'static str> {
     match bucket.rollback(vb, to) {
         Ok(Ok(seqno)) => {
-            tracing::info!(bucket = bucket.name(), %vb, %to, %seqno, "rolled back");
+            if let Some(left_out) = engine::admit_log(bucket, "rollback") {
+                tracing::info!(bucket = bucket.name(), %vb, %to, %seqno, left_out, "rolled back");
+            }
             Ok(seqno)
         }
         Ok(Err(failure)) => {
-            tracing::error!(bucket = bucket.name(), %vb, %to, %failure, "cannot roll back");
+            if let Some(left_out) = engine::admit_log(bucket, "failed rollback") {
+                tracing::error!(bucket = bucket.name(), %vb, %to, %failure, left_out, "cannot roll back");
+            }
             Err("its files cannot be rolled back: see the log of this node")
         }
         Err(_) => Err("the vBucket here is no replica"),

@@ -18,6 +18,7 @@ use serde_json::{Map, Value, json};
 
 use super::Shared;
 use super::basic_auth::Caller;
+use super::failures::failed;
 use super::manage::on_a_thread;
 use super::settings::refused;
 
@@ -342,9 +343,9 @@ pub(super) async fn change(
             refused(Errors::from([("_".to_owned(), "this node has no data directory".to_owned())]))
         }
         Ok(Err(AuditError::File(error))) => {
-            tracing::error!(%error, "the settings of the audit log were not changed");
             let errors = json!({ "errors": { "_": error.to_string() } });
-            (StatusCode::INTERNAL_SERVER_ERROR, Json(errors)).into_response()
+            let response = (StatusCode::INTERNAL_SERVER_ERROR, Json(errors)).into_response();
+            failed(response, "the settings of the audit log were not changed", &error)
         }
         Err(error) => super::manage::answer(&error),
     }

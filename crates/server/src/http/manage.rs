@@ -13,6 +13,7 @@ use tokio::sync::oneshot;
 
 use super::access::require_cluster_admin;
 use super::basic_auth::Caller;
+use super::failures::failed;
 use super::settings::{is_other_quota, refused};
 use super::{Shared, bucket_down, no_such_bucket};
 
@@ -144,8 +145,8 @@ fn done(code: StatusCode, outcome: Result<(), BucketError>) -> Response {
 
 /// Nothing is wrong with what was asked: asking again later helps.
 pub(super) fn not_now(why: &str) -> Response {
-    tracing::warn!(why, "the cluster cannot be changed just now");
-    (StatusCode::SERVICE_UNAVAILABLE, Json(json!({ "errors": { "_": why } }))).into_response()
+    let response = (StatusCode::SERVICE_UNAVAILABLE, Json(json!({ "errors": { "_": why } }))).into_response();
+    failed(response, "the cluster cannot be changed just now", &why)
 }
 
 pub(super) fn answer(error: &BucketError) -> Response {
@@ -167,9 +168,9 @@ pub(super) fn answer(error: &BucketError) -> Response {
         | BucketError::Failed(_)
         | BucketError::Engine(_)
         | BucketError::Several(_) => {
-            tracing::error!(%error, "a bucket was not managed");
             let errors = json!({ "errors": { "_": error.to_string() } });
-            (StatusCode::INTERNAL_SERVER_ERROR, Json(errors)).into_response()
+            let response = (StatusCode::INTERNAL_SERVER_ERROR, Json(errors)).into_response();
+            failed(response, "a bucket was not managed", error)
         }
     }
 }

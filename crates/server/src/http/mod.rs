@@ -10,6 +10,7 @@ mod cluster;
 mod cluster_order;
 mod cluster_status;
 pub mod connections;
+mod failures;
 mod figures;
 mod health;
 mod manage;

@@ -12,8 +12,8 @@ use super::Shared;
 use super::access::{self, Needs};
 use super::origin::Listens;
 use super::{
-    audit, auto_failover, buckets, changes, cluster, cluster_status, figures, health, manage, methods,
-    metrics, origin, paths, patience, pools, promise, replication, scopes, settings, stream, users,
+    audit, auto_failover, buckets, changes, cluster, cluster_status, failures, figures, health, manage,
+    methods, metrics, origin, paths, patience, pools, promise, replication, scopes, settings, stream, users,
 };
 
 /// A method of an address.
@@ -192,6 +192,7 @@ pub(super) fn router(shared: Shared, listens: Listens) -> Router {
         .into_iter()
         .fold(Router::new(), add)
         .fallback(async || (StatusCode::NOT_FOUND, "Requested resource not found.\r\n"))
+        .layer(middleware::from_fn_with_state(shared.clone(), failures::tell))
         .layer(middleware::from_fn_with_state(shared.clone(), patience::wait))
         .with_state(shared);
     // Around the whole: paths are changed before they are looked up, and which methods an address has is known outside

@@ -22,6 +22,7 @@ use vbucket::{Collection, Manifest, ManifestUid, Scope};
 use super::Shared;
 use super::access::rights_in;
 use super::basic_auth::Caller;
+use super::failures::failed;
 use super::manage::{answer, on_a_thread};
 use super::settings::find;
 
@@ -36,8 +37,9 @@ fn refusal(refused: Refused) -> Response {
             (StatusCode::SERVICE_UNAVAILABLE, refusal.to_string())
         }
         Refused::Manifest(ManifestRefusal::Failure(failure)) => {
-            tracing::error!(%failure, "the manifest stays as it is");
-            (StatusCode::INTERNAL_SERVER_ERROR, "The manifest could not be saved".to_owned())
+            let message = json!({ "errors": { "_": "The manifest could not be saved" } });
+            let response = (StatusCode::INTERNAL_SERVER_ERROR, Json(message)).into_response();
+            return failed(response, "the manifest stays as it is", &failure);
         }
         Refused::Bucket(error) => return answer(&error),
     };

@@ -21,6 +21,7 @@ use serde_json::{Value, json};
 
 use super::Shared;
 use super::basic_auth::Caller;
+use super::failures::failed;
 use super::manage::on_a_thread;
 
 /// The one domain there is: users whose passwords the node checks itself.
@@ -46,8 +47,9 @@ impl From<UsersRefusal> for UsersAnswer {
             UsersRefusal::Damaged(what) => error(StatusCode::INTERNAL_SERVER_ERROR, "_", what),
             UsersRefusal::Away(what) => error(StatusCode::SERVICE_UNAVAILABLE, "_", what),
             UsersRefusal::File(failure) => {
-                tracing::error!(%failure, "users stay as they are");
-                error(StatusCode::INTERNAL_SERVER_ERROR, "_", "the users could not be saved".to_owned())
+                let told = "the users could not be saved".to_owned();
+                let UsersAnswer(response) = error(StatusCode::INTERNAL_SERVER_ERROR, "_", told);
+                UsersAnswer(Box::new(failed(*response, "users stay as they are", &failure)))
             }
         }
     }

@@ -29,7 +29,9 @@ fn check_name(name: &str) -> Result<(), Refused> {
 }
 
 fn disk_failed(bucket: &Bucket, error: &io::Error) -> Refused {
-    tracing::error!(bucket = bucket.name(), %error, "a cursor");
+    if let Some(left_out) = engine::admit_log(bucket, "cursor not kept") {
+        tracing::error!(bucket = bucket.name(), %error, left_out, "a cursor");
+    }
     refuse(StatusCode::INTERNAL_SERVER_ERROR, &format!("the cursor cannot be kept: {error}"))
 }
 

@@ -79,7 +79,9 @@ fn read_token(bucket: &Bucket, text: &str) -> Result<Option<(Token, Option<Ancho
         return Ok(Token::decode(text, bucket.vbuckets()).map(|token| (token, None)));
     };
     let kept = Anchor::read(bucket, &short.id).map_err(|error| {
-        tracing::error!(bucket = bucket.name(), %error, "a kept position");
+        if let Some(left_out) = engine::admit_log(bucket, "position not read") {
+            tracing::error!(bucket = bucket.name(), %error, left_out, "a kept position");
+        }
         refuse(
             StatusCode::INTERNAL_SERVER_ERROR,
             &format!("the position of this token cannot be read: {error}"),

@@ -108,7 +108,8 @@ impl axum::serve::Listener for Listener {
                     }
                     Err(error) => {
                         self.connections.leave(&connection);
-                        tracing::warn!(%peer, %error, "cannot serve an HTTP connection");
+                        // It has gone already.
+                        tracing::debug!(%peer, %error, "an HTTP client could not be served");
                     }
                 },
                 Err(full) => self.refuse(&tcp, tls.is_some(), full),

@@ -1,0 +1,163 @@
+//! Warnings and errors that a client, another node or a bad disk can bring about again and again are logged seldom.
+//!
+//! An event at one of these levels says how many of its kind were left out (`left_out`, from `base::RateLimit`), or
+//! `seldom.txt` says why it cannot be repeated without bound.
+
+use std::fs;
+
+use anyhow::{Context, Result};
+use proc_macro2::{TokenStream, TokenTree};
+use syn::visit::{self, Visit};
+
+use crate::tree;
+
+const REASONS: &str = "xtask/src/rules/seldom.txt";
+const LIMITED: &str = "left_out";
+
+/// An event that says nothing of what was left out: its file, and its text.
+type Event = (String, String);
+
+/// Looks at all code of the crates but their tests.
+pub fn check() -> Result<Vec<String>> {
+    let reasons =
+        fs::read_to_string(tree::root().join(REASONS)).with_context(|| format!("cannot read {REASONS}"))?;
+    let mut events = Vec::new();
+    for path in tree::files(&["rs"])?.into_iter().filter(|path| path.starts_with("crates")) {
+        let name = path.display().to_string();
+        if ["/tests/", "/tests.rs", "/examples/"].iter().any(|part| name.contains(part)) {
+            continue;
+        }
+        let text =
+            fs::read_to_string(tree::root().join(&path)).with_context(|| format!("cannot read {name}"))?;
+        events.extend(
+            unlimited(&text)
+                .with_context(|| format!("cannot read {name}"))?
+                .into_iter()
+                .map(|what| (name.clone(), what)),
+        );
+    }
+    Ok(judge(&events, &reasons))
+}
+
+/// Texts of the events of a file that are not limited.
+fn unlimited(text: &str) -> Result<Vec<String>> {
+    if !text.contains("warn!") && !text.contains("error!") {
+        return Ok(Vec::new());
+    }
+    let mut events = Unlimited::default();
+    events.visit_file(&syn::parse_file(text)?);
+    Ok(events.0)
+}
+
+fn judge(events: &[Event], reasons: &str) -> Vec<String> {
+    let lines: Vec<[&str; 3]> = reasons
+        .lines()
+        .filter(|line| !line.starts_with('#') && !line.is_empty())
+        .map(|line| {
+            let mut parts = line.splitn(3, " | ");
+            [(); 3].map(|()| parts.next().unwrap_or_default())
+        })
+        .collect();
+    let is_of = |[path, text, _]: &[&str; 3], event: &Event| event.0 == *path && event.1.starts_with(text);
+    let unknown = events.iter().filter(|event| !lines.iter().any(|line| is_of(line, event))).map(|(path, text)| {
+        format!(
+            "seldom: {path}: the event {text:?} may be repeated without bound: log it through a RateLimit and say \
+             left_out, or give a reason in {REASONS}"
+        )
+    });
+    let stale =
+        lines.iter().filter(|line| line[2].is_empty() || !events.iter().any(|event| is_of(line, event)));
+    let stale = stale
+        .map(|[path, text, _]| format!("seldom: {REASONS}: {path} | {text}: no such event, or no reason"));
+    unknown.chain(stale).collect()
+}
+
+#[derive(Default)]
+struct Unlimited(Vec<String>);
+
+impl<'ast> Visit<'ast> for Unlimited {
+    fn visit_item_mod(&mut self, found: &'ast syn::ItemMod) {
+        let is_test = |attribute: &syn::Attribute| {
+            attribute.path().is_ident("cfg")
+                && attribute.parse_args::<syn::Ident>().is_ok_and(|name| name == "test")
+        };
+        if !found.attrs.iter().any(is_test) {
+            visit::visit_item_mod(self, found);
+        }
+    }
+
+    fn visit_macro(&mut self, found: &'ast syn::Macro) {
+        let name = found.path.segments.last().map(|last| last.ident.to_string()).unwrap_or_default();
+        self.look_at(&name, &found.tokens);
+        visit::visit_macro(self, found);
+    }
+}
+
+impl Unlimited {
+    /// An event, or another macro that may have events in it.
+    fn look_at(&mut self, name: &str, tokens: &TokenStream) {
+        if !["warn", "error"].contains(&name) {
+            self.look_into(tokens);
+        } else if !has(tokens, LIMITED) {
+            self.0.push(text_of(tokens));
+        }
+    }
+
+    fn look_into(&mut self, tokens: &TokenStream) {
+        let tokens: Vec<TokenTree> = tokens.clone().into_iter().collect();
+        for (at, token) in tokens.iter().enumerate() {
+            let TokenTree::Group(group) = token else { continue };
+            let name = match &tokens[..at] {
+                [.., TokenTree::Ident(name), TokenTree::Punct(mark)] if mark.as_char() == '!' => {
+                    name.to_string()
+                }
+                _ => String::new(),
+            };
+            self.look_at(&name, &group.stream());
+        }
+    }
+}
+
+fn has(tokens: &TokenStream, name: &str) -> bool {
+    tokens.clone().into_iter().any(|token| matches!(token, TokenTree::Ident(found) if found == name))
+}
+
+/// The last text among an event's parts.
+fn text_of(tokens: &TokenStream) -> String {
+    let texts = tokens.clone().into_iter().filter_map(|token| match token {
+        TokenTree::Literal(literal) => syn::parse_str::<syn::LitStr>(&literal.to_string()).ok(),
+        _ => None,
+    });
+    texts.last().map(|text| text.value()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = "
+        fn f() {
+            tracing::warn!(%vb, left_out, \"seldom\");
+            tracing::error!(bucket = name, \"often and \\
+                                             long\");
+            tracing::info!(\"ordinary\");
+            select! { _ = f() => { tracing::error!(\"within\") } }
+        }
+        #[cfg(test)]
+        mod tests {
+            fn g() { tracing::error!(\"a test's\"); }
+        }";
+
+    #[test]
+    fn events_without_a_limit_need_a_reason() {
+        let texts = unlimited(FILE).expect("it is Rust");
+        assert_eq!(texts, ["often and long", "within"]);
+        let events = [("a.rs".to_owned(), texts[0].clone())];
+        assert!(judge(&events, "").iter().all(|told| told.contains("a.rs") && told.contains("left_out")));
+        assert_eq!(judge(&events, "# head\na.rs | often | once a start"), Vec::<String>::new());
+        for list in ["a.rs | often | ", "b.rs | often | once", "a.rs | seldom | once"] {
+            assert!(!judge(&events, list).is_empty(), "{list}");
+        }
+        assert_eq!(judge(&events, "a.rs | often | once\na.rs | gone | once").len(), 1);
+    }
+}
