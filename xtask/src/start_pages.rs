@@ -22,8 +22,8 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use crate::totals::Totals;
 use crate::tree::{self, Scratch};
 
-/// How long a block may take, and a server until it is ready.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a block may take, and a server until it is ready; each takes seconds, and more on a machine that is busy.
+const PATIENCE: Duration = Duration::from_secs(180);
 /// Hosts whose ports are replaced.
 const HOSTS: [&str; 2] = ["127.0.0.1:", "localhost:"];
 
@@ -49,21 +49,38 @@ pub fn command(options: &StartOptions) -> Result<bool> {
 pub fn run(binary: &Path, only: Option<&str>) -> Result<Totals> {
     let binary =
         binary.canonicalize().with_context(|| format!("{} is missing: build it", binary.display()))?;
-    let mut totals = Totals::default();
+    let mut ports = Vec::new();
+    let mut texts = Vec::new();
     for page in pages()? {
         let name = page.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         if only.is_none_or(|only| only == name) {
-            let begun = Instant::now();
-            let outcome = run_page(&name, &fs::read_to_string(&page)?, &binary);
-            let seconds = begun.elapsed().as_secs();
-            match &outcome {
-                Ok(()) => println!("docs/start/{name}.md: every command did what it says ({seconds} s)"),
-                Err(error) => println!("FAIL docs/start/{name}.md: {error:#}"),
-            }
-            totals += Totals::one(outcome.is_ok());
+            texts.push((name, on_free_ports(&fs::read_to_string(&page)?, &mut ports)?));
         }
     }
+    // All are chosen, so that they differ; servers take them now.
+    drop(ports);
+    // Beside each other: they mostly wait.
+    let outcomes: Vec<bool> = thread::scope(|scope| {
+        let binary = &binary;
+        let running: Vec<_> =
+            texts.iter().map(|(name, text)| scope.spawn(move || tell(name, text, binary))).collect();
+        running.into_iter().map(|page| page.join().unwrap_or(false)).collect()
+    });
+    let mut totals = Totals::default();
+    outcomes.into_iter().for_each(|passed| totals += Totals::one(passed));
     Ok(totals)
+}
+
+/// Runs a page and says how that went; whether every command did what it says.
+fn tell(name: &str, text: &str, binary: &Path) -> bool {
+    let begun = Instant::now();
+    let outcome = run_page(name, text, binary);
+    let seconds = begun.elapsed().as_secs();
+    match &outcome {
+        Ok(()) => println!("docs/start/{name}.md: every command did what it says ({seconds} s)"),
+        Err(error) => println!("FAIL docs/start/{name}.md: {error:#}"),
+    }
+    outcome.is_ok()
 }
 
 fn pages() -> Result<Vec<PathBuf>> {
@@ -106,21 +123,21 @@ fn blocks(page: &str) -> Result<Vec<Block<'_>>> {
     Ok(found)
 }
 
-/// The page with free ports in the place of its own.
-fn on_free_ports(page: &str) -> Result<String> {
-    let mut ports: BTreeMap<&str, TcpListener> = BTreeMap::new();
+/// The page with free ports in the place of its own. They are free as long as what is put into `taken` is not dropped.
+fn on_free_ports(page: &str, taken: &mut Vec<TcpListener>) -> Result<String> {
+    let mut ports: BTreeMap<&str, u16> = BTreeMap::new();
     for host in HOSTS {
         for rest in page.split(host).skip(1) {
             let port = rest.split(|next: char| !next.is_ascii_digit()).next().unwrap_or_default();
             if !port.is_empty() && !ports.contains_key(port) {
-                // Kept until all are chosen, so that they differ.
-                ports.insert(port, TcpListener::bind("127.0.0.1:0")?);
+                let free = TcpListener::bind("127.0.0.1:0")?;
+                ports.insert(port, free.local_addr()?.port());
+                taken.push(free);
             }
         }
     }
     let mut page = page.to_owned();
     for (port, free) in &ports {
-        let free = free.local_addr()?.port();
         for host in HOSTS {
             // Marked, so that no later one of them is replaced in it.
             page = page.replace(&format!("{host}{port}"), &format!("{host}\0{free}"));
@@ -130,11 +147,10 @@ fn on_free_ports(page: &str) -> Result<String> {
 }
 
 fn run_page(name: &str, page: &str, binary: &Path) -> Result<()> {
-    let page = on_free_ports(page)?;
     let mut scratch = Scratch::new(&format!("start-{name}"))?;
     let mut page_run =
         PageRun { folder: scratch.path().to_owned(), exports: String::new(), servers: Vec::new() };
-    let outcome = page_run.prepare(binary).and_then(|()| page_run.go(&page));
+    let outcome = page_run.prepare(binary).and_then(|()| page_run.go(page));
     if outcome.is_err() {
         scratch.keep();
     }
@@ -300,7 +316,8 @@ mod tests {
 
     #[test]
     fn each_port_has_one_in_its_place() {
-        let page = on_free_ports("127.0.0.1:8091 localhost:8091 127.0.0.1:11210 8091").unwrap();
+        let page =
+            on_free_ports("127.0.0.1:8091 localhost:8091 127.0.0.1:11210 8091", &mut Vec::new()).unwrap();
         let words: Vec<&str> = page.split(' ').collect();
         let port = |at: usize| words[at].split_once(':').unwrap().1;
         assert_eq!(port(0), port(1));
