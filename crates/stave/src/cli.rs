@@ -8,7 +8,7 @@ use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use node::ConfigError;
 
-use crate::client::{Dialect, Patience, Secret, Target, TlsFlags};
+use crate::client::{Dialect, Patience, Secret, Target, TlsFlags, Trust};
 use crate::commands;
 use crate::units::parse_duration;
 
@@ -167,15 +167,16 @@ impl ServerFlags {
 impl NodeFlags {
     /// A bucket of the node. Plain memcached needs no password.
     pub fn target(&self, bucket: &str, dialect: Dialect) -> anyhow::Result<Target> {
+        let tls = self.tls.trust()?;
         let password = match (&self.password, dialect) {
             (Some(password), _) => password.clone(),
             (None, Dialect::Memcached) => Secret::default(),
+            (None, _) if tls.as_ref().is_some_and(Trust::shows_certificate) => Secret::default(),
             (None, Dialect::Couchbase) => anyhow::bail!(WrongArguments(
                 "a password is needed: set STAVE_PASSWORD or give --password (`stave serve` prints the one it made up)"
                     .to_owned()
             )),
         };
-        let tls = self.tls.trust()?;
         let target = Target {
             addr: with_port(&self.addr, dialect, tls.is_some()),
             tls,

@@ -69,6 +69,20 @@ impl Dev {
     }
 }
 
+/// A node, and the line that says where it serves.
+fn serve(flags: &[&str]) -> (Dev, String) {
+    let mut command = stave(&[&["serve"], flags].concat());
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("it starts");
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("a line");
+    (Dev { child, ready: Value::Null }, line)
+}
+
+fn field(line: &str, name: &str) -> String {
+    let of = |word: &str| Some(word.strip_prefix(name)?.strip_prefix('=')?.to_owned());
+    line.split_whitespace().find_map(of).expect("it is in the line")
+}
+
 fn path(folder: &Path, name: &str) -> String {
     folder.join(name).to_str().expect("text").to_owned()
 }
@@ -135,13 +149,8 @@ fn a_server_that_is_not_trusted_is_sent_nothing() {
     let (certificate, key) = (path(folder.path(), "other/node.pem"), path(folder.path(), "other/node.key"));
     let files = ["--data", &path(folder.path(), "data"), "--tls-cert", &certificate, "--tls-key", &key];
     let free = ["--kv", "127.0.0.1:0", "--http", "127.0.0.1:0", "--kv-tls", "127.0.0.1:0", "--http-tls"];
-    let mut serve = stave(&[&["serve"], &files[..], &free[..], &["127.0.0.1:0"]].concat());
-    let mut node = serve.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("it starts");
-    let mut line = String::new();
-    BufReader::new(node.stdout.take().expect("piped")).read_line(&mut line).expect("a line");
-    let node = Dev { child: node, ready: Value::Null };
-    let named = line.split_whitespace().find_map(|word| word.strip_prefix("kvs=")).expect("its address");
-    kv(named, &ca, "its certificate is not for 127.0.0.1");
+    let (node, line) = serve(&[&files[..], &free[..], &["127.0.0.1:0"]].concat());
+    kv(&field(&line, "kvs"), &ca, "its certificate is not for 127.0.0.1");
     drop(node);
     kv(&dev.at(0, "kv"), &ca, "before TLS was agreed on");
     http(&dev.at(0, "http"), &ca, "it does not speak TLS there");
@@ -150,4 +159,31 @@ fn a_server_that_is_not_trusted_is_sent_nothing() {
     std::fs::write(&no_pem, "no PEM").expect("a file");
     kv(&kvs, &no_pem, "there is no certificate in it");
     refused(&["get", "k", "--tls-cert", &ca], "--tls-ca");
+}
+
+#[test]
+fn a_certificate_takes_the_place_of_a_password() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| path(folder.path(), name);
+    succeeds(&["certs", "init", "--out", &at("certs")]);
+    succeeds(&["certs", "client", "--ca", &at("certs"), "--out", &at("own"), "--user", "Administrator"]);
+    let (certificate, key, ca) = (at("certs/node.pem"), at("certs/node.key"), at("certs/ca.pem"));
+    let files = ["--data", &at("data"), "--tls-cert", &certificate, "--tls-key", &key, "--tls-ca", &ca];
+    let free = ["--kv", "127.0.0.1:0", "--http", "127.0.0.1:0", "--kv-tls", "127.0.0.1:0"];
+    let more = ["--http-tls", "127.0.0.1:0", "--tls-client-auth", "required"];
+    let (_node, line) = serve(&[&files[..], &free, &more].concat());
+    let (kvs, https) = (field(&line, "kvs"), field(&line, "https"));
+    let (own, own_key) = (at("own/client.pem"), at("own/client.key"));
+    let by_certificate = ["--tls-ca", &ca, "--tls-cert", &own, "--tls-key", &own_key];
+    let without_password = |arguments: &[&str]| {
+        let mut command = stave(&[arguments, &by_certificate].concat());
+        let output = command.env_remove("STAVE_PASSWORD").output().expect("it runs");
+        let text = [output.stdout, output.stderr].concat();
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&text));
+        String::from_utf8_lossy(&text).into_owned()
+    };
+    without_password(&["set", "k", "1", "--addr", &kvs]);
+    assert_eq!(without_password(&["get", "k", "--addr", &kvs]).trim(), "1");
+    without_password(&["user", "list", "--addr", &https]);
+    refused(&["get", "k", "--addr", &kvs, "--tls-ca", &ca], "--tls-cert");
 }

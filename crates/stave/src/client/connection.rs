@@ -177,7 +177,9 @@ impl Client {
             let mut wanted = WANTED;
             more.iter().for_each(|feature| wanted.insert(*feature));
             client.hello(env, wanted)?;
-            client.log_in(env, target)?;
+            if !target.is_by_certificate() {
+                client.log_in(env, target)?;
+            }
             client.select_bucket(target)?;
             client.vbuckets = client.ask_vbuckets()?;
         }

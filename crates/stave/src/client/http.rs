@@ -82,17 +82,26 @@ impl HttpTarget {
         if (200..300).contains(&status) { Ok(value) } else { Err(self.refusal(status, &body, Some(&value))) }
     }
 
+    /// The line that says who asks; empty if a certificate does.
+    fn authorization(&self) -> String {
+        if self.password.0.is_empty() && self.tls.as_ref().is_some_and(Trust::shows_certificate) {
+            return String::new();
+        }
+        let credentials = BASE64.encode(format!("{}:{}", self.username, self.password.0));
+        format!("Authorization: Basic {credentials}\r\n")
+    }
+
     fn scheme(&self) -> &'static str {
         if self.tls.is_some() { "https" } else { "http" }
     }
 
     pub(crate) fn exchange(&self, method: &str, path: &str, body: String) -> anyhow::Result<(u16, String)> {
         let mut stream = self.connect()?;
-        let credentials = BASE64.encode(format!("{}:{}", self.username, self.password.0));
         let request = format!(
-            "{method} {path} HTTP/1.1\r\nHost: {}\r\nAuthorization: Basic {credentials}\r\nConnection: close\r\n\
+            "{method} {path} HTTP/1.1\r\nHost: {}\r\n{}Connection: close\r\n\
              Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
             self.addr,
+            self.authorization(),
             body.len()
         );
         let mut answer = Vec::new();

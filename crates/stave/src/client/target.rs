@@ -82,6 +82,11 @@ pub struct Target {
 }
 
 impl Target {
+    /// Whether a certificate says who we are, and nothing else does.
+    pub fn is_by_certificate(&self) -> bool {
+        self.password.0.is_empty() && self.tls.as_ref().is_some_and(Trust::shows_certificate)
+    }
+
     /// Another server of the cluster, to which the same lets us in.
     pub fn at(&self, addr: String) -> Target {
         Target {

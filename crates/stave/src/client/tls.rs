@@ -49,13 +49,23 @@ impl TlsFlags {
                 files.into_iter().flatten().map(|file| file.display().to_string()).collect();
             anyhow!(WrongArguments(format!("{}: {why}", files.join(", "))))
         })?;
-        Ok(Some(Trust(config)))
+        Ok(Some(Trust { config, shows_certificate: own.is_some() }))
     }
 }
 
 /// The CAs that a client trusts, and the certificate that it shows.
 #[derive(Clone, Debug)]
-pub struct Trust(Arc<ClientConfig>);
+pub struct Trust {
+    config: Arc<ClientConfig>,
+    shows_certificate: bool,
+}
+
+impl Trust {
+    /// Whether a server can know by a certificate who we are.
+    pub fn shows_certificate(&self) -> bool {
+        self.shows_certificate
+    }
+}
 
 /// A connection, encrypted or not.
 #[derive(Debug)]
@@ -73,7 +83,7 @@ impl Channel {
     ///
     /// Why TLS cannot be spoken, with what to do; or the socket's error.
     pub fn open(socket: TcpStream, trust: Option<&Trust>, addr: &str) -> Result<Channel> {
-        let Some(Trust(config)) = trust else { return Ok(Channel::Plain(socket)) };
+        let Some(Trust { config, .. }) = trust else { return Ok(Channel::Plain(socket)) };
         let host = host_of(addr);
         let name = ServerName::try_from(host.to_owned()).map_err(std::io::Error::other)?;
         let session = ClientConnection::new(Arc::clone(config), name).map_err(std::io::Error::other)?;

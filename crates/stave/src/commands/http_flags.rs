@@ -8,7 +8,7 @@ use clap::Args;
 
 use super::password;
 use crate::cli::WrongArguments;
-use crate::client::{HttpTarget, Secret, TlsFlags};
+use crate::client::{HttpTarget, Secret, TlsFlags, Trust};
 use crate::units::parse_duration;
 
 /// Where a node is asked if nothing else is said, and where it is by TLS.
@@ -48,11 +48,13 @@ impl HttpFlags {
             Some(file) => Some(password::from_file(file)?),
             None => self.password.clone(),
         };
+        let tls = self.tls.trust()?;
+        let is_by_certificate = given.is_none() && tls.as_ref().is_some_and(Trust::shows_certificate);
+        let given = if is_by_certificate { Some(Secret::default()) } else { given };
         let asked = || password::ask(&format!("password of {}: ", self.username));
         let Some(password) = given.map_or_else(asked, |given| Ok(Some(given)))? else {
             bail!(WrongArguments("a password is needed: set STAVE_PASSWORD or give --password".to_owned()));
         };
-        let tls = self.tls.trust()?;
         let is_usual = tls.is_some() && self.addr == DEFAULT_ADDR;
         let addr = if is_usual { DEFAULT_ADDR_TLS.to_owned() } else { self.addr.clone() };
         let (username, patience) = (self.username.clone(), self.timeout);
