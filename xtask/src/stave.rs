@@ -33,6 +33,8 @@ pub struct Stave {
     pub kv: String,
     /// Where it speaks HTTP.
     pub http: String,
+    /// Where it speaks the key-value protocol with TLS, if it does.
+    pub kvs: Option<String>,
     /// From `exec` until it said that it is ready.
     pub ready_after: Duration,
 }
@@ -91,8 +93,8 @@ impl Stave {
         let mut child = command.spawn().with_context(|| format!("cannot run {command:?}"))?;
         let output = child.stdout.take().context("the output is piped")?;
         match await_ready(output) {
-            Ok((kv, http)) => {
-                Ok(Stave { child, log: log.to_owned(), kv, http, ready_after: begun.elapsed() })
+            Ok(Ready { kv, http, kvs }) => {
+                Ok(Stave { child, log: log.to_owned(), kv, http, kvs, ready_after: begun.elapsed() })
             }
             Err(error) => {
                 // It may have ended by itself already.
@@ -168,8 +170,15 @@ impl Drop for Stave {
     }
 }
 
+/// Where a server says that it serves.
+struct Ready {
+    kv: String,
+    http: String,
+    kvs: Option<String>,
+}
+
 /// Reads until `ready kv=HOST:PORT ...`; a thread goes on reading, so that the server never meets a closed pipe.
-fn await_ready(output: std::process::ChildStdout) -> Result<(String, String)> {
+fn await_ready(output: std::process::ChildStdout) -> Result<Ready> {
     let (said, heard) = mpsc::channel();
     thread::spawn(move || {
         for line in BufReader::new(output).lines().map_while(Result::ok) {
@@ -183,7 +192,8 @@ fn await_ready(output: std::process::ChildStdout) -> Result<(String, String)> {
         match heard.recv_timeout(left) {
             Ok(line) => {
                 if let (Some(kv), Some(http)) = (address(&line, "kv="), address(&line, "http=")) {
-                    return Ok((kv.to_owned(), http.to_owned()));
+                    let kvs = address(&line, "kvs=").map(str::to_owned);
+                    return Ok(Ready { kv: kv.to_owned(), http: http.to_owned(), kvs });
                 }
             }
             Err(mpsc::RecvTimeoutError::Timeout) => bail!("the server was not ready within {READY_WITHIN:?}"),

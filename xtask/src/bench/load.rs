@@ -1,5 +1,6 @@
 //! The load generator, `stave bench`, run against a server.
 
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -19,12 +20,14 @@ pub struct Peer {
     pub address: String,
     /// Its process.
     pub pid: u32,
+    /// The CA that has signed its certificate, if it is spoken with by TLS.
+    pub ca: Option<PathBuf>,
 }
 
 impl Peer {
     /// Our own server.
     pub fn stave(name: &'static str, server: &Stave) -> Peer {
-        Peer { name, protocol: "couchbase", address: server.kv.clone(), pid: server.pid() }
+        Peer { name, protocol: "couchbase", address: server.kv.clone(), pid: server.pid(), ca: None }
     }
 
     /// Runs the load generator to its end; what it printed as JSON.
@@ -51,6 +54,9 @@ impl Peer {
         command.args(["bench", "--quiet", "--addr", &self.address, "--protocol", self.protocol]);
         command.args(["--username", USER, "--password", PASSWORD, "--bucket", BUCKET]);
         command.args(["--server-pid", &self.pid.to_string()]);
+        if let Some(ca) = &self.ca {
+            command.arg("--tls-ca").arg(ca);
+        }
         command.args(arguments.iter().map(AsRef::as_ref));
         command
     }

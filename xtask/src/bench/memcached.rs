@@ -86,7 +86,7 @@ pub fn run(options: &Options) -> Result<Report> {
     let (memcached, address) = start_memcached(&threads)?;
     let peers = [
         Peer::stave("stave", &server),
-        Peer { name: "memcached", protocol: "memcached", address, pid: memcached.pid() },
+        Peer { name: "memcached", protocol: "memcached", address, pid: memcached.pid(), ca: None },
     ];
     for peer in &peers {
         println!("populating {} with {} keys", peer.name, options.keys);

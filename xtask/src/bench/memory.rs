@@ -94,7 +94,7 @@ fn stave(options: &Options, scratch: &Scratch) -> Result<Resident> {
 
 fn memcached(options: &Options) -> Result<Resident> {
     let (memcached, address) = start_memcached(&options.threads.to_string())?;
-    let peer = Peer { name: "memcached", protocol: "memcached", address, pid: memcached.pid() };
+    let peer = Peer { name: "memcached", protocol: "memcached", address, pid: memcached.pid(), ca: None };
     load(options, &peer, || Ok(()))
 }
 

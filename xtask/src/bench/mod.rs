@@ -21,6 +21,7 @@ mod replication;
 mod report;
 mod start;
 mod syncwrites;
+mod tls;
 mod warmup;
 mod writers;
 
@@ -34,6 +35,8 @@ pub enum Bench {
     Memcached(memcached::Options),
     /// From exec to ready, memory when ready, size of the binary, memory of idle connections.
     Start(start::Options),
+    /// Server CPU an operation and a handshake with TLS, beside Redis with TLS and Stave without.
+    Tls(tls::Options),
     /// Clients that wait until each write is on disk: journal on, journal off, and Redis with appendfsync always.
     Durable(writers::Options),
     /// Clients that wait until a majority has each write: levels, numbers of clients, one node and two, and Redis.
@@ -76,6 +79,7 @@ pub struct Output {
 pub fn run(bench: &Bench) -> Result<bool> {
     let report = match bench {
         Bench::Memcached(options) => memcached::run(options)?,
+        Bench::Tls(options) => tls::run(options)?,
         Bench::Start(options) => start::run(options)?,
         Bench::Durable(options) => durable::run(options)?,
         Bench::Syncwrites(options) => syncwrites::run(options)?,

@@ -54,6 +54,18 @@ impl Redis {
         Redis::start_with(dir, &["--appendonly", "no"])
     }
 
+    /// Without any file, and with TLS at a port of its own: its certificate, key and CA are `node.pem`, `node.key` and
+    /// `ca.pem` in a folder. Answers where.
+    pub fn start_with_tls(dir: &Path, certificates: &Path) -> Result<(Redis, String)> {
+        let tls = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+        let file = |name: &str| certificates.join(name).display().to_string();
+        let (port, certificate, key, ca) =
+            (tls.port().to_string(), file("node.pem"), file("node.key"), file("ca.pem"));
+        let files = ["--tls-cert-file", &certificate, "--tls-key-file", &key, "--tls-ca-cert-file", &ca];
+        let more = ["--appendonly", "no", "--tls-port", &port, "--tls-auth-clients", "no"];
+        Ok((Redis::start_with(dir, &[&more[..], &files[..]].concat())?, tls.to_string()))
+    }
+
     fn start_with(dir: &Path, arguments: &[&str]) -> Result<Redis> {
         fs::create_dir_all(dir)?;
         // Redis cannot choose a port and tell: let the kernel choose, and hand it over.
@@ -74,7 +86,7 @@ impl Redis {
 
     /// The load generator's other end.
     pub fn peer(&self, name: &'static str) -> Peer {
-        Peer { name, protocol: "redis", address: self.address.clone(), pid: self.child.id() }
+        Peer { name, protocol: "redis", address: self.address.clone(), pid: self.child.id(), ca: None }
     }
 
     fn answers(&self) -> bool {
