@@ -202,24 +202,33 @@ impl Maker {
         Owned::Save { vb: VbId(self.rng.below(5) as u16), doc, is_whole: self.rng.chance(1, 3), items }
     }
 
-    /// The same system event in these vBuckets, as a change of the manifest makes it.
+    /// The same system events in these vBuckets, as changes of the manifest make them.
     pub(super) fn event(&mut self, vbs: impl Iterator<Item = VbId>) -> Vec<Owned> {
         self.seqno += 1;
-        let key = format!("\0{}", self.seqno);
-        let value = vec![self.seqno as u8; self.events.below(200) as usize];
-        let kind = [ItemKind::SystemEvent, ItemKind::Deletion][self.events.below(2) as usize];
-        let mut save = |vb| {
+        let mut event = || {
+            self.seqno += 1;
+            let value = vec![self.seqno as u8; self.events.below(200) as usize];
+            let kind = [ItemKind::SystemEvent, ItemKind::Deletion][self.events.below(2) as usize];
+            (format!("\0{}", self.seqno), value, kind)
+        };
+        let first = event();
+        let shared: Vec<_> = if first.1.len() > 100 { vec![first, event(), event()] } else { vec![first] };
+        let mut item = |(key, value, kind): &(String, Vec<u8>, ItemKind)| {
             self.seqno += 1;
             let meta = VersionMeta {
                 cas: Cas(self.events.next_u64()),
                 by_seqno: Seqno(self.seqno),
                 rev_seqno: RevSeqno(1 + self.events.below(3)),
-                kind,
+                kind: *kind,
                 ..VersionMeta::default()
             };
             let key = DocKey { collection: CollectionId::SYSTEM, key: key.as_bytes() };
-            let items = vec![NewVersion::new(base::Heap::shared(), meta, key, &[&value]).publish()];
-            let doc = VbStateDoc { max_cas: meta.cas.0, snap_end: self.seqno, ..VbStateDoc::default() };
+            NewVersion::new(base::Heap::shared(), meta, key, &[value]).publish()
+        };
+        let mut save = |vb| {
+            let items: Vec<Version> = shared.iter().map(&mut item).collect();
+            let last = items.last().expect("there is one").meta();
+            let doc = VbStateDoc { max_cas: last.cas.0, snap_end: last.by_seqno.0, ..VbStateDoc::default() };
             Owned::Save { vb, doc, is_whole: false, items }
         };
         vbs.map(&mut save).collect()
