@@ -62,6 +62,9 @@ const NO_WORD: &str = "it ended the connection without a word; if it speaks TLS,
 const PAGE: usize = 32;
 /// In less time no watch begins.
 const SHORTEST_WATCH: Duration = Duration::from_millis(20);
+/// A watch that begins in the past has what came since within this: etcd brings such watches up to date every 100 ms
+/// (`syncWatchersLoop` of its `mvcc`).
+const SYNCED_WITHIN: Duration = Duration::from_millis(250);
 /// How long a request may take, and how long it may take to begin a watch.
 const TIMEOUT: Duration = Duration::from_secs(1);
 /// What etcd says of a lease that it does not have (rpctypes, ErrGRPCLeaseNotFound; gRPC code NotFound).
@@ -270,6 +273,12 @@ impl EtcdStore {
         }
     }
 
+    /// How far etcd is, all that it holds together.
+    fn revision(&self) -> Result<Version, StoreFailure> {
+        let answer = self.ask("read", "/v3/kv/range", &json!({ "key": self.key(""), "keys_only": true }))?;
+        version_of(&answer).ok_or_else(|| malformed("read"))
+    }
+
     /// Waits for what comes after a version. A store that is not as far as `known` has gone back.
     fn watch_after(
         &self,
@@ -458,13 +467,18 @@ impl Store for EtcdStore {
     }
 
     fn follow(&self, mut known: Snapshot, at_most: Duration) -> Result<Snapshot, StoreFailure> {
-        match self.watch_after(known.version, at_most.max(SHORTEST_WATCH), Some(known.version))? {
+        // A short watch ends before etcd tells it of the past, each time again.
+        let is_behind = at_most < SYNCED_WITHIN && self.revision()? > known.version;
+        let at_most = if is_behind { SYNCED_WITHIN } else { at_most.max(SHORTEST_WATCH) };
+        match self.watch_after(known.version, at_most, Some(known.version))? {
             Watched::News(events) => {
                 for event in &events {
                     self.take_in(&mut known, event).ok_or_else(|| malformed("watch"))?;
                 }
                 Ok(known)
             }
+            // What changed is another's, or etcd is slow.
+            Watched::Silence | Watched::Nothing if is_behind => self.read(),
             // Whether it answers at all: silence alone may be that of one that hangs.
             Watched::Silence => {
                 self.version_of(::cluster::keys::STATE)?;

@@ -106,6 +106,13 @@ fn following(store: &dyn Store) {
         }
         assert_eq!(known.entries.get(&change.key).map(|entry| entry.value.clone()), change.value);
     }
+    // What is there already is told, however short the time is: who looks often must not miss it every time.
+    for text in ["1", "2", "3", "4", "5"] {
+        let commit = Commit { guard: None, puts: &[of("often", Some(text))], lease: None };
+        let written = version(store.commit(commit).expect("it answers"));
+        known = store.follow(known, Duration::from_millis(20)).expect("it answers");
+        assert_eq!((known.version, value(&known, "often")), (written, Some(text)));
+    }
     let read = store.read().expect("it answers");
     assert_eq!(known.entries, read.entries);
     let known = store.follow(read, Duration::from_millis(1)).expect("the time ends");
