@@ -154,7 +154,7 @@ impl Bucket {
         };
         bucket.set_checkpoint_limits();
         bucket.follow_filter_settings();
-        bucket.follow_clock_settings();
+        bucket.settings.apply_to_clocks(&bucket.context.clock);
         bucket.find_vbuckets(&stop, manifest, &identity)?;
         Ok(bucket)
     }

@@ -8,7 +8,7 @@ mod table;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use vbucket::ConflictRule;
+use vbucket::{ClockLimits, ConflictRule};
 
 use crate::bucket::Bucket;
 use crate::config::{BucketKind, EvictionPolicy};
@@ -188,6 +188,11 @@ impl Settings {
         }
     }
 
+    /// Lets the vBuckets' clocks follow and count as the settings say.
+    pub(crate) fn apply_to_clocks(&self, clocks: &ClockLimits) {
+        clocks.set(self.get(Key::DriftAhead), self.get(Key::DriftBehind), self.get(Key::MaxFuture));
+    }
+
     /// Refuses to change what a bucket has from its beginning; what it is already may be said again.
     fn check_fixed(&self, pairs: &[(&str, &str)]) -> Result<(), Vec<SettingError>> {
         let rule = &SETTINGS[Key::ConflictResolution as usize];
@@ -231,13 +236,6 @@ impl Bucket {
         &self.settings
     }
 
-    /// Lets the vBuckets' clocks follow and count as the settings say.
-    pub(crate) fn follow_clock_settings(&self) {
-        let [ahead, behind, future] =
-            [Key::DriftAhead, Key::DriftBehind, Key::MaxFuture].map(|key| self.settings.get(key));
-        self.context.clock.set(ahead, behind, future);
-    }
-
     /// Changes a setting by name while the bucket serves.
     pub fn set_param(&self, name: &str, value: &str) -> Result<Changed, SettingError> {
         let mut changed = self.set_params(&[(name, value)]).map_err(|mut errors| errors.remove(0))?;
@@ -249,7 +247,7 @@ impl Bucket {
         self.settings.check_fixed(pairs)?;
         let changed = self.settings.set_all(self.config.kind, pairs)?;
         self.follow_filter_settings();
-        self.follow_clock_settings();
+        self.settings.apply_to_clocks(&self.context.clock);
         self.keeper.wake_all();
         for Changed { setting, old, new } in &changed {
             tracing::info!(bucket = self.name(), setting = setting.name, old, new, "a setting was changed");

@@ -263,7 +263,7 @@ impl VbStats {
             persisted_seqno: vb.persisted_seqno(),
             purge_seqno: vb.purge_seqno(),
             max_cas: vb.max_cas(),
-            clock: vb.clock_counts(),
+            clock: vbucket::clock_counts(vb),
             max_deleted_rev: vb.max_deleted_rev(),
             might_contain_xattrs: vb.might_contain_xattrs(),
             documents,

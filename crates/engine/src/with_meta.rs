@@ -49,7 +49,7 @@ impl Bucket {
         if request.meta.rev_seqno.0 > MAX_REV_SEQNO {
             return Err(Refusal::Invalid);
         }
-        let is_replaced = self.replaces_cas(request, now)?;
+        let is_replaced = replaces_cas(self, request, now)?;
         let (datatype, bytes) = self.checked_value(request.datatype, request.value)?;
         let meta = VersionMeta { datatype, sync_write: SyncWrite::No, ..request.meta };
         let new = NewVersion::new(&self.context.heap, meta, request.key, &[&bytes]);
@@ -88,16 +88,6 @@ impl Bucket {
 }
 
 impl Bucket {
-    /// Whether a change gets a CAS of this node because its own is too far ahead; refused if the settings say so.
-    fn replaces_cas(&self, request: &WithMetaRequest<'_>, now: Moment) -> Result<bool, Refusal> {
-        let strategy = self.settings.get(Key::ImpossibleCas);
-        let is_asked = strategy != 0 && !request.regenerate_cas;
-        if !is_asked || !self.context.clock.is_impossible(request.meta.cas, now.0) {
-            return Ok(false);
-        }
-        if strategy == 1 { Err(Refusal::ImpossibleCas) } else { Ok(true) }
-    }
-
     /// Checks a value that comes with its datatype, and gives it the form in which it is kept.
     pub(crate) fn checked_value<'a>(
         &self,
@@ -116,6 +106,16 @@ impl Bucket {
         }
         Ok((datatype.without(Datatype::SNAPPY), Cow::Owned(inflated)))
     }
+}
+
+/// Whether a change gets a CAS of this node because its own is too far ahead; refused if the settings say so.
+fn replaces_cas(bucket: &Bucket, request: &WithMetaRequest<'_>, now: Moment) -> Result<bool, Refusal> {
+    let strategy = bucket.settings.get(Key::ImpossibleCas);
+    let is_asked = strategy != 0 && !request.regenerate_cas;
+    if !is_asked || !bucket.context.clock.is_impossible(request.meta.cas, now.0) {
+        return Ok(false);
+    }
+    if strategy == 1 { Err(Refusal::ImpossibleCas) } else { Ok(true) }
 }
 
 fn check_xattrs(plain: &[u8], datatype: Datatype) -> Result<(), Refusal> {

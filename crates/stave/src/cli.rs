@@ -8,7 +8,7 @@ use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use node::ConfigError;
 
-use crate::client::{Dialect, Patience, Secret, Target, TlsFlags, Trust};
+use crate::client::{ClientTlsFlags, Dialect, Patience, Secret, Target, Trust};
 use crate::commands;
 use crate::units::parse_duration;
 
@@ -136,7 +136,7 @@ pub struct NodeFlags {
     pub wait: WaitFlags,
     /// How it is spoken with by TLS.
     #[command(flatten)]
-    pub tls: TlsFlags,
+    pub tls: ClientTlsFlags,
 }
 
 /// How long a node is waited for.

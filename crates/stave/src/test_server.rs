@@ -8,7 +8,7 @@ use node::{Config, Settings};
 use server::Server;
 
 use crate::cli::{NodeFlags, WaitFlags};
-use crate::client::{Client, Dialect, HttpTarget, Target, TlsFlags};
+use crate::client::{Client, ClientTlsFlags, Dialect, HttpTarget, Target};
 
 /// The bucket that is there from the start.
 pub const BUCKET: &str = "default";
@@ -56,7 +56,7 @@ impl TestServer {
             username: "Administrator".to_owned(),
             password: Some("password".to_owned().into()),
             wait: WaitFlags { timeout: Duration::from_secs(10) },
-            tls: TlsFlags::default(),
+            tls: ClientTlsFlags::default(),
         }
     }
 

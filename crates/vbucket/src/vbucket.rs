@@ -300,6 +300,11 @@ pub struct VBucket {
     pub(crate) collections_charge: Charge,
 }
 
+/// What the clock of a vBucket has seen.
+pub fn clock_counts(vb: &VBucket) -> ClockCounts {
+    vb.history.hlc.counts()
+}
+
 impl VBucket {
     /// A vBucket without documents; warmup brings them with [`VBucket::install`].
     pub fn new(id: VbId, context: &BucketContext, origin: Origin) -> VBucket {
@@ -450,11 +455,6 @@ impl VBucket {
     /// The largest CAS given out or seen.
     pub fn max_cas(&self) -> Cas {
         self.history.hlc.max()
-    }
-
-    /// What its clock has seen.
-    pub fn clock_counts(&self) -> ClockCounts {
-        self.history.hlc.counts()
     }
 
     /// How many items it has.

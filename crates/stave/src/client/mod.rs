@@ -20,4 +20,4 @@ pub use error::{ClientError, status_name};
 pub use http::{HTTP_PATIENCE, HttpTarget, escaped};
 pub use map::Map;
 pub use target::{Dialect, Patience, Secret, Target};
-pub use tls::{Channel, TlsFlags, Trust};
+pub use tls::{Channel, ClientTlsFlags, Trust};

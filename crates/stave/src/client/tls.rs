@@ -14,13 +14,13 @@ use std::time::Duration;
 use anyhow::{Context, anyhow};
 use clap::Args;
 use rustls::pki_types::ServerName;
-use rustls::{CertificateError, ClientConfig, ClientConnection, StreamOwned};
+use rustls::{AlertDescription, CertificateError, ClientConfig, ClientConnection, StreamOwned};
 
 use crate::cli::WrongArguments;
 
 /// How a node is spoken with by TLS.
 #[derive(Clone, Debug, Default, Args)]
-pub struct TlsFlags {
+pub struct ClientTlsFlags {
     /// Speak TLS, with servers whose certificate one of these CAs has signed. The usual ports are then 11207 for KV and 18091 for HTTP
     #[arg(long, value_name = "FILE.pem", env = "STAVE_CLIENT_TLS_CA")]
     pub tls_ca: Option<PathBuf>,
@@ -32,7 +32,7 @@ pub struct TlsFlags {
     pub tls_key: Option<PathBuf>,
 }
 
-impl TlsFlags {
+impl ClientTlsFlags {
     /// Whom the files of these flags let a client trust; `None` if it is to speak without TLS.
     pub fn trust(&self) -> anyhow::Result<Option<Trust>> {
         let Some(ca) = &self.tls_ca else { return Ok(None) };
@@ -136,7 +136,13 @@ impl Read for Channel {
     fn read(&mut self, into: &mut [u8]) -> Result<usize> {
         match self {
             Channel::Plain(socket) => socket.read(into),
-            Channel::Encrypted(stream) => stream.read(into),
+            Channel::Encrypted(stream) => {
+                stream.read(into).map_err(|error| match error.kind() {
+                    // With TLS 1.3 a server refuses a client when the client believes to be done.
+                    ErrorKind::InvalidData => explained(error, "it"),
+                    _ => error,
+                })
+            }
         }
     }
 }
@@ -187,7 +193,10 @@ fn explained(error: std::io::Error, host: &str) -> std::io::Error {
         rustls::Error::InvalidMessage(_) => {
             "it does not speak TLS there; the usual ports are 11207 for KV and 18091 for HTTP".to_owned()
         }
-        _ => "a node that asks for a certificate is shown the one of --tls-cert".to_owned(),
+        rustls::Error::AlertReceived(AlertDescription::CertificateRequired) => {
+            "it asks for a certificate: give --tls-cert and --tls-key".to_owned()
+        }
+        _ => "look at the log of the server".to_owned(),
     };
     std::io::Error::new(kind, format!("{fault}: {advice}"))
 }

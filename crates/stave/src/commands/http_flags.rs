@@ -8,7 +8,7 @@ use clap::Args;
 
 use super::password;
 use crate::cli::WrongArguments;
-use crate::client::{HttpTarget, Secret, TlsFlags, Trust};
+use crate::client::{ClientTlsFlags, HttpTarget, Secret, Trust};
 use crate::units::parse_duration;
 
 /// Where a node is asked if nothing else is said, and where it is by TLS.
@@ -35,7 +35,7 @@ pub struct HttpFlags {
     pub timeout: Duration,
     /// How it is spoken with by TLS.
     #[command(flatten)]
-    pub tls: TlsFlags,
+    pub tls: ClientTlsFlags,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::dcp_tail::watch_interrupt;
 use crate::cli::{Outcome, WrongArguments};
-use crate::client::{HTTP_PATIENCE, HttpTarget, Secret, TlsFlags};
+use crate::client::{ClientTlsFlags, HTTP_PATIENCE, HttpTarget, Secret};
 use crate::units::{bytes, duration, parse_duration, thousands};
 
 /// Between two looks at how far it is.
@@ -48,7 +48,7 @@ pub struct Flags {
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub(crate) timeout: Option<Duration>,
     #[command(flatten)]
-    pub(crate) tls: TlsFlags,
+    pub(crate) tls: ClientTlsFlags,
     /// Say nothing while it goes on
     #[arg(long)]
     pub(crate) quiet: bool,

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::*;
-use crate::client::TlsFlags;
+use crate::client::ClientTlsFlags;
 use crate::test_server::{BUCKET, TestServer};
 
 fn flags(addr: &str, out: PathBuf, log: Vec<PathBuf>) -> CollectFlags {
@@ -17,7 +17,7 @@ fn flags(addr: &str, out: PathBuf, log: Vec<PathBuf>) -> CollectFlags {
         password: Some("password".to_owned().into()),
         password_file: None,
         timeout: Duration::from_secs(10),
-        tls: TlsFlags::default(),
+        tls: ClientTlsFlags::default(),
         json: true,
     };
     CollectFlags { out: Some(out), log, no_redact: false, http }
