@@ -134,7 +134,19 @@ impl Found {
                 let what = "it and its copy are missing, and a vBucket has stored a manifest".to_owned();
                 (SmallFileError::Damaged { path: file(dir, None).path(), what }, newest)
             }
-            (Ok(Some((manifest, ids, _))), None, _) => {
+            (Ok(Some((manifest, ids, _))), None, newest) => {
+                if let Some(newest) = newest.filter(|newest| newest.uid() > manifest.uid()) {
+                    tracing::warn!(
+                        manifest = %dir.display(), uid = %manifest.uid(), stored = %newest.uid(),
+                        "a vBucket has stored a newer manifest: if it follows no other node, manifest.json and its copy \
+                         are older than the bucket's files, and the newer ones have to be put back"
+                    );
+                }
+                // No id is given twice, even if the file is older than the vBuckets.
+                let ids = NextIds {
+                    scope: ids.scope.max(highest_ids.scope),
+                    collection: ids.collection.max(highest_ids.collection),
+                };
                 if is_foreign {
                     save(env, dir, bucket, &manifest, ids)?;
                 } else if is_uneven && let Err(error) = save(env, dir, bucket, &manifest, ids) {

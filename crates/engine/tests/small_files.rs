@@ -118,6 +118,25 @@ fn a_lost_manifest_is_what_the_vbuckets_have_stored() {
 }
 
 #[test]
+fn an_older_manifest_gives_no_id_a_second_time() {
+    let (env, handles, manifest) = write();
+    let names = ["manifest.json", "manifest.json.copy"];
+    let older = names.map(|name| bytes_of(&*env.disk, &path(name)));
+    let world = start(&env, &handles);
+    let made = world.bucket.next_ids().collection;
+    let with_one_more = manifest.collections().cloned().chain([collection(made.0, "d")]);
+    let newer = Manifest::new(ManifestUid(5), manifest.scopes().cloned(), with_one_more).expect("valid");
+    world.bucket.set_manifest(newer).expect("taken");
+    world.bucket.close().expect("the disk works");
+    for (name, bytes) in names.iter().zip(&older) {
+        put(&*env.disk, &path(name), bytes);
+    }
+    let world = start(&env, &handles);
+    assert_eq!(world.bucket.manifest().uid(), ManifestUid(4), "the older one is read");
+    assert!(world.bucket.next_ids().collection > made, "{:?}", world.bucket.next_ids());
+}
+
+#[test]
 fn a_lost_manifest_that_no_vbucket_has_keeps_the_bucket_down() {
     let (env, _) = Env::sim(1);
     drop(try_start(&env).expect("a new bucket"));

@@ -477,8 +477,8 @@ impl Couch {
 
 impl Couch {
     fn save_parts(&self, group: &[(VbId, SaveBatch<'_>)], how: Order) -> Vec<Result<FileAt, Failure>> {
-        // all files of a part are open at once
-        let parts = group.chunks(self.config.max_open_files.max(1));
+        // All files of a part are open at once, and none of them can be closed meanwhile; others are open beside them.
+        let parts = group.chunks(self.config.max_open_files.div_ceil(2).max(1));
         parts.flat_map(|part| self.save_part(part, how)).collect()
     }
 

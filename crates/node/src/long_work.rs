@@ -7,6 +7,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use base::env::Env;
 use engine::{Completion, completion};
@@ -24,6 +25,9 @@ const MOST_PASSWORDS: usize = 4;
 
 /// An operation that reads or writes this number of bytes leaves its worker: less takes at most five milliseconds.
 pub(crate) const LONG_BYTES: usize = 1 << 20;
+
+/// How often a stop that waits says so.
+const SAY_EVERY: Duration = Duration::from_secs(1);
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -194,11 +198,19 @@ impl LongWork {
         }
     }
 
-    /// Waits until nothing is under way any more: the buckets are about to be closed.
+    /// Gives up what waits, of which nothing was acknowledged, and waits until nothing is under way any more: the buckets
+    /// are about to be closed.
     pub fn wait_until_idle(&self) {
         let mut queue = self.queue.lock();
+        let given_up: Vec<Job> = std::iter::from_fn(|| queue.waiting.pop()).collect();
+        self.refused.fetch_add(given_up.len() as u64, Ordering::Relaxed);
+        // What wakes those who waited for a job runs without the lock.
+        parking_lot::MutexGuard::unlocked(&mut queue, || drop(given_up));
         while queue.running > 0 {
-            self.idle.wait(&mut queue);
+            if self.idle.wait_for(&mut queue, SAY_EVERY).timed_out() {
+                let (thread, running) = (self.thread, queue.running);
+                tracing::info!(thread, running, "the stop waits for work of clients that is under way");
+            }
         }
     }
 }
@@ -238,5 +250,31 @@ mod tests {
         assert_eq!((pool.under_way(), pool.done(), pool.refused()), (0, 2 + MOST_WAITING as u64, 1));
         assert!(pool.submit(&env, None, Box::new(|| {})));
         pool.wait_until_idle();
+    }
+    #[test]
+    fn a_stop_gives_up_what_waits() {
+        let env = Env::real();
+        let pool = Arc::new(LongWork::new("test", 1));
+        let (open, gate) = mpsc::channel::<()>();
+        let (begun, begins) = mpsc::channel();
+        let running = move || {
+            begun.send(()).expect("the test waits");
+            let _ = gate.recv();
+        };
+        assert!(pool.submit(&env, None, Box::new(running)));
+        begins.recv().expect("it begins");
+        let (done, outcome) = mpsc::channel::<()>();
+        for _ in 0..20 {
+            let done = done.clone();
+            assert!(pool.submit(&env, None, Box::new(move || done.send(()).expect("the test waits"))));
+        }
+        drop(done);
+        let stopping = Arc::clone(&pool);
+        let stop = std::thread::spawn(move || stopping.wait_until_idle());
+        assert!(outcome.recv().is_err(), "those who wait are told, although another job is under way");
+        assert_eq!((pool.under_way(), pool.done(), pool.refused()), (1, 0, 20));
+        drop(open);
+        stop.join().expect("it ends");
+        assert_eq!((pool.under_way(), pool.done()), (0, 1));
     }
 }

@@ -290,6 +290,7 @@ fn what_waits_for_consumers_that_do_not_read_is_charged() {
         memory.used_bytes() >= least
     });
     assert!(is_charged, "{} of {least}", memory.used_bytes());
+    assert!(memory.highest_bytes() <= memory.limit_bytes(), "{}", memory.highest_bytes());
     drop(consumers);
     wait_until_free(&server, &mut client);
     server.stop().expect("a clean stop");
