@@ -270,11 +270,16 @@ mod tests {
         }
         drop(done);
         let stopping = Arc::clone(&pool);
-        let stop = std::thread::spawn(move || stopping.wait_until_idle());
+        let (over, is_over) = mpsc::channel();
+        let stop = move || {
+            stopping.wait_until_idle();
+            over.send(()).expect("the test waits");
+        };
+        env.spawn.spawn("stop", Box::new(stop)).expect("a thread");
         assert!(outcome.recv().is_err(), "those who wait are told, although another job is under way");
         assert_eq!((pool.under_way(), pool.done(), pool.refused()), (1, 0, 20));
         drop(open);
-        stop.join().expect("it ends");
+        is_over.recv().expect("it ends");
         assert_eq!((pool.under_way(), pool.done()), (0, 1));
     }
 }

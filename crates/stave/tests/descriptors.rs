@@ -254,7 +254,6 @@ fn writes_go_on_under_a_flood(descriptors: u32) {
 }
 
 #[test]
-#[ignore = "fails now and then: with 256 descriptors something beside sockets takes more than its share"]
 fn floods_of_connections_take_no_descriptor_from_journal_and_files() {
     writes_go_on_under_a_flood(256);
 }

@@ -36,7 +36,7 @@ pub enum Bench {
     /// From exec to ready, memory when ready, size of the binary, memory of idle connections.
     Start(start::Options),
     /// Server CPU an operation and a handshake with TLS, beside Redis with TLS and Stave without.
-    Tls(tls::Options),
+    Tls(tls::TlsOptions),
     /// Clients that wait until each write is on disk: journal on, journal off, and Redis with appendfsync always.
     Durable(writers::Options),
     /// Clients that wait until a majority has each write: levels, numbers of clients, one node and two, and Redis.

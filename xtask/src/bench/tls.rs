@@ -18,7 +18,7 @@ use crate::tree::{self, Scratch};
 
 /// How long and how much.
 #[derive(Args)]
-pub struct Options {
+pub struct TlsOptions {
     /// Seconds of each single run.
     #[arg(long, default_value_t = 8)]
     seconds: u32,
@@ -36,7 +36,7 @@ pub struct Options {
 const DEPTHS: [(u32, f64, f64); 2] = [(1, 1.0, 1.35), (16, 1.0, 1.5)];
 
 /// Measures.
-pub fn run(options: &Options) -> Result<Report> {
+pub fn run(options: &TlsOptions) -> Result<Report> {
     let version = redis::version()?;
     ensure!(options.rounds > 0, "at least one round");
     release_build()?;
@@ -75,7 +75,7 @@ pub fn run(options: &Options) -> Result<Report> {
 }
 
 /// Server CPU of an operation, in microseconds.
-fn load(peer: &Peer, options: &Options, more: &[&str]) -> Result<f64> {
+fn load(peer: &Peer, options: &TlsOptions, more: &[&str]) -> Result<f64> {
     let keys = options.keys.to_string();
     let mut arguments = vec!["--connections", "50", "--threads", "1", "--keys", &keys, "--key-size", "20"];
     arguments.extend(["--value-size", "512", "--set-percent", "20", "--distribution", "zipf"]);
@@ -85,7 +85,7 @@ fn load(peer: &Peer, options: &Options, more: &[&str]) -> Result<f64> {
     number(&result, "/server_cpu_us_per_operation")
 }
 
-fn compare(peers: &[Peer; 3], options: &Options) -> Result<Report> {
+fn compare(peers: &[Peer; 3], options: &TlsOptions) -> Result<Report> {
     let mut report = Report::new("tls", options.output.json);
     println!("{:<6} {:<6} {:<10} {:>10}", "round", "depth", "server", "CPU us/op");
     let mut ratios = DEPTHS.map(|_| [const { Vec::new() }; 2]);
@@ -112,7 +112,7 @@ fn compare(peers: &[Peer; 3], options: &Options) -> Result<Report> {
 }
 
 /// Full handshakes for a second of server CPU; OpenSSL is the client.
-fn handshakes(peers: &[Peer; 3], ca: &Path, options: &Options, report: &mut Report) -> Result<()> {
+fn handshakes(peers: &[Peer; 3], ca: &Path, options: &TlsOptions, report: &mut Report) -> Result<()> {
     if !is_installed("openssl") {
         println!("handshakes: passed over, openssl is not installed (`apt-get install openssl`)");
         return Ok(());
