@@ -86,7 +86,7 @@ pub(crate) enum Command {
     /// Print an encrypted file in clear
     Decrypt(commands::decrypt::DecryptFlags),
     /// Send the documents of a bucket's files to a running node
-    Import(commands::import::ImportFlags),
+    Import(Box<commands::import::ImportFlags>),
     /// Write a bucket's documents as lines of JSON
     Export(commands::export::ExportFlags),
     /// Copy what a bucket holds into a folder while it serves
