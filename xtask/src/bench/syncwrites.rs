@@ -97,7 +97,7 @@ impl Contender {
 
 /// Servers that run; the second one follows the first.
 enum Running {
-    Stave(Stave, Option<Stave>),
+    Stave(Box<[Stave]>),
     Redis(Redis),
 }
 
@@ -199,22 +199,19 @@ fn with_servers<T>(
     fs::create_dir_all(&dir)?;
     let running = start(contender, &dir, scratch)?;
     let peer = match &running {
-        Running::Stave(server, _) => Peer::stave(contender.name(), server),
+        Running::Stave(nodes) => Peer::stave(contender.name(), &nodes[0]),
         Running::Redis(redis) => redis.peer(contender.name()),
     };
     writers::populate(&peer, options.keys)?;
-    if let Running::Stave(server, second) = &running {
-        Client::connect(&server.kv)?.await_persisted()?;
-        if let Some(second) = second {
-            replicate(server, second)?;
+    if let Running::Stave(nodes) = &running {
+        Client::connect(&nodes[0].kv)?.await_persisted()?;
+        if let [first, second] = &**nodes {
+            replicate(first, second)?;
         }
     }
     let done = work(&peer)?;
     match running {
-        Running::Stave(server, second) => {
-            second.map(Stave::kill).transpose()?;
-            server.kill()?;
-        }
+        Running::Stave(nodes) => nodes.into_iter().rev().try_for_each(Stave::kill)?,
         Running::Redis(redis) => drop(redis),
     }
     fs::remove_dir_all(&dir)?;
@@ -230,9 +227,9 @@ fn start(contender: Contender, dir: &Path, scratch: &Scratch) -> Result<Running>
     };
     Ok(match contender {
         Contender::Redis => Running::Redis(Redis::start(&dir.join("redis"))?),
-        Contender::Journal => Running::Stave(node("first", "on")?, None),
-        Contender::NoJournal => Running::Stave(node("first", "off")?, None),
-        Contender::TwoNodes => Running::Stave(node("first", "on")?, Some(node("second", "on")?)),
+        Contender::Journal => Running::Stave([node("first", "on")?].into()),
+        Contender::NoJournal => Running::Stave([node("first", "off")?].into()),
+        Contender::TwoNodes => Running::Stave([node("first", "on")?, node("second", "on")?].into()),
     })
 }
 
