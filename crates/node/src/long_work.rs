@@ -204,7 +204,7 @@ impl LongWork {
         let mut queue = self.queue.lock();
         let given_up: Vec<Job> = std::iter::from_fn(|| queue.waiting.pop()).collect();
         self.refused.fetch_add(given_up.len() as u64, Ordering::Relaxed);
-        // What wakes those who waited for a job runs without the lock.
+        // What wakes the connections that waited for a job runs without the lock.
         parking_lot::MutexGuard::unlocked(&mut queue, || drop(given_up));
         while queue.running > 0 {
             if self.idle.wait_for(&mut queue, SAY_EVERY).timed_out() {
@@ -276,7 +276,7 @@ mod tests {
             over.send(()).expect("the test waits");
         };
         env.spawn.spawn("stop", Box::new(stop)).expect("a thread");
-        assert!(outcome.recv().is_err(), "those who wait are told, although another job is under way");
+        assert!(outcome.recv().is_err(), "clients that wait are told, although another job is under way");
         assert_eq!((pool.under_way(), pool.done(), pool.refused()), (1, 0, 20));
         drop(open);
         is_over.recv().expect("it ends");

@@ -106,7 +106,7 @@ fn following(store: &dyn Store) {
         }
         assert_eq!(known.entries.get(&change.key).map(|entry| entry.value.clone()), change.value);
     }
-    // What is there already is told, however short the time is: who looks often must not miss it every time.
+    // What is there already is told, however short the time is: a node that looks often must not miss it each time.
     for text in ["1", "2", "3", "4", "5"] {
         let commit = Commit { guard: None, puts: &[of("often", Some(text))], lease: None };
         let written = version(store.commit(commit).expect("it answers"));

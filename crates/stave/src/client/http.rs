@@ -34,7 +34,7 @@ pub struct HttpTarget {
     pub password: Secret,
     /// How long a connection, and an answer, is waited for.
     pub patience: Duration,
-    /// Whom it speaks TLS with; `None`: without.
+    /// The CAs that are trusted; `None`: no TLS is spoken.
     pub tls: Option<Trust>,
 }
 

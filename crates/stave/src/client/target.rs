@@ -75,7 +75,7 @@ pub struct Target {
     pub patience: Patience,
     /// Filled by the first log-in: deriving a key takes milliseconds, and is done once for many connections.
     pub known: KnownKey,
-    /// Whom it speaks TLS with; `None`: without.
+    /// The CAs that are trusted; `None`: no TLS is spoken.
     pub tls: Option<Trust>,
     /// Whether the address comes from a cluster map, not from the user: who listens there is not sent the password as it is.
     pub is_of_map: bool,

@@ -1,4 +1,4 @@
-//! TLS of the client's end: whom it trusts, and a stream that is encrypted or not.
+//! TLS of the client's end: the CAs that it trusts, and a stream that is encrypted or not.
 #![allow(
     clippy::disallowed_methods,
     clippy::disallowed_types,
@@ -33,7 +33,7 @@ pub struct ClientTlsFlags {
 }
 
 impl ClientTlsFlags {
-    /// Whom the files of these flags let a client trust; `None` if it is to speak without TLS.
+    /// What the files of these flags say; `None` if the client is to speak without TLS.
     pub fn trust(&self) -> anyhow::Result<Option<Trust>> {
         let Some(ca) = &self.tls_ca else { return Ok(None) };
         let read =
@@ -77,7 +77,7 @@ pub enum Channel {
 }
 
 impl Channel {
-    /// Agrees on encryption if somebody is trusted. The times that the socket waits for reads and writes hold.
+    /// Agrees on encryption if there are CAs to trust. The times that the socket waits for reads and writes hold.
     ///
     /// # Errors
     ///

@@ -56,7 +56,7 @@ fn drift_is_counted_by_role_and_by_vbucket() {
     world.bucket.set_param("hlc_drift_behind_threshold_us", "3000000").expect("it fits");
     bring(&world, "counted", now - 4 * second).expect("it is taken");
     assert_eq!(world.stats("")["ep_active_behind_exceptions"], "2");
-    // The clock stands ahead of the wall clock, so it counts on.
+    // The clock is ahead of the wall clock, so it counts on.
     world.set("own", 1);
     assert_eq!(world.stats("vbucket-details 1")["vb_1:logical_clock_ticks"], "1");
 }
