@@ -7,6 +7,7 @@
 //! - A reader notices every changed bit, every missing byte, a file of another name, of another owner, and an older
 //!   version of either file. It uses the other file then, which holds the same content, and says so. If neither can be
 //!   used it refuses.
+//! - A file that a newer version wrote is refused, and nothing takes its place.
 //! - Files without a header, as versions before this one wrote them, are read, and get a header.
 
 mod header;
@@ -40,6 +41,14 @@ pub enum SmallFileError {
         /// What the system said.
         source: io::Error,
     },
+    /// A newer version wrote at least one of the two files: nothing is lost, and nothing is written in their place.
+    #[error("{} cannot be used: {what}; start that version, or put back what was there before the update", path.display())]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Its format, and what this version reads.
+        what: String,
+    },
     /// Neither of the two files can be used.
     #[error("{} cannot be used: {what}; put it back from a backup", path.display())]
     Damaged {
@@ -51,7 +60,7 @@ pub enum SmallFileError {
 }
 
 impl SmallFileError {
-    /// Whether what the file held is lost, as opposed to a disk that refuses just now.
+    /// Whether what the file held is lost, as opposed to a disk that refuses just now, or a file of a newer version.
     pub fn is_damage(&self) -> bool {
         matches!(self, SmallFileError::Damaged { .. })
     }
@@ -97,6 +106,8 @@ struct One<T> {
 enum Unusable {
     Missing,
     Fault(String),
+    /// It is of a newer version, and whole.
+    Newer(String),
     /// The disk refused, which says nothing of what is there.
     Unreadable(io::Error),
 }
@@ -185,13 +196,16 @@ impl SmallFile {
         let copy = self.read_one(disk, &self.copy_path(), &parse);
         let damaged = |what| SmallFileError::Damaged { path: self.path(), what };
         match (first, copy) {
+            (Err(Unusable::Newer(what)), _) | (_, Err(Unusable::Newer(what))) => {
+                Err(SmallFileError::Newer { path: self.path(), what })
+            }
             (Err(Unusable::Missing), Err(Unusable::Missing)) => Ok(None),
             (Err(Unusable::Unreadable(source)), Err(_)) => Err(self.failed("read", self.path(), source)),
             (Err(_), Err(Unusable::Unreadable(source))) => Err(self.failed("read", self.copy_path(), source)),
             (Err(first), Err(copy)) => {
                 let what = |unusable| match unusable {
                     Unusable::Missing => "it is missing".to_owned(),
-                    Unusable::Fault(what) => what,
+                    Unusable::Fault(what) | Unusable::Newer(what) => what,
                     Unusable::Unreadable(error) => error.to_string(),
                 };
                 let (first, copy) = (what(first), what(copy));
@@ -210,7 +224,7 @@ impl SmallFile {
             // A file of a version that kept no copy.
             Unusable::Missing if one.generation == 0 => None,
             Unusable::Missing => other_path_says("it is missing"),
-            Unusable::Fault(what) => other_path_says(&what),
+            Unusable::Fault(what) | Unusable::Newer(what) => other_path_says(&what),
             Unusable::Unreadable(error) => other_path_says(&format!("it cannot be read: {error}")),
         };
         Found { content: one.content, fault, bytes: one.bytes, is_uneven: true }
@@ -253,7 +267,11 @@ impl SmallFile {
             Err(error) => return Err(Unusable::Unreadable(error)),
         };
         let expected = self.header(0, &[]);
-        match header::unseal(&bytes, &expected).map_err(Unusable::Fault)? {
+        let unusable = |unusable| match unusable {
+            header::Unusable::Damaged(what) => Unusable::Fault(what),
+            header::Unusable::Newer(what) => Unusable::Newer(what),
+        };
+        match header::unseal(&bytes, &expected).map_err(unusable)? {
             Sealed::With(header, content) => Ok(One {
                 generation: header.generation,
                 content: parse(content, header.version).map_err(Unusable::Fault)?,

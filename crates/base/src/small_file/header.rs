@@ -22,6 +22,20 @@ pub(super) struct Header {
     pub(super) len: u64,
 }
 
+/// Why a file's content is not used.
+pub(super) enum Unusable {
+    /// It is not what was written.
+    Damaged(String),
+    /// It is what a newer version wrote.
+    Newer(String),
+}
+
+impl From<String> for Unusable {
+    fn from(what: String) -> Unusable {
+        Unusable::Damaged(what)
+    }
+}
+
 /// A file's content with its header, or a file that has none.
 pub(super) enum Sealed<'b> {
     With(Header, &'b [u8]),
@@ -66,11 +80,11 @@ fn checksum(header: &[u8], content: &[u8]) -> u32 {
 }
 
 /// Takes a file apart and compares it with what it must be: `expected` says the name, the owner and the newest version.
-pub(super) fn unseal<'b>(bytes: &'b [u8], expected: &Header) -> Result<Sealed<'b>, String> {
+pub(super) fn unseal<'b>(bytes: &'b [u8], expected: &Header) -> Result<Sealed<'b>, Unusable> {
     if MAGIC.as_bytes().starts_with(bytes) || bytes.first() == Some(&0) {
         // What is left of a header, or of nothing: no version wrote an empty file, or one that begins with a zero, as
         // what cannot be decrypted does.
-        return Err("its header is damaged".to_owned());
+        return Err("its header is damaged".to_owned().into());
     }
     let head = &bytes[..bytes.len().min(MAX_BYTES)];
     let at = head.windows(CHECKSUM.len()).position(|window| window == CHECKSUM.as_bytes());
@@ -85,10 +99,10 @@ pub(super) fn unseal<'b>(bytes: &'b [u8], expected: &Header) -> Result<Sealed<'b
     let said = std::str::from_utf8(digits).ok().and_then(|digits| u32::from_str_radix(digits, 16).ok());
     let is = checksum(text, content);
     if said.map(|said| format!("{said:08x}").into_bytes()).as_deref() != Some(digits) {
-        return Err(damaged());
+        return Err(damaged().into());
     }
     if said != Some(is) && !planted::is(Bug::SmallFileChecksumIgnored) {
-        return Err("its checksum does not match its content".to_owned());
+        return Err("its checksum does not match its content".to_owned().into());
     }
     let header = std::str::from_utf8(text).ok().and_then(Header::parse).ok_or_else(damaged)?;
     header.check(expected, content)?;
@@ -96,22 +110,22 @@ pub(super) fn unseal<'b>(bytes: &'b [u8], expected: &Header) -> Result<Sealed<'b
 }
 
 impl Header {
-    fn check(&self, expected: &Header, content: &[u8]) -> Result<(), String> {
+    fn check(&self, expected: &Header, content: &[u8]) -> Result<(), Unusable> {
         if self.name != expected.name {
-            return Err(format!("it is another file: {}", self.name));
+            return Err(format!("it is another file: {}", self.name).into());
         }
         if !expected.owner.is_empty() && self.owner != expected.owner {
-            return Err(format!("it belongs to {:?}, not to {:?}", self.owner, expected.owner));
+            return Err(format!("it belongs to {:?}, not to {:?}", self.owner, expected.owner).into());
         }
         if self.version > expected.version {
             let (is, reads) = (self.version, expected.version);
-            return Err(format!(
-                "a newer version of Stave wrote it: format {is}, and this one reads up to {reads}"
-            ));
+            let what =
+                format!("a newer version of Stave wrote it: format {is}, and this one reads up to {reads}");
+            return Err(Unusable::Newer(what));
         }
         let len = content.len() as u64;
         if self.len != len {
-            return Err(format!("it has {len} bytes of content instead of {}", self.len));
+            return Err(format!("it has {len} bytes of content instead of {}", self.len).into());
         }
         Ok(())
     }

@@ -58,8 +58,20 @@ fn content_is_read_back_with_its_version() {
     let found = file.look(&*env.disk, any).expect("readable").expect("there");
     assert_eq!(found.content, (b"{22}".to_vec(), 3));
     let old = super::SmallFile::of_version(file.clone(), 2);
-    let refused = old.look(&*env.disk, any).expect_err("it is newer").to_string();
-    assert!(refused.contains("a newer version of Stave wrote it: format 3"), "{refused}");
+    let refused = old.look(&*env.disk, any).expect_err("it is newer");
+    assert!(refused.to_string().contains("a newer version of Stave wrote it: format 3"), "{refused}");
+    assert!(!refused.is_damage(), "nothing takes its place");
+    // One of the two is enough, and both stay as they are.
+    let newer = bytes_of(&env, "manifest.json");
+    old.write(&*env.disk, b"{1}").expect("written");
+    let older = bytes_of(&env, "manifest.json");
+    for name in ["manifest.json", "manifest.json.copy"] {
+        put(&env, name, &newer);
+        let refused = old.open(&*env.disk, any, |_| {}).expect_err("it is newer");
+        assert!(!refused.is_damage(), "{name}: {refused}");
+        assert_eq!(bytes_of(&env, name), newer);
+        put(&env, name, &older);
+    }
     file.remove(&*env.disk).expect("removed");
     file.remove(&*env.disk).expect("nothing to remove");
     assert!(file.look(&*env.disk, any).expect("readable").is_none());

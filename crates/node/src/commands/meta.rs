@@ -103,8 +103,9 @@ fn with_meta(cx: &mut Context<'_>, request: &Request<'_>, add: bool, delete: boo
     };
     let change = WithMetaChange { value, datatype, meta, add, options, late: None };
     let applied = apply(cx, request, &change);
-    // A new CAS is not told for a document, as recorded: the client asked with its own.
-    let shown = |m: Mutated| if delete { m } else { Mutated { cas: extras.cas, ..m } };
+    // A new CAS that the client asked for is not told for a document, as recorded: it asked with its own.
+    let is_kept = delete || options & WithMetaExtras::REGENERATE_CAS == 0;
+    let shown = |m: Mutated| if is_kept { m } else { Mutated { cas: extras.cas, ..m } };
     answer(cx, applied.map(shown))
 }
 

@@ -59,7 +59,9 @@ impl From<SmallFileError> for BackupError {
     fn from(error: SmallFileError) -> BackupError {
         match error {
             SmallFileError::Io { operation, path, source } => BackupError::Io { operation, path, source },
-            SmallFileError::Damaged { path, what } => BackupError::Damaged { path, what },
+            SmallFileError::Damaged { path, what } | SmallFileError::Newer { path, what } => {
+                BackupError::Damaged { path, what }
+            }
         }
     }
 }
