@@ -312,16 +312,13 @@ impl Shared {
         }
         let nodes = self.nodes();
         nodes.iter().try_for_each(|node| self.wait_for(node.number, wait))?;
-        let mut is_spread = true;
         for node in nodes {
             if self.member(node.number)?.1 != Status::Active {
                 self.recover(node.number, true, false, wait)?;
-                is_spread = false;
             }
         }
-        if !is_spread {
-            self.rebalance(wait)?;
-        }
+        // Also a node that came back in the middle of its failover may have lost what it was active for.
+        self.rebalance(wait)?;
         self.empty_buckets()?;
         self.settle(wait)
     }

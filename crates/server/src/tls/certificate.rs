@@ -122,7 +122,10 @@ pub(crate) fn client_config(
         Some((certificate, key)) => {
             let chain = certificates(certificate).map_err(PairError::Certificate)?;
             let key = self::key(key).map_err(PairError::Key)?;
-            builder.with_client_auth_cert(chain, key).map_err(|error| PairError::Key(invalid(error)))?
+            builder.with_client_auth_cert(chain, key).map_err(|error| match error {
+                rustls::Error::InconsistentKeys(_) => PairError::Mismatch(error.to_string()),
+                error => PairError::Key(invalid(error)),
+            })?
         }
     };
     Ok(Arc::new(config))

@@ -162,7 +162,7 @@ impl Client {
     ) -> Result<Client, ClientError> {
         let deadline = Instant::now() + patience;
         let mut client = Client {
-            stream: connect(addr, deadline, target.tls.as_ref())?,
+            stream: connect(addr, patience, target.tls.as_ref())?,
             addr: addr.to_owned(),
             patience,
             deadline,
@@ -454,7 +454,10 @@ impl Client {
         match Status::from_code(answer.status_code) {
             Some(Status::Success) => Ok(()),
             Some(Status::Eaccess | Status::KeyEnoent) => {
-                Err(ClientError::Bucket { bucket: target.bucket.clone(), username: target.username.clone() })
+                let by_certificate = "the user of the certificate in --tls-cert".to_owned();
+                let username =
+                    if target.is_by_certificate() { by_certificate } else { target.username.clone() };
+                Err(ClientError::Bucket { bucket: target.bucket.clone(), username })
             }
             _ => Err(answer.refused(OPERATION)),
         }
@@ -550,7 +553,8 @@ fn expect_login(answer: &Answer, expected: Status, target: &Target) -> Result<()
 }
 
 /// Tries every address of the host.
-fn connect(addr: &str, deadline: Instant, trust: Option<&Trust>) -> Result<Channel, ClientError> {
+fn connect(addr: &str, patience: Duration, trust: Option<&Trust>) -> Result<Channel, ClientError> {
+    let deadline = Instant::now() + patience;
     let failed = |source| ClientError::Connect { addr: addr.to_owned(), source };
     let mut last = std::io::Error::new(ErrorKind::NotFound, "the host has no address");
     for one in addr.to_socket_addrs().map_err(failed)? {
@@ -563,8 +567,12 @@ fn connect(addr: &str, deadline: Instant, trust: Option<&Trust>) -> Result<Chann
         });
         match connected {
             Ok(socket) => {
-                return Channel::open(socket, trust, addr).map_err(|source| match source.kind() {
+                return Channel::open(socket, trust, addr, deadline).map_err(|source| match source.kind() {
                     ErrorKind::InvalidData => ClientError::Tls { addr: addr.to_owned(), source },
+                    ErrorKind::TimedOut => {
+                        let what = format!("no answer from {addr} in the TLS handshake");
+                        ClientError::Waited { operation: "connect", waited: patience, what }
+                    }
                     _ => failed(source),
                 });
             }

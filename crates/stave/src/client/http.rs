@@ -7,7 +7,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
 use base64::Engine;
@@ -59,6 +59,9 @@ impl HttpTarget {
     fn refusal(&self, status: u16, body: &str, value: Option<&Value>) -> anyhow::Error {
         match value.and_then(said) {
             Some(what) => anyhow!("{} refuses: {what}", self.addr),
+            None if status == 401 && self.is_by_certificate() => {
+                anyhow!("{} has no user of the name in the certificate of --tls-cert", self.addr)
+            }
             None if status == 401 => {
                 anyhow!("{} does not know {}, or the password is another one", self.addr, self.username)
             }
@@ -82,9 +85,14 @@ impl HttpTarget {
         if (200..300).contains(&status) { Ok(value) } else { Err(self.refusal(status, &body, Some(&value))) }
     }
 
+    /// Whether a certificate says who asks, and nothing else does.
+    fn is_by_certificate(&self) -> bool {
+        self.password.0.is_empty() && self.tls.as_ref().is_some_and(Trust::shows_certificate)
+    }
+
     /// The line that says who asks; empty if a certificate does.
     fn authorization(&self) -> String {
-        if self.password.0.is_empty() && self.tls.as_ref().is_some_and(Trust::shows_certificate) {
+        if self.is_by_certificate() {
             return String::new();
         }
         let credentials = BASE64.encode(format!("{}:{}", self.username, self.password.0));
@@ -96,7 +104,8 @@ impl HttpTarget {
     }
 
     pub(crate) fn exchange(&self, method: &str, path: &str, body: String) -> anyhow::Result<(u16, String)> {
-        let mut stream = self.connect()?;
+        let until = Instant::now() + self.patience;
+        let mut stream = self.connect(until)?;
         let request = format!(
             "{method} {path} HTTP/1.1\r\nHost: {}\r\n{}Connection: close\r\n\
              Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
@@ -106,7 +115,7 @@ impl HttpTarget {
         );
         let mut answer = Vec::new();
         let answered = stream.write_all(request.as_bytes()).and_then(|()| stream.flush());
-        let answered = answered.and_then(|()| stream.take(MAX_ANSWER_BYTES).read_to_end(&mut answer));
+        let answered = answered.and_then(|()| read_to_end(&mut stream, &mut answer, until));
         if let Err(error) = answered {
             let is_slow = matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
             let waited = duration(self.patience.as_nanos() as u64);
@@ -125,7 +134,7 @@ impl HttpTarget {
         }
     }
 
-    fn connect(&self) -> anyhow::Result<Channel> {
+    fn connect(&self, until: Instant) -> anyhow::Result<Channel> {
         if !has_port(&self.addr) {
             bail!("{} has no port: write --addr HOST:PORT, for example --addr 127.0.0.1:8091", self.addr);
         }
@@ -133,7 +142,16 @@ impl HttpTarget {
             let advice = after_no_connection(&error);
             anyhow::Error::new(error).context(format!("cannot connect; {advice}"))
         })?;
-        Channel::open(socket, self.tls.as_ref(), &self.addr).context("cannot speak TLS")
+        Channel::open(socket, self.tls.as_ref(), &self.addr, until).map_err(|error| {
+            let is_slow = error.kind() == ErrorKind::TimedOut;
+            let waited = duration(self.patience.as_nanos() as u64);
+            let why = anyhow::Error::new(error);
+            why.context(if is_slow {
+                format!("no answer in the TLS handshake for {waited}; --timeout gives it longer")
+            } else {
+                "cannot speak TLS".to_owned()
+            })
+        })
     }
 
     fn connect_to(&self) -> std::io::Result<TcpStream> {
@@ -150,6 +168,25 @@ impl HttpTarget {
         }
         Err(last)
     }
+}
+
+/// Reads an answer up to its end, which has to come by a moment.
+fn read_to_end(stream: &mut Channel, answer: &mut Vec<u8>, until: Instant) -> std::io::Result<()> {
+    let mut bytes = vec![0; 64 << 10];
+    while (answer.len() as u64) < MAX_ANSWER_BYTES {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut bytes) {
+            Ok(0) => return Ok(()),
+            Ok(read) => answer.extend_from_slice(&bytes[..read]),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 /// Whether an address ends with one.

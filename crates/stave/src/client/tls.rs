@@ -9,7 +9,7 @@ use std::io::{ErrorKind, Read, Result, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
 use clap::Args;
@@ -77,19 +77,19 @@ pub enum Channel {
 }
 
 impl Channel {
-    /// Agrees on encryption if there are CAs to trust. The times that the socket waits for reads and writes hold.
+    /// Agrees on encryption, until a moment at most, if there are CAs to trust.
     ///
     /// # Errors
     ///
-    /// Why TLS cannot be spoken, with what to do; or the socket's error.
-    pub fn open(socket: TcpStream, trust: Option<&Trust>, addr: &str) -> Result<Channel> {
+    /// Why TLS cannot be spoken, with what to do; or the socket's error; `TimedOut` at that moment.
+    pub fn open(socket: TcpStream, trust: Option<&Trust>, addr: &str, until: Instant) -> Result<Channel> {
         let Some(Trust { config, .. }) = trust else { return Ok(Channel::Plain(socket)) };
         let host = host_of(addr);
         let name = ServerName::try_from(host.to_owned()).map_err(std::io::Error::other)?;
         let session = ClientConnection::new(Arc::clone(config), name).map_err(std::io::Error::other)?;
         let mut stream = Box::new(StreamOwned::new(session, socket));
-        while stream.conn.is_handshaking() {
-            stream.conn.complete_io(&mut stream.sock).map_err(|error| explained(error, host))?;
+        while stream.conn.is_handshaking() || stream.conn.wants_write() {
+            step(&mut stream.conn, &mut stream.sock, until).map_err(|error| explained(error, host))?;
         }
         Ok(Channel::Encrypted(stream))
     }
@@ -140,6 +140,11 @@ impl Read for Channel {
                 stream.read(into).map_err(|error| match error.kind() {
                     // With TLS 1.3 a server refuses a client when the client believes to be done.
                     ErrorKind::InvalidData => explained(error, "it"),
+                    ErrorKind::UnexpectedEof => {
+                        let what = "the server ended the connection in the middle of its answer, or speaks another \
+                                    protocol there";
+                        std::io::Error::new(ErrorKind::UnexpectedEof, what)
+                    }
                     _ => error,
                 })
             }
@@ -161,6 +166,33 @@ impl Write for Channel {
             Channel::Encrypted(stream) => stream.flush(),
         }
     }
+}
+
+/// Sends or receives once, as the handshake needs it.
+fn step(session: &mut ClientConnection, socket: &mut TcpStream, until: Instant) -> Result<()> {
+    let left = until.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        return Err(ErrorKind::TimedOut.into());
+    }
+    socket.set_read_timeout(Some(left))?;
+    socket.set_write_timeout(Some(left))?;
+    let done = if session.wants_write() {
+        session.write_tls(socket).map(drop)
+    } else {
+        session
+            .read_tls(socket)
+            .and_then(|read| if read == 0 { Err(ErrorKind::UnexpectedEof.into()) } else { Ok(()) })
+    };
+    match done {
+        Err(error) if error.kind() == ErrorKind::WouldBlock => return Err(ErrorKind::TimedOut.into()),
+        Err(error) if error.kind() != ErrorKind::Interrupted => return Err(error),
+        _ => {}
+    }
+    session.process_new_packets().map(drop).map_err(|fault| {
+        // The server is told why, if it still listens.
+        let _ = session.write_tls(socket);
+        std::io::Error::new(ErrorKind::InvalidData, fault)
+    })
 }
 
 /// `HOST:PORT` without the port, an IPv6 address without its brackets.
@@ -195,6 +227,12 @@ fn explained(error: std::io::Error, host: &str) -> std::io::Error {
         }
         rustls::Error::AlertReceived(AlertDescription::CertificateRequired) => {
             "it asks for a certificate: give --tls-cert and --tls-key".to_owned()
+        }
+        rustls::Error::AlertReceived(AlertDescription::CertificateExpired) => {
+            "it says that the certificate of --tls-cert has expired".to_owned()
+        }
+        rustls::Error::AlertReceived(_) => {
+            "does it trust the CA of the certificate in --tls-cert? Its log may say more".to_owned()
         }
         _ => "look at the log of the server".to_owned(),
     };
