@@ -173,7 +173,7 @@ impl Journaled {
             waiting.extend(since.filter(|since| is_due(*since)).map(|since| (since.frame, vb)));
         }
         waiting.sort_unstable();
-        waiting.truncate(GROUP_VBUCKETS);
+        waiting.truncate(GROUP_VBUCKETS.min(self.files.most_at_once()));
         if waiting.is_empty() {
             return Ok(Found::Nothing);
         }
