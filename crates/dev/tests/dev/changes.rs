@@ -163,14 +163,16 @@ fn a_stream_goes_on_through_failovers_and_rebalances() {
         cluster.write(key, &last.to_string(), NO_LEVEL);
     }
     let model = reader.join().expect("the reader has everything");
-    // In full: each version that was acknowledged came, in the order of the writes, unless the hard failover took it.
+    // In full: each version that was acknowledged came, in the order of the writes, unless the hard failover took it. The
+    // one before the last may have been replaced by it while the streams of node 2 were broken off.
     for (key, values) in &written {
         let came: Vec<u64> = model.documents[key].1.values().flatten().filter_map(Value::as_u64).collect();
         let mut sorted = came.clone();
         sorted.sort_unstable();
         assert_eq!(came, sorted, "{key} is out of order");
         if model.rollbacks == 0 {
-            assert!(values.iter().all(|value| came.contains(value)), "{key}: {values:?} are not in {came:?}");
+            let (_, before) = values.split_last().expect("each key was written");
+            assert!(before.iter().all(|value| came.contains(value)), "{key}: {values:?} are not in {came:?}");
         }
         assert_eq!(cluster.read(key).as_deref(), Some(last.to_string().as_bytes()), "{key}");
     }
