@@ -64,6 +64,8 @@ pub fn run(seed: u64, only: Option<Kind>, tally: &mut Tally) {
     for _ in 0..STARTS {
         let Some(damage) = Damage::choose_of_node(&world, &mut rng, only) else { continue };
         damage.apply(&disk);
+        // Lines about one kind of event have their distance.
+        handles.clock.advance(std::time::Duration::from_secs(60));
         let (mut started, told) = Log::listen(|| look(&env, &bucket, &written));
         if damage.class.is_kept_twice() && started.is_refused() {
             started.wrong.push("it is refused, and the other of the two copies is whole".to_owned());
