@@ -268,8 +268,8 @@ impl SmallFile {
         };
         let expected = self.header(0, &[]);
         let unusable = |unusable| match unusable {
-            header::Unusable::Damaged(what) => Unusable::Fault(what),
-            header::Unusable::Newer(what) => Unusable::Newer(what),
+            header::NotUsed::Damaged(what) => Unusable::Fault(what),
+            header::NotUsed::Newer(what) => Unusable::Newer(what),
         };
         match header::unseal(&bytes, &expected).map_err(unusable)? {
             Sealed::With(header, content) => Ok(One {

@@ -475,12 +475,12 @@ impl Couch {
     }
 }
 
-impl Couch {
-    /// How many files a group may have, none of which can be closed meanwhile: others are open beside them.
-    pub(crate) fn most_at_once(&self) -> usize {
-        self.config.max_open_files.div_ceil(2).max(1)
-    }
+/// How many files a group may have, none of which can be closed meanwhile: others are open beside them.
+pub(crate) fn most_at_once(config: &CouchConfig) -> usize {
+    config.max_open_files.div_ceil(2).max(1)
+}
 
+impl Couch {
     fn save_parts(&self, group: &[(VbId, SaveBatch<'_>)], how: Order) -> Vec<Result<FileAt, Failure>> {
         // All files of a part are open at once.
         let parts = group.chunks(self.config.max_open_files.max(1));
@@ -490,10 +490,10 @@ impl Couch {
     /// Saves batches of several vBuckets with one sync for data and headers together, and tells which headers are
     /// durable now. After a crash only a header that is on record may be trusted: see [`Couch::open_with`].
     ///
-    /// A group has at most [`Couch::most_at_once`] vBuckets, so that it is one part: of several, a crash in a recovery lost
+    /// A group has at most [`most_at_once`] vBuckets, so that it is one part: of several, a crash in a recovery lost
     /// a save (seed 4 of the crash states, with parts of one file).
     pub(crate) fn file_group(&self, group: &[(VbId, SaveBatch<'_>)]) -> Vec<Result<FileAt, Failure>> {
-        debug_assert!(group.len() <= self.most_at_once(), "{} vBuckets", group.len());
+        debug_assert!(group.len() <= most_at_once(&self.config), "{} vBuckets", group.len());
         self.save_parts(group, Order::Recorded)
     }
 

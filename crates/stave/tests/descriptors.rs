@@ -253,11 +253,6 @@ fn writes_go_on_under_a_flood(descriptors: u32) {
     assert!(!log.contains("Too many open files"), "{log}");
 }
 
-#[test]
-fn floods_of_connections_take_no_descriptor_from_journal_and_files() {
-    writes_go_on_under_a_flood(256);
-}
-
 /// The fewest descriptors that a node starts with.
 #[test]
 fn floods_of_connections_take_no_descriptor_from_the_disk_of_the_smallest_node() {

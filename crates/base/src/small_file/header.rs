@@ -23,16 +23,16 @@ pub(super) struct Header {
 }
 
 /// Why a file's content is not used.
-pub(super) enum Unusable {
+pub(super) enum NotUsed {
     /// It is not what was written.
     Damaged(String),
     /// It is what a newer version wrote.
     Newer(String),
 }
 
-impl From<String> for Unusable {
-    fn from(what: String) -> Unusable {
-        Unusable::Damaged(what)
+impl From<String> for NotUsed {
+    fn from(what: String) -> NotUsed {
+        NotUsed::Damaged(what)
     }
 }
 
@@ -80,7 +80,7 @@ fn checksum(header: &[u8], content: &[u8]) -> u32 {
 }
 
 /// Takes a file apart and compares it with what it must be: `expected` says the name, the owner and the newest version.
-pub(super) fn unseal<'b>(bytes: &'b [u8], expected: &Header) -> Result<Sealed<'b>, Unusable> {
+pub(super) fn unseal<'b>(bytes: &'b [u8], expected: &Header) -> Result<Sealed<'b>, NotUsed> {
     if MAGIC.as_bytes().starts_with(bytes) || bytes.first() == Some(&0) {
         // What is left of a header, or of nothing: no version wrote an empty file, or one that begins with a zero, as
         // what cannot be decrypted does.
@@ -110,7 +110,7 @@ pub(super) fn unseal<'b>(bytes: &'b [u8], expected: &Header) -> Result<Sealed<'b
 }
 
 impl Header {
-    fn check(&self, expected: &Header, content: &[u8]) -> Result<(), Unusable> {
+    fn check(&self, expected: &Header, content: &[u8]) -> Result<(), NotUsed> {
         if self.name != expected.name {
             return Err(format!("it is another file: {}", self.name).into());
         }
@@ -121,7 +121,7 @@ impl Header {
             let (is, reads) = (self.version, expected.version);
             let what =
                 format!("a newer version of Stave wrote it: format {is}, and this one reads up to {reads}");
-            return Err(Unusable::Newer(what));
+            return Err(NotUsed::Newer(what));
         }
         let len = content.len() as u64;
         if self.len != len {

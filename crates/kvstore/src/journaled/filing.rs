@@ -12,6 +12,7 @@ use super::charged::Charged;
 use super::runs::{Run, merged};
 use super::{Journaled, Oldest, Vb};
 use crate::compaction::FileAt;
+use crate::couch::most_at_once;
 use crate::failure::Failure;
 use crate::journal::{Filed, Frame, Record, State};
 use crate::state::VbStateDoc;
@@ -173,7 +174,7 @@ impl Journaled {
             waiting.extend(since.filter(|since| is_due(*since)).map(|since| (since.frame, vb)));
         }
         waiting.sort_unstable();
-        waiting.truncate(GROUP_VBUCKETS.min(self.files.most_at_once()));
+        waiting.truncate(GROUP_VBUCKETS.min(most_at_once(&self.config.couch)));
         if waiting.is_empty() {
             return Ok(Found::Nothing);
         }
