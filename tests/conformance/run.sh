@@ -3,14 +3,15 @@
 # collections through two SDKs from their first document until their space is given back, and the own suites of the Go
 # SDK and its core against one node and against a cluster; and the helpers for tests in five languages, with the example
 # of each one's README.
-# With TLS the Python suite is run once more.
-#   run.sh --stave PATH_TO_BINARY [--prepare] [python|go|rust|java|node|cluster|collections|upstream|helpers]...
+# With TLS the Python suite is run once more. The console is driven in Chromium; screenshots are in $STAVE_PICTURES, or in
+# tests/conformance/console/pictures.
+#   run.sh --stave PATH_TO_BINARY [--prepare] [python|go|rust|java|node|cluster|collections|upstream|helpers|console]...
 # With --prepare it fetches and builds what the suites need, and runs none of them.
 # In the table, `python` ran against `stave serve`, `python-3` against `stave dev --nodes 3 --replicas 1`.
 set -uo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-usage="usage: $0 --stave PATH_TO_BINARY [--prepare] [python|go|rust|java|node|cluster|collections|upstream|helpers]..."
+usage="usage: $0 --stave PATH_TO_BINARY [--prepare] [python|go|rust|java|node|cluster|collections|upstream|helpers|console]..."
 stave=
 prepare_only=
 suites=()
@@ -19,13 +20,13 @@ while (($#)); do
   case $1 in
     --stave) stave=${2:?$usage}; shift 2 ;;
     --prepare) prepare_only=1; shift ;;
-    python | go | rust | java | node | cluster | collections | upstream | helpers) suites+=("$1"); shift ;;
+    python | go | rust | java | node | cluster | collections | upstream | helpers | console) suites+=("$1"); shift ;;
     *) echo "$usage" >&2; exit 2 ;;
   esac
 done
 [[ -n $stave ]] || { echo "$usage" >&2; exit 2; }
 [[ -x $stave ]] || { echo "$stave is not an executable file" >&2; exit 2; }
-((${#suites[@]})) || suites=(python go rust java node cluster collections upstream helpers)
+((${#suites[@]})) || suites=(python go rust java node cluster collections upstream helpers console)
 
 work=$(mktemp -d)
 server=
@@ -118,6 +119,12 @@ prepare_helpers() {
   need "a JDK of 17 or later" default-jdk-headless javac --version || return 1
   need maven maven mvn --version || return 1
   (cd "$helpers/java" && mvn -B -q -ntp test-compile surefire:help >/dev/null)
+}
+
+prepare_console() {
+  need python3 python3 python3 --version || return 1
+  need Chromium chromium chromium --version || return 1
+  need "the driver of Chromium" chromium-driver chromedriver --version
 }
 
 # The first block of a README in a language, as it is written.
@@ -397,6 +404,24 @@ run_helpers() {
   return $result
 }
 
+# The console in a browser, against nodes of its own.
+run_console() {
+  local log=$work/console.log passes failures
+  echo "== console"
+  (cd "$here/console" && STAVE=$(realpath "$stave") PICTURES=${STAVE_PICTURES:-$here/console/pictures} PYTHONDONTWRITEBYTECODE=1 \
+    timeout 300 python3 test_console.py 2>&1) | tee "$log"
+  local status=${PIPESTATUS[0]}
+  failures=$(grep -cE '^(FAIL|ERROR): ' "$log")
+  passes=$(sed -nE 's/^Ran ([0-9]+) tests? in .*/\1/p' "$log")
+  passes=$((${passes:-0} > failures ? passes - failures : 0))
+  if ((status == 0 && passes > 0 && failures == 0)); then
+    printf 'console\t%s\t0\t-\tpassed\n' "$passes" >>"$table"
+  else
+    printf 'console\t%s\t%s\t-\tFAILED\n' "$passes" "$((failures > 0 ? failures : 1))" >>"$table"
+    return 1
+  fi
+}
+
 failed=0
 ready=()
 # Those that start servers of their own.
@@ -407,7 +432,7 @@ printf 'suite\tpassed\tfailed\tdurable writes honoured / refused\tresult\n' >"$t
 for suite in "${suites[@]}"; do
   if "prepare_$suite"; then
     case $suite in
-      cluster | collections | upstream | helpers) own+=("$suite") ;;
+      cluster | collections | upstream | helpers | console) own+=("$suite") ;;
       *) ready+=("$suite") ;;
     esac
   else

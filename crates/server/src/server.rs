@@ -173,6 +173,13 @@ fn reached_at(
     encrypted.iter().fold(address, |address, at| address.with_tls(at.kv_addr, at.http_addr))
 }
 
+/// Reads what was made while the node ran before: users, and the settings of the audit log.
+fn read_kept(node: &Arc<Node>, config: &Config) {
+    node.accounts().offer().set(config.sasl);
+    node.accounts().read(node);
+    ::node::audit::read_settings(node);
+}
+
 /// Starts a node: takes its folder, opens its buckets, and listens.
 pub fn serve(config: Config, env: Env) -> Result<Server, Failure> {
     serve_prepared(config, env, |_| Ok(()))
@@ -212,9 +219,7 @@ pub fn serve_prepared(
     let node = if config.is_member { node.fenced_by(Arc::new(Fence::closed())) } else { node };
     let node = Arc::new(node.hosting(host).with_down(down));
     node.know_itself().map_err(|error| Failure::NotPrepared(format!("the node's identity: {error}")))?;
-    node.accounts().offer().set(config.sasl);
-    node.accounts().read(&node);
-    ::node::audit::read_settings(&node);
+    read_kept(&node, &config);
     prepare(&node)?;
     let audit = node.audit.start()?;
     let started =
@@ -227,6 +232,7 @@ pub fn serve_prepared(
         listener: http,
         encrypted: https,
         peer_tls,
+        kv: kv_addr,
         stopping: stopping.clone(),
     };
     let tls = encrypted.as_ref().map(|encrypted| Arc::clone(&encrypted.tls));
@@ -451,6 +457,7 @@ struct HttpThread {
     listener: TcpListener,
     encrypted: Option<Entrance>,
     peer_tls: PeerTls,
+    kv: SocketAddr,
     stopping: watch::Receiver<bool>,
 }
 
@@ -462,12 +469,13 @@ impl HttpThread {
     }
 
     async fn run(self) {
-        let HttpThread { node, listener, encrypted, peer_tls, stopping } = self;
+        let HttpThread { node, listener, encrypted, peer_tls, kv, stopping } = self;
         let overdue = async {
             stopped(&stopping).await;
             tokio::time::sleep(HTTP_DRAIN_TIMEOUT).await;
         };
-        until(overdue, "HTTP", http::serve(listener, encrypted, peer_tls, node, stopping.clone())).await;
+        let serving = http::serve(listener, encrypted, peer_tls, node, kv, stopping.clone());
+        until(overdue, "HTTP", serving).await;
     }
 }
 

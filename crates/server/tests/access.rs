@@ -121,7 +121,11 @@ fn told(addr: SocketAddr, user: &str, method: &str, path: &str, body: &str) -> T
 }
 
 /// Path and body of requests that ask for more than their address.
-const SPECIAL: [(&str, &str, &str, &str); 6] = [
+const SPECIAL: [(&str, &str, &str, &str); 10] = [
+    ("", "GET", "/v1/buckets/{bucket}/document?key=k", ""),
+    ("", "PUT", "/v1/buckets/{bucket}/document?key=k", ""),
+    ("", "DELETE", "/v1/buckets/{bucket}/document?key=k", ""),
+    ("", "GET", "/v1/buckets/{bucket}/documents?limit=1", ""),
     ("of the quota", "POST", "/pools/default/buckets/{bucket}", "ramQuotaMB=100"),
     ("of the replicas", "POST", "/pools/default/buckets/{bucket}", "replicaNumber=2"),
     ("with the quota as it is", "POST", "/pools/default/buckets/{bucket}", "ramQuotaMB=64&maxTTL=7"),
@@ -137,7 +141,7 @@ fn each_address_is_for_the_roles_of_the_table() {
         .map(|(method, path)| (format!("{method} {path}"), method, path, ""))
         .collect();
     asked.extend(SPECIAL.map(|(what, method, path, body)| {
-        (format!("{method} {path} {what}"), method.to_owned(), path, body)
+        (format!("{method} {path} {what}").trim_end().to_owned(), method.to_owned(), path, body)
     }));
     // What deletes the bucket comes last.
     asked

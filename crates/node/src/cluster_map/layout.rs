@@ -71,7 +71,7 @@ impl NodeAddress {
     }
 
     /// The same for another node, which may want to connect with TLS: see [`cluster::Address::kv_by`].
-    pub(crate) fn kv_by(&self, is_encrypted: bool) -> String {
+    pub fn kv_by(&self, is_encrypted: bool) -> String {
         let encrypted = self.tls.filter(|_| is_encrypted).map(|ports| ports.kv);
         format!("{}:{}", self.host_or_placeholder(), encrypted.unwrap_or(self.kv_port))
     }

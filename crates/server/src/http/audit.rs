@@ -178,13 +178,15 @@ static AUDITED: &[AuditedRoute] = {
 
 /// Methods of addresses that change something and are not recorded, and why.
 #[cfg(test)]
-const NOT_AUDITED: [(&str, &str, &str); 6] = [
+const NOT_AUDITED: [(&str, &str, &str); 8] = [
     ("POST", "/settings/audit", "records itself"),
     ("POST", "/v1/promise", "between nodes"),
     ("POST", "/pools/default/buckets/{bucket}/scopes/@ensureManifest/{uid}", "waits, and changes nothing"),
     ("PUT", "/v1/buckets/{bucket}/cursors/{name}", "the position of a reader"),
     ("POST", "/v1/buckets/{bucket}/cursors/{name}", "the position of a reader"),
     ("DELETE", "/v1/buckets/{bucket}/cursors/{name}", "the position of a reader"),
+    ("PUT", "/v1/buckets/{bucket}/document", "the node that stores it records it as a KV request"),
+    ("DELETE", "/v1/buckets/{bucket}/document", "the node that deletes it records it as a KV request"),
 ];
 
 /// Properties of buckets that are recorded, beside their settings.

@@ -15,7 +15,7 @@ use base::VbState;
 use base::env::Env;
 use rustls::ClientConfig;
 use serde::{Deserialize, Serialize};
-use tokio::sync::{Mutex, Semaphore, oneshot};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::Shared;
 use super::cluster_status::view_of;
@@ -35,6 +35,13 @@ pub(super) struct Asking {
     /// When others were asked last, on the monotonic clock, and what came of it. Held while they are asked.
     last: Mutex<Option<(u64, Arc<Figures>)>>,
     places: Arc<Semaphore>,
+}
+
+impl Asking {
+    /// A place for one thread that asks another node, if there is one.
+    pub(super) fn place(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.places).try_acquire_owned().ok()
+    }
 }
 
 impl Default for Asking {
@@ -151,7 +158,7 @@ fn others(shared: &Shared) -> Vec<OtherNode> {
 /// Asks another node, on a thread of its own: looking a name up and connecting may take long. Nothing if too many are
 /// asked already.
 fn ask(shared: &Shared, other: OtherNode) -> Option<oneshot::Receiver<Figures>> {
-    let place = Arc::clone(&shared.asking.places).try_acquire_owned().ok()?;
+    let place = shared.asking.place()?;
     let authorization = shared.node_key()?.authorization(PATH, &other.name);
     let (done, outcome) = oneshot::channel();
     let (env, tls) = (shared.node.env().clone(), shared.peer_tls.for_http());

@@ -1,15 +1,18 @@
 //! HTTP: what SDKs ask of the management port, what operators look at, the settings of buckets, and their changes.
 
 mod access;
+mod acting;
 mod audit;
 mod auto_failover;
 mod basic_auth;
+mod bucket_stats;
 mod buckets;
 pub(crate) mod changes;
 mod cluster;
 mod cluster_order;
 mod cluster_status;
 pub mod connections;
+mod documents;
 mod failures;
 mod figures;
 mod health;
@@ -25,13 +28,15 @@ mod pools;
 mod promise;
 mod replication;
 mod routes;
+mod samples;
 mod scopes;
 mod settings;
 mod stream;
+mod ui;
 mod users;
 
 use std::io;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, OnceLock};
 
 use ::node::Node;
@@ -44,6 +49,7 @@ use self::connections::Serving;
 use self::node_key::NodeKey;
 use crate::acceptor::Entrance;
 use crate::links::RuntimeReaders;
+use crate::links::acting::DerivedPasswords;
 use crate::tls::PeerTls;
 
 /// The most connections to other nodes that readers of changes have together.
@@ -62,6 +68,12 @@ struct Shared {
     reader_links: Arc<RuntimeReaders>,
     /// What requests to other nodes are encrypted with.
     peer_tls: PeerTls,
+    /// Where this node listens for the KV protocol, without TLS.
+    kv: SocketAddr,
+    /// Places of requests that are made to nodes over KV.
+    acting: Arc<Semaphore>,
+    derived: Arc<DerivedPasswords>,
+    samples: Arc<samples::Samples>,
 }
 
 impl Shared {
@@ -120,6 +132,7 @@ pub async fn serve(
     encrypted: Option<Entrance>,
     peer_tls: PeerTls,
     node: Arc<Node>,
+    kv: SocketAddr,
     stopping: watch::Receiver<bool>,
 ) -> io::Result<()> {
     let addresses = [Some(&listener), encrypted.as_ref().map(|entrance| &entrance.listener)];
@@ -137,11 +150,31 @@ pub async fn serve(
     let places = (serving.limits.connections / 2).min(MOST_READER_CONNECTIONS);
     let reader_links = Arc::new(RuntimeReaders::new(places, peer_tls.clone()));
     let cursors = Arc::new(Semaphore::new(1));
-    let shared = Shared { node, stopping, asking, node_key, cursors, reader_links, peer_tls };
+    let (acting, samples) =
+        (Arc::new(Semaphore::new(acting::MOST_ACTING)), Arc::<samples::Samples>::default());
+    let sampling = samples::run(Arc::clone(&node), Arc::clone(&samples));
+    let derived = Arc::default();
+    let shared = Shared {
+        node,
+        stopping,
+        asking,
+        node_key,
+        cursors,
+        reader_links,
+        peer_tls,
+        kv,
+        acting,
+        derived,
+        samples,
+    };
     let stopped = shared.stopped();
     let app = routes::router(shared, listens);
     let plain = Entrance { listener, tls: None };
-    connections::serve(std::iter::once(plain).chain(encrypted).collect(), app, serving, stopped).await
+    let entrances = std::iter::once(plain).chain(encrypted).collect();
+    tokio::select! {
+        served = connections::serve(entrances, app, serving, stopped) => served,
+        () = sampling => Ok(()),
+    }
 }
 
 /// An answer that is JSON already.

@@ -12,8 +12,9 @@ use super::Shared;
 use super::access::{self, Needs};
 use super::origin::Listens;
 use super::{
-    audit, auto_failover, buckets, changes, cluster, cluster_status, failures, figures, health, manage,
-    methods, metrics, origin, paths, patience, pools, promise, replication, scopes, settings, stream, users,
+    audit, auto_failover, bucket_stats, buckets, changes, cluster, cluster_status, documents, failures,
+    figures, health, manage, methods, metrics, origin, paths, patience, pools, promise, replication, samples,
+    scopes, settings, stream, ui, users,
 };
 
 /// A method of an address.
@@ -49,14 +50,33 @@ const COLLECTIONS: &str = "/pools/default/buckets/{bucket}/scopes/{scope}/collec
 const COLLECTION: &str = "/pools/default/buckets/{bucket}/scopes/{scope}/collections/{collection}";
 const MANIFEST: &str = "/pools/default/buckets/{bucket}/scopes/@ensureManifest/{uid}";
 const SETTINGS: &str = "/v1/buckets/{bucket}/settings";
+const DOCUMENT: &str = "/v1/buckets/{bucket}/document";
 const CURSOR: &str = "/v1/buckets/{bucket}/cursors/{name}";
 
 /// Every address with every method.
 pub(super) fn all() -> Vec<Route> {
-    [pools_routes(), bucket_routes(), own_routes(), cluster_routes(), user_routes()]
+    [pools_routes(), bucket_routes(), own_routes(), cluster_routes(), user_routes(), console_routes()]
         .into_iter()
         .flatten()
         .collect()
+}
+
+/// What the console asks for beside the others, and the console itself.
+fn console_routes() -> Vec<Route> {
+    use Needs::{Bucket, Figures, Node, Nothing};
+    vec![
+        // Files without data.
+        get("/ui", Nothing, ui::page),
+        get("/ui/{file}", Nothing, ui::file),
+        // The handlers ask for the right in the collection that is meant.
+        get(DOCUMENT, Bucket, documents::show),
+        put(DOCUMENT, Bucket, documents::store),
+        delete(DOCUMENT, Bucket, documents::remove),
+        get("/v1/buckets/{bucket}/documents", Bucket, documents::list),
+        get("/v1/buckets/{bucket}/stats/{group}", Figures, bucket_stats::show),
+        get("/v1/buckets/{bucket}/samples", Figures, samples::show),
+        get(samples::PATH, Node, samples::tell),
+    ]
 }
 
 fn pools_routes() -> Vec<Route> {

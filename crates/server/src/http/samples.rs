@@ -1,0 +1,312 @@
+//! Figures of the last hour, kept in the process: what a console draws when no monitor is there.
+//!
+//! A sample of each bucket is taken every [`EVERY`]; the last [`MOST_SAMPLES`] of each are kept. They are lost with the
+//! process, and Prometheus is for more than an hour (`/metrics`).
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::ToSocketAddrs;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use ::node::Node;
+use axum::Json;
+use axum::extract::{Extension, Path, Query, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use base::{HistogramCounts, VbState};
+use engine::Bucket;
+use parking_lot::Mutex;
+use serde::Serialize;
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+
+use super::Shared;
+use super::acting::{Refused, refused};
+use super::basic_auth::Caller;
+use super::cluster_status::view_of;
+use super::settings::find;
+use crate::http_client::{self, Ask};
+
+/// Between two samples.
+const EVERY: Duration = Duration::from_secs(5);
+/// Samples of a bucket that are kept: an hour.
+const MOST_SAMPLES: usize = 720;
+/// Where a node tells its own samples to other nodes; a bucket's name follows, then when the first one was taken.
+pub(super) const PATH: &str = "/v1/samples/{bucket}/{since}";
+/// Another node has so long to answer.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(2);
+/// More than this is no answer of ours.
+const MOST_ANSWER_BYTES: usize = 1 << 20;
+
+/// What a bucket did between two samples, and what it had at the end. Times in microseconds, of one turn in 64.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub(super) struct Sample {
+    /// When it was taken, in seconds since 1970.
+    at_s: u64,
+    /// What the counters are about, in milliseconds.
+    over_ms: u64,
+    gets: u64,
+    misses: u64,
+    stores: u64,
+    deletes: u64,
+    fetched: u64,
+    written: u64,
+    documents: u64,
+    used_bytes: u64,
+    quota_bytes: u64,
+    disk_queue: u64,
+    p50_us: f64,
+    p99_us: f64,
+}
+
+/// What was counted when a sample was taken.
+#[derive(Clone, Default)]
+struct Counted {
+    at_ns: u64,
+    gets: u64,
+    misses: u64,
+    stores: u64,
+    deletes: u64,
+    fetched: u64,
+    written: u64,
+    took: HistogramCounts,
+}
+
+#[derive(Default)]
+struct BucketSamples {
+    owner: Weak<Bucket>,
+    last: Counted,
+    kept: VecDeque<Sample>,
+}
+
+/// The samples of a node's buckets.
+#[derive(Default)]
+pub(super) struct Samples(Mutex<BTreeMap<String, BucketSamples>>);
+
+impl Samples {
+    /// Takes one of each bucket, and forgets buckets that are gone.
+    fn take(&self, node: &Node) {
+        let buckets = node.buckets();
+        let taken: Vec<_> =
+            buckets.iter().map(|(spec, bucket)| (&spec.name, bucket, look(node, bucket))).collect();
+        let mut of = self.0.lock();
+        of.retain(|name, _| taken.iter().any(|(there, ..)| *there == name));
+        for (name, bucket, (counted, sample)) in taken {
+            let kept = of.entry(name.clone()).or_default();
+            if !std::ptr::eq(kept.owner.as_ptr(), Arc::as_ptr(bucket)) {
+                // Another one of the same name. Its counters begin here.
+                *kept = BucketSamples { owner: Arc::downgrade(bucket), last: counted, kept: VecDeque::new() };
+                continue;
+            }
+            let between = counted.since(&kept.last, sample);
+            kept.last = counted;
+            kept.push(between);
+        }
+    }
+
+    /// Those of a bucket that were taken after a time.
+    fn after(&self, bucket: &str, since_s: u64) -> Vec<Sample> {
+        let of = self.0.lock();
+        let kept = of.get(bucket).map(|of| &of.kept);
+        kept.into_iter().flatten().filter(|sample| sample.at_s > since_s).copied().collect()
+    }
+}
+
+impl BucketSamples {
+    fn push(&mut self, sample: Sample) {
+        if self.kept.len() == MOST_SAMPLES {
+            self.kept.pop_front();
+        }
+        self.kept.push_back(sample);
+    }
+}
+
+impl Counted {
+    /// A sample with what was counted since an earlier one. A count that went down, with a vBucket that left, is none.
+    fn since(&self, earlier: &Counted, now: Sample) -> Sample {
+        let took = self.took.since(&earlier.took);
+        Sample {
+            over_ms: self.at_ns.saturating_sub(earlier.at_ns) / 1_000_000,
+            gets: self.gets.saturating_sub(earlier.gets),
+            misses: self.misses.saturating_sub(earlier.misses),
+            stores: self.stores.saturating_sub(earlier.stores),
+            deletes: self.deletes.saturating_sub(earlier.deletes),
+            fetched: self.fetched.saturating_sub(earlier.fetched),
+            written: self.written.saturating_sub(earlier.written),
+            p50_us: took.percentile_ns(500) as f64 / 1000.0,
+            p99_us: took.percentile_ns(990) as f64 / 1000.0,
+            ..now
+        }
+    }
+}
+
+/// Looks at memory alone: each vBucket is locked once.
+fn look(node: &Node, bucket: &Arc<Bucket>) -> (Counted, Sample) {
+    let (stats, clock) = (bucket.stats(), &node.env().clock);
+    let (all, active) = (stats.all(), stats.of(VbState::Active));
+    let mut took = HistogramCounts::default();
+    node.times.of(bucket).commands().for_each(|(_, counts)| took.add(&counts));
+    let counted = Counted {
+        at_ns: clock.monotonic_ns(),
+        gets: all.ops.get_hits + all.ops.get_misses,
+        misses: all.ops.get_misses,
+        stores: all.ops.stores,
+        deletes: all.ops.deletes,
+        fetched: all.ops.get_not_resident,
+        written: bucket.store_stats().items_saved,
+        took,
+    };
+    let sample = Sample {
+        at_s: clock.unix_ns() / 1_000_000_000,
+        documents: active.documents,
+        used_bytes: stats.used_bytes,
+        quota_bytes: stats.quota_bytes,
+        disk_queue: all.unpersisted_items,
+        ..Sample::default()
+    };
+    (counted, sample)
+}
+
+/// Takes samples as long as this is polled.
+pub(super) async fn run(node: Arc<Node>, samples: Arc<Samples>) {
+    let mut next = tokio::time::interval(EVERY);
+    next.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        next.tick().await;
+        samples.take(&node);
+    }
+}
+
+/// Which samples are meant.
+#[derive(serde::Deserialize)]
+pub(super) struct Wanted {
+    node: Option<String>,
+    #[serde(default)]
+    since: u64,
+}
+
+/// `GET /v1/buckets/BUCKET/samples?node=n_2&since=SECONDS`: of this node, or of another one, which this one asks.
+pub(super) async fn show(
+    State(shared): State<Shared>,
+    Extension(Caller(user)): Extension<Caller>,
+    Path(name): Path<String>,
+    Query(wanted): Query<Wanted>,
+) -> Response {
+    if let Err(response) = find(&shared, &user, &name) {
+        return *response;
+    }
+    match of_node(&shared, &name, &wanted).await {
+        Ok(told) => Json(told).into_response(),
+        Err(refused) => *refused,
+    }
+}
+
+async fn of_node(shared: &Shared, bucket: &str, wanted: &Wanted) -> Result<Value, Refused> {
+    let Some(id) = &wanted.node else { return Ok(here(shared, bucket, wanted.since)) };
+    if let Some((cluster, view)) = view_of(shared) {
+        if view.state.node_of(cluster.uuid()).is_some_and(|(this, _)| this.name() == *id) {
+            return Ok(here(shared, bucket, wanted.since));
+        }
+        let other =
+            view.state.nodes.iter().find(|(there, _)| there.name() == *id).map(|(_, node)| &node.address);
+        if let Some(address) = other {
+            let is_encrypted = shared.node.doors().peers.is_encrypted();
+            return ask(shared, address.http(), address.http_by(is_encrypted), bucket, wanted.since).await;
+        }
+    } else if shared.node.cluster_map().layout().nodes.iter().any(|node| node.id == *id) {
+        return Ok(here(shared, bucket, wanted.since));
+    }
+    let why = format!("the cluster has no node {id:?}: /pools/nodes lists those that it has");
+    Err(refused(StatusCode::NOT_FOUND, &why))
+}
+
+fn here(shared: &Shared, bucket: &str, since_s: u64) -> Value {
+    json!({ "everyS": EVERY.as_secs(), "samples": shared.samples.after(bucket, since_s) })
+}
+
+/// Asks another node, on a thread of its own.
+async fn ask(
+    shared: &Shared,
+    name: String,
+    endpoint: String,
+    bucket: &str,
+    since_s: u64,
+) -> Result<Value, Refused> {
+    let busy = || refused(StatusCode::SERVICE_UNAVAILABLE, "too many nodes are asked already: try again");
+    let place = shared.asking.place().ok_or_else(busy)?;
+    let path = PATH.replace("{bucket}", &escaped(bucket)).replace("{since}", &since_s.to_string());
+    let key = shared.node_key().ok_or_else(busy)?;
+    let token = key.authorization(&path, &name);
+    let (env, tls) = (shared.node.env().clone(), shared.peer_tls.for_http());
+    let (done, outcome) = oneshot::channel();
+    let job = move || {
+        let told = endpoint.to_socket_addrs().and_then(|mut addrs| {
+            let addr = addrs.next().ok_or_else(|| std::io::Error::other("the name has no address"))?;
+            let ask = Ask {
+                endpoint: &endpoint,
+                addr,
+                tls: tls.as_ref(),
+                path: &path,
+                token: Some(&token),
+                body: None,
+                most_bytes: MOST_ANSWER_BYTES,
+                no_word: "it ended the connection without a word",
+            };
+            http_client::ask(&env, ask, ANSWERED_WITHIN)
+        });
+        // The client may have gone.
+        let _ = done.send(told);
+        drop(place);
+    };
+    shared.node.env().spawn.spawn("samples", Box::new(job)).map_err(|_| busy())?;
+    let failed = |why: &str| refused(StatusCode::BAD_GATEWAY, &format!("node {name}: {why}"));
+    let answer = outcome.await.map_err(|_| busy())?.map_err(|error| failed(&error.to_string()))?;
+    let told = serde_json::from_slice(&answer.body).ok().filter(|_| answer.status == 200);
+    told.ok_or_else(|| failed(&format!("it answers with status {}", answer.status)))
+}
+
+/// A name in a path.
+fn escaped(name: &str) -> String {
+    let byte = |byte: u8| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' => char::from(byte).to_string(),
+        _ => format!("%{byte:02X}"),
+    };
+    name.bytes().map(byte).collect()
+}
+
+/// `GET /v1/samples/BUCKET/SINCE`: those of this node alone, for other nodes, which have checked the user's rights.
+pub(super) async fn tell(
+    State(shared): State<Shared>,
+    Path((bucket, since_s)): Path<(String, u64)>,
+) -> Json<Value> {
+    Json(here(&shared, &bucket, since_s))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_hour_is_kept_and_no_more() {
+        let mut of = BucketSamples::default();
+        for at_s in 1..=5_000 {
+            of.push(Sample { at_s, ..Sample::default() });
+        }
+        assert_eq!(of.kept.len(), MOST_SAMPLES);
+        assert_eq!(
+            (of.kept[0].at_s, of.kept[MOST_SAMPLES - 1].at_s),
+            (5_000 - MOST_SAMPLES as u64 + 1, 5_000)
+        );
+        assert!(of.kept.capacity() <= 2 * MOST_SAMPLES);
+        assert!(MOST_SAMPLES as u64 * EVERY.as_secs() >= 3_600, "an hour");
+    }
+
+    #[test]
+    fn a_sample_is_what_was_counted_between() {
+        let counted = |gets, at_ns| Counted { gets, at_ns, ..Counted::default() };
+        let now = Sample { documents: 7, ..Sample::default() };
+        let sample = counted(10, 6_000_000_000).since(&counted(4, 1_000_000_000), now);
+        assert_eq!((sample.gets, sample.over_ms, sample.documents), (6, 5_000, 7));
+        assert_eq!(counted(1, 2).since(&counted(4, 1), now).gets, 0, "a vBucket left with its counts");
+    }
+}
