@@ -145,6 +145,7 @@ class OneNode(unittest.TestCase):
         browser.type("#value", '{"a": 4}')
         browser.click("#save")
         browser.says("was changed since it was read", "#document-problem")
+        self.assertEqual(browser.text("#toast"), "", "that it was saved before is not told beside that")
         browser.picture("document-conflict")
         self.assertEqual(json.loads(self.document("made here")["text"]), {"a": 3})
         browser.click_text("button", "Read again")

@@ -1,6 +1,6 @@
 // Documents: found by key, listed by prefix, edited with the CAS that was read.
 import { encode, get, request } from "./api.js";
-import { button, bytes, dialog, field, fill, h, select, toast } from "./dom.js";
+import { button, bytes, dialog, endToast, field, fill, h, select, toast } from "./dom.js";
 
 export const title = "Documents";
 export const takes = ["bucket"];
@@ -37,6 +37,7 @@ export async function open(body, context) {
 
   async function guarded(work) {
     fill(problem);
+    endToast();
     try { await work(); } catch (error) { fill(problem, error.message); }
   }
 
@@ -73,12 +74,12 @@ export async function open(body, context) {
         try { JSON.parse(text.value); } catch (error) { throw new Error(`That is no JSON: ${error.message}`); }
       }
       await request("PUT", url(one.key), { body: text.value, headers: { "If-Match": `"${one.cas}"` } });
-      toast("The document was saved.");
       await show(one.key);
+      toast("The document was saved.");
     }), { class: "primary", id: "save" });
     const remove = button("Delete…", async () => {
       const done = await dialog({ title: "Delete the document", text: one.key, action: "Delete", danger: true, act: () => request("DELETE", url(one.key), { headers: { "If-Match": `"${one.cas}"` } }) });
-      if (done) { toast("The document was deleted."); fill(shown); browse(); }
+      if (done) { fill(shown); await browse(); toast("The document was deleted."); }
     }, { id: "delete" });
     const body = one.tooLarge ? h("p", { class: "note" }, `The value has ${bytes(one.bytes)}: values up to 1 MiB are shown.`)
       : isText ? text : [h("p", { class: "note" }, "The value is no text; in Base64:"), h("pre", { class: "wrap" }, one.base64)];
@@ -102,7 +103,7 @@ export async function open(body, context) {
         await request("PUT", `${url(name.value)}&expiry=${expiry}`, { body: value.value, headers: { "If-None-Match": "*" } });
       },
     });
-    if (done) { key.value = name.value; toast("The document was stored."); await show(name.value); }
+    if (done) { key.value = name.value; await show(name.value); toast("The document was stored."); }
   }
 
   const find = h("form", { class: "row", id: "find" }, field("Key", key), h("button", { type: "submit", class: "primary" }, "Find"), button("New…", create, { id: "new" }));

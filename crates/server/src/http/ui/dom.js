@@ -100,6 +100,12 @@ export function toast(text, isProblem) {
   toastTimer = setTimeout(() => fill(box), 6000);
 }
 
+// What was told before is not about what happens now.
+export function endToast() {
+  const box = document.getElementById("toast");
+  if (box) fill(box);
+}
+
 export function bytes(count) {
   const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
   let at = 0;
