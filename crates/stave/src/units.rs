@@ -22,6 +22,40 @@ pub fn parse_moment(text: &str, now_s: u32) -> Result<u32, String> {
     Ok(now_s.saturating_sub(age_s))
 }
 
+/// Reads a moment as nanoseconds since 1970, like `2026-11-23T15:04:05Z` or `2026-11-23T15:04:05.25Z`.
+pub fn parse_utc(text: &str) -> Result<u64, String> {
+    utc_ns(text).ok_or_else(|| format!("`{text}` is no moment; write it like 2026-11-23T15:04:05Z, in UTC"))
+}
+
+fn utc_ns(text: &str) -> Option<u64> {
+    let (date, clock) = text.strip_suffix('Z')?.split_once('T')?;
+    let (clock, fraction) = clock.split_once('.').unwrap_or((clock, "0"));
+    let numbers = |text: &str, by: char| -> Option<[u32; 3]> {
+        let is_plain = |part: &&str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+        let parts: Vec<u32> = text.split(by).filter(is_plain).filter_map(|part| part.parse().ok()).collect();
+        parts.try_into().ok().filter(|_| text.matches(by).count() == 2)
+    };
+    let ([year, month, day], [hour, minute, second]) = (numbers(date, '-')?, numbers(clock, ':')?);
+    let month = time::Month::try_from(u8::try_from(month).ok()?).ok()?;
+    let date =
+        time::Date::from_calendar_date(i32::try_from(year).ok()?, month, u8::try_from(day).ok()?).ok()?;
+    let (hour, minute, second) = (hour.try_into().ok()?, minute.try_into().ok()?, second.try_into().ok()?);
+    let is_fraction = (1..=9).contains(&fraction.len()) && fraction.bytes().all(|byte| byte.is_ascii_digit());
+    let nanos = format!("{fraction:0<9}").parse().ok().filter(|_| is_fraction)?;
+    let clock = time::Time::from_hms_nano(hour, minute, second, nanos).ok()?;
+    u64::try_from(date.with_time(clock).assume_utc().unix_timestamp_nanos()).ok()
+}
+
+/// A moment, which is in nanoseconds since 1970, as [`parse_utc`] reads it.
+pub fn moment_text(ns: u64) -> String {
+    let moment = time::OffsetDateTime::from_unix_timestamp_nanos(ns.into());
+    let moment = moment.unwrap_or(time::OffsetDateTime::UNIX_EPOCH);
+    let (year, month, day) = moment.to_calendar_date();
+    let (hour, minute, second, nanos) = moment.to_hms_nano();
+    let month = u8::from(month);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{nanos:09}Z")
+}
+
 /// Reads a length of time: a number with ms, s, m or h behind it; a plain number counts seconds.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     const MOST_MS: u64 = 366 * 24 * 3_600_000;

@@ -12,7 +12,7 @@ const MAGIC: u32 = u32::from_be_bytes(*b"SBK1");
 /// Bytes before a block's body.
 pub(super) const HEADER_BYTES: usize = 48;
 /// A block holds one version at least, which has a document of 20 MiB, its attributes and its key at most.
-pub(super) const MAX_RAW_BYTES: u32 = 64 << 20;
+pub(in crate::backup) const MAX_RAW_BYTES: u32 = 64 << 20;
 /// Bytes of a version before key and value.
 const FIXED_BYTES: usize = 40;
 const RAW: u8 = 0;
@@ -24,6 +24,15 @@ pub(crate) struct Version<'a> {
     pub(crate) seqno: u64,
     /// What it is.
     pub(crate) record: Record<'a>,
+}
+
+impl Version<'_> {
+    /// Its key with the prefix of its collection.
+    pub(crate) fn stored_key(&self) -> Box<[u8]> {
+        let key = self.record.key;
+        let (prefix, len) = key.prefix();
+        [&prefix[..len], key.key].concat().into()
+    }
 }
 
 /// Where a block is: file, offset, bytes, versions, first and last seqno.
@@ -54,26 +63,11 @@ pub(super) struct BlockBuilder {
 impl BlockBuilder {
     /// Appends a version, whose seqno is behind all that are there.
     pub(super) fn push(&mut self, version: &Version<'_>) {
-        let Version { seqno, record } = version;
-        let (prefix, prefix_len) = record.key.prefix();
-        let kind = u8::from(record.deleted) + u8::from(record.deleted && record.expired);
-        self.raw.extend_from_slice(&[kind, record.datatype.0]);
-        for number in [*seqno, record.cas, record.rev_seqno] {
-            self.raw.extend_from_slice(&number.to_be_bytes());
-        }
-        for number in [record.flags, record.expiry] {
-            self.raw.extend_from_slice(&number.to_be_bytes());
-        }
-        let key_len = u16::try_from(prefix_len + record.key.key.len()).expect("keys are short");
-        self.raw.extend_from_slice(&key_len.to_be_bytes());
-        self.raw.extend_from_slice(&(record.value.len() as u32).to_be_bytes());
-        self.raw.extend_from_slice(&prefix[..prefix_len]);
-        self.raw.extend_from_slice(record.key.key);
-        self.raw.extend_from_slice(record.value);
+        write_version(&mut self.raw, version);
         if self.count == 0 {
-            self.first = *seqno;
+            self.first = version.seqno;
         }
-        self.last = *seqno;
+        self.last = version.seqno;
         self.count += 1;
     }
 
@@ -268,8 +262,28 @@ impl OpenBlock {
     }
 }
 
+/// Appends a version.
+pub(in crate::backup) fn write_version(raw: &mut Vec<u8>, version: &Version<'_>) {
+    let Version { seqno, record } = version;
+    let (prefix, prefix_len) = record.key.prefix();
+    let kind = u8::from(record.deleted) + u8::from(record.deleted && record.expired);
+    raw.extend_from_slice(&[kind, record.datatype.0]);
+    for number in [*seqno, record.cas, record.rev_seqno] {
+        raw.extend_from_slice(&number.to_be_bytes());
+    }
+    for number in [record.flags, record.expiry] {
+        raw.extend_from_slice(&number.to_be_bytes());
+    }
+    let key_len = u16::try_from(prefix_len + record.key.key.len()).expect("keys are short");
+    raw.extend_from_slice(&key_len.to_be_bytes());
+    raw.extend_from_slice(&(record.value.len() as u32).to_be_bytes());
+    raw.extend_from_slice(&prefix[..prefix_len]);
+    raw.extend_from_slice(record.key.key);
+    raw.extend_from_slice(record.value);
+}
+
 /// A version and the bytes that it takes.
-fn read_version(bytes: &[u8]) -> Option<(Version<'_>, usize)> {
+pub(in crate::backup) fn read_version(bytes: &[u8]) -> Option<(Version<'_>, usize)> {
     let mut reader = protocol::reader::Reader(bytes);
     let [kind, datatype] = reader.u16()?.to_be_bytes();
     let (seqno, cas, rev_seqno) = (reader.u64()?, reader.u64()?, reader.u64()?);

@@ -11,7 +11,9 @@
 //! It must not know how documents are sent to a cluster (`crate::with_meta`), nor what is printed.
 
 mod block;
+mod follow;
 mod lines;
+mod log;
 mod manifest;
 mod reader;
 mod repository;
@@ -24,9 +26,11 @@ mod tests;
 use base::SmallFileError;
 pub(crate) use block::Version;
 
+pub(crate) use follow::{FollowCounts, FollowNews, FollowOptions, follow_bucket};
+pub(crate) use log::{AtMoment, ChangeLog, GapSet, MomentReader, WantedMoment};
 pub(crate) use manifest::BackupManifest;
 pub(crate) use reader::ChainReader;
-pub(crate) use repository::{Backup, Repository};
+pub(crate) use repository::{Backup, Chain, Repository};
 pub(crate) use take::{HowFar, TakeOptions, Taken, take};
 
 /// Why a backup cannot be made or read.

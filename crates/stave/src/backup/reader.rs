@@ -91,16 +91,23 @@ impl<'e> ChainReader<'e> {
         vb: VbId,
         visit: &mut dyn FnMut(&Version<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
-        let mut seen: HashSet<Box<[u8]>> = HashSet::default();
+        self.newest_unseen(vb, &mut HashSet::default(), visit)
+    }
+
+    /// The same of keys, with the prefixes of their collections, that were not seen before.
+    pub(in crate::backup) fn newest_unseen<E: From<BackupError>>(
+        &mut self,
+        vb: VbId,
+        seen: &mut HashSet<Box<[u8]>>,
+        visit: &mut dyn FnMut(&Version<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
         for link in &mut self.links {
             let Some(line) = link.lines.get(&vb.0).cloned() else { break };
             for place in line.blocks.iter().rev() {
                 link.read(self.repository, vb, place, &mut self.bytes, &mut self.block)?;
                 for at in (0..self.block.len()).rev() {
                     let Some(version) = self.block.get(at) else { continue };
-                    let key = version.record.key;
-                    let (prefix, len) = key.prefix();
-                    if seen.insert([&prefix[..len], key.key].concat().into()) {
+                    if seen.insert(version.stored_key()) {
                         visit(&version)?;
                     }
                 }

@@ -10,6 +10,7 @@ use base::env::{Disk, Env, OpenMode};
 use base::small_file::SmallFile;
 
 use super::lines::lines_in;
+use super::log::LOG;
 use super::manifest::{BackupHead, BackupManifest, VbucketLine};
 use super::{BackupError, writer};
 
@@ -69,7 +70,15 @@ impl<'e> Repository<'e> {
 
     /// Keeps other processes from making or removing backups of a bucket.
     pub(crate) fn lock(&self, bucket: &str) -> Result<RepositoryLock, BackupError> {
-        let folder = self.folder(bucket);
+        self.lock_folder(self.folder(bucket), "backups")
+    }
+
+    /// Keeps other processes from writing the log of a bucket.
+    pub(super) fn lock_log(&self, bucket: &str) -> Result<RepositoryLock, BackupError> {
+        self.lock_folder(self.folder(bucket).join(LOG), "log")
+    }
+
+    fn lock_folder(&self, folder: PathBuf, what: &str) -> Result<RepositoryLock, BackupError> {
         let failed = |operation, source| BackupError::Io { operation, path: folder.clone(), source };
         self.disk().create_dir_all_synced(&folder).map_err(|error| failed("make", error))?;
         let file = File::options().write(true).create(true).truncate(false).open(folder.join(LOCK));
@@ -77,7 +86,7 @@ impl<'e> Repository<'e> {
         match file.try_lock() {
             Ok(()) => Ok(RepositoryLock { _file: file }),
             Err(TryLockError::WouldBlock) => Err(BackupError::Missing(format!(
-                "another process works on the backups in {}; wait until it has ended",
+                "another process works on the {what} in {}; wait until it has ended",
                 folder.display()
             ))),
             Err(TryLockError::Error(error)) => Err(failed("lock", error)),

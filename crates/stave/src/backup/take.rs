@@ -420,6 +420,7 @@ impl Watch for Taking<'_, '_> {
                 }
                 self.pace();
             }
+            Event::Began(..) => {}
             Event::RolledBack(vb, _) => {
                 if let Some(track) = self.tracks.get_mut(&vb)
                     && track.state == FollowState::Streaming
@@ -466,7 +467,7 @@ impl Watch for Taking<'_, '_> {
 }
 
 /// What a message says of a document; `None` if it says nothing of one.
-fn record_of<'a>(message: &Message<'a>) -> anyhow::Result<Option<Record<'a>>> {
+pub(super) fn record_of<'a>(message: &Message<'a>) -> anyhow::Result<Option<Record<'a>>> {
     let unreadable = || format!("a change of vBucket {} cannot be read", message.vb);
     let (rev_seqno, flags, expiry, deleted, expired) = match message.what {
         What::Mutation(mutation) => (mutation.rev_seqno, mutation.flags, mutation.expiry, false, false),

@@ -1,10 +1,15 @@
 //! `stave backup`: makes backups of a bucket in a folder, and looks after them.
 
+mod follow;
+#[cfg(test)]
+mod follow_tests;
+mod log;
 #[cfg(test)]
 mod tests;
 
 use std::io::Write;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use base::env::Env;
 use clap::{Args, Subcommand};
@@ -13,11 +18,11 @@ use serde_json::{Value, json};
 use super::dcp_tail::watch_interrupt;
 use super::status_line::StatusLine;
 use crate::backup::{
-    Backup, BackupError, BackupManifest, ChainReader, HowFar, Repository, TakeOptions, Taken, take,
+    Backup, BackupError, BackupManifest, ChainReader, ChangeLog, HowFar, Repository, TakeOptions, Taken, take,
 };
 use crate::cli::{Outcome, ServerFlags, WrongArguments};
 use crate::client::Dialect;
-use crate::units::{bytes, parse_bytes, thousands};
+use crate::units::{bytes, parse_bytes, parse_duration, parse_moment, thousands};
 
 /// Copy what a bucket holds into a folder while it serves.
 #[derive(Clone, Debug, Args)]
@@ -26,6 +31,7 @@ use crate::units::{bytes, parse_bytes, thousands};
     after_help = "Examples:
   stave backup --to /backups --bucket travel
   stave backup --to /backups --bucket travel --full --max-rate 50MiB
+  stave backup --to /backups --bucket travel --follow
   stave backup list /backups
   stave backup verify /backups --bucket travel
   stave backup prune /backups --keep 7
@@ -34,6 +40,8 @@ The first backup of a bucket in a folder is full, a later one has what changed s
 Of each vBucket it holds one state that the vBucket had, not older than the beginning of the backup; different vBuckets
 may be of different moments between its beginning and its end. Durable writes that are not committed are left out.
 A backup that was broken off goes on when the command is given again. In a cluster any node may be named.
+With --follow the command does not end: behind a backup it writes each change to a log as it comes, durably within a
+second, so that `stave restore --at` brings back any moment. Given again, it goes on with the log where that ended.
 `stave restore` sends a backup to a cluster."
 )]
 pub struct BackupFlags {
@@ -49,6 +57,15 @@ pub struct BackupFlags {
     /// The most that is read from the cluster in a second, before compression: 512KiB, 50MiB; at least 128KiB
     #[arg(long, value_name = "SIZE", value_parser = parse_rate)]
     max_rate: Option<u64>,
+    /// Go on behind the backup: write every change to a log as it comes, until the command is told to end
+    #[arg(long, conflicts_with_all = ["full", "since"])]
+    follow: bool,
+    /// With --follow: make a backup again after this, so that a restore reads less of the log: 30m, 24h
+    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = parse_duration)]
+    base_every: Duration,
+    /// With --follow: end as soon as the log has everything that was there when the command began
+    #[arg(long, requires = "follow")]
+    once_caught_up: bool,
     /// Print the summary as a JSON object
     #[arg(long)]
     json: bool,
@@ -90,7 +107,7 @@ enum BackupCommand {
     Verify(OneFlags),
     /// Remove old backups
     #[command(
-        after_help = "Examples:\n  stave backup prune /backups --keep 7 --dry-run\n  stave backup prune /backups --bucket travel --keep 7\n\nA backup that a kept one goes on from stays."
+        after_help = "Examples:\n  stave backup prune /backups --keep 7 --dry-run\n  stave backup prune /backups --bucket travel --keep 7d\n\nA backup that a kept one goes on from stays. With a number the newest backups are kept, and the log behind the oldest of them. With an age (90m, 12h, 7d) everything is kept that a restore of a moment of that time needs."
     )]
     Prune(PruneFlags),
 }
@@ -121,12 +138,30 @@ struct OneFlags {
 struct PruneFlags {
     #[command(flatten)]
     kept: KeptFlags,
-    /// How many of the newest backups of each bucket to keep
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    keep: u32,
+    /// How many of the newest backups of each bucket to keep, or for how long moments can be restored: 7, 12h, 7d
+    #[arg(long, value_name = "N|AGE", value_parser = parse_keep)]
+    keep: Keep,
     /// Say what would be removed, and remove nothing
     #[arg(long)]
     dry_run: bool,
+}
+
+/// What is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Keep {
+    /// So many of the newest backups.
+    Newest(u32),
+    /// What a restore of a moment needs that is not older than this, in seconds.
+    Age(u32),
+}
+
+fn parse_keep(text: &str) -> Result<Keep, String> {
+    let wrong = || format!("`{text}` is neither a number of backups nor an age; write it like 7, 12h or 7d");
+    if text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return text.parse().ok().filter(|count| *count > 0).map(Keep::Newest).ok_or_else(wrong);
+    }
+    let until = parse_moment(text, u32::MAX).map_err(|_| wrong())?;
+    Ok(Keep::Age(u32::MAX - until))
 }
 
 /// Runs the command.
@@ -156,10 +191,14 @@ fn make(env: &Env, flags: &BackupFlags) -> anyhow::Result<Outcome> {
             "where to? give --to DIR, or a subcommand: list, show, verify, prune".to_owned()
         ));
     };
-    let interrupted = watch_interrupt(env)?;
     let target = flags.server.target(Dialect::Couchbase)?;
-    let repository = Repository::new(env, &std::path::absolute(dir)?);
     let options = TakeOptions { is_full: flags.full, since: flags.since.clone(), max_rate: flags.max_rate };
+    if flags.follow {
+        let options = follow::options(options, flags.base_every, flags.once_caught_up);
+        return follow::follow(env, &target, dir, &options, flags.json);
+    }
+    let interrupted = watch_interrupt(env)?;
+    let repository = Repository::new(env, &std::path::absolute(dir)?);
     let mut line = StatusLine::new(env);
     let taken = take(env, &target, &repository, &options, &interrupted, &mut |now| {
         line.show(|seconds| how_far(now, seconds))
@@ -232,7 +271,7 @@ fn buckets(repository: &Repository<'_>, kept: &KeptFlags) -> anyhow::Result<Vec<
 
 fn list(env: &Env, kept: &KeptFlags) -> anyhow::Result<Outcome> {
     let repository = Repository::new(env, &kept.dir);
-    let (mut objects, mut damaged) = (Vec::new(), Vec::new());
+    let (mut objects, mut damaged, mut logs) = (Vec::new(), Vec::new(), Vec::new());
     let mut text = format!(
         "{:<24} {:<22} {:<6} {:>14} {:>12} {:>10}\n",
         "bucket", "backup", "kind", "documents", "tombstones", "in files"
@@ -258,8 +297,20 @@ fn list(env: &Env, kept: &KeptFlags) -> anyhow::Result<Outcome> {
                 }
             }
         }
+        match log::report(&repository, &bucket, false) {
+            Ok(report) => {
+                if let Some(report) = report {
+                    text.push_str(&report.text);
+                    logs.extend(report.json.as_array().cloned().unwrap_or_default());
+                }
+            }
+            Err(error) => {
+                text.push_str(&format!("{bucket:<24} {error}\n"));
+                damaged.push(error.to_string());
+            }
+        }
     }
-    print(kept.json, &json!({ "backups": objects, "damaged": damaged }), &text)?;
+    print(kept.json, &json!({ "backups": objects, "logs": logs, "damaged": damaged }), &text)?;
     Ok(if damaged.is_empty() { Outcome::Done } else { Outcome::Faults })
 }
 
@@ -287,6 +338,10 @@ fn show(env: &Env, one: &OneFlags) -> anyhow::Result<Outcome> {
         let mut object = manifest_json(&newest.manifest);
         object["chain"] = json!(ids);
         object["collections"] = Value::Object(collections);
+        if let Some(report) = log::report(&repository, &bucket, true)? {
+            text.push_str(&report.text);
+            object["log"] = report.json;
+        }
         objects.push(object);
     }
     print(one.kept.json, &json!({ "backups": objects }), &text)?;
@@ -296,6 +351,7 @@ fn show(env: &Env, one: &OneFlags) -> anyhow::Result<Outcome> {
 fn verify(env: &Env, one: &OneFlags) -> anyhow::Result<Outcome> {
     let repository = Repository::new(env, &one.kept.dir);
     let (mut objects, mut text, mut outcome) = (Vec::new(), String::new(), Outcome::Done);
+    let mut logs = Vec::new();
     let mut line = StatusLine::new(env);
     for bucket in buckets(&repository, &one.kept)? {
         let verified = repository.chain(&bucket, one.id.as_deref()).and_then(|chain| {
@@ -323,28 +379,54 @@ fn verify(env: &Env, one: &OneFlags) -> anyhow::Result<Outcome> {
             }
             Err(error) => return Err(error.into()),
         }
+        match log::verify(env, &repository, &bucket) {
+            Ok(None) => {}
+            Ok(Some(report)) => {
+                text.push_str(&report.text);
+                logs.push(json!({"bucket": bucket, "sound": true, "log": report.json}));
+            }
+            Err(error) if error.is_damage() => {
+                text.push_str(&format!("{bucket} log: {error}\n"));
+                logs.push(json!({"bucket": bucket, "sound": false, "fault": error.to_string()}));
+                outcome = Outcome::Faults;
+            }
+            Err(error) => return Err(error.into()),
+        }
     }
     line.end();
-    print(one.kept.json, &json!({ "backups": objects }), &text)?;
+    print(one.kept.json, &json!({ "backups": objects, "logs": logs }), &text)?;
     Ok(outcome)
 }
 
 fn prune(env: &Env, flags: &PruneFlags) -> anyhow::Result<Outcome> {
     let repository = Repository::new(env, &flags.kept.dir);
     let (mut removed, mut text) = (Vec::new(), String::new());
+    let verb = if flags.dry_run { "would remove" } else { "removed" };
     for bucket in buckets(&repository, &flags.kept)? {
         let _lock = repository.lock(&bucket)?;
         // A damaged manifest may be of a backup that others need: nothing is removed then.
         let all = repository.backups(&bucket)?.into_iter().collect::<Result<Vec<_>, _>>()?;
-        for backup in unneeded(&all, flags.keep as usize) {
+        // The same is so of a damaged log, which may need them.
+        let changes = ChangeLog::open(&repository, &bucket)?;
+        let (keep, cutoff) = newest_kept(env, &repository, &bucket, &changes, &all, flags.keep)?;
+        let segments = match all.len().checked_sub(keep).and_then(|at| all.get(at)) {
+            Some(oldest) => log::unneeded_segments(&repository, &changes, oldest, cutoff)?,
+            None => 0,
+        };
+        // The log goes first: what is left of it has its backups.
+        if segments > 0 {
+            if !flags.dry_run {
+                changes.remove_before(segments)?;
+            }
+            text.push_str(&format!("{verb} {bucket} the {segments} oldest segments of the log\n"));
+            removed.push(json!({"bucket": bucket, "log_segments": segments}));
+        }
+        for backup in unneeded(&all, keep) {
             let id = &backup.manifest.id;
             if !flags.dry_run {
                 repository.remove(&backup.folder)?;
             }
-            text.push_str(&format!(
-                "{} {bucket} {id}\n",
-                if flags.dry_run { "would remove" } else { "removed" }
-            ));
+            text.push_str(&format!("{verb} {bucket} {id}\n"));
             removed.push(json!({"bucket": bucket, "id": id, "stored_bytes": backup.manifest.stored_bytes()}));
         }
     }
@@ -353,6 +435,34 @@ fn prune(env: &Env, flags: &PruneFlags) -> anyhow::Result<Outcome> {
     }
     print(flags.kept.json, &json!({ "removed": removed, "dry_run": flags.dry_run }), &text)?;
     Ok(Outcome::Done)
+}
+
+/// How many of the newest backups are kept, and the first moment that can be restored afterwards.
+fn newest_kept(
+    env: &Env,
+    repository: &Repository<'_>,
+    bucket: &str,
+    changes: &ChangeLog,
+    all: &[Backup],
+    keep: Keep,
+) -> anyhow::Result<(usize, u64)> {
+    const SECOND_NS: u64 = 1_000_000_000;
+    let seconds = match keep {
+        Keep::Newest(count) => {
+            let keep = (count as usize).min(all.len());
+            let oldest = all.get(all.len() - keep);
+            return Ok((keep, oldest.map_or(0, |oldest| oldest.manifest.begun_s * SECOND_NS)));
+        }
+        Keep::Age(seconds) => seconds,
+    };
+    let cutoff_s = u64::from(env.clock.unix_s().saturating_sub(seconds));
+    let needed = changes.base_at(repository, bucket, cutoff_s * SECOND_NS)?;
+    let is_oldest = |backup: &&Backup| match &needed {
+        Some(id) => backup.manifest.id == *id,
+        None => backup.manifest.ended_s <= cutoff_s,
+    };
+    let at = all.iter().rposition(|backup| is_oldest(&backup)).unwrap_or(0);
+    Ok((all.len() - at, cutoff_s * SECOND_NS))
 }
 
 /// The backups, the latest first, that the newest `keep` ones do not go on from.

@@ -232,7 +232,7 @@ impl Watch for Tail<'_> {
                 message.what,
                 What::Mutation(_) | What::Deletion(_) | What::Expiration(_) | What::SystemEvent(..)
             ),
-            Event::RolledBack(..) | Event::Ended(..) => false,
+            Event::Began(..) | Event::RolledBack(..) | Event::Ended(..) => false,
         };
         if let Some(line) = line::of(&event, &mut self.names, self.flags.json, self.flags.keys_only) {
             self.write(&line)?;

@@ -178,6 +178,7 @@ impl Watch for Reading<'_> {
                 add(kind, 1);
                 add(&self.counters.bytes, message.wire_bytes());
             }
+            Event::Began(..) => {}
             Event::RolledBack(..) => {
                 add(&self.counters.rollbacks, 1);
             }

@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
-use base::VbId;
 use base::env::Env;
+use base::{CollectionId, DocKey, VbId};
 use clap::{Args, ValueEnum};
 use protocol::feature::Feature;
 use regex::bytes::Regex;
@@ -14,10 +15,12 @@ use serde_json::Value;
 
 use super::import::complete;
 use super::status_line::StatusLine;
-use crate::backup::{ChainReader, Repository, Version};
+use crate::backup::{
+    AtMoment, Chain, ChainReader, ChangeLog, MomentReader, Repository, Version, WantedMoment,
+};
 use crate::cli::{Outcome, ServerFlags, WrongArguments};
 use crate::client::{Client, Cluster, Dialect, Target};
-use crate::units::thousands;
+use crate::units::{moment_text, parse_duration, parse_utc, thousands};
 use crate::with_meta::{
     Collections, Conflict, Sender, SentCounts, Skipped, SourceCollection, Unknown, resolves_by_time,
 };
@@ -33,10 +36,16 @@ use crate::with_meta::{
   stave restore --from /backups --bucket test --source travel --collections inventory.hotel
   stave restore --from /backups --bucket travel --map inventory.hotel=inventory.hotel_old --filter '^hotel_1'
 
+  stave restore --from /backups --bucket travel --at 2026-11-23T15:04:05Z --conflict force
+  stave restore --from /backups --bucket travel --before hotel_42
+
 Each document is sent once, in its newest version that the backup knows. Scopes and collections that the bucket lacks are
 made, with their max TTL, unless --skip-unknown is given.
 With --conflict newest a document that was changed or deleted since the backup stays as it is now: to bring a whole
 bucket back to an earlier state, flush it first, or give --conflict force (documents that were made since then stay).
+With --at, --at-seqno or --before each vBucket is restored as it was at a moment, from the log that
+`stave backup --follow` writes. A moment that the log does not have, or does not tell apart from others, is refused with the
+nearest ones that can be restored. What was rolled back in a failover is not restored.
 A restore that was broken off can be given again.")]
 pub struct RestoreFlags {
     /// The folder with backups
@@ -45,6 +54,21 @@ pub struct RestoreFlags {
     /// Which backup; the newest one if not given
     #[arg(long, value_name = "ID")]
     id: Option<String>,
+    /// Restore this moment, in UTC: the last change of each vBucket that is not later
+    #[arg(long, value_name = "TIME", value_parser = parse_utc, conflicts_with_all = ["id", "at_seqno", "before"])]
+    at: Option<u64>,
+    /// Restore these vBuckets at these seqnos, and the others as they were at the latest of their moments
+    #[arg(long, value_name = "VB:SEQNO", value_delimiter = ',', value_parser = parse_seqno, conflicts_with_all = ["id", "before"])]
+    at_seqno: Vec<(u16, u64)>,
+    /// Restore the moment just before the last change of this key
+    #[arg(long, value_name = "KEY", conflicts_with = "id")]
+    before: Option<String>,
+    /// The collection of the key of --before
+    #[arg(long, value_name = "NAME", default_value = "_default._default")]
+    before_in: String,
+    /// Take a vBucket whose state at the moment is not known from so much before, at the most
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    tolerance: Option<Duration>,
     /// The bucket that was backed up, if it has another name
     #[arg(long, value_name = "NAME")]
     source: Option<String>,
@@ -91,6 +115,97 @@ impl From<RestoreConflict> for Conflict {
     }
 }
 
+fn parse_seqno(text: &str) -> Result<(u16, u64), String> {
+    let wrong = || format!("`{text}` is no place in a vBucket; write it like 17:4711");
+    let (vb, seqno) = text.split_once(':').ok_or_else(wrong)?;
+    vb.parse().ok().zip(seqno.parse().ok()).ok_or_else(wrong)
+}
+
+/// What a restore reads from.
+enum RestoreReader<'r> {
+    Backup(ChainReader<'r>),
+    Moment(MomentReader<'r>),
+}
+
+impl RestoreReader<'_> {
+    fn newest(
+        &mut self,
+        vb: VbId,
+        visit: &mut dyn FnMut(&Version<'_>) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        match self {
+            RestoreReader::Backup(reader) => reader.newest(vb, visit),
+            RestoreReader::Moment(reader) => reader.newest(vb, visit),
+        }
+    }
+}
+
+/// The moment that is asked for, if one is.
+fn wanted_moment(
+    flags: &RestoreFlags,
+    repository: &Repository<'_>,
+    source: &str,
+) -> anyhow::Result<Option<WantedMoment>> {
+    if let Some(moment) = flags.at {
+        return Ok(Some(WantedMoment::At(moment)));
+    }
+    if !flags.at_seqno.is_empty() {
+        return Ok(Some(WantedMoment::Seqnos(flags.at_seqno.iter().copied().collect())));
+    }
+    let Some(key) = &flags.before else {
+        if flags.tolerance.is_some() {
+            bail!(WrongArguments("--tolerance belongs to --at, --at-seqno or --before".to_owned()));
+        }
+        return Ok(None);
+    };
+    let newest = repository.chain(source, None)?;
+    let named = collection_names(&newest.newest().manifest.collections);
+    let collection = CollectionId(number_of(&named, &flags.before_in)?);
+    let (prefix, len) = DocKey { collection, key: key.as_bytes() }.prefix();
+    Ok(Some(WantedMoment::Before([&prefix[..len], key.as_bytes()].concat())))
+}
+
+/// The moment that is restored, if one is asked for, with the log that has it.
+fn find_moment(
+    flags: &RestoreFlags,
+    repository: &Repository<'_>,
+    source: &str,
+) -> anyhow::Result<Option<(ChangeLog, AtMoment)>> {
+    let Some(wanted) = wanted_moment(flags, repository, source)? else { return Ok(None) };
+    let log = ChangeLog::open(repository, source)?;
+    let tolerance_ns = flags.tolerance.map_or(0, |time| time.as_nanos() as u64);
+    let at = log.resolve(repository, source, &wanted, tolerance_ns)?;
+    Ok(Some((log, at)))
+}
+
+/// The collections that are restored, by their numbers, and what reads their documents.
+fn open_reader<'r>(
+    repository: &'r Repository<'r>,
+    moment: Option<&'r (ChangeLog, AtMoment)>,
+    chain: &Chain,
+) -> anyhow::Result<(BTreeMap<u32, SourceCollection>, RestoreReader<'r>)> {
+    let mut named = collection_names(&chain.newest().manifest.collections);
+    let Some((log, at)) = moment else {
+        return Ok((named, RestoreReader::Backup(ChainReader::open(repository, chain)?)));
+    };
+    let mut reader = MomentReader::open(repository, log, at)?;
+    let changes = reader.collections()?;
+    named.extend(changes.begun);
+    named.retain(|number, _| !changes.ended.contains(number));
+    Ok((named, RestoreReader::Moment(reader)))
+}
+
+/// What was restored: the backup's name, and the moment behind it.
+fn restored_name(id: &str, at: Option<&AtMoment>) -> String {
+    let Some(at) = at else { return id.to_owned() };
+    let mut name = format!("{id} and the log up to {}", moment_text(at.moment));
+    if at.earlier > 0 {
+        let ms = at.earlier_ns.div_ceil(1_000_000);
+        name.push_str(&format!(", {} vBuckets as they were up to {ms} ms before", at.earlier));
+    }
+    name
+}
+
 /// Runs the command.
 pub fn run(env: &Env, flags: &RestoreFlags) -> anyhow::Result<Outcome> {
     let target = flags.server.target(Dialect::Couchbase)?;
@@ -111,8 +226,13 @@ pub(super) fn restore(
     let filter = filter.map_err(|error| WrongArguments(format!("--filter: {error}")))?;
     let repository = Repository::new(env, &std::path::absolute(&flags.from)?);
     let source = flags.source.as_ref().unwrap_or(&target.bucket);
-    let chain = repository.chain(source, flags.id.as_deref())?;
+    let moment = find_moment(flags, &repository, source)?;
+    let chain = match &moment {
+        Some((_, at)) => &at.chain,
+        None => &repository.chain(source, flags.id.as_deref())?,
+    };
     let manifest = &chain.newest().manifest;
+    let (named, mut reader) = open_reader(&repository, moment.as_ref(), chain)?;
     let by_time = resolves_by_time(&mut Client::open(env, &target)?)?;
     if by_time != manifest.by_time {
         bail!(
@@ -122,14 +242,12 @@ pub(super) fn restore(
             kind(manifest.by_time)
         );
     }
-    let named = collection_names(&manifest.collections);
     let wanted = wanted(&named, &flags.collections)?;
     let mut sources = named.clone();
     sources.retain(|number, _| wanted.contains(number));
     let sources = mapped(sources, &flags.map)?;
     let unknown = if flags.skip_unknown { Unknown::Skip } else { Unknown::Create };
     let collections = Collections::find(env, sources, &target, unknown)?;
-    let mut reader = ChainReader::open(&repository, &chain)?;
     let cluster = Cluster::open(env, target, &[Feature::Xattr, Feature::Snappy])?;
     let mut sender = Sender::new("restore", cluster, collections, flags.conflict.into(), by_time);
     let mut line = StatusLine::new(env);
@@ -163,7 +281,7 @@ pub(super) fn restore(
     }
     sender.finish()?;
     line.end();
-    Ok((manifest.id.clone(), sender.counts))
+    Ok((restored_name(&manifest.id, moment.as_ref().map(|(_, at)| at)), sender.counts))
 }
 
 fn kind(by_time: bool) -> &'static str {

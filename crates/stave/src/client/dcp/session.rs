@@ -55,6 +55,8 @@ impl Start {
 pub enum Event<'a> {
     /// A message of its stream: a change, or a snapshot that begins.
     Message(&'a Message<'a>),
+    /// Its stream goes on, in this history.
+    Began(VbId, VbUuid),
     /// Everything after this is not, or no longer, part of its history, and is to be forgotten.
     RolledBack(VbId, Seqno),
     /// Nothing more comes from it.
@@ -275,7 +277,7 @@ impl Session {
                 track.start.position.uuid = uuid;
                 track.phase = Phase::Streaming;
                 track.rollbacks = 0;
-                Ok(ControlFlow::Continue(()))
+                Ok(look(Event::Began(vb, uuid)))
             }
             Some(Status::Rollback) => {
                 let to = response.value.try_into().map(u64::from_be_bytes);

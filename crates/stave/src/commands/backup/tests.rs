@@ -17,7 +17,11 @@ fn make_backup(server: &TestServer, dir: &Path, options: &TakeOptions) -> anyhow
     take(&env, &server.target(), &repository, options, &NOT_INTERRUPTED, &mut |_| {})
 }
 
-fn restored(server: &TestServer, dir: &Path, more: &[&str]) -> anyhow::Result<crate::with_meta::SentCounts> {
+pub(super) fn restored(
+    server: &TestServer,
+    dir: &Path,
+    more: &[&str],
+) -> anyhow::Result<crate::with_meta::SentCounts> {
     #[derive(clap::Parser)]
     struct Line {
         #[command(flatten)]
@@ -252,9 +256,10 @@ fn what_is_kept_keeps_what_it_goes_on_from() {
     assert_eq!(unneeded(&all(), 2).len(), 3);
     assert_eq!(unneeded(&all(), 4).len(), 0);
     let kept = KeptFlags { dir: folder.path().to_owned(), bucket: None, json: true };
-    prune(&env, &PruneFlags { kept: kept.clone(), keep: 1, dry_run: true }).expect("nothing is removed");
+    prune(&env, &PruneFlags { kept: kept.clone(), keep: Keep::Newest(1), dry_run: true })
+        .expect("nothing is removed");
     assert_eq!(all().len(), 6);
-    prune(&env, &PruneFlags { kept: kept.clone(), keep: 1, dry_run: false }).expect("removed");
+    prune(&env, &PruneFlags { kept: kept.clone(), keep: Keep::Newest(1), dry_run: false }).expect("removed");
     assert_eq!(all().len(), 3);
     let one = OneFlags { kept, id: None };
     assert_eq!(verify(&env, &one).expect("read"), Outcome::Done);

@@ -37,7 +37,7 @@ pub(super) fn of(
             let reason = format!("{reason:?}");
             Some(json!({ "event": "end", "vbucket": vb.0, "reason": reason }).to_string())
         }
-        Event::Ended(..) => None,
+        Event::Began(..) | Event::Ended(..) => None,
     }
 }
 

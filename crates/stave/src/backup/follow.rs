@@ -1,0 +1,530 @@
+//! Follows a bucket: writes every change to the log as it comes, with its moment (record 0122).
+//!
+//! # Guarantees
+//!
+//! - A change is durable within a second of its arrival, or the command has failed.
+//! - The log says that it has everything up to a moment only when each vBucket has come to where it was then.
+//! - Memory is bounded: what is not written yet has a limit, and the node waits while it is written.
+#![allow(clippy::disallowed_methods, reason = "the client's end is not part of a node")]
+
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use base::VbId;
+use base::env::Env;
+use protocol::dcp::{Message, OpenFlags, What};
+
+use super::log::{ChangeLog, LogPosition, LogWriter, LoggedChange};
+use super::take::record_of;
+use super::{HowFar, Repository, TakeOptions, Version, take};
+use crate::client::dcp::{
+    Event, Start, Watch, Wishes, follow_everywhere, high_seqnos, members, newest_histories, seqno_of,
+};
+use crate::client::{Client, ClientError, Target};
+
+/// What came is written after this.
+const WRITE_AFTER_NS: u64 = 250_000_000;
+/// That nothing came is written after this.
+const TELL_AFTER_NS: u64 = 750_000_000;
+/// Between two looks at what waits to be written.
+const LOOK: Duration = Duration::from_millis(50);
+/// Between two questions where the vBuckets are.
+const ASK: Duration = Duration::from_millis(200);
+/// An answer that is not reached by then makes way for a newer one: a vBucket may have gone back meanwhile.
+const GIVE_UP_NS: u64 = 5_000_000_000;
+/// After streams that ended, and after a backup that failed.
+const PAUSE: Duration = Duration::from_secs(1);
+const PAUSE_OF_BACKUPS: Duration = Duration::from_secs(60);
+/// A log that begins again more often than this without having been complete once is given up.
+const MOST_EPOCHS: u32 = 8;
+/// Bytes on their way on each connection.
+const BUFFER_BYTES: u32 = 4 << 20;
+const NOOP_INTERVAL_S: u32 = 20;
+
+/// How a bucket is followed.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct FollowOptions {
+    /// How the backup is made that the log goes on from.
+    pub(crate) take: TakeOptions,
+    /// A backup is made again after this.
+    pub(crate) base_every: Duration,
+    /// Ends as soon as the log has everything that was there when the command began.
+    pub(crate) once_caught_up: bool,
+}
+
+/// What following has come to.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct FollowCounts {
+    pub(crate) versions: u64,
+    pub(crate) gaps: u64,
+    pub(crate) rollbacks: u64,
+    /// Parts of the log that were begun.
+    pub(crate) epochs: u64,
+    /// Backups that were made.
+    pub(crate) backups: u64,
+    /// Up to which moment the log has everything.
+    pub(crate) horizon: u64,
+    /// The longest time for which a change waited before it was durable.
+    pub(crate) longest_wait_ns: u64,
+}
+
+/// What is told while a bucket is followed.
+pub(crate) enum FollowNews<'a> {
+    Backup(&'a HowFar),
+    Following(&'a FollowCounts),
+    Trouble(String),
+}
+
+/// Takes what is told.
+pub(crate) type Tell<'a> = dyn Fn(FollowNews<'_>) + Sync + 'a;
+
+/// Follows a bucket until `interrupted`, or until the log is complete if that is enough.
+pub(crate) fn follow_bucket(
+    env: &Env,
+    target: &Target,
+    repository: &Repository<'_>,
+    options: &FollowOptions,
+    interrupted: &AtomicBool,
+    tell: &Tell<'_>,
+) -> anyhow::Result<FollowCounts> {
+    let _lock = repository.lock_log(&target.bucket)?;
+    let begun = env.clock.unix_ns();
+    let mut counts = FollowCounts::default();
+    let (mut again, mut attempts) = (None, 0);
+    while !interrupted.load(Ordering::Relaxed) {
+        let run = Run { env, target, repository, options, interrupted, tell, begun };
+        let (writer, origin) = run.writer(again.take(), &mut counts)?;
+        let (horizon, taken) = (writer.horizon(), run.follow(writer, &origin, &mut counts)?);
+        attempts = if counts.horizon > horizon { 0 } else { attempts + 1 };
+        match taken {
+            Some(why) if attempts > MOST_EPOCHS => {
+                bail!("the log could not be gone on with {attempts} times: {why}; try again later")
+            }
+            Some(why) => again = Some(why),
+            None => break,
+        }
+    }
+    Ok(counts)
+}
+
+/// One writer's time.
+struct Run<'a> {
+    env: &'a Env,
+    target: &'a Target,
+    repository: &'a Repository<'a>,
+    options: &'a FollowOptions,
+    interrupted: &'a AtomicBool,
+    tell: &'a Tell<'a>,
+    begun: u64,
+}
+
+impl Run<'_> {
+    fn say(&self, news: FollowNews<'_>) {
+        (self.tell)(news);
+    }
+
+    /// Makes a backup; its vBuckets' places.
+    fn backup(&self, interrupted: &AtomicBool) -> anyhow::Result<Vec<LogPosition>> {
+        let floor = self.env.clock.unix_ns();
+        let show = &mut |how_far: &HowFar| self.say(FollowNews::Backup(how_far));
+        let taken = take(self.env, self.target, self.repository, &self.options.take, interrupted, show)?;
+        let chain = self.repository.chain(&self.target.bucket, Some(&taken.manifest.id))?;
+        let lines = self.repository.lines(chain.newest())?;
+        Ok(lines.values().map(|line| LogPosition::at(line.uuid, line.to, floor)).collect())
+    }
+
+    /// Goes on with the log, or begins an epoch behind a new backup; the writer, and from where on it can go back.
+    fn writer(
+        &self,
+        again: Option<String>,
+        counts: &mut FollowCounts,
+    ) -> anyhow::Result<(LogWriter, Vec<u64>)> {
+        let bucket = &self.target.bucket;
+        let log = ChangeLog::open(self.repository, bucket).context(
+            "the log cannot be gone on with; move its folder away to begin another one behind a new backup",
+        )?;
+        let seqnos = |positions: &[LogPosition]| positions.iter().map(|at| at.position.seqno.0).collect();
+        let vbuckets = usize::from(Client::open(self.env, self.target)?.vbuckets());
+        if again.is_none()
+            && let Some(epoch) = log.epochs().last()
+            && log.origin(epoch).len() == vbuckets
+            && let Some(writer) = log.go_on(self.env.clock.unix_ns())?
+        {
+            return Ok((writer, seqnos(&log.origin(epoch))));
+        }
+        let why = again.unwrap_or_else(|| match log.epochs().last() {
+            Some(_) => "the bucket has another number of vBuckets".to_owned(),
+            None => "the log begins".to_owned(),
+        });
+        let floor = self.env.clock.unix_ns();
+        let positions = self.backup(self.interrupted)?;
+        (counts.backups, counts.epochs) = (counts.backups + 1, counts.epochs + 1);
+        let origin = seqnos(&positions);
+        let now = self.env.clock.unix_ns();
+        let writer = log.begin_epoch(self.env.random.next_u64(), positions, (floor, now), &why)?;
+        Ok((writer, origin))
+    }
+
+    /// Follows until it is to end (`None`) or the log is to be begun again, and why.
+    fn follow(
+        &self,
+        writer: LogWriter,
+        origin: &[u64],
+        counts: &mut FollowCounts,
+    ) -> anyhow::Result<Option<String>> {
+        let following = Following {
+            clock: &*self.env.clock,
+            origin,
+            enough: writer.begun().max(self.begun),
+            writer,
+            goal: None,
+            reached: 0,
+            longest_wait_ns: counts.longest_wait_ns,
+            wants_backup: false,
+            failed: None,
+            again: None,
+        };
+        let (shared, stop, backups) = (Mutex::new(following), AtomicBool::new(false), Mutex::new(0));
+        let done = std::thread::scope(|scope| {
+            scope.spawn(|| self.write(&shared, &stop));
+            scope.spawn(|| self.ask(&shared, &stop));
+            scope.spawn(|| self.back_up(&shared, &stop, &backups));
+            let done = self.stream(&shared);
+            stop.store(true, Ordering::Relaxed);
+            done
+        });
+        let following = shared.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let Following { writer, again, failed, longest_wait_ns, .. } = following;
+        counts.versions += writer.versions;
+        counts.gaps += writer.gaps;
+        counts.rollbacks += writer.rollbacks;
+        counts.backups += *lock(&backups);
+        (counts.horizon, counts.longest_wait_ns) = (writer.horizon(), longest_wait_ns);
+        match failed {
+            Some(error) => return Err(error),
+            // What came is kept, whatever ended the streams.
+            None => writer.finish(self.env.clock.unix_ns())?,
+        }
+        done?;
+        Ok(again)
+    }
+
+    /// Streams, again and again, until it is to end.
+    fn stream(&self, shared: &Mutex<Following<'_>>) -> anyhow::Result<()> {
+        loop {
+            let wishes = Wishes {
+                name: format!("stave-follow:{:016x}", self.env.random.next_u64()),
+                flags: OpenFlags(OpenFlags::XATTRS | OpenFlags::DELETE_TIMES),
+                buffer_bytes: BUFFER_BYTES,
+                noop_interval_s: NOOP_INTERVAL_S,
+                filter: Vec::new(),
+            };
+            let start = |(vb, at): (u16, &LogPosition)| Start {
+                vb: VbId(vb),
+                position: at.start(),
+                end: Start::FOR_EVER,
+            };
+            let starts = (0..).zip(lock(shared).writer.positions()).map(start).collect();
+            let mut watch = FollowWatch { run: self, shared, trouble: None, told: None };
+            follow_everywhere(self.env, self.target, &wishes, starts, None, &mut watch)?;
+            if let Some(trouble) = watch.trouble {
+                self.say(FollowNews::Trouble(trouble));
+            }
+            if self.is_over(&lock(shared)) {
+                return Ok(());
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    fn is_over(&self, following: &Following<'_>) -> bool {
+        let is_enough = self.options.once_caught_up && following.reached >= following.enough;
+        self.interrupted.load(Ordering::Relaxed)
+            || is_enough
+            || following.failed.is_some()
+            || following.again.is_some()
+    }
+
+    /// Writes what waits before a second is over.
+    fn write(&self, shared: &Mutex<Following<'_>>, stop: &AtomicBool) {
+        while !stop.load(Ordering::Relaxed) {
+            std::thread::sleep(LOOK);
+            lock(shared).write_if_due();
+        }
+    }
+
+    /// Asks again and again where the vBuckets are.
+    fn ask(&self, shared: &Mutex<Following<'_>>, stop: &AtomicBool) {
+        let mut clients = Vec::new();
+        while !stop.load(Ordering::Relaxed) {
+            std::thread::sleep(ASK);
+            let moment = {
+                let following = &mut *lock(shared);
+                following.writer.now(following.clock.unix_ns())
+            };
+            let vbuckets = lock(shared).writer.positions().len();
+            match self.states(&mut clients, vbuckets) {
+                Ok(Some(states)) => {
+                    let (highs, uuids) = states.into_iter().unzip();
+                    lock(shared).polled(SeqnoPoll { moment, highs, uuids, reached: 0 });
+                }
+                // A vBucket that no node is active for, or a node that is gone: whoever streams tells of it.
+                Ok(None) | Err(_) => clients.clear(),
+            }
+        }
+    }
+
+    /// Where the vBuckets are, and in which history; `None` if no node is active for one of them.
+    fn states(
+        &self,
+        clients: &mut Vec<Client>,
+        vbuckets: usize,
+    ) -> Result<Option<Vec<(u64, u64)>>, ClientError> {
+        if clients.is_empty() {
+            for member in members(self.env, self.target)? {
+                clients.push(Client::open(self.env, &member)?);
+            }
+        }
+        let mut states = vec![None; vbuckets];
+        for client in clients {
+            let highs = high_seqnos(client)?;
+            let ids: Vec<VbId> = highs.iter().map(|(vb, _)| *vb).collect();
+            // Behind the seqnos: if the history is the one that is followed, they are of it.
+            let histories = newest_histories(client, &ids)?;
+            for ((vb, high), uuid) in highs.into_iter().zip(histories) {
+                if let Some(known) = states.get_mut(usize::from(vb.0)) {
+                    *known = (*known).max(Some((high.0, uuid.0)));
+                }
+            }
+        }
+        Ok(states.into_iter().collect())
+    }
+
+    /// Makes a backup when it is time for one, so that a restore needs less of the log.
+    fn back_up(&self, shared: &Mutex<Following<'_>>, stop: &AtomicBool, backups: &Mutex<u64>) {
+        let now = || self.env.clock.monotonic();
+        let mut due = now() + self.options.base_every;
+        while !stop.load(Ordering::Relaxed) {
+            std::thread::sleep(LOOK);
+            let is_wanted = std::mem::take(&mut lock(shared).wants_backup);
+            if !is_wanted && now() < due {
+                continue;
+            }
+            match self.backup(stop) {
+                Ok(_) => {
+                    due = now() + self.options.base_every;
+                    *lock(backups) += 1;
+                }
+                Err(_) if stop.load(Ordering::Relaxed) => {}
+                Err(error) => {
+                    due = now() + PAUSE_OF_BACKUPS;
+                    self.say(FollowNews::Trouble(format!("no backup was made: {error:#}")));
+                }
+            }
+        }
+    }
+}
+
+/// A panic on another thread is told when that is joined.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Where the vBuckets were at a moment, or later.
+struct SeqnoPoll {
+    moment: u64,
+    highs: Vec<u64>,
+    /// The histories that they were in.
+    uuids: Vec<u64>,
+    /// So many of them are reached.
+    reached: usize,
+}
+
+/// What the threads of a run share.
+struct Following<'a> {
+    clock: &'a dyn base::env::Clock,
+    origin: &'a [u64],
+    writer: LogWriter,
+    goal: Option<SeqnoPoll>,
+    /// What was there at this moment is enough for a follower that does not go on.
+    enough: u64,
+    /// The moment up to which everything is there and durable.
+    reached: u64,
+    longest_wait_ns: u64,
+    wants_backup: bool,
+    failed: Option<anyhow::Error>,
+    again: Option<String>,
+}
+
+impl Following<'_> {
+    fn polled(&mut self, poll: SeqnoPoll) {
+        let positions = self.writer.positions();
+        let followed = || positions.iter().map(|at| at.position.uuid.0).zip(&poll.uuids);
+        let is_reached = |((vb, high), (followed, uuid)): ((u16, &u64), (u64, &u64))| {
+            let at = positions.get(usize::from(vb))?;
+            (followed == *uuid && at.position.seqno.0 >= *high).then_some(VbId(vb))
+        };
+        let reached: Vec<VbId> = (0..).zip(&poll.highs).zip(followed()).filter_map(is_reached).collect();
+        let is_ours = followed().all(|(followed, uuid)| followed == *uuid);
+        for vb in reached {
+            self.writer.nothing_before(vb, poll.moment);
+        }
+        // A vBucket has another history than the one that is followed: its stream will tell.
+        if !is_ours {
+            self.goal = None;
+            return;
+        }
+        let is_old = |goal: &SeqnoPoll| poll.moment.saturating_sub(goal.moment) > GIVE_UP_NS;
+        if self.goal.as_ref().is_none_or(is_old) {
+            self.goal = Some(poll);
+        }
+        self.settle();
+    }
+
+    /// Looks whether everything is there that was there at a moment.
+    fn settle(&mut self) {
+        let Some(goal) = &mut self.goal else { return };
+        let positions = self.writer.positions();
+        while let Some((high, at)) = goal.highs.get(goal.reached).zip(positions.get(goal.reached)) {
+            // Nothing is known of a vBucket whose stream goes on later than that.
+            if at.streams_since >= goal.moment {
+                self.goal = None;
+                return;
+            }
+            if at.position.seqno.0 < *high {
+                return;
+            }
+            goal.reached += 1;
+        }
+        let (moment, vbuckets) = (goal.moment, positions.len() as u16);
+        self.goal = None;
+        for vb in 0..vbuckets {
+            self.writer.nothing_before(VbId(vb), moment);
+        }
+        self.writer.complete_through(moment);
+    }
+
+    fn message(&mut self, message: &Message<'_>) -> anyhow::Result<()> {
+        if let What::Marker(marker) = &message.what {
+            self.writer.marker(message.vb, marker);
+            return Ok(());
+        }
+        let Some(seqno) = seqno_of(&message.what) else { return Ok(()) };
+        let now = self.clock.unix_ns();
+        let (made, what) = match message.what {
+            What::SystemEvent(_, event, version) => {
+                let (key, value) = (message.key, message.value);
+                (None, LoggedChange::Event { event, version, key, value })
+            }
+            _ => match record_of(message)? {
+                Some(record) => {
+                    let made = (message.cas.0 > 0).then_some(message.cas.0);
+                    (made, LoggedChange::Version(Version { seqno: seqno.0, record }))
+                }
+                None => (None, LoggedChange::Advanced),
+            },
+        };
+        self.writer.change(message.vb, seqno, made, now, what);
+        if self.writer.is_full() {
+            self.write();
+        }
+        Ok(())
+    }
+
+    fn write_if_due(&mut self) {
+        let now = self.clock.unix_ns();
+        let is_due = |since: u64, after: u64| now.saturating_sub(since) >= after || since > now;
+        let (changed, told) = self.writer.waiting_since();
+        let has_to = changed.is_some_and(|since| is_due(since, WRITE_AFTER_NS))
+            || told.is_some_and(|since| is_due(since, TELL_AFTER_NS));
+        if self.failed.is_none() && has_to {
+            self.write();
+        }
+    }
+
+    fn write(&mut self) {
+        let (since, _) = self.writer.waiting_since();
+        if let Err(error) = self.writer.flush(self.clock.unix_ns()) {
+            self.failed = Some(error.into());
+            return;
+        }
+        self.reached = self.writer.horizon();
+        if let Some(since) = since {
+            self.longest_wait_ns = self.longest_wait_ns.max(self.clock.unix_ns().saturating_sub(since));
+        }
+    }
+
+    fn rolled_back(&mut self, vb: VbId, to: base::Seqno) {
+        self.goal = None;
+        self.wants_backup = true;
+        let origin = self.origin.get(usize::from(vb.0)).copied().unwrap_or(0);
+        if !self.writer.rollback(vb, to, origin) {
+            let what = format!("vBucket {vb} went back to seqno {to}, and the log began at seqno {origin}");
+            self.again.get_or_insert(what);
+        }
+    }
+}
+
+/// Takes what the streams bring.
+struct FollowWatch<'a, 'r, 'f> {
+    run: &'a Run<'r>,
+    shared: &'a Mutex<Following<'f>>,
+    trouble: Option<String>,
+    /// What was told last.
+    told: Option<String>,
+}
+
+impl Watch for FollowWatch<'_, '_, '_> {
+    fn event(&mut self, event: Event<'_>) -> ControlFlow<()> {
+        let following = &mut *lock(self.shared);
+        match event {
+            Event::Message(message) => {
+                if let Err(error) = following.message(message) {
+                    following.failed.get_or_insert(error);
+                }
+            }
+            Event::Began(vb, uuid) => following.writer.history(vb, uuid, following.clock.unix_ns()),
+            Event::RolledBack(vb, to) => following.rolled_back(vb, to),
+            Event::Ended(vb, reason) => {
+                self.trouble =
+                    Some(format!("the stream of vBucket {vb} ended: {reason:?}; it is asked for again"));
+                return ControlFlow::Break(());
+            }
+        }
+        let is_over = following.failed.is_some() || following.again.is_some();
+        if is_over { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    fn idle(&mut self) -> ControlFlow<()> {
+        let (counts, is_over) = {
+            let following = &mut *lock(self.shared);
+            following.settle();
+            following.write_if_due();
+            let writer = &following.writer;
+            let counts = FollowCounts {
+                versions: writer.versions,
+                gaps: writer.gaps,
+                rollbacks: writer.rollbacks,
+                horizon: writer.horizon(),
+                longest_wait_ns: following.longest_wait_ns,
+                ..FollowCounts::default()
+            };
+            (counts, self.run.is_over(following))
+        };
+        self.run.say(FollowNews::Following(&counts));
+        if is_over { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    fn disconnected(&mut self, error: &ClientError) -> ControlFlow<()> {
+        let trouble = format!("{error}; it is tried again");
+        if self.told.as_ref() != Some(&trouble) {
+            self.run.say(FollowNews::Trouble(trouble.clone()));
+            self.told = Some(trouble);
+        }
+        let is_over = self.run.is_over(&lock(self.shared));
+        if is_over { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+}

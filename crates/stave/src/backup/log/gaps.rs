@@ -1,0 +1,111 @@
+//! Gaps: moments at which the states of a vBucket cannot be told apart, because something between two changes is missing.
+
+use std::collections::BTreeMap;
+
+use super::position::{GroupCommit, LogPosition};
+
+/// More of them than these are not kept apart: those that are close together become one.
+const MOST_GAPS: usize = 1 << 16;
+
+/// What is missing of a vBucket: the moments behind `from` and before `to`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Gap {
+    pub(crate) vb: u16,
+    /// The last seqno and moment before it.
+    pub(crate) from: (u64, u64),
+    /// The seqno and moment at which the vBucket was consistent again; the highest numbers if it never was.
+    pub(crate) to: (u64, u64),
+}
+
+impl Gap {
+    /// Whether the state at a moment is not known.
+    pub(crate) fn hides(&self, moment: u64) -> bool {
+        self.from.1 < moment && moment < self.to.1
+    }
+}
+
+/// Pairs the beginnings and ends of gaps.
+#[derive(Default)]
+pub(super) struct GapTracker {
+    open: BTreeMap<u16, (u64, u64)>,
+}
+
+impl GapTracker {
+    /// An epoch begins.
+    pub(super) fn begin(&mut self, positions: &[LogPosition]) {
+        let with_gap = positions.iter().zip(0..).filter_map(|(at, vb)| Some((vb, at.gap?)));
+        self.open = with_gap.collect();
+    }
+
+    /// A group ends.
+    pub(super) fn commit(&mut self, commit: &GroupCommit, visit: &mut dyn FnMut(&Gap)) {
+        for [vb, begins, seqno, moment] in &commit.gaps {
+            let vb = *vb as u16;
+            if *begins != 0 {
+                self.open.insert(vb, (*seqno, *moment));
+            } else if let Some(from) = self.open.remove(&vb) {
+                visit(&Gap { vb, from, to: (*seqno, *moment) });
+            }
+        }
+    }
+
+    /// An epoch ends: what is open stays so.
+    pub(super) fn end(&mut self, visit: &mut dyn FnMut(&Gap)) {
+        for (vb, from) in std::mem::take(&mut self.open) {
+            visit(&Gap { vb, from, to: (u64::MAX, u64::MAX) });
+        }
+    }
+}
+
+/// Moments that are in gaps of any vBucket, as ranges that do not overlap.
+#[derive(Debug, Default)]
+pub(crate) struct GapSet {
+    /// By the moment before each of them, with the moment behind it.
+    ranges: BTreeMap<u64, u64>,
+    /// Ranges with less between them are one.
+    grain_ns: u64,
+}
+
+impl GapSet {
+    pub(crate) fn add(&mut self, from: u64, to: u64) {
+        let (mut from, mut to) = (from, to);
+        let before = self.ranges.range(..=from).next_back().map(|(begin, end)| (*begin, *end));
+        if let Some((begin, end)) = before
+            && end > from
+        {
+            (from, to) = (begin, to.max(end));
+        }
+        while let Some((begin, end)) = self.ranges.range(from..to).next().map(|(begin, end)| (*begin, *end)) {
+            self.ranges.remove(&begin);
+            to = to.max(end);
+        }
+        self.ranges.insert(from, to);
+        while self.ranges.len() > MOST_GAPS {
+            self.coarsen();
+        }
+    }
+
+    fn coarsen(&mut self) {
+        self.grain_ns = (self.grain_ns * 2).max(1_000_000);
+        let mut coarse: Vec<(u64, u64)> = Vec::new();
+        for (from, to) in std::mem::take(&mut self.ranges) {
+            match coarse.last_mut() {
+                Some(last) if from.saturating_sub(last.1) < self.grain_ns => last.1 = last.1.max(to),
+                _ => coarse.push((from, to)),
+            }
+        }
+        self.ranges = coarse.into_iter().collect();
+    }
+
+    /// The moments around a moment that are in no gap: the moment itself if it is in none.
+    pub(crate) fn around(&self, moment: u64) -> (u64, u64) {
+        match self.ranges.range(..moment).next_back() {
+            Some((from, to)) if *to > moment => (*from, *to),
+            _ => (moment, moment),
+        }
+    }
+
+    pub(crate) fn ranges(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.ranges.iter().map(|(from, to)| (*from, *to))
+    }
+}

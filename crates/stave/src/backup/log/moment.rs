@@ -1,0 +1,494 @@
+//! The state of a bucket at a moment: a backup, and the changes of the log behind it.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::ops::Range;
+
+use base::env::Disk;
+use base::vbucket_map::vbucket_of;
+use base::{DocKey, VbId};
+use protocol::dcp::{What, WireEvent};
+
+use super::index::{EntryReader, VbucketIndex};
+use super::scan::{ChangeLog, Epoch};
+use super::{Gap, GapSet, LoggedChange};
+use crate::backup::manifest::BackupManifest;
+use crate::backup::{BackupError, Chain, ChainReader, Repository, Version};
+use crate::units::moment_text;
+use crate::with_meta::SourceCollection;
+
+/// Places of frames that are in memory at once.
+const MOST_PLACES: usize = 1 << 21;
+
+/// Which state is wanted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum WantedMoment {
+    /// The last change of each vBucket that is not later than this moment.
+    At(u64),
+    /// These vBuckets at these seqnos, the others as they were at the latest of their moments.
+    Seqnos(BTreeMap<u16, u64>),
+    /// Just before the last change of a key, which has the prefix of its collection.
+    Before(Vec<u8>),
+}
+
+/// A state that can be restored.
+#[derive(Debug)]
+pub(crate) struct AtMoment {
+    epoch: Epoch,
+    /// The seqno up to which each vBucket is restored.
+    pub(crate) cuts: Vec<u64>,
+    pub(crate) moment: u64,
+    /// vBuckets that are restored as they were before a gap, and how long before the moment that is at the most.
+    pub(crate) earlier: usize,
+    pub(crate) earlier_ns: u64,
+    pub(crate) chain: Chain,
+    /// The seqno up to which the backup has each vBucket.
+    bases: Vec<u64>,
+}
+
+/// What an epoch does not tell apart at a moment.
+struct GapsOfEpoch {
+    /// By vBucket.
+    hiding: BTreeMap<u16, Gap>,
+    all: GapSet,
+}
+
+impl ChangeLog {
+    /// The backup that a restore of a moment goes on from; `None` if the log does not have the moment.
+    pub(crate) fn base_at(
+        &self,
+        repository: &Repository<'_>,
+        bucket: &str,
+        moment: u64,
+    ) -> Result<Option<String>, BackupError> {
+        let Ok(epoch) = epoch_at(&self.epochs(), moment) else { return Ok(None) };
+        let (chain, ..) = self.cuts_and_base(repository, bucket, &epoch, moment, &BTreeMap::new())?;
+        Ok(Some(chain.newest().manifest.id.clone()))
+    }
+
+    /// Finds out what a wanted moment comes to. `tolerance_ns`: a vBucket whose state at the moment is not known may be
+    /// taken from so much before.
+    pub(crate) fn resolve(
+        &self,
+        repository: &Repository<'_>,
+        bucket: &str,
+        wanted: &WantedMoment,
+        tolerance_ns: u64,
+    ) -> Result<AtMoment, BackupError> {
+        let disk = &*repository.env.disk;
+        let epochs = self.epochs();
+        if epochs.is_empty() {
+            let what = format!(
+                "{} has no log: `stave backup --to DIR --follow` writes one, and only then moments can be restored",
+                self.folder.display()
+            );
+            return Err(BackupError::Missing(what));
+        }
+        let (epoch, fixed, moment) = match wanted {
+            WantedMoment::At(moment) => (epoch_at(&epochs, *moment)?, BTreeMap::new(), *moment),
+            WantedMoment::Seqnos(seqnos) => self.of_seqnos(repository, bucket, &epochs, seqnos)?,
+            WantedMoment::Before(key) => self.before(disk, &epochs, key)?,
+        };
+        if !matches!(wanted, WantedMoment::At(_)) {
+            epoch_at(std::slice::from_ref(&epoch), moment)?;
+        }
+        let gaps = self.gaps_at(repository, bucket, &epoch, moment)?;
+        let mut hiding = gaps.hiding;
+        hiding.retain(|vb, _| !fixed.contains_key(vb));
+        let too_long = hiding.values().find(|gap| moment - gap.from.1 > tolerance_ns);
+        if let Some(gap) = too_long {
+            return Err(in_gap(gap, hiding.len(), moment, gaps.all.around(moment), &epoch));
+        }
+        let earlier_ns = hiding.values().map(|gap| moment - gap.from.1).max().unwrap_or(0);
+        let earlier = hiding.len();
+        let mut known = fixed;
+        known.extend(hiding.values().map(|gap| (gap.vb, gap.from.0)));
+        let (chain, cuts, bases) = self.cuts_and_base(repository, bucket, &epoch, moment, &known)?;
+        Ok(AtMoment { epoch, cuts, moment, earlier, earlier_ns, chain, bases })
+    }
+
+    /// The gaps of an epoch, and which of them hide a moment.
+    fn gaps_at(
+        &self,
+        repository: &Repository<'_>,
+        bucket: &str,
+        epoch: &Epoch,
+        moment: u64,
+    ) -> Result<GapsOfEpoch, BackupError> {
+        let (mut hiding, mut all) = (BTreeMap::new(), GapSet::default());
+        ChangeLog::with_gaps(repository, bucket, &mut |gap| {
+            let is_here = gap.from.1 <= epoch.horizon && gap.to.1 >= epoch.from;
+            if is_here {
+                all.add(gap.from.1, gap.to.1);
+                if gap.hides(moment) {
+                    hiding.insert(gap.vb, *gap);
+                }
+            }
+        })?;
+        Ok(GapsOfEpoch { hiding, all })
+    }
+
+    /// The cuts at a moment, but for those that are known, and the newest backup in front of all of them.
+    fn cuts_and_base(
+        &self,
+        repository: &Repository<'_>,
+        bucket: &str,
+        epoch: &Epoch,
+        moment: u64,
+        known: &BTreeMap<u16, u64>,
+    ) -> Result<(Chain, Vec<u64>, Vec<u64>), BackupError> {
+        let disk = &*repository.env.disk;
+        let backups: Vec<_> = repository.backups(bucket)?.into_iter().filter_map(Result::ok).collect();
+        let mut candidates = Vec::new();
+        let vbuckets = self.origin(epoch).len();
+        for backup in backups.into_iter().rev() {
+            if usize::from(backup.manifest.vbuckets) == vbuckets {
+                let lines = repository.lines(&backup)?;
+                candidates.push((backup, lines));
+            }
+        }
+        let mut cuts = vec![0; vbuckets];
+        for batch in self.batches(disk, epoch)? {
+            let index = self.index(disk, epoch, &batch)?;
+            for (vb, one) in batch.zip(&index) {
+                let cut = self.seqno_at(disk, one, moment)?;
+                let cut = known.get(&vb).map_or(cut, |known| cut.min(*known));
+                cuts[usize::from(vb)] = cut;
+                candidates.retain(|(_, lines)| {
+                    lines.get(&vb).is_some_and(|line| {
+                        (one.origin..=cut).contains(&line.to) && one.has(line.uuid, line.to)
+                    })
+                });
+            }
+        }
+        let Some((backup, lines)) = candidates.into_iter().next() else {
+            let at = moment_text(moment);
+            let what = format!(
+                "{} has no backup that the log goes on from to {at}: the first moment of this part of the log is {}",
+                repository.folder(bucket).display(),
+                moment_text(epoch.from)
+            );
+            return Err(BackupError::Missing(what));
+        };
+        let bases = lines.values().map(|line| line.to).collect();
+        Ok((repository.chain(bucket, Some(&backup.manifest.id))?, cuts, bases))
+    }
+
+    /// The last seqno of a vBucket that is not later than a moment.
+    fn seqno_at(&self, disk: &dyn Disk, index: &VbucketIndex, moment: u64) -> Result<u64, BackupError> {
+        let Some(place) = index.frames.iter().rev().find(|frame| frame.moments.0 <= moment) else {
+            return Ok(index.origin);
+        };
+        let mut reader = EntryReader::new(self, disk);
+        reader.read(place.segment, place.at)?;
+        let mut cut = index.origin;
+        for at in 0..reader.len() {
+            let Some((seqno, made, _)) = reader.get(at) else { continue };
+            if made <= moment && seqno <= place.limit {
+                cut = seqno;
+            }
+        }
+        Ok(cut)
+    }
+
+    /// vBuckets whose places fit into memory together.
+    pub(super) fn batches(&self, disk: &dyn Disk, epoch: &Epoch) -> Result<Vec<Range<u16>>, BackupError> {
+        let mut counts = vec![0_usize; self.origin(epoch).len()];
+        self.each_frame(disk, epoch, &mut |_, _, header| {
+            if let Some(count) = counts.get_mut(usize::from(header.vb.0)) {
+                *count += 1;
+            }
+        })?;
+        let (mut batches, mut begin, mut sum) = (Vec::new(), 0, 0);
+        for (vb, count) in (0_u16..).zip(&counts) {
+            if sum > 0 && sum + count > MOST_PLACES {
+                batches.push(begin..vb);
+                (begin, sum) = (vb, 0);
+            }
+            sum += count;
+        }
+        batches.push(begin..counts.len() as u16);
+        Ok(batches)
+    }
+
+    /// The newest epoch in which all of these vBuckets were at these seqnos, and the latest of their moments.
+    fn of_seqnos(
+        &self,
+        repository: &Repository<'_>,
+        bucket: &str,
+        epochs: &[Epoch],
+        seqnos: &BTreeMap<u16, u64>,
+    ) -> Result<(Epoch, BTreeMap<u16, u64>, u64), BackupError> {
+        let disk = &*repository.env.disk;
+        let mut why = "no vBucket is named".to_owned();
+        for epoch in epochs.iter().rev() {
+            let (mut latest, mut is_here) = (epoch.from, !seqnos.is_empty());
+            for (vb, seqno) in seqnos {
+                let index = self.index(disk, epoch, &(*vb..vb.saturating_add(1)))?;
+                let Some(one) = index.first().filter(|one| (one.origin..=one.last).contains(seqno)) else {
+                    let range = index
+                        .first()
+                        .map_or("nothing".to_owned(), |one| format!("{} to {}", one.origin, one.last));
+                    why = format!("the log has seqnos {range} of vBucket {vb}, and not {seqno}");
+                    is_here = false;
+                    break;
+                };
+                latest = latest.max(self.moment_of(disk, one, *seqno)?);
+            }
+            if is_here {
+                self.check_seqnos(repository, bucket, epoch, seqnos)?;
+                return Ok((epoch.clone(), seqnos.clone(), latest));
+            }
+        }
+        Err(BackupError::Missing(why))
+    }
+
+    /// An error if a vBucket's state at a seqno is not known.
+    fn check_seqnos(
+        &self,
+        repository: &Repository<'_>,
+        bucket: &str,
+        epoch: &Epoch,
+        seqnos: &BTreeMap<u16, u64>,
+    ) -> Result<(), BackupError> {
+        let mut found = None;
+        ChangeLog::with_gaps(repository, bucket, &mut |gap| {
+            let is_here = gap.from.1 <= epoch.horizon && gap.to.1 >= epoch.from;
+            let is_inside = |seqno: &u64| gap.from.0 < *seqno && *seqno < gap.to.0;
+            if is_here && seqnos.get(&gap.vb).is_some_and(is_inside) {
+                found = Some(*gap);
+            }
+        })?;
+        found.map_or(Ok(()), |gap| Err(between(&gap)))
+    }
+
+    /// The moment of the last change up to a seqno.
+    fn moment_of(&self, disk: &dyn Disk, index: &VbucketIndex, seqno: u64) -> Result<u64, BackupError> {
+        let Some(place) = index.frames.iter().rev().find(|frame| frame.seqnos.0 <= seqno) else {
+            return Ok(0);
+        };
+        let mut reader = EntryReader::new(self, disk);
+        reader.read(place.segment, place.at)?;
+        let mut entries = (0..reader.len()).filter_map(|at| reader.get(at));
+        Ok(entries.rfind(|(at, ..)| *at <= seqno).map_or(0, |(_, moment, _)| moment))
+    }
+
+    /// Just before the last change of a key: its vBucket in front of that change, the others before its moment.
+    fn before(
+        &self,
+        disk: &dyn Disk,
+        epochs: &[Epoch],
+        stored_key: &[u8],
+    ) -> Result<(Epoch, BTreeMap<u16, u64>, u64), BackupError> {
+        let missing = |what: &str| {
+            let key = DocKey::parse(stored_key).map_or(stored_key, |key| key.key).escape_ascii().to_string();
+            BackupError::Missing(format!("the log has no change of key `{key}`{what}"))
+        };
+        let key = DocKey::parse(stored_key).ok_or_else(|| missing(""))?;
+        for epoch in epochs.iter().rev() {
+            let vbuckets = self.origin(epoch).len() as u16;
+            let vb = vbucket_of(key.key, vbuckets);
+            let index = self.index(disk, epoch, &(vb.0..vb.0 + 1))?;
+            let Some(index) = index.first() else { continue };
+            let mut reader = EntryReader::new(self, disk);
+            for place in index.frames.iter().rev() {
+                reader.read(place.segment, place.at)?;
+                for at in (0..reader.len()).rev() {
+                    let Some((seqno, moment, LoggedChange::Version(version))) = reader.get(at) else {
+                        continue;
+                    };
+                    if version.record.key != key || seqno > place.limit {
+                        continue;
+                    }
+                    if moment <= epoch.from {
+                        return Err(missing(" behind the moment at which its backup ended"));
+                    }
+                    return Ok((epoch.clone(), BTreeMap::new(), moment - 1));
+                }
+            }
+        }
+        Err(missing(""))
+    }
+}
+
+/// The epoch that has a moment.
+fn epoch_at(epochs: &[Epoch], moment: u64) -> Result<Epoch, BackupError> {
+    let at = epochs.iter().rposition(|epoch| epoch.from <= moment && moment <= epoch.horizon);
+    if let Some(at) = at {
+        return Ok(epochs[at].clone());
+    }
+    let before = epochs.iter().filter(|epoch| epoch.horizon < moment).map(|epoch| epoch.horizon).max();
+    let behind = epochs.iter().filter(|epoch| epoch.from > moment).map(|epoch| epoch.from).min();
+    Err(BackupError::Missing(format!(
+        "the log does not have {}: {}",
+        moment_text(moment),
+        nearest(before, behind)
+    )))
+}
+
+fn nearest(before: Option<u64>, behind: Option<u64>) -> String {
+    match (before.map(moment_text), behind.map(moment_text)) {
+        (Some(before), Some(behind)) => format!("the nearest moments that it has are {before} and {behind}"),
+        (Some(before), None) => format!("the nearest moment that it has is {before}"),
+        (None, Some(behind)) => format!("the nearest moment that it has is {behind}"),
+        (None, None) => "it has none yet".to_owned(),
+    }
+}
+
+fn in_gap(gap: &Gap, count: usize, moment: u64, around: (u64, u64), epoch: &Epoch) -> BackupError {
+    let before = Some(around.0).filter(|before| *before >= epoch.from);
+    let behind = Some(around.1).filter(|behind| *behind <= epoch.horizon);
+    BackupError::Missing(format!(
+        "{} is in a gap: changes of {count} vBuckets are missing, of vBucket {} between seqno {} and {}; {}; \
+         --tolerance takes such vBuckets as they were before their gaps",
+        moment_text(moment),
+        gap.vb,
+        gap.from.0,
+        if gap.to.0 == u64::MAX { "the end".to_owned() } else { gap.to.0.to_string() },
+        nearest(before, behind)
+    ))
+}
+
+fn between(gap: &Gap) -> BackupError {
+    let Gap { vb, from, to } = gap;
+    let behind = if to.0 == u64::MAX { String::new() } else { format!(" and {}", to.0) };
+    BackupError::Missing(format!(
+        "changes of vBucket {vb} are missing there: the nearest seqnos that can be restored are {}{behind}",
+        from.0
+    ))
+}
+
+/// Collections that came and went in the log up to a moment.
+#[derive(Debug, Default)]
+pub(crate) struct CollectionChanges {
+    pub(crate) begun: BTreeMap<u32, SourceCollection>,
+    pub(crate) ended: BTreeSet<u32>,
+}
+
+/// Reads the state at a moment, a vBucket at a time.
+pub(crate) struct MomentReader<'r> {
+    log: &'r ChangeLog,
+    disk: &'r dyn Disk,
+    at: &'r AtMoment,
+    chain: ChainReader<'r>,
+    batches: Vec<Range<u16>>,
+    /// What is in memory of the log.
+    index: (Range<u16>, Vec<VbucketIndex>),
+}
+
+impl<'r> MomentReader<'r> {
+    pub(crate) fn open(
+        repository: &'r Repository<'r>,
+        log: &'r ChangeLog,
+        at: &'r AtMoment,
+    ) -> Result<MomentReader<'r>, BackupError> {
+        let disk = &*repository.env.disk;
+        let batches = log.batches(disk, &at.epoch)?;
+        let chain = ChainReader::open(repository, &at.chain)?;
+        Ok(MomentReader { log, disk, at, chain, batches, index: (0..0, Vec::new()) })
+    }
+
+    /// The backup that is gone on from.
+    pub(crate) fn manifest(&self) -> &'r BackupManifest {
+        &self.at.chain.newest().manifest
+    }
+
+    fn index(&mut self, vb: VbId) -> Result<&VbucketIndex, BackupError> {
+        if !self.index.0.contains(&vb.0) {
+            let batch = self.batches.iter().find(|batch| batch.contains(&vb.0)).cloned();
+            let batch = batch.unwrap_or(vb.0..vb.0 + 1);
+            // Not both at once.
+            self.index = (0..0, Vec::new());
+            self.index = (batch.clone(), self.log.index(self.disk, &self.at.epoch, &batch)?);
+        }
+        Ok(&self.index.1[usize::from(vb.0 - self.index.0.start)])
+    }
+
+    /// Collections that came and went between the backup and the moment, in any vBucket.
+    pub(crate) fn collections(&mut self) -> Result<CollectionChanges, BackupError> {
+        let mut places = Vec::new();
+        self.log.each_frame(self.disk, &self.at.epoch, &mut |segment, at, header| {
+            if header.has_events {
+                places.push((header.vb, segment, at));
+            }
+        })?;
+        // vBuckets whose places are in memory together come together.
+        places.sort_unstable();
+        let (mut changes, mut scopes) = (CollectionChanges::default(), BTreeMap::new());
+        for scope in self.manifest().collections["scopes"].as_array().into_iter().flatten() {
+            let number = scope["uid"].as_str().and_then(|uid| u32::from_str_radix(uid, 16).ok());
+            if let Some((number, name)) = number.zip(scope["name"].as_str()) {
+                scopes.insert(number, name.to_owned());
+            }
+        }
+        let mut reader = EntryReader::new(self.log, self.disk);
+        let mut events = Vec::new();
+        for (vb, segment, at) in places {
+            let (cut, base) = (self.at.cuts[usize::from(vb.0)], self.at.bases[usize::from(vb.0)]);
+            let is_kept = |limit: u64, seqno: u64| (base + 1..=cut.min(limit)).contains(&seqno);
+            let index = self.index(vb)?;
+            // Without a place it was rolled back.
+            let place = index.frames.iter().find(|place| (place.segment, place.at) == (segment, at));
+            let Some(limit) = place.map(|place| place.limit) else { continue };
+            reader.read(segment, at)?;
+            for at in 0..reader.len() {
+                let Some((seqno, _, LoggedChange::Event { event, version, key, value })) = reader.get(at)
+                else {
+                    continue;
+                };
+                if is_kept(limit, seqno) {
+                    events.push((event, version, key.to_vec(), value.to_vec()));
+                }
+            }
+        }
+        for (event, version, key, value) in &events {
+            let what = What::SystemEvent(base::Seqno(0), *event, *version);
+            match WireEvent::read(&what, key, value) {
+                Some(WireEvent::ScopeBegin { scope, name, .. }) => {
+                    scopes.insert(scope.0, String::from_utf8_lossy(name).into_owned());
+                }
+                Some(WireEvent::CollectionEnd { collection, .. }) => {
+                    changes.ended.insert(collection.0);
+                }
+                _ => {}
+            }
+        }
+        for (event, version, key, value) in &events {
+            let what = What::SystemEvent(base::Seqno(0), *event, *version);
+            if let Some(WireEvent::CollectionBegin { scope, collection, max_ttl_s, name, .. }) =
+                WireEvent::read(&what, key, value)
+            {
+                let scope = scopes.get(&scope.0).cloned().unwrap_or_else(|| format!("0x{:x}", scope.0));
+                let name = String::from_utf8_lossy(name).into_owned();
+                let max_ttl_s = max_ttl_s.map_or(0, |ttl| if ttl == 0 { -1 } else { i64::from(ttl) });
+                changes.begun.insert(collection.0, SourceCollection { scope, name, max_ttl_s });
+            }
+        }
+        Ok(changes)
+    }
+
+    /// The version of each document and tombstone of a vBucket at the moment, the latest change first.
+    pub(crate) fn newest<E: From<BackupError>>(
+        &mut self,
+        vb: VbId,
+        visit: &mut dyn FnMut(&Version<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let (cut, base) = (self.at.cuts[usize::from(vb.0)], self.at.bases[usize::from(vb.0)]);
+        let (log, disk) = (self.log, self.disk);
+        let mut seen: HashSet<Box<[u8]>> = HashSet::default();
+        let frames = self.index(vb)?.frames.clone();
+        let mut reader = EntryReader::new(log, disk);
+        for place in frames.iter().rev().filter(|place| place.seqnos.0 <= cut) {
+            if place.seqnos.1 <= base {
+                break;
+            }
+            reader.read(place.segment, place.at)?;
+            for at in (0..reader.len()).rev() {
+                let Some((seqno, _, LoggedChange::Version(version))) = reader.get(at) else { continue };
+                if seqno > base && seqno <= cut.min(place.limit) && seen.insert(version.stored_key()) {
+                    visit(&version)?;
+                }
+            }
+        }
+        self.chain.newest_unseen(vb, &mut seen, visit)
+    }
+}

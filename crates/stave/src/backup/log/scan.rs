@@ -1,0 +1,337 @@
+//! Finds out what a log has: its segments, the epochs that they belong to, and where writing goes on.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use base::env::{Disk, Env, OpenMode};
+
+use super::entry::{EntryRuns, LogEntry};
+use super::frame::FrameKind;
+use super::gaps::{Gap, GapTracker};
+use super::position::{LogPosition, SnapshotMarks};
+use super::segment::{Segment, SegmentFile, read_segment};
+use super::writer::{LogPlace, LogWriter};
+use super::{LOG, SEGMENT, segment_path};
+use crate::backup::{BackupError, Repository};
+
+/// The log of a bucket, as it is on disk.
+pub(crate) struct ChangeLog {
+    disk: Arc<dyn Disk>,
+    pub(super) folder: PathBuf,
+    bucket: String,
+    pub(super) segments: Vec<Segment>,
+    /// A file at the end that holds no group, and not even its own first frame.
+    empty: Option<(u32, u64)>,
+}
+
+/// Segments that go on from each other.
+#[derive(Clone, Debug)]
+pub(crate) struct Epoch {
+    /// Its segments' places.
+    pub(super) segments: std::ops::Range<usize>,
+    /// The first moment that it has.
+    pub(crate) from: u64,
+    /// The last moment that it has.
+    pub(crate) horizon: u64,
+    /// Why it was begun.
+    pub(crate) why: String,
+    pub(crate) bytes: u64,
+}
+
+impl Epoch {
+    /// How many segments it has.
+    pub(crate) fn len(&self) -> usize {
+        self.segments.len()
+    }
+}
+
+impl ChangeLog {
+    /// Reads the log of a bucket; without one it has no segments.
+    pub(crate) fn open(repository: &Repository<'_>, bucket: &str) -> Result<ChangeLog, BackupError> {
+        ChangeLog::scan(repository.env, &repository.folder(bucket).join(LOG), bucket, &mut |_| {})
+    }
+
+    /// The same; `visit` is told each gap.
+    pub(crate) fn with_gaps(
+        repository: &Repository<'_>,
+        bucket: &str,
+        visit: &mut dyn FnMut(&Gap),
+    ) -> Result<ChangeLog, BackupError> {
+        ChangeLog::scan(repository.env, &repository.folder(bucket).join(LOG), bucket, visit)
+    }
+
+    pub(super) fn scan(
+        env: &Env,
+        folder: &Path,
+        bucket: &str,
+        visit: &mut dyn FnMut(&Gap),
+    ) -> Result<ChangeLog, BackupError> {
+        let disk = env.disk.clone();
+        let numbers = segment_numbers(&*disk, folder)?;
+        let mut log = ChangeLog {
+            disk,
+            folder: folder.to_owned(),
+            bucket: bucket.to_owned(),
+            segments: Vec::new(),
+            empty: None,
+        };
+        let mut gaps = GapTracker::default();
+        for (at, number) in numbers.iter().enumerate() {
+            let is_last = at + 1 == numbers.len();
+            let mut commits = Vec::new();
+            let disk = &*log.disk;
+            let segment =
+                read_segment(disk, folder, *number, is_last, &mut |commit| commits.push(commit.clone()))?;
+            let Some(segment) = segment else {
+                log.empty = Some((*number, segment_len(disk, folder, *number)?));
+                break;
+            };
+            log.check_order(&segment)?;
+            if log.segments.last().is_none_or(|before| before.epoch != segment.epoch) {
+                gaps.end(visit);
+                gaps.begin(&segment.state.positions());
+            }
+            commits.iter().for_each(|commit| gaps.commit(commit, visit));
+            log.segments.push(segment);
+        }
+        gaps.end(visit);
+        Ok(log)
+    }
+
+    /// An error if a segment does not go on from the one before it.
+    fn check_order(&self, segment: &Segment) -> Result<(), BackupError> {
+        if segment.state.bucket != self.bucket {
+            let what = format!("it belongs to bucket `{}`", segment.state.bucket);
+            return Err(BackupError::damaged(&segment.path, what));
+        }
+        let Some(before) = self.segments.last() else { return Ok(()) };
+        if before.number + 1 != segment.number {
+            let missing = segment_path(&self.folder, before.number + 1);
+            return Err(BackupError::damaged(&missing, "it is missing"));
+        }
+        if segment.state.previous_len != Some(before.end) {
+            let what = format!("it has {} bytes that count, not as many as the next one says", before.end);
+            return Err(BackupError::damaged(&before.path, what));
+        }
+        Ok(())
+    }
+
+    /// The epochs, the oldest first.
+    pub(crate) fn epochs(&self) -> Vec<Epoch> {
+        let mut epochs: Vec<Epoch> = Vec::new();
+        for (at, segment) in self.segments.iter().enumerate() {
+            let goes_on = at > 0 && self.segments[at - 1].epoch == segment.epoch;
+            match epochs.last_mut().filter(|_| goes_on) {
+                Some(epoch) => {
+                    epoch.segments.end = at + 1;
+                    epoch.horizon = segment.horizon;
+                    epoch.bytes += segment.end;
+                }
+                None => epochs.push(Epoch {
+                    segments: at..at + 1,
+                    from: segment.state.moment,
+                    horizon: segment.horizon,
+                    why: segment.state.why.clone(),
+                    bytes: segment.end,
+                }),
+            }
+        }
+        epochs
+    }
+
+    /// Where an epoch begins in each vBucket.
+    pub(crate) fn origin(&self, epoch: &Epoch) -> Vec<LogPosition> {
+        self.segments[epoch.segments.start].state.positions()
+    }
+
+    /// Bytes behind the last whole group: what a crash left.
+    pub(crate) fn torn_bytes(&self) -> u64 {
+        let empty = self.empty.map_or(0, |(_, len)| len);
+        empty + self.segments.last().map_or(0, |last| last.len - last.end)
+    }
+
+    /// Goes on with the log in a new segment of its last epoch; `None` if there is none. What a crash left behind the last
+    /// whole group is cut off.
+    pub(crate) fn go_on(&self, clock_ns: u64) -> Result<Option<LogWriter>, BackupError> {
+        let Some(last) = self.segments.last() else {
+            self.cut()?;
+            return Ok(None);
+        };
+        let from = self.last_positions(last)?;
+        self.cut()?;
+        let place = LogPlace {
+            epoch: last.epoch,
+            segment: last.number + 1,
+            previous_len: Some(last.end),
+            horizon: last.horizon,
+            why: last.state.why.clone(),
+        };
+        let now = clock_ns.max(last.moment + 1);
+        LogWriter::begin(&self.disk, &self.folder, &self.bucket, place, from, now).map(Some)
+    }
+
+    /// Begins an epoch: `positions` are those of a backup that was begun at the moment `floor`.
+    pub(crate) fn begin_epoch(
+        &self,
+        number: u64,
+        positions: Vec<LogPosition>,
+        (floor, clock_ns): (u64, u64),
+        why: &str,
+    ) -> Result<LogWriter, BackupError> {
+        self.cut()?;
+        let last = self.segments.last();
+        let place = LogPlace {
+            epoch: number,
+            segment: last.map_or(1, |last| last.number + 1),
+            previous_len: last.map(|last| last.end),
+            horizon: floor,
+            why: why.to_owned(),
+        };
+        let now = last.map_or(clock_ns, |last| clock_ns.max(last.moment + 1));
+        let marks = vec![SnapshotMarks::default(); positions.len()];
+        LogWriter::begin(&self.disk, &self.folder, &self.bucket, place, (positions, marks), now)
+    }
+
+    /// Cuts off what a crash left.
+    fn cut(&self) -> Result<(), BackupError> {
+        if let Some((number, _)) = self.empty {
+            let path = segment_path(&self.folder, number);
+            self.disk.remove_file(&path).map_err(|error| failed("remove", &path, error))?;
+            self.disk.sync_dir(&self.folder).map_err(|error| failed("sync", &self.folder, error))?;
+        }
+        let Some(last) = self.segments.last().filter(|last| last.end < last.len) else { return Ok(()) };
+        let file = self.disk.open(&last.path, OpenMode::ReadWrite);
+        let cut = file.and_then(|file| file.set_len(last.end).and_then(|()| file.sync_data()));
+        cut.map_err(|error| failed("cut", &last.path, error))
+    }
+
+    /// Where the log is in each vBucket at the end of a segment.
+    fn last_positions(
+        &self,
+        segment: &Segment,
+    ) -> Result<(Vec<LogPosition>, Vec<SnapshotMarks>), BackupError> {
+        let mut positions = segment.state.positions();
+        let mut marks = vec![SnapshotMarks::default(); positions.len()];
+        let mut file = SegmentFile::open(&*self.disk, segment.path.clone())?;
+        let (mut at, mut raw) = (0, Vec::new());
+        while at < segment.end {
+            let header = file.header(at)?;
+            let header = header.ok_or_else(|| BackupError::damaged(&segment.path, "a frame is gone"))?;
+            let vb = usize::from(header.vb.0);
+            match (header.kind, positions.get_mut(vb)) {
+                (FrameKind::Entries, Some(position)) => {
+                    file.sound_body(at, &header, &mut raw)?;
+                    take_entries(&raw, position, &mut marks[vb])
+                        .map_err(|what| BackupError::damaged(&segment.path, what))?;
+                }
+                (FrameKind::Rollback, Some(position)) => {
+                    position.position = position.position.rolled_back(base::Seqno(header.seqnos.0));
+                    position.is_consistent = true;
+                    marks[vb].roll_back(header.seqnos.0);
+                }
+                (FrameKind::History, Some(position)) => {
+                    position.position.uuid = base::VbUuid(header.seqnos.0);
+                }
+                (FrameKind::Commit, _) => {
+                    file.sound_body(at, &header, &mut raw)?;
+                    take_gaps(&raw, &mut positions);
+                }
+                _ => {}
+            }
+            at += header.len();
+        }
+        for position in &mut positions {
+            position.floor = segment.horizon.max(position.moment);
+        }
+        Ok((positions, marks))
+    }
+
+    /// How many of the oldest segments no restore needs, if none goes on from a backup before the one with these seqnos, and
+    /// no moment before `cutoff` is wanted.
+    pub(crate) fn unneeded(&self, bases: &[u64], cutoff: u64) -> usize {
+        let epochs = self.epochs();
+        let mut count = 0;
+        for (at, epoch) in epochs.iter().enumerate() {
+            if at + 1 < epochs.len() && epoch.horizon < cutoff {
+                count = epoch.segments.end;
+                continue;
+            }
+            // A segment is not needed if the backup has all that the next one begins behind.
+            for next in epoch.segments.clone().skip(1) {
+                let positions = self.segments[next].state.positions();
+                let mut pairs = positions.iter().zip(bases);
+                let is_behind =
+                    positions.len() == bases.len() && pairs.all(|(at, base)| at.position.seqno.0 <= *base);
+                if !is_behind || self.segments[next].state.moment > cutoff {
+                    break;
+                }
+                count = next;
+            }
+            break;
+        }
+        count
+    }
+
+    /// Removes the segments in front of one; the oldest goes first, so that what is left has no hole.
+    pub(crate) fn remove_before(&self, count: usize) -> Result<(), BackupError> {
+        for segment in self.segments.iter().take(count) {
+            self.disk.remove_file(&segment.path).map_err(|error| failed("remove", &segment.path, error))?;
+            self.disk.sync_dir(&self.folder).map_err(|error| failed("sync", &self.folder, error))?;
+        }
+        Ok(())
+    }
+}
+
+fn take_entries(raw: &[u8], position: &mut LogPosition, marks: &mut SnapshotMarks) -> Result<(), String> {
+    let mut entries = EntryRuns(raw, 0);
+    while let Some((_, entry)) = entries.next_entry()? {
+        let at = &mut position.position;
+        match entry {
+            LogEntry::Seqno { seqno, moment, .. } => {
+                // A gap that is open here is known only at the end of the group: the mark before it is as good.
+                if position.is_consistent && at.seqno.0 + 1 == seqno {
+                    marks.add(at.seqno.0, moment - 1);
+                }
+                let snapshot = (at.snapshot_start, at.snapshot_end);
+                at.advance(base::Seqno(seqno), snapshot);
+                (position.moment, position.is_consistent) = (moment, base::Seqno(seqno) >= snapshot.1);
+            }
+            LogEntry::Marker { start, end, .. } => {
+                (at.snapshot_start, at.snapshot_end) = (base::Seqno(start), base::Seqno(end));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn take_gaps(raw: &[u8], positions: &mut [LogPosition]) {
+    let Ok(commit) = serde_json::from_slice::<super::position::GroupCommit>(raw) else { return };
+    for [vb, begins, seqno, moment] in commit.gaps {
+        if let Some(position) = positions.get_mut(vb as usize) {
+            position.gap = (begins != 0).then_some((seqno, moment));
+        }
+    }
+}
+
+fn segment_len(disk: &dyn Disk, folder: &Path, number: u32) -> Result<u64, BackupError> {
+    Ok(SegmentFile::open(disk, segment_path(folder, number))?.len)
+}
+
+/// The numbers of the segments that are there, in order.
+fn segment_numbers(disk: &dyn Disk, folder: &Path) -> Result<Vec<u32>, BackupError> {
+    let names = match disk.read_dir(folder) {
+        Ok(names) => names,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(source) => {
+            return Err(BackupError::Io { operation: "read", path: folder.to_owned(), source });
+        }
+    };
+    let number = |name: &String| name.strip_prefix(SEGMENT)?.parse::<u32>().ok();
+    let mut numbers: Vec<u32> = names.iter().filter_map(number).collect();
+    numbers.sort_unstable();
+    Ok(numbers)
+}
+
+fn failed(operation: &'static str, path: &Path, source: std::io::Error) -> BackupError {
+    BackupError::Io { operation, path: path.to_owned(), source }
+}

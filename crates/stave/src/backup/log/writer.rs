@@ -1,0 +1,384 @@
+//! Appends to the log: entries are kept in memory until they are written as a group and made durable together.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use base::env::{Disk, File, OpenMode};
+use base::{Seqno, VbId, VbUuid};
+use protocol::dcp::Marker;
+
+use super::entry::{LogEntry, LoggedChange, write_entry};
+use super::frame::{FrameHeader, FrameKind};
+use super::position::{GroupCommit, LogPosition, SegmentState, SnapshotMarks};
+use super::segment_path;
+use crate::backup::BackupError;
+use crate::client::dcp::Position;
+
+/// A segment that is longer gets no further group.
+const SEGMENT_BYTES: u64 = 64 << 20;
+/// Neither does one that is older.
+const SEGMENT_AGE_NS: u64 = 3_600_000_000_000;
+/// More bytes than these are not kept in memory, but for the last entry.
+pub(crate) const MOST_BUFFERED_BYTES: usize = 8 << 20;
+
+/// Where a log goes on.
+pub(super) struct LogPlace {
+    pub(super) epoch: u64,
+    pub(super) segment: u32,
+    pub(super) previous_len: Option<u64>,
+    /// Up to which moment the log has everything.
+    pub(super) horizon: u64,
+    pub(super) why: String,
+}
+
+/// One vBucket's entries that are not written yet.
+#[derive(Default)]
+struct EntryBuffer {
+    raw: Vec<u8>,
+    count: u32,
+    has_events: bool,
+    seqnos: (u64, u64),
+    moments: (u64, u64),
+}
+
+/// The log of a bucket while it is followed.
+pub(crate) struct LogWriter {
+    disk: Arc<dyn Disk>,
+    folder: PathBuf,
+    bucket: String,
+    place: LogPlace,
+    file: Arc<dyn File>,
+    /// Bytes of the segment that are durable.
+    end: u64,
+    group: u64,
+    begun: u64,
+    vbuckets: Vec<LogPosition>,
+    marks: Vec<SnapshotMarks>,
+    buffers: Vec<EntryBuffer>,
+    dirty: BTreeSet<u16>,
+    /// Frames that are to be written.
+    frames: Vec<u8>,
+    buffered: usize,
+    commit: GroupCommit,
+    encoder: snap::raw::Encoder,
+    /// The latest moment that was given.
+    now: u64,
+    /// Since when changes wait to be written, and since when a horizon does.
+    waiting_since: (Option<u64>, Option<u64>),
+    pub(crate) versions: u64,
+    pub(crate) gaps: u64,
+    pub(crate) rollbacks: u64,
+}
+
+impl LogWriter {
+    /// Begins a segment, durably.
+    pub(super) fn begin(
+        disk: &Arc<dyn Disk>,
+        folder: &Path,
+        bucket: &str,
+        place: LogPlace,
+        (vbuckets, marks): (Vec<LogPosition>, Vec<SnapshotMarks>),
+        now: u64,
+    ) -> Result<LogWriter, BackupError> {
+        disk.create_dir_all_synced(folder).map_err(|error| failed("make", folder, error))?;
+        let now = vbuckets.iter().map(|vb| vb.moment).fold(now.max(place.horizon), u64::max);
+        let buffers = vbuckets.iter().map(|_| EntryBuffer::default()).collect();
+        let mut encoder = snap::raw::Encoder::new();
+        let (file, end) = begin_segment(&**disk, folder, bucket, &place, &vbuckets, now, &mut encoder)?;
+        Ok(LogWriter {
+            disk: disk.clone(),
+            folder: folder.to_owned(),
+            bucket: bucket.to_owned(),
+            commit: GroupCommit { horizon: place.horizon, ..GroupCommit::default() },
+            place,
+            file,
+            end,
+            group: 1,
+            begun: now,
+            vbuckets,
+            marks,
+            buffers,
+            dirty: BTreeSet::new(),
+            frames: Vec::new(),
+            buffered: 0,
+            encoder,
+            now,
+            waiting_since: (None, None),
+            versions: 0,
+            gaps: 0,
+            rollbacks: 0,
+        })
+    }
+
+    /// Where the log is in each vBucket.
+    pub(crate) fn positions(&self) -> &[LogPosition] {
+        &self.vbuckets
+    }
+
+    /// Up to which moment the log has everything, as it was said last.
+    pub(crate) fn horizon(&self) -> u64 {
+        self.commit.horizon
+    }
+
+    /// When its segment was begun.
+    pub(crate) fn begun(&self) -> u64 {
+        self.begun
+    }
+
+    /// Since when changes wait to be written, and since when a horizon does.
+    pub(crate) fn waiting_since(&self) -> (Option<u64>, Option<u64>) {
+        self.waiting_since
+    }
+
+    /// Whether memory has as much as it may.
+    pub(crate) fn is_full(&self) -> bool {
+        self.buffered >= MOST_BUFFERED_BYTES
+    }
+
+    /// A moment that is later than each one before it, whatever the clock does.
+    pub(crate) fn now(&mut self, clock_ns: u64) -> u64 {
+        self.now = clock_ns.max(self.now + 1);
+        self.now
+    }
+
+    /// A stream goes on in a history.
+    pub(crate) fn history(&mut self, vb: VbId, uuid: VbUuid, clock_ns: u64) {
+        let now = self.now(clock_ns);
+        let Some(at) = self.vbuckets.get_mut(usize::from(vb.0)) else { return };
+        at.streams_since = now;
+        if at.position.uuid == uuid {
+            return;
+        }
+        at.position.uuid = uuid;
+        let seqnos = (uuid.0, at.position.seqno.0);
+        self.frame(FrameKind::History, vb, seqnos);
+    }
+
+    /// A snapshot begins.
+    pub(crate) fn marker(&mut self, vb: VbId, marker: &Marker) {
+        let index = usize::from(vb.0);
+        let Some(at) = self.vbuckets.get_mut(index) else { return };
+        (at.position.snapshot_start, at.position.snapshot_end) = (marker.start, marker.end);
+        let entry = LogEntry::Marker { start: marker.start.0, end: marker.end.0, flags: marker.flags };
+        self.append(vb, &entry);
+    }
+
+    /// Something came that has a place in its vBucket. `made` is the moment at which it was made, as the node says.
+    pub(crate) fn change(
+        &mut self,
+        vb: VbId,
+        seqno: Seqno,
+        made: Option<u64>,
+        clock_ns: u64,
+        what: LoggedChange<'_>,
+    ) {
+        let now = self.now(clock_ns);
+        let index = usize::from(vb.0);
+        let Some(at) = self.vbuckets.get_mut(index) else { return };
+        let made = if matches!(what, LoggedChange::Advanced) { 0 } else { made.unwrap_or(now) };
+        let moment = made.min(now).max(at.floor + 1).max(at.moment + 1);
+        // Who is told of no change behind what is missing misses prepares alone, which nobody reads. When an event was made
+        // is not known.
+        let is_next = match what {
+            LoggedChange::Version(_) => seqno.0 == at.position.seqno.0 + 1,
+            LoggedChange::Event { .. } => false,
+            LoggedChange::Advanced => true,
+        };
+        let until = if is_next { moment - 1 } else { at.moment.max(at.floor) };
+        if at.gap.is_none() && at.is_consistent {
+            self.marks[index].add(at.position.seqno.0, until);
+        }
+        if !is_next && at.gap.is_none() {
+            at.gap = Some((at.position.seqno.0, until));
+            self.gaps += 1;
+            self.commit.gaps.push([vb.0.into(), 1, at.position.seqno.0, until]);
+        }
+        at.moment = moment;
+        let snapshot = (at.position.snapshot_start, at.position.snapshot_end);
+        at.position.advance(seqno, snapshot);
+        at.is_consistent = seqno >= snapshot.1;
+        if at.is_consistent && at.gap.take().is_some() {
+            self.commit.gaps.push([vb.0.into(), 0, seqno.0, moment]);
+        }
+        self.versions += u64::from(matches!(what, LoggedChange::Version(_)));
+        let buffer = &mut self.buffers[index];
+        if buffer.count == 0 {
+            (buffer.seqnos.0, buffer.moments.0) = (seqno.0, moment);
+        }
+        (buffer.seqnos.1, buffer.moments.1) = (seqno.0, moment);
+        buffer.count += 1;
+        buffer.has_events |= matches!(what, LoggedChange::Event { .. });
+        self.append(vb, &LogEntry::Seqno { seqno: seqno.0, moment, what });
+    }
+
+    fn append(&mut self, vb: VbId, entry: &LogEntry<'_>) {
+        let raw = &mut self.buffers[usize::from(vb.0)].raw;
+        let before = raw.len();
+        write_entry(raw, entry);
+        self.buffered += raw.len() - before;
+        self.dirty.insert(vb.0);
+        self.waiting_since.0.get_or_insert(self.now);
+    }
+
+    /// A vBucket went back: what came behind `to` is never restored. `false` if the log does not reach back so far.
+    pub(crate) fn rollback(&mut self, vb: VbId, to: Seqno, origin: u64) -> bool {
+        if to.0 < origin {
+            return false;
+        }
+        let index = usize::from(vb.0);
+        let Some(at) = self.vbuckets.get_mut(index) else { return false };
+        at.position = at.position.rolled_back(to);
+        (at.floor, at.streams_since) = (at.floor.max(at.moment), u64::MAX);
+        // What is missing in front of `to` stays so.
+        if let Some((since, moment)) = at.gap
+            && since >= to.0
+        {
+            self.commit.gaps.push([vb.0.into(), 0, to.0, at.moment.max(moment)]);
+            at.gap = None;
+        }
+        // From the first change that went back on until the next snapshot is complete it is not known what was there.
+        let since = self.marks[index].roll_back(to.0).min(at.moment);
+        at.is_consistent = true;
+        if at.gap.is_none() {
+            at.gap = Some((to.0, since));
+            self.commit.gaps.push([vb.0.into(), 1, to.0, since]);
+        }
+        self.rollbacks += 1;
+        self.frame(FrameKind::Rollback, vb, (to.0, to.0));
+        true
+    }
+
+    /// A frame without a body behind what the vBucket has.
+    fn frame(&mut self, kind: FrameKind, vb: VbId, seqnos: (u64, u64)) {
+        self.seal_buffer(vb.0);
+        let mut header = FrameHeader::new(self.place.epoch, self.group, kind, vb);
+        header.seqnos = seqnos;
+        header.seal(&[], &mut self.encoder, &mut self.frames);
+        self.waiting_since.0.get_or_insert(self.now);
+    }
+
+    fn seal_buffer(&mut self, vb: u16) {
+        self.dirty.remove(&vb);
+        let buffer = &mut self.buffers[usize::from(vb)];
+        if buffer.raw.is_empty() {
+            return;
+        }
+        let mut header = FrameHeader::new(self.place.epoch, self.group, FrameKind::Entries, VbId(vb));
+        (header.count, header.has_events) = (buffer.count, buffer.has_events);
+        (header.seqnos, header.moments) = (buffer.seqnos, buffer.moments);
+        header.seal(&buffer.raw, &mut self.encoder, &mut self.frames);
+        *buffer = EntryBuffer::default();
+    }
+
+    /// Everything up to a moment has come: the log says so from the next group on.
+    pub(crate) fn complete_through(&mut self, horizon: u64) {
+        if horizon > self.commit.horizon {
+            self.commit.horizon = horizon;
+            self.waiting_since.1.get_or_insert(self.now);
+        }
+    }
+
+    /// A vBucket had nothing at a moment that is not here.
+    pub(crate) fn nothing_before(&mut self, vb: VbId, moment: u64) {
+        let Some(at) = self.vbuckets.get_mut(usize::from(vb.0)) else { return };
+        // Since its stream goes on nothing is known that another node may have said.
+        if moment <= at.streams_since {
+            return;
+        }
+        at.floor = at.floor.max(moment);
+        let Position { seqno, snapshot_end, .. } = at.position;
+        if seqno >= snapshot_end && at.gap.take().is_some() {
+            self.commit.gaps.push([vb.0.into(), 0, seqno.0, moment.max(at.moment)]);
+            self.waiting_since.1.get_or_insert(self.now);
+        }
+    }
+
+    /// Writes what waits as one group and makes it durable.
+    pub(crate) fn flush(&mut self, clock_ns: u64) -> Result<(), BackupError> {
+        if self.waiting_since == (None, None) {
+            return Ok(());
+        }
+        let now = self.now(clock_ns);
+        while let Some(vb) = self.dirty.first().copied() {
+            self.seal_buffer(vb);
+        }
+        self.commit.moment = now;
+        let body = serde_json::to_vec(&self.commit).expect("plain data");
+        self.write(FrameKind::Commit, &body)?;
+        self.commit.gaps = Vec::new();
+        (self.buffered, self.waiting_since) = (0, (None, None));
+        if self.end >= SEGMENT_BYTES || now - self.begun >= SEGMENT_AGE_NS {
+            self.turn(now)?;
+        }
+        Ok(())
+    }
+
+    /// Writes the frames that wait and a last one, and makes them durable.
+    fn write(&mut self, kind: FrameKind, body: &[u8]) -> Result<(), BackupError> {
+        let header = FrameHeader::new(self.place.epoch, self.group, kind, VbId(0));
+        header.seal(body, &mut self.encoder, &mut self.frames);
+        let path = segment_path(&self.folder, self.place.segment);
+        self.file.write_at(&self.frames, self.end).map_err(|error| failed("write", &path, error))?;
+        self.file.sync_data().map_err(|error| failed("sync", &path, error))?;
+        self.end += self.frames.len() as u64;
+        self.frames = Vec::new();
+        self.group += 1;
+        Ok(())
+    }
+
+    /// Goes on in the next segment.
+    fn turn(&mut self, now: u64) -> Result<(), BackupError> {
+        self.write(FrameKind::Seal, &[])?;
+        self.place.previous_len = Some(self.end);
+        self.place.segment += 1;
+        self.place.horizon = self.commit.horizon;
+        let latest = self.vbuckets.iter().map(|vb| vb.moment).fold(now, u64::max);
+        self.begun = latest;
+        (self.file, self.end) = begin_segment(
+            &*self.disk,
+            &self.folder,
+            &self.bucket,
+            &self.place,
+            &self.vbuckets,
+            latest,
+            &mut self.encoder,
+        )?;
+        self.group = 1;
+        Ok(())
+    }
+
+    /// Writes what waits, and that the segment gets no further frame.
+    pub(crate) fn finish(mut self, clock_ns: u64) -> Result<(), BackupError> {
+        self.flush(clock_ns)?;
+        self.write(FrameKind::Seal, &[])
+    }
+}
+
+/// Makes the file of a segment with its first frame, durably; it and its length.
+fn begin_segment(
+    disk: &dyn Disk,
+    folder: &Path,
+    bucket: &str,
+    place: &LogPlace,
+    vbuckets: &[LogPosition],
+    now: u64,
+    encoder: &mut snap::raw::Encoder,
+) -> Result<(Arc<dyn File>, u64), BackupError> {
+    let path = segment_path(folder, place.segment);
+    let (previous_len, moments) = (place.previous_len, (now, place.horizon));
+    let positions = &mut vbuckets.iter();
+    let state = SegmentState::new(bucket, place.segment, previous_len, moments, &place.why, positions);
+    let body = serde_json::to_vec(&state).expect("plain data");
+    let mut frame = Vec::new();
+    FrameHeader::new(place.epoch, 0, FrameKind::State, VbId(0)).seal(&body, encoder, &mut frame);
+    let file = disk.open(&path, OpenMode::CreateNew).map_err(|error| failed("make", &path, error))?;
+    file.write_at(&frame, 0).map_err(|error| failed("write", &path, error))?;
+    file.sync_data().map_err(|error| failed("sync", &path, error))?;
+    disk.sync_dir(folder).map_err(|error| failed("sync", folder, error))?;
+    Ok((file, frame.len() as u64))
+}
+
+fn failed(operation: &'static str, path: &Path, source: std::io::Error) -> BackupError {
+    BackupError::Io { operation, path: path.to_owned(), source }
+}

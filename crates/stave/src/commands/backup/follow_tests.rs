@@ -1,0 +1,288 @@
+//! A bucket that is followed while it is written to, and restored at moments.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex};
+use std::time::Duration;
+
+use super::*;
+use crate::backup::{AtMoment, FollowCounts, FollowNews, FollowOptions, MomentReader, Version, WantedMoment};
+use crate::backup::{GapSet, follow_bucket};
+use crate::test_server::{BUCKET, TestServer};
+use crate::units::{moment_text, parse_utc};
+use base::VbId;
+
+/// How long a test waits for what has to happen.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The clock of a node's CAS has a grain of 65,536 ns; what is made later than this has a later CAS.
+const GRAIN_NS: u64 = 1 << 17;
+
+type State = BTreeMap<(u32, String), String>;
+
+/// A follower on a thread of its own.
+struct Follower<'a> {
+    interrupted: &'a AtomicBool,
+    /// Up to which moment the log has everything, and whether the follower has ended.
+    horizon: &'a (Mutex<(u64, bool)>, Condvar),
+}
+
+impl Follower<'_> {
+    /// Waits until the log has everything up to now; a moment that is a bit later than everything that was done.
+    fn catch_up(&self, env: &Env) -> u64 {
+        let moment = later(env);
+        let (horizon, moved) = self.horizon;
+        let guard = horizon.lock().expect("sound");
+        let lacks = |state: &mut (u64, bool)| state.0 <= moment && !state.1;
+        let (guard, timeout) = moved.wait_timeout_while(guard, PATIENCE, lacks).expect("sound");
+        assert!(!timeout.timed_out() && !guard.1, "the log has everything up to {} only", guard.0);
+        moment
+    }
+}
+
+/// A moment that is later than what was done, and earlier than what will be.
+fn later(env: &Env) -> u64 {
+    let pass = |ns: u64| {
+        let begun = env.clock.unix_ns();
+        while env.clock.unix_ns() < begun + ns {
+            std::hint::spin_loop();
+        }
+    };
+    pass(GRAIN_NS);
+    let moment = env.clock.unix_ns();
+    pass(GRAIN_NS);
+    moment
+}
+
+/// Follows while `work` does; what came of it.
+fn followed(server: &TestServer, dir: &Path, work: impl FnOnce(&Follower<'_>)) -> FollowCounts {
+    let (interrupted, horizon) = (AtomicBool::new(false), (Mutex::new((0, false)), Condvar::new()));
+    let target = server.target();
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            let env = Env::real();
+            let repository = Repository::new(&env, dir);
+            let options = FollowOptions { base_every: PATIENCE * 60, ..FollowOptions::default() };
+            let counts = follow_bucket(&env, &target, &repository, &options, &interrupted, &|news| {
+                if let FollowNews::Following(counts) = news {
+                    horizon.0.lock().expect("sound").0 = counts.horizon;
+                    horizon.1.notify_all();
+                }
+            });
+            horizon.0.lock().expect("sound").1 = true;
+            horizon.1.notify_all();
+            counts
+        });
+        let follower = Follower { interrupted: &interrupted, horizon: &horizon };
+        let worked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work(&follower)));
+        follower.interrupted.store(true, Ordering::Relaxed);
+        let counts = thread.join().expect("no panic").expect("followed");
+        worked.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        counts
+    })
+}
+
+/// The documents at a moment.
+fn state(dir: &Path, wanted: &WantedMoment) -> Result<(AtMoment, State), BackupError> {
+    let env = Env::real();
+    let repository = Repository::new(&env, dir);
+    let log = ChangeLog::open(&repository, BUCKET)?;
+    let at = log.resolve(&repository, BUCKET, wanted, 0)?;
+    let mut state = State::new();
+    {
+        let mut reader = MomentReader::open(&repository, &log, &at)?;
+        let ended = reader.collections()?.ended;
+        for vb in 0..reader.manifest().vbuckets {
+            reader.newest(VbId(vb), &mut |version: &Version<'_>| -> Result<(), BackupError> {
+                let one = &version.record;
+                let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+                if !one.deleted && !ended.contains(&one.key.collection.0) {
+                    state.insert((one.key.collection.0, text(one.key.key)), text(one.value));
+                }
+                Ok(())
+            })?;
+        }
+    }
+    Ok((at, state))
+}
+
+/// The nearest moment that a refusal names.
+fn nearest(error: &BackupError) -> u64 {
+    let said = error.to_string();
+    let named = said.split("that it has ").nth(1).and_then(|text| text.split(' ').nth(1));
+    let named = named.map(|text| text.trim_end_matches(';'));
+    parse_utc(named.expect(&said)).expect(&said)
+}
+
+#[test]
+fn each_moment_of_a_followed_bucket_can_be_restored() {
+    let (mut server, folder) = (TestServer::start(), tempfile::tempdir().expect("a folder"));
+    let (dir, env) = (folder.path(), Env::real());
+    let mut client = server.client();
+    let mut model = State::new();
+    for at in 0..50 {
+        client.set(format!("old{at}").as_bytes(), b"of the backup", 0).expect("stored");
+        model.insert((0, format!("old{at}")), "of the backup".to_owned());
+    }
+    let mut history: Vec<(u64, State)> = Vec::new();
+    let counts = followed(&server, dir, |follower| {
+        follower.catch_up(&env);
+        history.push((follower.catch_up(&env), model.clone()));
+        for at in 0..150_u32 {
+            let key = format!("k{}", at % 17);
+            if at % 5 == 4 {
+                client.delete(key.as_bytes()).expect("an answer");
+                model.remove(&(0, key));
+            } else {
+                client.set(key.as_bytes(), format!("{at}").as_bytes(), 0).expect("stored");
+                model.insert((0, key), format!("{at}"));
+            }
+            history.push((later(&env), model.clone()));
+        }
+        follower.catch_up(&env);
+    });
+    assert!(counts.versions > 140 && counts.epochs == 1, "{counts:?}");
+    // The next one goes on, and has what was made while none followed.
+    client.set(b"meanwhile", b"1", 0).expect("stored");
+    model.insert((0, "meanwhile".to_owned()), "1".to_owned());
+    let counts = followed(&server, dir, |follower| {
+        history.push((follower.catch_up(&env), model.clone()));
+    });
+    assert_eq!((counts.epochs, counts.backups), (0, 0), "{counts:?}");
+    let mut compared = 0;
+    for (moment, model) in &history {
+        match state(dir, &WantedMoment::At(*moment)) {
+            Ok((_, state)) => {
+                assert_eq!(state, *model, "at {moment}");
+                compared += 1;
+            }
+            // A slow follower misses what was replaced before it came.
+            Err(error) => assert!(nearest(&error) < *moment, "{error}"),
+        }
+    }
+    println!("{compared} of {} moments compared, {} gaps", history.len(), counts.gaps);
+    assert!(compared >= 100, "{compared} of {}", history.len());
+    // The same by the command, into another node.
+    let mut other = TestServer::start();
+    let (moment, model) = &history[40];
+    let at = moment_text(*moment);
+    let force = ["--at", &at, "--conflict", "force", "--tolerance", "10s"];
+    let sent = super::tests::restored(&other, dir, &force).expect("restored");
+    assert_eq!(sent.documents, model.len() as u64, "{sent:?}");
+    let (_, before) = state(dir, &WantedMoment::Before(b"\0meanwhile".to_vec())).expect("it was changed");
+    assert!(!before.contains_key(&(0, "meanwhile".to_owned())));
+    drop(client);
+    server.stop();
+    other.stop();
+}
+
+#[test]
+fn collections_come_and_go_with_the_moments() {
+    let (mut server, folder) = (TestServer::start(), tempfile::tempdir().expect("a folder"));
+    let (dir, env) = (folder.path(), Env::real());
+    let http = server.http_target();
+    let scopes = "/pools/default/buckets/default/scopes";
+    http.form(scopes, &[("name", "app")]).expect("a scope");
+    let mut moments = Vec::new();
+    followed(&server, dir, |follower| {
+        follower.catch_up(&env);
+        http.form(&format!("{scopes}/app/collections"), &[("name", "made")]).expect("a collection");
+        let mut cluster = crate::client::Cluster::open(&env, server.target(), &[]).expect("a cluster");
+        cluster.use_collection("app.made").expect("it is there");
+        cluster.set(b"k", b"in a collection", 0).expect("stored");
+        moments.push(follower.catch_up(&env));
+        http.request("DELETE", &format!("{scopes}/app/collections/made"), None).expect("dropped");
+        // When exactly it was dropped is not known before the follower has heard of it.
+        follower.catch_up(&env);
+        moments.push(follower.catch_up(&env));
+    });
+    let (_, with) = state(dir, &WantedMoment::At(moments[0])).expect("it is there");
+    assert_eq!(with.values().collect::<Vec<_>>(), ["in a collection"]);
+    let (_, without) = state(dir, &WantedMoment::At(moments[1])).expect("it is there");
+    assert_eq!(without, State::new());
+    let mut other = TestServer::start();
+    let at = moment_text(moments[0]);
+    let sent = super::tests::restored(&other, dir, &["--at", &at]).expect("restored");
+    assert_eq!(sent.documents, 1, "{sent:?}");
+    let mut there = crate::client::Cluster::open(&env, other.target(), &[]).expect("a cluster");
+    there.use_collection("app.made").expect("it was made");
+    drop(there);
+    server.stop();
+    other.stop();
+}
+
+#[test]
+fn a_bucket_that_was_emptied_begins_another_part_of_the_log() {
+    let (mut server, folder) = (TestServer::start(), tempfile::tempdir().expect("a folder"));
+    let (dir, env) = (folder.path(), Env::real());
+    let mut client = server.client();
+    for at in 0..40 {
+        client.set(format!("k{at}").as_bytes(), b"old", 0).expect("stored");
+    }
+    let mut moments = Vec::new();
+    let counts = followed(&server, dir, |follower| {
+        follower.catch_up(&env);
+        moments.push(follower.catch_up(&env));
+        server
+            .http_target()
+            .form("/pools/default/buckets/default", &[("flushEnabled", "1")])
+            .expect("allowed");
+        let flush = "/pools/default/buckets/default/controller/doFlush";
+        server.http_target().form(flush, &[]).expect("emptied");
+        drop(std::mem::replace(&mut client, server.client()));
+        client.set(b"new", b"new", 0).expect("stored");
+        // Behind the moment at which the other part of the log begins.
+        follower.catch_up(&env);
+        moments.push(follower.catch_up(&env));
+    });
+    assert_eq!(counts.epochs, 2, "{counts:?}");
+    let (_, before) = state(dir, &WantedMoment::At(moments[0])).expect("it is there");
+    assert_eq!(before.len(), 40);
+    let (_, after) = state(dir, &WantedMoment::At(moments[1])).expect("it is there");
+    assert_eq!(after.values().collect::<Vec<_>>(), ["new"]);
+    let report = log::report(&Repository::new(&env, dir), BUCKET, true).expect("sound").expect("a log");
+    assert!(
+        report.text.contains("no moments for") && report.text.contains("went back to seqno"),
+        "{}",
+        report.text
+    );
+    drop(client);
+    server.stop();
+}
+
+#[test]
+fn one_follower_writes_a_log_and_ages_are_read() {
+    let (mut server, folder) = (TestServer::start(), tempfile::tempdir().expect("a folder"));
+    let env = Env::real();
+    let repository = Repository::new(&env, folder.path());
+    let interrupted = AtomicBool::new(false);
+    let options = FollowOptions { once_caught_up: true, base_every: PATIENCE, ..FollowOptions::default() };
+    followed(&server, folder.path(), |follower| {
+        follower.catch_up(&env);
+        let said = follow_bucket(&env, &server.target(), &repository, &options, &interrupted, &|_| {});
+        let said = said.expect_err("another one does").to_string();
+        assert!(said.contains("another process works on the log"), "{said}");
+        // A backup by itself disturbs nothing.
+        let taken =
+            take(&env, &server.target(), &repository, &TakeOptions::default(), &interrupted, &mut |_| {});
+        assert!(taken.is_ok());
+    });
+    let counts = follow_bucket(&env, &server.target(), &repository, &options, &interrupted, &|_| {});
+    assert!(counts.expect("it ends by itself").horizon > 0);
+    assert_eq!(parse_keep("7"), Ok(Keep::Newest(7)));
+    assert_eq!(parse_keep("2h"), Ok(Keep::Age(7200)));
+    assert_eq!(parse_keep("7d"), Ok(Keep::Age(7 * 86_400)));
+    for wrong in ["0", "", "x", "7y", "-1"] {
+        assert!(parse_keep(wrong).is_err(), "{wrong}");
+    }
+    let kept = KeptFlags { dir: folder.path().to_owned(), bucket: None, json: true };
+    prune(&env, &PruneFlags { kept: kept.clone(), keep: Keep::Age(3600), dry_run: false })
+        .expect("nothing old");
+    assert_eq!(verify(&env, &OneFlags { kept: kept.clone(), id: None }).expect("read"), Outcome::Done);
+    assert_eq!(list(&env, &kept).expect("read"), Outcome::Done);
+    let mut ranges = GapSet::default();
+    [(10, 20), (30, 40), (15, 31), (50, 60), (60, 70)].iter().for_each(|(from, to)| ranges.add(*from, *to));
+    assert_eq!(ranges.ranges().collect::<Vec<_>>(), [(10, 40), (50, 60), (60, 70)]);
+    assert_eq!([ranges.around(35), ranges.around(60), ranges.around(5)], [(10, 40), (60, 60), (5, 5)]);
+    server.stop();
+}

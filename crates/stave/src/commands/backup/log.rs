@@ -1,0 +1,107 @@
+//! What `stave backup list`, `show`, `verify` and `prune` say of the log of a bucket.
+
+use base::env::Env;
+use serde_json::{Value, json};
+
+use crate::backup::{Backup, BackupError, ChangeLog, GapSet, Repository};
+use crate::units::{bytes, duration, moment_text, thousands};
+
+/// Gaps that are printed of a part of a log.
+const MOST_GAPS: usize = 20;
+/// Gaps that are named in JSON.
+const MOST_JSON_GAPS: usize = 1000;
+
+/// What a log has.
+pub(super) struct LogReport {
+    pub(super) text: String,
+    pub(super) json: Value,
+}
+
+/// Reads a log, without its entries; with all its gaps by name if `is_long`. `None` if there is none.
+pub(super) fn report(
+    repository: &Repository<'_>,
+    bucket: &str,
+    is_long: bool,
+) -> Result<Option<LogReport>, BackupError> {
+    let mut ranges = GapSet::default();
+    let log = ChangeLog::open(repository, bucket)?;
+    let epochs = log.epochs();
+    if epochs.is_empty() {
+        return Ok(None);
+    }
+    // What is missing until an epoch ends is missing up to its horizon.
+    ChangeLog::with_gaps(repository, bucket, &mut |gap| {
+        let (from, to) = (gap.from.1, gap.to.1);
+        let epoch = epochs.iter().find(|epoch| from <= epoch.horizon).filter(|epoch| to >= epoch.from);
+        let Some(epoch) = epoch else { return };
+        ranges.add(from.max(epoch.from), to.min(epoch.horizon.max(from) + 1));
+    })?;
+    let (mut text, mut parts) = (String::new(), Vec::new());
+    let mut before: Option<u64> = None;
+    for epoch in &epochs {
+        let (from, horizon) = (moment_text(epoch.from), moment_text(epoch.horizon));
+        if let Some(before) = before {
+            let lost = duration(epoch.from.saturating_sub(before));
+            text.push_str(&format!("{bucket:<24} log    no moments for {lost}: {}\n", epoch.why));
+        }
+        before = Some(epoch.horizon);
+        let (segments, stored) = (thousands(epoch.len() as u64), bytes(epoch.bytes));
+        text.push_str(&format!("{bucket:<24} log    {from} to {horizon}, {segments} segments, {stored}\n"));
+        let inside: Vec<(u64, u64)> =
+            ranges.ranges().filter(|(from, to)| *to >= epoch.from && *from <= epoch.horizon).collect();
+        let total: u64 = inside.iter().map(|(from, to)| to - from).sum();
+        if !inside.is_empty() {
+            let (count, total) = (thousands(inside.len() as u64), duration(total));
+            text.push_str(&format!("{bucket:<24} log    {count} gaps, together {total}\n"));
+        }
+        if is_long {
+            for (from, to) in inside.iter().take(MOST_GAPS) {
+                let (from, to, lasts) = (moment_text(*from), moment_text(*to), duration(to - from));
+                text.push_str(&format!("{bucket:<24} gap    {from} to {to}, {lasts}\n"));
+            }
+            if inside.len() > MOST_GAPS {
+                let more = thousands((inside.len() - MOST_GAPS) as u64);
+                text.push_str(&format!("{bucket:<24} gap    and {more} more; --json names more of them\n"));
+            }
+        }
+        let named: Vec<Value> = inside
+            .iter()
+            .take(MOST_JSON_GAPS)
+            .map(|(from, to)| json!({"from": moment_text(*from), "to": moment_text(*to)}))
+            .collect();
+        parts.push(json!({"bucket": bucket, "from": from, "to": horizon, "why": epoch.why,
+            "segments": epoch.len(), "stored_bytes": epoch.bytes, "gap_count": inside.len(),
+            "gap_ms": total / 1_000_000, "gaps": named}));
+    }
+    if log.torn_bytes() > 0 {
+        let torn = bytes(log.torn_bytes());
+        text.push_str(&format!("{bucket:<24} log    {torn} at the end are not whole, and do not count\n"));
+    }
+    Ok(Some(LogReport { text, json: json!(parts) }))
+}
+
+/// Reads all of a log; what to print of it, `None` if there is none.
+pub(super) fn verify(
+    env: &Env,
+    repository: &Repository<'_>,
+    bucket: &str,
+) -> Result<Option<LogReport>, BackupError> {
+    let Some(report) = report(repository, bucket, true)? else { return Ok(None) };
+    let (frames, changes) = ChangeLog::open(repository, bucket)?.verify(&*env.disk)?;
+    let (shown, of_frames) = (thousands(changes), thousands(frames));
+    let text = format!("{bucket} log: sound, {shown} changes in {of_frames} frames\n{}", report.text);
+    Ok(Some(LogReport { text, json: json!({"parts": report.json, "changes": changes, "frames": frames}) }))
+}
+
+/// How many segments at the beginning of a log are not needed if `oldest` is the oldest backup that is gone on from, and no
+/// moment before `cutoff` is wanted.
+pub(super) fn unneeded_segments(
+    repository: &Repository<'_>,
+    log: &ChangeLog,
+    oldest: &Backup,
+    cutoff: u64,
+) -> Result<usize, BackupError> {
+    let lines = repository.lines(oldest)?;
+    let bases: Vec<u64> = lines.values().map(|line| line.to).collect();
+    Ok(log.unneeded(&bases, cutoff))
+}
