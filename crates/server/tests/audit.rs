@@ -248,6 +248,29 @@ fn settings_are_told_changed_and_kept() {
     server.stop().expect("a clean stop");
 }
 
+/// Documents over HTTP are asked for by the administrator, for the user who asks: it is that user's deed.
+#[test]
+fn documents_over_http_are_recorded_of_the_user_who_asks() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let user =
+        |name| format!("[[user]]\nname = \"{name}\"\npassword = \"password\"\nrole = \"data_reader[*]\"\n");
+    let server = start(folder.path(), &(user("reader") + &user("left-out")));
+    let mut client = Client::connect(&server, "default", &[]);
+    assert_eq!(ask(&mut client, opcode::SET, b"key-1", b"{}", &[0; 8]), Status::Success);
+    let settings = "auditdEnabled=true&disabled=&disabledUsers=Administrator/local,left-out/local";
+    taken(&server, "POST", "/settings/audit", settings);
+    let document = "/v1/buckets/default/document?key=key-1";
+    let by = |user: &str, method: &str| http_as(user, server.http_addr(), method, document, "").0;
+    assert_eq!([by("reader", "GET"), by("left-out", "GET"), by("reader", "DELETE")], [200, 200, 403]);
+    server.stop().expect("a clean stop");
+    let records = records(folder.path());
+    let readers: Vec<_> = records.iter().filter(|record| record["id"] == 20_488).collect();
+    assert!(!readers.is_empty(), "the administrator is left out, and the reader is not");
+    assert!(readers.iter().all(|record| record["effective_userid"]["user"] == "reader"), "{readers:?}");
+    let forbidden = (8275, "reader", "/raw_url", "/v1/buckets/default/document");
+    assert!(is_there(&records, &forbidden), "{}", text(folder.path()));
+}
+
 #[test]
 fn logins_that_are_put_off_are_recorded() {
     let folder = tempfile::tempdir().expect("a folder");

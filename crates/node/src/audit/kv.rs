@@ -5,7 +5,6 @@ use base::DocKey;
 use protocol::opcode::*;
 use protocol::reader::Reader;
 use protocol::{FrameInfos, Request, Status};
-use serde_json::json;
 
 use super::events::AuditEvent;
 use super::record::{AuditRecord, text};
@@ -183,13 +182,14 @@ pub(crate) fn not_admitted(node: &Node, session: &Session, row: Option<&Row>, st
     let command = row.map_or("an unknown command", |row| row.name);
     match status {
         Some(Status::Einval) => invalid_packet(node, session, command),
-        Some(Status::Eaccess) if session.is_authenticated() => forbidden(node, session, command),
+        Some(Status::Eaccess) if session.is_authenticated() => forbidden(node, session, None, command),
         _ => {}
     }
 }
 
-fn forbidden(node: &Node, session: &Session, command: &str) {
-    let record = in_bucket(record_of(AuditEvent::CommandForbidden, session), session);
+fn forbidden(node: &Node, session: &Session, acting_for: Option<&[u8]>, command: &str) {
+    let record = record_of(AuditEvent::CommandForbidden, session).acting_for(acting_for);
+    let record = in_bucket(record, session);
     node.audit.record(record.with("command", command));
 }
 
@@ -205,7 +205,7 @@ pub(crate) fn answered(ctx: &Context<'_>, request: &Request<'_>, status: Status)
 fn note(ctx: &Context<'_>, request: &Request<'_>, status: Status) {
     let is_login = matches!(request.opcode, SASL_AUTH | SASL_STEP);
     match status {
-        Status::Eaccess if !is_login => forbidden(ctx.node, ctx.session, ctx.row.name),
+        Status::Eaccess if !is_login => forbidden(ctx.node, ctx.session, ctx.infos.impersonate, ctx.row.name),
         Status::Success
         | Status::SubdocMultiPathFailure
         | Status::SubdocSuccessDeleted
@@ -251,10 +251,7 @@ struct Deed<'a> {
 
 impl Deed<'_> {
     fn record(&self, request: &Request<'_>, event: AuditEvent) -> AuditRecord {
-        let mut record = record_of(event, self.session);
-        if let Some(user) = self.infos.impersonate {
-            record = record.with("effective_userid", json!({ "domain": "local", "user": text(user) }));
-        }
+        let record = record_of(event, self.session).acting_for(self.infos.impersonate);
         match event {
             AuditEvent::BucketModified => {
                 let mut props = serde_json::Map::new();

@@ -26,13 +26,14 @@ pub struct Ends {
 pub struct AuditRecord {
     event: AuditEvent,
     user: Option<String>,
+    effective: Option<String>,
     fields: Map<String, Value>,
 }
 
 impl AuditRecord {
     /// A record of an event that the node itself brought about, unless [`AuditRecord::by`] names a user.
     pub fn new(event: AuditEvent) -> AuditRecord {
-        AuditRecord { event, user: None, fields: Map::new() }
+        AuditRecord { event, user: None, effective: None, fields: Map::new() }
     }
 
     /// What it is about.
@@ -40,15 +41,23 @@ impl AuditRecord {
         self.event
     }
 
-    /// The user, if one is known.
+    /// The user whose deed it is, if one is known: the one acted for, if there is one.
     pub fn user(&self) -> Option<&str> {
-        self.user.as_deref()
+        self.effective.as_deref().or(self.user.as_deref())
     }
 
     /// The user, as the client called itself.
     #[must_use]
     pub fn by(self, user: &[u8]) -> AuditRecord {
         AuditRecord { user: Some(text(user)), ..self }
+    }
+
+    /// The user for whom the client acts, if it acts for one.
+    #[must_use]
+    pub(crate) fn acting_for(self, user: Option<&[u8]>) -> AuditRecord {
+        let Some(user) = user.map(text) else { return self };
+        let record = self.with("effective_userid", json!({ "domain": LOCAL, "user": user }));
+        AuditRecord { effective: Some(user), ..record }
     }
 
     /// Where the request came from and to.

@@ -106,15 +106,21 @@ pub(super) async fn check(
     }
     parts.extensions.insert(caller.clone());
     parts.extensions.insert(ends);
+    let uri = parts.uri.clone();
     // No client sends a body before its user is known.
     let request = match connections::body(Request::from_parts(parts, body)).await {
         Ok(request) => request,
         Err(refused) => return *refused,
     };
-    match audited.filter(|_| log.is_on()) {
+    let response = match audited.filter(|_| log.is_on()) {
         Some(row) => recorded(&shared, row, &caller, ends, &params, request, next).await,
         None => next.run(request).await,
+    };
+    if response.status() == StatusCode::FORBIDDEN {
+        // The handler has asked for more than the address does.
+        refused_to(&shared, AuditEvent::WebForbidden, user.name(), ends, &uri, response.status());
     }
+    response
 }
 
 /// Has a request handled that is recorded if it is done.
