@@ -136,6 +136,7 @@ fn documents_are_stored_read_listed_and_deleted() {
         ("/v1/buckets/default/document?key=k&collection=none", 404),
         ("/v1/buckets/none/document?key=k", 404),
         ("/v1/buckets/default/documents?from=9.", 400),
+        (&format!("/v1/buckets/default/documents?prefix={}", "k".repeat(251)), 400),
         (&format!("/v1/buckets/default/document?key={}", "k".repeat(251)), 400),
     ] {
         assert_eq!(ask("GET", path, &[], "").0, code, "{path}");

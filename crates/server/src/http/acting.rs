@@ -32,8 +32,8 @@ pub(super) async fn within_limits<T>(
     let late = || {
         let seconds = MOST_TIME.as_secs();
         let why = format!(
-            "it was not done within {seconds} seconds: the node does not answer, or {MOST_ACTING} such requests are \
-             under way; try again"
+            "there was no answer within {seconds} seconds: the node does not answer, or {MOST_ACTING} such requests are \
+             under way; a change may have taken place none the less: read the document, and try again"
         );
         refused(StatusCode::GATEWAY_TIMEOUT, &why)
     };
@@ -142,6 +142,15 @@ pub(super) async fn connect(
 /// What is answered when a node cannot be asked.
 pub(super) fn unreachable_node(place: &Place, error: &LinkError) -> Refused {
     refused(StatusCode::BAD_GATEWAY, &format!("node {} ({}): {error}", place.id, place.address))
+}
+
+/// What is answered when a node was asked for a change, and has not answered.
+pub(super) fn unknown_outcome(place: &Place, error: &LinkError) -> Refused {
+    let why = format!(
+        "node {} ({}): {error}; it is not known whether the change took place: read the document",
+        place.id, place.address
+    );
+    refused(StatusCode::BAD_GATEWAY, &why)
 }
 
 /// What is answered to what a node refused.

@@ -25,7 +25,8 @@ use subdoc::request::path_flag;
 use super::Shared;
 use super::access::{forbidden, rights_in};
 use super::acting::{
-    Place, Refused, active, actives, connect, of_status, refused, unreachable_node, within_limits,
+    Place, Refused, active, actives, connect, of_status, refused, unknown_outcome, unreachable_node,
+    within_limits,
 };
 use super::basic_auth::Caller;
 use super::settings::find;
@@ -343,7 +344,7 @@ async fn change(
     request: KvRequest,
 ) -> Result<Cas, Refused> {
     let (mut acting, place) = within.connect(shared, caller, key).await?;
-    let answer = acting.ask_one(request).await.map_err(|error| unreachable_node(&place, &error))?;
+    let answer = acting.ask_one(request).await.map_err(|error| unknown_outcome(&place, &error))?;
     if answer.status() == Some(Status::Success) { Ok(answer.cas) } else { Err(of_status(&answer)) }
 }
 
@@ -362,6 +363,11 @@ pub(super) async fn list(
     Query(page): Query<Page>,
 ) -> Response {
     let work = async {
+        if page.prefix.len() > MOST_KEY_BYTES {
+            let why =
+                format!("the prefix has {} bytes: keys have at most {MOST_KEY_BYTES}", page.prefix.len());
+            return Err(refused(StatusCode::BAD_REQUEST, &why));
+        }
         let places = (page.scope.as_deref(), page.collection.as_deref());
         let within = within(&shared, &caller, &name, places, &[Privilege::Read])?;
         keys(&shared, &caller, &within, &page).await
