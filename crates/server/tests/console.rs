@@ -163,6 +163,9 @@ fn pages_of_keys_follow_each_other() {
         let path = format!("/v1/buckets/default/document?key=k{number:02}");
         ask(server.http_addr(), "Administrator", "PUT", &path, &[("If-None-Match", "*")], "{}").json();
     }
+    let longest = "z".repeat(250);
+    let path = format!("/v1/buckets/default/document?key={longest}");
+    ask(server.http_addr(), "Administrator", "PUT", &path, &[("If-None-Match", "*")], "{}").json();
     // A stop saves all of them.
     server.stop().expect("a clean stop");
     let server = run();
@@ -184,6 +187,11 @@ fn pages_of_keys_follow_each_other() {
     let other =
         ask(server.http_addr(), "Administrator", "GET", "/v1/buckets/default/documents?prefix=x", &[], "");
     assert_eq!(other.json()["keys"], json!([]));
+    for prefix in ["z", &longest] {
+        let path = format!("/v1/buckets/default/documents?prefix={prefix}");
+        let page = ask(server.http_addr(), "Administrator", "GET", &path, &[], "").json();
+        assert_eq!((&page["keys"][0]["key"], &page["next"]), (&json!(longest), &json!(null)));
+    }
     server.stop().expect("a clean stop");
 }
 
@@ -209,6 +217,8 @@ fn rights_in_a_collection_are_those_of_the_kv_protocol() {
     assert_eq!(ask("reader", "PUT", there, &[("If-Match", &cas)], "{}").0, 403);
     assert_eq!(ask("reader", "DELETE", there, &[("If-Match", &cas)], "").0, 403);
     assert_eq!(ask("reader", "GET", "/v1/buckets/default/stats/timings", &[], "").0, 403);
+    let long = format!("/v1/buckets/default/document?scope=things&collection=small&key={}", "k".repeat(247));
+    assert_eq!(ask("reader", "GET", &long, &[], "").0, 400, "keys are shorter in collections with names");
     let hidden = "/v1/buckets/default/documents?scope=_default&collection=_default";
     assert_eq!(ask("reader", "GET", hidden, &[], "").0, 404);
     for path in [there, "/v1/buckets/default/samples", "/v1/buckets/default/stats/uuid"] {

@@ -14,7 +14,7 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use base::doc_key::encode_leb128;
 use base::vbucket_map::vbucket_of;
-use base::{Cas, CollectionId, VbId};
+use base::{Cas, CollectionId, VbId, limits};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use engine::{Bucket, BucketKind};
@@ -34,8 +34,6 @@ use crate::links::acting::{Acting, KvAnswer, KvRequest};
 
 /// The longest value that is shown.
 const MOST_SHOWN_BYTES: u64 = 1 << 20;
-/// The longest key.
-const MOST_KEY_BYTES: usize = 250;
 /// Keys of a page.
 const MOST_KEYS: usize = 200;
 const USUAL_KEYS: usize = 50;
@@ -116,6 +114,19 @@ impl Within {
         [&bytes[..len], key].concat()
     }
 
+    /// The least key behind one of the collection, as it is stored; none behind the last of all.
+    fn key_behind(&self, key: &[u8]) -> Option<Vec<u8>> {
+        behind(key, self.most_key_bytes()).map(|key| self.stored_key(&key))
+    }
+
+    /// The longest key of the collection.
+    fn most_key_bytes(&self) -> usize {
+        match self.collection {
+            CollectionId(0) => limits::MAX_KEY_BYTES,
+            _ => limits::MAX_COLLECTION_KEY_BYTES,
+        }
+    }
+
     fn request(&self, opcode: u8, key: &str) -> KvRequest {
         let vbucket = vbucket_of(key.as_bytes(), self.bucket.vbuckets());
         KvRequest { opcode, vbucket, key: self.stored_key(key.as_bytes()), ..KvRequest::default() }
@@ -128,14 +139,29 @@ impl Within {
         caller: &Caller,
         key: &str,
     ) -> Result<(Acting, Arc<Place>), Refused> {
-        if key.is_empty() || key.len() > MOST_KEY_BYTES {
-            let why = format!("the key has {} bytes: it must have 1 to {MOST_KEY_BYTES}", key.len());
+        let most = self.most_key_bytes();
+        if key.is_empty() || key.len() > most {
+            let why = format!("the key has {} bytes: it must have 1 to {most}", key.len());
             return Err(refused(StatusCode::BAD_REQUEST, &why));
         }
         let place = active(shared, &self.bucket, vbucket_of(key.as_bytes(), self.bucket.vbuckets()))?;
         let acting = connect(shared, &place, &self.bucket, &caller.0).await?;
         Ok((acting, place))
     }
+}
+
+/// The least key behind another one that has so many bytes at most.
+fn behind(key: &[u8], most_bytes: usize) -> Option<Vec<u8>> {
+    let mut next = key.to_vec();
+    if next.len() < most_bytes {
+        next.push(0);
+        return Some(next);
+    }
+    while next.last() == Some(&0xff) {
+        next.pop();
+    }
+    *next.last_mut()? += 1;
+    Some(next)
 }
 
 /// One path of a look-up.
@@ -363,13 +389,13 @@ pub(super) async fn list(
     Query(page): Query<Page>,
 ) -> Response {
     let work = async {
-        if page.prefix.len() > MOST_KEY_BYTES {
-            let why =
-                format!("the prefix has {} bytes: keys have at most {MOST_KEY_BYTES}", page.prefix.len());
-            return Err(refused(StatusCode::BAD_REQUEST, &why));
-        }
         let places = (page.scope.as_deref(), page.collection.as_deref());
         let within = within(&shared, &caller, &name, places, &[Privilege::Read])?;
+        let most = within.most_key_bytes();
+        if page.prefix.len() > most {
+            let why = format!("the prefix has {} bytes: keys have at most {most}", page.prefix.len());
+            return Err(refused(StatusCode::BAD_REQUEST, &why));
+        }
         keys(&shared, &caller, &within, &page).await
     };
     match within_limits(&shared, work).await {
@@ -379,11 +405,11 @@ pub(super) async fn list(
 }
 
 /// Where a page begins: the vBucket, and the key in it that was the last one; empty for none.
-fn start_of(page: &Page, vbuckets: u16) -> Result<(u16, Vec<u8>), Refused> {
+fn start_of(page: &Page, vbuckets: u16, most_key_bytes: usize) -> Result<(u16, Vec<u8>), Refused> {
     let Some(from) = &page.from else { return Ok((0, Vec::new())) };
     let parsed =
         from.split_once('.').and_then(|(vb, key)| Some((vb.parse().ok()?, BASE64.decode(key).ok()?)));
-    match parsed.filter(|(vb, key)| *vb < vbuckets && key.len() <= MOST_KEY_BYTES) {
+    match parsed.filter(|(vb, key)| *vb < vbuckets && key.len() <= most_key_bytes) {
         Some(start) => Ok(start),
         None => Err(refused(StatusCode::BAD_REQUEST, "from must be next of the page before")),
     }
@@ -395,7 +421,7 @@ async fn keys(shared: &Shared, caller: &Caller, within: &Within, page: &Page) ->
         return Err(refused(StatusCode::BAD_REQUEST, why));
     }
     let vbuckets = within.bucket.vbuckets();
-    let (mut at, mut after) = start_of(page, vbuckets)?;
+    let (mut at, mut after) = start_of(page, vbuckets, within.most_key_bytes())?;
     let limit = page.limit.unwrap_or(USUAL_KEYS).clamp(1, MOST_KEYS);
     let clock = &shared.node.env().clock;
     let until = clock.monotonic() + PAGE_TIME;
@@ -442,7 +468,7 @@ struct KeyReading<'a> {
 }
 
 impl KeyReading<'_> {
-    /// The keys of some vBuckets, those of the first one from `after` on; vBuckets that no node serves are missing.
+    /// The keys of some vBuckets, those of the first one behind `after`; vBuckets that no node serves are missing.
     async fn ask(
         &mut self,
         places: &[Option<Arc<Place>>],
@@ -452,21 +478,27 @@ impl KeyReading<'_> {
         let mut by_node: HashMap<&str, (&Place, Vec<KvRequest>)> = HashMap::new();
         for vb in window.clone() {
             let Some(place) = places.get(usize::from(vb)).and_then(Option::as_deref) else { continue };
-            let from =
-                if vb == window.start { after.max(self.prefix.as_bytes()) } else { self.prefix.as_bytes() };
+            let prefix = self.prefix.as_bytes();
+            let goes_on = vb == window.start && after >= prefix;
+            let from = if goes_on || prefix.is_empty() {
+                self.within.key_behind(if goes_on { after } else { b"" })
+            } else {
+                Some(self.within.stored_key(prefix))
+            };
+            // Behind the last of all keys nothing is asked for.
+            let Some(key) = from else { continue };
             let request = KvRequest {
                 opcode: opcode::GET_KEYS,
                 vbucket: VbId(vb),
-                // The one that was the last one comes again.
-                extras: (self.limit as u32 + 1).to_be_bytes().to_vec(),
-                key: self.within.stored_key(if from.is_empty() { b"\0" } else { from }),
+                extras: (self.limit as u32).to_be_bytes().to_vec(),
+                key,
                 ..KvRequest::default()
             };
             by_node.entry(&place.id).or_insert_with(|| (place, Vec::new())).1.push(request);
         }
         let mut all = HashMap::new();
         for (place, requests) in by_node.into_values() {
-            self.ask_node(place, &requests, &mut all).await?;
+            self.ask_node(place, requests, &mut all).await?;
         }
         Ok(all)
     }
@@ -475,38 +507,65 @@ impl KeyReading<'_> {
     async fn ask_node(
         &mut self,
         place: &Place,
-        requests: &[KvRequest],
+        requests: Vec<KvRequest>,
         all: &mut HashMap<u16, Vec<Vec<u8>>>,
     ) -> Result<(), Refused> {
-        let Within { bucket, collection } = self.within;
         let mut acting = match self.connections.remove(&place.id) {
             Some(acting) => acting,
-            None => match connect(self.shared, place, bucket, &self.caller.0).await {
+            None => match connect(self.shared, place, &self.within.bucket, &self.caller.0).await {
                 Ok(acting) => acting,
                 Err(_) => return Ok(()),
             },
         };
-        let mut answers = vec![KvAnswer::default(); requests.len()];
-        let mut keep = |number: usize, answer: KvAnswer| {
-            if let Some(place) = answers.get_mut(number) {
-                *place = answer;
+        // Each turn has another key of each vBucket that is asked again, up to the limit.
+        let mut open = requests;
+        while !open.is_empty() {
+            let mut answers = vec![KvAnswer::default(); open.len()];
+            let mut keep = |number: usize, answer: KvAnswer| {
+                if let Some(place) = answers.get_mut(number) {
+                    *place = answer;
+                }
+            };
+            if acting.ask(&open, &mut keep).await.is_err() {
+                // What came before is not all that there is.
+                open.iter().for_each(|request| drop(all.remove(&request.vbucket.0)));
+                return Ok(());
             }
-        };
-        if acting.ask(requests, &mut keep).await.is_err() {
-            return Ok(());
+            open = self.take(open, answers, all)?;
         }
         self.connections.insert(place.id.clone(), acting);
-        let (_, prefix_len) = encode_leb128(collection.0);
-        for (request, answer) in requests.iter().zip(answers) {
+        Ok(())
+    }
+
+    /// Takes keys that came; what is asked for those behind them. A node ends an answer that takes it long, so that an
+    /// empty one alone says that nothing follows.
+    fn take(
+        &self,
+        requests: Vec<KvRequest>,
+        answers: Vec<KvAnswer>,
+        all: &mut HashMap<u16, Vec<Vec<u8>>>,
+    ) -> Result<Vec<KvRequest>, Refused> {
+        let (_, prefix_len) = encode_leb128(self.within.collection.0);
+        let mut open = Vec::new();
+        for (request, answer) in requests.into_iter().zip(answers) {
             let keys = match answer.status() {
                 Some(Status::Success) => keys_of(&answer.value, prefix_len),
                 Some(Status::KeyEnoent) => Vec::new(),
-                Some(Status::NotMyVbucket | Status::Etmpfail) => continue,
+                Some(Status::NotMyVbucket | Status::Etmpfail) => {
+                    all.remove(&request.vbucket.0);
+                    continue;
+                }
                 _ => return Err(of_status(&answer)),
             };
-            all.insert(request.vbucket.0, keys);
+            let last = keys.last().filter(|last| last.starts_with(self.prefix.as_bytes()));
+            let next = last.and_then(|last| self.within.key_behind(last));
+            let of = all.entry(request.vbucket.0).or_default();
+            of.extend(keys);
+            if let Some(key) = next.filter(|_| of.len() < self.limit) {
+                open.push(KvRequest { key, ..request });
+            }
         }
-        Ok(())
+        Ok(open)
     }
 }
 
@@ -533,13 +592,26 @@ mod tests {
 
     #[test]
     fn pages_begin_where_others_ended() {
-        let start = |from| start_of(&page(from), 8).ok();
+        let start = |from| start_of(&page(from), 8, 250).ok();
         assert_eq!(start(None), Some((0, Vec::new())));
         assert_eq!(start(Some("3.")), Some((3, Vec::new())));
         assert_eq!(start(Some("7.cHgA")), Some((7, b"px\0".to_vec())));
         let long = format!("1.{}", BASE64.encode([b'x'; 251]));
         for wrong in ["", "x", "8.", "-1.", "3.*", "3", long.as_str()] {
             assert_eq!(start(Some(wrong)), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_key_behind_another_one_is_the_least_one() {
+        for (key, next) in [
+            (&b""[..], Some(&b"\0"[..])),
+            (b"ab", Some(b"ab\0")),
+            (b"abc", Some(b"abd")),
+            (b"a\xff\xff", Some(b"b")),
+            (b"\xff\xff\xff", None),
+        ] {
+            assert_eq!(behind(key, 3).as_deref(), next, "{key:?}");
         }
     }
 
