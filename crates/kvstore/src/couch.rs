@@ -489,11 +489,7 @@ impl Couch {
 
     /// Saves batches of several vBuckets with one sync for data and headers together, and tells which headers are
     /// durable now. After a crash only a header that is on record may be trusted: see [`Couch::open_with`].
-    ///
-    /// A group has at most [`most_at_once`] vBuckets, so that it is one part: of several, a crash in a recovery lost
-    /// a save (seed 4 of the crash states, with parts of one file).
     pub(crate) fn file_group(&self, group: &[(VbId, SaveBatch<'_>)]) -> Vec<Result<FileAt, Failure>> {
-        debug_assert!(group.len() <= most_at_once(&self.config), "{} vBuckets", group.len());
         self.save_parts(group, Order::Recorded)
     }
 

@@ -123,7 +123,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Answers whether there is any segment.
+    /// Answers whether there is a journal: a segment with a whole first frame, or a later one.
     fn segments(&mut self, disk: &dyn Disk, segments: &[Segment]) -> Result<bool, Failure> {
         if let Some(foreign) = segments.iter().find(|segment| segment.head == Err(BadHead::Version)) {
             return Err(foreign.damaged(0, "the journal is of an unknown version"));
@@ -141,7 +141,10 @@ impl<'a> Walk<'a> {
                         segment.damaged(BLOCK as u64, "the first frame, which was synced, is missing")
                     );
                 }
-                (next, bytes, any) = (end.next, end.offset, true);
+                // What a first append left that got no further than its header tells nothing: the table of a frame
+                // behind it would name no file.
+                any |= head.first > 1 || end.next > head.first;
+                (next, bytes) = (end.next, end.offset);
             } else if following.is_none()
                 && let Some(at) = proof_of(disk, segment, None, BLOCK as u64, next)?
             {
