@@ -112,6 +112,12 @@ enum Unusable {
     Unreadable(io::Error),
 }
 
+impl From<String> for Unusable {
+    fn from(fault: String) -> Unusable {
+        Unusable::Fault(fault)
+    }
+}
+
 impl SmallFile {
     /// A file of a folder, whose content has format version 1.
     pub fn new(folder: &Path, name: &str) -> SmallFile {
@@ -267,11 +273,7 @@ impl SmallFile {
             Err(error) => return Err(Unusable::Unreadable(error)),
         };
         let expected = self.header(0, &[]);
-        let unusable = |unusable| match unusable {
-            header::NotUsed::Damaged(what) => Unusable::Fault(what),
-            header::NotUsed::Newer(what) => Unusable::Newer(what),
-        };
-        match header::unseal(&bytes, &expected).map_err(unusable)? {
+        match header::unseal(&bytes, &expected)? {
             Sealed::With(header, content) => Ok(One {
                 generation: header.generation,
                 content: parse(content, header.version).map_err(Unusable::Fault)?,

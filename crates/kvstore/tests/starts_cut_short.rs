@@ -30,7 +30,8 @@ fn value(store: &Journaled) -> String {
 #[test]
 fn two_starts_that_are_killed_lose_nothing() {
     let (env, sim) = Env::sim(1);
-    let store = Journaled::open(env.clone(), "/data".as_ref(), JournaledConfig::default()).expect("a new folder");
+    let store =
+        Journaled::open(env.clone(), "/data".as_ref(), JournaledConfig::default()).expect("a new folder");
     (1..=3).for_each(|seqno| save(&store, seqno));
     store.close().expect("no fault is planned");
     drop(store);

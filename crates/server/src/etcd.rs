@@ -479,12 +479,9 @@ impl Store for EtcdStore {
             }
             // What changed is another's, or etcd is slow.
             Watched::Silence | Watched::Nothing if is_behind => self.read(),
-            // Whether it answers at all: silence alone may be that of one that hangs.
-            Watched::Silence => {
-                self.version_of(::cluster::keys::STATE)?;
-                Ok(known)
-            }
-            Watched::Nothing => Ok(known),
+            // Whether it answers at all: silence alone may be that of one that hangs. A short watch asked it before.
+            Watched::Silence if at_most >= SYNCED_WITHIN => self.revision().map(|_| known),
+            Watched::Silence | Watched::Nothing => Ok(known),
             Watched::Lost => self.read(),
         }
     }

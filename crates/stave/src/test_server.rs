@@ -67,9 +67,7 @@ impl TestServer {
 
     /// How the administrator asks it over HTTP.
     pub fn http_target(&self) -> HttpTarget {
-        let target = self.target();
-        let (username, password) = (target.username, target.password);
-        HttpTarget { addr: self.http_addr(), username, password, patience: target.patience.0, tls: None }
+        self.target().over_http(self.http_addr())
     }
 
     pub fn target(&self) -> Target {

@@ -3,6 +3,7 @@
 //! `stave-file 1 name=NAME version=V generation=G owner=OWNER length=N crc32c=HHHHHHHH`, then the content. The checksum
 //! is CRC-32C over the line up to `crc32c=`, and the content. `owner` is `-` if the file has none.
 
+use super::Unusable;
 use crate::planted::{self, Bug};
 
 /// What a file with a header begins with: the version of the header is the last digit.
@@ -20,20 +21,6 @@ pub(super) struct Header {
     pub(super) version: u16,
     pub(super) generation: u64,
     pub(super) len: u64,
-}
-
-/// Why a file's content is not used.
-pub(super) enum NotUsed {
-    /// It is not what was written.
-    Damaged(String),
-    /// It is what a newer version wrote.
-    Newer(String),
-}
-
-impl From<String> for NotUsed {
-    fn from(what: String) -> NotUsed {
-        NotUsed::Damaged(what)
-    }
 }
 
 /// A file's content with its header, or a file that has none.
@@ -80,7 +67,7 @@ fn checksum(header: &[u8], content: &[u8]) -> u32 {
 }
 
 /// Takes a file apart and compares it with what it must be: `expected` says the name, the owner and the newest version.
-pub(super) fn unseal<'b>(bytes: &'b [u8], expected: &Header) -> Result<Sealed<'b>, NotUsed> {
+pub(super) fn unseal<'b>(bytes: &'b [u8], expected: &Header) -> Result<Sealed<'b>, Unusable> {
     if MAGIC.as_bytes().starts_with(bytes) || bytes.first() == Some(&0) {
         // What is left of a header, or of nothing: no version wrote an empty file, or one that begins with a zero, as
         // what cannot be decrypted does.
@@ -110,7 +97,7 @@ pub(super) fn unseal<'b>(bytes: &'b [u8], expected: &Header) -> Result<Sealed<'b
 }
 
 impl Header {
-    fn check(&self, expected: &Header, content: &[u8]) -> Result<(), NotUsed> {
+    fn check(&self, expected: &Header, content: &[u8]) -> Result<(), Unusable> {
         if self.name != expected.name {
             return Err(format!("it is another file: {}", self.name).into());
         }
@@ -121,7 +108,7 @@ impl Header {
             let (is, reads) = (self.version, expected.version);
             let what =
                 format!("a newer version of Stave wrote it: format {is}, and this one reads up to {reads}");
-            return Err(NotUsed::Newer(what));
+            return Err(Unusable::Newer(what));
         }
         let len = content.len() as u64;
         if self.len != len {

@@ -44,7 +44,7 @@ impl PeerTls {
 /// # Errors
 ///
 /// The host is neither a name nor an address.
-pub(crate) fn server_name(endpoint: &str) -> io::Result<ServerName<'static>> {
+pub fn server_name(endpoint: &str) -> io::Result<ServerName<'static>> {
     let host = endpoint.rsplit_once(':').map_or(endpoint, |(host, _)| host);
     ServerName::try_from(host.trim_matches(['[', ']']).to_owned()).map_err(io::Error::other)
 }

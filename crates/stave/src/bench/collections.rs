@@ -90,14 +90,7 @@ impl Collections {
             let mut client = Client::open(env, &plan.target)?;
             let map = client.map()?.unwrap_or_default();
             let addr = map.http.context("the node does not say where it listens for HTTP")?;
-            let (username, password) = (plan.target.username.clone(), plan.target.password.clone());
-            let http = HttpTarget {
-                addr,
-                username,
-                password,
-                patience: plan.target.patience.0,
-                tls: plan.target.tls.clone(),
-            };
+            let http = plan.target.over_http(addr);
             let scopes = format!("/pools/default/buckets/{}/scopes", escaped(&plan.target.bucket));
             let made = Made { http, scopes, is_scope_ours: false, collections: Vec::new() };
             if let Err(error) = collections.made.insert(made).make(&spread.names()) {
@@ -226,15 +219,7 @@ mod tests {
     #[test]
     fn collections_of_a_run_are_made_and_removed_and_those_that_are_there_stay() {
         let (env, mut server) = (Env::real(), TestServer::start());
-        let target = server.target();
-        let (username, password) = (target.username.clone(), target.password.clone());
-        let http = HttpTarget {
-            addr: server.http_addr(),
-            username,
-            password,
-            patience: target.patience.0,
-            tls: None,
-        };
+        let http = server.http_target();
         let scopes = "/pools/default/buckets/default/scopes";
         let report = run(&env, &plan(&server, "3"), true).expect("a run");
         assert!(report.is_clean() && report.misses == 0, "{:?}", report.errors);

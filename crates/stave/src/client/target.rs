@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use node::sasl::client::SaltedPassword;
 
-use super::Trust;
+use super::{HttpTarget, Trust};
 
 /// Which of the two dialects of the memcached binary protocol a server speaks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -82,6 +82,12 @@ pub struct Target {
 }
 
 impl Target {
+    /// How the same user asks at a node's HTTP address, HOST:PORT.
+    pub fn over_http(&self, addr: String) -> HttpTarget {
+        let (username, password) = (self.username.clone(), self.password.clone());
+        HttpTarget { addr, username, password, patience: self.patience.0, tls: self.tls.clone() }
+    }
+
     /// Whether a certificate says who we are, and nothing else does.
     pub fn is_by_certificate(&self) -> bool {
         self.password.0.is_empty() && self.tls.as_ref().is_some_and(Trust::shows_certificate)

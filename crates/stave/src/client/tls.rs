@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
 use clap::Args;
-use rustls::pki_types::ServerName;
 use rustls::{AlertDescription, CertificateError, ClientConfig, ClientConnection, StreamOwned};
+use server::tls::server_name;
 
 use crate::cli::WrongArguments;
 
@@ -84,12 +84,12 @@ impl Channel {
     /// Why TLS cannot be spoken, with what to do; or the socket's error; `TimedOut` at that moment.
     pub fn open(socket: TcpStream, trust: Option<&Trust>, addr: &str, until: Instant) -> Result<Channel> {
         let Some(Trust { config, .. }) = trust else { return Ok(Channel::Plain(socket)) };
-        let host = host_of(addr);
-        let name = ServerName::try_from(host.to_owned()).map_err(std::io::Error::other)?;
+        let name = server_name(addr)?;
+        let host = name.to_str().into_owned();
         let session = ClientConnection::new(Arc::clone(config), name).map_err(std::io::Error::other)?;
         let mut stream = Box::new(StreamOwned::new(session, socket));
         while stream.conn.is_handshaking() || stream.conn.wants_write() {
-            step(&mut stream.conn, &mut stream.sock, until).map_err(|error| explained(error, host))?;
+            step(&mut stream.conn, &mut stream.sock, until).map_err(|error| explained(error, &host))?;
         }
         Ok(Channel::Encrypted(stream))
     }
@@ -195,12 +195,6 @@ fn step(session: &mut ClientConnection, socket: &mut TcpStream, until: Instant) 
     })
 }
 
-/// `HOST:PORT` without the port, an IPv6 address without its brackets.
-fn host_of(addr: &str) -> &str {
-    let host = addr.rsplit_once(':').map_or(addr, |(host, _)| host);
-    host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
-}
-
 /// A failed handshake, with what to do about it; another failure as it is.
 fn explained(error: std::io::Error, host: &str) -> std::io::Error {
     let kind = error.kind();
@@ -237,16 +231,4 @@ fn explained(error: std::io::Error, host: &str) -> std::io::Error {
         _ => "look at the log of the server".to_owned(),
     };
     std::io::Error::new(kind, format!("{fault}: {advice}"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_host_of_an_address_has_no_port_and_no_brackets() {
-        for (addr, host) in [("h:1", "h"), ("[::1]:2", "::1"), ("10.0.0.1:3", "10.0.0.1"), ("h", "h")] {
-            assert_eq!(host_of(addr), host);
-        }
-    }
 }

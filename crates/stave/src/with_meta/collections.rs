@@ -7,7 +7,7 @@ use base::CollectionId;
 use base::env::Env;
 
 use super::Unknown;
-use crate::client::{Client, ClientError, HttpTarget, Target, escaped};
+use crate::client::{Client, ClientError, Target, escaped};
 
 /// A collection of the files or the backup that documents come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,8 +84,7 @@ impl Collections {
 fn create(client: &mut Client, target: &Target, lacking: &[SourceCollection]) -> anyhow::Result<()> {
     let map = client.map()?.unwrap_or_default();
     let addr = map.http.context("the node does not say where it listens for HTTP")?;
-    let (username, password) = (target.username.clone(), target.password.clone());
-    let http = HttpTarget { addr, username, password, patience: target.patience.0, tls: target.tls.clone() };
+    let http = target.over_http(addr);
     let scopes = format!("/pools/default/buckets/{}/scopes", escaped(&target.bucket));
     let there = http.request("GET", &scopes, None)?;
     let names = there["scopes"].as_array().into_iter().flatten().filter_map(|scope| scope["name"].as_str());
