@@ -73,6 +73,18 @@ fn its_manager_is_told_when_it_serves_and_when_it_stops() {
     assert!(node.0.wait().expect("it ends").success());
 }
 
+/// Writes a certificate that was valid in 2020, and its key.
+fn expired(cert: &Path, key: &Path) {
+    let mut params = rcgen::CertificateParams::new(["localhost".to_owned()]).expect("a name");
+    (params.not_before, params.not_after) =
+        (rcgen::date_time_ymd(2020, 1, 1), rcgen::date_time_ymd(2021, 1, 1));
+    let pair = rcgen::KeyPair::generate().expect("a key");
+    let made = params.self_signed(&pair).expect("a certificate");
+    std::fs::write(cert, made.pem())
+        .and_then(|()| std::fs::write(key, pair.serialize_pem()))
+        .expect("two files");
+}
+
 #[test]
 fn a_configuration_is_checked_without_a_start() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -91,6 +103,11 @@ fn a_configuration_is_checked_without_a_start() {
     // A file that it names and that is not there.
     let (refused, text) = check(&["--tls-cert", "/none.pem", "--tls-key", "/none.pem"]);
     assert!(!refused.status.success() && text.contains("/none.pem"), "{text}");
+    let (cert, key) = (folder.path().join("old.pem"), folder.path().join("old.key"));
+    expired(&cert, &key);
+    let (refused, text) =
+        check(&["--tls-cert", &cert.to_string_lossy(), "--tls-key", &key.to_string_lossy()]);
+    assert!(!refused.status.success() && text.contains("not valid any more"), "{text}");
     let (refused, text) = check(&["--password-file", "/none"]);
     assert!(!refused.status.success() && text.contains("/none"), "{text}");
     std::fs::write(&config, "buckets = [\"orders:no\"]\n").expect("a file");

@@ -183,6 +183,13 @@ impl Tls {
         Ok(Tls { present: Mutex::new(Present { config: config.clone(), files, made }) })
     }
 
+    /// What a person has to know of the end of the node's certificate, if it is near or past. `Err` if it is past.
+    pub fn end(&self, now_s: u64) -> Result<Option<String>, String> {
+        let Some(end_s) = self.present.lock().made.valid_until_s else { return Ok(None) };
+        let told = warning(end_s, now_s);
+        if end_s <= now_s { Err(told.unwrap_or_default()) } else { Ok(told) }
+    }
+
     /// What the next connection is made with.
     pub(crate) fn present(&self) -> Acceptance {
         self.present.lock().made.accepted.clone()

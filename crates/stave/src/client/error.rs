@@ -62,7 +62,7 @@ pub enum ClientError {
         why: String,
     },
     /// The server sent something that is no answer.
-    #[error("the server's bytes are not the memcached binary protocol ({0}); is this the KV port?")]
+    #[error("{}", no_answer(.0))]
     Frame(FrameError),
     /// The server sent an answer that makes no sense.
     #[error("{operation}: the server's answer cannot be read: {what}")]
@@ -166,6 +166,22 @@ pub fn status_name(code: u16) -> String {
     }
 }
 
+/// What to do about bytes that are no answer: the first one says which protocol the port speaks.
+fn no_answer(fault: &FrameError) -> String {
+    // The content types alert and handshake of TLS: RFC 8446, section 5.1.
+    const TLS: [u8; 2] = [0x15, 0x16];
+    match *fault {
+        FrameError::Magic(b'H') => {
+            "the server speaks HTTP at this port: give the address of its KV port, HOST:11210 unless it was set otherwise"
+                .to_owned()
+        }
+        FrameError::Magic(byte) if TLS.contains(&byte) => {
+            "the server speaks TLS at this port: give --tls-ca, or the address of its KV port without TLS".to_owned()
+        }
+        fault => format!("the server's bytes are not the memcached binary protocol ({fault}); is this the KV port?"),
+    }
+}
+
 /// What to try when there is no connection.
 pub(super) fn after_no_connection(error: &io::Error) -> &'static str {
     match error.kind() {
@@ -179,4 +195,19 @@ pub(super) fn after_no_connection(error: &io::Error) -> &'static str {
 
 fn in_brackets(context: &str) -> String {
     if context.is_empty() { String::new() } else { format!(": {context}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_of_another_protocol_is_told_with_what_to_give() {
+        for (first, told) in
+            [(b'H', "KV port"), (0x15, "--tls-ca"), (0x16, "--tls-ca"), (b'-', "0x2d is not a magic")]
+        {
+            let said = ClientError::Frame(FrameError::Magic(first)).to_string();
+            assert!(said.contains(told), "{said}");
+        }
+    }
 }

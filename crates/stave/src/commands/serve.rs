@@ -277,7 +277,10 @@ pub fn run(env: &Env, flags: ServeFlags) -> anyhow::Result<Outcome> {
 fn check(env: &Env, setup: &Setup) -> anyhow::Result<Outcome> {
     let config = &setup.config;
     if let Some(tls) = &config.tls {
-        server::tls::Tls::load(env, tls)?;
+        let end = server::tls::Tls::load(env, tls)?.end(env.clock.unix_s().into());
+        let soon = end
+            .map_err(|what| anyhow::anyhow!("{}: {what}; put a new one there", tls.certificate.display()))?;
+        soon.into_iter().for_each(|what| say(&what));
     }
     say("the configuration is valid");
     let row = |name: &str, value: String| say(&format!("  {name:<9} {value}"));
