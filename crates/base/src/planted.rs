@@ -106,6 +106,10 @@ bugs! {
     RepairForgetsOlderFrames,
     /// The checksum of a copy of the catalog is not compared.
     CatalogChecksumIgnored,
+    /// A rollback writes to a file while the catalog lists it.
+    WrittenWhileListed,
+    /// A segment of a journal that has a header and no frame is taken for a journal.
+    HeaderIsJournal,
     /// Recovery stops one frame before the journal's end.
     ReplayStopsEarly,
     /// The checksum of a journal's record is not looked at.
@@ -124,6 +128,12 @@ bugs! {
     FailedRollbackIgnored,
     /// After a removal that failed the memory goes on, whatever the store has.
     FailedRemovalIgnored,
+    /// An empty folder, or that of another bucket, in the place of a bucket's is taken for the bucket.
+    EmptyFolderBelieved,
+    /// A manifest that is older than what vBuckets of a node alone have stored is believed.
+    OlderManifestBelieved,
+    /// A bucket that cannot be opened keeps the node from starting.
+    OneBucketEndsStart,
     /// Files in quarantine age by the wall clock.
     QuarantineByWallClock,
     /// Loading after a start passes over prepares in flight.

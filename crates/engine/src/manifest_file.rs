@@ -5,11 +5,13 @@
 //! - A manifest with a changed bit is never served. If both copies of the file are damaged, the manifest is the newest that
 //!   a vBucket has stored; if no vBucket has stored one, the bucket does not open. If both are missing, the manifest is
 //!   that of the vBuckets, too; the bucket is a new one only if no vBucket has stored any.
+//! - A manifest that is older than the vBuckets of a node alone is damaged in the same sense.
 //! - The file of a version that wrote no checksum is compared with every vBucket that stored the same manifest.
 
 use std::path::Path;
 
 use base::env::Env;
+use base::planted::{self, Bug};
 use base::{CollectionId, ScopeId, SmallFile, SmallFileError};
 use kvstore::StoredManifest;
 use serde_json::Value;
@@ -122,8 +124,27 @@ impl Found {
         }
     }
 
-    /// The bucket's manifest once all vBuckets were looked at; written again if that is needed.
-    pub(crate) fn settle(self, env: &Env, dir: &Path, bucket: &str) -> Result<(Manifest, NextIds), Failure> {
+    /// Whether the file is of an older manifest than a vBucket. Of a bucket that follows no other node that is damage: the
+    /// file is written before any vBucket learns of a change.
+    fn is_older(&self) -> bool {
+        let Ok(Some((of_file, ..))) = &self.outcome else { return false };
+        self.newest.as_ref().is_some_and(|newest| newest.uid() > of_file.uid())
+    }
+
+    /// The bucket's manifest once all vBuckets were looked at; written again if that is needed. `is_member`: the vBuckets
+    /// may have followed other nodes.
+    pub(crate) fn settle(
+        mut self,
+        env: &Env,
+        dir: &Path,
+        bucket: &str,
+        is_member: bool,
+    ) -> Result<(Manifest, NextIds), Failure> {
+        if !is_member && self.is_older() && !planted::is(Bug::OlderManifestBelieved) {
+            let what =
+                "a vBucket has stored a newer manifest: it and its copy are older than the bucket's files";
+            self.contradiction = Some(what.to_owned());
+        }
         let Found { outcome, is_uneven, is_foreign, newest, contradiction, highest_ids } = self;
         let (error, newest) = match (outcome, contradiction, newest) {
             (Ok(None), _, newest) if newest.as_ref().is_none_or(|newest| newest.uid() == ManifestUid(0)) => {
@@ -138,8 +159,8 @@ impl Found {
                 if let Some(newest) = newest.filter(|newest| newest.uid() > manifest.uid()) {
                     tracing::warn!(
                         manifest = %dir.display(), uid = %manifest.uid(), stored = %newest.uid(),
-                        "a vBucket has stored a newer manifest: if it follows no other node, manifest.json and its copy \
-                         are older than the bucket's files, and the newer ones have to be put back"
+                        "a vBucket has stored a newer manifest, as one does that follows another node before this node \
+                         learns of a change"
                     );
                 }
                 // No id is given twice, even if the file is older than the vBuckets.

@@ -200,7 +200,12 @@ impl Bucket {
                 self.queue_flush(&mut shard);
             }
         }
-        self.manifest.begin_with(manifest.settle(&self.env, &self.config.dir, &self.uuid)?);
+        self.manifest.begin_with(manifest.settle(
+            &self.env,
+            &self.config.dir,
+            &self.uuid,
+            self.config.needs_topology,
+        )?);
         identity.keep(&self.env, &self.config.dir)?;
         // What was decided before the stop and did not get to all of them.
         let manifest = self.manifest();

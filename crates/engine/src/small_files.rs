@@ -7,10 +7,15 @@ use base::env::Disk;
 use crate::clean_mark::{self, LastStop};
 use crate::{identity, manifest_file};
 
+/// The identity that the folder of a bucket gives; `None` if it gives none that can be read. Changes nothing.
+pub fn uuid_in(disk: &dyn Disk, dir: &Path) -> Option<String> {
+    identity::file(dir).look(disk, identity::parse).ok().flatten().map(|found| found.content)
+}
+
 /// A fault of each small file that has one: the file, and what is wrong with it or its copy. Changes nothing.
 pub fn small_file_faults(disk: &dyn Disk, dir: &Path) -> Vec<(PathBuf, String)> {
     let uuid_file = identity::file(dir);
-    let uuid = uuid_file.look(disk, identity::parse).ok().flatten().map(|found| found.content);
+    let uuid = uuid_in(disk, dir);
     let manifest = manifest_file::file(dir, uuid.as_deref());
     let of_mark = uuid.as_deref().and_then(|uuid| LastStop::fault(disk, dir, uuid));
     let faults = [

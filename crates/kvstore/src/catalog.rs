@@ -95,6 +95,11 @@ pub enum Found {
     Damaged(String),
 }
 
+/// Where the two copies of a folder's catalog are.
+pub fn paths(dir: &Path) -> [PathBuf; 2] {
+    NAMES.map(|name| dir.join(name))
+}
+
 /// Looks for the catalog of a folder.
 pub fn find(disk: &dyn Disk, dir: &Path) -> Result<Found, Failure> {
     let [copy, main] = NAMES.map(|name| read(disk, &dir.join(name)));
@@ -205,6 +210,15 @@ impl Catalog {
 
     pub(crate) fn store(&self) -> StoreId {
         self.inner.lock().contents.store
+    }
+
+    /// Whose folder it is, which is on disk then.
+    pub(crate) fn store_on_disk(&self) -> Result<StoreId, Failure> {
+        let exists = { self.inner.lock().exists };
+        if !exists {
+            self.change(|_| {})?;
+        }
+        Ok(self.store())
     }
 
     /// Whether it was left by a clean stop; `None` if there was no catalog.

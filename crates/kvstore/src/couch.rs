@@ -25,7 +25,7 @@ use base::{CollectionId, DocKey, RateLimit, Seqno, VbId, Version};
 use couchstore::{Scratch, Snapshot};
 use parking_lot::Mutex;
 
-use crate::catalog::{Believe, Catalog, Listed};
+use crate::catalog::{Believe, Catalog, Listed, StoreId};
 use crate::collections::CollectionStats;
 use crate::compaction::{Compacted, Compaction, FileAt, RolledBack};
 use crate::failure::Failure;
@@ -360,6 +360,11 @@ impl Couch {
         Identity { store: self.catalog.as_ref().map(|catalog| catalog.store()), vb, revision }
     }
 
+    /// Whether the catalog lists the files, each at one header and nothing behind it.
+    pub(crate) fn are_listed(&self) -> bool {
+        self.catalog.as_ref().is_some_and(|catalog| catalog.believe() == Some(Believe::Files))
+    }
+
     /// Before anything is written: without a journal the catalog has to say first that more may follow what it lists.
     fn begin_writing(&self) -> Result<(), Failure> {
         match &self.catalog {
@@ -673,6 +678,10 @@ impl KvStore for Couch {
 
     fn was_closed(&self) -> Option<bool> {
         self.catalog.as_ref()?.was_closed()
+    }
+
+    fn store_id(&self) -> Result<Option<StoreId>, Failure> {
+        self.catalog.as_ref().map(|catalog| catalog.store_on_disk()).transpose()
     }
 
     fn close(&self) -> Result<(), Failure> {

@@ -25,6 +25,7 @@ use base::version::prefetch_all;
 use base::{Account, CollectionId, DocKey, RateLimit, Seqno, VbId, Version};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
+use crate::catalog::StoreId;
 use crate::collections::{CollectionStats, is_counted};
 use crate::compaction::{Compacted, Compaction, RolledBack};
 use crate::couch::{Couch, CouchConfig};
@@ -554,6 +555,10 @@ impl KvStore for Journaled {
 
     fn was_closed(&self) -> Option<bool> {
         self.files.was_closed()
+    }
+
+    fn store_id(&self) -> Result<Option<StoreId>, Failure> {
+        self.files.store_id()
     }
 
     fn close(&self) -> Result<(), Failure> {

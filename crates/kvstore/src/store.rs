@@ -5,6 +5,7 @@ use std::path::Path;
 
 use base::{CollectionId, DocKey, Seqno, SyncWrite, VbId, Version};
 
+use crate::catalog::StoreId;
 use crate::change::{Change, ChangesWanted, Reading};
 use crate::collections::CollectionStats;
 use crate::compaction::{Compacted, Compaction, RolledBack};
@@ -118,6 +119,12 @@ pub trait KvStore: Send + Sync {
     /// Whether the process that used the store before has closed it; `None` if that is not on record.
     fn was_closed(&self) -> Option<bool> {
         None
+    }
+
+    /// What the store's files name, so that they are told from another store's: durable once this has answered. `None` if
+    /// it keeps no files.
+    fn store_id(&self) -> Result<Option<StoreId>, Failure> {
+        Ok(None)
     }
 
     /// Brings everything into its final place, so that the files alone hold it. The store must not be used afterwards.

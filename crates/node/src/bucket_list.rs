@@ -3,21 +3,24 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use base::env::Env;
+use base::env::{Disk, Env};
 use base::{DurabilityLevel, SmallFile, SmallFileError};
 use engine::settings::{Key, SETTINGS, Settings};
 use serde::{Deserialize, Serialize};
 
 use crate::config::{BucketSpec, Hints};
 use crate::naming;
+use crate::opened::OpenedBucket;
 
 const FILE: &str = "buckets.json";
 /// More than this is no list of ours.
 const MAX_BYTES: u64 = 4 << 20;
+/// Version 2 has what was opened.
+const VERSION: u16 = 2;
 
 /// The file that holds the list of a data directory.
 pub fn file(folder: &Path) -> SmallFile {
-    SmallFile::new(folder, FILE).at_most(MAX_BYTES)
+    SmallFile::new(folder, FILE).of_version(VERSION).at_most(MAX_BYTES)
 }
 
 /// The list. What is in memory is what is in the file.
@@ -33,6 +36,9 @@ struct Content {
     buckets: Vec<Entry>,
     /// Deleted, and perhaps not all of their files are gone.
     removing: Vec<String>,
+    /// All that were opened, by name, also those of the configuration. Absent in lists of earlier versions.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    opened: BTreeMap<String, OpenedBucket>,
 }
 
 #[derive(Clone, Deserialize, Serialize)]
@@ -100,6 +106,11 @@ pub fn check(bytes: &[u8], version: u16) -> Result<(), String> {
     parse(bytes, version).map(drop)
 }
 
+/// The buckets that were opened in a data directory, as far as its list can be read. Changes nothing.
+pub(crate) fn opened_in(disk: &dyn Disk, folder: &Path) -> BTreeMap<String, OpenedBucket> {
+    file(folder).look(disk, parse).ok().flatten().map(|found| found.content.opened).unwrap_or_default()
+}
+
 /// What a bucket is, as JSON.
 pub(crate) fn to_json(spec: &BucketSpec) -> serde_json::Value {
     serde_json::to_value(Entry::of(spec)).unwrap_or_default()
@@ -121,7 +132,7 @@ impl BucketList {
 
     /// A list in the place of one that is damaged, of the buckets that were found. It is written with the next change.
     pub(crate) fn of_found(folder: &Path, specs: &[BucketSpec]) -> BucketList {
-        let content = Content { buckets: specs.iter().map(Entry::of).collect(), removing: Vec::new() };
+        let content = Content { buckets: specs.iter().map(Entry::of).collect(), ..Content::default() };
         BucketList { file: file(folder), content }
     }
 
@@ -145,6 +156,29 @@ impl BucketList {
         self.content.buckets.iter().any(|entry| entry.name == name)
     }
 
+    /// A bucket as it was opened last; `None` if it never was.
+    pub(crate) fn opened(&self, name: &str) -> Option<&OpenedBucket> {
+        self.content.opened.get(name)
+    }
+
+    /// Notes durably what a bucket was opened as; `None`: nothing is known of it any more.
+    pub fn note_opened(
+        &mut self,
+        name: &str,
+        opened: Option<OpenedBucket>,
+        env: &Env,
+    ) -> Result<(), SmallFileError> {
+        if self.content.opened.get(name) == opened.as_ref() {
+            return Ok(());
+        }
+        let mut content = self.content.clone();
+        match opened {
+            Some(opened) => drop(content.opened.insert(name.to_owned(), opened)),
+            None => drop(content.opened.remove(name)),
+        }
+        self.replace(content, env)
+    }
+
     /// Adds a bucket, or what it is now, durably.
     pub fn put(&mut self, spec: &BucketSpec, env: &Env) -> Result<(), SmallFileError> {
         let mut content = self.content.clone();
@@ -159,6 +193,7 @@ impl BucketList {
         content.buckets.retain(|entry| entry.name != name);
         content.removing.retain(|other| other != name);
         content.removing.push(name.to_owned());
+        content.opened.remove(name);
         self.replace(content, env)
     }
 

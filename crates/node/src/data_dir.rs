@@ -42,6 +42,11 @@ pub struct DataDir {
     _lock: File,
 }
 
+/// Where all buckets live in a data directory.
+pub(crate) fn buckets_in(data: &Path) -> PathBuf {
+    data.join("buckets")
+}
+
 impl DataDir {
     /// Makes the folder if it is not there, and takes it.
     pub fn take(path: &Path, env: &Env) -> Result<DataDir, DataDirError> {
@@ -111,7 +116,7 @@ impl DataDir {
 
     /// Where all buckets live in it.
     pub fn buckets(&self) -> PathBuf {
-        self.path.join("buckets")
+        buckets_in(&self.path)
     }
 
     /// A number that is larger at each start: clients ignore a cluster map that is not newer than the one they have.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use base::encryption::KeyError;
 use base::env::{Env, OpenMode, Task};
+use base::planted::{self, Bug};
 use base::{Heap, SmallFileError, VbId, VbState};
 use engine::{Bucket, BucketKind, MOST_RANGE_SCANS};
 use kvstore::{CouchConfig, Journaled, JournaledConfig, KvStore};
@@ -21,6 +22,7 @@ use crate::data_dir::{DataDir, DataDirError};
 use crate::down::{self, Down, DownBuckets};
 use crate::node::Served;
 use crate::node_buckets::require_durability;
+use crate::opened::{self, OpenedBucket};
 use crate::quarantine::Quarantine;
 
 /// Revisions of the cluster map that a start leaves room for: each change of a manifest takes one.
@@ -95,6 +97,17 @@ pub enum HostFailure {
         /// What says so.
         of: &'static str,
     },
+    /// It was opened before, and its files are not in their place.
+    #[error(
+        "bucket {name}: {what}: mount its volume, or put the folder back from a backup, and start the node again; \
+         `stave check --repair` takes what is found there instead, and what is missing is lost"
+    )]
+    Gone {
+        /// The bucket.
+        name: String,
+        /// What is there instead.
+        what: String,
+    },
     /// A bucket of this name was deleted, and its files are still there.
     #[error("{} holds files of a deleted bucket that cannot be removed: remove the folder", .0.display())]
     NotRemoved(PathBuf),
@@ -133,7 +146,11 @@ impl Down {
     /// A bucket that failed.
     pub(crate) fn of(spec: &BucketSpec, error: &HostFailure) -> Down {
         tracing::error!(bucket = spec.name, %error, "the bucket is down");
-        let is_damage = matches!(error, HostFailure::Bucket { source, .. } if source.is_damage());
+        let is_damage = match error {
+            HostFailure::Bucket { source, .. } => source.is_damage(),
+            HostFailure::Gone { .. } => true,
+            _ => false,
+        };
         Down { reason: error.to_string(), is_damage, quota_bytes: spec.quota_bytes }
     }
 }
@@ -192,6 +209,7 @@ impl Host {
                     host.describe(&spec, env);
                     served.push(bucket);
                 }
+                Err(error) if planted::is(Bug::OneBucketEndsStart) => return Err(error),
                 Err(error) => drop(down.insert(spec.name.clone(), Down::of(&spec, &error))),
             }
         }
@@ -288,7 +306,12 @@ impl Host {
         if is_left_over {
             self.remove_files(&spec.name, env)?;
         }
-        self.list.lock().put(spec, env)?;
+        {
+            let mut list = self.list.lock();
+            list.put(spec, env)?;
+            // One of this name may have been here before, and its folder is gone.
+            list.note_opened(&spec.name, None, env)?;
+        }
         let opened = self.open_bucket(spec, env).and_then(|served| {
             self.start(&served.bucket, env)?;
             self.describe(spec, env);
@@ -356,8 +379,39 @@ impl Host {
     }
 
     fn open_bucket(&self, spec: &BucketSpec, env: &Env) -> Result<Served, HostFailure> {
+        let known =
+            self.list.lock().opened(&spec.name).cloned().filter(|_| spec.kind == BucketKind::Persistent);
+        let folder = self.data_dir.bucket(&spec.name);
+        let failed =
+            |source: kvstore::Failure| HostFailure::Bucket { name: spec.name.clone(), source: source.into() };
+        let gone = |what| HostFailure::Gone { name: spec.name.clone(), what };
+        if known.is_some() {
+            opened::missing(&*env.beneath().disk, &folder)
+                .map_err(failed)?
+                .map_or(Ok(()), |what| Err(gone(what)))?;
+        }
+        let of_node = env;
+        let env =
+            at_rest::of_bucket(env, &self.config, &self.data_dir, &spec.name)?.with_heap(Heap::default());
+        if let Some(known) = known {
+            known.refuses(&*env.disk, &folder).map_err(failed)?.map_or(Ok(()), |what| Err(gone(what)))?;
+            if engine::uuid_in(&*env.disk, &folder).is_none() {
+                // It gets another one, which must not be held against it if this start ends before it is noted.
+                self.list.lock().note_opened(&spec.name, None, of_node)?;
+            }
+        }
+        let (served, opened) = self.open_folder(spec, &env)?;
+        self.list.lock().note_opened(&spec.name, opened, of_node)?;
+        Ok(served)
+    }
+
+    /// Opens a bucket whose folder may be believed; answers what it was opened as, too.
+    fn open_folder(
+        &self,
+        spec: &BucketSpec,
+        env: &Env,
+    ) -> Result<(Served, Option<OpenedBucket>), HostFailure> {
         let config = &self.config;
-        let env = &at_rest::of_bucket(env, config, &self.data_dir, &spec.name)?.with_heap(Heap::default());
         let mut bucket = engine::BucketConfig::new(&spec.name, self.data_dir.bucket(&spec.name));
         bucket.kind = spec.kind;
         bucket.quota_bytes = spec.quota_bytes;
@@ -371,7 +425,8 @@ impl Host {
         bucket.most_range_scans = self.files_for_scans(&spec.name);
         let failed = |source| HostFailure::Bucket { name: spec.name.clone(), source };
         let store = self.open_store(&bucket, env).map_err(|failure| failed(failure.into()))?;
-        let bucket = Bucket::open_cold(bucket, env.clone(), store).map_err(failed)?;
+        let bucket = Bucket::open_cold(bucket, env.clone(), Arc::clone(&store)).map_err(failed)?;
+        let opened = OpenedBucket::of(&bucket, &*store).map_err(|failure| failed(failure.into()))?;
         if config.is_member {
             for (vb, refusal) in crate::cluster::hold_all(&bucket) {
                 // The node's fence is closed, and the cluster has it hold the vBucket again before it opens.
@@ -384,7 +439,7 @@ impl Host {
         {
             tracing::error!(bucket = spec.name, %error, "the least durability of the bucket is not in force");
         }
-        Ok(Served { spec: spec.clone(), bucket: Arc::new(bucket) })
+        Ok((Served { spec: spec.clone(), bucket: Arc::new(bucket) }, opened))
     }
 
     /// The store of a bucket.

@@ -45,6 +45,7 @@ pub mod news;
 pub mod node;
 pub mod node_buckets;
 mod notify;
+pub mod opened;
 pub mod output;
 pub mod password_check;
 pub mod privilege;

@@ -12,7 +12,7 @@ use crate::audit::settings as audit_settings;
 use crate::changes::anchor::faults as position_faults;
 use crate::changes::cursor::faults as cursor_faults;
 use crate::cluster::{identity, membership, noted, seen_users};
-use crate::{bucket_list, data_dir, down, kept_users};
+use crate::{bucket_list, data_dir, down, kept_users, opened};
 
 /// More than the longest of them takes.
 const MOST_BYTES: u64 = 16 << 20;
@@ -38,7 +38,7 @@ pub fn node_faults(disk: &dyn Disk, folder: &Path) -> Vec<Fault> {
         of(kept_users::file(folder), kept_users::check),
         of(audit_settings::file(folder), audit_settings::check),
     ];
-    faults.into_iter().flatten().collect()
+    faults.into_iter().flatten().chain(opened::faults(disk, folder)).collect()
 }
 
 /// Faults of the files in a bucket's folder. Changes nothing.
@@ -66,6 +66,8 @@ pub enum Cure {
     PutAside,
     /// The next start makes it again.
     AtNextStart,
+    /// What is found in the place of a bucket's folder is the bucket from now on.
+    TakeAsFound,
     /// Nothing: a person has to decide.
     ByHand,
 }
@@ -77,6 +79,7 @@ impl Cure {
             Cure::Rewrite => "rewrite",
             Cure::PutAside => "put_aside",
             Cure::AtNextStart => "at_next_start",
+            Cure::TakeAsFound => "take_as_found",
             Cure::ByHand => "by_hand",
         }
     }
@@ -110,6 +113,11 @@ fn mending(disk: &dyn Disk, (path, what): Fault) -> Mending {
     let folder = path.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy();
     let (cure, then) = match (&*folder, &*name) {
         _ if of_path(&path).is_half_damaged(disk) => (Cure::Rewrite, "nothing"),
+        ("buckets", _) => (
+            Cure::TakeAsFound,
+            "all that is not in that folder: what is found there is the bucket from then on; if its volume can be \
+             mounted, or its folder put back, do that instead",
+        ),
         ("cursors" | "positions", _) => (Cure::PutAside, "the position: its reader begins again"),
         (_, "clean") => (Cure::PutAside, "the mark of a clean stop: histories begin anew, as after a crash"),
         (_, "uuid") => (Cure::PutAside, "the bucket's UUID: it gets another one, and histories begin anew"),
@@ -159,8 +167,13 @@ fn of_path(path: &Path) -> SmallFile {
 /// file is as it should be then.
 pub fn mend(env: &Env, mending: &Mending, aside: &Path) -> io::Result<bool> {
     let Mending { path, cure, .. } = mending;
-    if matches!(cure, Cure::AtNextStart | Cure::ByHand) {
-        return Ok(false);
+    match (cure, path.parent().and_then(Path::parent), path.file_name()) {
+        (Cure::AtNextStart | Cure::ByHand, ..) => return Ok(false),
+        (Cure::TakeAsFound, Some(data), Some(name)) => {
+            let forgotten = opened::forget(env, data, &name.to_string_lossy());
+            return forgotten.map(|()| true).map_err(io::Error::other);
+        }
+        _ => {}
     }
     let (disk, folder) = (&*env.disk, path.parent().unwrap_or(path));
     disk.create_dir_all_synced(aside)?;

@@ -215,6 +215,12 @@ fn without_the_right_key_nothing_opens_and_nothing_changes() {
     fill(&server);
     server.stop().expect("a clean stop");
     fs::remove_dir_all(folder.path().join("buckets/b")).expect("removed");
+    let server = start(folder.path(), &['1']);
+    assert_whole(&server, "a");
+    let reason = json(&server, "/pools/default")["bucketsDown"][0]["reason"].to_string();
+    assert!(reason.contains("was here before"), "{reason}");
+    assert_eq!(http(&server, "DELETE", "/pools/default/buckets/b", "").0, 200);
+    server.stop().expect("a clean stop");
     fs::rename(other.path().join("buckets/b"), folder.path().join("buckets/b")).expect("moved");
     let server = start(folder.path(), &['1']);
     assert_whole(&server, "a");

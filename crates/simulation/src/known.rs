@@ -184,11 +184,16 @@ pub const KNOWN: &[(Bug, Simulator, u64)] = &[
     (Bug::RepairKeepsHistory, Simulator::Damage, 0),
     (Bug::RepairPassesGap, Simulator::Damage, 11),
     (Bug::OutageCountsAsAbsence, Simulator::Logic, 460),
-    (Bug::RepairForgetsOlderFrames, Simulator::Damage, 2393),
+    (Bug::RepairForgetsOlderFrames, Simulator::Damage, 6996),
     (Bug::UnreadStateBelieved, Simulator::DiskErrors, 8),
     (Bug::FailedManifestLeft, Simulator::DiskErrors, 11),
     (Bug::FailedRollbackIgnored, Simulator::DiskErrors, 4),
     (Bug::FailedRemovalIgnored, Simulator::DiskErrors, 3),
+    (Bug::EmptyFolderBelieved, Simulator::Damage, 0),
+    (Bug::OneBucketEndsStart, Simulator::Damage, 0),
+    (Bug::OlderManifestBelieved, Simulator::Damage, 0),
+    (Bug::HeaderIsJournal, Simulator::CrashStates, 0),
+    (Bug::WrittenWhileListed, Simulator::CrashStates, 20),
     (Bug::QuarantineByWallClock, Simulator::DiskErrors, 23),
 ];
 

@@ -143,7 +143,7 @@ impl<'a> Walk<'a> {
                 }
                 // What a first append left that got no further than its header tells nothing: the table of a frame
                 // behind it would name no file.
-                any |= head.first > 1 || end.next > head.first;
+                any |= head.first > 1 || end.next > head.first || planted::is(Bug::HeaderIsJournal);
                 (next, bytes) = (end.next, end.offset);
             } else if following.is_none()
                 && let Some(at) = proof_of(disk, segment, None, BLOCK as u64, next)?

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use base::planted::{self, Bug};
 use base::{Seqno, VbId, Version};
 
 use super::{Journaled, Unfiled, Vb};
@@ -62,6 +63,7 @@ impl Journaled {
         }
         let filed = self.files.snapshot(vb)?.map(|file| file.high_seqno());
         if filed.is_some_and(|filed| filed > to) {
+            self.begin_journal(vb)?;
             let rolled_back = self.files.rollback_with(vb, to, &|at| self.void_unfiled(vb, at))?;
             unfiled.unfiled.lock().file_is_void = false;
             return Ok(rolled_back);
@@ -69,6 +71,17 @@ impl Journaled {
         let kept = self.saves_through(vb, to)?;
         let stored = self.keep_only(vb, kept)?;
         Ok(RolledBack { seqno: stored.as_ref().map_or(Seqno(0), |stored| stored.high_seqno), stored })
+    }
+
+    /// Before a file is written to that nothing was journaled of: the journal has to tell of the files then. A catalog that
+    /// lists them would have what is written taken for another program's, should the process end before it is on record.
+    fn begin_journal(&self, vb: VbId) -> Result<(), Failure> {
+        if !self.files.are_listed() || planted::is(Bug::WrittenWhileListed) {
+            return Ok(());
+        }
+        let _appending = self.appending.lock();
+        let filed = { self.filed.lock().by_vbucket.get(&vb).copied() };
+        self.append(filed.map(Record::Filed)).map(drop)
     }
 
     /// The file goes back to an older commit, or goes: what was journaled behind it is void.

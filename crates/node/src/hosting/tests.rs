@@ -78,3 +78,82 @@ fn a_bucket_that_panicked_and_cannot_be_written_tells_both() {
     assert_eq!(told[0], "a thread of the bucket panicked");
     assert!(told.len() == 2 && told[1].starts_with("bucket b: "), "{told:?}");
 }
+
+/// Starts again on what is there, with bucket "a" of the configuration.
+fn again(folder: &Path, env: &Env) -> Opened {
+    let settings =
+        Settings::parse("password = \"password\"\nvbuckets = 4\nbuckets = [\"a\"]\n").expect("valid");
+    let config = Config::new(settings, folder.to_owned(), 1, String::new).expect("a valid configuration");
+    let data_dir = Arc::new(DataDir::take(folder, env).expect("nobody else has it"));
+    Host::open(config, data_dir, env).expect("one bucket does not keep a node from starting").1
+}
+
+fn is_damage(opened: &Opened, name: &str) -> bool {
+    opened.down.get(name).is_some_and(|down| down.is_damage && down.reason.contains("was here before"))
+}
+
+#[test]
+fn a_bucket_whose_folder_is_gone_is_down_until_a_person_decides() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let env = SimHandles::new(1).env();
+    let host = host(folder.path(), &env);
+    let place = host.data_dir().bucket("a");
+    drop(host);
+    env.disk.remove_dir_all(&place).expect("no fault is planned");
+    assert!(is_damage(&again(folder.path(), &env), "a"));
+    assert!(env.disk.read_dir(&place).is_err(), "nothing is made in its place");
+    let told = crate::small_files::node_faults(&*env.disk, folder.path());
+    assert!(told.iter().any(|(path, what)| *path == place && what.contains("was here before")), "{told:?}");
+
+    let mendings = crate::small_files::node_mendings(&*env.disk, folder.path());
+    let [mending] = &mendings[..] else { panic!("one of them: {mendings:?}") };
+    assert!(crate::small_files::mend(&env, mending, &folder.path().join("aside")).expect("written"));
+    let opened = again(folder.path(), &env);
+    assert!(opened.down.is_empty() && opened.served.len() == 1, "{:?}", opened.down);
+}
+
+/// A start may end between the new identity and the note of it.
+#[test]
+fn a_lost_identity_is_replaced_however_far_the_start_comes() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let handles = SimHandles::new(1);
+    let env = handles.env();
+    let place = host(folder.path(), &env).data_dir().bucket("a");
+    for name in ["uuid", "uuid.copy"] {
+        env.disk.remove_file(&place.join(name)).expect("no fault is planned");
+    }
+    handles.disk.record();
+    assert_eq!(again(folder.path(), &env).served.len(), 1);
+    let recording = handles.disk.recording().expect("it records");
+    let (mut replay, mut starts) = (recording.replay(), 0);
+    loop {
+        let disk = replay.killed();
+        let opened = again(folder.path(), &SimHandles::new(2).with_disk(disk).env());
+        assert_eq!(opened.served.len(), 1, "killed after {} changes: {:?}", replay.done(), opened.down);
+        starts += 1;
+        if !replay.step() {
+            break;
+        }
+    }
+    assert!(starts > 10, "{starts} starts");
+}
+
+/// What a first start made is no proof of a bucket, however far it came.
+#[test]
+fn a_first_start_that_is_cut_short_costs_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let handles = SimHandles::new(1);
+    handles.disk.record();
+    drop(host(folder.path(), &handles.env()));
+    let recording = handles.disk.recording().expect("it records");
+    let mut replay = recording.replay();
+    loop {
+        for disk in [replay.killed(), replay.image(base::env::sim::Survival::Synced)] {
+            let opened = again(folder.path(), &SimHandles::new(2).with_disk(disk).env());
+            assert_eq!(opened.served.len(), 1, "after {} changes: {:?}", replay.done(), opened.down);
+        }
+        if !replay.step() {
+            break;
+        }
+    }
+}

@@ -32,6 +32,12 @@ impl Default for Depth {
 
 /// How often the store is opened in a run. Before, it was closed, or its process was killed.
 const STARTS: u64 = 2;
+/// Changes of the disk that count as a start: opening, and the first save.
+const START_CHANGES: u64 = 40;
+/// Of so many moments of a start one is crashed in twice.
+const START_IN: u64 = 3;
+/// Makes what is crashed in starts independent of all else.
+const AT_STARTS: u64 = 0x7374_6172_7473;
 /// Changes and reads between a recovery and the second crash.
 const OPS_AFTER_RECOVERY: u64 = 3;
 /// Seeded power losses at each moment of the second crash.
@@ -51,7 +57,9 @@ pub fn crash_states(subject: &Subject<'_>, depth: &Depth, seed: u64) -> Tally {
     let shape = Shape::choose(&mut rng);
     let mut model = Model::new(shape.vbuckets);
     let mut wrong = Vec::new();
+    let mut starts = Vec::new();
     for _ in 0..STARTS {
+        starts.push(disk.changes());
         match subject.open(&disk) {
             Ok(store) => {
                 compare(&*store, &model, disk.changes(), &mut wrong);
@@ -70,6 +78,8 @@ pub fn crash_states(subject: &Subject<'_>, depth: &Depth, seed: u64) -> Tally {
     let recording = disk.recording().expect("it was started");
     let mut trial = Trial { subject, shape, tally, rng, second_in: depth.second_in };
     trial.every_moment(&model, &recording, depth.tries, false);
+    trial.rng = SplitMix64::new(seed ^ AT_STARTS);
+    trial.second_at_starts(&model, &recording, &starts);
     trial.tally
 }
 
@@ -82,6 +92,23 @@ struct Trial<'a> {
 }
 
 impl Trial<'_> {
+    /// Goes through a recording, and crashes twice in and behind starts, where a journal begins and files are put in
+    /// order: `starts` are the changes that were done before each.
+    fn second_at_starts(&mut self, model: &Model, recording: &Recording, starts: &[u64]) {
+        let mut replay = recording.replay();
+        loop {
+            let at = replay.done() as u64;
+            let is_start = starts.iter().any(|start| (*start..start + START_CHANGES).contains(&at));
+            if is_start && self.rng.chance(1, START_IN) {
+                let survival = Survival::Seeded(self.rng.next_u64());
+                self.second(model, &replay, survival, at);
+            }
+            if !replay.step() {
+                return;
+            }
+        }
+    }
+
     /// Goes through a recording; images that are the same and must answer the same promises are looked at once.
     fn every_moment(&mut self, model: &Model, recording: &Recording, tries: u64, is_second: bool) {
         let acks: BTreeSet<u64> = model.acks();

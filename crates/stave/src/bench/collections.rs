@@ -234,7 +234,7 @@ mod tests {
         let report = run(&env, &plan(&server, "bench.c1,_default"), true).expect("a run");
         assert!(report.is_clean() && report.misses == 0, "{:?}", report.errors);
         assert_eq!(there(&http, scopes), Some(vec!["c1".to_owned()]));
-        let mut client = Client::open(&env, &target).expect("the node lets us in");
+        let mut client = Client::open(&env, &server.target()).expect("the node lets us in");
         for (collection, key) in [("bench.c1", b"bench-000000"), ("_default", b"bench-000001")] {
             let id = client.collection_id(collection).expect("it is there");
             client.use_collection(id);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use base::{CollectionId, DocKey, Seqno, VbId, Version};
 use kvstore::{
     Background, CollectionStats, Compacted, Compaction, Counts, Failure, KvStore, RolledBack, SaveBatch,
-    Snapshot, States, Stats, Usage, Values,
+    Snapshot, States, Stats, Usage, Values, catalog::StoreId,
 };
 use parking_lot::Mutex;
 
@@ -117,6 +117,10 @@ impl KvStore for Hooked {
 
     fn was_closed(&self) -> Option<bool> {
         self.inner.was_closed()
+    }
+
+    fn store_id(&self) -> Result<Option<StoreId>, Failure> {
+        self.inner.store_id()
     }
 
     fn close(&self) -> Result<(), Failure> {

@@ -125,7 +125,7 @@ pub const TASKS: &[Task] = &[
     },
     Task {
         name: "start after a stop",
-        covers: &["states", "was_closed"],
+        covers: &["states", "was_closed", "store_id"],
         kinds: &Kind::ALL,
         prepare: stop,
         run: start,

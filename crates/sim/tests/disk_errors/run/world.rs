@@ -162,6 +162,8 @@ impl World {
         } else {
             Bucket::open(config, self.env(), store.clone())?
         };
+        // As a node does before it serves a bucket.
+        store.store_id()?;
         (self.bucket, self.store) = (Some(Arc::new(bucket)), Some(store));
         Ok(())
     }

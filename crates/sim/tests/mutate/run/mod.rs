@@ -1,7 +1,8 @@
-//! One file of a node that has ended is not what it was, and the node starts: what it serves is right, or it is refused with
-//! a reason in the log; never older, never silently absent.
+//! One file of a node that has ended is not what it was, or a bucket's folder, and the node starts: what it serves is
+//! right, or it is refused with a reason in the log; never older, never silently absent.
 
 mod damage;
+mod folders;
 mod log;
 mod node_files;
 mod repair;
@@ -19,6 +20,9 @@ use world::World;
 
 /// Starts that are tried with one world: to make it costs as much as some of them.
 const STARTS_A_WORLD: u64 = 40;
+
+/// Of so many seeds one damages whole folders.
+const SEEDS_A_FOLDER: u64 = 8;
 
 /// What is tried with one seed: how many starts, and only files that are damaged in this way, if it says so.
 #[derive(Clone, Copy, Debug, Default)]
@@ -72,6 +76,9 @@ impl Trial {
             }
         }
         node_files::run(seed, self.only, &mut tally);
+        if self.only.is_none() && seed % SEEDS_A_FOLDER == 0 {
+            folders::run(seed, &mut tally);
+        }
         tally
     }
 }

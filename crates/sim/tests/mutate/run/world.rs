@@ -85,7 +85,7 @@ pub fn set<'a>(key: DocKey<'a>, body: &'a [u8]) -> StoreRequest<'a> {
     StoreRequest::set(key, body)
 }
 
-fn manifest(uid: u64, collections: u32) -> Manifest {
+pub fn manifest(uid: u64, collections: u32) -> Manifest {
     let scopes = [(0, "_default"), (8, "s")].map(|(id, name)| Scope { id: ScopeId(id), name: name.into() });
     let named = (8..8 + collections).map(|id| (id, 8, format!("c{id}")));
     let all = [(0, 0, "_default".to_owned())].into_iter().chain(named);

@@ -50,7 +50,7 @@ pub(super) fn run(
     let aside = new_folder(env, &data.join(QUARANTINE));
     let mut is_left = false;
     for bucket in &place.buckets {
-        is_left |= !mend(env, bucket, &aside.join(&bucket.name), json, out)?;
+        is_left |= !mend(env, data, bucket, &aside.join(&bucket.name), json, out)?;
     }
     is_left |= !mend_small(env, &of_node, &aside)?;
     let outcome = if is_left { "repaired but for what is told above" } else { "repaired" };
@@ -94,6 +94,7 @@ fn new_folder(env: &Env, quarantine: &Path) -> PathBuf {
 /// Repairs one bucket; whether all of it is as it should be then.
 fn mend(
     env: &Env,
+    data: &Path,
     bucket: &BucketFiles,
     aside: &Path,
     json: bool,
@@ -111,6 +112,8 @@ fn mend(
         }
         let repaired = apply(env, &bucket.folder, aside, survey);
         repaired.with_context(|| format!("bucket {} is not repaired; try again", bucket.name))?;
+        // The repair may have made its catalog again.
+        node::opened::forget(env, data, &bucket.name)?;
     }
     let is_whole = mend_small(env, &small, aside)?;
     if json {
