@@ -360,11 +360,6 @@ impl Couch {
         Identity { store: self.catalog.as_ref().map(|catalog| catalog.store()), vb, revision }
     }
 
-    /// Whether the catalog lists the files, each at one header and nothing behind it.
-    pub(crate) fn are_listed(&self) -> bool {
-        self.catalog.as_ref().is_some_and(|catalog| catalog.believe() == Some(Believe::Files))
-    }
-
     /// Before anything is written: without a journal the catalog has to say first that more may follow what it lists.
     fn begin_writing(&self) -> Result<(), Failure> {
         match &self.catalog {
@@ -478,6 +473,11 @@ impl Couch {
         let answer = self.opened(vb, vbucket, &mut slot).and_then(|file| ask(file));
         self.note(vb, vbucket, &mut slot, answer).map(Some)
     }
+}
+
+/// Whether the catalog lists the files, each at one header and nothing behind it.
+pub(crate) fn are_listed(files: &Couch) -> bool {
+    files.catalog.as_ref().is_some_and(|catalog| catalog.believe() == Some(Believe::Files))
 }
 
 /// How many files a group may have, none of which can be closed meanwhile: others are open beside them.

@@ -9,6 +9,7 @@ use base::{Seqno, VbId, Version};
 
 use super::{Journaled, Unfiled, Vb};
 use crate::compaction::{Compacted, Compaction, FileAt, RolledBack};
+use crate::couch;
 use crate::failure::Failure;
 use crate::journal::{Filed, Frame, Record, Replayed, ReplayedState};
 use crate::state::VbStateDoc;
@@ -47,6 +48,17 @@ impl Drop for ReadersWait<'_> {
     }
 }
 
+/// Before a file is written to that nothing was journaled of: the journal has to tell of the files then. A catalog that lists
+/// them would have what is written taken for another program's, should the process end before it is on record.
+fn begin_journal(store: &Journaled, vb: VbId) -> Result<(), Failure> {
+    if !couch::are_listed(&store.files) || planted::is(Bug::WrittenWhileListed) {
+        return Ok(());
+    }
+    let _appending = store.appending.lock();
+    let filed = { store.filed.lock().by_vbucket.get(&vb).copied() };
+    store.append(filed.map(Record::Filed)).map(drop)
+}
+
 impl Journaled {
     pub(super) fn roll_back(&self, vb: VbId, to: Seqno) -> Result<RolledBack, Failure> {
         let _filing = self.filing.lock();
@@ -63,7 +75,7 @@ impl Journaled {
         }
         let filed = self.files.snapshot(vb)?.map(|file| file.high_seqno());
         if filed.is_some_and(|filed| filed > to) {
-            self.begin_journal(vb)?;
+            begin_journal(self, vb)?;
             let rolled_back = self.files.rollback_with(vb, to, &|at| self.void_unfiled(vb, at))?;
             unfiled.unfiled.lock().file_is_void = false;
             return Ok(rolled_back);
@@ -71,17 +83,6 @@ impl Journaled {
         let kept = self.saves_through(vb, to)?;
         let stored = self.keep_only(vb, kept)?;
         Ok(RolledBack { seqno: stored.as_ref().map_or(Seqno(0), |stored| stored.high_seqno), stored })
-    }
-
-    /// Before a file is written to that nothing was journaled of: the journal has to tell of the files then. A catalog that
-    /// lists them would have what is written taken for another program's, should the process end before it is on record.
-    fn begin_journal(&self, vb: VbId) -> Result<(), Failure> {
-        if !self.files.are_listed() || planted::is(Bug::WrittenWhileListed) {
-            return Ok(());
-        }
-        let _appending = self.appending.lock();
-        let filed = { self.filed.lock().by_vbucket.get(&vb).copied() };
-        self.append(filed.map(Record::Filed)).map(drop)
     }
 
     /// The file goes back to an older commit, or goes: what was journaled behind it is void.

@@ -91,6 +91,9 @@ impl Damage {
     }
 }
 
+/// The documents of a bucket.
+type Documents = BTreeMap<(VbId, CollectionId, String), Vec<u8>>;
+
 /// A node's two buckets.
 struct World {
     data: tempfile::TempDir,
@@ -98,7 +101,7 @@ struct World {
     /// The same before the last change of the manifests.
     older: Contents,
     manifest: Arc<Manifest>,
-    documents: BTreeMap<&'static str, BTreeMap<(VbId, CollectionId, String), Vec<u8>>>,
+    documents: BTreeMap<&'static str, Documents>,
 }
 
 /// Damages folders, and looks at what is served then, in a first start and in a second one, and when they are back.

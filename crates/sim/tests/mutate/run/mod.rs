@@ -76,7 +76,7 @@ impl Trial {
             }
         }
         node_files::run(seed, self.only, &mut tally);
-        if self.only.is_none() && seed % SEEDS_A_FOLDER == 0 {
+        if self.only.is_none() && seed.is_multiple_of(SEEDS_A_FOLDER) {
             folders::run(seed, &mut tally);
         }
         tally
