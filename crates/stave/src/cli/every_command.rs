@@ -235,8 +235,15 @@ fn the_manual_names_groups_of_stats_that_there_are() {
 /// Addresses are in the manual's words, long ones maybe with `...` for their beginning.
 #[test]
 fn the_manual_names_every_address() {
-    let names =
-        [("{bucket}", "B"), ("{scope}", "S"), ("{collection}", "C"), ("{uid}", "UID"), ("{name}", "NAME")];
+    let names = [
+        ("{bucket}", "B"),
+        ("{scope}", "S"),
+        ("{collection}", "C"),
+        ("{uid}", "UID"),
+        ("{name}", "NAME"),
+        ("{since}", "SINCE"),
+        ("{file}", "FILE"),
+    ];
     for (method, path) in server::http::addresses() {
         let path = names.iter().fold(path.to_owned(), |path, (field, name)| path.replace(field, name));
         let is_named = |(at, _): (usize, &str)| MANUAL.contains(&format!("`...{}`", &path[at..]));

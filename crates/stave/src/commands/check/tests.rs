@@ -419,7 +419,7 @@ fn write_small_files(env: &Env) -> Vec<std::path::PathBuf> {
     let spec = node::config::BucketSpec::made("orders", 100 << 20, engine::BucketKind::Persistent, &[]);
     let mut list = node::bucket_list::BucketList::read(data, env).expect("there is none");
     list.put(&spec.expect("valid"), env).expect("written");
-    let listed = base::SmallFile::new(data, "buckets.json").look(&*env.disk, |bytes, _| {
+    let listed = base::SmallFile::new(data, "buckets.json").of_version(2).look(&*env.disk, |bytes, _| {
         let list: serde_json::Value = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
         Ok(list["buckets"][0].to_string())
     });
