@@ -68,6 +68,8 @@ export async function open(body, context) {
       ["Changed", meta.last_modified ? new Date(Number(meta.last_modified) * 1000).toLocaleString() : ""], ["Kind", (meta.datatype || []).join(", ")]];
     const isText = typeof one.text === "string";
     const shownText = isText ? (one.isJson ? pretty(one.text) : one.text) : "";
+    // A text area makes a line feed of a carriage return: what is saved would not be what was shown.
+    const isEdited = isText && !one.tooLarge && !shownText.includes("\r");
     const text = h("textarea", { id: "value", "aria-label": "Value", rows: Math.min(30, Math.max(8, shownText.split("\n").length + 1)), spellcheck: "false", value: shownText });
     const save = button("Save", () => guarded(async () => {
       if (one.isJson) {
@@ -82,9 +84,11 @@ export async function open(body, context) {
       if (done) { fill(shown); await browse(); toast("The document was deleted."); }
     }, { id: "delete" });
     const body = one.tooLarge ? h("p", { class: "note" }, `The value has ${bytes(one.bytes)}: values up to 1 MiB are shown.`)
-      : isText ? text : [h("p", { class: "note" }, "The value is no text; in Base64:"), h("pre", { class: "wrap" }, one.base64)];
+      : isEdited ? text
+      : isText ? [h("p", { class: "note" }, "The value has carriage returns and is not edited here:"), h("pre", { class: "wrap" }, shownText)]
+      : [h("p", { class: "note" }, "The value is no text; in Base64:"), h("pre", { class: "wrap" }, one.base64)];
     fill(shown, h("h2", { class: "break", id: "shown-key" }, one.key), h("dl", { class: "facts" }, facts.map(([name, value]) => h("div", null, h("dt", null, name), h("dd", null, value ?? "")))), body,
-      h("div", { class: "buttons" }, isText && !one.tooLarge ? save : null, button("Read again", () => show(one.key)), remove),
+      h("div", { class: "buttons" }, isEdited ? save : null, button("Read again", () => show(one.key)), remove),
       h("h3", null, "Extended attributes"), Object.keys(one.xattrs || {}).length ? h("pre", { class: "wrap", id: "xattrs" }, JSON.stringify(one.xattrs, null, 2)) : h("p", { class: "note" }, "None."),
       one.xattrsLeftOut ? h("p", { class: "note" }, `${one.xattrsLeftOut} more are not shown.`) : null);
   }
