@@ -33,6 +33,15 @@ fn escape(digits: &[u8]) -> Option<u8> {
     Some((digit(0)? * 16 + digit(1)?) as u8)
 }
 
+/// A value as forms have it (WHATWG URL, application/x-www-form-urlencoded percent-encode set).
+pub fn escaped(value: &str) -> String {
+    let byte = |byte: u8| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'*' | b'-' | b'.' | b'_' => char::from(byte).to_string(),
+        _ => format!("%{byte:02X}"),
+    };
+    value.bytes().map(byte).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -27,11 +27,16 @@ impl Spawn for OnePanics {
 
 /// A host on a simulated disk; only its lock is a real file.
 fn host(folder: &Path, env: &Env) -> Host {
+    open(folder, env).0
+}
+
+/// Opens bucket "a" of the configuration, and what else is there.
+fn open(folder: &Path, env: &Env) -> (Host, Opened) {
     let settings =
         Settings::parse("password = \"password\"\nvbuckets = 4\nbuckets = [\"a\"]\n").expect("valid");
     let config = Config::new(settings, folder.to_owned(), 1, String::new).expect("a valid configuration");
     let data_dir = Arc::new(DataDir::take(folder, env).expect("nobody else has it"));
-    Host::open(config, data_dir, env).expect("it is new").0
+    Host::open(config, data_dir, env).expect("one bucket does not keep a node from starting")
 }
 
 fn spec() -> BucketSpec {
@@ -79,13 +84,9 @@ fn a_bucket_that_panicked_and_cannot_be_written_tells_both() {
     assert!(told.len() == 2 && told[1].starts_with("bucket b: "), "{told:?}");
 }
 
-/// Starts again on what is there, with bucket "a" of the configuration.
+/// Starts again on what is there.
 fn again(folder: &Path, env: &Env) -> Opened {
-    let settings =
-        Settings::parse("password = \"password\"\nvbuckets = 4\nbuckets = [\"a\"]\n").expect("valid");
-    let config = Config::new(settings, folder.to_owned(), 1, String::new).expect("a valid configuration");
-    let data_dir = Arc::new(DataDir::take(folder, env).expect("nobody else has it"));
-    Host::open(config, data_dir, env).expect("one bucket does not keep a node from starting").1
+    open(folder, env).1
 }
 
 fn is_damage(opened: &Opened, name: &str) -> bool {

@@ -9,6 +9,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use ::node::Node;
+use ::node::form::escaped;
 use axum::Json;
 use axum::extract::{Extension, Path, Query, State};
 use axum::http::StatusCode;
@@ -263,15 +264,6 @@ async fn ask(
     let answer = outcome.await.map_err(|_| busy())?.map_err(|error| failed(&error.to_string()))?;
     let told = serde_json::from_slice(&answer.body).ok().filter(|_| answer.status == 200);
     told.ok_or_else(|| failed(&format!("it answers with status {}", answer.status)))
-}
-
-/// A name in a path.
-fn escaped(name: &str) -> String {
-    let byte = |byte: u8| match byte {
-        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' => char::from(byte).to_string(),
-        _ => format!("%{byte:02X}"),
-    };
-    name.bytes().map(byte).collect()
 }
 
 /// `GET /v1/samples/BUCKET/SINCE`: those of this node alone, for other nodes, which have checked the user's rights.

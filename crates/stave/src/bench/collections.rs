@@ -6,10 +6,11 @@ use std::str::FromStr;
 use anyhow::Context;
 use base::CollectionId;
 use base::env::Env;
+use node::form::escaped;
 
 use super::plan::Plan;
 use super::routes::Routes;
-use crate::client::{Client, ClientError, HttpTarget, escaped};
+use crate::client::{Client, ClientError, HttpTarget};
 
 /// More than a bucket may have beside others.
 pub const MAX_COLLECTIONS: u32 = 1_000;

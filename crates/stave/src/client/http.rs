@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow, bail};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use node::form::escaped;
 use serde_json::Value;
 
 use super::error::after_no_connection;
@@ -194,15 +195,6 @@ fn has_port(addr: &str) -> bool {
     addr.rsplit_once(':').is_some_and(|(host, port)| {
         port.parse::<u16>().is_ok() && (!host.contains(':') || host.starts_with('[') && host.ends_with(']'))
     })
-}
-
-/// A value as forms have it (WHATWG URL, application/x-www-form-urlencoded percent-encode set).
-pub fn escaped(value: &str) -> String {
-    let byte = |byte: u8| match byte {
-        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'*' | b'-' | b'.' | b'_' => char::from(byte).to_string(),
-        _ => format!("%{byte:02X}"),
-    };
-    value.bytes().map(byte).collect()
 }
 
 /// What a node says about a refusal.

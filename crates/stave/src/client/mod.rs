@@ -17,7 +17,7 @@ mod tests;
 pub use cluster::{Cluster, DocRequest};
 pub use connection::{Answer, Client, Document, Stored};
 pub use error::{ClientError, status_name};
-pub use http::{HTTP_PATIENCE, HttpTarget, escaped};
+pub use http::{HTTP_PATIENCE, HttpTarget};
 pub use map::Map;
 pub use target::{Dialect, Patience, Secret, Target};
 pub use tls::{Channel, ClientTlsFlags, Trust};

@@ -4,7 +4,7 @@ use anyhow::bail;
 use serde_json::{Value, json};
 
 use super::http_flags::HttpFlags;
-use crate::client::escaped;
+use node::form::escaped;
 
 /// The address of a user, or of all.
 pub fn users(name: &str) -> String {

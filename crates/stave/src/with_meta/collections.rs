@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use anyhow::Context;
 use base::CollectionId;
 use base::env::Env;
+use node::form::escaped;
 
 use super::Unknown;
-use crate::client::{Client, ClientError, Target, escaped};
+use crate::client::{Client, ClientError, Target};
 
 /// A collection of the files or the backup that documents come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
