@@ -48,6 +48,11 @@ impl TestServer {
         self.server.take().map(Server::stop).transpose().expect("a clean stop");
     }
 
+    /// Its bucket, whose vBuckets a test may give replicas that are not there.
+    pub fn bucket(&self) -> std::sync::Arc<engine::Bucket> {
+        self.server.as_ref().expect("it runs").node().bucket(BUCKET).expect("it is served")
+    }
+
     /// What the commands are given to find it.
     pub fn flags(&self) -> NodeFlags {
         let server = self.server.as_ref().expect("it runs");

@@ -13,11 +13,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use base::VbId;
 use base::env::Env;
+use base::{Seqno, VbId};
 use protocol::dcp::{Message, OpenFlags, What};
 
+use super::block::read_version;
 use super::log::{ChangeLog, LogPosition, LogWriter, LoggedChange};
+use super::prepared::Prepared;
 use super::take::record_of;
 use super::{HowFar, Repository, TakeOptions, Version, take};
 use crate::client::dcp::{
@@ -180,6 +182,7 @@ impl Run<'_> {
             origin,
             enough: writer.begun().max(self.begun),
             writer,
+            prepared: Prepared::default(),
             goal: None,
             reached: 0,
             longest_wait_ns: counts.longest_wait_ns,
@@ -221,7 +224,9 @@ impl Run<'_> {
                 buffer_bytes: BUFFER_BYTES,
                 noop_interval_s: NOOP_INTERVAL_S,
                 filter: Vec::new(),
+                sync_writes: true,
             };
+            lock(shared).prepared.begin_again();
             let start = |(vb, at): (u16, &LogPosition)| Start {
                 vb: VbId(vb),
                 position: at.start(),
@@ -348,6 +353,7 @@ struct Following<'a> {
     clock: &'a dyn base::env::Clock,
     origin: &'a [u64],
     writer: LogWriter,
+    prepared: Prepared,
     goal: Option<SeqnoPoll>,
     /// What was there at this moment is enough for a follower that does not go on.
     enough: u64,
@@ -408,30 +414,81 @@ impl Following<'_> {
     }
 
     fn message(&mut self, message: &Message<'_>) -> anyhow::Result<()> {
+        let vb = message.vb;
+        let Some(at) = self.writer.positions().get(usize::from(vb.0)).map(|at| at.position.seqno) else {
+            return Ok(());
+        };
+        if self.prepared.goes_back(vb) {
+            return Ok(());
+        }
         if let What::Marker(marker) = &message.what {
-            self.writer.marker(message.vb, marker);
+            if marker.end > at {
+                self.writer.marker(vb, marker);
+            }
             return Ok(());
         }
         let Some(seqno) = seqno_of(&message.what) else { return Ok(()) };
-        let now = self.clock.unix_ns();
-        let (made, what) = match message.what {
-            What::SystemEvent(_, event, version) => {
-                let (key, value) = (message.key, message.value);
-                (None, LoggedChange::Event { event, version, key, value })
-            }
-            _ => match record_of(message)? {
-                Some(record) => {
-                    let made = (message.cas.0 > 0).then_some(message.cas.0);
-                    (made, LoggedChange::Version(Version { seqno: seqno.0, record }))
-                }
-                None => (None, LoggedChange::Advanced),
+        // A stream that went back for a prepare brings what is here already, too.
+        let (is_new, now) = (seqno > at, self.clock.unix_ns());
+        let committed = match message.what {
+            What::Commit(prepared, _) if is_new => match self.prepared.commit(vb, message.key, prepared)? {
+                Some(raw) => raw,
+                None => return Ok(()),
             },
+            _ => Vec::new(),
         };
-        self.writer.change(message.vb, seqno, made, now, what);
+        let (made, what) = self.change(message, seqno, now, &committed)?;
+        if !is_new {
+            return Ok(());
+        }
+        self.writer.change(vb, seqno, made, now, what);
         if self.writer.is_full() {
             self.write();
         }
         Ok(())
+    }
+
+    /// What a message comes to, and when it was made, if it says so. `committed` is the document of a commit.
+    fn change<'a>(
+        &mut self,
+        message: &Message<'a>,
+        seqno: Seqno,
+        now: u64,
+        committed: &'a [u8],
+    ) -> anyhow::Result<(Option<u64>, LoggedChange<'a>)> {
+        let (vb, made) = (message.vb, (message.cas.0 > 0).then_some(message.cas.0));
+        let completed = self.writer.time_of_completion(vb, now);
+        let record = record_of(message)?;
+        Ok(match (message.what, record) {
+            (What::Prepare(_), Some(record)) => {
+                let version = Version { seqno: seqno.0, record };
+                self.prepared.prepare(vb, message.key, &version);
+                (made, LoggedChange::Hidden { prepared: seqno.0 })
+            }
+            (_, Some(record)) => {
+                self.prepared.forget(vb, message.key, seqno);
+                (made, LoggedChange::Version(Version { seqno: seqno.0, record }))
+            }
+            (What::SystemEvent(_, event, version), _) => {
+                let (key, value) = (message.key, message.value);
+                (None, LoggedChange::Event { event, version, key, value })
+            }
+            (What::Abort(prepared, _), _) => {
+                self.prepared.forget(vb, message.key, seqno);
+                (completed, LoggedChange::Hidden { prepared: prepared.0 })
+            }
+            // One that is here already has no document.
+            (What::Commit(..), _) => match read_version(committed) {
+                Some((version, _)) => {
+                    (completed, LoggedChange::Version(Version { seqno: seqno.0, ..version }))
+                }
+                None => {
+                    self.prepared.forget(vb, message.key, seqno);
+                    (None, LoggedChange::Advanced)
+                }
+            },
+            _ => (None, LoggedChange::Advanced),
+        })
     }
 
     fn write_if_due(&mut self) {
@@ -457,9 +514,10 @@ impl Following<'_> {
         }
     }
 
-    fn rolled_back(&mut self, vb: VbId, to: base::Seqno) {
+    fn rolled_back(&mut self, vb: VbId, to: Seqno) {
         self.goal = None;
         self.wants_backup = true;
+        self.prepared.roll_back(vb, to);
         let origin = self.origin.get(usize::from(vb.0)).copied().unwrap_or(0);
         if !self.writer.rollback(vb, to, origin) {
             let what = format!("vBucket {vb} went back to seqno {to}, and the log began at seqno {origin}");
@@ -486,7 +544,10 @@ impl Watch for FollowWatch<'_, '_, '_> {
                     following.failed.get_or_insert(error);
                 }
             }
-            Event::Began(vb, uuid) => following.writer.history(vb, uuid, following.clock.unix_ns()),
+            Event::Began(vb, uuid) => {
+                following.prepared.began(vb);
+                following.writer.history(vb, uuid, following.clock.unix_ns());
+            }
             Event::RolledBack(vb, to) => following.rolled_back(vb, to),
             Event::Ended(vb, reason) => {
                 self.trouble =
@@ -496,6 +557,10 @@ impl Watch for FollowWatch<'_, '_, '_> {
         }
         let is_over = following.failed.is_some() || following.again.is_some();
         if is_over { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    fn rewinds(&mut self) -> Vec<(VbId, Seqno)> {
+        lock(self.shared).prepared.rewinds()
     }
 
     fn idle(&mut self) -> ControlFlow<()> {

@@ -15,6 +15,7 @@ mod follow;
 mod lines;
 mod log;
 mod manifest;
+mod prepared;
 mod reader;
 mod repository;
 mod take;

@@ -338,6 +338,7 @@ impl Taking<'_, '_> {
             buffer_bytes: BUFFER_BYTES,
             noop_interval_s: NOOP_INTERVAL_S,
             filter: Vec::new(),
+            sync_writes: false,
         };
         follow_everywhere(env, target, &wishes, starts, Some(target.patience.0), self)?;
         if let Some(failed) = self.failed.take() {
@@ -473,6 +474,11 @@ pub(super) fn record_of<'a>(message: &Message<'a>) -> anyhow::Result<Option<Reco
         What::Mutation(mutation) => (mutation.rev_seqno, mutation.flags, mutation.expiry, false, false),
         What::Deletion(deletion) => (deletion.rev_seqno, 0, deletion.delete_time.unwrap_or(0), true, false),
         What::Expiration(deletion) => (deletion.rev_seqno, 0, deletion.delete_time.unwrap_or(0), true, true),
+        What::Prepare(prepare) => {
+            let (mutation, is_deletion) = (prepare.mutation, prepare.is_deletion);
+            let flags = if is_deletion { 0 } else { mutation.flags };
+            (mutation.rev_seqno, flags, mutation.expiry, is_deletion, false)
+        }
         _ => return Ok(None),
     };
     Ok(Some(Record {

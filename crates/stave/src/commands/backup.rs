@@ -1,5 +1,7 @@
 //! `stave backup`: makes backups of a bucket in a folder, and looks after them.
 
+#[cfg(test)]
+mod durable_tests;
 mod follow;
 #[cfg(test)]
 mod follow_tests;

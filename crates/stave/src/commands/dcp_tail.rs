@@ -129,6 +129,7 @@ fn begin<'a>(
         buffer_bytes: BUFFER_BYTES,
         noop_interval_s: NOOP_INTERVAL_S,
         filter: filter(&mut client, &flags.collections)?,
+        sync_writes: false,
     };
     let names = names(&mut client)?;
     Ok((wishes, starts, Tail { flags, names, interrupted, out, say, printed: 0, failed: None }))

@@ -143,6 +143,7 @@ fn read(
         buffer_bytes: BUFFER_BYTES,
         noop_interval_s: NOOP_INTERVAL_S,
         filter: Vec::new(),
+        sync_writes: false,
     };
     let heard = env.clock.monotonic();
     let patience = target.patience.0;

@@ -31,6 +31,10 @@ pub(crate) enum LoggedChange<'a> {
     },
     /// There is nothing for this stream up to here.
     Advanced,
+    /// A prepare, or the abort of what was prepared at this seqno: no document has changed. Read as [`LoggedChange::Advanced`].
+    Hidden {
+        prepared: u64,
+    },
 }
 
 /// Appends an entry.
@@ -55,7 +59,7 @@ pub(super) fn write_entry(raw: &mut Vec<u8>, entry: &LogEntry<'_>) {
                 raw.extend_from_slice(key);
                 raw.extend_from_slice(value);
             }
-            LoggedChange::Advanced => {
+            LoggedChange::Advanced | LoggedChange::Hidden { .. } => {
                 begin(*moment, ADVANCED);
                 raw.extend_from_slice(&seqno.to_be_bytes());
             }

@@ -19,6 +19,8 @@ use crate::client::dcp::Position;
 const SEGMENT_BYTES: u64 = 64 << 20;
 /// Neither does one that is older.
 const SEGMENT_AGE_NS: u64 = 3_600_000_000_000;
+/// What has come up to so long after the vBucket had all that there was counts from when it came.
+const LIVE_NS: u64 = 2_000_000_000;
 /// More bytes than these are not kept in memory, but for the last entry.
 pub(crate) const MOST_BUFFERED_BYTES: usize = 8 << 20;
 
@@ -164,6 +166,13 @@ impl LogWriter {
         self.append(vb, &entry);
     }
 
+    /// When something that came now was made that has no time of its own, as commits and aborts: when it came. If the log
+    /// has lately not had all that there was, that may be hours later: then it counts from behind what is in front of it.
+    pub(crate) fn time_of_completion(&self, vb: VbId, clock_ns: u64) -> Option<u64> {
+        let floor = self.vbuckets.get(usize::from(vb.0)).map_or(0, |at| at.floor);
+        if clock_ns.saturating_sub(floor) <= LIVE_NS { None } else { Some(0) }
+    }
+
     /// Something came that has a place in its vBucket. `made` is the moment at which it was made, as the node says.
     pub(crate) fn change(
         &mut self,
@@ -180,8 +189,11 @@ impl LogWriter {
         let moment = made.min(now).max(at.floor + 1).max(at.moment + 1);
         // Who is told of no change behind what is missing misses prepares alone, which nobody reads. When an event was made
         // is not known.
+        let next = at.position.seqno.0 + 1;
         let is_next = match what {
-            LoggedChange::Version(_) => seqno.0 == at.position.seqno.0 + 1,
+            LoggedChange::Version(_) => seqno.0 == next,
+            // An abort may take the place of its prepare.
+            LoggedChange::Hidden { prepared } => seqno.0 == next || (prepared == next && seqno.0 == next + 1),
             LoggedChange::Event { .. } => false,
             LoggedChange::Advanced => true,
         };

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use base::VbId;
 use base::env::Env;
+use base::{Seqno, VbId};
 use protocol::dcp::EndReason;
 
 use super::follow::{Watch, follow, high_seqnos};
@@ -168,7 +168,7 @@ impl<'a, 'w> Round<'a, 'w> {
 
     /// Waits, as nobody is active for anything.
     fn rest(&self) {
-        let mut one = One { round: self, has_left: false };
+        let mut one = One { round: self, has_left: false, rewinds: Vec::new() };
         while one.idle().is_continue() {
             std::thread::sleep(PAUSE);
         }
@@ -186,7 +186,7 @@ impl<'a, 'w> Round<'a, 'w> {
             let follow_one = |(target, share): (Target, Vec<Start>)| {
                 scope.spawn(move || {
                     let mut session = Session::new(wishes.clone(), &share);
-                    let mut one = One { round: self, has_left: false };
+                    let mut one = One { round: self, has_left: false, rewinds: Vec::new() };
                     let followed = follow(env, &target, &mut session, &mut one);
                     // What it broke off because of is looked at by all together.
                     let failed = followed.err().filter(|_| !one.has_left);
@@ -220,6 +220,8 @@ struct One<'r, 'a, 'w> {
     round: &'r Round<'a, 'w>,
     /// It broke off because something has moved.
     has_left: bool,
+    /// Of its own streams.
+    rewinds: Vec<(VbId, Seqno)>,
 }
 
 impl One<'_, '_, '_> {
@@ -249,7 +251,14 @@ impl Watch for One<'_, '_, '_> {
         if self.round.is_over.load(Ordering::Relaxed) {
             return ControlFlow::Break(());
         }
-        self.unless_over(watch.event(event))
+        let flow = watch.event(event);
+        self.rewinds.append(&mut watch.rewinds());
+        drop(watch);
+        self.unless_over(flow)
+    }
+
+    fn rewinds(&mut self) -> Vec<(VbId, Seqno)> {
+        std::mem::take(&mut self.rewinds)
     }
 
     fn idle(&mut self) -> ControlFlow<()> {

@@ -41,6 +41,11 @@ pub trait Watch {
         ControlFlow::Continue(())
     }
 
+    /// Streams that are to begin again behind an earlier seqno, which is asked after each piece of what came.
+    fn rewinds(&mut self) -> Vec<(VbId, Seqno)> {
+        Vec::new()
+    }
+
     /// The connection is gone, or there is none yet; it is tried again unless this breaks, which ends with the error.
     fn disconnected(&mut self, error: &ClientError) -> ControlFlow<()> {
         let _ = error;
@@ -113,6 +118,9 @@ fn follow_once(
         }
         let received = session.receive(buffer.bytes(), &mut |event| watch.event(event))?;
         buffer.consumed(received.consumed);
+        for (vb, to) in watch.rewinds() {
+            session.rewind(vb, to);
+        }
         if received.is_enough || watch.idle().is_break() {
             return Ok(());
         }

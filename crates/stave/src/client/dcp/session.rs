@@ -15,6 +15,8 @@ use crate::client::ClientError;
 
 /// Opaques of what is not about a stream begin here; below they are vBuckets.
 const OTHER_OPAQUES: u32 = 0x0100_0000;
+/// From here on they are vBuckets whose streams are to end.
+const CLOSE_OPAQUES: u32 = 0x0200_0000;
 /// A rollback that leads to the next one more often than this will not come to an end.
 const MOST_ROLLBACKS: u32 = 64;
 const REQUEST: &str = "stream request";
@@ -32,6 +34,8 @@ pub struct Wishes {
     pub noop_interval_s: u32,
     /// The value of each stream request: which collections, as JSON; empty for all.
     pub filter: Vec<u8>,
+    /// Durable writes come as their prepares, commits and aborts, not as documents.
+    pub sync_writes: bool,
 }
 
 /// One vBucket to follow.
@@ -76,6 +80,8 @@ pub struct Received {
 enum Phase {
     Waiting,
     Streaming,
+    /// It is to end, and to be asked for again from an earlier seqno: what still comes of it does not count.
+    Closing,
     Done,
 }
 
@@ -146,8 +152,10 @@ impl Session {
             ("set_noop_interval", self.wishes.noop_interval_s.to_string()),
             ("connection_buffer_size", self.wishes.buffer_bytes.to_string()),
             ("enable_expiry_opcode", "true".to_owned()),
+            ("enable_sync_writes", "true".to_owned()),
         ];
-        for (key, value) in &controls {
+        let count = controls.len() - usize::from(!self.wishes.sync_writes);
+        for (key, value) in &controls[..count] {
             self.send(RequestParts {
                 opcode: opcode::DCP_CONTROL,
                 opaque: OTHER_OPAQUES,
@@ -174,6 +182,31 @@ impl Session {
     fn send(&mut self, parts: RequestParts<'_>) {
         let fits = write_request(&mut self.out, &parts);
         assert!(fits, "names and filters of a consumer are short");
+    }
+
+    /// Asks for a stream again from behind `to`, which lies before what came of it.
+    pub fn rewind(&mut self, vb: VbId, to: Seqno) {
+        let Some(track) = self.track(vb.0.into()).filter(|track| track.phase == Phase::Streaming) else {
+            return;
+        };
+        track.start.position = track.start.position.rolled_back(to);
+        track.snapshot = (to, to);
+        track.phase = Phase::Closing;
+        self.send(RequestParts {
+            opcode: opcode::DCP_CLOSE_STREAM,
+            opaque: CLOSE_OPAQUES | u32::from(vb.0),
+            vbucket: vb,
+            ..RequestParts::default()
+        });
+    }
+
+    /// A stream has ended because it was asked to, or because it was gone by then.
+    fn on_closed(&mut self, opaque: u32) {
+        let Some(track) = self.track(opaque ^ CLOSE_OPAQUES) else { return };
+        if track.phase == Phase::Closing {
+            track.phase = Phase::Waiting;
+            self.request((opaque ^ CLOSE_OPAQUES) as usize);
+        }
     }
 
     fn request(&mut self, vb: usize) {
@@ -246,6 +279,10 @@ impl Session {
         let status = response.status();
         let operation = match response.opcode {
             opcode::DCP_STREAM_REQ => return self.on_stream_answer(response, look),
+            opcode::DCP_CLOSE_STREAM => {
+                self.on_closed(response.opaque);
+                return Ok(ControlFlow::Continue(()));
+            }
             opcode::DCP_OPEN => "DCP open",
             opcode::DCP_CONTROL => "DCP control",
             // Requests of the server's own, and answers to nothing of ours.
@@ -327,8 +364,13 @@ impl Session {
         }
         let unreadable = |what| ClientError::Answer { operation: "stream", what };
         let message = Message::read(request).ok_or(unreadable("a message"))?;
-        let track = self.track(message.opaque).filter(|track| track.phase == Phase::Streaming);
+        let is_there = |track: &&mut Track| matches!(track.phase, Phase::Streaming | Phase::Closing);
+        let track = self.track(message.opaque).filter(is_there);
         let track = track.ok_or(unreadable("it belongs to no stream"))?;
+        if track.phase == Phase::Closing && !matches!(message.what, What::End(_)) {
+            self.acknowledge(bytes);
+            return Ok(ControlFlow::Continue(()));
+        }
         let flow = match message.what {
             What::End(reason) => self.on_end(message.vb, reason, look),
             What::Marker(marker) => {

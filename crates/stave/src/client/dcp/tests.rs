@@ -26,6 +26,7 @@ enum Sent {
     Request(u32, StreamRequest),
     Acknowledged(u32),
     NoopAnswer(u32),
+    Close(u32),
 }
 
 impl Fake {
@@ -51,6 +52,7 @@ impl Fake {
                             assert_eq!(u32::from(request.vbucket.0), request.opaque);
                             Sent::Request(request.opaque, StreamRequest::decode(request.extras).unwrap())
                         }
+                        opcode::DCP_CLOSE_STREAM => Sent::Close(request.vbucket.0.into()),
                         opcode::DCP_BUFFER_ACK => {
                             Sent::Acknowledged(u32::from_be_bytes(request.extras.try_into().unwrap()))
                         }
@@ -74,6 +76,11 @@ impl Fake {
     fn refuses(&mut self, status: Status, value: &[u8]) {
         let (opcode, opaque) = (opcode::DCP_STREAM_REQ, VB.0.into());
         Response { opcode, opaque, status, value, ..Response::default() }.write(&mut self.bytes);
+    }
+
+    fn closes(&mut self) {
+        let (opcode, opaque) = (opcode::DCP_CLOSE_STREAM, 0x0200_0000 | u32::from(VB.0));
+        Response { opcode, opaque, ..Response::default() }.write(&mut self.bytes);
     }
 
     fn sends(&mut self, what: What, key: &str) -> usize {
@@ -116,6 +123,7 @@ fn session(starts: &[Start]) -> Session {
         buffer_bytes: BUFFER_BYTES,
         noop_interval_s: 20,
         filter: Vec::new(),
+        sync_writes: false,
     };
     Session::new(wishes, starts)
 }
@@ -222,6 +230,44 @@ fn rolls_back_and_asks_again() {
     // A server that rolls back for ever, or forward, is not followed.
     fake.refuses(Status::Rollback, &1_u64.to_be_bytes());
     assert!(receive(&mut session, &mut fake).is_err());
+}
+
+#[test]
+fn a_stream_begins_again_behind_an_earlier_seqno() {
+    let (mut session, mut fake) = (session(&[from_start(Start::FOR_EVER)]), Fake::default());
+    session.connected();
+    fake.accepts(VB, 9);
+    fake.marker(0, 5);
+    fake.mutation(5);
+    receive(&mut session, &mut fake).unwrap();
+    session.to_send().clear();
+    session.rewind(VB, Seqno(2));
+    assert_eq!(Fake::sent(&mut session), [Sent::Close(3)]);
+    // What was on its way is not shown, and nothing is asked for before the old stream has ended.
+    fake.marker(6, 7);
+    fake.mutation(6);
+    assert_eq!(receive(&mut session, &mut fake).unwrap(), "");
+    session.rewind(VB, Seqno(1));
+    assert_eq!(requests(&mut session), []);
+    fake.closes();
+    fake.accepts(VB, 9);
+    fake.marker(3, 7);
+    fake.mutation(4);
+    assert_eq!(receive(&mut session, &mut fake).unwrap(), "[3..7] 4");
+    let [request] = requests(&mut session)[..] else { panic!("one request") };
+    assert_eq!((request.start, request.uuid, request.snapshot_end), (Seqno(2), VbUuid(9), Seqno(2)));
+    // The connection breaks before the old stream has ended.
+    session.rewind(VB, Seqno(0));
+    session.connected();
+    assert_eq!(requests(&mut session).last().map(|request| request.start), Some(Seqno(0)));
+    // The old stream had ended by itself.
+    fake.accepts(VB, 9);
+    receive(&mut session, &mut fake).unwrap();
+    session.rewind(VB, Seqno(0));
+    fake.sends(What::End(EndReason::TooSlow), "");
+    fake.closes();
+    receive(&mut session, &mut fake).unwrap();
+    assert_eq!(requests(&mut session).len(), 1);
 }
 
 #[test]

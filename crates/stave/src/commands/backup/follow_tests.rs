@@ -18,30 +18,41 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// The clock of a node's CAS has a grain of 65,536 ns; what is made later than this has a later CAS.
 const GRAIN_NS: u64 = 1 << 17;
 
-type State = BTreeMap<(u32, String), String>;
+pub(super) type State = BTreeMap<(u32, String), String>;
 
 /// A follower on a thread of its own.
-struct Follower<'a> {
+pub(super) struct Follower<'a> {
     interrupted: &'a AtomicBool,
-    /// Up to which moment the log has everything, and whether the follower has ended.
-    horizon: &'a (Mutex<(u64, bool)>, Condvar),
+    told: &'a Told,
 }
+
+/// What the follower has told: up to which moment the log has everything, how many versions came, and whether it has ended.
+type Told = (Mutex<(u64, u64, bool)>, Condvar);
 
 impl Follower<'_> {
     /// Waits until the log has everything up to now; a moment that is a bit later than everything that was done.
-    fn catch_up(&self, env: &Env) -> u64 {
+    pub(super) fn catch_up(&self, env: &Env) -> u64 {
         let moment = later(env);
-        let (horizon, moved) = self.horizon;
-        let guard = horizon.lock().expect("sound");
-        let lacks = |state: &mut (u64, bool)| state.0 <= moment && !state.1;
-        let (guard, timeout) = moved.wait_timeout_while(guard, PATIENCE, lacks).expect("sound");
-        assert!(!timeout.timed_out() && !guard.1, "the log has everything up to {} only", guard.0);
+        self.wait(&|horizon, _| horizon > moment);
         moment
+    }
+
+    /// Waits until so many versions came.
+    pub(super) fn has_versions(&self, count: u64) {
+        self.wait(&|_, versions| versions >= count);
+    }
+
+    fn wait(&self, is_enough: &dyn Fn(u64, u64) -> bool) {
+        let (state, moved) = self.told;
+        let guard = state.lock().expect("sound");
+        let lacks = |state: &mut (u64, u64, bool)| !is_enough(state.0, state.1) && !state.2;
+        let (guard, timeout) = moved.wait_timeout_while(guard, PATIENCE, lacks).expect("sound");
+        assert!(!timeout.timed_out() && !guard.2, "the log has {guard:?} only");
     }
 }
 
 /// A moment that is later than what was done, and earlier than what will be.
-fn later(env: &Env) -> u64 {
+pub(super) fn later(env: &Env) -> u64 {
     let pass = |ns: u64| {
         let begun = env.clock.unix_ns();
         while env.clock.unix_ns() < begun + ns {
@@ -55,8 +66,8 @@ fn later(env: &Env) -> u64 {
 }
 
 /// Follows while `work` does; what came of it.
-fn followed(server: &TestServer, dir: &Path, work: impl FnOnce(&Follower<'_>)) -> FollowCounts {
-    let (interrupted, horizon) = (AtomicBool::new(false), (Mutex::new((0, false)), Condvar::new()));
+pub(super) fn followed(server: &TestServer, dir: &Path, work: impl FnOnce(&Follower<'_>)) -> FollowCounts {
+    let (interrupted, told) = (AtomicBool::new(false), (Mutex::new((0, 0, false)), Condvar::new()));
     let target = server.target();
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
@@ -65,15 +76,16 @@ fn followed(server: &TestServer, dir: &Path, work: impl FnOnce(&Follower<'_>)) -
             let options = FollowOptions { base_every: PATIENCE * 60, ..FollowOptions::default() };
             let counts = follow_bucket(&env, &target, &repository, &options, &interrupted, &|news| {
                 if let FollowNews::Following(counts) = news {
-                    horizon.0.lock().expect("sound").0 = counts.horizon;
-                    horizon.1.notify_all();
+                    let mut state = told.0.lock().expect("sound");
+                    (state.0, state.1) = (counts.horizon, counts.versions);
+                    told.1.notify_all();
                 }
             });
-            horizon.0.lock().expect("sound").1 = true;
-            horizon.1.notify_all();
+            told.0.lock().expect("sound").2 = true;
+            told.1.notify_all();
             counts
         });
-        let follower = Follower { interrupted: &interrupted, horizon: &horizon };
+        let follower = Follower { interrupted: &interrupted, told: &told };
         let worked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work(&follower)));
         follower.interrupted.store(true, Ordering::Relaxed);
         let counts = thread.join().expect("no panic").expect("followed");
@@ -83,7 +95,7 @@ fn followed(server: &TestServer, dir: &Path, work: impl FnOnce(&Follower<'_>)) -
 }
 
 /// The documents at a moment.
-fn state(dir: &Path, wanted: &WantedMoment) -> Result<(AtMoment, State), BackupError> {
+pub(super) fn state(dir: &Path, wanted: &WantedMoment) -> Result<(AtMoment, State), BackupError> {
     let env = Env::real();
     let repository = Repository::new(&env, dir);
     let log = ChangeLog::open(&repository, BUCKET)?;
