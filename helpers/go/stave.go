@@ -28,6 +28,8 @@ type Options struct {
 	Username, Password string
 	// Binary is the stave program.
 	Binary string
+	// SeedFile has the documents that the cluster begins with, after each reset too; see docs/developing.md.
+	SeedFile string
 	// Arguments are more arguments of `stave dev`.
 	Arguments []string
 }
@@ -88,6 +90,9 @@ func Open(options Options) (*Dev, error) {
 		"--replicas", strconv.Itoa(options.Replicas), "--username", username}
 	for _, bucket := range options.Buckets {
 		arguments = append(arguments, "--bucket", bucket)
+	}
+	if options.SeedFile != "" {
+		arguments = append(arguments, "--seed-file", options.SeedFile)
 	}
 	command := exec.Command(binary, append(arguments, options.Arguments...)...)
 	command.Env = append(os.Environ(), "STAVE_PASSWORD="+password)

@@ -3,7 +3,9 @@ package stavedev
 import (
 	"fmt"
 	"io"
+	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -54,6 +56,38 @@ func TestOrders(t *testing.T) {
 	refused(t, dev.Kill(9), "404: there is no node 9")
 	refused(t, dev.Thaw(1), "is not frozen")
 	refused(t, dev.Fail(Injection{Status: "maybe"}), "temporary-failure, busy")
+}
+
+func TestSeedFile(t *testing.T) {
+	seed := filepath.Join(t.TempDir(), "seed.json")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(seed, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(`{"buckets": {"travel": {"scopes": {"app": {"collections": {"users": {"documents": {"a": 1}}}}}}}}`)
+	dev := Start(t, Options{SeedFile: seed})
+	if err := dev.Reset(); err != nil {
+		t.Fatal(err)
+	}
+	request, err := http.NewRequest(http.MethodGet, dev.HTTP+"/pools/default/buckets/travel/scopes", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.SetBasicAuth(dev.Username, dev.Password)
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	if err != nil || !strings.Contains(string(body), `"users"`) {
+		t.Fatal(err, string(body))
+	}
+	write("{}")
+	_, err = Open(Options{SeedFile: seed})
+	refused(t, err, "missing field `buckets` at line 1")
 }
 
 func TestWhatDoesNotStartSaysWhy(t *testing.T) {

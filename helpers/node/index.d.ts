@@ -7,6 +7,8 @@ export interface DevOptions {
   password?: string
   /** The stave program. */
   binary?: string
+  /** Documents that the cluster begins with, after each reset too; see docs/developing.md. */
+  seedFile?: string
   /** More arguments of `stave dev`. */
   arguments?: string[]
 }

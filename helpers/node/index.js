@@ -64,12 +64,12 @@ class Dev {
   static async start (options = {}) {
     const {
       nodes = 1, replicas = 0, buckets = ['default'], username = 'Administrator', password = 'password',
-      binary, arguments: more = []
+      binary, arguments: more = [], seedFile
     } = options
     const child = spawn(findBinary(binary), [
       'dev', '--json', '--with-parent', String(process.pid), '--kv', '127.0.0.1:0', '--http', '127.0.0.1:0',
       '--nodes', String(nodes), '--replicas', String(replicas), '--username', username,
-      ...buckets.flatMap(bucket => ['--bucket', bucket]), ...more
+      ...buckets.flatMap(bucket => ['--bucket', bucket]), ...(seedFile ? ['--seed-file', seedFile] : []), ...more
     ], { stdio: ['ignore', 'pipe', 'pipe'], env: { ...process.env, STAVE_PASSWORD: password } })
     let log = ''
     child.stderr.on('data', bytes => { log = (log + bytes).slice(-LOG_BYTES) })
@@ -133,7 +133,7 @@ class Dev {
     return told
   }
 
-  /** All nodes serve, without injected failures, and all buckets are empty. */
+  /** All nodes serve, without injected failures, and all buckets are empty, or have what the seed file says. */
   reset () { return this.order('reset') }
 
   /** Requests wait: those of one command or of all, on one node or on all, as often as `times` says or until `heal`. */

@@ -109,7 +109,17 @@ impl Shared {
         }
         self.ready(is_settled)?;
         self.make_buckets()?;
-        self.ready(is_settled)
+        self.ready(is_settled)?;
+        self.sow()
+    }
+
+    /// Loads the documents of the seed, if there is one. What is under way ends first: it may be buckets being emptied.
+    pub(super) fn sow(&self) -> Result<(), DevError> {
+        let Some(seed) = &self.config.seed else { return Ok(()) };
+        self.ready(is_settled)?;
+        let looks = self.nodes().into_iter().map(|node| node.look());
+        let kv = looks.filter(|look| look.may_serve).map(|look| look.kv).next().ok_or(DevError::Nobody)?;
+        (seed.0)(kv).map_err(DevError::Seed)
     }
 
     /// The nodes that there shall be: those that there were, or the first ones.

@@ -1,9 +1,10 @@
 //! What a development cluster is started with, and why something is not done to it.
 
-use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
+use std::{fmt, io};
 
 use ::cluster::state::{AutoFailover, Invalid};
 use ::cluster::store::StoreFailure;
@@ -49,6 +50,20 @@ pub struct DevConfig {
     pub descriptors: Option<u64>,
     /// What encrypted connections of clients are served with; each node takes free ports for them. `None`: there are none.
     pub tls: Option<DevTls>,
+    /// What puts documents into the buckets. `None`: they begin empty.
+    pub seed: Option<Seed>,
+}
+
+/// Loads documents into the buckets: at the start, when all nodes serve, and after each reset.
+///
+/// It is given where a node listens for clients, and says what failed.
+#[derive(Clone)]
+pub struct Seed(pub Arc<dyn Fn(SocketAddr) -> Result<(), String> + Send + Sync>);
+
+impl fmt::Debug for Seed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Seed").finish_non_exhaustive()
+    }
 }
 
 /// Certificate and key of all nodes, in PEM.
@@ -200,6 +215,9 @@ pub enum DevError {
     /// It did not come to what it should within the time for that.
     #[error("the cluster is not ready after {0:?}: is the machine overloaded?")]
     NotReady(Duration),
+    /// The documents of the seed could not be loaded.
+    #[error("{0}")]
+    Seed(String),
     /// The system failed.
     #[error("{what}: {source}")]
     Io {

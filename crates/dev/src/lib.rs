@@ -13,4 +13,4 @@ mod shared;
 mod status;
 
 pub use cluster::DevCluster;
-pub use config::{DevConfig, DevError, DevTimes, DevTls, MOST_NODES};
+pub use config::{DevConfig, DevError, DevTimes, DevTls, MOST_NODES, Seed};

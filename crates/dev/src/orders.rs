@@ -296,7 +296,8 @@ impl Shared {
         running.into_iter().try_for_each(|node| node.inject(injection))
     }
 
-    /// Brings the cluster back to where a test begins: all nodes serve, without injections, and all buckets are empty.
+    /// Brings the cluster back to where a test begins: all nodes serve, without injections, and all buckets are empty but
+    /// for the documents of the seed.
     /// Nodes that were added, buckets, collections and clocks stay as they are.
     pub(super) fn reset(self: &Arc<Shared>, wait: Duration) -> Result<(), DevError> {
         for node in self.nodes() {
@@ -320,7 +321,8 @@ impl Shared {
         // Also a node that came back in the middle of its failover may have lost what it was active for.
         self.rebalance(wait)?;
         self.empty_buckets()?;
-        self.settle(wait)
+        self.settle(wait)?;
+        self.sow()
     }
 
     fn empty_buckets(&self) -> Result<(), DevError> {

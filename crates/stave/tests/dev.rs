@@ -351,3 +351,93 @@ fn what_makes_no_sense_is_said() {
         assert!(output.status.code() == Some(2) && told.contains(said), "{more:?}: {told}");
     }
 }
+
+/// What `stave get` prints of a document, with its bucket and collection; `None` if there is none.
+fn get(dev: &Dev, key: &str, more: &[&str]) -> Option<String> {
+    let read = Command::new(env!("CARGO_BIN_EXE_stave"))
+        .args(["get", key, "--addr", dev.field("kv"), "--password", "password"])
+        .args(more)
+        .output()
+        .expect("the binary is there");
+    assert!(matches!(read.status.code(), Some(0 | 1)), "{}", String::from_utf8_lossy(&read.stderr));
+    read.status.success().then(|| String::from_utf8_lossy(&read.stdout).trim_end().to_owned())
+}
+
+#[test]
+fn a_cluster_begins_with_what_the_seed_file_says_and_so_it_does_after_a_reset() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let seed = folder.path().join("seed.json");
+    let text = r#"{"buckets": {"default": {"documents": {"a": 1, "b": {"n": 2}}},
+        "travel": {"scopes": {"app": {"collections": {"users": {"max_ttl_s": 9, "documents": {"u": "x"}}, "none": {}}}}}}}"#;
+    std::fs::write(&seed, text).expect("a file");
+    let dev = Dev::start(&["--nodes", "3", "--replicas", "1", "--seed-file", &seed.display().to_string()]);
+    let control = (dev.addr("control"), dev.addr("control"));
+    let users = ["--bucket", "travel", "--collection", "app.users"];
+    let all_are_there = || {
+        assert_eq!(get(&dev, "a", &[]).as_deref(), Some("1"));
+        assert_eq!(get(&dev, "b", &[]).as_deref(), Some("{\"n\": 2}"));
+        assert_eq!(get(&dev, "u", &users).as_deref(), Some("\"x\""));
+    };
+    all_are_there();
+    let scopes = json(&(dev.addr("kv"), dev.addr("http")), "/pools/default/buckets/travel/scopes");
+    let app = scopes["scopes"].as_array().expect("a list").iter().find(|scope| scope["name"] == "app");
+    assert_eq!(app.expect("it is there")["collections"].as_array().map(Vec::len), Some(2), "{scopes}");
+    let change = |arguments: &[&str]| {
+        let changed = Command::new(env!("CARGO_BIN_EXE_stave"))
+            .args(arguments)
+            .args(["--addr", dev.field("kv"), "--password", "password"])
+            .output()
+            .expect("the binary is there");
+        assert!(changed.status.success(), "{}", String::from_utf8_lossy(&changed.stderr));
+    };
+    change(&["set", "a", "changed"]);
+    change(&["set", "more", "1"]);
+    change(&["delete", "b"]);
+    assert_eq!(http(&control, "POST", "/v1/dev/nodes/2/kill", "").0, 200);
+    let (status, told) = http(&control, "POST", "/v1/dev/reset", "");
+    assert_eq!(status, 200, "{told}");
+    all_are_there();
+    assert_eq!(get(&dev, "more", &[]), None);
+    dev.stop();
+}
+
+#[test]
+fn lines_of_json_go_to_the_first_bucket() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let seed = folder.path().join("seed.jsonl");
+    let text = "{\"key\":\"a\",\"value\":1}\n{\"key\":\"b\",\"value_base64\":\"aGk=\",\"collection\":\"app.users\"}\n";
+    std::fs::write(&seed, text).expect("a file");
+    let dev = Dev::start(&["--bucket", "orders:100MiB", "--seed-file", &seed.display().to_string()]);
+    assert_eq!(get(&dev, "a", &["--bucket", "orders"]).as_deref(), Some("1"));
+    let users = ["--bucket", "orders", "--collection", "app.users"];
+    assert_eq!(get(&dev, "b", &users).as_deref(), Some("hi"));
+    dev.stop();
+}
+
+#[test]
+fn a_seed_file_that_cannot_be_loaded_is_told_of_with_the_place() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let seed = folder.path().join("seed.json");
+    let long = "k".repeat(251);
+    let of_long = format!("{{\"buckets\": {{\"default\": {{\"documents\": {{\"{long}\": 1}}}}}}}}");
+    let scoped = r#"{"buckets": {"default": {"scopes": {"%": {"collections": {"users": {}}}}}}}"#;
+    for (text, code, why) in [
+        ("{\"buckets\": {\n\"default\": []}}", 2, "seed.json: invalid type: sequence"),
+        ("{\"buckets\": {\n\"default\": []}}", 2, "at line 2 column"),
+        ("{\"buckets\": {\"a:1G\": {}}}", 2, "there can be no bucket `a:1G`"),
+        (&of_long, 3, "its key has 251 bytes: 1 to 250 are allowed"),
+        (&of_long, 3, "bucket `default`: document `kkk"),
+        (scoped, 3, "bucket `default`: scope `%`: "),
+    ] {
+        std::fs::write(&seed, text).expect("a file");
+        let started = Command::new(env!("CARGO_BIN_EXE_stave"))
+            .args(["dev", "--kv", "127.0.0.1:0", "--http", "127.0.0.1:0", "--vbuckets", "4", "--seed-file"])
+            .arg(&seed)
+            .env_remove("STAVE_PASSWORD")
+            .output()
+            .expect("the binary is there");
+        let told = String::from_utf8_lossy(&started.stderr);
+        assert!(started.status.code() == Some(code) && told.contains(why), "{code}: {told}");
+        assert!(started.stdout.is_empty(), "it was not ready");
+    }
+}

@@ -2,6 +2,9 @@
 'use strict'
 
 const assert = require('node:assert')
+const fs = require('node:fs')
+const os = require('node:os')
+const path = require('node:path')
 const { after, before, test } = require('node:test')
 const couchbase = require('couchbase')
 const stave = require('..')
@@ -43,6 +46,26 @@ test('a reset removes documents and starts nodes', async () => {
   const told = await s.reset()
   assert.ok(told.nodes.every(node => node.may_serve))
   await assert.rejects(orders.get('a'), couchbase.DocumentNotFoundError)
+})
+
+test('a cluster begins with its seed file, and so it does after a reset', async () => {
+  const folder = fs.mkdtempSync(path.join(os.tmpdir(), 'stave-'))
+  const seedFile = path.join(folder, 'seed.json')
+  fs.writeFileSync(seedFile, '{"buckets": {"default": {"documents": {"a": {"n": 1}}}}}')
+  const seeded = await stave.dev({ seedFile })
+  try {
+    const login = { username: seeded.username, password: seeded.password }
+    const sdk = await couchbase.connect(seeded.connectionString, login)
+    const documents = sdk.bucket('default').defaultCollection()
+    assert.deepStrictEqual((await documents.get('a')).content, { n: 1 })
+    await documents.remove('a')
+    await seeded.reset()
+    assert.deepStrictEqual((await documents.get('a')).content, { n: 1 })
+    await sdk.close()
+  } finally {
+    await seeded.close()
+    fs.rmSync(folder, { recursive: true })
+  }
 })
 
 test('refused orders say why', async () => {

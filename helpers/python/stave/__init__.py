@@ -61,12 +61,14 @@ class Dev:
     """A running cluster. It ends with `close`, with the block, and with this process."""
 
     def __init__(self, nodes=1, replicas=0, buckets=("default",), username="Administrator", password="password",
-                 binary=None, arguments=()):
+                 binary=None, arguments=(), seed_file=None):
         command = [find_binary(binary), "dev", "--json", "--with-parent", str(os.getpid())]
         command += ["--kv", "127.0.0.1:0", "--http", "127.0.0.1:0", "--nodes", str(nodes), "--replicas", str(replicas)]
         command += ["--username", username]
         for bucket in buckets:
             command += ["--bucket", bucket]
+        if seed_file is not None:
+            command += ["--seed-file", os.fspath(seed_file)]
         self._log = tempfile.TemporaryFile()
         self._process = subprocess.Popen(
             [*command, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._log,
@@ -123,7 +125,7 @@ class Dev:
             raise StaveError(f"{method} {url} was refused with {error.code}: {message}") from None
 
     def reset(self):
-        """All nodes serve, without injected failures, and all buckets are empty."""
+        """All nodes serve, without injected failures, and all buckets are empty, or have what the seed file says."""
         return self.order("reset")
 
     def delay(self, ms, opcode=None, node=None, times=None):

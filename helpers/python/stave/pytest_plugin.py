@@ -10,6 +10,16 @@ def pytest_addoption(parser):
     for name, default, text in (("nodes", "1", "nodes of the cluster"), ("replicas", "0", "copies of each vBucket")):
         group.addoption(f"--stave-{name}", default=None, help=text)
         parser.addini(f"stave_{name}", text, default=default)
+    group.addoption("--stave-seed-file", default=None, help="documents that the cluster begins with")
+    parser.addini("stave_seed_file", "documents that the cluster begins with, beside the file of this option", default="")
+
+
+def _seed_file(config):
+    given = config.getoption("--stave-seed-file")
+    named = config.getini("stave_seed_file")
+    if given is None and named:
+        return config.rootpath / named
+    return given
 
 
 @pytest.fixture(scope="session")
@@ -20,7 +30,7 @@ def stave_cluster(request):
         given = request.config.getoption(f"--stave-{name}")
         return int(request.config.getini(f"stave_{name}") if given is None else given)
 
-    with Dev(nodes=option("nodes"), replicas=option("replicas")) as cluster:
+    with Dev(nodes=option("nodes"), replicas=option("replicas"), seed_file=_seed_file(request.config)) as cluster:
         yield cluster
 
 

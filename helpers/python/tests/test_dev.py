@@ -54,6 +54,22 @@ def test_refused_orders_say_why(stave_reset):
         stave_reset.thaw(1)
 
 
+def test_a_cluster_begins_with_its_seed_file_and_so_it_does_after_a_reset(tmp_path):
+    seed = tmp_path / "seed.json"
+    seed.write_text('{"buckets": {"default": {"documents": {"a": {"n": 1}}}}}')
+    with stave.dev(seed_file=seed) as s:
+        cluster = Cluster(s.connection_string, ClusterOptions(PasswordAuthenticator(s.username, s.password)))
+        documents = cluster.bucket("default").default_collection()
+        assert documents.get("a").content_as[dict] == {"n": 1}
+        documents.remove("a")
+        s.reset()
+        assert documents.get("a").content_as[dict] == {"n": 1}
+        cluster.close()
+    seed.write_text("{}")
+    with pytest.raises(stave.StaveError, match="missing field `buckets` at line 1"):
+        stave.dev(seed_file=seed)
+
+
 def test_a_cluster_that_does_not_start_says_why():
     with pytest.raises(stave.StaveError, match="--replicas 5: give a number"):
         stave.dev(nodes=1, replicas=5)

@@ -8,6 +8,7 @@ mod control;
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read};
+use std::path::Path;
 use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -74,6 +75,11 @@ impl Options {
     pub fn binary(mut self, path: &str) -> Options {
         self.binary = Some(path.to_owned());
         self
+    }
+
+    /// Documents that the cluster begins with, after each reset too; docs/developing.md has the format.
+    pub fn seed_file(self, path: impl AsRef<Path>) -> Options {
+        self.argument("--seed-file").argument(&path.as_ref().to_string_lossy())
     }
 
     /// One more argument of `stave dev`.
@@ -204,7 +210,7 @@ impl Dev {
         self.order(&format!("nodes/{node}/{name}")).map(drop)
     }
 
-    /// All nodes serve, without injected failures, and all buckets are empty.
+    /// All nodes serve, without injected failures, and all buckets are empty, or have what the seed file says.
     pub fn reset(&self) -> Result<(), Error> {
         self.order("reset").map(drop)
     }

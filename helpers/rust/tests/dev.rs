@@ -25,6 +25,19 @@ fn orders_change_the_cluster_and_a_reset_undoes_that() {
 }
 
 #[test]
+fn the_seed_file_is_loaded_or_refused() {
+    let seed = std::env::temp_dir().join(format!("stave-seed-{}.json", std::process::id()));
+    std::fs::write(&seed, "{\"buckets\": {\"travel\": {\"documents\": {\"a\": 1}}}}").expect("a file");
+    let stave = Dev::options().seed_file(&seed).start().expect("a cluster");
+    stave.reset().expect("it is done");
+    drop(stave);
+    std::fs::write(&seed, "{}").expect("a file");
+    let refused = Dev::options().seed_file(&seed).start().expect_err("it is wrong").to_string();
+    assert!(refused.contains("missing field `buckets` at line 1"), "{refused}");
+    std::fs::remove_file(&seed).expect("it is there");
+}
+
+#[test]
 fn what_does_not_start_says_why() {
     let refused = Dev::options().replicas(5).start().expect_err("it is wrong").to_string();
     assert!(refused.contains("--replicas 5: give a number"), "{refused}");

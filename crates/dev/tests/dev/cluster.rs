@@ -41,6 +41,7 @@ pub fn config(folder: &Path, nodes: u16, replicas: u8) -> DevConfig {
     DevConfig {
         descriptors: None,
         tls: None,
+        seed: None,
         nodes,
         buckets: vec![BucketSpec { replicas, flush_enabled: true, ..spec }],
         data: folder.to_owned(),

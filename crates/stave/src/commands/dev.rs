@@ -2,22 +2,25 @@
 
 mod folder;
 mod parent;
+mod seed;
 
 use std::io::Write;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 use base::env::Env;
 use clap::Args;
-use dev::{DevCluster, DevConfig, DevTimes, DevTls, MOST_NODES};
+use dev::{DevCluster, DevConfig, DevTimes, DevTls, MOST_NODES, Seed};
 use node::config::{BucketSpec, MOST_REPLICAS};
 use rustix::process::Pid;
 use serde_json::{Value, json};
 
 use self::folder::{Folder, IN_MEMORY};
+use self::seed::SeedFile;
 use super::certs::{self, OwnCertificates};
 use super::serve::raise_descriptor_limit;
 use crate::cli::{Outcome, WrongArguments};
@@ -38,6 +41,7 @@ const TIMES_MS: RangeInclusive<u64> = 100..=3_600_000;
   stave dev
   stave dev --nodes 3 --replicas 1 --bucket orders
   stave dev --nodes 3 --replicas 2 --kv 127.0.0.1:0 --http 127.0.0.1:0 --json
+  stave dev --seed-file seed.json                       begins with these documents
   stave dev --outlive-parent &                          stays when the shell ends
   stave dev --tls certs                                 couchbases:// too; clients trust certs/ca.pem
 
@@ -65,6 +69,10 @@ pub struct DevFlags {
     /// A bucket, its memory quota and its type; may be repeated
     #[arg(long, value_name = "NAME[:QUOTA[:TYPE]]", default_value = "default")]
     bucket: Vec<String>,
+    /// Buckets, collections and documents that the cluster begins with, at its start and after each reset: JSON, or, if
+    /// its name ends with .jsonl, a document a line for the first bucket
+    #[arg(long, value_name = "FILE")]
+    seed_file: Option<PathBuf>,
     /// Where documents are kept, or `memory`: they are gone with the process
     #[arg(long, value_name = "DIR|memory", default_value = IN_MEMORY)]
     data: String,
@@ -162,6 +170,7 @@ impl DevFlags {
         Ok(DevConfig {
             descriptors: None,
             tls: None,
+            seed: None,
             nodes: self.nodes,
             buckets: self.bucket.iter().map(spec).collect::<Result<_, _>>()?,
             data,
@@ -190,7 +199,11 @@ pub fn run(env: &Env, flags: DevFlags) -> anyhow::Result<Outcome> {
     let tls = certificates
         .as_ref()
         .map(|own| DevTls { certificate: own.certificate.clone(), key: own.key.clone() });
-    let config = DevConfig { descriptors, tls, ..flags.config(folder.path().to_owned())? };
+    let seed_file = flags.seed_file.clone();
+    let mut config = DevConfig { descriptors, tls, ..flags.config(folder.path().to_owned())? };
+    if let Some(path) = seed_file {
+        add_seed(env, &path, &mut config)?;
+    }
     // Before anything is started: a parent that ends meanwhile would not be known any more.
     if !outlives {
         parent::end_with_parent(env, watched)?;
@@ -208,6 +221,27 @@ pub fn run(env: &Env, flags: DevFlags) -> anyhow::Result<Outcome> {
     tracing::info!(signal, "stopping");
     cluster.stop()?;
     Ok(Outcome::Done)
+}
+
+/// Has the cluster begin with what a file says, and adds the buckets that the file names.
+fn add_seed(env: &Env, path: &Path, config: &mut DevConfig) -> anyhow::Result<()> {
+    let wrong = |why: anyhow::Error| WrongArguments(format!("--seed-file {}: {why:#}", path.display()));
+    let first = config.buckets.first().map(|spec| spec.name.clone()).unwrap_or_default();
+    let replicas = config.buckets.first().map_or(0, |spec| spec.replicas);
+    let seed = SeedFile::read(env, path, &first).map_err(wrong)?;
+    for name in seed.buckets() {
+        if !BucketSpec::is_name(name) {
+            let why = "letters, digits and . _ % - are allowed; a quota is given with --bucket NAME:QUOTA";
+            return Err(wrong(anyhow::anyhow!("there can be no bucket `{name}`: {why}")).into());
+        }
+        if config.buckets.iter().all(|spec| spec.name != *name) {
+            config.buckets.push(BucketSpec { replicas, flush_enabled: true, ..BucketSpec::parse(name)? });
+        }
+    }
+    let (env, username, password) = (env.clone(), config.username.clone(), config.password.clone());
+    let load = move |kv| seed.load(&env, kv, &username, &password).map_err(|error| format!("{error:#}"));
+    config.seed = Some(Seed(Arc::new(load)));
+    Ok(())
 }
 
 /// What nodes serve TLS with, if they do.

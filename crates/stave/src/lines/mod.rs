@@ -7,6 +7,7 @@
 //! `value_base64`. JSON keeps its bytes, but for ends of lines, which become spaces. A member of any other name is refused, so that a file of another kind is not taken for one of these.
 
 mod key;
+mod send;
 mod table;
 
 use std::borrow::Cow;
@@ -17,7 +18,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 pub(crate) use key::KeyTemplate;
+pub(crate) use send::{LineSender, Rejected};
 pub(crate) use table::row_as_json;
+
+/// Flags that SDKs give JSON (common flags, format 2).
+pub(crate) const JSON_FLAGS: u32 = 2 << 24;
 
 /// A document of a line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

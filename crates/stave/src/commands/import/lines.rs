@@ -1,6 +1,5 @@
 //! `stave import lines` and `stave import csv`: sends documents of a text file to a running bucket.
 
-mod send;
 mod source;
 
 use std::io::Write;
@@ -14,11 +13,10 @@ use serde_json::json;
 use crate::cli::{Outcome, ServerFlags};
 use crate::client::{Cluster, Dialect};
 use crate::commands::status_line::StatusLine;
-use crate::lines::KeyTemplate;
+use crate::lines::{KeyTemplate, LineSender, Rejected};
 use crate::new_file::NewFile;
 use crate::units::thousands;
 use protocol::feature::Feature;
-use send::{LineSender, Rejected};
 use source::{Documents, Form};
 
 /// What is told of rejected documents, before only their number is.

@@ -9,12 +9,10 @@ use base::env::{Env, File, OpenMode};
 use base::limits::MAX_VALUE_BYTES;
 use serde_json::Value;
 
-use crate::lines::{Body, KeyTemplate, Line, row_as_json};
+use crate::lines::{Body, JSON_FLAGS, KeyTemplate, Line, row_as_json};
 
 /// The longest line: a document of the largest size in base64, with its key, its attributes and some room.
 const MOST_LINE_BYTES: u64 = 2 * MAX_VALUE_BYTES as u64 + (4 << 20);
-/// Flags that SDKs give JSON (common flags, format 2).
-const JSON_FLAGS: u32 = 2 << 24;
 
 /// What a line is.
 pub(super) enum Form {

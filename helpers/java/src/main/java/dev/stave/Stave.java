@@ -66,6 +66,11 @@ public final class Stave implements AutoCloseable {
       return this;
     }
 
+    /** Documents that the cluster begins with, after each reset too; docs/developing.md has the format. */
+    public Options seedFile(Path file) {
+      return argument("--seed-file").argument(file.toString());
+    }
+
     /** One more argument of {@code stave dev}. */
     public Options argument(String argument) {
       more.add(argument);
@@ -202,7 +207,7 @@ public final class Stave implements AutoCloseable {
     }
   }
 
-  /** All nodes serve, without injected failures, and all buckets are empty. */
+  /** All nodes serve, without injected failures, and all buckets are empty, or have what the seed file says. */
   public void reset() {
     order("reset");
   }

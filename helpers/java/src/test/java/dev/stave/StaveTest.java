@@ -9,6 +9,7 @@ import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
 
 class StaveTest {
   @Test
@@ -29,6 +30,17 @@ class StaveTest {
       assertRefused("404: {\"message\":\"there is no node 9", () -> s.kill(9));
       assertRefused("is not frozen", () -> s.thaw(1));
     }
+  }
+
+  @Test
+  void theSeedFileIsLoadedOrRefused(@TempDir Path folder) throws IOException {
+    Path seed = folder.resolve("seed.json");
+    Files.writeString(seed, "{\"buckets\": {\"travel\": {\"documents\": {\"a\": 1}}}}");
+    try (Stave s = Stave.dev().seedFile(seed).start()) {
+      s.reset();
+    }
+    Files.writeString(seed, "{}");
+    assertRefused("missing field `buckets` at line 1", () -> Stave.dev().seedFile(seed).start());
   }
 
   @Test

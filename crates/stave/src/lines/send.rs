@@ -10,8 +10,8 @@ use base::{CollectionId, DocKey};
 use protocol::extras::StoreExtras;
 use protocol::{Status, opcode};
 
+use super::Line;
 use crate::client::{Client, Cluster, DocRequest, status_name};
-use crate::lines::Line;
 
 /// So much is sent before answers are waited for, at the most.
 const MOST_REQUESTS: usize = 256;
@@ -25,14 +25,14 @@ const MAKE_DOCUMENT: u8 = 0x01;
 const ADD_DOCUMENT: u8 = 0x02;
 
 /// A line that was not sent, or was refused.
-pub(super) struct Rejected {
-    pub(super) number: u64,
-    pub(super) raw: Vec<u8>,
-    pub(super) why: String,
+pub(crate) struct Rejected {
+    pub(crate) number: u64,
+    pub(crate) raw: Vec<u8>,
+    pub(crate) why: String,
 }
 
 /// Sends documents and counts what becomes of them.
-pub(super) struct LineSender<'e> {
+pub(crate) struct LineSender<'e> {
     env: &'e Env,
     cluster: Cluster<'e>,
     keep_existing: bool,
@@ -48,7 +48,7 @@ pub(super) struct LineSender<'e> {
 }
 
 impl<'e> LineSender<'e> {
-    pub(super) fn new(
+    pub(crate) fn new(
         mut cluster: Cluster<'e>,
         keep_existing: bool,
         rate: Option<u32>,
@@ -74,7 +74,7 @@ impl<'e> LineSender<'e> {
     }
 
     /// Sends a document, or lets it wait for more; lines that turned out to be refused. Its collection must be named.
-    pub(super) fn send(&mut self, number: u64, raw: Vec<u8>, line: &Line) -> anyhow::Result<Vec<Rejected>> {
+    pub(crate) fn send(&mut self, number: u64, raw: Vec<u8>, line: &Line) -> anyhow::Result<Vec<Rejected>> {
         let name = line.collection.as_deref().unwrap_or("_default._default");
         let collection = match self.collection(name)? {
             Ok(collection) => collection,
@@ -171,7 +171,7 @@ impl<'e> LineSender<'e> {
     }
 
     /// Sends what waits: documents that were stored, those that were left as they are, and lines that were refused.
-    pub(super) fn finish(mut self) -> anyhow::Result<(u64, u64, Vec<Rejected>)> {
+    pub(crate) fn finish(mut self) -> anyhow::Result<(u64, u64, Vec<Rejected>)> {
         let rejected = self.flush()?;
         Ok((self.stored, self.kept, rejected))
     }
