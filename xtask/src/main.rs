@@ -89,7 +89,7 @@ enum Command {
     Faults(netfaults::Options),
     /// Run the commands of the pages for beginners (docs/start) as they are written (needs etcd, curl and jq).
     Start(start_pages::StartOptions),
-    /// Make what people install: an archive, a Debian package, checksums, and a list of what is in the program.
+    /// Make what people install: an archive, packages, an image, checksums, and a list of what is in the program.
     Dist(dist::Packages),
     /// Check the dashboard and the alerts in `deploy/` against nodes that run (needs the packages of Prometheus).
     Dashboards(dashboards::DashboardOptions),

@@ -85,7 +85,8 @@ impl Stave {
         Stave::launch(command, log, more)
     }
 
-    fn launch(mut command: Command, log: &Path, more: &[&str]) -> Result<Stave> {
+    /// Starts a command that is the program, and waits until it can serve.
+    pub fn launch(mut command: Command, log: &Path, more: &[&str]) -> Result<Stave> {
         command.args(["--kv", "127.0.0.1:0", "--http", "127.0.0.1:0"]);
         command.args(["--username", USER, "--password", PASSWORD]).args(more);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(File::create(log)?);

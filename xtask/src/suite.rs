@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use crate::child::{Background, cargo, each_line, headline, succeeds};
 use crate::totals::Totals;
 use crate::{
-    dashboards, kill, netfaults, powercut, readme, replay, resume, rules, simulate, start_pages, tree,
+    dashboards, dist, kill, netfaults, powercut, readme, replay, resume, rules, simulate, start_pages, tree,
 };
 
 /// Changes that a replica follows while it is killed.
@@ -199,6 +199,7 @@ fn test_steps(quick: bool, release: Background) -> Result<Totals> {
     }
     totals += step("SDK conformance", conformance);
     totals += step("the README's first session", readme::run);
+    totals += step("an image for containers", || dist::try_image::run(&tree::release_binary()));
     totals += step("the pages for beginners", || start_pages::run(&tree::release_binary(), None));
     Ok(totals)
 }

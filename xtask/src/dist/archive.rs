@@ -14,11 +14,19 @@ pub struct Entry {
     pub path: String,
     pub bytes: Vec<u8>,
     pub mode: u32,
+    /// The number of its user and of its group.
+    pub owner: u32,
+    pub is_folder: bool,
 }
 
 impl Entry {
     pub fn new(path: impl Into<String>, bytes: Vec<u8>, mode: u32) -> Entry {
-        Entry { path: path.into(), bytes, mode }
+        Entry { path: path.into(), bytes, mode, owner: 0, is_folder: false }
+    }
+
+    /// An empty folder.
+    pub fn folder(path: impl Into<String>, mode: u32, owner: u32) -> Entry {
+        Entry { path: path.into(), bytes: Vec::new(), mode, owner, is_folder: true }
     }
 
     /// One that stands in the tree as `source`.
@@ -28,8 +36,13 @@ impl Entry {
     }
 }
 
-/// A tar archive of these files and the folders that they stand in, all of root and as old as `time`, as gzip.
+/// A tar archive of these files and the folders that they stand in, all as old as `time`, as gzip.
 pub fn make(entries: &[Entry], time: u64) -> Result<Vec<u8>> {
+    gzip(&tar(entries, time)?)
+}
+
+/// The same as it is.
+pub fn tar(entries: &[Entry], time: u64) -> Result<Vec<u8>> {
     let mut tar = tar::Builder::new(Vec::new());
     let mut folders: Vec<String> = Vec::new();
     for entry in entries {
@@ -39,36 +52,36 @@ pub fn make(entries: &[Entry], time: u64) -> Result<Vec<u8>> {
             if name == "/" || name == "./" || folders.contains(&name) {
                 continue;
             }
-            append(&mut tar, &name, &[], (0o755, tar::EntryType::Directory), time)?;
+            append(&mut tar, &Entry::folder(name.clone(), 0o755, 0), time)?;
             folders.push(name);
         }
-        append(&mut tar, &entry.path, &entry.bytes, (entry.mode, tar::EntryType::Regular), time)?;
+        if entry.is_folder {
+            folders.push(entry.path.clone());
+        }
+        append(&mut tar, entry, time)?;
     }
-    gzip(&tar.into_inner()?)
+    Ok(tar.into_inner()?)
 }
 
 /// The path as it is written: the library would take a leading `./` away.
-fn append(
-    tar: &mut tar::Builder<Vec<u8>>,
-    path: &str,
-    bytes: &[u8],
-    (mode, kind): (u32, tar::EntryType),
-    time: u64,
-) -> Result<()> {
+fn append(tar: &mut tar::Builder<Vec<u8>>, entry: &Entry, time: u64) -> Result<()> {
     let mut header = tar::Header::new_gnu();
+    let Entry { path, bytes, mode, owner, is_folder } = entry;
     let name = &mut header.as_old_mut().name;
     let room = name.get_mut(..path.len()).with_context(|| format!("{path} is too long for an archive"))?;
     room.copy_from_slice(path.as_bytes());
-    header.set_entry_type(kind);
+    header.set_entry_type(if *is_folder { tar::EntryType::Directory } else { tar::EntryType::Regular });
     header.set_size(bytes.len() as u64);
-    header.set_mode(mode);
+    header.set_mode(*mode);
     header.set_mtime(time);
-    header.set_uid(0);
-    header.set_gid(0);
-    header.set_username("root")?;
-    header.set_groupname("root")?;
+    header.set_uid(u64::from(*owner));
+    header.set_gid(u64::from(*owner));
+    if *owner == 0 {
+        header.set_username("root")?;
+        header.set_groupname("root")?;
+    }
     header.set_cksum();
-    tar.append(&header, bytes)?;
+    tar.append(&header, &bytes[..])?;
     Ok(())
 }
 

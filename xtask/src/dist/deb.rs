@@ -2,12 +2,12 @@
 
 use anyhow::Result;
 
-use super::Release;
 use super::archive::{self, Entry};
 use super::shell::ShellFiles;
+use super::{Release, dates};
 
 /// Configuration that the operator changes: kept when the package is upgraded.
-const CONFIGURATION: &str = "/etc/stave/stave.toml";
+pub const CONFIGURATION: &str = "/etc/stave/stave.toml";
 
 /// Scripts that Debian runs, by their names there and in the tree.
 const SCRIPTS: [&str; 3] = ["postinst", "prerm", "postrm"];
@@ -38,12 +38,13 @@ pub fn make(release: &Release, program: &[u8], shell: &ShellFiles) -> Result<Vec
     Ok(package.into_inner()?)
 }
 
-fn data_entries(release: &Release, program: &[u8], shell: &ShellFiles) -> Result<Vec<Entry>> {
+/// What it installs.
+pub fn data_entries(release: &Release, program: &[u8], shell: &ShellFiles) -> Result<Vec<Entry>> {
     let changes = format!(
         "stave ({}) unstable; urgency=medium\n\n  * See /usr/share/doc/stave/README.md.\n\n -- {}  {}\n",
         release.version,
         release.maintainer,
-        rfc_2822(release.time)
+        dates::rfc_2822(release.time)
     );
     let mut entries = vec![
         Entry::new("./usr/bin/stave", program.to_vec(), 0o755),
@@ -83,7 +84,7 @@ fn control_file(release: &Release, program: &[u8], installed_kib: usize) -> Resu
 }
 
 /// The newest version of the C library that a program asks for, by the names of its symbols' versions.
-fn glibc(program: &[u8]) -> Option<(u32, u32)> {
+pub fn glibc(program: &[u8]) -> Option<(u32, u32)> {
     const PREFIX: &[u8] = b"GLIBC_";
     let places = program.windows(PREFIX.len()).enumerate().filter(|(_, window)| *window == PREFIX);
     let version = |(at, _): (usize, &[u8])| {
@@ -93,30 +94,6 @@ fn glibc(program: &[u8]) -> Option<(u32, u32)> {
         Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
     };
     places.filter_map(version).max()
-}
-
-/// As mail has dates, in UTC (RFC 2822).
-fn rfc_2822(time: u64) -> String {
-    const WEEKDAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
-    const MONTHS: [&str; 12] =
-        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
-    let (days, seconds) = (time / 86_400, time % 86_400);
-    let is_leap =
-        |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
-    let (mut year, mut day) = (1970, days);
-    while day >= 365 + u64::from(is_leap(year)) {
-        day -= 365 + u64::from(is_leap(year));
-        year += 1;
-    }
-    let lengths = [31, 28 + u64::from(is_leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
-    let mut month = 0;
-    while day >= lengths[month] {
-        day -= lengths[month];
-        month += 1;
-    }
-    let weekday = WEEKDAYS[(days % 7) as usize];
-    let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
-    format!("{weekday}, {:02} {} {year} {hour:02}:{minute:02}:{second:02} +0000", day + 1, MONTHS[month])
 }
 
 /// The paths of the files that a package installs.
@@ -141,13 +118,6 @@ pub fn data_names(package: &[u8]) -> Result<Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn dates_are_those_of_the_calendar() {
-        assert_eq!(rfc_2822(0), "Thu, 01 Jan 1970 00:00:00 +0000");
-        assert_eq!(rfc_2822(951_782_400), "Tue, 29 Feb 2000 00:00:00 +0000");
-        assert_eq!(rfc_2822(1_795_720_430), "Thu, 26 Nov 2026 19:13:50 +0000");
-    }
 
     #[test]
     fn the_newest_c_library_that_a_program_asks_for_counts() {

@@ -1,10 +1,14 @@
 //! `cargo xtask dist`: what people install. Two runs of the same commit with the same binary give the same bytes
-//! (docs/adr/0105-packages.md).
+//! (docs/adr/0105-packages.md, docs/adr/0126-static-binaries-and-images.md).
 
 mod archive;
+mod dates;
 mod deb;
+mod oci;
+mod rpm;
 mod sbom;
 mod shell;
+pub mod try_image;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -26,6 +30,15 @@ pub struct Packages {
     /// A binary that is there already; otherwise the release is built
     #[arg(long, value_name = "FILE")]
     binary: Option<PathBuf>,
+    /// What it is built for, as rustc names it, like x86_64-unknown-linux-musl, which needs no libraries
+    #[arg(long, value_name = "TRIPLE", conflicts_with = "binary")]
+    target: Option<String>,
+    /// An image for containers, too
+    #[arg(long)]
+    image: bool,
+    /// Start what the image holds, as a container would, and store a document (as root)
+    #[arg(long, requires = "image")]
+    start: bool,
 }
 
 /// What all files that are made say of themselves.
@@ -36,10 +49,12 @@ struct Release {
     maintainer: String,
     /// As compilers have it, like `x86_64`.
     machine: &'static str,
+    /// The C library as compilers have it: `gnu`, or `musl` for programs that bring it along.
+    libc: &'static str,
 }
 
 impl Release {
-    fn of_tree() -> Result<Release> {
+    fn of_tree(program: &[u8]) -> Result<Release> {
         let of_commit = |format: &str| {
             let mut git = Command::new("git");
             let text =
@@ -53,7 +68,8 @@ impl Release {
         let time =
             time.parse().with_context(|| format!("SOURCE_DATE_EPOCH={time:?} is no number of seconds"))?;
         let version = sbom::version()?;
-        Ok(Release { version, time, maintainer: of_commit("%cn <%ce>")?, machine: std::env::consts::ARCH })
+        let libc = if deb::glibc(program).is_some() { "gnu" } else { "musl" };
+        Ok(Release { version, time, maintainer: of_commit("%cn <%ce>")?, machine: machine(program)?, libc })
     }
 
     /// The processor as Debian has it.
@@ -66,30 +82,52 @@ impl Release {
     }
 }
 
+/// What a program is for, by its header (elf(5)).
+fn machine(program: &[u8]) -> Result<&'static str> {
+    match program.get(..20) {
+        Some([0x7f, b'E', b'L', b'F', .., 62, 0]) => Ok("x86_64"),
+        Some([0x7f, b'E', b'L', b'F', .., 183, 0]) => Ok("aarch64"),
+        _ => bail!("it is no program for Linux on x86-64 or aarch64"),
+    }
+}
+
 /// `cargo xtask dist`.
 pub fn run(options: &Packages) -> Result<bool> {
     let binary = match &options.binary {
         Some(binary) => binary.clone(),
         None => {
             headline("release build");
-            if !succeeds(&mut cargo(&["build", "--release", "--locked", "--package", "stave"]))? {
+            let mut build = cargo(&["build", "--release", "--locked", "--package", "stave"]);
+            let mut folder = tree::target();
+            if let Some(target) = &options.target {
+                build.args(["--target", target]);
+                folder.push(target);
+            }
+            if !succeeds(&mut build)? {
                 return Ok(false);
             }
-            tree::target().join("release/stave")
+            folder.join("release/stave")
         }
     };
     std::fs::create_dir_all(&options.out)?;
-    let made = make(&binary, &options.out)?;
+    let made = make(&binary, options)?;
     println!("{:<44} {:>12}  sha256", "file", "bytes");
     let mut sums = String::new();
     for path in &made {
         let (bytes, name) = (std::fs::read(path)?, name_of(path));
-        let sum: String = Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+        let sum = sha256(&bytes);
         println!("{name:<44} {:>12}  {sum}", bytes.len());
         sums.push_str(&format!("{sum}  {name}\n"));
     }
     std::fs::write(options.out.join("SHA256SUMS"), sums)?;
+    if options.start {
+        return Ok(try_image::run(&binary)?.good());
+    }
     Ok(true)
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn name_of(path: &Path) -> String {
@@ -97,34 +135,70 @@ fn name_of(path: &Path) -> String {
 }
 
 /// Makes all files; returns their paths.
-fn make(binary: &Path, out: &Path) -> Result<Vec<PathBuf>> {
-    let release = Release::of_tree()?;
-    let program = stripped(binary, out)?;
-    let shell = ShellFiles::of(binary, out)?;
-    let Release { version, machine, .. } = &release;
+fn make(binary: &Path, options: &Packages) -> Result<Vec<PathBuf>> {
+    let out = &options.out;
+    let whole = std::fs::read(binary).with_context(|| binary.display().to_string())?;
+    let release = Release::of_tree(&whole).with_context(|| binary.display().to_string())?;
+    let program = stripped(binary, release.machine, out)?;
+    let shell = ShellFiles::of(&runnable(binary, release.machine)?, out)?;
+    let Release { version, machine, libc, .. } = &release;
     let put = |name: String, bytes: Vec<u8>| {
         let path = out.join(name);
         std::fs::write(&path, bytes).with_context(|| path.display().to_string())?;
         anyhow::Ok(path)
     };
     let archive = archive::make(&archive_entries(&release, &program, &shell)?, release.time)?;
-    Ok(vec![
-        put(format!("stave-{version}-{machine}-linux-gnu.tar.gz"), archive)?,
+    let mut made = vec![
+        put(format!("stave-{version}-{machine}-linux-{libc}.tar.gz"), archive)?,
         put(
             format!("stave_{version}_{}.deb", release.debian_machine()?),
             deb::make(&release, &program, &shell)?,
         )?,
+        put(format!("stave-{version}-1.{machine}.rpm"), rpm::make(&release, &program, &shell)?)?,
         put(format!("stave-{version}.cdx.json"), sbom::make(&release)?)?,
-    ])
+    ];
+    if options.image {
+        made.push(put(format!("stave-{version}-{machine}.oci.tar"), image(&release, binary, &program)?)?);
+    }
+    Ok(made)
 }
 
-/// The program without what only debuggers read.
-fn stripped(binary: &Path, out: &Path) -> Result<Vec<u8>> {
+/// An image of a program; `out` is a folder for what lies around meanwhile.
+fn image_of(binary: &Path, out: &Path) -> Result<Vec<u8>> {
+    let program = std::fs::read(binary).with_context(|| binary.display().to_string())?;
+    let release = Release::of_tree(&program)?;
+    image(&release, binary, &stripped(binary, release.machine, out)?)
+}
+
+fn image(release: &Release, binary: &Path, program: &[u8]) -> Result<Vec<u8>> {
+    if release.libc == "gnu" && release.machine != std::env::consts::ARCH {
+        bail!("this machine has no libraries for {}: build it for musl", release.machine);
+    }
+    oci::make(release, program, &oci::libraries(binary, program)?)
+}
+
+/// The program without what only debuggers read. Another processor's is stripped by its own tools.
+fn stripped(binary: &Path, machine: &str, out: &Path) -> Result<Vec<u8>> {
     let path = out.join("stave.stripped");
-    output(Command::new("strip").arg("-o").arg(&path).arg(binary))?;
+    let strip = match machine == std::env::consts::ARCH {
+        true => "strip".to_owned(),
+        false => format!("{machine}-linux-gnu-strip"),
+    };
+    output(Command::new(strip).arg("-o").arg(&path).arg(binary))?;
     let bytes = std::fs::read(&path)?;
     std::fs::remove_file(&path)?;
     Ok(bytes)
+}
+
+/// A program that this machine can run and that says of itself what `binary` does: that, or a development build.
+fn runnable(binary: &Path, machine: &str) -> Result<PathBuf> {
+    if machine == std::env::consts::ARCH {
+        return Ok(binary.to_owned());
+    }
+    headline("development build, for completions and manual pages");
+    let built = succeeds(&mut cargo(&["build", "--locked", "--package", "stave"]))?;
+    anyhow::ensure!(built, "the development build failed");
+    Ok(tree::target().join("debug/stave"))
 }
 
 fn archive_entries(release: &Release, program: &[u8], shell: &ShellFiles) -> Result<Vec<Entry>> {
@@ -151,19 +225,24 @@ mod tests {
 
     #[test]
     fn two_runs_make_the_same_bytes_and_the_program_is_in_both_packages() {
-        let program = b"no program, but bytes".to_vec();
+        // The header of a program for this processor, and nothing more.
+        let mut program = vec![0; 64];
+        program[..4].copy_from_slice(b"\x7fELF");
+        program[18] = 62;
         let shell = ShellFiles {
             completions: shell::SHELLS.map(|_| b"a script".to_vec()),
             pages: vec![("stave.1".to_owned(), b"a page".to_vec())],
         };
         let make = || {
-            let release = Release::of_tree().expect("a commit");
+            let release = Release::of_tree(&program).expect("a commit");
             let entries = archive_entries(&release, &program, &shell).expect("files of the tree");
             let archive = archive::make(&entries, release.time).expect("an archive");
             (
                 archive,
                 deb::make(&release, &program, &shell).expect("a package"),
                 sbom::make(&release).expect("a list"),
+                rpm::make(&release, &program, &shell).expect("a package"),
+                oci::make(&release, &program, &[]).expect("an image"),
             )
         };
         let (first, second) = (make(), make());
