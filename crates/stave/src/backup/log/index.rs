@@ -158,28 +158,6 @@ impl ChangeLog {
         Ok(index)
     }
 
-    /// Tells `visit` each frame of an epoch: the place of its segment in the log, its own place, its header.
-    pub(super) fn each_frame(
-        &self,
-        disk: &dyn Disk,
-        epoch: &Epoch,
-        visit: &mut dyn FnMut(u32, u64, &FrameHeader),
-    ) -> Result<(), BackupError> {
-        for number in epoch.segments.clone() {
-            let segment = &self.segments[number];
-            let mut file = SegmentFile::open(disk, segment.path.clone())?;
-            let mut at = 0;
-            while at < segment.end {
-                let header = file.header(at)?;
-                let header = header
-                    .ok_or_else(|| BackupError::damaged(&segment.path, format!("the frame at byte {at}")))?;
-                visit(number as u32, at, &header);
-                at += header.len();
-            }
-        }
-        Ok(())
-    }
-
     /// Reads every frame and each of its entries; how many frames and changes there are.
     pub(crate) fn verify(&self, disk: &dyn Disk) -> Result<(u64, u64), BackupError> {
         let mut reader = EntryReader::new(self, disk);

@@ -85,13 +85,13 @@ impl ChangeLog {
         }
         let (epoch, fixed, moment) = match wanted {
             WantedMoment::At(moment) => (epoch_at(&epochs, *moment)?, BTreeMap::new(), *moment),
-            WantedMoment::Seqnos(seqnos) => self.of_seqnos(repository, bucket, &epochs, seqnos)?,
+            WantedMoment::Seqnos(seqnos) => self.of_seqnos(&epochs, seqnos)?,
             WantedMoment::Before(key) => self.before(disk, &epochs, key)?,
         };
         if !matches!(wanted, WantedMoment::At(_)) {
             epoch_at(std::slice::from_ref(&epoch), moment)?;
         }
-        let gaps = self.gaps_at(repository, bucket, &epoch, moment)?;
+        let gaps = self.gaps_at(&epoch, moment)?;
         let mut hiding = gaps.hiding;
         hiding.retain(|vb, _| !fixed.contains_key(vb));
         let too_long = hiding.values().find(|gap| moment - gap.from.1 > tolerance_ns);
@@ -107,15 +107,9 @@ impl ChangeLog {
     }
 
     /// The gaps of an epoch, and which of them hide a moment.
-    fn gaps_at(
-        &self,
-        repository: &Repository<'_>,
-        bucket: &str,
-        epoch: &Epoch,
-        moment: u64,
-    ) -> Result<GapsOfEpoch, BackupError> {
+    fn gaps_at(&self, epoch: &Epoch, moment: u64) -> Result<GapsOfEpoch, BackupError> {
         let (mut hiding, mut all) = (BTreeMap::new(), GapSet::default());
-        ChangeLog::with_gaps(repository, bucket, &mut |gap| {
+        self.each_gap(&mut |gap| {
             let is_here = gap.from.1 <= epoch.horizon && gap.to.1 >= epoch.from;
             if is_here {
                 all.add(gap.from.1, gap.to.1);
@@ -213,12 +207,10 @@ impl ChangeLog {
     /// The newest epoch in which all of these vBuckets were at these seqnos, and the latest of their moments.
     fn of_seqnos(
         &self,
-        repository: &Repository<'_>,
-        bucket: &str,
         epochs: &[Epoch],
         seqnos: &BTreeMap<u16, u64>,
     ) -> Result<(Epoch, BTreeMap<u16, u64>, u64), BackupError> {
-        let disk = &*repository.env.disk;
+        let disk = &*self.disk;
         let mut why = "no vBucket is named".to_owned();
         for epoch in epochs.iter().rev() {
             let (mut latest, mut is_here) = (epoch.from, !seqnos.is_empty());
@@ -235,7 +227,7 @@ impl ChangeLog {
                 latest = latest.max(self.moment_of(disk, one, *seqno)?);
             }
             if is_here {
-                self.check_seqnos(repository, bucket, epoch, seqnos)?;
+                self.check_seqnos(epoch, seqnos)?;
                 return Ok((epoch.clone(), seqnos.clone(), latest));
             }
         }
@@ -243,15 +235,9 @@ impl ChangeLog {
     }
 
     /// An error if a vBucket's state at a seqno is not known.
-    fn check_seqnos(
-        &self,
-        repository: &Repository<'_>,
-        bucket: &str,
-        epoch: &Epoch,
-        seqnos: &BTreeMap<u16, u64>,
-    ) -> Result<(), BackupError> {
+    fn check_seqnos(&self, epoch: &Epoch, seqnos: &BTreeMap<u16, u64>) -> Result<(), BackupError> {
         let mut found = None;
-        ChangeLog::with_gaps(repository, bucket, &mut |gap| {
+        self.each_gap(&mut |gap| {
             let is_here = gap.from.1 <= epoch.horizon && gap.to.1 >= epoch.from;
             let is_inside = |seqno: &u64| gap.from.0 < *seqno && *seqno < gap.to.0;
             if is_here && seqnos.get(&gap.vb).is_some_and(is_inside) {

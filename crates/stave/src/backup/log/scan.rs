@@ -6,7 +6,7 @@ use std::sync::Arc;
 use base::env::{Disk, Env, OpenMode};
 
 use super::entry::{EntryRuns, LogEntry};
-use super::frame::FrameKind;
+use super::frame::{FrameHeader, FrameKind};
 use super::gaps::{Gap, GapTracker};
 use super::position::{LogPosition, SnapshotMarks};
 use super::segment::{Segment, SegmentFile, read_segment};
@@ -14,14 +14,49 @@ use super::writer::{LogPlace, LogWriter};
 use super::{LOG, SEGMENT, segment_path};
 use crate::backup::{BackupError, Repository};
 
+/// Frames and gaps of a log that are kept in memory, about 90 and 40 MiB at the most: a longer log is read again for them.
+const MOST_KEPT: usize = 1 << 20;
+
+/// What was seen while the log was scanned; `None` if it is too much.
+struct Seen {
+    /// Frames that say something of a vBucket: the place of the segment, their own, their header.
+    frames: Option<Vec<(u32, u64, FrameHeader)>>,
+    gaps: Option<Vec<Gap>>,
+    most: usize,
+}
+
+impl Seen {
+    fn frames(&mut self, segment: usize, frames: &[(u64, FrameHeader)]) {
+        let Some(kept) = &mut self.frames else { return };
+        let is_of_vbucket = |header: &FrameHeader| {
+            matches!(header.kind, FrameKind::Entries | FrameKind::Rollback | FrameKind::History)
+        };
+        let of_vbuckets = frames.iter().filter(|(_, header)| is_of_vbucket(header));
+        kept.extend(of_vbuckets.map(|(at, header)| (segment as u32, *at, *header)));
+        if kept.len() > self.most {
+            self.frames = None;
+        }
+    }
+
+    fn gap(&mut self, gap: &Gap, visit: &mut dyn FnMut(&Gap)) {
+        visit(gap);
+        let Some(kept) = &mut self.gaps else { return };
+        kept.push(*gap);
+        if kept.len() > self.most {
+            self.gaps = None;
+        }
+    }
+}
+
 /// The log of a bucket, as it is on disk.
 pub(crate) struct ChangeLog {
-    disk: Arc<dyn Disk>,
+    pub(super) disk: Arc<dyn Disk>,
     pub(super) folder: PathBuf,
     bucket: String,
     pub(super) segments: Vec<Segment>,
     /// A file at the end that holds no group, and not even its own first frame.
     empty: Option<(u32, u64)>,
+    seen: Seen,
 }
 
 /// Segments that go on from each other.
@@ -48,25 +83,65 @@ impl Epoch {
 impl ChangeLog {
     /// Reads the log of a bucket; without one it has no segments.
     pub(crate) fn open(repository: &Repository<'_>, bucket: &str) -> Result<ChangeLog, BackupError> {
-        ChangeLog::scan(repository.env, &repository.folder(bucket).join(LOG), bucket, &mut |_| {})
+        ChangeLog::scan(repository.env, &repository.folder(bucket).join(LOG), bucket, MOST_KEPT)
     }
 
-    /// The same; `visit` is told each gap.
-    pub(crate) fn with_gaps(
-        repository: &Repository<'_>,
-        bucket: &str,
-        visit: &mut dyn FnMut(&Gap),
-    ) -> Result<ChangeLog, BackupError> {
-        ChangeLog::scan(repository.env, &repository.folder(bucket).join(LOG), bucket, visit)
+    /// Tells `visit` each gap.
+    pub(crate) fn each_gap(&self, visit: &mut dyn FnMut(&Gap)) -> Result<(), BackupError> {
+        if let Some(gaps) = &self.seen.gaps {
+            gaps.iter().for_each(visit);
+            return Ok(());
+        }
+        ChangeLog::read(&self.disk, &self.folder, &self.bucket, 0, visit).map(drop)
     }
 
+    /// Tells `visit` each frame of an epoch that says something of a vBucket: the place of its segment in the log, its own
+    /// place, its header.
+    pub(super) fn each_frame(
+        &self,
+        disk: &dyn Disk,
+        epoch: &Epoch,
+        visit: &mut dyn FnMut(u32, u64, &FrameHeader),
+    ) -> Result<(), BackupError> {
+        if let Some(frames) = &self.seen.frames {
+            let of_epoch = |segment: u32| epoch.segments.contains(&(segment as usize));
+            let frames = frames.iter().filter(|(segment, ..)| of_epoch(*segment));
+            frames.for_each(|(segment, at, header)| visit(*segment, *at, header));
+            return Ok(());
+        }
+        for number in epoch.segments.clone() {
+            let segment = &self.segments[number];
+            let mut file = SegmentFile::open(disk, segment.path.clone())?;
+            let mut at = 0;
+            while at < segment.end {
+                let header = file.header(at)?;
+                let header = header
+                    .ok_or_else(|| BackupError::damaged(&segment.path, format!("the frame at byte {at}")))?;
+                visit(number as u32, at, &header);
+                at += header.len();
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the log, and keeps so many frames and gaps at the most.
     pub(super) fn scan(
         env: &Env,
         folder: &Path,
         bucket: &str,
+        most: usize,
+    ) -> Result<ChangeLog, BackupError> {
+        ChangeLog::read(&env.disk, folder, bucket, most, &mut |_| {})
+    }
+
+    fn read(
+        disk: &Arc<dyn Disk>,
+        folder: &Path,
+        bucket: &str,
+        most: usize,
         visit: &mut dyn FnMut(&Gap),
     ) -> Result<ChangeLog, BackupError> {
-        let disk = env.disk.clone();
+        let disk = disk.clone();
         let numbers = segment_numbers(&*disk, folder)?;
         let mut log = ChangeLog {
             disk,
@@ -74,27 +149,30 @@ impl ChangeLog {
             bucket: bucket.to_owned(),
             segments: Vec::new(),
             empty: None,
+            seen: Seen { frames: Some(Vec::new()), gaps: Some(Vec::new()), most },
         };
         let mut gaps = GapTracker::default();
         for (at, number) in numbers.iter().enumerate() {
             let is_last = at + 1 == numbers.len();
             let mut commits = Vec::new();
-            let disk = &*log.disk;
-            let segment =
-                read_segment(disk, folder, *number, is_last, &mut |commit| commits.push(commit.clone()))?;
+            let (disk, place, seen) = (&*log.disk, log.segments.len(), &mut log.seen);
+            let segment = read_segment(disk, folder, *number, is_last, &mut |commit, frames| {
+                seen.frames(place, frames);
+                commits.push(commit.clone());
+            })?;
             let Some(segment) = segment else {
                 log.empty = Some((*number, segment_len(disk, folder, *number)?));
                 break;
             };
             log.check_order(&segment)?;
             if log.segments.last().is_none_or(|before| before.epoch != segment.epoch) {
-                gaps.end(visit);
+                gaps.end(&mut |gap| log.seen.gap(gap, visit));
                 gaps.begin(&segment.state.positions());
             }
-            commits.iter().for_each(|commit| gaps.commit(commit, visit));
+            commits.iter().for_each(|commit| gaps.commit(commit, &mut |gap| log.seen.gap(gap, visit)));
             log.segments.push(segment);
         }
-        gaps.end(visit);
+        gaps.end(&mut |gap| log.seen.gap(gap, visit));
         Ok(log)
     }
 

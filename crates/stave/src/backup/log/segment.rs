@@ -120,7 +120,12 @@ struct GroupsFound {
     is_sealed: bool,
     group: u64,
     commit: GroupCommit,
+    /// The frames of the last group, with their places.
+    frames: Vec<(u64, FrameHeader)>,
 }
+
+/// Is told what the end of each group says, and its frames with their places.
+pub(super) type VisitGroup<'a> = dyn FnMut(&GroupCommit, &[(u64, FrameHeader)]) + 'a;
 
 /// Reads a segment's groups and tells `visit` each of them. Of the last segment a group at the end that is not whole is
 /// passed over; `None` if not even its first frame is whole.
@@ -129,7 +134,7 @@ pub(super) fn read_segment(
     folder: &std::path::Path,
     number: u32,
     is_last: bool,
-    visit: &mut dyn FnMut(&GroupCommit),
+    visit: &mut VisitGroup<'_>,
 ) -> Result<Option<Segment>, BackupError> {
     let mut file = SegmentFile::open(disk, segment_path(folder, number))?;
     let mut raw = Vec::new();
@@ -148,10 +153,11 @@ pub(super) fn read_segment(
         is_sealed: false,
         group: 0,
         commit: GroupCommit { horizon: state.horizon, moment: state.moment, ..GroupCommit::default() },
+        frames: Vec::new(),
     };
     while let Some(group) = next_group(&mut file, header.epoch, &found, &mut raw)? {
         if !group.is_sealed {
-            visit(&group.commit);
+            visit(&group.commit, &group.frames);
         }
         found = group;
         if found.is_sealed {
@@ -218,13 +224,13 @@ fn next_group(
                 }
                 if is_sealed {
                     let commit = found.commit.clone();
-                    return Ok(Some(GroupsFound { end, is_sealed, group, commit }));
+                    return Ok(Some(GroupsFound { end, is_sealed, group, commit, frames }));
                 }
                 file.sound_body(at, &header, raw)?;
                 let commit = serde_json::from_slice(raw).map_err(|error| {
                     BackupError::damaged(&file.path, format!("the end of a group at byte {at}: {error}"))
                 })?;
-                return Ok(Some(GroupsFound { end, is_sealed, group, commit }));
+                return Ok(Some(GroupsFound { end, is_sealed, group, commit, frames }));
             }
         }
     }

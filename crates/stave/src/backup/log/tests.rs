@@ -94,7 +94,12 @@ fn folder() -> PathBuf {
 }
 
 fn open(env: &Env) -> Result<ChangeLog, BackupError> {
-    ChangeLog::scan(env, &folder(), BUCKET, &mut |_| {})
+    open_keeping(env, 1 << 20)
+}
+
+/// The log, of which so many frames and gaps are kept in memory.
+fn open_keeping(env: &Env, most: usize) -> Result<ChangeLog, BackupError> {
+    ChangeLog::scan(env, &folder(), BUCKET, most)
 }
 
 /// A backup of what was sent.
@@ -342,7 +347,9 @@ fn restored(
     tolerance_ns: u64,
 ) -> Result<(AtMoment, Vec<BTreeMap<String, String>>), BackupError> {
     let repository = Repository::new(env, Path::new(DIR));
-    let log = open(env)?;
+    // What is not kept in memory is read again, and is the same.
+    let most = if env.random.next_u64().is_multiple_of(2) { 1 << 20 } else { 3 };
+    let log = open_keeping(env, most)?;
     let at = log.resolve(&repository, BUCKET, wanted, tolerance_ns)?;
     let mut states = Vec::new();
     {
@@ -650,4 +657,28 @@ fn what_no_kept_backup_needs_is_removed() {
     assert_eq!((states, at.earlier), (expected, 0));
     let said = restored(&env, &WantedMoment::At(first - 1), 0).expect_err("it was removed").to_string();
     assert!(said.contains("the nearest moment that it has"), "{said}");
+}
+
+#[test]
+fn a_log_is_read_once_for_its_frames_and_gaps() {
+    let (env, handles) = Env::sim(4);
+    let mut history = History::begin(&env, 4);
+    (0..20).for_each(|_| {
+        history.run(100);
+        history.restart(true);
+    });
+    let repository = Repository::new(&env, Path::new(DIR));
+    let reads = |most: usize| {
+        let log = open_keeping(&env, most).expect("sound");
+        let segments = log.segments.len() as u64;
+        let wanted = WantedMoment::At(log.epochs().pop().expect("there is one").horizon);
+        let before = handles.disk.calls(base::env::sim::On::Kind(base::env::sim::Call::Read));
+        let at = log.resolve(&repository, BUCKET, &wanted, 0).expect("it is there");
+        let mut reader = MomentReader::open(&repository, &log, &at).expect("read");
+        reader.collections().expect("read");
+        (handles.disk.calls(base::env::sim::On::Kind(base::env::sim::Call::Read)) - before, segments)
+    };
+    let ((kept, segments), (again, _)) = (reads(1 << 20), reads(0));
+    println!("{kept} reads of {segments} segments, {again} if frames are not kept");
+    assert!(kept + 3 * segments < again, "{kept} {again} {segments}");
 }

@@ -23,14 +23,17 @@ pub(super) fn report(
     bucket: &str,
     is_long: bool,
 ) -> Result<Option<LogReport>, BackupError> {
+    describe(&ChangeLog::open(repository, bucket)?, bucket, is_long)
+}
+
+fn describe(log: &ChangeLog, bucket: &str, is_long: bool) -> Result<Option<LogReport>, BackupError> {
     let mut ranges = GapSet::default();
-    let log = ChangeLog::open(repository, bucket)?;
     let epochs = log.epochs();
     if epochs.is_empty() {
         return Ok(None);
     }
     // What is missing until an epoch ends is missing up to its horizon.
-    ChangeLog::with_gaps(repository, bucket, &mut |gap| {
+    log.each_gap(&mut |gap| {
         let (from, to) = (gap.from.1, gap.to.1);
         let epoch = epochs.iter().find(|epoch| from <= epoch.horizon).filter(|epoch| to >= epoch.from);
         let Some(epoch) = epoch else { return };
@@ -86,8 +89,9 @@ pub(super) fn verify(
     repository: &Repository<'_>,
     bucket: &str,
 ) -> Result<Option<LogReport>, BackupError> {
-    let Some(report) = report(repository, bucket, true)? else { return Ok(None) };
-    let (frames, changes) = ChangeLog::open(repository, bucket)?.verify(&*env.disk)?;
+    let log = ChangeLog::open(repository, bucket)?;
+    let Some(report) = describe(&log, bucket, true)? else { return Ok(None) };
+    let (frames, changes) = log.verify(&*env.disk)?;
     let (shown, of_frames) = (thousands(changes), thousands(frames));
     let text = format!("{bucket} log: sound, {shown} changes in {of_frames} frames\n{}", report.text);
     Ok(Some(LogReport { text, json: json!({"parts": report.json, "changes": changes, "frames": frames}) }))
