@@ -441,3 +441,199 @@ fn a_seed_file_that_cannot_be_loaded_is_told_of_with_the_place() {
         assert!(started.stdout.is_empty(), "it was not ready");
     }
 }
+
+/// `stave` with the first node's address and a password behind these arguments.
+fn command(dev: &Dev, arguments: &[&str]) -> Command {
+    let mut stave = Command::new(env!("CARGO_BIN_EXE_stave"));
+    stave.args(arguments).args(["--addr", dev.field("kv"), "--username", "Administrator"]);
+    stave.args(["--password", "password"]);
+    stave
+}
+
+/// What a command prints as JSON; the error if it fails.
+fn printed(command: &mut Command) -> Result<Value, String> {
+    let output = command.output().expect("the binary is there");
+    if output.status.success() {
+        Ok(serde_json::from_slice(&output.stdout).expect("JSON"))
+    } else {
+        Err(String::from_utf8_lossy(&output.stderr).into_owned())
+    }
+}
+
+/// The documents of a bucket, as lines.
+fn exported(dev: &Dev, bucket: &str) -> Vec<String> {
+    let output =
+        command(dev, &["export", "--to", "-", "--bucket", bucket]).output().expect("the binary is there");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let mut lines: Vec<String> =
+        String::from_utf8(output.stdout).expect("text").lines().map(str::to_owned).collect();
+    lines.sort();
+    lines
+}
+
+/// A moment as commands take it.
+fn now() -> String {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
+    let moment = time::OffsetDateTime::from_unix_timestamp_nanos(now.as_nanos() as i128).expect("a moment");
+    moment.format(&time::format_description::well_known::Rfc3339).expect("a moment")
+}
+
+/// Bytes of the log of `orders`.
+fn log_bytes(dir: &Path) -> u64 {
+    let files = std::fs::read_dir(dir.join("orders/log")).expect("a log");
+    files.map(|file| file.expect("a name").metadata().map_or(0, |file| file.len())).sum()
+}
+
+/// How often a follower is killed: a few times, or as often as `FOLLOWER_ROUNDS` says.
+fn rounds() -> usize {
+    std::env::var("FOLLOWER_ROUNDS").ok().and_then(|count| count.parse().ok()).unwrap_or(6)
+}
+
+/// Kills followers again and again while the bucket is written to, a node fails over and comes back, and one is added; each
+/// moment with the keys that were written by then.
+fn kill_followers(dev: &Dev, dir: &Path, follow: &[&str]) -> Vec<(String, Vec<String>)> {
+    let control = (dev.addr("control"), dev.addr("control"));
+    let quoted = |key: usize| format!("\"k{key}\"");
+    let (mut moments, mut written) = (Vec::new(), (0..5).map(quoted).collect::<Vec<_>>());
+    for round in 1..=rounds() {
+        let mut follower = command(dev, follow);
+        let follower = follower.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        let mut follower = follower.expect("the binary is there");
+        match round {
+            3 => assert_eq!(http(&control, "POST", "/v1/dev/nodes/3/failover", "").0, 200),
+            4 => assert_eq!(http(&control, "POST", "/v1/dev/nodes/3/recover", "").0, 200),
+            5 => assert_eq!(http(&control, "POST", "/v1/dev/nodes", "").0, 200),
+            _ => {}
+        }
+        set(dev, round * 5..round * 5 + 5);
+        written.extend((round * 5..round * 5 + 5).map(quoted));
+        moments.push((now(), written.clone()));
+        // `kill -9` when it has written something of that, or wherever it is.
+        if round % 2 == 1 {
+            let before = log_bytes(dir);
+            set(dev, 10_000 + round..10_001 + round);
+            written.push(quoted(10_000 + round));
+            let until = std::time::Instant::now() + PATIENCE;
+            while log_bytes(dir) == before {
+                assert!(std::time::Instant::now() < until, "the follower writes nothing");
+                std::thread::yield_now();
+            }
+        }
+        follower.kill().expect("it runs");
+        follower.wait().expect("it ends");
+    }
+    moments
+}
+
+/// Restores moments, one after the other; how many were not in gaps.
+fn compare_moments(
+    at: &dyn Fn(&str) -> Result<Value, String>,
+    moments: &[(String, Vec<String>)],
+    last: &[String],
+) -> usize {
+    let is_kept = |key: &&String| last.iter().any(|line| line.contains(&***key));
+    let mut compared = 0;
+    for (moment, keys) in moments {
+        match at(moment) {
+            Ok(sent) => {
+                let count = sent["documents"].as_u64().zip(sent["conflicts"].as_u64()).map(|(a, b)| a + b);
+                // What a failover lost is in no moment.
+                assert_eq!(count, Some(keys.iter().filter(is_kept).count() as u64), "{moment}: {sent}");
+                compared += 1;
+            }
+            Err(said) => {
+                assert!(said.contains("is in a gap") && said.contains("the nearest moment"), "{said}")
+            }
+        }
+    }
+    compared
+}
+
+#[test]
+fn a_follower_that_is_killed_again_and_again_misses_nothing() {
+    let dev = Dev::start(&[
+        "--nodes",
+        "3",
+        "--replicas",
+        "1",
+        "--bucket",
+        "orders:100MiB",
+        "--bucket",
+        "copy:100MiB",
+    ]);
+    let (folder, scratch) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+    let dir = folder.path().to_str().expect("text");
+    let follow = ["backup", "--to", dir, "--bucket", "orders", "--follow"];
+    let caught_up =
+        || printed(command(&dev, &follow).args(["--once-caught-up", "--json"])).expect("followed");
+    set(&dev, 0..5);
+    caught_up();
+    let moments = kill_followers(&dev, folder.path(), &follow);
+    let told = caught_up();
+    println!("the last follower: {told}");
+    let last = exported(&dev, "orders");
+    let at = |moment: &str| {
+        let restore =
+            ["restore", "--from", dir, "--bucket", "copy", "--source", "orders", "--at", moment, "--json"];
+        printed(&mut command(&dev, &restore))
+    };
+    let compared = compare_moments(&at, &moments, &last);
+    println!("{compared} of {} moments compared", moments.len());
+    assert!(compared >= 3, "{compared}");
+    let horizon = told["horizon"].as_str().expect("a moment");
+    at(horizon).expect("the last moment");
+    assert_eq!(exported(&dev, "copy"), last);
+    // The same into a throw-away node, of which nothing is left.
+    let drill = |more: &[&str]| {
+        let mut drill = Command::new(env!("CARGO_BIN_EXE_stave"));
+        drill.args(["backup", "drill", "--from", dir, "--bucket", "orders", "--json", "--scratch"]);
+        printed(drill.arg(scratch.path()).args(more))
+    };
+    let drilled = drill(&["--at", horizon]).expect("no difference");
+    assert_eq!(
+        (&drilled["documents"], &drilled["differences"]),
+        (&last.len().into(), &serde_json::json!([]))
+    );
+    println!("the drill: {drilled}");
+    assert!(drill(&["--at", "2001-01-01T00:00:00Z"]).expect_err("before").contains("does not have"));
+    assert_eq!(std::fs::read_dir(scratch.path()).expect("a folder").count(), 0);
+    dev.stop();
+}
+
+#[test]
+fn a_bucket_is_moved_in_from_a_cluster_and_switched() {
+    let dev = Dev::start(&[
+        "--nodes",
+        "3",
+        "--replicas",
+        "1",
+        "--bucket",
+        "orders:100MiB",
+        "--bucket",
+        "copy:100MiB",
+    ]);
+    let control = (dev.addr("control"), dev.addr("control"));
+    set(&dev, 0..10);
+    let url = format!("couchbase://127.0.0.1:1,{}", dev.field("kv"));
+    let mut moving =
+        command(&dev, &["import", "cluster", &url, "--bucket", "orders", "--to-bucket", "copy", "--json"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the binary is there");
+    set(&dev, 10..15);
+    assert_eq!(http(&control, "POST", "/v1/dev/nodes/3/failover", "").0, 200);
+    set(&dev, 5..20);
+    moving.stdin.take().expect("it is piped").write_all(b"switch\n").expect("it reads");
+    let output = moving.wait_with_output().expect("it ends");
+    let told: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    println!("{told}");
+    assert_eq!(told["end"], "switched", "{told}");
+    // A replica may not have had what was written last: then the command says so.
+    let went_back = told["went_back"].as_array().expect("a list").len();
+    assert_eq!(output.status.code(), Some(if went_back == 0 { 0 } else { 4 }), "{told}");
+    if went_back == 0 {
+        assert_eq!(exported(&dev, "copy"), exported(&dev, "orders"));
+    }
+    dev.stop();
+}

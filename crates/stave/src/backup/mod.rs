@@ -32,7 +32,7 @@ pub(crate) use log::{AtMoment, ChangeLog, GapSet, MomentReader, WantedMoment};
 pub(crate) use manifest::BackupManifest;
 pub(crate) use reader::ChainReader;
 pub(crate) use repository::{Backup, Chain, Repository};
-pub(crate) use take::{HowFar, TakeOptions, Taken, take};
+pub(crate) use take::{HowFar, TakeOptions, Taken, record_of, take};
 
 /// Why a backup cannot be made or read.
 #[derive(Debug, thiserror::Error)]

@@ -468,7 +468,7 @@ impl Watch for Taking<'_, '_> {
 }
 
 /// What a message says of a document; `None` if it says nothing of one.
-pub(super) fn record_of<'a>(message: &Message<'a>) -> anyhow::Result<Option<Record<'a>>> {
+pub(crate) fn record_of<'a>(message: &Message<'a>) -> anyhow::Result<Option<Record<'a>>> {
     let unreadable = || format!("a change of vBucket {} cannot be read", message.vb);
     let (rev_seqno, flags, expiry, deleted, expired) = match message.what {
         What::Mutation(mutation) => (mutation.rev_seqno, mutation.flags, mutation.expiry, false, false),

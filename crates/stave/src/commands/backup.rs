@@ -1,5 +1,6 @@
 //! `stave backup`: makes backups of a bucket in a folder, and looks after them.
 
+mod drill;
 #[cfg(test)]
 mod durable_tests;
 mod follow;
@@ -112,6 +113,11 @@ enum BackupCommand {
         after_help = "Examples:\n  stave backup prune /backups --keep 7 --dry-run\n  stave backup prune /backups --bucket travel --keep 7d\n\nA backup that a kept one goes on from stays. With a number the newest backups are kept, and the log behind the oldest of them. With an age (90m, 12h, 7d) everything is kept that a restore of a moment of that time needs."
     )]
     Prune(PruneFlags),
+    /// Restore into a throw-away node, compare, and say how long it took
+    #[command(
+        after_help = "Examples:\n  stave backup drill --from /backups --bucket travel\n  stave backup drill --from /backups --bucket travel --at 2026-11-23T15:04:05Z --json\n\nThe node is a process of its own that listens on this machine alone; it and its files are removed at the end, also after\na failure. The documents of each collection are counted and compared with their metadata; documents that expire within\na day are only counted. The scratch folder needs room for about twice what is restored. Ends with 4 if there is a\ndifference."
+    )]
+    Drill(drill::DrillFlags),
 }
 
 #[derive(Clone, Debug, Args)]
@@ -174,6 +180,7 @@ pub fn run(env: &Env, flags: &BackupFlags) -> anyhow::Result<Outcome> {
         Some(BackupCommand::Show(one)) => show(env, one),
         Some(BackupCommand::Verify(one)) => verify(env, one),
         Some(BackupCommand::Prune(flags)) => prune(env, flags),
+        Some(BackupCommand::Drill(flags)) => drill::run(env, flags),
     }
 }
 
@@ -190,7 +197,7 @@ fn print(is_json: bool, object: &Value, text: &str) -> anyhow::Result<()> {
 fn make(env: &Env, flags: &BackupFlags) -> anyhow::Result<Outcome> {
     let Some(dir) = &flags.to else {
         anyhow::bail!(WrongArguments(
-            "where to? give --to DIR, or a subcommand: list, show, verify, prune".to_owned()
+            "where to? give --to DIR, or a subcommand: list, show, verify, prune, drill".to_owned()
         ));
     };
     let target = flags.server.target(Dialect::Couchbase)?;

@@ -1,5 +1,6 @@
 //! `stave import`: sends the documents of a bucket's files, from wherever they are, to a running node.
 
+mod cluster;
 mod lines;
 mod record;
 mod sources;
@@ -34,6 +35,7 @@ use sources::sources;
     after_help = "Examples:
   stave import lines travel.jsonl --bucket travel
   stave import csv users.csv --bucket app --key 'user::%id%'
+  stave import cluster couchbase://10.0.0.1 --bucket travel --checkpoint travel.checkpoint
   stave import backup/travel --bucket travel
   stave import backup/travel --bucket travel --conflict overwrite --json
 
@@ -78,6 +80,7 @@ enum ImportCommand {
     Lines(lines::LinesFlags),
     /// Send documents of a file with a row of CSV for each
     Csv(lines::CsvFlags),
+    Cluster(Box<cluster::MoveInFlags>),
 }
 
 /// What became of the records of all files.
@@ -92,9 +95,10 @@ pub fn run(env: &Env, flags: &ImportFlags) -> anyhow::Result<Outcome> {
     let dir = match (&flags.command, &flags.dir) {
         (Some(ImportCommand::Lines(flags)), _) => return lines::run_lines(env, flags),
         (Some(ImportCommand::Csv(flags)), _) => return lines::run_csv(env, flags),
+        (Some(ImportCommand::Cluster(flags)), _) => return cluster::run(env, flags),
         (None, Some(dir)) => dir,
         (None, None) => {
-            let what = "what is to be sent? give a bucket's folder, or a subcommand: lines, csv";
+            let what = "what is to be sent? give a bucket's folder, or a subcommand: lines, csv, cluster";
             bail!(WrongArguments(what.to_owned()));
         }
     };
@@ -185,7 +189,7 @@ fn send_file(
     let visit = |info: DocInfo<'_>| -> Result<ControlFlow<()>, Ended> {
         step(&sender.counts);
         match read_record(&file, &info, sender.takes_snappy(), &mut stored, &mut inflated)? {
-            Ok(record) => sender.send(&record)?,
+            Ok(record) => drop(sender.send(&record)?),
             Err(skipped) => sender.skip(skipped),
         }
         Ok(ControlFlow::Continue(()))

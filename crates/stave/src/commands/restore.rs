@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -48,6 +49,23 @@ With --at, --at-seqno or --before each vBucket is restored as it was at a moment
 nearest ones that can be restored. What was rolled back in a failover is not restored.
 A restore that was broken off can be given again.")]
 pub struct RestoreFlags {
+    #[command(flatten)]
+    state: RestoreState,
+    /// The bucket that was backed up, if it has another name
+    #[arg(long, value_name = "NAME")]
+    source: Option<String>,
+    #[command(flatten)]
+    choice: DocumentChoice,
+    /// Print the summary as a JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    pub(super) server: ServerFlags,
+}
+
+/// Which state of a bucket is restored.
+#[derive(Clone, Debug, Args)]
+pub(super) struct RestoreState {
     /// The folder with backups
     #[arg(long, value_name = "DIR")]
     from: PathBuf,
@@ -69,29 +87,59 @@ pub struct RestoreFlags {
     /// Take a vBucket whose state at the moment is not known from so much before, at the most
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     tolerance: Option<Duration>,
-    /// The bucket that was backed up, if it has another name
-    #[arg(long, value_name = "NAME")]
-    source: Option<String>,
-    /// Only these collections, as the backup names them: scope.collection
+}
+
+/// Which documents are sent, and where to.
+#[derive(Clone, Debug, Args)]
+pub(super) struct DocumentChoice {
+    /// Only these collections, by the names that they have where they come from: scope.collection
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
-    collections: Vec<String>,
+    pub(super) collections: Vec<String>,
     /// Only documents whose keys match this regular expression
     #[arg(long, value_name = "REGEX")]
     filter: Option<String>,
     /// Send a collection's documents to another one
     #[arg(long, value_name = "SCOPE.COLL=SCOPE.COLL", value_delimiter = ',')]
-    map: Vec<String>,
+    pub(super) map: Vec<String>,
     /// What happens to documents that the bucket has already
     #[arg(long, value_enum, default_value_t = RestoreConflict::Newest)]
     conflict: RestoreConflict,
     /// Leave out documents of collections that the bucket lacks
     #[arg(long)]
     skip_unknown: bool,
-    /// Print the summary as a JSON object
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    pub(super) server: ServerFlags,
+}
+
+impl DocumentChoice {
+    /// All documents, to where they were.
+    pub(super) fn everything() -> DocumentChoice {
+        DocumentChoice {
+            collections: Vec::new(),
+            filter: None,
+            map: Vec::new(),
+            conflict: RestoreConflict::Newest,
+            skip_unknown: false,
+        }
+    }
+
+    /// Which keys are sent; all of them without one.
+    pub(super) fn regex(&self) -> Result<Option<Regex>, WrongArguments> {
+        let filter = self.filter.as_deref().map(Regex::new).transpose();
+        filter.map_err(|error| WrongArguments(format!("--filter: {error}")))
+    }
+
+    pub(super) fn conflict(&self) -> Conflict {
+        self.conflict.into()
+    }
+
+    /// What happens to documents of collections that the bucket lacks while they are sent.
+    pub(super) fn unknown(&self) -> Unknown {
+        if self.skip_unknown { Unknown::Skip } else { Unknown::Create }
+    }
+
+    /// What happens at the end if some were left out.
+    pub(super) fn at_end(&self) -> Unknown {
+        if self.skip_unknown { Unknown::Skip } else { Unknown::Fail }
+    }
 }
 
 /// What happens to documents that the bucket has already.
@@ -99,9 +147,9 @@ pub struct RestoreFlags {
 enum RestoreConflict {
     /// The newer one stays, by the bucket's rule for conflicts
     Newest,
-    /// The backup's replaces it
+    /// The one that is sent replaces it
     Force,
-    /// The bucket's stays, also one that was deleted; the backup's tombstones are left out
+    /// The bucket's stays, also one that was deleted; tombstones that are sent are left out
     Skip,
 }
 
@@ -142,7 +190,7 @@ impl RestoreReader<'_> {
 
 /// The moment that is asked for, if one is.
 fn wanted_moment(
-    flags: &RestoreFlags,
+    flags: &RestoreState,
     repository: &Repository<'_>,
     source: &str,
 ) -> anyhow::Result<Option<WantedMoment>> {
@@ -167,7 +215,7 @@ fn wanted_moment(
 
 /// The moment that is restored, if one is asked for, with the log that has it.
 fn find_moment(
-    flags: &RestoreFlags,
+    flags: &RestoreState,
     repository: &Repository<'_>,
     source: &str,
 ) -> anyhow::Result<Option<(ChangeLog, AtMoment)>> {
@@ -212,7 +260,7 @@ pub fn run(env: &Env, flags: &RestoreFlags) -> anyhow::Result<Outcome> {
     let (id, counts) = restore(env, flags, target)?;
     let mut out = std::io::stdout().lock();
     out.write_all(if flags.json { as_json(&id, &counts) } else { as_text(&id, &counts) }.as_bytes())?;
-    complete(&counts, if flags.skip_unknown { Unknown::Skip } else { Unknown::Fail })?;
+    complete(&counts, flags.choice.at_end())?;
     Ok(Outcome::Done)
 }
 
@@ -222,14 +270,68 @@ pub(super) fn restore(
     flags: &RestoreFlags,
     target: Target,
 ) -> anyhow::Result<(String, SentCounts)> {
-    let filter = flags.filter.as_deref().map(Regex::new).transpose();
-    let filter = filter.map_err(|error| WrongArguments(format!("--filter: {error}")))?;
-    let repository = Repository::new(env, &std::path::absolute(&flags.from)?);
-    let source = flags.source.as_ref().unwrap_or(&target.bucket);
-    let moment = find_moment(flags, &repository, source)?;
+    let source = flags.source.clone().unwrap_or_else(|| target.bucket.clone());
+    restore_state(env, &flags.state, &source, &flags.choice, target, &AtomicBool::new(false))
+}
+
+/// A state that was read.
+#[derive(Debug)]
+pub(super) struct OpenedState {
+    /// The backup's name, and the moment behind it.
+    pub(super) name: String,
+    pub(super) vbuckets: u16,
+    /// Whether the last write wins in its bucket.
+    pub(super) by_time: bool,
+}
+
+/// Is told the vBucket of a version, its collection unless that was dropped, and the version.
+pub(super) type EachVersion<'a> =
+    dyn FnMut(u16, Option<&SourceCollection>, &Version<'_>) -> anyhow::Result<()> + 'a;
+
+/// Tells `visit` each document and tombstone of a state.
+pub(super) fn each_version(
+    env: &Env,
+    state: &RestoreState,
+    source: &str,
+    visit: &mut EachVersion<'_>,
+) -> anyhow::Result<OpenedState> {
+    let repository = Repository::new(env, &std::path::absolute(&state.from)?);
+    let moment = find_moment(state, &repository, source)?;
     let chain = match &moment {
         Some((_, at)) => &at.chain,
-        None => &repository.chain(source, flags.id.as_deref())?,
+        None => &repository.chain(source, state.id.as_deref())?,
+    };
+    let manifest = &chain.newest().manifest;
+    let (named, mut reader) = open_reader(&repository, moment.as_ref(), chain)?;
+    for vb in 0..manifest.vbuckets {
+        let mut each =
+            |version: &Version<'_>| visit(vb, named.get(&version.record.key.collection.0), version);
+        reader
+            .newest(VbId(vb), &mut each)
+            .with_context(|| format!("vBucket {vb} of backup {}", manifest.id))?;
+    }
+    Ok(OpenedState {
+        name: restored_name(&manifest.id, moment.as_ref().map(|(_, at)| at)),
+        vbuckets: manifest.vbuckets,
+        by_time: manifest.by_time,
+    })
+}
+
+/// Restores a state until `interrupted`; the backup's name, and what became of its documents.
+pub(super) fn restore_state(
+    env: &Env,
+    state: &RestoreState,
+    source: &str,
+    choice: &DocumentChoice,
+    target: Target,
+    interrupted: &AtomicBool,
+) -> anyhow::Result<(String, SentCounts)> {
+    let filter = choice.regex()?;
+    let repository = Repository::new(env, &std::path::absolute(&state.from)?);
+    let moment = find_moment(state, &repository, source)?;
+    let chain = match &moment {
+        Some((_, at)) => &at.chain,
+        None => &repository.chain(source, state.id.as_deref())?,
     };
     let manifest = &chain.newest().manifest;
     let (named, mut reader) = open_reader(&repository, moment.as_ref(), chain)?;
@@ -242,18 +344,20 @@ pub(super) fn restore(
             kind(manifest.by_time)
         );
     }
-    let wanted = wanted(&named, &flags.collections)?;
+    let wanted = wanted(&named, &choice.collections)?;
     let mut sources = named.clone();
     sources.retain(|number, _| wanted.contains(number));
-    let sources = mapped(sources, &flags.map)?;
-    let unknown = if flags.skip_unknown { Unknown::Skip } else { Unknown::Create };
-    let collections = Collections::find(env, sources, &target, unknown)?;
+    let sources = mapped(sources, &choice.map)?;
+    let collections = Collections::find(env, sources, &target, choice.unknown())?;
     let cluster = Cluster::open(env, target, &[Feature::Xattr, Feature::Snappy])?;
-    let mut sender = Sender::new("restore", cluster, collections, flags.conflict.into(), by_time);
+    let mut sender = Sender::new("restore", cluster, collections, choice.conflict(), by_time);
     let mut line = StatusLine::new(env);
     for vb in 0..manifest.vbuckets {
         let mut visit = |version: &Version<'_>| -> anyhow::Result<()> {
             let record = &version.record;
+            if interrupted.load(Ordering::Relaxed) {
+                bail!("interrupted");
+            }
             if !named.contains_key(&record.key.collection.0) {
                 sender.skip(Skipped::DroppedCollection);
                 return Ok(());
@@ -264,16 +368,8 @@ pub(super) fn restore(
                 sender.skip(Skipped::NotAskedFor);
                 return Ok(());
             }
-            line.show(|seconds| {
-                let sent = sender.counts.documents;
-                format!(
-                    "{vb} of {} vBuckets, {} documents, {}/s",
-                    manifest.vbuckets,
-                    thousands(sent),
-                    thousands((sent as f64 / seconds) as u64)
-                )
-            });
-            sender.send(record)
+            line.show(|seconds| progress(vb, manifest.vbuckets, sender.counts.documents, seconds));
+            sender.send(record).map(drop)
         };
         reader
             .newest(VbId(vb), &mut visit)
@@ -284,7 +380,12 @@ pub(super) fn restore(
     Ok((restored_name(&manifest.id, moment.as_ref().map(|(_, at)| at)), sender.counts))
 }
 
-fn kind(by_time: bool) -> &'static str {
+fn progress(vb: u16, vbuckets: u16, sent: u64, seconds: f64) -> String {
+    let (documents, rate) = (thousands(sent), thousands((sent as f64 / seconds) as u64));
+    format!("{vb} of {vbuckets} vBuckets, {documents} documents, {rate}/s")
+}
+
+pub(super) fn kind(by_time: bool) -> &'static str {
     if by_time { "time" } else { "number of changes" }
 }
 
@@ -324,7 +425,7 @@ fn number_of(named: &BTreeMap<u32, SourceCollection>, path: &str) -> Result<u32,
 }
 
 /// The collections with the names that they are sent to.
-fn mapped(
+pub(super) fn mapped(
     named: BTreeMap<u32, SourceCollection>,
     map: &[String],
 ) -> anyhow::Result<BTreeMap<u32, SourceCollection>> {

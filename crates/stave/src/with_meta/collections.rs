@@ -42,16 +42,35 @@ impl Collections {
         target: &Target,
         unknown: Unknown,
     ) -> anyhow::Result<Collections> {
-        let mut client = Client::open(env, target)?;
         let is_renamed = sources.get(&0).is_some_and(|source| source.path() != "_default._default");
         let targets = if is_renamed { BTreeMap::new() } else { BTreeMap::from([(0, CollectionId::DEFAULT)]) };
         let mut found = Collections { sources, targets };
-        let lacking = found.look(&mut client)?;
+        found.complete(env, target, unknown)?;
+        Ok(found)
+    }
+
+    /// Another collection of the source.
+    pub(crate) fn learn(
+        &mut self,
+        env: &Env,
+        number: u32,
+        source: SourceCollection,
+        target: &Target,
+        unknown: Unknown,
+    ) -> anyhow::Result<()> {
+        self.sources.insert(number, source);
+        self.complete(env, target, unknown)
+    }
+
+    /// Looks for those that are not found yet, and makes what is lacking if that is wanted.
+    fn complete(&mut self, env: &Env, target: &Target, unknown: Unknown) -> anyhow::Result<()> {
+        let mut client = Client::open(env, target)?;
+        let lacking = self.look(&mut client)?;
         if unknown == Unknown::Create && !lacking.is_empty() {
             create(&mut client, target, &lacking)?;
-            found.look(&mut client)?;
+            self.look(&mut client)?;
         }
-        Ok(found)
+        Ok(())
     }
 
     /// Asks for the numbers of those that have none yet; returns those that the bucket lacks.

@@ -2,13 +2,14 @@
 
 use anyhow::Context;
 use base::DocKey;
+use base::env::Env;
 use base::vbucket_map::vbucket_of;
 use protocol::extras::WithMetaExtras;
 use protocol::feature::Feature;
 use protocol::{Status, opcode};
 
-use super::{Collections, Conflict, Record, SentCounts, Skipped};
-use crate::client::{Cluster, DocRequest};
+use super::{Collections, Conflict, Record, SentCounts, Skipped, SourceCollection, Unknown};
+use crate::client::{Cluster, DocRequest, Target};
 
 /// So much is sent before answers are waited for, at the most.
 const MOST_REQUESTS: usize = 256;
@@ -52,17 +53,29 @@ impl<'e> Sender<'e> {
         *self.counts.skipped.entry(why).or_default() += 1;
     }
 
-    /// Sends a record, or lets it wait for more of them.
-    pub(crate) fn send(&mut self, record: &Record<'_>) -> anyhow::Result<()> {
+    /// A collection of the source that was not known when the sender was made.
+    pub(crate) fn learn(
+        &mut self,
+        env: &Env,
+        number: u32,
+        source: SourceCollection,
+        target: &Target,
+        unknown: Unknown,
+    ) -> anyhow::Result<()> {
+        self.collections.learn(env, number, source, target, unknown)
+    }
+
+    /// Sends a record, or lets it wait for more of them; whether everything is answered.
+    pub(crate) fn send(&mut self, record: &Record<'_>) -> anyhow::Result<bool> {
         if record.deleted && self.conflict == Conflict::Skip {
             self.skip(Skipped::Tombstone);
-            return Ok(());
+            return Ok(self.waiting.is_empty());
         }
         let Some(collection) = self.collections.target(record.key.collection) else {
             self.skip(Skipped::UnknownCollection);
             let name = self.collections.name(record.key.collection);
             *self.counts.unknown.entry(name).or_default() += 1;
-            return Ok(());
+            return Ok(self.waiting.is_empty());
         };
         let opcode = match (record.deleted, self.conflict) {
             (true, _) => opcode::DELETE_WITH_META,
@@ -85,7 +98,7 @@ impl<'e> Sender<'e> {
         if self.waiting.len() >= MOST_REQUESTS || self.waiting_bytes >= MOST_BYTES {
             self.finish()?;
         }
-        Ok(())
+        Ok(self.waiting.is_empty())
     }
 
     /// Flags, expiry, revision, CAS and, where there are any, options.
