@@ -134,6 +134,8 @@ bugs! {
     OlderManifestBelieved,
     /// A bucket that cannot be opened keeps the node from starting.
     OneBucketEndsStart,
+    /// A bucket that cannot be closed keeps those behind it from being closed.
+    OneBucketEndsStop,
     /// Files in quarantine age by the wall clock.
     QuarantineByWallClock,
     /// Loading after a start passes over prepares in flight.

@@ -601,6 +601,9 @@ fn all_of<'n>(outcomes: impl Iterator<Item = (&'n str, Result<(), HostFailure>)>
         if let Err(error) = outcome {
             tracing::error!(bucket, %error, "the bucket did not stop cleanly");
             failures.push(error);
+            if planted::is(Bug::OneBucketEndsStop) {
+                break;
+            }
         }
     }
     match failures.len() {

@@ -191,6 +191,7 @@ pub const KNOWN: &[(Bug, Simulator, u64)] = &[
     (Bug::FailedRemovalIgnored, Simulator::DiskErrors, 3),
     (Bug::EmptyFolderBelieved, Simulator::Damage, 0),
     (Bug::OneBucketEndsStart, Simulator::Damage, 0),
+    (Bug::OneBucketEndsStop, Simulator::Damage, 0),
     (Bug::OlderManifestBelieved, Simulator::Damage, 0),
     (Bug::HeaderIsJournal, Simulator::CrashStates, 0),
     (Bug::WrittenWhileListed, Simulator::CrashStates, 20),

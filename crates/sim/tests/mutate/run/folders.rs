@@ -1,6 +1,6 @@
 //! The folder of a bucket is not what it was: gone, emptied in whole or in part, or swapped with another bucket's. The
 //! bucket is refused with its name, or it serves what it had; never nothing, and never what another bucket had. Once the
-//! folder is back, all is served.
+//! folder is back, all is served. A bucket whose folder goes while it is served keeps no other one from a clean stop.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -107,7 +107,7 @@ struct World {
 /// Damages folders, and looks at what is served then, in a first start and in a second one, and when they are back.
 pub fn run(seed: u64, tally: &mut Tally) {
     let mut rng = SplitMix64::new(seed ^ 0x666f_6c64);
-    let world = World::build(&mut rng);
+    let mut world = World::build(&mut rng);
     for damage in Damage::ALL {
         let disk = world.damaged(damage);
         let mut started = Started { damage: format!("{damage:?}"), ..Started::default() };
@@ -125,6 +125,9 @@ pub fn run(seed: u64, tally: &mut Tally) {
             }
         }
         tally.judge(seed, damage.name(), "folder", &started);
+    }
+    for name in NAMES {
+        tally.judge(seed, "gone", "stop", &world.stopped_without(&mut rng, name));
     }
 }
 
@@ -163,6 +166,37 @@ impl World {
         drop((host, opened));
         world.files = contents(&disk);
         world
+    }
+
+    /// Writes more, and stops when the folder of one bucket has gone: what is served of the others then.
+    fn stopped_without(&mut self, rng: &mut SplitMix64, gone: &str) -> Started {
+        let disk = SimDisk::new();
+        self.files.iter().for_each(|(path, bytes)| put(&disk, path, bytes));
+        let mut started = Started { damage: format!("{gone} goes before a stop"), ..Started::default() };
+        let (host, opened) = self.open(&disk);
+        assert!(opened.down.is_empty(), "they are sound");
+        let kept = self.documents.clone();
+        for served in &opened.served {
+            let name = *NAMES.iter().find(|name| **name == served.spec.name).expect("one of them");
+            self.fill(rng, name, &served.bucket, 9);
+        }
+        let buckets: Vec<_> =
+            opened.served.into_iter().map(|served| (served.spec, served.bucket)).collect();
+        disk.remove_dir_all(&self.folder(gone)).expect("no fault is planned");
+        match host.close(&buckets) {
+            Ok(()) => started.wrong.push(format!("{gone} was closed cleanly without its folder")),
+            Err(failure) if !failure.to_string().contains(&format!("bucket {gone}")) => {
+                started.wrong.push(format!("the stop does not name {gone}: {failure}"));
+            }
+            Err(_) => {}
+        }
+        drop((host, buckets));
+        self.start(&disk, &mut started);
+        if started.vbuckets_refused > 0 || started.values_refused > 0 {
+            started.wrong.push("the bucket that has its folder does not serve all of it".to_owned());
+        }
+        self.documents = kept;
+        started
     }
 
     fn open(&self, disk: &SimDisk) -> (Host, Opened) {
