@@ -241,7 +241,7 @@ fn compact_all(address: &str, first: u16, over: &AtomicBool, done: &AtomicU64) -
 }
 
 /// Blocks that everything below a folder takes.
-fn disk_bytes(folder: &Path) -> Result<u64> {
+pub fn disk_bytes(folder: &Path) -> Result<u64> {
     let mut bytes = 0;
     for entry in fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))? {
         let entry = entry?;

@@ -20,6 +20,7 @@ mod redis;
 mod replication;
 mod report;
 mod start;
+mod stop;
 mod syncwrites;
 mod tls;
 mod warmup;
@@ -35,6 +36,8 @@ pub enum Bench {
     Memcached(memcached::Options),
     /// From exec to ready, memory when ready, size of the binary, memory of idle connections.
     Start(start::Options),
+    /// How long a clean stop takes with as much left for the files as there can be.
+    Stop(stop::Options),
     /// Server CPU an operation and a handshake with TLS, beside Redis with TLS and Stave without.
     Tls(tls::TlsOptions),
     /// Clients that wait until each write is on disk: journal on, journal off, and Redis with appendfsync always.
@@ -81,6 +84,7 @@ pub fn run(bench: &Bench) -> Result<bool> {
         Bench::Memcached(options) => memcached::run(options)?,
         Bench::Tls(options) => tls::run(options)?,
         Bench::Start(options) => start::run(options)?,
+        Bench::Stop(options) => stop::run(options)?,
         Bench::Durable(options) => durable::run(options)?,
         Bench::Syncwrites(options) => syncwrites::run(options)?,
         Bench::Flush(options) => flush::run(options)?,

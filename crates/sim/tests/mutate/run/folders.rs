@@ -180,8 +180,7 @@ impl World {
             let name = *NAMES.iter().find(|name| **name == served.spec.name).expect("one of them");
             self.fill(rng, name, &served.bucket, 9);
         }
-        let buckets: Vec<_> =
-            opened.served.into_iter().map(|served| (served.spec, served.bucket)).collect();
+        let buckets: Vec<_> = opened.served.into_iter().map(|served| (served.spec, served.bucket)).collect();
         disk.remove_dir_all(&self.folder(gone)).expect("no fault is planned");
         match host.close(&buckets) {
             Ok(()) => started.wrong.push(format!("{gone} was closed cleanly without its folder")),
