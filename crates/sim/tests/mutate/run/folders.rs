@@ -170,7 +170,7 @@ impl World {
 
     /// Writes more, and stops when the folder of one bucket has gone: what is served of the others then.
     fn stopped_without(&mut self, rng: &mut SplitMix64, gone: &str) -> Started {
-        let disk = SimDisk::new();
+        let disk = self.empty_disk();
         self.files.iter().for_each(|(path, bytes)| put(&disk, path, bytes));
         let mut started = Started { damage: format!("{gone} goes before a stop"), ..Started::default() };
         let (host, opened) = self.open(&disk);
@@ -237,10 +237,17 @@ impl World {
         Some((bucket, path.file_name()?.to_str()?))
     }
 
-    fn damaged(&self, damage: Damage) -> SimDisk {
+    /// Has the buckets' folders, and no file.
+    fn empty_disk(&self) -> SimDisk {
         let disk = SimDisk::new();
-        let folders = NAMES.map(|name| self.folder(name));
-        folders.iter().for_each(|folder| disk.create_dir_all_synced(folder).expect("no fault is planned"));
+        for name in NAMES {
+            disk.create_dir_all_synced(&self.folder(name)).expect("no fault is planned");
+        }
+        disk
+    }
+
+    fn damaged(&self, damage: Damage) -> SimDisk {
+        let disk = self.empty_disk();
         for (path, bytes) in &self.files {
             match self.part(path).filter(|(_, file)| damage.meets(file)) {
                 None => put(&disk, path, bytes),
@@ -256,7 +263,7 @@ impl World {
             }
         }
         if matches!(damage, Damage::Gone) {
-            disk.remove_dir_all(&folders[0]).expect("no fault is planned");
+            disk.remove_dir_all(&self.folder("a")).expect("no fault is planned");
         }
         disk
     }
