@@ -40,6 +40,11 @@ impl VBuckets {
         VBuckets { shards, times: Arc::default(), clock: Arc::clone(clock) }
     }
 
+    /// A vBucket that nobody waits for; `None` if the bucket has none of this number.
+    pub(crate) fn shard(&self, vb: VbId) -> Option<&Mutex<Shard>> {
+        self.shards.get(usize::from(vb.0))
+    }
+
     /// Locks a vBucket, there or deleted.
     ///
     /// # Panics

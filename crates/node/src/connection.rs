@@ -16,6 +16,7 @@ use engine::{Bucket, FetchPin, InlineFlush, SyncOutcome};
 use protocol::feature::Feature;
 use protocol::{FrameError, Limits, Parsed, Request, Status, parse};
 
+use crate::ahead::Ahead;
 use crate::audit::kv;
 use crate::audit::record::{AuditRecord, Ends};
 use crate::context::{LaterReply, Outcome, Ready};
@@ -185,6 +186,10 @@ fn took(connection: &Connection, envelope: Envelope, subject: &Subject, ns: u64,
     slow::note_if_slow(&connection.node, &connection.session, connection.counters.number(), &took, subject);
 }
 
+fn limits(session: &Session) -> Limits {
+    if session.is_authenticated() { Limits::AUTHENTICATED } else { Limits::UNAUTHENTICATED }
+}
+
 impl Drop for Connection {
     fn drop(&mut self) {
         let waiting = self.later.iter().filter(|later| matches!(later.waits, Waits::Prepared(_)));
@@ -252,10 +257,6 @@ impl Connection {
         !self.later.is_empty()
     }
 
-    fn limits(&self) -> Limits {
-        if self.session.is_authenticated() { Limits::AUTHENTICATED } else { Limits::UNAUTHENTICATED }
-    }
-
     /// Says that what is received now may be kept as it is instead of being copied, or must not be any more.
     pub fn lend(&mut self, bytes: Option<&Arc<Vec<u8>>>) {
         self.lent = bytes.cloned();
@@ -308,30 +309,36 @@ impl Connection {
     }
 
     fn receive_some(&mut self, bytes: &[u8], out: &mut Output) -> Received {
-        let mut consumed = 0;
+        let mut ahead = Ahead::new(bytes);
+        let next = self.receive_next(&mut ahead, out);
+        Received { consumed: ahead.passed(), next }
+    }
+
+    fn receive_next(&mut self, ahead: &mut Ahead<'_>, out: &mut Output) -> Next {
         let mut last_ns = None;
         self.work_bytes = 0;
         let now = Moment(self.node.env().clock.unix_ns());
         let measured = self.counters.begin_turn();
         for _ in 0..TURN_REQUESTS {
             if let Some(reason) = self.closing {
-                return Received { consumed, next: Next::Close(reason) };
+                return Next::Close(reason);
             }
             if self.is_blocked() {
-                return Received { consumed, next: Next::Later };
+                return Next::Later;
             }
             let is_full =
                 out.is_full() || (out.len() >= STRANGERS_OUTPUT_BYTES && !self.session.is_authenticated());
             if is_full || self.work_bytes >= TURN_WORK_BYTES {
-                return Received { consumed, next: Next::Turn };
+                return Next::Turn;
             }
-            match parse(&bytes[consumed..], self.limits()) {
-                Parsed::Incomplete { need } => return Received { consumed, next: Next::Bytes(need) },
+            let (parsed, rest) = ahead.next(limits(&self.session));
+            match parsed {
+                Parsed::Incomplete { need } => return Next::Bytes(need),
                 Parsed::Answer { answer, total_len } => {
                     if self.session.dcp.as_mut().is_some_and(|dcp| !dcp.answered(&answer)) {
                         self.closing = Some(CloseReason::Violation("a message of a stream was refused"));
                     }
-                    consumed += total_len;
+                    ahead.pass(total_len);
                 }
                 Parsed::Bad(error) => {
                     kv::invalid_packet(&self.node, &self.session, &error.to_string());
@@ -339,16 +346,15 @@ impl Connection {
                 }
                 Parsed::Request { request, total_len } => {
                     if !self.later.is_empty() && !self.may_overtake(&request) {
-                        return Received { consumed, next: Next::Later };
+                        return Next::Later;
                     }
-                    let frame = &bytes[consumed..consumed + total_len];
-                    self.handle(&request, frame, now, measured, &mut last_ns, out);
-                    consumed += total_len;
+                    ahead.pass(total_len);
+                    ahead.look(&self.session);
+                    self.handle(&request, &rest[..total_len], now, measured, &mut last_ns, out);
                 }
             }
         }
-        let next = self.closing.map_or(Next::Turn, Next::Close);
-        Received { consumed, next }
+        self.closing.map_or(Next::Turn, Next::Close)
     }
 
     fn is_blocked(&self) -> bool {

@@ -41,6 +41,7 @@ mod roles;
 mod slow;
 mod stats_roles;
 mod suspended;
+mod together;
 mod turns;
 mod whole_documents;
 

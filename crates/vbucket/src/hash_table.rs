@@ -221,6 +221,14 @@ impl HashTable {
         Slot { table: self, hash, place }
     }
 
+    /// Asks the processor to bring closer what leads to the bucket of `hash`.
+    #[inline]
+    pub fn prefetch_way(&self, hash: u64) {
+        if let Some(home) = self.home(hash) {
+            self.buckets.prefetch_way(home.index);
+        }
+    }
+
     /// Asks the processor to bring the bucket of `hash` closer.
     #[inline]
     pub fn prefetch(&self, hash: u64) {
@@ -236,7 +244,9 @@ impl HashTable {
         let tag = tag_of(hash, home.level);
         for word in self.buckets.get(home.index).0 {
             if word >> TAG_SHIFT == tag {
-                prefetch((word & ADDRESS) as *const u8);
+                let version = (word & ADDRESS) as *const u8;
+                prefetch(version);
+                prefetch(version.wrapping_add(64));
             }
         }
     }

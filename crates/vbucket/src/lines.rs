@@ -1,6 +1,7 @@
 //! A growing array of cache lines whose elements never move.
 
 use base::memory::{CacheLine, CacheLines};
+use base::version::prefetch;
 use base::{Heap, Part};
 
 pub(crate) type Line = CacheLine;
@@ -63,6 +64,12 @@ impl Lines {
     pub(crate) fn get(&self, index: usize) -> &Line {
         let (segment, at, _) = place(index);
         &self.segments[segment][at]
+    }
+
+    /// Asks the processor to bring closer what says where the line at `index` is.
+    #[inline]
+    pub(crate) fn prefetch_way(&self, index: usize) {
+        prefetch(self.segments.as_ptr().wrapping_add(place(index).0).cast());
     }
 
     #[inline]
