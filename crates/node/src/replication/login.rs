@@ -40,6 +40,12 @@ pub enum LinkError {
     /// A name is too long to be sent.
     #[error("a name is too long")]
     TooLong,
+    /// What was asked for is more than one may get at once.
+    #[error("the answer has more than {} MiB: ask for less", .most_bytes >> 20)]
+    AnswerTooLong {
+        /// What one may get.
+        most_bytes: usize,
+    },
     /// What came is no answer.
     #[error("what the source sends is not the protocol of a node")]
     NotANode,

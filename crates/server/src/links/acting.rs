@@ -180,7 +180,7 @@ impl Acting {
             }
             self.wire.consume(consumed);
             if bytes > MOST_ANSWER_BYTES {
-                return Err(LinkError::TooLong);
+                return Err(LinkError::AnswerTooLong { most_bytes: MOST_ANSWER_BYTES });
             }
             self.charge.set(self.wire.held_bytes() + bytes);
             if left > 0 {
