@@ -3,6 +3,7 @@
 mod accounting;
 mod checkpoints;
 mod compact;
+mod cycles;
 mod dcp;
 mod durable;
 mod engines;
@@ -34,10 +35,12 @@ use clap::{Args, Subcommand};
 pub enum Bench {
     /// Throughput, server CPU an operation and latency beside memcached, with equal threads, client and load.
     Memcached(memcached::Options),
+    /// Processor time an operation and tails beside memcached and Redis, each server on one CPU.
+    Cycles(cycles::CyclesOptions),
     /// From exec to ready, memory when ready, size of the binary, memory of idle connections.
     Start(start::Options),
     /// How long a clean stop takes with as much left for the files as there can be.
-    Stop(stop::Options),
+    Stop(stop::StopOptions),
     /// Server CPU an operation and a handshake with TLS, beside Redis with TLS and Stave without.
     Tls(tls::TlsOptions),
     /// Clients that wait until each write is on disk: journal on, journal off, and Redis with appendfsync always.
@@ -82,6 +85,7 @@ pub struct Output {
 pub fn run(bench: &Bench) -> Result<bool> {
     let report = match bench {
         Bench::Memcached(options) => memcached::run(options)?,
+        Bench::Cycles(options) => cycles::run(options)?,
         Bench::Tls(options) => tls::run(options)?,
         Bench::Start(options) => start::run(options)?,
         Bench::Stop(options) => stop::run(options)?,

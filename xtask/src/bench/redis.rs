@@ -49,6 +49,13 @@ impl Redis {
         Redis::start_with(dir, &durable)
     }
 
+    /// With an append-only file in `dir`, which is made, synced once a second.
+    pub fn start_every_second(dir: &Path) -> Result<Redis> {
+        let each_second =
+            ["--appendonly", "yes", "--appendfsync", "everysec", "--auto-aof-rewrite-percentage", "0"];
+        Redis::start_with(dir, &each_second)
+    }
+
     /// Without any file.
     pub fn start_in_memory(dir: &Path) -> Result<Redis> {
         Redis::start_with(dir, &["--appendonly", "no"])

@@ -16,7 +16,7 @@ use crate::tree::Scratch;
 
 /// How much there is to write.
 #[derive(Args)]
-pub struct Options {
+pub struct StopOptions {
     /// Collections that are made before the first stop: an event for each of 1,024 vBuckets.
     #[arg(long, default_value_t = 1_000)]
     collections: u32,
@@ -36,7 +36,7 @@ const MIB: f64 = (1u64 << 20) as f64;
 type Fill<'f> = &'f dyn Fn(&Stave) -> Result<()>;
 
 /// Measures.
-pub fn run(options: &Options) -> Result<Report> {
+pub fn run(options: &StopOptions) -> Result<Report> {
     release_build()?;
     let scratch = Scratch::new("stop")?;
     let mut report = Report::new("stop", options.output.json);
