@@ -4,7 +4,10 @@
 mod etcd;
 mod load;
 mod map;
+mod upgrade;
 
+use std::path::PathBuf;
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -36,6 +39,9 @@ pub struct Options {
     /// Seconds after a lease has run out until its node is failed over.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=3600))]
     auto_failover: u64,
+    /// Instead: three nodes of this program, an older version, are replaced by the release one after the other.
+    #[arg(long, value_name = "PROGRAM")]
+    upgrade_from: Option<PathBuf>,
     /// Close with one line of JSON.
     #[arg(long)]
     json: bool,
@@ -61,6 +67,8 @@ struct Run {
     join: String,
     maps: Maps,
     started: usize,
+    /// What nodes are started with; `None`: the release.
+    program: Option<PathBuf>,
     _etcd: Etcd,
 }
 
@@ -71,8 +79,13 @@ pub fn run(options: &Options) -> Result<bool> {
     let scratch = Scratch::new("cluster")?;
     let etcd = Etcd::start(scratch.path())?;
     let join = format!("etcd://{}/run", etcd.address);
-    let mut run = Run { nodes: Vec::new(), scratch, join, maps: Maps::default(), started: 0, _etcd: etcd };
-    let result = all_parts(options, &mut run);
+    let program = options.upgrade_from.clone();
+    let (nodes, maps) = (Vec::new(), Maps::default());
+    let mut run = Run { nodes, scratch, join, maps, started: 0, program, _etcd: etcd };
+    let result = match options.upgrade_from {
+        Some(_) => upgrade::all_parts(options, &mut run),
+        None => all_parts(options, &mut run),
+    };
     if result.is_err() {
         run.scratch.keep();
     }
@@ -90,20 +103,7 @@ pub fn run(options: &Options) -> Result<bool> {
 
 fn all_parts(options: &Options, run: &mut Run) -> Result<(Vec<Part>, Vec<Tally>, Verdict)> {
     let quiet = Duration::from_secs(options.seconds);
-    for _ in 0..3 {
-        run.start_node("node")?;
-    }
-    run.post(0, "/controller/rebalance", "")?;
-    run.await_quiet(0)?;
-    let form = format!("enabled=true&timeout={}&maxCount=10", options.auto_failover);
-    run.post(0, "/settings/autoFailover", &form)?;
-    run.post(
-        0,
-        "/pools/default/buckets",
-        &format!("name={BUCKET}&ramQuotaMB=256&replicaNumber={}", options.replicas),
-    )?;
-    run.tell_maps();
-    run.maps.ask();
+    run.begin(options)?;
     let load = Load::start(&run.maps, options.writers);
     let mut parts = Vec::new();
     let mut part = |name: &'static str, what: &mut dyn FnMut() -> Result<String>| -> Result<()> {
@@ -188,14 +188,37 @@ fn all_parts(options: &Options, run: &mut Run) -> Result<(Vec<Part>, Vec<Tally>,
 }
 
 impl Run {
+    /// Three nodes with a bucket.
+    fn begin(&mut self, options: &Options) -> Result<()> {
+        for _ in 0..3 {
+            self.start_node("node")?;
+        }
+        self.post(0, "/controller/rebalance", "")?;
+        self.await_quiet(0)?;
+        let form = format!("enabled=true&timeout={}&maxCount=10", options.auto_failover);
+        self.post(0, "/settings/autoFailover", &form)?;
+        let form = format!("name={BUCKET}&ramQuotaMB=256&replicaNumber={}", options.replicas);
+        self.post(0, "/pools/default/buckets", &form)?;
+        self.tell_maps();
+        self.maps.ask();
+        Ok(())
+    }
+
     /// Starts a node that joins; its folder goes by how many were started before.
     fn start_node(&mut self, what: &str) -> Result<()> {
         let number = self.started;
         self.started += 1;
         let data = self.scratch.path().join(format!("n{number}"));
         let log = self.scratch.path().join(format!("n{number}-{what}-{}.log", self.nodes.len()));
-        let node =
-            Stave::start(&Start { data: &data, log, more: &["--join", &self.join, "--threads", "1"] })?;
+        let more = ["--join", &self.join, "--threads", "1"];
+        let node = match &self.program {
+            None => Stave::start(&Start { data: &data, log, more: &more })?,
+            Some(program) => {
+                let mut command = Command::new(program);
+                command.arg("serve").arg("--data").arg(&data);
+                Stave::launch(command, &log, &more)?
+            }
+        };
         self.nodes.push(node);
         Ok(())
     }
