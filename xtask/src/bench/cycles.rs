@@ -170,7 +170,7 @@ fn measure_tails(
 
 fn conclude(options: &CyclesOptions, mut cpu_us: Figures, mut tails: Figures) -> Report {
     let mut report = Report::new("cycles", options.output.json);
-    let mut middles = |of: &mut Figures| -> BTreeMap<(&str, &str), f64> {
+    let middles = |of: &mut Figures| -> BTreeMap<(&str, &str), f64> {
         of.iter_mut().map(|(key, values)| (*key, median(values))).collect()
     };
     let (cpu_us, tails) = (middles(&mut cpu_us), middles(&mut tails));
