@@ -139,14 +139,21 @@ impl<'e> Repository<'e> {
         Ok(Some(Backup { folder: folder.to_owned(), manifest: found.content }))
     }
 
+    /// There is no backup of a bucket: of which there is one.
+    fn no_backup(&self, bucket: &str) -> BackupError {
+        let others = self.buckets().unwrap_or_default().join(", ");
+        let hint =
+            if others.is_empty() { String::new() } else { format!("; --bucket names one of: {others}") };
+        BackupError::Missing(format!("{} has no complete backup{hint}", self.folder(bucket).display()))
+    }
+
     /// A backup of a bucket, the newest one if none is named, and all that it goes on from.
     pub(crate) fn chain(&self, bucket: &str, id: Option<&str>) -> Result<Chain, BackupError> {
         let folder = self.folder(bucket);
         let newest = || -> Result<String, BackupError> {
             let all = self.backups(bucket)?;
             let newest = all.into_iter().next_back();
-            let missing = || BackupError::Missing(format!("{} has no complete backup", folder.display()));
-            Ok(newest.ok_or_else(missing)??.manifest.id)
+            Ok(newest.ok_or_else(|| self.no_backup(bucket))??.manifest.id)
         };
         let mut next = Some(id.map_or_else(newest, |id| Ok(id.to_owned()))?);
         let mut chain = Vec::new();
