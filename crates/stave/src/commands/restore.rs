@@ -349,6 +349,7 @@ pub(super) fn restore_state(
     sources.retain(|number, _| wanted.contains(number));
     let sources = mapped(sources, &choice.map)?;
     let collections = Collections::find(env, sources, &target, choice.unknown())?;
+    let bucket = target.bucket.clone();
     let cluster = Cluster::open(env, target, &[Feature::Xattr, Feature::Snappy])?;
     let mut sender = Sender::new("restore", cluster, collections, choice.conflict(), by_time);
     let mut line = StatusLine::new(env);
@@ -371,13 +372,29 @@ pub(super) fn restore_state(
             line.show(|seconds| progress(vb, manifest.vbuckets, sender.counts.documents, seconds));
             sender.send(record).map(drop)
         };
-        reader
-            .newest(VbId(vb), &mut visit)
-            .with_context(|| format!("vBucket {vb} of backup {}", manifest.id))?;
+        let restored = reader.newest(VbId(vb), &mut visit);
+        let restored = restored.with_context(|| format!("vBucket {vb} of backup {}", manifest.id));
+        if let Err(error) = restored {
+            // What was sent is counted with its answers; if they do not come either, the first error is the one to tell.
+            let _ = sender.finish();
+            return Err(ended_early(error, sender.counts.documents, &bucket));
+        }
     }
     sender.finish()?;
     line.end();
     Ok((restored_name(&manifest.id, moment.as_ref().map(|(_, at)| at)), sender.counts))
+}
+
+/// A restore that ends early says what it has changed.
+fn ended_early(error: anyhow::Error, sent: u64, bucket: &str) -> anyhow::Error {
+    if sent == 0 {
+        return error;
+    }
+    let sent = thousands(sent);
+    error.context(format!(
+        "the restore ended early, and at least {sent} documents were sent to bucket `{bucket}` and stay there \
+         (`stave backup verify` finds damage before anything is sent)"
+    ))
 }
 
 fn progress(vb: u16, vbuckets: u16, sent: u64, seconds: f64) -> String {

@@ -267,3 +267,33 @@ fn what_is_kept_keeps_what_it_goes_on_from() {
     drop(client);
     server.stop();
 }
+
+#[test]
+fn a_restore_that_ends_early_says_what_it_leaves() {
+    let (server, folder) = (TestServer::start(), tempfile::tempdir().expect("a folder"));
+    let mut client = server.client();
+    let mut state = 1u32;
+    for at in 0..200 {
+        // What compresses badly, so that the file has several frames.
+        let value: Vec<u8> = std::iter::repeat_with(|| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 24) as u8
+        })
+        .take(20_000)
+        .collect();
+        client.set(format!("k{at}").as_bytes(), &value, 0).expect("stored");
+    }
+    let taken = make_backup(&server, folder.path(), &TakeOptions::default()).expect("a backup");
+    let files = std::fs::read_dir(folder.path().join(BUCKET).join(&taken.manifest.id)).expect("it is there");
+    let largest =
+        files.map(|file| file.expect("a file")).max_by_key(|file| file.metadata().map_or(0, |m| m.len()));
+    let path = largest.expect("the changes").path();
+    let mut bytes = std::fs::read(&path).expect("it is there");
+    let late = bytes.len() - 1_000;
+    bytes[late] ^= 1;
+    std::fs::write(&path, bytes).expect("written");
+    let error = restored(&server, folder.path(), &["--conflict", "force"]).expect_err("it is damaged");
+    let error = format!("{error:#}");
+    assert!(error.contains("documents were sent") && error.contains("stay there"), "{error}");
+    assert!(error.contains(path.to_str().expect("text")), "{error}");
+}
