@@ -10,6 +10,7 @@ use crate::cli::ServerFlags;
 use crate::commands::restore::{RestoreFlags, restore};
 use crate::test_server::{BUCKET, NOT_INTERRUPTED, TestServer};
 use base::VbId;
+use base::env::OpenMode;
 
 fn make_backup(server: &TestServer, dir: &Path, options: &TakeOptions) -> anyhow::Result<Taken> {
     let env = Env::real();
@@ -284,14 +285,14 @@ fn a_restore_that_ends_early_says_what_it_leaves() {
         client.set(format!("k{at}").as_bytes(), &value, 0).expect("stored");
     }
     let taken = make_backup(&server, folder.path(), &TakeOptions::default()).expect("a backup");
-    let files = std::fs::read_dir(folder.path().join(BUCKET).join(&taken.manifest.id)).expect("it is there");
-    let largest =
-        files.map(|file| file.expect("a file")).max_by_key(|file| file.metadata().map_or(0, |m| m.len()));
-    let path = largest.expect("the changes").path();
-    let mut bytes = std::fs::read(&path).expect("it is there");
-    let late = bytes.len() - 1_000;
-    bytes[late] ^= 1;
-    std::fs::write(&path, bytes).expect("written");
+    let (disk, dir) = (Env::real().disk, folder.path().join(BUCKET).join(&taken.manifest.id));
+    let open = |path: &Path| disk.open(path, OpenMode::ReadWrite).expect("it is there");
+    let len = |path: &Path| open(path).len().expect("its length");
+    let paths = disk.read_dir(&dir).expect("it is there").into_iter().map(|name| dir.join(name));
+    let path = paths.max_by_key(|path| len(path)).expect("the changes");
+    let (file, late, mut byte) = (open(&path), len(&path) - 1_000, [0]);
+    assert_eq!(file.read_at(&mut byte, late).expect("it is sound"), 1);
+    file.write_at(&[byte[0] ^ 1], late).expect("written");
     let error = restored(&server, folder.path(), &["--conflict", "force"]).expect_err("it is damaged");
     let error = format!("{error:#}");
     assert!(error.contains("documents were sent") && error.contains("stay there"), "{error}");

@@ -96,7 +96,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for OnlyObject<T> {
     }
 }
 
-/// NamedMembers of an object, none of them twice.
+/// Members of an object, none of them twice.
 struct ByName<T>(Vec<(String, T)>);
 
 impl<T> Default for ByName<T> {
