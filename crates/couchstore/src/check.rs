@@ -42,6 +42,8 @@ pub struct Findings {
     pub file_bytes: u64,
     /// How many faults were told of.
     pub faults: u64,
+    /// Nodes on the longest way from a root to a record.
+    pub depth: usize,
 }
 
 /// Is told what a check meets.
@@ -71,7 +73,7 @@ fn check_opened(
     opened: Result<Snapshot, Failure>,
     watcher: &mut dyn Watcher,
 ) -> Findings {
-    let mut faults = Faults { path: path.into(), watcher, count: 0, muted: false };
+    let mut faults = Faults { path: path.into(), watcher, count: 0, muted: false, depth: 0 };
     let mut findings = Findings::default();
     match opened {
         Err(failure) => {
@@ -84,7 +86,7 @@ fn check_opened(
             check.run();
         }
     }
-    findings.faults = faults.count;
+    (findings.faults, findings.depth) = (faults.count, faults.depth);
     findings
 }
 
@@ -105,6 +107,7 @@ struct Faults<'a> {
     count: u64,
     /// A part that is looked at again tells nothing new.
     muted: bool,
+    depth: usize,
 }
 
 impl Faults<'_> {

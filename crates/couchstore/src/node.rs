@@ -31,7 +31,7 @@ pub(crate) const MAX_KEY: usize = 0xfff;
 /// Longest value that fits the format.
 pub(crate) const MAX_VALUE: usize = 0xfff_ffff;
 /// No honest tree is deeper, whatever its fan-out.
-pub(crate) const MAX_DEPTH: usize = 40;
+pub(crate) const MAX_DEPTH: usize = 48;
 /// How much is read at once where a node's size is not known.
 const USUAL_NODE: usize = 2048;
 

@@ -18,6 +18,9 @@ use crate::tree::Tree;
 use crate::window::Window;
 use crate::writer::Writer;
 
+/// Children for which a full interior node has room at least, however long their keys are.
+const FEWEST_CHILDREN: usize = 6;
+
 /// Sorted edits of one tree, each key once.
 pub(crate) trait Edits {
     fn len(&self) -> usize;
@@ -150,11 +153,19 @@ impl<'a, E: Edits> Rewrite<'a, E> {
         Ok(())
     }
 
+    /// Bytes of a full node of a level. One with long keys is larger, so that it has some children: with two in each,
+    /// what is rewritten again and again leaves ever longer chains of nodes with one child.
+    fn full_bytes(&self, level: &Level) -> usize {
+        let bytes = self.tuning.node_bytes(level.kind);
+        match (level.kind, level.entries()) {
+            (NodeKind::Interior, entries @ 1..) => bytes.max(FEWEST_CHILDREN * level.bytes() / entries),
+            _ => bytes,
+        }
+    }
+
     /// Whether the node under construction at `depth` is too small to stand alone.
     fn is_runt(&self, depth: usize) -> bool {
-        self.levels
-            .get(depth)
-            .is_some_and(|l| !l.is_empty() && l.bytes() < self.tuning.node_bytes(l.kind) / 4)
+        self.levels.get(depth).is_some_and(|l| !l.is_empty() && l.bytes() < self.full_bytes(l) / 4)
     }
 
     /// The first edit in `from..to` whose key lies behind `key`; searched in growing steps, as it tends to be near.
@@ -240,7 +251,7 @@ impl<'a, E: Edits> Rewrite<'a, E> {
     /// Writes one node once two are under construction: so the last two can share evenly.
     fn emit_if_full(&mut self, depth: usize) -> Result<(), Failure> {
         let level = &self.levels[depth];
-        let full = self.tuning.node_bytes(level.kind);
+        let full = self.full_bytes(level);
         if level.bytes() >= 2 * full { self.emit(depth, full) } else { Ok(()) }
     }
 
@@ -248,7 +259,7 @@ impl<'a, E: Edits> Rewrite<'a, E> {
     fn emit_all(&mut self, depth: usize) -> Result<(), Failure> {
         while !self.levels[depth].is_empty() {
             let level = &self.levels[depth];
-            let parts = level.bytes().div_ceil(self.tuning.node_bytes(level.kind));
+            let parts = level.bytes().div_ceil(self.full_bytes(level));
             self.emit(depth, level.bytes().div_ceil(parts))?;
         }
         Ok(())

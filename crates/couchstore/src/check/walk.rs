@@ -118,6 +118,7 @@ impl Walk<'_, '_> {
             is_readable: true,
             is_ordered: true,
         });
+        self.faults.depth = self.faults.depth.max(self.path.len());
     }
 
     /// Goes on behind a node that cannot be read.
