@@ -4,6 +4,7 @@ use std::fs;
 use std::io::ErrorKind;
 
 use anyhow::{Context, Result};
+use rustix::io::Errno;
 
 /// Ticks of `/proc/PID/stat` (Linux has 100 on every machine that this runs on).
 const TICKS_PER_S: f64 = 100.0;
@@ -38,8 +39,13 @@ pub fn cpu_seconds(pid: u32) -> Result<f64> {
     let mut ns = 0.0;
     for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
         let text = match fs::read_to_string(thread?.path().join("schedstat")) {
-            // It has ended meanwhile.
-            Err(error) if error.kind() == ErrorKind::NotFound => continue,
+            // It has ended meanwhile, before its file was opened or after.
+            Err(error)
+                if error.kind() == ErrorKind::NotFound
+                    || error.raw_os_error() == Some(Errno::SRCH.raw_os_error()) =>
+            {
+                continue;
+            }
             text => text?,
         };
         let on_cpu = text.split(' ').next().context("three figures")?;
