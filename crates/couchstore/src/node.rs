@@ -30,7 +30,8 @@ pub(crate) const ENTRY_PREFIX: usize = 5;
 pub(crate) const MAX_KEY: usize = 0xfff;
 /// Longest value that fits the format.
 pub(crate) const MAX_VALUE: usize = 0xfff_ffff;
-/// No honest tree is deeper, whatever its fan-out.
+/// No honest tree is deeper. Ours stay far below; those with long keys could reach 41 before a node had room for six
+/// children.
 pub(crate) const MAX_DEPTH: usize = 48;
 /// How much is read at once where a node's size is not known.
 const USUAL_NODE: usize = 2048;

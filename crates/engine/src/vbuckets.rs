@@ -40,7 +40,7 @@ impl VBuckets {
         VBuckets { shards, times: Arc::default(), clock: Arc::clone(clock) }
     }
 
-    /// A vBucket that nobody waits for; `None` if the bucket has none of this number.
+    /// A vBucket with its lock, for those who do not wait for that; `None` if the bucket has none of this number.
     pub(crate) fn shard(&self, vb: VbId) -> Option<&Mutex<Shard>> {
         self.shards.get(usize::from(vb.0))
     }
@@ -57,7 +57,7 @@ impl VBuckets {
     /// Locks a vBucket, there or deleted; `None` if the bucket has none of this number.
     #[inline]
     pub(crate) fn any(&self, vb: VbId, holder: Holder) -> Option<ShardGuard<'_>> {
-        let shard = self.shards.get(usize::from(vb.0))?;
+        let shard = self.shard(vb)?;
         Some(ShardGuard::lock(shard, holder, &self.times, &*self.clock))
     }
 
@@ -96,7 +96,7 @@ impl VBuckets {
 
     /// Asks the processor to bring a vBucket closer that is worked on next.
     pub(crate) fn prefetch(&self, vb: Option<VbId>) {
-        if let Some(shard) = vb.and_then(|vb| self.shards.get(usize::from(vb.0))) {
+        if let Some(shard) = vb.and_then(|vb| self.shard(vb)) {
             prefetch_all(shard);
         }
     }

@@ -549,18 +549,13 @@ fn compare_moments(
     compared
 }
 
+/// Three nodes with a bucket, and one that it is restored or moved into.
+const ORDERS_AND_COPY: [&str; 8] =
+    ["--nodes", "3", "--replicas", "1", "--bucket", "orders:100MiB", "--bucket", "copy:100MiB"];
+
 #[test]
 fn a_follower_that_is_killed_again_and_again_misses_nothing() {
-    let dev = Dev::start(&[
-        "--nodes",
-        "3",
-        "--replicas",
-        "1",
-        "--bucket",
-        "orders:100MiB",
-        "--bucket",
-        "copy:100MiB",
-    ]);
+    let dev = Dev::start(&ORDERS_AND_COPY);
     let (folder, scratch) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
     let dir = folder.path().to_str().expect("text");
     let follow = ["backup", "--to", dir, "--bucket", "orders", "--follow"];
@@ -602,16 +597,7 @@ fn a_follower_that_is_killed_again_and_again_misses_nothing() {
 
 #[test]
 fn a_bucket_is_moved_in_from_a_cluster_and_switched() {
-    let dev = Dev::start(&[
-        "--nodes",
-        "3",
-        "--replicas",
-        "1",
-        "--bucket",
-        "orders:100MiB",
-        "--bucket",
-        "copy:100MiB",
-    ]);
+    let dev = Dev::start(&ORDERS_AND_COPY);
     let control = (dev.addr("control"), dev.addr("control"));
     set(&dev, 0..10);
     let url = format!("couchbase://127.0.0.1:1,{}", dev.field("kv"));

@@ -156,18 +156,8 @@ fn all_parts(options: &Options, run: &mut Run) -> Result<(Vec<Part>, Vec<Tally>,
     })?;
     part("three nodes are left", &mut rest)?;
     part("it comes back with its copies", &mut || {
-        run.started = 1;
-        run.start_node("node")?;
+        run.take_back(1, "node")?;
         run.started = 4;
-        let address = run.nodes.last().map(|node| node.kv.clone()).unwrap_or_default();
-        let found = run.await_document(0, "the node is known again", |document| {
-            status_of(document, &address) == Some("failed_over")
-        })?;
-        let id = id_of(&found, &address).context("it is a node")?;
-        run.tell_maps();
-        run.post(0, "/controller/setRecoveryType", &format!("otpNode={id}&recoveryType=delta"))?;
-        run.post(0, "/controller/rebalance", "")?;
-        run.await_quiet(0)?;
         Ok("delta recovery and rebalance".to_owned())
     })?;
     part("four nodes again", &mut rest)?;
@@ -221,6 +211,21 @@ impl Run {
         };
         self.nodes.push(node);
         Ok(())
+    }
+
+    /// Starts the node again that was started as this number and was failed over, and takes it back with its copies.
+    fn take_back(&mut self, number: usize, what: &str) -> Result<()> {
+        self.started = number;
+        self.start_node(what)?;
+        let address = self.nodes.last().map(|node| node.kv.clone()).unwrap_or_default();
+        let found = self.await_document(0, "the node is known again", |document| {
+            status_of(document, &address) == Some("failed_over")
+        })?;
+        let id = id_of(&found, &address).context("it is a node")?;
+        self.tell_maps();
+        self.post(0, "/controller/setRecoveryType", &format!("otpNode={id}&recoveryType=delta"))?;
+        self.post(0, "/controller/rebalance", "")?;
+        self.await_quiet(0)
     }
 
     fn tell_maps(&self) {

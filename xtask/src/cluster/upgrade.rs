@@ -57,16 +57,6 @@ impl Run {
             document["rebalance"].is_null() && status_of(document, &old.kv) == Some("failed_over")
         })?;
         old.stop()?;
-        self.started = number;
-        self.start_node("new")?;
-        let address = self.nodes.last().map(|node| node.kv.clone()).unwrap_or_default();
-        let found = self.await_document(0, "the node is known again", |document| {
-            status_of(document, &address) == Some("failed_over")
-        })?;
-        let id = id_of(&found, &address).context("it is a node")?;
-        self.tell_maps();
-        self.post(0, "/controller/setRecoveryType", &format!("otpNode={id}&recoveryType=delta"))?;
-        self.post(0, "/controller/rebalance", "")?;
-        self.await_quiet(0)
+        self.take_back(number, "new")
     }
 }
