@@ -1,5 +1,6 @@
 //! Backend `couch`: a folder for each bucket, a couchstore file for each vBucket and revision.
 
+mod behind;
 mod check;
 mod compact;
 mod file;
@@ -29,7 +30,8 @@ use crate::catalog::{Believe, Catalog, Listed, StoreId};
 use crate::collections::CollectionStats;
 use crate::compaction::{Compacted, Compaction, FileAt, RolledBack};
 use crate::failure::Failure;
-use crate::store::{Counts, KvStore, SaveBatch, Snapshot as AnySnapshot, States, Stats, StoredVb, Usage};
+use crate::files::Files;
+use crate::store::{Counts, KvStore, SaveBatch, Snapshot as AnySnapshot, States, Stats, Usage};
 pub use check::{CatalogReport, check_catalog};
 use file::{Known, Recorded, VbFile, usage_of};
 use group::Order;
@@ -410,22 +412,6 @@ impl Couch {
         Ok(file)
     }
 
-    /// Treats the file of a vBucket as damaged until the next start, because it could not be read when it had to be: what
-    /// was worked out without it must not be used, even if the disk is well again.
-    pub(crate) fn refuse(&self, vb: VbId, failure: &Failure) {
-        let vbucket = self.vbucket(vb);
-        let mut slot = vbucket.slot.lock();
-        if slot.is_lost() {
-            return;
-        }
-        if vbucket.close(&mut slot, true) {
-            self.open_files.forget(vb);
-        }
-        let what = format!("it could not be read at the start ({failure}); start again");
-        let kind = if failure.is_damage() { Refusal::Damaged } else { Refusal::Unread };
-        slot.refused = Some(Refused { why: what.into(), kind });
-    }
-
     /// Closes files that were not used for longest until there is room for one more. Those in use are passed over.
     fn make_room(&self, opening: VbId) {
         for victim in self.open_files.victims() {
@@ -475,60 +461,11 @@ impl Couch {
     }
 }
 
-/// Whether the catalog lists the files, each at one header and nothing behind it.
-pub(crate) fn are_listed(files: &Couch) -> bool {
-    files.catalog.as_ref().is_some_and(|catalog| catalog.believe() == Some(Believe::Files))
-}
-
-/// How many files a group may have, none of which can be closed meanwhile: others are open beside them.
-pub(crate) fn most_at_once(config: &CouchConfig) -> usize {
-    config.max_open_files.div_ceil(2).max(1)
-}
-
 impl Couch {
     fn save_parts(&self, group: &[(VbId, SaveBatch<'_>)], how: Order) -> Vec<Result<FileAt, Failure>> {
         // All files of a part are open at once.
         let parts = group.chunks(self.config.max_open_files.max(1));
         parts.flat_map(|part| self.save_part(part, how)).collect()
-    }
-
-    /// Saves batches of several vBuckets with one sync for data and headers together, and tells which headers are
-    /// durable now. After a crash only a header that is on record may be trusted: see [`Couch::open_with`].
-    pub(crate) fn file_group(&self, group: &[(VbId, SaveBatch<'_>)]) -> Vec<Result<FileAt, Failure>> {
-        self.save_parts(group, Order::Recorded)
-    }
-
-    /// Where the last header of each file is, which is on record or is looked for. Of a file that cannot be opened it is
-    /// not known: the last place there could be is given, where none is, so that the file stays damaged and stays.
-    pub(crate) fn positions(&self) -> Vec<(VbId, FileAt)> {
-        let vbuckets: Vec<_> = self.vbuckets.lock().iter().map(|(vb, one)| (*vb, one.clone())).collect();
-        let position = |(vb, vbucket): (VbId, Arc<Vbucket>)| {
-            let (revision, recorded, is_lost) = {
-                let slot = vbucket.slot.lock();
-                (slot.revision?, slot.recorded, slot.is_lost())
-            };
-            let header_offset = recorded.map_or_else(
-                || {
-                    let found = self.ask(vb, &vbucket, |file| Ok(file.header_offset()));
-                    found.ok().flatten().unwrap_or(FileAt::LAST)
-                },
-                |recorded| recorded.header_offset,
-            );
-            let at = FileAt { revision, header_offset };
-            Some((vb, if is_lost { at.marked_lost() } else { at }))
-        };
-        vbuckets.into_iter().filter_map(position).collect()
-    }
-
-    /// The vBuckets that may have a file, lowest first.
-    pub(crate) fn known(&self) -> Vec<VbId> {
-        self.vbuckets.lock().keys().copied().collect()
-    }
-
-    /// A vBucket as its file has it; nothing if there is none.
-    pub(crate) fn stored(&self, vb: VbId) -> Result<Option<StoredVb>, Failure> {
-        let vbucket = self.vbuckets.lock().get(&vb).cloned();
-        vbucket.map_or(Ok(None), |vbucket| self.ask(vb, &vbucket, |file| file.stored(vb)))
     }
 }
 
@@ -664,7 +601,7 @@ impl KvStore for Couch {
     }
 
     fn set_aside(&self, vb: VbId, to: &Path) -> Result<(), Failure> {
-        self.move_files(vb, to)?;
+        self.move_revisions(vb, to)?;
         self.delete_vbucket(vb)
     }
 
@@ -685,8 +622,8 @@ impl KvStore for Couch {
     }
 
     fn close(&self) -> Result<(), Failure> {
-        self.cut_tails()?;
-        self.promise_files(0)
+        self.end_with_headers()?;
+        self.list_headers(0)
     }
 
     fn stats(&self) -> Stats {
@@ -696,26 +633,4 @@ impl KvStore for Couch {
         stats.failures = self.failures.load(Ordering::Relaxed);
         stats
     }
-}
-
-/// Acknowledged changes of a vBucket are missing in the journal: its file, which may not even be there, is not used
-/// until the vBucket is deleted or repaired, or until a start finds them.
-pub(crate) fn miss(couch: &Couch, vb: VbId, what: String) {
-    let vbucket = couch.vbucket(vb);
-    let mut slot = vbucket.slot.lock();
-    // What has no file on record is refused all the same.
-    let revision = *slot.revision.get_or_insert(1);
-    slot.last_revision = slot.last_revision.max(revision);
-    if vbucket.close(&mut slot, true) {
-        couch.open_files.forget(vb);
-    }
-    slot.refused = Some(Refused { why: what.into(), kind: Refusal::Lost });
-}
-
-/// The changes are given up: later starts do not look for them. Answers what goes on record.
-pub(crate) fn give_up(couch: &Couch, vb: VbId) -> FileAt {
-    let vbucket = couch.vbucket(vb);
-    let mut slot = vbucket.slot.lock();
-    let revision = *slot.revision.get_or_insert(1);
-    listing::last_of(couch, vb, &vbucket, &mut slot, revision).at.marked_lost()
 }

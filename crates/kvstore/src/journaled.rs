@@ -1,4 +1,4 @@
-//! Backend `journaled`: a journal for the whole bucket in front of a couchstore file for each vBucket.
+//! Backend `journaled`: a journal for the whole bucket in front of another store, which is called its files.
 //!
 //! A save is durable once the journal is synced. What is in the journal only is kept in memory as runs of shared
 //! versions; the files follow behind, in larger batches (docs/adr/0014-journal.md).
@@ -28,8 +28,9 @@ use parking_lot::{Mutex, MutexGuard, RwLock};
 use crate::catalog::StoreId;
 use crate::collections::{CollectionStats, is_counted};
 use crate::compaction::{Compacted, Compaction, RolledBack};
-use crate::couch::{Couch, CouchConfig};
+use crate::couch::Couch;
 use crate::failure::Failure;
+use crate::files::{Files, FilesConfig};
 use crate::journal::{Filed, Frame, Journal, JournalConfig, Record, State};
 use crate::state::{StateNumbers, VbStateDoc};
 use crate::store::{Background, Counts, KvStore, SaveBatch, Snapshot, States, Stats, StoredVb, Usage};
@@ -40,8 +41,8 @@ use runs::{Runs, merged};
 /// Choices about a bucket with a journal.
 #[derive(Clone, Copy, Debug)]
 pub struct JournaledConfig {
-    /// The files behind it.
-    pub couch: CouchConfig,
+    /// The store behind it.
+    pub files: FilesConfig,
     /// How large the journal may become. At three quarters of it filing begins, at all of it a save files first.
     pub journal_bytes: u64,
     /// How long something may stay in the journal alone while there is room and more is saved all the time. Once
@@ -52,7 +53,7 @@ pub struct JournaledConfig {
 impl Default for JournaledConfig {
     fn default() -> Self {
         JournaledConfig {
-            couch: CouchConfig::default(),
+            files: FilesConfig::default(),
             journal_bytes: 1 << 30,
             file_after: Duration::from_secs(15),
         }
@@ -73,7 +74,7 @@ impl JournaledConfig {
 pub struct Journaled {
     env: Env,
     config: JournaledConfig,
-    files: Couch,
+    files: Box<dyn Files>,
     journal: Journal,
     vbuckets: RwLock<Vec<Arc<Vb>>>,
     /// What the files durably hold, as far as that is known.
@@ -221,7 +222,8 @@ impl Journaled {
             Journaled::open(env.clone(), dir, config)?.close()?;
         }
         recovery::remove_void(&env, dir)?;
-        Couch::open(env, dir, config.couch)
+        let FilesConfig::Couch(couch) = config.files;
+        Couch::open(env, dir, couch)
     }
 
     /// Who is charged for what is kept here.

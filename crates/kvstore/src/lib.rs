@@ -7,6 +7,7 @@ mod collections;
 mod compaction;
 pub mod couch;
 mod failure;
+mod files;
 #[doc(hidden)]
 pub mod journal;
 mod journaled;
@@ -25,6 +26,7 @@ pub use collections::CollectionStats;
 pub use compaction::{Compacted, Compaction, CompactionProgress, Expired, FileAt, RolledBack};
 pub use couch::{CatalogReport, CompactionSteps, Couch, CouchConfig, check_catalog};
 pub use failure::Failure;
+pub use files::FilesConfig;
 pub use journal::JournalStats;
 pub use journaled::{Journaled, JournaledConfig};
 pub use manifest::{StoredCollection, StoredDrop, StoredManifest, StoredScope};

@@ -5,7 +5,9 @@ use std::path::Path;
 use base::encryption::{DataKeys, EncryptedDisk};
 use base::env::{Env, OpenMode};
 use kvstore::suite::{self, Subject};
-use kvstore::{CompactionSteps, Couch, CouchConfig, Journaled, JournaledConfig, KvStore, Memory};
+use kvstore::{
+    CompactionSteps, Couch, CouchConfig, FilesConfig, Journaled, JournaledConfig, KvStore, Memory,
+};
 
 struct InMemory(Memory);
 
@@ -127,7 +129,11 @@ fn journaled_and_killed() {
 #[test]
 fn journaled_with_little_room() {
     let couch = CouchConfig { max_open_files: 2, ..CouchConfig::default() };
-    let config = JournaledConfig { couch, journal_bytes: 64 << 10, ..JournaledConfig::default() };
+    let config = JournaledConfig {
+        files: FilesConfig::Couch(couch),
+        journal_bytes: 64 << 10,
+        ..JournaledConfig::default()
+    };
     suite::run(|| WithJournal::new(config, false));
 }
 
@@ -142,7 +148,11 @@ fn encrypted_files() {
 #[test]
 fn encrypted_journal() {
     let couch = CouchConfig { max_open_files: 2, ..CouchConfig::default() };
-    let config = JournaledConfig { couch, journal_bytes: 64 << 10, ..JournaledConfig::default() };
+    let config = JournaledConfig {
+        files: FilesConfig::Couch(couch),
+        journal_bytes: 64 << 10,
+        ..JournaledConfig::default()
+    };
     for closes in [false, true] {
         suite::run(|| WithJournal::on(encrypted(), JournaledConfig::default(), closes));
         suite::run(|| WithJournal::on(encrypted(), config, closes));

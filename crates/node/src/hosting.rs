@@ -11,7 +11,7 @@ use base::env::{Env, OpenMode, Task};
 use base::planted::{self, Bug};
 use base::{Heap, SmallFileError, VbId, VbState};
 use engine::{Bucket, BucketKind, MOST_RANGE_SCANS};
-use kvstore::{CouchConfig, Journaled, JournaledConfig, KvStore};
+use kvstore::{CouchConfig, FilesConfig, Journaled, JournaledConfig, KvStore};
 use parking_lot::{Condvar, Mutex};
 
 use crate::at_rest;
@@ -465,7 +465,7 @@ impl Host {
         let default = JournaledConfig::default();
         let journal_bytes =
             (bucket.quota_bytes / JOURNAL_SHARE).clamp(SMALLEST_JOURNAL_BYTES, default.journal_bytes);
-        let journaled = JournaledConfig { couch, journal_bytes, ..default };
+        let journaled = JournaledConfig { files: FilesConfig::Couch(couch), journal_bytes, ..default };
         match self.config.journal {
             Switch::On => Ok(Arc::new(Journaled::open(env.clone(), &bucket.dir, journaled)?)),
             Switch::Off => Ok(Arc::new(Journaled::without_journal(env.clone(), &bucket.dir, journaled)?)),

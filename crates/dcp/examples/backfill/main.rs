@@ -21,7 +21,7 @@ use base::env::Env;
 use base::{Heap, Seqno, VbId};
 use dcp::{Agreement, Features, Producer, Sink, Step};
 use engine::{Bucket, BucketConfig, Frames, Whole};
-use kvstore::{CouchConfig, Journaled, JournaledConfig};
+use kvstore::{CouchConfig, FilesConfig, Journaled, JournaledConfig};
 use protocol::HEADER_BYTES;
 use protocol::dcp::{OpenFlags, StreamRequest};
 
@@ -67,8 +67,11 @@ fn open(dir: &Path) -> Arc<Bucket> {
     let env = Env::real().with_heap(Heap::default());
     let config = BucketConfig { vbuckets: VBUCKETS, ..BucketConfig::new("backfill", dir.to_owned()) };
     let couch = CouchConfig { max_open_files: usize::from(VBUCKETS), ..CouchConfig::default() };
-    let store =
-        Journaled::without_journal(env.clone(), dir, JournaledConfig { couch, ..JournaledConfig::default() });
+    let store = Journaled::without_journal(
+        env.clone(),
+        dir,
+        JournaledConfig { files: FilesConfig::Couch(couch), ..JournaledConfig::default() },
+    );
     let store = Arc::new(store.expect("a bucket's folder"));
     Arc::new(Bucket::open_cold(config, env, store).expect("a bucket that was stopped"))
 }

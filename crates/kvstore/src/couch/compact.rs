@@ -17,13 +17,11 @@ use super::{CompactionSteps, Couch, Slot, Vbucket};
 use crate::collections::{Tally, Weight, event_prefix};
 use crate::compaction::{Candidate, Compacted, Compaction, CompactionProgress, FileAt, Reason};
 use crate::failure::Failure;
+use crate::files::BeforeSwitch;
 use crate::store::Values;
 
 /// Whoever saves faster than a compaction catches up waits for it after so many rounds.
 const MOST_ROUNDS: u32 = 16;
-
-/// Is called when the new file is durable and named, before it is in use.
-pub(super) type BeforeSwitch<'a> = dyn Fn(FileAt) -> Result<(), Failure> + 'a;
 
 /// So much may be made durable while nobody can save: a sync of its own would take longer.
 const LITTLE_BYTES: u64 = 256 << 10;
@@ -57,7 +55,7 @@ impl Couch {
         &self,
         vb: VbId,
         request: &Compaction<'_>,
-        before_switch: &dyn Fn(FileAt) -> Result<(), Failure>,
+        before_switch: &BeforeSwitch<'_>,
     ) -> Result<Compacted, Failure> {
         let vbucket: Arc<Vbucket> = self.vbucket(vb);
         if vbucket.is_compacting.swap(true, Ordering::Acquire) {

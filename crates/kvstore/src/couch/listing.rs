@@ -11,13 +11,7 @@ use super::{Couch, Slot, Vbucket};
 use crate::catalog::{Believe, Listed};
 use crate::compaction::FileAt;
 use crate::failure::Failure;
-
-/// Revisions of a vBucket's file of which nobody knows whether a restart will find them on record. Without any it is a
-/// header in the file in use.
-pub(crate) struct Undecided {
-    pub(crate) vb: VbId,
-    revisions: Vec<u64>,
-}
+use crate::files::Undecided;
 
 impl Couch {
     fn each_vbucket(&self) -> Vec<(VbId, Arc<Vbucket>)> {
@@ -25,8 +19,8 @@ impl Couch {
     }
 
     /// Puts into the catalog, durably, which header of each file is the last; segments of the journal up to
-    /// `generations` are void then. Each file ends with its last header: see [`Couch::cut_tails`].
-    pub(crate) fn promise_files(&self, generations: u64) -> Result<(), Failure> {
+    /// `generations` are void then. Each file ends with its last header: see [`Couch::end_with_headers`].
+    pub(super) fn list_headers(&self, generations: u64) -> Result<(), Failure> {
         let Some(catalog) = &self.catalog else { return Ok(()) };
         let mut files = BTreeMap::new();
         for (vb, vbucket) in self.each_vbucket() {
@@ -61,7 +55,7 @@ impl Couch {
 
     /// Has every file end with its last header, durably: what stands behind it was refused, and another program would
     /// take it for newer. A file that cannot be opened stays as it is.
-    pub(crate) fn cut_tails(&self) -> Result<(), Failure> {
+    pub(super) fn end_with_headers(&self) -> Result<(), Failure> {
         let mut outcome = Ok(());
         for (vb, vbucket) in self.each_vbucket() {
             let mut slot = vbucket.slot.lock();
@@ -101,7 +95,7 @@ impl Couch {
     }
 
     /// What is on disk of which nobody knows whether a restart will find it on record.
-    pub(crate) fn undecided(&self) -> Vec<Undecided> {
+    pub(super) fn list_undecided(&self) -> Vec<Undecided> {
         if !self.has_undecided.load(Ordering::Acquire) {
             return Vec::new();
         }
@@ -119,7 +113,7 @@ impl Couch {
 
     /// A record is durable that is newer than what was undecided, and names the revision and header in use: the others
     /// go, durably. No rollback runs meanwhile.
-    pub(crate) fn decide(&self, undecided: &Undecided) -> Result<(), Failure> {
+    pub(super) fn remove_undecided(&self, undecided: &Undecided) -> Result<(), Failure> {
         let vb = undecided.vb;
         let vbucket = self.vbucket(vb);
         let mut slot = vbucket.slot.lock();

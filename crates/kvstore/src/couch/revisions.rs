@@ -188,7 +188,7 @@ impl Couch {
     }
 
     /// Moves all files of a vBucket to another folder, durably.
-    pub(crate) fn move_files(&self, vb: VbId, to: &Path) -> Result<(), Failure> {
+    pub(super) fn move_revisions(&self, vb: VbId, to: &Path) -> Result<(), Failure> {
         let vbucket = self.vbucket(vb);
         let mut slot = vbucket.slot.lock();
         if vbucket.close(&mut slot, false) {

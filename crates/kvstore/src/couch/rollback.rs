@@ -7,9 +7,7 @@ use base::{Seqno, VbId};
 use super::{Couch, Slot, Vbucket};
 use crate::compaction::{FileAt, RolledBack};
 use crate::failure::Failure;
-
-/// Is told of the commit that is about to be in force, which is durable; nothing if the file is about to be removed.
-pub(super) type BeforeRollback<'a> = dyn Fn(Option<FileAt>) -> Result<(), Failure> + 'a;
+use crate::files::BeforeRollback;
 
 impl Couch {
     /// Goes back as [`crate::KvStore::rollback`] does, and calls `before` with the commit that is about to be in
@@ -19,7 +17,7 @@ impl Couch {
         &self,
         vb: VbId,
         to: Seqno,
-        before: &dyn Fn(Option<FileAt>) -> Result<(), Failure>,
+        before: &BeforeRollback<'_>,
     ) -> Result<RolledBack, Failure> {
         let vbucket = self.vbucket(vb);
         let mut slot = vbucket.slot.lock();

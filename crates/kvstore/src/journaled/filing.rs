@@ -12,11 +12,10 @@ use super::charged::Charged;
 use super::runs::{Run, merged};
 use super::{Journaled, Oldest, Vb};
 use crate::compaction::FileAt;
-use crate::couch::most_at_once;
 use crate::failure::Failure;
 use crate::journal::{Filed, Frame, Record, State};
 use crate::state::VbStateDoc;
-use crate::store::{KvStore, SaveBatch};
+use crate::store::SaveBatch;
 
 /// The most vBuckets that are filed together: they share a sync.
 const GROUP_VBUCKETS: usize = 128;
@@ -108,7 +107,7 @@ impl Journaled {
         while self.file_oldest(|_| true, &mut failed)? != Found::Nothing {
             let left_bytes = self.unfiled_bytes.load(Ordering::Relaxed);
             if left_bytes > 0 && told.admit(self.env.clock.monotonic()).is_some() {
-                tracing::info!(folder = %self.files.dir.display(), left_bytes, "the files are being brought up to date");
+                tracing::info!(folder = %self.files.dir().display(), left_bytes, "the files are being brought up to date");
             }
         }
         failed.into_values().flatten().next().map_or(Ok(()), Err)
@@ -174,7 +173,7 @@ impl Journaled {
             waiting.extend(since.filter(|since| is_due(*since)).map(|since| (since.frame, vb)));
         }
         waiting.sort_unstable();
-        waiting.truncate(GROUP_VBUCKETS.min(most_at_once(&self.config.couch)));
+        waiting.truncate(GROUP_VBUCKETS.min(self.files.most_at_once()));
         if waiting.is_empty() {
             return Ok(Found::Nothing);
         }

@@ -9,11 +9,10 @@ use base::{Seqno, VbId, Version};
 
 use super::{Journaled, Unfiled, Vb};
 use crate::compaction::{Compacted, Compaction, FileAt, RolledBack};
-use crate::couch;
 use crate::failure::Failure;
 use crate::journal::{Filed, Frame, Record, Replayed, ReplayedState};
 use crate::state::VbStateDoc;
-use crate::store::{KvStore, SaveBatch, StoredVb};
+use crate::store::{SaveBatch, StoredVb};
 
 /// A save as it was journaled.
 struct Save {
@@ -51,7 +50,7 @@ impl Drop for ReadersWait<'_> {
 /// Before a file is written to that nothing was journaled of: the journal has to tell of the files then. A catalog that lists
 /// them would have what is written taken for another program's, should the process end before it is on record.
 fn begin_journal(store: &Journaled, vb: VbId) -> Result<(), Failure> {
-    if !couch::are_listed(&store.files) || planted::is(Bug::WrittenWhileListed) {
+    if !store.files.are_listed() || planted::is(Bug::WrittenWhileListed) {
         return Ok(());
     }
     let _appending = store.appending.lock();

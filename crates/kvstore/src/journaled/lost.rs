@@ -11,7 +11,6 @@ use base::planted::{self, Bug};
 
 use super::Journaled;
 use crate::compaction::FileAt;
-use crate::couch;
 use crate::failure::Failure;
 use crate::journal::{Filed, Frame, Gap, Record, Replayed};
 
@@ -106,7 +105,7 @@ impl Journaled {
         let mut marked: Vec<Filed> = Vec::new();
         for (vb, what) in lost {
             tracing::error!(%vb, missing = what, "the journal is full: the missing changes are given up");
-            let FileAt { revision, header_offset } = couch::give_up(&self.files, vb);
+            let FileAt { revision, header_offset } = self.files.give_up(vb);
             // Nothing of it in the journal counts behind this.
             let filed = Filed { vb, through: Frame(0), revision, header_offset };
             self.filed.lock().by_vbucket.insert(vb, filed);

@@ -17,13 +17,13 @@ use super::{FiledTable, Journaled, JournaledConfig, Oldest, Unfiled, Vb};
 use crate::catalog::{Believe, Catalog};
 use crate::collections::SYSTEM;
 use crate::compaction::FileAt;
-use crate::couch::{self, Couch, Trust};
 use crate::failure::Failure;
+use crate::files::{Files, OnRecord};
 use crate::journal::{self, Anchor, Filed, Frame, Journal, Missing, Replayed, ReplayedState};
 use crate::manifest::StoredManifest;
 use crate::sort::newest_of;
 use crate::state::VbStateDoc;
-use crate::store::{Counts, KvStore, SaveBatch, StoredVb};
+use crate::store::{Counts, SaveBatch, StoredVb};
 
 /// A vBucket as the journal tells of it.
 #[derive(Default)]
@@ -110,15 +110,15 @@ pub(super) fn open(env: Env, dir: &Path, config: JournaledConfig) -> Result<Jour
     if tells_of_files {
         let record = found.iter().filter_map(|(vb, found)| on_record(*vb, found)).collect();
         let missing = lost.keys().copied().collect();
-        let trust = Trust::Journal { record: &record, missing: &missing };
-        let files = Couch::open_with(env.clone(), dir, config.couch, catalog, &trust)?;
+        let record = OnRecord { commits: &record, missing: &missing };
+        let files = config.files.open(env.clone(), dir, catalog, Some(&record))?;
         // Before anything opens a file: what is behind the header on record may be what is missing a record.
-        lost.iter().for_each(|(vb, lost)| couch::miss(&files, *vb, lost.what.clone()));
+        lost.iter().for_each(|(vb, lost)| files.miss(*vb, lost.what.clone()));
         let journaled = assemble(env, config, files, journal, found);
         journaled.miss(lost);
         return Ok(journaled);
     }
-    let files = Couch::open_as_listed(env.clone(), dir, config.couch, catalog)?;
+    let files = config.files.open(env.clone(), dir, catalog, None)?;
     for (vb, at) in files.positions() {
         let FileAt { revision, header_offset } = at;
         let filed = Filed { vb, through: Frame(0), revision, header_offset };
@@ -210,7 +210,7 @@ fn on_record(vb: VbId, found: &Found) -> Option<(VbId, FileAt)> {
 fn assemble(
     env: Env,
     config: JournaledConfig,
-    files: Couch,
+    files: Box<dyn Files>,
     journal: Journal,
     found: BTreeMap<VbId, Found>,
 ) -> Journaled {
@@ -222,7 +222,7 @@ fn assemble(
     for (vb, found) in found {
         filed.by_vbucket.extend(found.filed.map(|filed| (vb, filed)));
         let mut unfiled = vbuckets[usize::from(vb.0)].unfiled.lock();
-        take_in(&mut unfiled, env.heap.account(), found, now, || state_of_file(&files, vb));
+        take_in(&mut unfiled, env.heap.account(), found, now, || state_of_file(&*files, vb));
         bytes += unfiled.bytes;
     }
     Journaled {
@@ -335,7 +335,7 @@ fn frames_behind(saves: &[Save]) -> Vec<Option<Frame>> {
 
 /// The state in a vBucket's file. If that cannot be read, nothing of the vBucket is, until the next start: what stands
 /// here instead is never looked at, even if the disk refused only once.
-fn state_of_file(files: &Couch, vb: VbId) -> VbStateDoc {
+fn state_of_file(files: &dyn Files, vb: VbId) -> VbStateDoc {
     let read = files.snapshot(vb).and_then(|snapshot| snapshot.map(|snapshot| snapshot.state()).transpose());
     match read {
         Ok(state) => state.unwrap_or_default(),

@@ -14,6 +14,7 @@ use crate::compaction::FileAt;
 use crate::couch::whole::{begin_history, copy, rewrite};
 use crate::couch::{Couch, CouchConfig, couch_at};
 use crate::failure::Failure;
+use crate::files::Files;
 use crate::journaled::recovery::batches;
 use crate::state::VbStateDoc;
 use crate::store::SaveBatch;

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use base::encryption::{DataKeys, EncryptedDisk};
 use base::env::{Env, SimHandles};
-use kvstore::{CompactionSteps, Couch, CouchConfig, Failure, Journaled, JournaledConfig, KvStore};
+use kvstore::{
+    CompactionSteps, Couch, CouchConfig, Failure, FilesConfig, Journaled, JournaledConfig, KvStore,
+};
 
 use super::Subject;
 
@@ -44,8 +46,11 @@ pub fn journaled() -> Subject<'static> {
 }
 
 fn open_journaled(env: Env, dir: &Path) -> Result<Box<dyn KvStore>, Failure> {
-    let config =
-        JournaledConfig { couch: couch_config(), journal_bytes: 128 << 10, file_after: Duration::ZERO };
+    let config = JournaledConfig {
+        files: FilesConfig::Couch(couch_config()),
+        journal_bytes: 128 << 10,
+        file_after: Duration::ZERO,
+    };
     Ok(Box::new(Journaled::open(env, dir, config)?))
 }
 

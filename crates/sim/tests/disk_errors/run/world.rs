@@ -16,7 +16,7 @@ use engine::{
     Bucket, BucketConfig, BucketKind, Durable, EvictionPolicy, Failure, Incoming, Progress, StoreRequest,
     Topology, topology_from_json,
 };
-use kvstore::{CompactionSteps, CouchConfig, Journaled, JournaledConfig, KvStore, Nothing};
+use kvstore::{CompactionSteps, CouchConfig, FilesConfig, Journaled, JournaledConfig, KvStore, Nothing};
 use vbucket::{Collection, FailoverEntry, IncomingSnapshot, Manifest, ManifestUid, Scope};
 
 use super::hooked::Hooked;
@@ -149,7 +149,11 @@ impl World {
         let tuning = couchstore::Tuning { leaf_bytes: 300, interior_bytes: 300, compress_nodes: true };
         let compaction = CompactionSteps { step_bytes: 300, last_changes: 2 };
         let couch = CouchConfig { max_open_files: 2, tuning, compaction };
-        let of = JournaledConfig { couch, journal_bytes: JOURNAL_BYTES, file_after: Duration::ZERO };
+        let of = JournaledConfig {
+            files: FilesConfig::Couch(couch),
+            journal_bytes: JOURNAL_BYTES,
+            file_after: Duration::ZERO,
+        };
         let dir = Path::new(DIR);
         let inner: Box<dyn KvStore> = match self.kind {
             Kind::Journaled | Kind::Full => Box::new(Journaled::open(self.env(), dir, of)?),

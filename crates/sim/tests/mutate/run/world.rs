@@ -10,7 +10,7 @@ use base::env::sim::{SimDisk, SimHandles, SplitMix64};
 use base::env::{Disk, OpenMode};
 use base::{Cas, CollectionId, DocKey, ScopeId, Seqno, VbId, VbUuid};
 use engine::{Bucket, BucketConfig, CompactRequest, Failure, StoreRequest};
-use kvstore::{CouchConfig, Journaled, JournaledConfig, KvStore};
+use kvstore::{CouchConfig, FilesConfig, Journaled, JournaledConfig, KvStore};
 use vbucket::{Collection, Manifest, ManifestUid, Scope};
 
 pub const DIR: &str = "/data/buckets/b";
@@ -72,7 +72,11 @@ pub fn open(seed: u64, disk: &SimDisk, has_journal: bool) -> Result<(Bucket, Sim
     let mut config = BucketConfig::new("b", DIR.into());
     config.vbuckets = VBUCKETS;
     let couch = CouchConfig { max_open_files: 2, ..CouchConfig::default() };
-    let store = JournaledConfig { couch, journal_bytes: JOURNAL_BYTES, ..JournaledConfig::default() };
+    let store = JournaledConfig {
+        files: FilesConfig::Couch(couch),
+        journal_bytes: JOURNAL_BYTES,
+        ..JournaledConfig::default()
+    };
     let store: Arc<dyn KvStore> = match has_journal {
         true => Arc::new(Journaled::open(handles.env(), &config.dir, store)?),
         false => Arc::new(Journaled::without_journal(handles.env(), &config.dir, store)?),

@@ -1,0 +1,137 @@
+//! What a journal needs of the store behind it: the store's commits have names that go on record in the journal, and only
+//! a commit on record counts after a crash.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+
+use base::env::Env;
+use base::{Seqno, VbId};
+
+use crate::catalog::Catalog;
+use crate::compaction::{Compacted, Compaction, FileAt, RolledBack};
+use crate::couch::{Couch, CouchConfig, Trust};
+use crate::failure::Failure;
+use crate::store::{KvStore, SaveBatch, StoredVb};
+
+/// Which store is behind a journal, and choices about it.
+#[derive(Clone, Copy, Debug)]
+pub enum FilesConfig {
+    /// A couchstore file for each vBucket.
+    Couch(CouchConfig),
+}
+
+impl Default for FilesConfig {
+    fn default() -> FilesConfig {
+        FilesConfig::Couch(CouchConfig::default())
+    }
+}
+
+/// Which commits a journal has on record.
+pub(crate) struct OnRecord<'a> {
+    /// The commit of each vBucket that counts; of a vBucket that is not here nothing does.
+    pub(crate) commits: &'a BTreeMap<VbId, FileAt>,
+    /// vBuckets of which the journal may have lost the newest record: nothing of theirs is removed.
+    pub(crate) missing: &'a BTreeSet<VbId>,
+}
+
+impl FilesConfig {
+    /// Opens what is in a folder: as the journal has it on record, or else as the catalog lists it.
+    pub(crate) fn open(
+        &self,
+        env: Env,
+        dir: &Path,
+        catalog: Arc<Catalog>,
+        record: Option<&OnRecord<'_>>,
+    ) -> Result<Box<dyn Files>, Failure> {
+        let FilesConfig::Couch(config) = *self;
+        Ok(Box::new(match record {
+            None => Couch::open_as_listed(env, dir, config, catalog)?,
+            Some(OnRecord { commits, missing }) => {
+                let trust = Trust::Journal { record: commits, missing };
+                Couch::open_with(env, dir, config, catalog, &trust)?
+            }
+        }))
+    }
+}
+
+/// Is told of the commit that is about to be in force, which is durable; of nothing if nothing is about to be stored. If
+/// it fails everything stays, and what it was told of is undecided: see [`Files::undecided`].
+pub(crate) type BeforeRollback<'a> = dyn Fn(Option<FileAt>) -> Result<(), Failure> + 'a;
+
+/// Is told of the commit that is about to take the place of what a compaction read, which is durable. If it fails the
+/// old stays, and the new is undecided.
+pub(crate) type BeforeSwitch<'a> = dyn Fn(FileAt) -> Result<(), Failure> + 'a;
+
+/// Commits of a vBucket of which it is not known whether a restart will find them on record.
+pub(crate) struct Undecided {
+    pub(crate) vb: VbId,
+    /// The revisions they are in; without any it is a commit behind the one in use, in the same revision.
+    pub(crate) revisions: Vec<u64>,
+}
+
+/// A store behind a journal.
+pub(crate) trait Files: KvStore {
+    /// The folder, for messages.
+    fn dir(&self) -> &Path;
+
+    /// How many vBuckets a group may have.
+    fn most_at_once(&self) -> usize;
+
+    /// Saves batches of several vBuckets, each vBucket once, and tells which commits are durable now. After a crash only
+    /// a commit that is on record counts.
+    fn file_group(&self, group: &[(VbId, SaveBatch<'_>)]) -> Vec<Result<FileAt, Failure>>;
+
+    /// The last commit of each vBucket. Of one that cannot be read it is not known: the last place there could be is
+    /// given, so that it stays damaged and stays.
+    fn positions(&self) -> Vec<(VbId, FileAt)>;
+
+    /// The vBuckets that may have something stored, lowest first.
+    fn known(&self) -> Vec<VbId>;
+
+    /// A vBucket as it is stored; nothing if there is none.
+    fn stored(&self, vb: VbId) -> Result<Option<StoredVb>, Failure>;
+
+    /// Goes back as [`KvStore::rollback`] does, and calls `before` with the commit that is about to be in force; not if
+    /// nothing changes.
+    fn rollback_with(&self, vb: VbId, to: Seqno, before: &BeforeRollback<'_>) -> Result<RolledBack, Failure>;
+
+    /// Compacts as [`KvStore::compact`] does, and calls `before` with the commit that is about to be in force.
+    fn compact_with(
+        &self,
+        vb: VbId,
+        request: &Compaction<'_>,
+        before: &BeforeSwitch<'_>,
+    ) -> Result<Compacted, Failure>;
+
+    /// Moves all files of a vBucket to another folder, durably. Where vBuckets share files, they are copied.
+    fn move_files(&self, vb: VbId, to: &Path) -> Result<(), Failure>;
+
+    /// Treats a vBucket as damaged until the next start, because it could not be read when it had to be: what was worked
+    /// out without it must not be used, even if the disk is well again.
+    fn refuse(&self, vb: VbId, failure: &Failure);
+
+    /// Acknowledged changes of a vBucket are missing in the journal: it is not used until it is deleted or repaired, or
+    /// until a start finds them.
+    fn miss(&self, vb: VbId, what: String);
+
+    /// The missing changes are given up: later starts do not look for them. Answers what goes on record.
+    fn give_up(&self, vb: VbId) -> FileAt;
+
+    /// Whether the catalog lists the commits and says that nothing behind them counts.
+    fn are_listed(&self) -> bool;
+
+    /// What is stored of which it is not known whether a restart will find it on record.
+    fn undecided(&self) -> Vec<Undecided>;
+
+    /// A record is durable that is newer than what was undecided, and names what is in use: the others go, durably. No
+    /// rollback runs meanwhile.
+    fn decide(&self, undecided: &Undecided) -> Result<(), Failure>;
+
+    /// Has nothing stand behind the last commit of any vBucket, durably, that another program would take for newer.
+    fn cut_tails(&self) -> Result<(), Failure>;
+
+    /// Puts into the catalog, durably, which commit of each vBucket is the last; segments of the journal up to
+    /// `generations` are void then. Nothing may stand behind them: see [`Files::cut_tails`].
+    fn promise_files(&self, generations: u64) -> Result<(), Failure>;
+}
