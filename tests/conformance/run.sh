@@ -3,15 +3,16 @@
 # collections through two SDKs from their first document until their space is given back, and the own suites of the Go
 # SDK and its core against one node and against a cluster; and the helpers for tests in five languages, with the example
 # of each one's README.
+# The manifests for Kubernetes are checked, and their pods run on this machine, if it is run as root.
 # With TLS the Python suite is run once more. The console is driven in Chromium; screenshots are in $STAVE_PICTURES, or in
 # tests/conformance/console/pictures.
-#   run.sh --stave PATH_TO_BINARY [--prepare] [python|go|rust|java|node|cluster|collections|upstream|helpers|console]...
+#   run.sh --stave PATH_TO_BINARY [--prepare] [python|go|rust|java|node|cluster|collections|upstream|helpers|console|kubernetes]...
 # With --prepare it fetches and builds what the suites need, and runs none of them.
 # In the table, `python` ran against `stave serve`, `python-3` against `stave dev --nodes 3 --replicas 1`.
 set -uo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-usage="usage: $0 --stave PATH_TO_BINARY [--prepare] [python|go|rust|java|node|cluster|collections|upstream|helpers|console]..."
+usage="usage: $0 --stave PATH_TO_BINARY [--prepare] [python|go|rust|java|node|cluster|collections|upstream|helpers|console|kubernetes]..."
 stave=
 prepare_only=
 suites=()
@@ -20,13 +21,13 @@ while (($#)); do
   case $1 in
     --stave) stave=${2:?$usage}; shift 2 ;;
     --prepare) prepare_only=1; shift ;;
-    python | go | rust | java | node | cluster | collections | upstream | helpers | console) suites+=("$1"); shift ;;
+    python | go | rust | java | node | cluster | collections | upstream | helpers | console | kubernetes) suites+=("$1"); shift ;;
     *) echo "$usage" >&2; exit 2 ;;
   esac
 done
 [[ -n $stave ]] || { echo "$usage" >&2; exit 2; }
 [[ -x $stave ]] || { echo "$stave is not an executable file" >&2; exit 2; }
-((${#suites[@]})) || suites=(python go rust java node cluster collections upstream helpers console)
+((${#suites[@]})) || suites=(python go rust java node cluster collections upstream helpers console kubernetes)
 
 work=$(mktemp -d)
 server=
@@ -125,6 +126,15 @@ prepare_console() {
   need python3 python3 python3 --version || return 1
   need Chromium chromium chromium --version || return 1
   need "the driver of Chromium" chromium-driver chromedriver --version
+}
+
+prepare_kubernetes() {
+  need "python3 with venv" python3-venv python3 -c 'import ensurepip, venv' || return 1
+  need etcd etcd-server etcd --version || return 1
+  need ip iproute2 ip -V || return 1
+  local venv=$here/kubernetes/.venv
+  [[ -x $venv/bin/pip ]] || python3 -m venv "$venv" || return 1
+  "$venv/bin/pip" install --quiet --disable-pip-version-check --requirement "$here/kubernetes/requirements.txt"
 }
 
 # The first block of a README in a language, as it is written.
@@ -422,6 +432,31 @@ run_console() {
   fi
 }
 
+# The manifests, and their pods in namespaces of their own, where there can be some.
+run_kubernetes() {
+  local log=$work/kubernetes.log passes failures skips namespaces=() program
+  program=$(realpath "$stave")
+  echo "== kubernetes"
+  if [[ $(id -u) == 0 ]] && unshare --net --mount true 2>/dev/null; then
+    namespaces=(env PODS=1 unshare --net --mount)
+  else
+    echo "passed over: pods need root and namespaces"
+  fi
+  (cd "$here/kubernetes" && STAVE=$program PYTHONDONTWRITEBYTECODE=1 \
+    timeout 300 "${namespaces[@]}" .venv/bin/python test_kubernetes.py 2>&1) | tee "$log"
+  local status=${PIPESTATUS[0]}
+  failures=$(grep -cE '^(FAIL|ERROR): ' "$log")
+  passes=$(sed -nE 's/^Ran ([0-9]+) tests? in .*/\1/p' "$log")
+  skips=$(sed -nE 's/^OK \(skipped=([0-9]+)\)$/\1/p' "$log")
+  passes=$((${passes:-0} - ${skips:-0} > failures ? passes - ${skips:-0} - failures : 0))
+  if ((status == 0 && passes > 0 && failures == 0)); then
+    printf 'kubernetes\t%s\t0\t-\tpassed\n' "$passes" >>"$table"
+  else
+    printf 'kubernetes\t%s\t%s\t-\tFAILED\n' "$passes" "$((failures > 0 ? failures : 1))" >>"$table"
+    return 1
+  fi
+}
+
 failed=0
 ready=()
 # Those that start servers of their own.
@@ -432,7 +467,7 @@ printf 'suite\tpassed\tfailed\tdurable writes honoured / refused\tresult\n' >"$t
 for suite in "${suites[@]}"; do
   if "prepare_$suite"; then
     case $suite in
-      cluster | collections | upstream | helpers | console) own+=("$suite") ;;
+      cluster | collections | upstream | helpers | console | kubernetes) own+=("$suite") ;;
       *) ready+=("$suite") ;;
     esac
   else

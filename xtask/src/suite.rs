@@ -269,8 +269,10 @@ fn conformance_command() -> Command {
 }
 
 /// Suites that run beside each other, each with servers of its own: they mostly wait.
-const BESIDE: [&[&str]; 2] =
-    [&["python", "node", "collections", "helpers"], &["go", "rust", "java", "upstream", "console"]];
+const BESIDE: [&[&str]; 2] = [
+    &["python", "node", "collections", "helpers", "kubernetes"],
+    &["go", "rust", "java", "upstream", "console"],
+];
 /// Suites that measure how long nodes take to fail: they run alone.
 const ALONE: &[&str] = &["cluster"];
 
@@ -314,8 +316,19 @@ fn conformance_row(line: &str) -> Option<Totals> {
     let suite = words.next()?;
     // The programs that write while nodes fail are called cluster-SDK, suites against three nodes SDK-3, the own suites of
     // SDKs upstream-WHERE, helpers for tests helpers-LANGUAGE.
-    let suites =
-        ["python", "go", "rust", "java", "node", "cluster", "collections", "upstream", "helpers", "console"];
+    let suites = [
+        "python",
+        "go",
+        "rust",
+        "java",
+        "node",
+        "cluster",
+        "collections",
+        "upstream",
+        "helpers",
+        "console",
+        "kubernetes",
+    ];
     if !suites.contains(&suite.trim_start_matches("cluster-").split('-').next().unwrap_or(suite)) {
         return None;
     }
@@ -341,6 +354,7 @@ mod tests {
         assert_eq!(conformance_row("go: downloading x v1.0.0"), None);
         assert_eq!(conformance_row("helpers-java     6       0   -             passed"), totals(6, 0));
         assert_eq!(conformance_row("console         12       0   -             passed"), totals(12, 0));
+        assert_eq!(conformance_row("kubernetes   13       0   -             passed"), totals(13, 0));
         assert_eq!(conformance_row("collections    1       0   -          passed"), totals(1, 0));
         assert_eq!(conformance_row("cluster-go: ok 12808 retried 509"), None);
         assert_eq!(conformance_row("suite passed failed"), None);

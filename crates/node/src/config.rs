@@ -357,7 +357,7 @@ pub struct Config {
     /// When files are compacted.
     pub compaction: CompactionRules,
     /// The most that the quotas of all buckets may come to when another is made while the node runs, in bytes; if
-    /// missing, four fifths of the machine's memory.
+    /// missing, four fifths of the machine's memory, or of the limit that its control group has.
     pub memory_quota_bytes: Option<u64>,
     /// What the keys of encrypted files are wrapped with; `None` if files are plain.
     pub encryption: Option<WrappingKeys>,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::encryption::KeyError;
-use base::env::{Env, OpenMode, Task};
+use base::env::{Env, Task};
 use base::planted::{self, Bug};
 use base::{Heap, SmallFileError, VbId, VbState};
 use engine::{Bucket, BucketKind, MOST_RANGE_SCANS};
@@ -20,6 +20,7 @@ use crate::cluster::membership;
 use crate::config::{BucketSpec, Config, Switch};
 use crate::data_dir::{DataDir, DataDirError};
 use crate::down::{self, Down, DownBuckets};
+use crate::machine_memory::machine_memory_bytes;
 use crate::node::Served;
 use crate::node_buckets::require_durability;
 use crate::opened::{self, OpenedBucket};
@@ -170,7 +171,7 @@ impl Host {
     /// while the node ran. Where both name one, the configuration says what it is. A bucket that cannot be opened keeps
     /// no other one from being opened.
     pub fn open(config: Config, data_dir: Arc<DataDir>, env: &Env) -> Result<(Host, Opened), HostFailure> {
-        let machine = machine_memory_bytes(env);
+        let machine = machine_memory_bytes(&*env.disk);
         check_quotas(&config, machine)?;
         let memory_quota_bytes =
             config.memory_quota_bytes.or(machine.map(|bytes| bytes / 5 * 4)).unwrap_or(u64::MAX);
@@ -553,7 +554,7 @@ fn check_quotas(config: &Config, machine: Option<u64>) -> Result<(), HostFailure
         (Some(most), machine) if machine.is_none_or(|machine| most <= machine) => {
             (most, "memory-quota allows")
         }
-        (_, Some(machine)) => (machine, "the machine has"),
+        (_, Some(machine)) => (machine, "the machine, or its limit for this process, has"),
         (Some(most), None) => (most, "memory-quota allows"),
         (None, None) => return Ok(()),
     };
@@ -660,17 +661,6 @@ fn join(threads: Vec<Task>) -> Result<(), HostFailure> {
     // All of them are waited for, whatever became of one.
     let panicked = threads.into_iter().map(Task::join).filter(|sound| !sound).count();
     if panicked == 0 { Ok(()) } else { Err(HostFailure::Panicked) }
-}
-
-/// The machine's memory (proc(5), /proc/meminfo); nothing if the system does not say.
-fn machine_memory_bytes(env: &Env) -> Option<u64> {
-    let file = env.disk.open("/proc/meminfo".as_ref(), OpenMode::Read).ok()?;
-    let mut text = [0; 4096];
-    let read = file.read_at(&mut text, 0).ok()?;
-    let text = std::str::from_utf8(&text[..read]).ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-    let kibibytes: u64 = line.split_ascii_whitespace().next()?.parse().ok()?;
-    kibibytes.checked_mul(1024)
 }
 
 #[cfg(test)]

@@ -41,6 +41,7 @@ mod layout;
 mod login_throttle;
 mod lone_writer;
 mod long_work;
+mod machine_memory;
 pub mod naming;
 pub mod news;
 pub mod node;

@@ -189,7 +189,7 @@ fn a_lost_list_of_buckets_is_put_together_from_their_folders() {
 fn a_quota_that_the_machine_does_not_have_is_refused_with_the_numbers() {
     let folder = tempfile::tempdir().expect("a folder");
     for (settings, numbers) in [
-        ("buckets = [\"a:900TiB\"]", ["943718400 MiB", "the machine has"]),
+        ("buckets = [\"a:900TiB\"]", ["943718400 MiB", "its limit for this process, has"]),
         ("memory-quota = \"300MiB\"\nbuckets = [\"a:400MiB\"]", ["400 MiB", "300 MiB"]),
     ] {
         let refused = try_start(folder.path(), settings).map(drop).expect_err(settings).to_string();
