@@ -368,7 +368,6 @@ pub static ROWS: &[Row] = &[
         .extras_of(&[0, 4]),
     Row::new(STAT, stats::stat, "Counters and figures, by group")
         .leaves(Leaves::Overview)
-        .in_bucket()
         .needs(SimpleStats)
         .somewhere()
         .key(Key::Optional)

@@ -350,6 +350,30 @@ fn not_more_than_some_requests_wait_at_once() {
 }
 
 #[test]
+fn stats_of_the_node_are_told_without_a_bucket() {
+    let node = node();
+    let mut connection = connect(&node);
+    let auth = |opaque| RequestParts {
+        opcode: opcode::SASL_AUTH,
+        key: b"plain",
+        value: b"\0admin\0password",
+        opaque,
+        ..RequestParts::default()
+    };
+    let hello = Features::of(FULL).encode();
+    let hello = RequestParts { opcode: opcode::HELLO, value: &hello, ..RequestParts::default() };
+    let stat =
+        |key, opaque| request(&RequestParts { opcode: opcode::STAT, key, opaque, ..RequestParts::default() });
+    let bytes = [request(&hello), request(&auth(1)), stat(b"threads", 2), stat(b"uuid", 3), stat(b"none", 4)];
+    let (answers, _) = feed(&mut connection, &bytes.concat());
+    let told = statuses(&answers);
+    let of = |opaque| told.iter().filter(move |(of, _)| *of == opaque).map(|(_, status)| *status);
+    assert!(of(2).count() > 1 && of(2).all(|status| status == Status::Success), "{told:?}");
+    assert_eq!(of(3).collect::<Vec<_>>(), [Status::NoBucket]);
+    assert_eq!(of(4).collect::<Vec<_>>(), [Status::KeyEnoent]);
+}
+
+#[test]
 fn quit_answers_and_closes() {
     let node = node();
     let mut connection = connect_as(&node, "admin", FULL);

@@ -5,7 +5,7 @@ use protocol::{Request, Status};
 
 use crate::context::{Context, Outcome};
 use crate::reply::Answer;
-use crate::stats::{self, Inquiry, Refused};
+use crate::stats::{self, Question, Refused};
 
 /// Stat: the group is the first word of the key, what follows are its arguments.
 pub fn stat(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
@@ -13,9 +13,10 @@ pub fn stat(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     if !request.value.is_empty() && !is_json(request.value) {
         return cx.invalid("The value must be JSON");
     }
-    let bucket = cx.bucket();
-    let inquiry = Inquiry { node: cx.node, bucket: &bucket, rights: cx.session.rights.clone(), now: cx.now };
-    match stats::produce(&inquiry, request.key) {
+    let bucket = cx.session.bucket.clone();
+    let bucket = bucket.as_ref().map(|bucket| &**bucket);
+    let question = Question { node: cx.node, bucket, rights: cx.session.rights.clone(), now: cx.now };
+    match stats::produce(question, request.key) {
         Ok(sheet) if !cx.reply.has_room(sheet.bytes()) => cx.status(Status::Etmpfail),
         Ok(sheet) => {
             for (name, value) in sheet.iter() {
@@ -23,6 +24,10 @@ pub fn stat(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
             }
             cx.reply.ok();
             Outcome::Done
+        }
+        // The bucket is gone that was selected.
+        Err(Refused::Status(Status::NoBucket)) if cx.session.lost_bucket.is_some() => {
+            cx.status(Status::Eaccess)
         }
         Err(refused) => refuse(cx, refused),
     }

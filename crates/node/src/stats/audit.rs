@@ -1,9 +1,9 @@
 //! Group `audit`: what the audit log has come to.
 
-use super::{Inquiry, Refused, Sheet};
+use super::{NodeInquiry, Refused, Sheet};
 
 /// The group `audit`.
-pub fn audit(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+pub fn audit(inquiry: &NodeInquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
     let figures = inquiry.node.audit.figures();
     sheet.put("enabled", figures.is_on);
     sheet.put("dropped_events", figures.dropped);

@@ -2,7 +2,7 @@
 
 use protocol::Status;
 
-use super::{Inquiry, Refused, Sheet};
+use super::{Inquiry, NodeInquiry, Refused, Sheet};
 use super::{
     audit, baseline, bucket, checkpoint, chores, collection, config, disk, eviction, frequency, hash, heap,
     key, locks, memory, node, takeover, tasks, vbucket,
@@ -10,8 +10,19 @@ use super::{
 use crate::command::Extent;
 use crate::privilege::Privilege;
 
-/// Makes the stats of a group.
-pub type Producer = fn(&Inquiry<'_>, &[&[u8]], &mut Sheet) -> Result<(), Refused>;
+/// Makes the stats of a group that is about the selected bucket.
+type OfBucket = fn(&Inquiry<'_>, &[&[u8]], &mut Sheet) -> Result<(), Refused>;
+/// Makes the stats of a group that is about the node.
+type OfNode = fn(&NodeInquiry<'_>, &[&[u8]], &mut Sheet) -> Result<(), Refused>;
+
+/// What makes the stats of a group.
+#[derive(Clone, Copy)]
+pub enum Producer {
+    /// A bucket has to be selected.
+    Bucket(OfBucket),
+    /// With a bucket or without.
+    Node(OfNode),
+}
 
 /// What may follow the name of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,10 +63,10 @@ const fn group(
     name: &'static str,
     args: Args,
     privilege: Privilege,
-    produce: Producer,
+    produce: OfBucket,
     doc: &'static str,
 ) -> Group {
-    Group { name, args, privilege, extent: Extent::Bucket, doc, produce }
+    Group { name, args, privilege, extent: Extent::Bucket, doc, produce: Producer::Bucket(produce) }
 }
 
 /// A group about collections, of which everybody is told those with the privilege.
@@ -63,15 +74,15 @@ const fn of_collections(
     name: &'static str,
     args: Args,
     privilege: Privilege,
-    produce: Producer,
+    produce: OfBucket,
     doc: &'static str,
 ) -> Group {
     Group { extent: Extent::Somewhere, ..group(name, args, privilege, produce, doc) }
 }
 
-/// A group about the node as a whole, in which all buckets have a part.
-const fn of_node(name: &'static str, privilege: Privilege, produce: Producer, doc: &'static str) -> Group {
-    Group { extent: Extent::Node, ..group(name, NONE, privilege, produce, doc) }
+/// A group about the node as a whole, in which all buckets have a part: none has to be selected.
+const fn of_node(name: &'static str, privilege: Privilege, produce: OfNode, doc: &'static str) -> Group {
+    Group { name, args: NONE, privilege, extent: Extent::Node, doc, produce: Producer::Node(produce) }
 }
 
 use Privilege::{MetaRead, NodeSupervisor, SimpleStats, Stats};

@@ -50,10 +50,16 @@ use crate::node::Node;
 use crate::privilege::{Privilege, Privileges};
 use crate::roles::{Permission, Rights};
 
-pub use groups::{GROUPS, Group};
+pub use groups::{GROUPS, Group, Producer};
 pub use sheet::Sheet;
 
-/// Who asks, and about what.
+/// Who asks about the node.
+pub struct NodeInquiry<'a> {
+    /// The node.
+    pub node: &'a Node,
+}
+
+/// Who asks, and about which bucket.
 pub struct Inquiry<'a> {
     /// The node.
     pub node: &'a Node,
@@ -113,16 +119,29 @@ impl Refused {
     }
 }
 
+/// A question before it is known what it is about.
+pub struct Question<'a> {
+    /// The node.
+    pub node: &'a Node,
+    /// The selected bucket.
+    pub bucket: Option<&'a Arc<Bucket>>,
+    /// What the client may do.
+    pub rights: Rights,
+    /// When it asks.
+    pub now: Moment,
+}
+
 /// The stats that the key of a request asks for: a group and its arguments, separated by spaces.
-pub fn produce(inquiry: &Inquiry<'_>, key: &[u8]) -> Result<Sheet, Refused> {
+pub fn produce(question: Question<'_>, key: &[u8]) -> Result<Sheet, Refused> {
+    let Question { node, bucket, rights, now } = question;
     let mut words = key.split(|byte| *byte == b' ').filter(|word| !word.is_empty());
     let at = groups::find(words.next().unwrap_or_default()).ok_or(Refused::Status(Status::KeyEnoent))?;
     let group = &GROUPS[at];
     let args: Vec<&[u8]> = words.collect();
     let granted = match group.extent {
-        Extent::Somewhere => inquiry.rights.anywhere(),
-        Extent::Node => inquiry.rights.node,
-        Extent::Bucket | Extent::Collection => inquiry.rights.whole,
+        Extent::Somewhere => rights.anywhere(),
+        Extent::Node => rights.node,
+        Extent::Bucket | Extent::Collection => rights.whole,
     };
     if !granted.has(group.privilege) {
         return Err(Refused::Denied(group.privilege.name()));
@@ -134,11 +153,18 @@ pub fn produce(inquiry: &Inquiry<'_>, key: &[u8]) -> Result<Sheet, Refused> {
         return Err(Refused::Invalid("The stat group does not take so many arguments"));
     }
     let mut sheet = Sheet::default();
-    let clock = &inquiry.node.env().clock;
+    let clock = &node.env().clock;
     let began_ns = clock.monotonic_ns();
-    (group.produce)(inquiry, &args, &mut sheet)?;
+    match (group.produce, bucket) {
+        (Producer::Node(produce), _) => produce(&NodeInquiry { node }, &args, &mut sheet)?,
+        (Producer::Bucket(produce), Some(bucket)) => {
+            produce(&Inquiry { node, bucket, rights, now }, &args, &mut sheet)?;
+        }
+        (Producer::Bucket(_), None) => return Err(Refused::Status(Status::NoBucket)),
+    }
     let took_ns = clock.monotonic_ns().saturating_sub(began_ns);
-    inquiry.node.times.of(inquiry.bucket).stat_group(at).record(took_ns);
+    let times = bucket.map_or_else(|| Arc::clone(node.times.none()), |bucket| node.times.of(bucket));
+    times.stat_group(at).record(took_ns);
     Ok(sheet)
 }
 

@@ -8,9 +8,10 @@ use protocol::opcode::{self, *};
 use serde_json::{Value, json};
 
 use super::timings::put_times;
-use super::{Inquiry, Refused, Sheet, bucket, process};
+use super::{Inquiry, NodeInquiry, Refused, Sheet, bucket, process};
 use crate::counters::Totals;
 use crate::naming;
+use crate::node::Node;
 use crate::privilege::Privilege;
 use crate::version::SERVER_VERSION;
 
@@ -65,14 +66,13 @@ fn requests(totals: &Totals, opcodes: &[u8]) -> u64 {
 /// What belongs to the node around any bucket; what clients of all buckets together did is for those who may look at all
 /// of them.
 pub(super) fn put_node(inquiry: &Inquiry<'_>, sheet: &mut Sheet) {
-    put_process(inquiry, sheet);
+    put_process(inquiry.node, sheet);
     if inquiry.counts_node() {
-        put_totals(inquiry, &inquiry.node.totals(), sheet);
+        put_totals(inquiry.node, &inquiry.node.totals(), sheet);
     }
 }
 
-fn put_process(inquiry: &Inquiry<'_>, sheet: &mut Sheet) {
-    let node = inquiry.node;
+fn put_process(node: &Node, sheet: &mut Sheet) {
     let (now_s, uptime_s) = (node.env().clock.unix_s(), node.uptime_s());
     sheet.put("pid", std::process::id());
     sheet.put("uptime", uptime_s);
@@ -83,27 +83,27 @@ fn put_process(inquiry: &Inquiry<'_>, sheet: &mut Sheet) {
     sheet.put("threads", node.threads());
 }
 
-fn put_totals(inquiry: &Inquiry<'_>, totals: &Totals, sheet: &mut Sheet) {
+fn put_totals(node: &Node, totals: &Totals, sheet: &mut Sheet) {
     sheet.put("curr_connections", totals.connections);
     sheet.put("connection_structures", totals.connections);
     sheet.put("total_connections", totals.accepted);
     sheet.put("cut_connections", totals.cut);
-    let accepting = inquiry.node.accepting();
+    let accepting = node.accepting();
     let rejected = [&accepting.kv_refused, &accepting.kv_refused_by_address].map(|count| count.load(Relaxed));
     sheet.put("rejected_conns", rejected.iter().sum::<u64>());
     sheet.put("auth_errors", totals.auth_errors());
     sheet.put("bytes_read", totals.received_bytes);
     sheet.put("bytes_written", totals.sent_bytes);
-    if let Some(bytes) = process::resident_bytes(inquiry.node.env()) {
+    if let Some(bytes) = process::resident_bytes(node.env()) {
         sheet.put("daemon_memory_resident", bytes);
     }
 }
 
 /// `aggregate`: requests received of each kind, whatever became of them, and what they did in all buckets.
-pub fn aggregate(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+pub fn aggregate(inquiry: &NodeInquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
     let totals = inquiry.node.totals();
-    put_process(inquiry, sheet);
-    put_totals(inquiry, &totals, sheet);
+    put_process(inquiry.node, sheet);
+    put_totals(inquiry.node, &totals, sheet);
     let mut ops = OpCounts::default();
     inquiry.node.buckets().iter().for_each(|(_, bucket)| ops.add(&bucket.op_counts()));
     bucket::put_ops(&ops, sheet);
@@ -124,7 +124,7 @@ pub fn aggregate(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Resul
 }
 
 /// `connections`
-pub fn connections(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+pub fn connections(inquiry: &NodeInquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
     let (totals, limits, accepting) =
         (inquiry.node.totals(), inquiry.node.limits(), inquiry.node.accepting());
     sheet.put("curr_connections", totals.connections);
@@ -168,7 +168,7 @@ pub fn connections(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Res
 
 /// `threads`: clients are served by workers; each bucket has one thread that writes, some that read, and one
 /// that keeps its memory in order.
-pub fn threads(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+pub fn threads(inquiry: &NodeInquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
     let writers = inquiry.node.bucket_names().len();
     let kinds = [
         ("frontend", inquiry.node.threads()),
@@ -211,7 +211,7 @@ pub fn info(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(),
 }
 
 /// `bucket_details`
-pub fn bucket_details(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+pub fn bucket_details(inquiry: &NodeInquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
     let buckets = inquiry.node.buckets();
     let buckets = buckets.iter().enumerate().map(|(index, (spec, bucket))| {
         json!({
@@ -230,7 +230,7 @@ pub fn bucket_details(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> 
 }
 
 /// `responses`: answers by the number of their status, in hexadecimal.
-pub fn responses(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+pub fn responses(inquiry: &NodeInquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
     let answers = inquiry.node.totals().answers;
     let counts = Status::ALL.iter().map(|status| (status.code(), answers[usize::from(status.code() as u8)]));
     let seen = counts.filter(|(_, count)| *count > 0);
@@ -283,7 +283,7 @@ pub fn slow_operations(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) ->
 }
 
 /// `worker_thread_info`
-pub fn workers(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+pub fn workers(inquiry: &NodeInquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
     for (at, worker) in inquiry.node.workers().iter().enumerate() {
         let totals = Totals::of(std::iter::once(&**worker));
         let numbers = json!({

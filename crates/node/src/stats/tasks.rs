@@ -4,7 +4,8 @@ use engine::{Bucket, StoreTimes, TaskKind, TaskStats, task_stats};
 use serde_json::{Value, json};
 
 use super::timings::put_times;
-use super::{Inquiry, Refused, Sheet};
+use super::{Inquiry, NodeInquiry, Refused, Sheet};
+use crate::node::Node;
 
 /// The pool of threads that the field would have a task in.
 fn pool(kind: TaskKind) -> &'static str {
@@ -18,19 +19,19 @@ fn pool(kind: TaskKind) -> &'static str {
 
 /// `tasks`: of the selected bucket, in the field's form.
 pub fn tasks(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
-    put_tasks(inquiry, std::iter::once(&**inquiry.bucket), sheet);
+    put_tasks(inquiry.node, std::iter::once(&**inquiry.bucket), sheet);
     Ok(())
 }
 
 /// `tasks-all`: of all buckets.
-pub fn all_tasks(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+pub fn all_tasks(inquiry: &NodeInquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
     let buckets = inquiry.node.buckets();
-    put_tasks(inquiry, buckets.iter().map(|(_, bucket)| &**bucket), sheet);
+    put_tasks(inquiry.node, buckets.iter().map(|(_, bucket)| &**bucket), sheet);
     Ok(())
 }
 
-fn put_tasks<'a>(inquiry: &Inquiry<'_>, buckets: impl Iterator<Item = &'a Bucket>, sheet: &mut Sheet) {
-    let now_ns = inquiry.node.env().clock.monotonic_ns();
+fn put_tasks<'a>(node: &Node, buckets: impl Iterator<Item = &'a Bucket>, sheet: &mut Sheet) {
+    let now_ns = node.env().clock.monotonic_ns();
     let mut tasks: Vec<Value> = Vec::new();
     for bucket in buckets {
         for task in task_stats(bucket) {

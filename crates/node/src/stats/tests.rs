@@ -14,7 +14,7 @@ use protocol::Status;
 use protocol::extras::ConfigVersion;
 use serde_json::Value;
 
-use super::{GROUPS, Inquiry, Refused, Sheet, metrics, produce};
+use super::{GROUPS, Group, Producer, Question, Refused, Sheet, metrics, produce};
 use crate::cluster_map::NodeAddress;
 use crate::config::{BucketSpec, ConnectionLimits};
 use crate::counters::WorkerCounters;
@@ -90,8 +90,8 @@ impl World {
     }
 
     fn ask_with(&self, rights: Rights, key: &str) -> Result<Sheet, Refused> {
-        let inquiry = Inquiry { node: &self.node, bucket: &self.bucket, rights, now: self.bucket.now() };
-        produce(&inquiry, key.as_bytes())
+        let now = self.bucket.now();
+        produce(Question { node: &self.node, bucket: Some(&self.bucket), rights, now }, key.as_bytes())
     }
 
     fn ask(&self, key: &str) -> Result<Sheet, Refused> {

@@ -6,14 +6,14 @@ use base::VbState;
 
 use super::*;
 use crate::roles::Rights;
-use crate::stats::{Inquiry, produce};
+use crate::stats::{Question, produce};
 use crate::tally::NAMES;
 
 /// The main group of the bucket `default`.
 fn stats(node: &Arc<Node>) -> BTreeMap<String, String> {
     let bucket = node.bucket("default").expect("it is served");
     let rights = Rights { whole: Privileges::all(), node: Privileges::all(), narrow: None };
-    let sheet = produce(&Inquiry { node, bucket: &bucket, rights, now: bucket.now() }, b"");
+    let sheet = produce(Question { node, bucket: Some(&bucket), rights, now: bucket.now() }, b"");
     let sheet = sheet.expect("there is such a group");
     sheet.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }

@@ -156,3 +156,25 @@ fn a_reset_has_stats_begin_again() {
     let refused = world.ask_as(Privileges::of(&[Privilege::SimpleStats]), "reset").map(drop);
     assert_eq!(refused, Err(Refused::Denied("Stats")));
 }
+
+/// Figures of the node need no bucket; others say that one is missing.
+#[test]
+fn groups_about_the_node_need_no_bucket() {
+    let world = World::new();
+    let all = Rights { whole: Privileges::all(), node: Privileges::all(), narrow: None };
+    let ask = |group: &Group, rights: &Rights| {
+        let (rights, now) = (rights.clone(), world.bucket.now());
+        produce(Question { node: &world.node, bucket: None, rights, now }, group.name.as_bytes())
+    };
+    for group in GROUPS.iter().filter(|group| group.args.least == 0) {
+        let told = ask(group, &all);
+        match group.produce {
+            Producer::Node(_) => assert!(told.is_ok(), "{}: {:?}", group.name, told.err()),
+            Producer::Bucket(_) => {
+                assert_eq!(told.err(), Some(Refused::Status(Status::NoBucket)), "{}", group.name)
+            }
+        }
+        let told = ask(group, &Rights::default());
+        assert!(matches!(told.err(), Some(Refused::Denied(_))), "{}", group.name);
+    }
+}
