@@ -33,7 +33,7 @@ const SLEEPS: [(&str, &str); 2] = [("thread::", "sleep"), ("time::", "sleep")];
 /// Looks at all source files and documents.
 pub fn check() -> Result<Vec<String>> {
     let mut found = Vec::new();
-    for path in tree::files(&["rs", "md", "toml", "sh", "py", "go"])? {
+    for path in tree::files(&["rs", "md", "toml", "sh", "py", "go", "java", "js", "txt", "yaml", "yml"])? {
         let text = fs::read_to_string(tree::root().join(&path))
             .with_context(|| format!("cannot read {}", path.display()))?;
         found.extend(violations(&path, &text).into_iter().map(|v| format!("tidy: {}{v}", path.display())));
@@ -44,6 +44,7 @@ pub fn check() -> Result<Vec<String>> {
 /// What is wrong with a file: `:LINE: what: cure`.
 fn violations(path: &Path, text: &str) -> Vec<String> {
     let mut found = machine_paths(text);
+    found.extend(conflicts(text));
     let extension = path.extension().unwrap_or_default();
     if extension == "rs" {
         found.extend(rust(path, text));
@@ -64,6 +65,17 @@ fn violations(path: &Path, text: &str) -> Vec<String> {
         ));
     }
     found
+}
+
+/// What a merge leaves where two changes meet, in two parts so that this file has none.
+const CONFLICTS: [(&str, &str); 2] = [("<<<<", "<<< "), (">>>>", ">>> ")];
+
+fn conflicts(text: &str) -> Vec<String> {
+    let is_one = |line: &str| CONFLICTS.iter().any(|(a, b)| line.starts_with(&format!("{a}{b}")));
+    let marked = numbered(text).filter(|(_, line)| is_one(line));
+    marked
+        .map(|(number, _)| format!(":{number}: two versions of the same lines: keep what both say"))
+        .collect()
 }
 
 fn machine_paths(text: &str) -> Vec<String> {
@@ -221,6 +233,13 @@ mod tests {
         assert_eq!(count("a.rs", "//! What it is.\nfn f() {}\n"), 0);
         assert_eq!(count("a.rs", "fn f() {}\n"), 1);
         assert_eq!(count("a.rs", &format!("//! Long.\n{}", "\n".repeat(MAX_LINES))), 1);
+    }
+
+    #[test]
+    fn what_a_merge_left_is_not_committed() {
+        let (a, b) = CONFLICTS[0];
+        assert_eq!(count("a.txt", &format!("x\n{a}{b}HEAD\ny\n")), 1);
+        assert_eq!(count("a.txt", &format!("x {a}{b}\n")), 0);
     }
 
     #[test]
