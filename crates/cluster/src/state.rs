@@ -64,12 +64,26 @@ pub struct Address {
     /// Port for HTTP with TLS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub http_tls: Option<u16>,
+    /// Where clients of another network reach it; nothing if there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub alternate: Option<Alternate>,
+}
+
+/// Where clients of another network reach a node: behind a router that translates addresses, or a container's mapped
+/// ports.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Alternate {
+    /// Name or address.
+    pub host: String,
+    /// The ports there, by the field's names of services. If there are none, the ports are the node's own.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub ports: BTreeMap<String, u16>,
 }
 
 impl Address {
     /// A node without TLS.
     pub fn new(host: String, kv: u16, http: u16) -> Address {
-        Address { host, kv, http, kv_tls: None, http_tls: None }
+        Address { host, kv, http, kv_tls: None, http_tls: None, alternate: None }
     }
 
     fn host(&self) -> String {

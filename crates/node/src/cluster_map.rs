@@ -5,6 +5,7 @@ mod layout;
 
 use std::collections::HashMap;
 
+use ::cluster::state::Alternate;
 use base::Datatype;
 use engine::BucketKind;
 use protocol::Status;
@@ -13,6 +14,7 @@ use protocol::feature::Feature;
 use serde_json::Value;
 use vbucket::ManifestUid;
 
+pub use json::alternates;
 pub use layout::{BucketLayout, Layout, Membership, NodeAddress, NodeEntry, TlsPorts};
 
 use crate::reply::{Answer, Reply};
@@ -124,10 +126,15 @@ pub struct ClusterMap {
 
 impl ClusterMap {
     /// The maps of a node that serves everything itself.
-    pub fn single_node(version: ConfigVersion, address: &NodeAddress, buckets: &[BucketShape]) -> ClusterMap {
+    pub fn single_node(
+        version: ConfigVersion,
+        (address, alternate): (&NodeAddress, Option<Alternate>),
+        buckets: &[BucketShape],
+    ) -> ClusterMap {
         let node = NodeEntry {
             id: LONE_NODE.to_owned(),
             address: address.clone(),
+            alternate,
             membership: Membership::Active,
             is_healthy: true,
         };
@@ -202,7 +209,7 @@ mod tests {
         };
         let buckets = [bucket("b", BucketKind::Persistent), bucket("e", BucketKind::Ephemeral)];
         let version = ConfigVersion { epoch: 1, revision: 7 };
-        let maps = ClusterMap::single_node(version, &address(Some("127.0.0.1")), &buckets);
+        let maps = ClusterMap::single_node(version, (&address(Some("127.0.0.1")), None), &buckets);
         let map: Value =
             serde_json::from_slice(maps.bucket("b").expect("it was given").json()).expect("JSON");
         assert_eq!((&map["rev"], &map["revEpoch"]), (&json!(7), &json!(1)));
@@ -225,7 +232,7 @@ mod tests {
             NodeAddress::new(None, "0.0.0.0:1".parse().expect("valid"), "0.0.0.0:2".parse().expect("valid"));
         assert_eq!(any.http(), "$HOST:2");
         let version = ConfigVersion { epoch: 1, revision: 1 };
-        let maps = ClusterMap::single_node(version, &any, &[]);
+        let maps = ClusterMap::single_node(version, (&any, None), &[]);
         let global: Value = serde_json::from_slice(maps.global().json()).expect("JSON");
         assert!(global["nodesExt"][0].get("hostname").is_none());
         assert_eq!(address(Some("::1")).http(), "[::1]:8091");
@@ -234,7 +241,7 @@ mod tests {
     fn entry(id: &str, port: u16, membership: Membership) -> NodeEntry {
         let address =
             NodeAddress { host: Some("10.0.0.1".to_owned()), kv_port: port, http_port: port + 1, tls: None };
-        NodeEntry { id: id.to_owned(), address, membership, is_healthy: true }
+        NodeEntry { id: id.to_owned(), address, alternate: None, membership, is_healthy: true }
     }
 
     fn three_nodes() -> Layout {

@@ -15,6 +15,7 @@ mod tls;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use ::cluster::state::Alternate;
 use base::encryption::WrappingKeys;
 use engine::SettingError;
 use serde::Deserialize;
@@ -69,6 +70,14 @@ pub enum ConfigError {
         least: &'static str,
         /// The most.
         most: &'static str,
+    },
+    /// An address for clients of another network cannot be read.
+    #[error("alternate-address {word:?}: {what}; give HOST[,kv=PORT,mgmt=PORT,kvSSL=PORT,mgmtSSL=PORT]")]
+    Alternate {
+        /// What was given.
+        word: String,
+        /// What is wrong with it.
+        what: String,
     },
     /// A bucket type that there is not.
     #[error(
@@ -342,6 +351,8 @@ pub struct Config {
     pub threads: usize,
     /// The name or address that clients reach this node by; if missing, the one they connected to.
     pub advertise: Option<String>,
+    /// Where clients of another network reach it, unless something else was said over HTTP.
+    pub alternate: Option<Alternate>,
     /// Bounds that protect the node from its clients.
     pub limits: ConnectionLimits,
     /// What was lowered so that the descriptors of the process suffice, in words; nothing if nothing was.
@@ -384,6 +395,7 @@ impl Config {
         let connection_memory = settings.connection_memory.as_deref().map(parse_size).transpose()?;
         let tls = TlsConfig::of(&settings)?;
         let sasl = SaslOffer::of(settings.sasl_mechanisms, settings.tls_sasl_mechanisms);
+        let alternate = settings.alternate_address.map(alternate_of).transpose()?;
         let password_was_generated = settings.password.is_none();
         let name = settings.username.unwrap_or_else(|| "Administrator".to_owned());
         let password = settings.password.unwrap_or_else(new_password);
@@ -412,6 +424,7 @@ impl Config {
             vbuckets: settings.vbuckets.unwrap_or(base::limits::DEFAULT_VBUCKETS),
             threads: settings.threads.unwrap_or(threads),
             advertise: settings.advertise,
+            alternate,
             limits: ConnectionLimits {
                 connections: shares.kv,
                 connections_per_address: settings.max_connections_per_address,
@@ -511,6 +524,10 @@ fn bucket_specs(list: Option<Vec<String>>, tables: Vec<BucketTable>) -> Result<V
     let list = list.unwrap_or_else(unsaid);
     let listed = list.iter().map(|spec| BucketSpec::parse(spec));
     listed.chain(tables.iter().map(BucketTable::spec)).collect()
+}
+
+fn alternate_of(word: String) -> Result<Alternate, ConfigError> {
+    crate::alternate::from_word(&word).map_err(|what| ConfigError::Alternate { word, what })
 }
 
 fn parse_address(text: &str) -> Result<SocketAddr, ConfigError> {

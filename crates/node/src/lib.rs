@@ -7,6 +7,7 @@
 pub mod accounts;
 pub mod address_places;
 mod ahead;
+pub mod alternate;
 pub mod at_rest;
 pub mod audit;
 pub mod bucket_form;

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use ::cluster::Fence;
+use ::cluster::state::Alternate;
 use base::RateLimit;
 use base::env::Env;
 use engine::Bucket;
@@ -54,6 +55,8 @@ pub struct Node {
     down: RwLock<DownBuckets>,
     cluster_map: RwLock<Arc<ClusterMap>>,
     address: NodeAddress,
+    /// Where clients of another network reach it.
+    alternate: RwLock<Option<Alternate>>,
     limits: ConnectionLimits,
     workers: Vec<Arc<WorkerCounters>>,
     /// What a test has injected.
@@ -129,7 +132,7 @@ impl Node {
             times: TimesByBucket::new(workers.len()),
             accounts: Accounts::new(users),
             audit: Arc::new(AuditLog::new(env.clone(), Arc::clone(&connection_memory))),
-            cluster_map: RwLock::new(Arc::new(ClusterMap::single_node(version, &address, &shapes))),
+            cluster_map: RwLock::new(Arc::new(ClusterMap::single_node(version, (&address, None), &shapes))),
             served: RwLock::new(
                 buckets.into_iter().map(|served| (served.spec.name.clone(), served)).collect(),
             ),
@@ -143,6 +146,7 @@ impl Node {
                 Arc::clone(&doors.links),
             ),
             address,
+            alternate: RwLock::default(),
             limits,
             workers,
             accepting: Arc::default(),
@@ -345,7 +349,7 @@ impl Node {
             let shapes: Vec<BucketShape> = self.served.read().values().map(shape_of).collect();
             let version = map.version();
             let version = ConfigVersion { revision: version.revision + 1, ..version };
-            *map = Arc::new(ClusterMap::single_node(version, &self.address, &shapes));
+            *map = Arc::new(ClusterMap::single_node(version, self.reached_at(), &shapes));
         }
         self.announcer.tell();
     }
@@ -389,7 +393,7 @@ impl Node {
         };
         let version = ConfigVersion { revision, ..version };
         let shapes: Vec<BucketShape> = self.served.read().values().map(shape_of).collect();
-        let new = Arc::new(ClusterMap::single_node(version, &self.address, &shapes));
+        let new = Arc::new(ClusterMap::single_node(version, self.reached_at(), &shapes));
         {
             let mut present = self.cluster_map.write();
             if present.is_lone() {
@@ -403,6 +407,30 @@ impl Node {
     /// Where the node is reached.
     pub fn address(&self) -> &NodeAddress {
         &self.address
+    }
+
+    /// Where clients of another network reach the node; nothing if they do not.
+    pub fn alternate(&self) -> Option<Alternate> {
+        self.alternate.read().clone()
+    }
+
+    fn reached_at(&self) -> (&NodeAddress, Option<Alternate>) {
+        (&self.address, self.alternate())
+    }
+
+    /// Clients of another network reach the node here: maps say so from now on, and in a cluster those of all nodes soon.
+    pub(crate) fn set_alternate(&self, alternate: Option<Alternate>) {
+        *self.alternate.write() = alternate;
+        {
+            let mut map = self.cluster_map.write();
+            if map.is_lone() {
+                let shapes: Vec<BucketShape> = self.served.read().values().map(shape_of).collect();
+                *map = Arc::new(ClusterMap::single_node(map.version(), self.reached_at(), &shapes));
+            }
+        }
+        if let Some(cluster) = self.cluster() {
+            cluster.address_has_changed();
+        }
     }
 
     /// Bounds that protect the node from its clients.

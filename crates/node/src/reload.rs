@@ -160,6 +160,7 @@ fn needs_restart(present: &Config, new: &Config) -> Vec<&'static str> {
         ("http", present.http_addr != new.http_addr),
         ("tls-cert and tls-key, kv-tls, http-tls", has_other_tls(present, new)),
         ("advertise", present.advertise != new.advertise),
+        ("alternate-address", present.alternate != new.alternate),
         ("join", present.is_member != new.is_member),
         ("vbuckets", present.vbuckets != new.vbuckets),
         ("threads", present.threads != new.threads),

@@ -8,6 +8,7 @@ use base::SmallFile;
 use base::encryption::KeyRing;
 use base::env::{Disk, Env, OpenMode};
 
+use crate::alternate;
 use crate::audit::settings as audit_settings;
 use crate::changes::anchor::faults as position_faults;
 use crate::changes::cursor::faults as cursor_faults;
@@ -37,6 +38,7 @@ pub fn node_faults(disk: &dyn Disk, folder: &Path) -> Vec<Fault> {
         of(seen_users::file(folder), |bytes, version| seen_users::parse(bytes, version).map(drop)),
         of(kept_users::file(folder), kept_users::check),
         of(audit_settings::file(folder), audit_settings::check),
+        of(alternate::file(folder), |bytes, version| alternate::parse(bytes, version).map(drop)),
     ];
     faults.into_iter().flatten().chain(opened::faults(disk, folder)).collect()
 }
@@ -140,6 +142,10 @@ fn mending(disk: &dyn Disk, (path, what): Fault) -> Mending {
         (_, "audit.json") => (
             Cure::PutAside,
             "the settings of the audit log: it is off from the next start on, until it is switched on",
+        ),
+        (_, "alternate-address.json") => (
+            Cure::PutAside,
+            "the address for clients of another network: it is as the configuration has it from the next start on",
         ),
         (_, "cluster-users.json") => (
             Cure::PutAside,

@@ -173,10 +173,11 @@ fn reached_at(
     encrypted.iter().fold(address, |address, at| address.with_tls(at.kv_addr, at.http_addr))
 }
 
-/// Reads what was made while the node ran before: users, and the settings of the audit log.
+/// Reads what was made while the node ran before: users, its address for other networks, the settings of the audit log.
 fn read_kept(node: &Arc<Node>, config: &Config) {
     node.accounts().offer().set(config.sasl);
     node.accounts().read(node);
+    node.read_alternate();
     ::node::audit::read_settings(node);
 }
 

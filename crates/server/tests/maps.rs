@@ -22,6 +22,7 @@ fn layout(server: &Server, epoch: i64, revision: i64) -> Layout {
     let entry = |id: &str, kv_port, http_port| NodeEntry {
         id: id.to_owned(),
         address: NodeAddress { host: Some("127.0.0.1".to_owned()), kv_port, http_port, tls: None },
+        alternate: None,
         membership: Membership::Active,
         is_healthy: true,
     };
@@ -209,5 +210,51 @@ fn a_frozen_node_answers_when_it_is_thawed() {
     });
     // One that is frozen can be stopped.
     server.node().freeze(true);
+    server.stop().expect("a clean stop");
+}
+
+/// As `CouchbaseContainer` of Testcontainers and the field's `setting-alternate-address` do it.
+#[test]
+fn clients_of_another_network_are_told_where_to_go() {
+    const PATH: &str = "/node/controller/setupAlternateAddresses/external";
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), "alternate-address = \"first.example.org\"");
+    let told = |server: &Server| {
+        let of = |path: &str, at: &str| json(server, path).pointer(at).cloned();
+        let everywhere = [
+            of("/pools/default/nodeServices", "/nodesExt/0/alternateAddresses"),
+            of("/pools/default/b/default", "/nodesExt/0/alternateAddresses"),
+            of("/pools/default", "/nodes/0/alternateAddresses"),
+        ];
+        assert!(everywhere.iter().all(|one| *one == everywhere[0]), "{everywhere:?}");
+        everywhere[0].clone()
+    };
+    assert_eq!(told(&server), Some(json!({ "external": { "hostname": "first.example.org" } })));
+    let mut client = Client::connect(&server, "default", FULL);
+    let form = "hostname=localhost&kv=32001&kvSSL=32002&mgmt=32003&mgmtSSL=32004&n1ql=32005";
+    assert_eq!(http(&server, "PUT", PATH, form), (200, String::new()));
+    // The node has no ports for TLS and no queries.
+    let ports = json!({ "kv": 32001, "mgmt": 32003 });
+    let now = json!({ "external": { "hostname": "localhost", "ports": ports } });
+    assert_eq!(told(&server), Some(now.clone()));
+    let pushed = client.receive().json();
+    assert_eq!(pushed["nodesExt"][0]["alternateAddresses"], now);
+    for (form, field) in
+        [("", "hostname"), ("hostname=a b", "hostname"), ("hostname=a&kv=0", "kv"), ("hostname=a&x=1", "x")]
+    {
+        let (code, body) = http(&server, "PUT", PATH, form);
+        assert!(
+            code == 400 && body.contains(&format!("{{\"errors\":{{\"{field}\"")),
+            "{form}: {code} {body}"
+        );
+    }
+    server.stop().expect("a clean stop");
+    let server = start(folder.path(), "alternate-address = \"first.example.org\"");
+    assert_eq!(told(&server), Some(now), "what was said over HTTP counts");
+    assert_eq!(http(&server, "DELETE", PATH, ""), (200, String::new()));
+    assert_eq!(told(&server), None);
+    server.stop().expect("a clean stop");
+    let server = start(folder.path(), "alternate-address = \"first.example.org\"");
+    assert_eq!(told(&server), None, "that there is none, too");
     server.stop().expect("a clean stop");
 }

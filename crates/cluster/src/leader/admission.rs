@@ -17,7 +17,8 @@ pub(super) fn admit(view: &View) -> Option<State> {
         let Some(member) = view.members.get(&node.uuid) else { continue };
         let is_new_life = member.incarnation != node.incarnation;
         let limits = member.limits.or(node.limits);
-        if !is_new_life && limits == node.limits {
+        let has_moved = member.address.alternate != node.address.alternate;
+        if !is_new_life && limits == node.limits && !has_moved {
             continue;
         }
         let state = next.get_or_insert_with(|| view.state.next());

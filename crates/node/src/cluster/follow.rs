@@ -254,7 +254,7 @@ impl Cluster {
     /// The state of a cluster whose first node this is, with the buckets that the node has.
     fn found(&self) -> Result<State, ClusterError> {
         let incarnation = self.life.lock().incarnation();
-        let mut state = command::found(&self.uuid, &self.address, incarnation);
+        let mut state = command::found(&self.uuid, &self.told_address(), incarnation);
         for (spec, bucket) in self.node.buckets() {
             let random = &self.node.env().random;
             let create = Command::CreateBucket {
@@ -335,7 +335,7 @@ impl Cluster {
         let kept = self.keeps_what_it_has("this node does not belong to its cluster (any more)");
         if !memory.has_belonged && kept.is_none() {
             let incarnation = self.life.lock().incarnation();
-            let (uuid, address) = (self.uuid.clone(), self.address.clone());
+            let (uuid, address) = (self.uuid.clone(), self.told_address());
             self.ask(&Command::Join { uuid, address, incarnation })?;
             return Ok(Duration::ZERO);
         }

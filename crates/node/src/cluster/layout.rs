@@ -21,6 +21,7 @@ pub(super) fn of(view: &View, this: Option<NodeId>) -> Option<Layout> {
             http_port: node.address.http,
             tls: node.address.kv_tls.zip(node.address.http_tls).map(|(kv, http)| TlsPorts { kv, http }),
         },
+        alternate: node.address.alternate.clone(),
         membership: match node.status {
             Status::Active => Membership::Active,
             Status::New | Status::DeltaRecovery | Status::FullRecovery => Membership::Added,

@@ -1,7 +1,9 @@
 //! The lease, and the fence that goes with it.
 
-use ::cluster::store::{StoreFailure, Swap, Swapped};
-use ::cluster::{Life, Member, State, keys};
+use std::sync::atomic::Ordering;
+
+use ::cluster::store::{LeaseId, StoreFailure, Swap, Swapped};
+use ::cluster::{Address, Life, Member, State, keys};
 use base::env::Env;
 
 use super::Cluster;
@@ -71,7 +73,8 @@ impl Cluster {
             let mut life = self.life.lock();
             life.renewed(sent_ns);
             self.move_fence(&life);
-            return Ok(());
+            drop(life);
+            return self.tell_address(lease);
         }
         let goes_on = {
             let mut life = self.life.lock();
@@ -106,19 +109,9 @@ impl Cluster {
             self.end_life();
             let _ = self.life.lock().tries(self.node.env().clock.monotonic_ns());
         }
-        let incarnation = self.life.lock().incarnation();
-        let member = Member {
-            incarnation,
-            address: self.address.clone(),
-            limits: self.limits,
-            reads: ::cluster::state::FORMAT,
-        };
-        let json = serde_json::to_vec(&member).unwrap_or_default();
-        let key = keys::member(&self.uuid);
-        // A member that was sent before, and comes late, must not take this one's place: it goes with another lease.
-        let expected = Some(self.store.version_of(&key)?);
-        let put = Swap { key: &key, expected, value: Some(&json), lease: Some(lease) };
-        let Swapped::Done(_) = self.store.swap(put)? else { return Ok(()) };
+        if !self.put_member(lease)? {
+            return Ok(());
+        }
         let has_begun = {
             let mut life = self.life.lock();
             let has_begun = life.begun(lease, sent_ns, self.node.env().clock.monotonic_ns());
@@ -131,6 +124,48 @@ impl Cluster {
             );
             self.end_life();
             self.store.revoke(lease)?;
+        }
+        Ok(())
+    }
+
+    /// Says under a lease who this life is and where it is reached. Whether that is in the store now: something else may
+    /// have taken its place.
+    fn put_member(&self, lease: LeaseId) -> Result<bool, StoreFailure> {
+        self.address_is_told.store(true, Ordering::SeqCst);
+        let member = Member {
+            incarnation: self.life.lock().incarnation(),
+            address: self.told_address(),
+            limits: self.limits,
+            reads: ::cluster::state::FORMAT,
+        };
+        let json = serde_json::to_vec(&member).unwrap_or_default();
+        let key = keys::member(&self.uuid);
+        let put = || -> Result<bool, StoreFailure> {
+            // A member that was sent before, and comes late, must not take this one's place: it goes with another lease.
+            let expected = Some(self.store.version_of(&key)?);
+            let put = Swap { key: &key, expected, value: Some(&json), lease: Some(lease) };
+            Ok(matches!(self.store.swap(put)?, Swapped::Done(_)))
+        };
+        let outcome = put();
+        if !matches!(outcome, Ok(true)) {
+            self.address_is_told.store(false, Ordering::SeqCst);
+        }
+        outcome
+    }
+
+    /// Where the node is reached, as it is now.
+    pub(super) fn told_address(&self) -> Address {
+        Address { alternate: self.node.alternate(), ..self.address.clone() }
+    }
+
+    /// Where the node is reached has changed: the next renewal says so.
+    pub(crate) fn address_has_changed(&self) {
+        self.address_is_told.store(false, Ordering::SeqCst);
+    }
+
+    fn tell_address(&self, lease: LeaseId) -> Result<(), StoreFailure> {
+        if !self.address_is_told.load(Ordering::SeqCst) {
+            self.put_member(lease)?;
         }
         Ok(())
     }

@@ -133,7 +133,10 @@ pub struct Cluster {
     users: Option<Arc<dyn Store>>,
     config: ClusterConfig,
     uuid: String,
+    /// Without the one for clients of another network, which may change.
     address: Address,
+    /// Whether the store has the address as it is.
+    address_is_told: AtomicBool,
     /// What the node can hold.
     limits: Option<Limits>,
     /// Whose password must be the cluster's; nothing if that is not looked at.
@@ -218,7 +221,8 @@ impl Cluster {
         let address = node.address();
         let host = address.host.clone().ok_or(ClusterError::NoAddress)?;
         let (kv_tls, http_tls) = (address.tls.map(|tls| tls.kv), address.tls.map(|tls| tls.http));
-        let address = Address { host, kv: address.kv_port, http: address.http_port, kv_tls, http_tls };
+        let (kv, http) = (address.kv_port, address.http_port);
+        let address = Address { host, kv, http, kv_tls, http_tls, alternate: None };
         let uuid =
             identity::of_node(&node).map_err(|error| ClusterError::Io("the node's identity", error))?;
         let noted = Noted::read(node.env(), data_folder(&node));
@@ -242,6 +246,7 @@ impl Cluster {
             config,
             uuid,
             address,
+            address_is_told: AtomicBool::new(true),
             limits,
             user,
             life,

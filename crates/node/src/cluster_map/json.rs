@@ -1,9 +1,9 @@
 //! Cluster maps as clients want them. Each field stands here because some client fails without it.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::capabilities;
-use super::layout::{BucketLayout, Layout};
+use super::layout::{BucketLayout, Layout, NodeEntry};
 use crate::naming;
 
 /// The map for clients without a bucket.
@@ -32,9 +32,30 @@ fn nodes_ext(layout: &Layout) -> Vec<Value> {
         if let Some(host) = &address.host {
             entry["hostname"] = json!(host);
         }
+        if let Some(alternates) = alternates(node) {
+            entry["alternateAddresses"] = alternates;
+        }
         entry
     };
     layout.active().map(entry).collect()
+}
+
+/// Where clients of another network reach a node, as they want it; nothing if they do not. Ports are told of services
+/// that the node has.
+pub fn alternates(node: &NodeEntry) -> Option<Value> {
+    let alternate = node.alternate.as_ref()?;
+    let has = |service: &str| !service.ends_with("SSL") || node.address.tls.is_some();
+    let ports: Map<String, Value> = alternate
+        .ports
+        .iter()
+        .filter(|(service, _)| has(service))
+        .map(|(service, port)| (service.clone(), json!(port)))
+        .collect();
+    let mut external = json!({ "hostname": alternate.host });
+    if !alternate.ports.is_empty() {
+        external["ports"] = ports.into();
+    }
+    Some(json!({ "external": external }))
 }
 
 /// The map of a bucket.

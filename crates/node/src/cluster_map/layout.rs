@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use ::cluster::state::Alternate;
 use engine::BucketKind;
 use protocol::extras::ConfigVersion;
 
@@ -95,6 +96,8 @@ pub struct NodeEntry {
     pub id: String,
     /// Where it is reached. All nodes but this one need a host, and no two have the same host and HTTP port.
     pub address: NodeAddress,
+    /// Where clients of another network reach it; nothing if they do not.
+    pub alternate: Option<Alternate>,
     /// What it is to the cluster.
     pub membership: Membership,
     /// Whether it is known to be alive.

@@ -62,6 +62,8 @@ pub struct Settings {
     pub threads: Option<usize>,
     /// The name or address that clients reach this node by; if missing, the one they connected to.
     pub advertise: Option<String>,
+    /// Where clients of another network reach this node, as `HOST[,kv=PORT,mgmt=PORT,kvSSL=PORT,mgmtSSL=PORT]`.
+    pub alternate_address: Option<String>,
     /// KV connections at the same time.
     pub max_connections: Option<usize>,
     /// Of these, from one address.
@@ -181,6 +183,7 @@ impl Settings {
             vbuckets: self.vbuckets.or(other.vbuckets),
             threads: self.threads.or(other.threads),
             advertise: self.advertise.or(other.advertise),
+            alternate_address: self.alternate_address.or(other.alternate_address),
             max_connections: self.max_connections.or(other.max_connections),
             max_connections_per_address: self
                 .max_connections_per_address

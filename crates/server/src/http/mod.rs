@@ -2,6 +2,7 @@
 
 mod access;
 mod acting;
+mod alternate;
 mod audit;
 mod auto_failover;
 mod basic_auth;

@@ -5,7 +5,7 @@ use axum::http::{HeaderMap, header};
 use serde_json::{Value, json};
 
 use ::node::Node;
-use ::node::cluster_map::{Membership, NodeAddress, NodeEntry};
+use ::node::cluster_map::{Membership, NodeAddress, NodeEntry, alternates};
 use ::node::version::SERVER_VERSION;
 
 /// All nodes, this one first if it belongs to the cluster: clients take the first for the one that they asked.
@@ -70,6 +70,9 @@ fn of_entry(node: &Node, entry: &NodeEntry, is_this: bool, headers: &HeaderMap) 
         "cpuCount": node.threads(),
         "uptime": node.uptime_s().to_string(),
     });
+    if let Some(alternates) = alternates(entry) {
+        told["alternateAddresses"] = alternates;
+    }
     if is_this {
         told["thisNode"] = json!(true);
     }

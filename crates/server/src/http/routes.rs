@@ -12,9 +12,9 @@ use super::Shared;
 use super::access::{self, Needs};
 use super::origin::Listens;
 use super::{
-    audit, auto_failover, bucket_stats, buckets, changes, cluster, cluster_status, documents, failures,
-    figures, health, manage, methods, metrics, origin, paths, patience, pools, promise, replication, samples,
-    scopes, settings, stream, ui, users,
+    alternate, audit, auto_failover, bucket_stats, buckets, changes, cluster, cluster_status, documents,
+    failures, figures, health, manage, methods, metrics, origin, paths, patience, pools, promise,
+    replication, samples, scopes, settings, stream, ui, users,
 };
 
 /// A method of an address.
@@ -167,6 +167,8 @@ fn cluster_routes() -> Vec<Route> {
         post("/controller/ejectNode", ClusterAdmin, cluster::eject),
         post("/controller/adoptState", ClusterAdmin, cluster::adopt),
         post("/controller/addNode", ClusterAdmin, cluster::add),
+        put(alternate::PATH, ClusterAdmin, alternate::put),
+        delete(alternate::PATH, ClusterAdmin, alternate::delete),
         get("/v1/cluster", ClusterAdmin, cluster_status::show),
     ]
 }

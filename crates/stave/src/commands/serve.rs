@@ -140,6 +140,10 @@ pub struct ServeFlags {
     /// The name or address by which clients and other nodes reach this one [default: the address that it listens at]
     #[arg(long, value_name = "HOST", env = "STAVE_ADVERTISE")]
     advertise: Option<String>,
+    /// Where clients of another network reach this node, behind address translation or a container's mapped ports; without
+    /// ports those of the node itself. PUT /node/controller/setupAlternateAddresses/external changes it later
+    #[arg(long, value_name = "HOST[,kv=PORT,mgmt=PORT,...]", env = "STAVE_ALTERNATE_ADDRESS")]
+    alternate_address: Option<String>,
     /// A TOML file with any of these and more; flags win over it
     #[arg(long, value_name = "FILE.toml", env = "STAVE_CONFIG")]
     config: Option<PathBuf>,
@@ -164,6 +168,7 @@ impl ServeFlags {
             log_file: self.log_file,
             journal: self.journal,
             advertise: self.advertise,
+            alternate_address: self.alternate_address,
             join: self.join,
             ..self.etcd.settings()
         };
