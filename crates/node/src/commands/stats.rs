@@ -14,7 +14,7 @@ pub fn stat(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
         return cx.invalid("The value must be JSON");
     }
     let bucket = cx.session.bucket.clone();
-    let bucket = bucket.as_ref().map(|bucket| &**bucket);
+    let bucket = bucket.as_deref();
     let question = Question { node: cx.node, bucket, rights: cx.session.rights.clone(), now: cx.now };
     match stats::produce(question, request.key) {
         Ok(sheet) if !cx.reply.has_room(sheet.bytes()) => cx.status(Status::Etmpfail),
