@@ -18,7 +18,7 @@ use base::{Seqno, VbId};
 use protocol::dcp::{Message, OpenFlags, What};
 
 use super::block::read_version;
-use super::log::{ChangeLog, LogPosition, LogWriter, LoggedChange};
+use super::log::{ChangeLog, LogPosition, LogWriter, LoggedChange, clock_set_back};
 use super::prepared::Prepared;
 use super::take::record_of;
 use super::{HowFar, Repository, TakeOptions, Version, take};
@@ -26,6 +26,7 @@ use crate::client::dcp::{
     Event, Start, Watch, Wishes, follow_everywhere, high_seqnos, members, newest_histories, seqno_of,
 };
 use crate::client::{Client, ClientError, Target};
+use crate::units::duration;
 
 /// What came is written after this.
 const WRITE_AFTER_NS: u64 = 250_000_000;
@@ -149,6 +150,7 @@ impl Run<'_> {
             "the log cannot be gone on with; move its folder away to begin another one behind a new backup",
         )?;
         let seqnos = |positions: &[LogPosition]| positions.iter().map(|at| at.position.seqno.0).collect();
+        let again = again.or_else(|| log.clock_set_back(self.env.clock.unix_ns()).map(set_back));
         let vbuckets = usize::from(Client::open(self.env, self.target)?.vbuckets());
         if again.is_none()
             && let Some(epoch) = log.epochs().last()
@@ -268,6 +270,7 @@ impl Run<'_> {
             std::thread::sleep(ASK);
             let moment = {
                 let following = &mut *lock(shared);
+                following.look_at_clock();
                 following.writer.now(following.clock.unix_ns())
             };
             let vbuckets = lock(shared).writer.positions().len();
@@ -333,6 +336,11 @@ impl Run<'_> {
     }
 }
 
+/// Why another epoch begins.
+fn set_back(by_ns: u64) -> String {
+    format!("the clock of this machine was set back by {}", duration(by_ns))
+}
+
 /// A panic on another thread is told when that is joined.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -366,6 +374,13 @@ struct Following<'a> {
 }
 
 impl Following<'_> {
+    /// A clock that was set back shows moments again that the log has: those are told apart by an epoch of their own.
+    fn look_at_clock(&mut self) {
+        if let Some(by_ns) = clock_set_back(self.writer.latest(), self.clock.unix_ns()) {
+            self.again.get_or_insert_with(|| set_back(by_ns));
+        }
+    }
+
     fn polled(&mut self, poll: SeqnoPoll) {
         let positions = self.writer.positions();
         let followed = || positions.iter().map(|at| at.position.uuid.0).zip(&poll.uuids);

@@ -60,7 +60,7 @@ impl<'e> Repository<'e> {
         Repository { env, dir: dir.to_owned() }
     }
 
-    fn disk(&self) -> &dyn Disk {
+    pub(crate) fn disk(&self) -> &dyn Disk {
         &*self.env.disk
     }
 

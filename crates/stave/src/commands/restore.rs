@@ -198,7 +198,11 @@ fn wanted_moment(
         return Ok(Some(WantedMoment::At(moment)));
     }
     if !flags.at_seqno.is_empty() {
-        return Ok(Some(WantedMoment::Seqnos(flags.at_seqno.iter().copied().collect())));
+        let seqnos: BTreeMap<u16, u64> = flags.at_seqno.iter().copied().collect();
+        if seqnos.len() < flags.at_seqno.len() {
+            bail!(WrongArguments("--at-seqno names a vBucket twice".to_owned()));
+        }
+        return Ok(Some(WantedMoment::Seqnos(seqnos)));
     }
     let Some(key) = &flags.before else {
         if flags.tolerance.is_some() {
@@ -206,11 +210,31 @@ fn wanted_moment(
         }
         return Ok(None);
     };
+    let named = all_collections(repository, source)?;
+    number_of(&named, &flags.before_in)?;
+    let of_name = named.iter().filter(|(_, one)| one.path() == flags.before_in);
+    let stored = |(number, _): (&u32, &SourceCollection)| {
+        let (prefix, len) = DocKey { collection: CollectionId(*number), key: key.as_bytes() }.prefix();
+        [&prefix[..len], key.as_bytes()].concat()
+    };
+    Ok(Some(WantedMoment::Before(of_name.map(stored).collect())))
+}
+
+/// Collections that the newest part of the log and the backups know, by their numbers; also those that were dropped.
+fn all_collections(
+    repository: &Repository<'_>,
+    source: &str,
+) -> anyhow::Result<BTreeMap<u32, SourceCollection>> {
     let newest = repository.chain(source, None)?;
-    let named = collection_names(&newest.newest().manifest.collections);
-    let collection = CollectionId(number_of(&named, &flags.before_in)?);
-    let (prefix, len) = DocKey { collection, key: key.as_bytes() }.prefix();
-    Ok(Some(WantedMoment::Before([&prefix[..len], key.as_bytes()].concat())))
+    let log = ChangeLog::open(repository, source)?;
+    let mut named = log.newest_collections(repository.disk(), &newest.newest().manifest)?;
+    for backup in repository.backups(source)?.into_iter().rev().flatten() {
+        // A number that another bucket of this name used is the newer one's.
+        for (number, one) in collection_names(&backup.manifest.collections) {
+            named.entry(number).or_insert(one);
+        }
+    }
+    Ok(named)
 }
 
 /// The moment that is restored, if one is asked for, with the log that has it.

@@ -10,6 +10,8 @@ const MOST_GAPS: usize = 1 << 16;
 /// What is missing of a vBucket: the moments behind `from` and before `to`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Gap {
+    /// The number of the epoch that it is of: it says nothing of the moments of another one.
+    pub(crate) epoch: u64,
     pub(crate) vb: u16,
     /// The last seqno and moment before it.
     pub(crate) from: (u64, u64),
@@ -27,12 +29,14 @@ impl Gap {
 /// Pairs the beginnings and ends of gaps.
 #[derive(Default)]
 pub(super) struct GapTracker {
+    epoch: u64,
     open: BTreeMap<u16, (u64, u64)>,
 }
 
 impl GapTracker {
     /// An epoch begins.
-    pub(super) fn begin(&mut self, positions: &[LogPosition]) {
+    pub(super) fn begin(&mut self, epoch: u64, positions: &[LogPosition]) {
+        self.epoch = epoch;
         let with_gap = positions.iter().zip(0..).filter_map(|(at, vb)| Some((vb, at.gap?)));
         self.open = with_gap.collect();
     }
@@ -44,7 +48,7 @@ impl GapTracker {
             if *begins != 0 {
                 self.open.insert(vb, (*seqno, *moment));
             } else if let Some(from) = self.open.remove(&vb) {
-                visit(&Gap { vb, from, to: (*seqno, *moment) });
+                visit(&Gap { epoch: self.epoch, vb, from, to: (*seqno, *moment) });
             }
         }
     }
@@ -52,7 +56,7 @@ impl GapTracker {
     /// An epoch ends: what is open stays so.
     pub(super) fn end(&mut self, visit: &mut dyn FnMut(&Gap)) {
         for (vb, from) in std::mem::take(&mut self.open) {
-            visit(&Gap { vb, from, to: (u64::MAX, u64::MAX) });
+            visit(&Gap { epoch: self.epoch, vb, from, to: (u64::MAX, u64::MAX) });
         }
     }
 }

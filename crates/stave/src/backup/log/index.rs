@@ -56,7 +56,8 @@ impl VbucketIndex {
         if let Some(frame) = self.frames.last_mut() {
             frame.limit = frame.limit.min(to);
         }
-        self.last = to;
+        // Segments in front may have been removed since.
+        (self.last, self.origin) = (to, self.origin.min(to));
     }
 
     /// Whether a state that the vBucket had in a history is one that the epoch goes on from.

@@ -29,7 +29,7 @@ pub(crate) use entry::LoggedChange;
 pub(crate) use gaps::{Gap, GapSet};
 pub(crate) use moment::{AtMoment, MomentReader, WantedMoment};
 pub(crate) use position::LogPosition;
-pub(crate) use scan::ChangeLog;
+pub(crate) use scan::{ChangeLog, clock_set_back};
 pub(crate) use writer::LogWriter;
 
 /// The folder of a bucket's log, in the bucket's folder of backups.

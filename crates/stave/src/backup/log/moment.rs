@@ -26,8 +26,9 @@ pub(crate) enum WantedMoment {
     At(u64),
     /// These vBuckets at these seqnos, the others as they were at the latest of their moments.
     Seqnos(BTreeMap<u16, u64>),
-    /// Just before the last change of a key, which has the prefix of its collection.
-    Before(Vec<u8>),
+    /// Just before the last change of any of these keys, which have the prefixes of their collections: the same key of
+    /// collections that had the same name, one after the other.
+    Before(Vec<Vec<u8>>),
 }
 
 /// A state that can be restored.
@@ -86,7 +87,7 @@ impl ChangeLog {
         let (epoch, fixed, moment) = match wanted {
             WantedMoment::At(moment) => (epoch_at(&epochs, *moment)?, BTreeMap::new(), *moment),
             WantedMoment::Seqnos(seqnos) => self.of_seqnos(&epochs, seqnos)?,
-            WantedMoment::Before(key) => self.before(disk, &epochs, key)?,
+            WantedMoment::Before(keys) => self.before(disk, &epochs, keys)?,
         };
         if !matches!(wanted, WantedMoment::At(_)) {
             epoch_at(std::slice::from_ref(&epoch), moment)?;
@@ -110,7 +111,7 @@ impl ChangeLog {
     fn gaps_at(&self, epoch: &Epoch, moment: u64) -> Result<GapsOfEpoch, BackupError> {
         let (mut hiding, mut all) = (BTreeMap::new(), GapSet::default());
         self.each_gap(&mut |gap| {
-            let is_here = gap.from.1 <= epoch.horizon && gap.to.1 >= epoch.from;
+            let is_here = gap.epoch == epoch.number && gap.from.1 <= epoch.horizon && gap.to.1 >= epoch.from;
             if is_here {
                 all.add(gap.from.1, gap.to.1);
                 if gap.hides(moment) {
@@ -238,7 +239,7 @@ impl ChangeLog {
     fn check_seqnos(&self, epoch: &Epoch, seqnos: &BTreeMap<u16, u64>) -> Result<(), BackupError> {
         let mut found = None;
         self.each_gap(&mut |gap| {
-            let is_here = gap.from.1 <= epoch.horizon && gap.to.1 >= epoch.from;
+            let is_here = gap.epoch == epoch.number;
             let is_inside = |seqno: &u64| gap.from.0 < *seqno && *seqno < gap.to.0;
             if is_here && seqnos.get(&gap.vb).is_some_and(is_inside) {
                 found = Some(*gap);
@@ -263,13 +264,14 @@ impl ChangeLog {
         &self,
         disk: &dyn Disk,
         epochs: &[Epoch],
-        stored_key: &[u8],
+        stored_keys: &[Vec<u8>],
     ) -> Result<(Epoch, BTreeMap<u16, u64>, u64), BackupError> {
+        let keys: Vec<DocKey<'_>> = stored_keys.iter().filter_map(|key| DocKey::parse(key)).collect();
         let missing = |what: &str| {
-            let key = DocKey::parse(stored_key).map_or(stored_key, |key| key.key).escape_ascii().to_string();
+            let key = keys.first().map_or(&b""[..], |key| key.key).escape_ascii().to_string();
             BackupError::Missing(format!("the log has no change of key `{key}`{what}"))
         };
-        let key = DocKey::parse(stored_key).ok_or_else(|| missing(""))?;
+        let key = *keys.first().ok_or_else(|| missing(""))?;
         for epoch in epochs.iter().rev() {
             let vbuckets = self.origin(epoch).len() as u16;
             let vb = vbucket_of(key.key, vbuckets);
@@ -282,7 +284,7 @@ impl ChangeLog {
                     let Some((seqno, moment, LoggedChange::Version(version))) = reader.get(at) else {
                         continue;
                     };
-                    if version.record.key != key || seqno > place.limit {
+                    if !keys.contains(&version.record.key) || seqno > place.limit {
                         continue;
                     }
                     if moment <= epoch.from {
@@ -335,7 +337,7 @@ fn in_gap(gap: &Gap, count: usize, moment: u64, around: (u64, u64), epoch: &Epoc
 }
 
 fn between(gap: &Gap) -> BackupError {
-    let Gap { vb, from, to } = gap;
+    let Gap { vb, from, to, .. } = gap;
     let behind = if to.0 == u64::MAX { String::new() } else { format!(" and {}", to.0) };
     BackupError::Missing(format!(
         "changes of vBucket {vb} are missing there: the nearest seqnos that can be restored are {}{behind}",
@@ -348,6 +350,77 @@ fn between(gap: &Gap) -> BackupError {
 pub(crate) struct CollectionChanges {
     pub(crate) begun: BTreeMap<u32, SourceCollection>,
     pub(crate) ended: BTreeSet<u32>,
+}
+
+/// An event of collections: its number, the version of its value, key and value.
+type CollectionEvent = (u32, u8, Vec<u8>, Vec<u8>);
+
+/// The names of the scopes that a backup knows, by their numbers.
+fn scope_names(manifest: &BackupManifest) -> BTreeMap<u32, String> {
+    let scopes = manifest.collections["scopes"].as_array().into_iter().flatten();
+    let named = scopes.filter_map(|scope| {
+        let number = scope["uid"].as_str().and_then(|uid| u32::from_str_radix(uid, 16).ok());
+        number.zip(scope["name"].as_str().map(str::to_owned))
+    });
+    named.collect()
+}
+
+impl CollectionChanges {
+    /// What events come to; `scopes` has the names of scopes that were there before.
+    fn of(events: &[CollectionEvent], scopes: BTreeMap<u32, String>) -> CollectionChanges {
+        let (mut changes, mut scopes) = (CollectionChanges::default(), scopes);
+        for (event, version, key, value) in events {
+            let what = What::SystemEvent(base::Seqno(0), *event, *version);
+            match WireEvent::read(&what, key, value) {
+                Some(WireEvent::ScopeBegin { scope, name, .. }) => {
+                    scopes.insert(scope.0, String::from_utf8_lossy(name).into_owned());
+                }
+                Some(WireEvent::CollectionEnd { collection, .. }) => {
+                    changes.ended.insert(collection.0);
+                }
+                _ => {}
+            }
+        }
+        for (event, version, key, value) in events {
+            let what = What::SystemEvent(base::Seqno(0), *event, *version);
+            if let Some(WireEvent::CollectionBegin { scope, collection, max_ttl_s, name, .. }) =
+                WireEvent::read(&what, key, value)
+            {
+                let scope = scopes.get(&scope.0).cloned().unwrap_or_else(|| format!("0x{:x}", scope.0));
+                let name = String::from_utf8_lossy(name).into_owned();
+                let max_ttl_s = max_ttl_s.map_or(0, |ttl| if ttl == 0 { -1 } else { i64::from(ttl) });
+                changes.begun.insert(collection.0, SourceCollection { scope, name, max_ttl_s });
+            }
+        }
+        changes
+    }
+}
+
+impl ChangeLog {
+    /// Collections that came in the newest part of the log, dropped ones as well. A backup knows older scopes.
+    pub(crate) fn newest_collections(
+        &self,
+        disk: &dyn Disk,
+        known: &BackupManifest,
+    ) -> Result<BTreeMap<u32, SourceCollection>, BackupError> {
+        let (Some(epoch), mut places) = (self.epochs().pop(), Vec::new()) else { return Ok(BTreeMap::new()) };
+        // Each vBucket has all events.
+        self.each_frame(disk, &epoch, &mut |segment, at, header| {
+            if header.has_events && header.vb == VbId(0) {
+                places.push((segment, at));
+            }
+        })?;
+        let (mut reader, mut events) = (EntryReader::new(self, disk), Vec::new());
+        for (segment, at) in places {
+            reader.read(segment, at)?;
+            for at in 0..reader.len() {
+                if let Some((_, _, LoggedChange::Event { event, version, key, value })) = reader.get(at) {
+                    events.push((event, version, key.to_vec(), value.to_vec()));
+                }
+            }
+        }
+        Ok(CollectionChanges::of(&events, scope_names(known)).begun)
+    }
 }
 
 /// Reads the state at a moment, a vBucket at a time.
@@ -399,13 +472,6 @@ impl<'r> MomentReader<'r> {
         })?;
         // vBuckets whose places are in memory together come together.
         places.sort_unstable();
-        let (mut changes, mut scopes) = (CollectionChanges::default(), BTreeMap::new());
-        for scope in self.manifest().collections["scopes"].as_array().into_iter().flatten() {
-            let number = scope["uid"].as_str().and_then(|uid| u32::from_str_radix(uid, 16).ok());
-            if let Some((number, name)) = number.zip(scope["name"].as_str()) {
-                scopes.insert(number, name.to_owned());
-            }
-        }
         let mut reader = EntryReader::new(self.log, self.disk);
         let mut events = Vec::new();
         for (vb, segment, at) in places {
@@ -426,30 +492,7 @@ impl<'r> MomentReader<'r> {
                 }
             }
         }
-        for (event, version, key, value) in &events {
-            let what = What::SystemEvent(base::Seqno(0), *event, *version);
-            match WireEvent::read(&what, key, value) {
-                Some(WireEvent::ScopeBegin { scope, name, .. }) => {
-                    scopes.insert(scope.0, String::from_utf8_lossy(name).into_owned());
-                }
-                Some(WireEvent::CollectionEnd { collection, .. }) => {
-                    changes.ended.insert(collection.0);
-                }
-                _ => {}
-            }
-        }
-        for (event, version, key, value) in &events {
-            let what = What::SystemEvent(base::Seqno(0), *event, *version);
-            if let Some(WireEvent::CollectionBegin { scope, collection, max_ttl_s, name, .. }) =
-                WireEvent::read(&what, key, value)
-            {
-                let scope = scopes.get(&scope.0).cloned().unwrap_or_else(|| format!("0x{:x}", scope.0));
-                let name = String::from_utf8_lossy(name).into_owned();
-                let max_ttl_s = max_ttl_s.map_or(0, |ttl| if ttl == 0 { -1 } else { i64::from(ttl) });
-                changes.begun.insert(collection.0, SourceCollection { scope, name, max_ttl_s });
-            }
-        }
-        Ok(changes)
+        Ok(CollectionChanges::of(&events, scope_names(self.manifest())))
     }
 
     /// The version of each document and tombstone of a vBucket at the moment, the latest change first.

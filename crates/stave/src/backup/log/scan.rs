@@ -16,6 +16,13 @@ use crate::backup::{BackupError, Repository};
 
 /// Frames and gaps of a log that are kept in memory, about 90 and 40 MiB at the most: a longer log is read again for them.
 const MOST_KEPT: usize = 1 << 20;
+/// A clock that is behind the log by less than this is waited for; one that is further behind was set back.
+const CLOCK_STEP_NS: u64 = 1_000_000_000;
+
+/// By how much a clock that shows `clock_ns` was set back, if moments up to `given` were given.
+pub(crate) fn clock_set_back(given: u64, clock_ns: u64) -> Option<u64> {
+    given.checked_sub(clock_ns).filter(|behind| *behind > CLOCK_STEP_NS)
+}
 
 /// What was seen while the log was scanned; `None` if it is too much.
 struct Seen {
@@ -62,6 +69,8 @@ pub(crate) struct ChangeLog {
 /// Segments that go on from each other.
 #[derive(Clone, Debug)]
 pub(crate) struct Epoch {
+    /// Drawn at random when it was begun.
+    pub(crate) number: u64,
     /// Its segments' places.
     pub(super) segments: std::ops::Range<usize>,
     /// The first moment that it has.
@@ -167,7 +176,7 @@ impl ChangeLog {
             log.check_order(&segment)?;
             if log.segments.last().is_none_or(|before| before.epoch != segment.epoch) {
                 gaps.end(&mut |gap| log.seen.gap(gap, visit));
-                gaps.begin(&segment.state.positions());
+                gaps.begin(segment.epoch, &segment.state.positions());
             }
             commits.iter().for_each(|commit| gaps.commit(commit, &mut |gap| log.seen.gap(gap, visit)));
             log.segments.push(segment);
@@ -206,6 +215,7 @@ impl ChangeLog {
                     epoch.bytes += segment.end;
                 }
                 None => epochs.push(Epoch {
+                    number: segment.epoch,
                     segments: at..at + 1,
                     from: segment.state.moment,
                     horizon: segment.horizon,
@@ -220,6 +230,11 @@ impl ChangeLog {
     /// Where an epoch begins in each vBucket.
     pub(crate) fn origin(&self, epoch: &Epoch) -> Vec<LogPosition> {
         self.segments[epoch.segments.start].state.positions()
+    }
+
+    /// By how much the clock was set back since the last group was written, if it was.
+    pub(crate) fn clock_set_back(&self, clock_ns: u64) -> Option<u64> {
+        clock_set_back(self.segments.last()?.moment, clock_ns)
     }
 
     /// Bytes behind the last whole group: what a crash left.
@@ -265,22 +280,34 @@ impl ChangeLog {
             horizon: floor,
             why: why.to_owned(),
         };
-        let now = last.map_or(clock_ns, |last| clock_ns.max(last.moment + 1));
+        // Moments that are behind the clock are those of the newest epoch.
+        let behind = last.filter(|last| clock_set_back(last.moment, clock_ns).is_none());
+        let now = behind.map_or(clock_ns, |last| clock_ns.max(last.moment + 1));
         let marks = vec![SnapshotMarks::default(); positions.len()];
         LogWriter::begin(&self.disk, &self.folder, &self.bucket, place, (positions, marks), now)
     }
 
-    /// Cuts off what a crash left.
+    /// Cuts off what a crash left, and makes durable what counts: who wrote the last group may have been killed before that
+    /// was synced, or was told that it could not be. What follows names its length.
     fn cut(&self) -> Result<(), BackupError> {
         if let Some((number, _)) = self.empty {
             let path = segment_path(&self.folder, number);
             self.disk.remove_file(&path).map_err(|error| failed("remove", &path, error))?;
             self.disk.sync_dir(&self.folder).map_err(|error| failed("sync", &self.folder, error))?;
         }
-        let Some(last) = self.segments.last().filter(|last| last.end < last.len) else { return Ok(()) };
-        let file = self.disk.open(&last.path, OpenMode::ReadWrite);
-        let cut = file.and_then(|file| file.set_len(last.end).and_then(|()| file.sync_data()));
-        cut.map_err(|error| failed("cut", &last.path, error))
+        let Some(last) = self.segments.last() else { return Ok(()) };
+        let cut = || {
+            let file = self.disk.open(&last.path, OpenMode::ReadWrite)?;
+            if last.end < last.len {
+                file.set_len(last.end)?;
+            }
+            // Behind a sync that failed only what is written once more is sure to be synced.
+            let mut tail = vec![0; (last.end - last.last_at) as usize];
+            let read = file.read_at(&mut tail, last.last_at)?;
+            file.write_at(&tail[..read], last.last_at)?;
+            file.sync_data()
+        };
+        cut().map_err(|error| failed("cut", &last.path, error))
     }
 
     /// Where the log is in each vBucket at the end of a segment.
@@ -330,7 +357,9 @@ impl ChangeLog {
         let epochs = self.epochs();
         let mut count = 0;
         for (at, epoch) in epochs.iter().enumerate() {
-            if at + 1 < epochs.len() && epoch.horizon < cutoff {
+            // A later epoch hides the moments that it has as well: it began behind a clock that was set back.
+            let hidden_from = epochs[at + 1..].iter().map(|later| later.from).min();
+            if hidden_from.is_some_and(|from| epoch.horizon.min(from) < cutoff) {
                 count = epoch.segments.end;
                 continue;
             }

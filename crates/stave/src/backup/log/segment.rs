@@ -22,6 +22,8 @@ pub(super) struct Segment {
     pub(super) state: SegmentState,
     /// Bytes up to the end of its last whole group.
     pub(super) end: u64,
+    /// Where its last whole group begins.
+    pub(super) last_at: u64,
     /// Bytes of the file.
     pub(super) len: u64,
     /// Of the last whole group.
@@ -155,11 +157,12 @@ pub(super) fn read_segment(
         commit: GroupCommit { horizon: state.horizon, moment: state.moment, ..GroupCommit::default() },
         frames: Vec::new(),
     };
+    let mut last_at = 0;
     while let Some(group) = next_group(&mut file, header.epoch, &found, &mut raw)? {
         if !group.is_sealed {
             visit(&group.commit, &group.frames);
         }
-        found = group;
+        (last_at, found) = (found.end, group);
         if found.is_sealed {
             break;
         }
@@ -174,6 +177,7 @@ pub(super) fn read_segment(
         epoch: header.epoch,
         state,
         end: found.end,
+        last_at,
         len: file.len,
         horizon: found.commit.horizon,
         moment: found.commit.moment,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use base::env::Env;
-use base::env::sim::SplitMix64;
+use base::env::sim::{Call, Effect, Fault, On, SplitMix64};
 use base::{Datatype, DocKey, Seqno, VbId, VbUuid};
 use protocol::dcp::Marker;
 use serde_json::json;
@@ -449,7 +449,7 @@ fn a_seqno_and_a_key_name_moments() {
     let now = history.tick();
     history.writer.flush(now).expect("written");
     let vb = base::vbucket_map::vbucket_of(b"a", VBUCKETS).0;
-    let before = |key: &str| restored(&env, &WantedMoment::Before(format!("\0{key}").into_bytes()), 0);
+    let before = |key: &str| restored(&env, &WantedMoment::Before(vec![format!("\0{key}").into_bytes()]), 0);
     let (_, states) = before("a").expect("it was changed");
     assert_eq!(states[usize::from(vb)]["a"], "2");
     let of_c = usize::from(base::vbucket_map::vbucket_of(b"c", VBUCKETS).0);
@@ -611,6 +611,116 @@ fn a_crash_loses_nothing_that_was_durable() {
         open(&env).expect("sound").verify(&*env.disk).expect("sound");
     }
     assert!(torn > 20 && whole > 20, "{torn} {whole}");
+}
+
+#[test]
+fn a_group_that_was_not_durable_yet_is_made_so_before_the_log_goes_on() {
+    let mut gone_on = 0;
+    for seed in 0..100 {
+        let (env, handles) = Env::sim(seed);
+        let mut history = History::begin(&env, seed);
+        history.run(40);
+        let before = seqnos(&history.writer);
+        history.change(1);
+        history.send(1, usize::MAX);
+        // Killed when the group was written, and before it was durable.
+        handles.disk.plan(Fault::once(On::Kind(Call::Sync), 1, Effect::IO_ERROR));
+        let now = history.tick();
+        history.writer.flush(now).expect_err("it is not durable");
+        let writer = open(&env).expect("sound").go_on(now).expect("it goes on").expect("there is a log");
+        gone_on += u64::from(seqnos(&writer) != before);
+        let crashed = handles.with_disk(handles.disk.crash(seed));
+        let log = open(&crashed.env()).expect("what is gone on from is durable");
+        let state = &log.segments.last().expect("there are some").state;
+        let begun: Vec<u64> = state.positions().iter().map(|at| at.position.seqno.0).collect();
+        assert_eq!(begun, seqnos(&writer), "seed {seed}");
+    }
+    assert!(gone_on > 20, "{gone_on}");
+}
+
+#[test]
+fn a_full_disk_costs_the_group_that_had_no_room() {
+    let (mut torn, mut whole) = (0, 0);
+    for seed in 0..100 {
+        let (env, handles) = Env::sim(seed);
+        let mut history = History::begin(&env, seed);
+        history.run(40);
+        let before = (history.writer.horizon(), seqnos(&history.writer));
+        history.change(1);
+        history.send(1, usize::MAX);
+        history.poll();
+        let later = (history.writer.horizon(), seqnos(&history.writer));
+        let (bytes, errno) = (seed as usize * 3, libc::ENOSPC);
+        handles.disk.plan(Fault::once(On::Kind(Call::Write), 1, Effect::Short { bytes, errno }));
+        let now = history.tick();
+        let said = history.writer.flush(now).expect_err("there is no room").to_string();
+        assert!(said.contains("segment-"), "{said}");
+        // Nor is there any for another segment.
+        handles.disk.plan(Fault::once(On::Kind(Call::Write), 1, Effect::DISK_FULL));
+        assert!(open(&env).expect("sound").go_on(now).is_err());
+        let writer = open(&env).expect("sound").go_on(now).expect("it goes on").expect("there is a log");
+        // What was told to have failed may be there as a whole.
+        let is_whole = (writer.horizon(), seqnos(&writer)) == later;
+        assert!(is_whole || (writer.horizon(), seqnos(&writer)) == before, "seed {seed}");
+        *(if is_whole { &mut whole } else { &mut torn }) += 1;
+        open(&env).expect("sound").verify(&*env.disk).expect("sound");
+    }
+    assert!(torn > 50 && whole > 0, "{torn} {whole}");
+}
+
+/// A vBucket of the node goes back to what the log began with.
+fn back_to_the_beginning(history: &mut History<'_>, vb: usize) {
+    assert!(history.writer.rollback(VbId(vb as u16), Seqno(5), 5), "the log reaches back");
+    let of_node = &mut history.node[vb];
+    of_node.changes.retain(|change| change.seqno <= 5);
+    (of_node.ends, of_node.high, of_node.uuid) = (Vec::new(), 5, of_node.uuid + 1000);
+    history.sent[vb] = 5;
+}
+
+/// The last moment of the log is restored as the node is.
+fn ends_as_the_node_is(history: &mut History<'_>) {
+    history.poll();
+    let now = history.tick();
+    history.writer.flush(now).expect("written");
+    let moment = open(history.env).expect("sound").epochs().pop().expect("there is one").horizon;
+    let expected: Vec<_> = history.node.iter().map(|vb| vb.state(moment)).collect();
+    let (_, states) = restored(history.env, &WantedMoment::At(moment), 0).expect("no gap");
+    assert_eq!(states, expected);
+}
+
+#[test]
+fn what_is_missing_at_the_end_of_a_part_hides_no_moment_of_the_next() {
+    let (env, _) = Env::sim(5);
+    let mut history = History::begin(&env, 5);
+    history.run(60);
+    back_to_the_beginning(&mut history, 0);
+    let now = history.tick();
+    history.writer.flush(now).expect("written");
+    let positions = back_up(&env, &history.node, 2);
+    let now = history.tick();
+    let log = open(&env).expect("sound");
+    history.writer = log.begin_epoch(78, positions, (now, now + 1), "another vBucket").expect("begun");
+    history.sent = history.node.iter().map(|vb| vb.high).collect();
+    history.stream();
+    ends_as_the_node_is(&mut history);
+}
+
+#[test]
+fn a_vbucket_may_go_back_to_before_what_was_removed() {
+    let (env, _) = Env::sim(6);
+    let mut history = History::begin(&env, 6);
+    history.run(400);
+    history.restart(true);
+    back_up(&env, &history.node, 2);
+    let log = open(&env).expect("sound");
+    log.remove_before(log.segments.len() - 1).expect("removed");
+    back_to_the_beginning(&mut history, 0);
+    history.stream();
+    history.change(0);
+    history.send(0, usize::MAX);
+    history.poll();
+    back_up(&env, &history.node, 3);
+    ends_as_the_node_is(&mut history);
 }
 
 #[test]

@@ -144,6 +144,11 @@ impl LogWriter {
         self.now
     }
 
+    /// The latest moment that was given.
+    pub(crate) fn latest(&self) -> u64 {
+        self.now
+    }
+
     /// A stream goes on in a history.
     pub(crate) fn history(&mut self, vb: VbId, uuid: VbUuid, clock_ns: u64) {
         let now = self.now(clock_ns);

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Condvar, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use super::*;
@@ -12,6 +12,8 @@ use crate::backup::{GapSet, follow_bucket};
 use crate::test_server::{BUCKET, TestServer};
 use crate::units::{moment_text, parse_utc};
 use base::VbId;
+use base::env::{Clock, RealClock};
+use base::vbucket_map::vbucket_of;
 
 /// How long a test waits for what has to happen.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -67,14 +69,18 @@ pub(super) fn later(env: &Env) -> u64 {
 
 /// Follows while `work` does; what came of it.
 pub(super) fn followed(server: &TestServer, dir: &Path, work: impl FnOnce(&Follower<'_>)) -> FollowCounts {
+    followed_in(&Env::real(), server, dir, work)
+}
+
+/// The same with a clock that is not this machine's.
+fn followed_in(env: &Env, server: &TestServer, dir: &Path, work: impl FnOnce(&Follower<'_>)) -> FollowCounts {
     let (interrupted, told) = (AtomicBool::new(false), (Mutex::new((0, 0, false)), Condvar::new()));
     let target = server.target();
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
-            let env = Env::real();
-            let repository = Repository::new(&env, dir);
+            let repository = Repository::new(env, dir);
             let options = FollowOptions { base_every: PATIENCE * 60, ..FollowOptions::default() };
-            let counts = follow_bucket(&env, &target, &repository, &options, &interrupted, &|news| {
+            let counts = follow_bucket(env, &target, &repository, &options, &interrupted, &|news| {
                 if let FollowNews::Following(counts) = news {
                     let mut state = told.0.lock().expect("sound");
                     (state.0, state.1) = (counts.horizon, counts.versions);
@@ -181,7 +187,8 @@ fn each_moment_of_a_followed_bucket_can_be_restored() {
     let force = ["--at", &at, "--conflict", "force", "--tolerance", "10s"];
     let sent = super::tests::restored(&other, dir, &force).expect("restored");
     assert_eq!(sent.documents, model.len() as u64, "{sent:?}");
-    let (_, before) = state(dir, &WantedMoment::Before(b"\0meanwhile".to_vec())).expect("it was changed");
+    let (_, before) =
+        state(dir, &WantedMoment::Before(vec![b"\0meanwhile".to_vec()])).expect("it was changed");
     assert!(!before.contains_key(&(0, "meanwhile".to_owned())));
     drop(client);
     server.stop();
@@ -297,4 +304,122 @@ fn one_follower_writes_a_log_and_ages_are_read() {
     assert_eq!(ranges.ranges().collect::<Vec<_>>(), [(10, 40), (50, 60), (60, 70)]);
     assert_eq!([ranges.around(35), ranges.around(60), ranges.around(5)], [(10, 40), (60, 60), (5, 5)]);
     server.stop();
+}
+
+#[test]
+fn a_bucket_that_was_emptied_hides_no_moment_behind() {
+    // One vBucket goes back to before the beginning of the log, the others do not.
+    let (mut server, folder) = (TestServer::start(), tempfile::tempdir().expect("a folder"));
+    let (dir, env) = (folder.path(), Env::real());
+    let mut client = server.client();
+    let early = (0..).map(|at| format!("early{at}"));
+    let early = early.into_iter().find(|key| vbucket_of(key.as_bytes(), 4) == VbId(3)).expect("there is one");
+    client.set(early.as_bytes(), b"old", 0).expect("stored");
+    let mut moment = 0;
+    let counts = followed(&server, dir, |follower| {
+        follower.catch_up(&env);
+        for at in 0..40 {
+            client.set(format!("k{at}").as_bytes(), b"old", 0).expect("stored");
+        }
+        follower.catch_up(&env);
+        let http = server.http_target();
+        http.form("/pools/default/buckets/default", &[("flushEnabled", "1")]).expect("allowed");
+        http.form("/pools/default/buckets/default/controller/doFlush", &[]).expect("emptied");
+        drop(std::mem::replace(&mut client, server.client()));
+        client.set(b"new", b"new", 0).expect("stored");
+        follower.catch_up(&env);
+        moment = follower.catch_up(&env);
+    });
+    assert_eq!(counts.epochs, 2, "{counts:?}");
+    let (_, after) = state(dir, &WantedMoment::At(moment)).expect("it is there");
+    assert_eq!(after.values().collect::<Vec<_>>(), ["new"]);
+    drop(client);
+    server.stop();
+}
+
+/// A clock that is ahead of this machine's.
+struct AheadClock {
+    real: RealClock,
+    ahead_ns: AtomicU64,
+}
+
+impl Clock for AheadClock {
+    fn unix_ns(&self) -> u64 {
+        self.real.unix_ns() + self.ahead_ns.load(Ordering::Relaxed)
+    }
+
+    fn monotonic_ns(&self) -> u64 {
+        self.real.monotonic_ns()
+    }
+}
+
+#[test]
+fn moments_behind_a_clock_that_was_set_back_are_those_of_the_clock() {
+    let (mut server, folder) = (TestServer::start(), tempfile::tempdir().expect("a folder"));
+    let (dir, mut env, mut client) = (folder.path(), Env::real(), server.client());
+    let clock = Arc::new(AheadClock { real: RealClock::new(), ahead_ns: AtomicU64::new(0) });
+    env.clock = clock.clone();
+    let mut moments = Vec::new();
+    let counts = followed_in(&env, &server, dir, |follower| {
+        follower.catch_up(&env);
+        client.set(b"k", b"before", 0).expect("stored");
+        moments.push((follower.catch_up(&env), "before"));
+        clock.ahead_ns.store(3_600_000_000_000, Ordering::Relaxed);
+        client.set(b"k", b"ahead", 0).expect("stored");
+        moments.push((follower.catch_up(&env), "ahead"));
+        clock.ahead_ns.store(0, Ordering::Relaxed);
+        client.set(b"k", b"set back", 0).expect("stored");
+        // The log that was ahead has no such moment.
+        let now = env.clock.unix_ns();
+        follower.wait(&|horizon, _| (now..now + 600_000_000_000).contains(&horizon));
+        moments.push((follower.catch_up(&env), "set back"));
+    });
+    // The one that goes on finds a log of the future, too.
+    for (moment, value) in &moments {
+        let (_, state) = state(dir, &WantedMoment::At(*moment)).expect("it is there");
+        assert_eq!(state.values().collect::<Vec<_>>(), [value]);
+    }
+    assert_eq!((counts.epochs, counts.gaps), (2, 0), "{counts:?}");
+    let report = log::report(&Repository::new(&env, dir), BUCKET, true).expect("sound").expect("a log");
+    assert!(report.text.contains("the clock of this machine was set back by 3"), "{}", report.text);
+    drop(client);
+    server.stop();
+}
+
+#[test]
+fn a_key_of_a_collection_that_was_made_again_names_its_last_change() {
+    let (mut server, folder) = (TestServer::start(), tempfile::tempdir().expect("a folder"));
+    let (dir, env, http) = (folder.path(), Env::real(), server.http_target());
+    let scopes = "/pools/default/buckets/default/scopes";
+    http.form(scopes, &[("name", "app")]).expect("a scope");
+    let make = || drop(http.form(&format!("{scopes}/app/collections"), &[("name", "made")]).expect("made"));
+    let set = |value: &str| {
+        let mut cluster = crate::client::Cluster::open(&env, server.target(), &[]).expect("a cluster");
+        cluster.use_collection("app.made").expect("it is there");
+        cluster.set(b"k", value.as_bytes(), 0).expect("stored");
+    };
+    make();
+    set("0");
+    followed(&server, dir, |follower| {
+        follower.catch_up(&env);
+        set("1");
+        follower.catch_up(&env);
+        http.request("DELETE", &format!("{scopes}/app/collections/made"), None).expect("dropped");
+        follower.catch_up(&env);
+        make();
+        for value in ["2", "3", "4"] {
+            set(value);
+            follower.catch_up(&env);
+        }
+    });
+    let mut other = TestServer::start();
+    let before = ["--before", "k", "--before-in", "app.made"];
+    let sent = super::tests::restored(&other, dir, &before).expect("restored");
+    assert_eq!(sent.documents, 1, "{sent:?}");
+    let mut there = crate::client::Cluster::open(&env, other.target(), &[]).expect("a cluster");
+    there.use_collection("app.made").expect("it was made");
+    assert_eq!(there.get(b"k").expect("an answer").expect("it is there").value, b"3");
+    drop(there);
+    server.stop();
+    other.stop();
 }

@@ -27,31 +27,36 @@ pub(super) fn report(
 }
 
 fn describe(log: &ChangeLog, bucket: &str, is_long: bool) -> Result<Option<LogReport>, BackupError> {
-    let mut ranges = GapSet::default();
     let epochs = log.epochs();
     if epochs.is_empty() {
         return Ok(None);
     }
+    let mut ranges: Vec<GapSet> = epochs.iter().map(|_| GapSet::default()).collect();
     // What is missing until an epoch ends is missing up to its horizon.
     log.each_gap(&mut |gap| {
         let (from, to) = (gap.from.1, gap.to.1);
-        let epoch = epochs.iter().find(|epoch| from <= epoch.horizon).filter(|epoch| to >= epoch.from);
-        let Some(epoch) = epoch else { return };
+        let of_gap = epochs.iter().zip(&mut ranges).find(|(epoch, _)| epoch.number == gap.epoch);
+        let Some((epoch, ranges)) = of_gap.filter(|(epoch, _)| from <= epoch.horizon && to >= epoch.from)
+        else {
+            return;
+        };
         ranges.add(from.max(epoch.from), to.min(epoch.horizon.max(from) + 1));
     })?;
     let (mut text, mut parts) = (String::new(), Vec::new());
     let mut before: Option<u64> = None;
-    for epoch in &epochs {
+    for (epoch, ranges) in epochs.iter().zip(&ranges) {
         let (from, horizon) = (moment_text(epoch.from), moment_text(epoch.horizon));
         if let Some(before) = before {
-            let lost = duration(epoch.from.saturating_sub(before));
-            text.push_str(&format!("{bucket:<24} log    no moments for {lost}: {}\n", epoch.why));
+            let what = match epoch.from.checked_sub(before) {
+                Some(lost) => format!("no moments for {}", duration(lost)),
+                None => format!("moments from {from} on are those of the next part"),
+            };
+            text.push_str(&format!("{bucket:<24} log    {what}: {}\n", epoch.why));
         }
         before = Some(epoch.horizon);
         let (segments, stored) = (thousands(epoch.len() as u64), bytes(epoch.bytes));
         text.push_str(&format!("{bucket:<24} log    {from} to {horizon}, {segments} segments, {stored}\n"));
-        let inside: Vec<(u64, u64)> =
-            ranges.ranges().filter(|(from, to)| *to >= epoch.from && *from <= epoch.horizon).collect();
+        let inside: Vec<(u64, u64)> = ranges.ranges().collect();
         let total: u64 = inside.iter().map(|(from, to)| to - from).sum();
         if !inside.is_empty() {
             let (count, total) = (thousands(inside.len() as u64), duration(total));
