@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use base::env::{Disk, Env, OpenMode};
 use base::small_file::SmallFile;
@@ -12,6 +13,7 @@ use base::small_file::SmallFile;
 use super::lines::lines_in;
 use super::log::LOG;
 use super::manifest::{BackupHead, BackupManifest, VbucketLine};
+use super::objects::{NotLocked, ObjectLock, ObjectStore};
 use super::{BackupError, writer};
 
 /// The list of vBuckets.
@@ -27,6 +29,8 @@ const MAX_LINES_BYTES: u64 = 1 << 30;
 pub(crate) struct Repository<'e> {
     pub(super) env: &'e Env,
     pub(super) dir: PathBuf,
+    /// Has the locks if files are objects.
+    store: Option<Arc<ObjectStore>>,
 }
 
 /// A complete backup.
@@ -50,14 +54,34 @@ pub(super) struct Unfinished {
 pub(crate) struct Chain(pub(crate) Vec<Backup>);
 
 /// Held while backups of a bucket are made or removed.
-pub(crate) struct RepositoryLock {
-    _file: File,
+pub(crate) enum RepositoryLock {
+    File { _file: File },
+    Object(Box<ObjectLock>),
+}
+
+impl RepositoryLock {
+    /// An error if another process may hold it by now.
+    pub(super) fn check(&self) -> Result<(), BackupError> {
+        match self {
+            RepositoryLock::Object(lock) if lock.is_lost() => Err(BackupError::Missing(
+                "the lock on the backups was lost, because the store could not be reached for long or another process \
+                 took it; the same command goes on with what is complete"
+                    .to_owned(),
+            )),
+            _ => Ok(()),
+        }
+    }
 }
 
 impl<'e> Repository<'e> {
     /// A folder, which need not be there yet.
     pub(crate) fn new(env: &'e Env, dir: &Path) -> Repository<'e> {
-        Repository { env, dir: dir.to_owned() }
+        Repository { env, dir: dir.to_owned(), store: None }
+    }
+
+    /// The same where files are objects.
+    pub(super) fn in_store(self, store: Arc<ObjectStore>) -> Repository<'e> {
+        Repository { store: Some(store), ..self }
     }
 
     pub(crate) fn disk(&self) -> &dyn Disk {
@@ -80,15 +104,25 @@ impl<'e> Repository<'e> {
 
     fn lock_folder(&self, folder: PathBuf, what: &str) -> Result<RepositoryLock, BackupError> {
         let failed = |operation, source| BackupError::Io { operation, path: folder.clone(), source };
+        let held = || {
+            BackupError::Missing(format!(
+                "another process works on the {what} in {}; wait until it has ended",
+                folder.display()
+            ))
+        };
+        if let Some(store) = &self.store {
+            return match store.lock(&folder.join(LOCK)) {
+                Ok(lock) => Ok(RepositoryLock::Object(Box::new(lock))),
+                Err(NotLocked::Held) => Err(held()),
+                Err(NotLocked::Failed(source)) => Err(failed("lock", source)),
+            };
+        }
         self.disk().create_dir_all_synced(&folder).map_err(|error| failed("make", error))?;
         let file = File::options().write(true).create(true).truncate(false).open(folder.join(LOCK));
         let file = file.map_err(|error| failed("lock", error))?;
         match file.try_lock() {
-            Ok(()) => Ok(RepositoryLock { _file: file }),
-            Err(TryLockError::WouldBlock) => Err(BackupError::Missing(format!(
-                "another process works on the {what} in {}; wait until it has ended",
-                folder.display()
-            ))),
+            Ok(()) => Ok(RepositoryLock::File { _file: file }),
+            Err(TryLockError::WouldBlock) => Err(held()),
             Err(TryLockError::Error(error)) => Err(failed("lock", error)),
         }
     }

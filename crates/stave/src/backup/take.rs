@@ -94,7 +94,7 @@ pub(crate) fn take(
     interrupted: &AtomicBool,
     show: &mut (dyn FnMut(&HowFar) + Send),
 ) -> anyhow::Result<Taken> {
-    let _lock = repository.lock(&target.bucket)?;
+    let lock = repository.lock(&target.bucket)?;
     let now = ask_everywhere(env, target, None, &mut states)?;
     let vbuckets = now.len();
     let base = base_of(repository, &target.bucket, vbuckets, options)?;
@@ -135,6 +135,7 @@ pub(crate) fn take(
     };
     again += taking.run(target, plans)?;
     let (by_time, collections) = what_the_bucket_is(env, target)?;
+    lock.check()?;
     let manifest = taking.writer.finish(&target.bucket, env.clock.unix_s().into(), by_time, collections)?;
     Ok(Taken { manifest, kept, unchanged, again })
 }

@@ -119,9 +119,8 @@ impl<'e> BackupWriter<'e> {
 
     /// Writes a block; it is durable once the line of its vBucket is.
     pub(super) fn block(&mut self, vb: VbId, block: &mut BlockBuilder) -> Result<BlockPlace, BackupError> {
-        if self.files.last().is_none_or(|len| *len >= FILE_BYTES) {
+        if self.changes.is_none() || self.files.last().is_none_or(|len| *len >= FILE_BYTES) {
             self.sync_changes()?;
-            self.changes = None;
             self.files.push(0);
         }
         let number = self.files.len() as u32;
@@ -151,8 +150,9 @@ impl<'e> BackupWriter<'e> {
         self.write_lines()
     }
 
-    fn sync_changes(&self) -> Result<(), BackupError> {
-        let Some(file) = &self.changes else { return Ok(()) };
+    /// A file that is synced gets no further block: an object could not.
+    fn sync_changes(&mut self) -> Result<(), BackupError> {
+        let Some(file) = self.changes.take() else { return Ok(()) };
         let path = changes_path(&self.folder, self.files.len() as u32);
         file.sync_data().map_err(|error| failed("sync", &path, error))?;
         self.disk.sync_dir(&self.folder).map_err(|error| failed("sync", &self.folder, error))

@@ -61,6 +61,13 @@ pub struct Trust {
 }
 
 impl Trust {
+    /// These CAs are trusted, and no certificate is shown.
+    pub fn of_ca(pem: &[u8]) -> anyhow::Result<Trust> {
+        let config =
+            server::tls::client_of(pem, None).map_err(|why| anyhow!(WrongArguments(why.to_string())))?;
+        Ok(Trust { config, shows_certificate: false })
+    }
+
     /// Whether a server can know by a certificate who we are.
     pub fn shows_certificate(&self) -> bool {
         self.shows_certificate

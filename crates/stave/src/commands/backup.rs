@@ -21,7 +21,8 @@ use serde_json::{Value, json};
 use super::dcp_tail::watch_interrupt;
 use super::status_line::StatusLine;
 use crate::backup::{
-    Backup, BackupError, BackupManifest, ChainReader, ChangeLog, HowFar, Repository, TakeOptions, Taken, take,
+    Backup, BackupError, BackupManifest, BackupPlace, ChainReader, ChangeLog, HowFar, ObjectStoreFlags,
+    Repository, TakeOptions, Taken, take,
 };
 use crate::cli::{Outcome, ServerFlags, WrongArguments};
 use crate::client::Dialect;
@@ -35,6 +36,7 @@ use crate::units::{bytes, parse_bytes, parse_duration, parse_moment, thousands};
   stave backup --to /backups --bucket travel
   stave backup --to /backups --bucket travel --full --max-rate 50MiB
   stave backup --to /backups --bucket travel --follow
+  stave backup --to s3://backups/prod --bucket travel --s3-endpoint https://minio.example.com:9000
   stave backup list /backups
   stave backup verify /backups --bucket travel
   stave backup prune /backups --keep 7
@@ -48,8 +50,8 @@ second, so that `stave restore --at` brings back any moment. Given again, it goe
 `stave restore` sends a backup to a cluster."
 )]
 pub struct BackupFlags {
-    /// The folder with backups; each bucket has a folder of its own in it
-    #[arg(long, value_name = "DIR")]
+    /// The folder with backups, in which each bucket has a folder of its own, or a place in an S3-compatible store
+    #[arg(long, value_name = "DIR|s3://BUCKET/PATH")]
     to: Option<PathBuf>,
     /// Copy everything, whatever earlier backups have
     #[arg(long, conflicts_with = "since")]
@@ -74,6 +76,8 @@ pub struct BackupFlags {
     json: bool,
     #[command(flatten)]
     server: ServerFlags,
+    #[command(flatten)]
+    store: ObjectStoreFlags,
     #[command(subcommand)]
     command: Option<BackupCommand>,
 }
@@ -122,9 +126,11 @@ enum BackupCommand {
 
 #[derive(Clone, Debug, Args)]
 struct KeptFlags {
-    /// The folder with backups
+    /// The folder with backups, or s3://BUCKET/PATH
     #[arg(value_name = "DIR")]
     dir: PathBuf,
+    #[command(flatten)]
+    store: ObjectStoreFlags,
     /// Only those of this bucket
     #[arg(long, value_name = "NAME")]
     bucket: Option<String>,
@@ -184,6 +190,12 @@ pub fn run(env: &Env, flags: &BackupFlags) -> anyhow::Result<Outcome> {
     }
 }
 
+impl KeptFlags {
+    fn place(&self, env: &Env) -> anyhow::Result<BackupPlace> {
+        BackupPlace::open(env, &self.dir, &self.store)
+    }
+}
+
 fn print(is_json: bool, object: &Value, text: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     if is_json {
@@ -202,14 +214,20 @@ fn make(env: &Env, flags: &BackupFlags) -> anyhow::Result<Outcome> {
     };
     let target = flags.server.target(Dialect::Couchbase)?;
     let options = TakeOptions { is_full: flags.full, since: flags.since.clone(), max_rate: flags.max_rate };
+    let place = BackupPlace::open(env, dir, &flags.store)?;
     if flags.follow {
+        if place.is_store() {
+            anyhow::bail!(WrongArguments(
+                "--follow cannot write to s3://, since nothing can be appended to an object; give --to a folder".to_owned()
+            ));
+        }
         let options = follow::options(options, flags.base_every, flags.once_caught_up);
         return follow::follow(env, &target, dir, &options, flags.json);
     }
     let interrupted = watch_interrupt(env)?;
-    let repository = Repository::new(env, &std::path::absolute(dir)?);
+    let repository = place.repository();
     let mut line = StatusLine::new(env);
-    let taken = take(env, &target, &repository, &options, &interrupted, &mut |now| {
+    let taken = take(place.env(), &target, &repository, &options, &interrupted, &mut |now| {
         line.show(|seconds| how_far(now, seconds))
     })?;
     line.end();
@@ -279,7 +297,8 @@ fn buckets(repository: &Repository<'_>, kept: &KeptFlags) -> anyhow::Result<Vec<
 }
 
 fn list(env: &Env, kept: &KeptFlags) -> anyhow::Result<Outcome> {
-    let repository = Repository::new(env, &kept.dir);
+    let place = kept.place(env)?;
+    let repository = place.repository();
     let (mut objects, mut damaged, mut logs) = (Vec::new(), Vec::new(), Vec::new());
     let mut text = format!(
         "{:<24} {:<22} {:<6} {:>14} {:>12} {:>10}\n",
@@ -324,7 +343,8 @@ fn list(env: &Env, kept: &KeptFlags) -> anyhow::Result<Outcome> {
 }
 
 fn show(env: &Env, one: &OneFlags) -> anyhow::Result<Outcome> {
-    let repository = Repository::new(env, &one.kept.dir);
+    let place = one.kept.place(env)?;
+    let repository = place.repository();
     let (mut objects, mut text) = (Vec::new(), String::new());
     for bucket in buckets(&repository, &one.kept)? {
         let chain = repository.chain(&bucket, one.id.as_deref())?;
@@ -358,7 +378,8 @@ fn show(env: &Env, one: &OneFlags) -> anyhow::Result<Outcome> {
 }
 
 fn verify(env: &Env, one: &OneFlags) -> anyhow::Result<Outcome> {
-    let repository = Repository::new(env, &one.kept.dir);
+    let place = one.kept.place(env)?;
+    let repository = place.repository();
     let (mut objects, mut text, mut outcome) = (Vec::new(), String::new(), Outcome::Done);
     let mut logs = Vec::new();
     let mut line = StatusLine::new(env);
@@ -388,7 +409,7 @@ fn verify(env: &Env, one: &OneFlags) -> anyhow::Result<Outcome> {
             }
             Err(error) => return Err(error.into()),
         }
-        match log::verify(env, &repository, &bucket) {
+        match log::verify(place.env(), &repository, &bucket) {
             Ok(None) => {}
             Ok(Some(report)) => {
                 text.push_str(&report.text);
@@ -408,7 +429,8 @@ fn verify(env: &Env, one: &OneFlags) -> anyhow::Result<Outcome> {
 }
 
 fn prune(env: &Env, flags: &PruneFlags) -> anyhow::Result<Outcome> {
-    let repository = Repository::new(env, &flags.kept.dir);
+    let place = flags.kept.place(env)?;
+    let repository = place.repository();
     let (mut removed, mut text) = (Vec::new(), String::new());
     let verb = if flags.dry_run { "would remove" } else { "removed" };
     for bucket in buckets(&repository, &flags.kept)? {
@@ -417,7 +439,7 @@ fn prune(env: &Env, flags: &PruneFlags) -> anyhow::Result<Outcome> {
         let all = repository.backups(&bucket)?.into_iter().collect::<Result<Vec<_>, _>>()?;
         // The same is so of a damaged log, which may need them.
         let changes = ChangeLog::open(&repository, &bucket)?;
-        let (keep, cutoff) = newest_kept(env, &repository, &bucket, &changes, &all, flags.keep)?;
+        let (keep, cutoff) = newest_kept(place.env(), &repository, &bucket, &changes, &all, flags.keep)?;
         let segments = match all.len().checked_sub(keep).and_then(|at| all.get(at)) {
             Some(oldest) => log::unneeded_segments(&repository, &changes, oldest, cutoff)?,
             None => 0,

@@ -15,7 +15,7 @@ use serde_json::json;
 use super::dcp_tail::watch_interrupt;
 use super::restore::{collection_names, wanted};
 use super::status_line::StatusLine;
-use crate::backup::{ChainReader, Repository, TakeOptions, Version, take};
+use crate::backup::{BackupPlace, ChainReader, ObjectStoreFlags, Repository, TakeOptions, Version, take};
 use crate::cli::{Outcome, ServerFlags};
 use crate::client::Dialect;
 use crate::lines::{Body, Line};
@@ -40,7 +40,7 @@ pub struct ExportFlags {
     /// The file, which must not be there yet, or - for standard output
     #[arg(long, value_name = "FILE")]
     to: PathBuf,
-    /// Read a backup in this folder instead of a cluster
+    /// Read a backup in this folder, or at s3://BUCKET/PATH, instead of a cluster
     #[arg(long, value_name = "DIR")]
     backup: Option<PathBuf>,
     /// Which backup; the newest one if not given
@@ -57,6 +57,8 @@ pub struct ExportFlags {
     json: bool,
     #[command(flatten)]
     server: ServerFlags,
+    #[command(flatten)]
+    store: ObjectStoreFlags,
 }
 
 /// What was written.
@@ -108,7 +110,7 @@ fn write(
     out: &mut dyn Write,
 ) -> anyhow::Result<Exported> {
     if let Some(dir) = &flags.backup {
-        return write_backup(env, flags, &std::path::absolute(dir)?, out);
+        return write_backup(env, flags, dir, out);
     }
     let folder = temporary_folder(env, beside);
     let exported = copy(env, flags, &folder).and_then(|()| write_backup(env, flags, &folder, out));
@@ -147,7 +149,8 @@ fn copy(env: &Env, flags: &ExportFlags, folder: &Path) -> anyhow::Result<()> {
 }
 
 fn write_backup(env: &Env, flags: &ExportFlags, dir: &Path, out: &mut dyn Write) -> anyhow::Result<Exported> {
-    let repository = Repository::new(env, dir);
+    let place = BackupPlace::open(env, dir, &flags.store)?;
+    let repository = place.repository();
     let chain = repository.chain(&flags.server.bucket, flags.id.as_deref())?;
     let manifest = &chain.newest().manifest;
     let named = collection_names(&manifest.collections);

@@ -17,7 +17,8 @@ use serde_json::Value;
 use super::import::complete;
 use super::status_line::StatusLine;
 use crate::backup::{
-    AtMoment, Chain, ChainReader, ChangeLog, MomentReader, Repository, Version, WantedMoment,
+    AtMoment, BackupPlace, Chain, ChainReader, ChangeLog, MomentReader, ObjectStoreFlags, Repository,
+    Version, WantedMoment,
 };
 use crate::cli::{Outcome, ServerFlags, WrongArguments};
 use crate::client::{Client, Cluster, Dialect, Target};
@@ -66,9 +67,11 @@ pub struct RestoreFlags {
 /// Which state of a bucket is restored.
 #[derive(Clone, Debug, Args)]
 pub(super) struct RestoreState {
-    /// The folder with backups
+    /// The folder with backups, or s3://BUCKET/PATH
     #[arg(long, value_name = "DIR")]
     from: PathBuf,
+    #[command(flatten)]
+    store: ObjectStoreFlags,
     /// Which backup; the newest one if not given
     #[arg(long, value_name = "ID")]
     id: Option<String>,
@@ -319,7 +322,8 @@ pub(super) fn each_version(
     source: &str,
     visit: &mut EachVersion<'_>,
 ) -> anyhow::Result<OpenedState> {
-    let repository = Repository::new(env, &std::path::absolute(&state.from)?);
+    let place = BackupPlace::open(env, &state.from, &state.store)?;
+    let repository = place.repository();
     let moment = find_moment(state, &repository, source)?;
     let chain = match &moment {
         Some((_, at)) => &at.chain,
@@ -351,7 +355,8 @@ pub(super) fn restore_state(
     interrupted: &AtomicBool,
 ) -> anyhow::Result<(String, SentCounts)> {
     let filter = choice.regex()?;
-    let repository = Repository::new(env, &std::path::absolute(&state.from)?);
+    let place = BackupPlace::open(env, &state.from, &state.store)?;
+    let repository = place.repository();
     let moment = find_moment(state, &repository, source)?;
     let chain = match &moment {
         Some((_, at)) => &at.chain,

@@ -294,7 +294,8 @@ fn one_follower_writes_a_log_and_ages_are_read() {
     for wrong in ["0", "", "x", "7y", "-1"] {
         assert!(parse_keep(wrong).is_err(), "{wrong}");
     }
-    let kept = KeptFlags { dir: folder.path().to_owned(), bucket: None, json: true };
+    let store = ObjectStoreFlags::default();
+    let kept = KeptFlags { dir: folder.path().to_owned(), store, bucket: None, json: true };
     prune(&env, &PruneFlags { kept: kept.clone(), keep: Keep::Age(3600), dry_run: false })
         .expect("nothing old");
     assert_eq!(verify(&env, &OneFlags { kept: kept.clone(), id: None }).expect("read"), Outcome::Done);

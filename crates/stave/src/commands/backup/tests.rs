@@ -256,7 +256,8 @@ fn what_is_kept_keeps_what_it_goes_on_from() {
     // The second newest goes on from the fourth, which is full.
     assert_eq!(unneeded(&all(), 2).len(), 3);
     assert_eq!(unneeded(&all(), 4).len(), 0);
-    let kept = KeptFlags { dir: folder.path().to_owned(), bucket: None, json: true };
+    let store = ObjectStoreFlags::default();
+    let kept = KeptFlags { dir: folder.path().to_owned(), store, bucket: None, json: true };
     prune(&env, &PruneFlags { kept: kept.clone(), keep: Keep::Newest(1), dry_run: true })
         .expect("nothing is removed");
     assert_eq!(all().len(), 6);
