@@ -33,7 +33,7 @@ if [[ -n ${INPUT_SEED_FILE:-} ]]; then
 fi
 
 # In a session of its own: it stays when the step's processes are ended. The runner ends it with the job.
-# A file, not a pipe: the process may print when nobody reads any more.
+# A file, not a pipe: the process may print after this script has ended.
 setsid "$binary" "${arguments[@]}" >"$work/ready" 2>"$work/log" </dev/null &
 pid=$!
 line=

@@ -38,7 +38,7 @@ class Action(unittest.TestCase):
         return step, outputs, read(env)
 
     def end(self, pid):
-        """SIGTERM ends it; the process is nobody's child any more."""
+        """SIGTERM ends it; the process is not a child of this one."""
         os.kill(pid, signal.SIGTERM)
         give_up = time.monotonic() + 60
         while Path(f"/proc/{pid}").exists() and Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z":

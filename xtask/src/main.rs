@@ -12,6 +12,7 @@ mod cluster;
 mod crash;
 mod dashboards;
 mod dist;
+mod fuzz;
 mod http;
 mod image;
 mod kill;
@@ -67,6 +68,8 @@ enum Command {
     /// Run the unit tests of the crates that hold `unsafe`, or read bytes of files, in Miri (a nightly toolchain with
     /// `miri` and `rust-src`).
     Miri,
+    /// Call every body that takes bytes with what libFuzzer thinks up (a nightly toolchain, and a C++ compiler).
+    Fuzz(fuzz::FuzzOptions),
     /// Replay the recorded conversations against the release binary.
     Replay(replay::Options),
     /// Kill the server under load, again and again, and look for lost documents.
@@ -112,6 +115,7 @@ fn run(command: Command) -> Result<bool> {
             Ok(true)
         }
         Command::Miri => suite::miri(),
+        Command::Fuzz(options) => fuzz::run(&options),
         Command::Replay(options) => suite::replay(&options),
         Command::Kill(options) => suite::kill(&options),
         Command::Resume(options) => suite::resume(&options),

@@ -7,6 +7,8 @@ pub mod doc_key;
 pub mod encryption;
 pub mod env;
 pub mod frequency;
+#[doc(hidden)]
+pub mod fuzz;
 pub mod histogram;
 pub mod ids;
 pub mod limits;

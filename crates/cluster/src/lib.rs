@@ -11,6 +11,8 @@ pub mod command;
 pub mod damage;
 pub mod fence;
 pub mod filling;
+#[doc(hidden)]
+pub mod fuzz;
 pub mod keys;
 pub mod leader;
 pub mod life;

@@ -5,6 +5,8 @@ mod consumer;
 mod content;
 mod filter;
 mod frame_writer;
+#[doc(hidden)]
+pub mod fuzz;
 mod handover;
 mod interest;
 mod pending;

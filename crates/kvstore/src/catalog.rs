@@ -7,6 +7,7 @@
 //! It is kept twice, in `catalog` and `catalog.copy`, so that one damaged copy costs nothing. The text is described in
 //! docs/catalog_format.md.
 
+pub mod fuzz;
 mod text;
 
 use std::collections::BTreeMap;

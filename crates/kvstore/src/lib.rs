@@ -9,6 +9,8 @@ pub mod couch;
 mod failure;
 mod files;
 #[doc(hidden)]
+pub mod fuzz;
+#[doc(hidden)]
 pub mod journal;
 mod journaled;
 mod manifest;

@@ -1,14 +1,27 @@
-//! Bodies of fuzz targets: whatever a client sends, the connection answers, waits or closes, and never panics.
+//! Bodies of fuzz targets: whatever a client sends, the connection answers, waits or closes, and never panics; whatever is
+//! in a file or a form is read or refused.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::task::{Context, Waker};
 
+use base::SmallFile;
+use base::env::{OpenMode, SimHandles};
 use protocol::{RequestParts, opcode, write_request};
 
+use crate::audit::settings as audit_settings;
+use crate::bucket_form::BucketForm;
+use crate::changes::short::Short;
+use crate::changes::token::Token;
+use crate::cluster::{identity, noted, seen_users};
+use crate::config::{BucketSpec, Config, Settings};
 use crate::connection::{Connection, Next};
 use crate::counters::WorkerCounters;
 use crate::node::Node;
 use crate::output::Output;
+use crate::roles::Grant;
+use crate::small_files::{bucket_faults, node_faults};
+use crate::{bucket_list, data_dir, down, form, kept_users};
 
 /// Feeds bytes to a fresh connection, then to one that has logged in and selected a bucket.
 pub fn connection(node: &Arc<Node>, login: &[u8], bytes: &[u8]) {
@@ -66,4 +79,90 @@ pub fn login(name: &str, password: &str, bucket: &str, features: &[u8]) -> Vec<u
         assert!(write_request(&mut out, request), "these requests are short");
     }
     out
+}
+
+/// Any bytes as each of the small files of a node and of a bucket.
+pub fn small_files(bytes: &[u8]) {
+    let env = SimHandles::new(1).env();
+    let folder = Path::new("/fuzz");
+    env.disk.create_dir_all(folder).expect("a folder");
+    let files = [
+        bucket_list::file(folder),
+        data_dir::revision_file(folder),
+        identity::file(folder),
+        noted::file(folder),
+        seen_users::file(folder),
+        kept_users::file(folder),
+        audit_settings::file(folder),
+        down::file(folder),
+        SmallFile::new(folder, "alternate-address.json"),
+        SmallFile::new(folder, "manifest.json"),
+        SmallFile::new(folder, "bucket.uuid"),
+    ];
+    for path in files.iter().map(SmallFile::path) {
+        // Without the header of a small file the bytes are the content.
+        let file = env.disk.open(&path, OpenMode::CreateNew).expect("no two have one name");
+        file.write_at(bytes, 0).expect("a write");
+    }
+    let _ = node_faults(&*env.disk, folder);
+    let _ = bucket_faults(&*env.disk, folder);
+}
+
+/// Any bytes as a form of HTTP, and what is read from forms and addresses.
+pub fn forms(bytes: &[u8]) {
+    let fields = form::parse(bytes);
+    for (name, value) in &fields {
+        let _ = Grant::parse_list(value);
+        let again = form::parse(format!("{}={}", form::escaped(name), form::escaped(value)).as_bytes());
+        assert_eq!(again, [(name.clone(), value.clone())], "a field is read as it was escaped");
+        let _ = Token::decode(value, 4);
+        let _ = Short::decode(value);
+        let _ = BucketSpec::parse(value);
+    }
+    let made = BucketForm::new(fields.clone()).create(4);
+    let spec = made.unwrap_or_else(|_| BucketSpec::parse("b").expect("valid"));
+    let _ = BucketForm::new(fields).change(&spec, 4);
+}
+
+/// Any bytes as a configuration file.
+pub fn configuration(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    let Ok(settings) = Settings::parse(text) else { return };
+    let _ = Config::new(settings, "/fuzz".into(), 1, || "password".to_owned());
+}
+
+#[cfg(test)]
+mod tests {
+    use base::fuzz::replay;
+
+    use super::*;
+
+    fn seeds(texts: &[&str]) -> Vec<Vec<u8>> {
+        texts.iter().map(|text| text.as_bytes().to_vec()).collect()
+    }
+
+    #[test]
+    fn damaged_files_never_panic() {
+        let list = r#"{"buckets":[{"name":"a","quota":104857600,"type":"couchstore","replicas":1}],"removing":["b"]}"#;
+        let manifest = r#"{"manifest":{"uid":"1","scopes":[{"name":"_default","uid":"0","collections":[]}]},"next_scope":8,"next_collection":8}"#;
+        replay(1, 2_000, &seeds(&[list, manifest, "00000000000000000012\n", "{\"users\":{}}"]), small_files);
+    }
+
+    #[test]
+    fn damaged_forms_never_panic() {
+        let bucket =
+            "name=orders&ramQuotaMB=100&replicaNumber=1&bucketType=couchbase&evictionPolicy=valueOnly";
+        replay(
+            2,
+            20_000,
+            &seeds(&[bucket, "roles=data_reader[a:b:c],admin&password=a%20b+c", "a=b%&=&&"]),
+            forms,
+        );
+    }
+
+    #[test]
+    fn damaged_configurations_never_panic() {
+        let file = "password = \"secret1\"\nkv = \"127.0.0.1:0\"\nbuckets = [\"a:100MiB\"]\n[[user]]\nname = \"u\"\n";
+        replay(3, 5_000, &seeds(&[file, "[[bucket]]\nname = \"c\"\nquota = \"1GiB\"\n"]), configuration);
+    }
 }

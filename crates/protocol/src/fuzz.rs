@@ -1,5 +1,6 @@
 //! Bodies of fuzz targets: any bytes at all may be given, and nothing may panic.
 
+use crate::dcp::{CollectionNames, FailoverLog, Message, OpenFlags, StreamRequest, WireEvent};
 use crate::frame::{Limits, Parsed, parse};
 use crate::response::{ParsedResponse, parse_response};
 use crate::{extras, feature};
@@ -29,6 +30,32 @@ pub fn requests(mut bytes: &[u8]) -> usize {
         };
         bytes = bytes.get(consumed..).expect("a whole frame was there");
     }
+}
+
+/// Parses bytes as what a producer of changes sends, and reads each message, which is what is read again when it is
+/// written. Returns how many messages there were.
+pub fn changes(mut bytes: &[u8]) -> usize {
+    let mut count = 0;
+    let mut names = CollectionNames::new();
+    while let Parsed::Request { request, total_len } = parse(bytes, Limits::AUTHENTICATED) {
+        let _ = OpenFlags::decode(request.extras);
+        let _ = StreamRequest::decode(request.extras);
+        let _ = FailoverLog::decode(request.value);
+        if let Some(message) = Message::read(&request) {
+            count += 1;
+            if let Some(event) = WireEvent::read(&message.what, message.key, message.value) {
+                names.learn(&event);
+            }
+            let mut written = Vec::new();
+            message.write(&mut written);
+            let Parsed::Request { request, .. } = parse(&written, Limits::AUTHENTICATED) else {
+                panic!("what was written is no request: {written:02x?}")
+            };
+            assert_eq!(Message::read(&request).as_ref(), Some(&message), "what was read is read again");
+        }
+        bytes = bytes.get(total_len..).expect("a whole frame was there");
+    }
+    count
 }
 
 /// Parses bytes as a server's stream. Returns how many answers there were.

@@ -7,6 +7,8 @@ pub mod bench;
 pub mod cli;
 pub mod client;
 pub mod commands;
+#[doc(hidden)]
+pub mod fuzz;
 mod lines;
 mod log;
 mod new_file;

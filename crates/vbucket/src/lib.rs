@@ -15,6 +15,8 @@ pub mod durability;
 mod evicted;
 pub mod failover_table;
 pub mod filter;
+#[doc(hidden)]
+pub mod fuzz;
 pub mod hash_seed;
 pub mod hash_table;
 pub mod hlc;

@@ -294,7 +294,7 @@ class Kubelet:
     """All pods of a cluster."""
 
     def __init__(self, folder, images, secrets):
-        """`images` says which program of this machine stands at a path of an image."""
+        """`images` maps a path in an image to a program of this machine."""
         self.folder, self.images, self.secrets = folder, images, secrets
         self.network = Network(folder)
         self.pods = {}

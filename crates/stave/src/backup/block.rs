@@ -262,6 +262,43 @@ impl OpenBlock {
     }
 }
 
+/// For fuzzers: any bytes as a block whose header fits them, so that its versions are read.
+pub fn fuzz_block(bytes: &[u8]) {
+    /// More than a body of a fuzzer makes sense of.
+    const MOST_RAW_BYTES: u32 = 1 << 16;
+    let mut block = bytes.to_vec();
+    block.resize(bytes.len().max(HEADER_BYTES), 0);
+    block[..4].copy_from_slice(&MAGIC.to_be_bytes());
+    let header = Header::read(&block).expect("it begins like a block");
+    let stored = (block.len() - HEADER_BYTES) as u32;
+    let raw = if header.form == RAW { stored } else { header.raw % MOST_RAW_BYTES };
+    let header = Header { raw, stored, ..header };
+    header.write(&mut block);
+    let place = BlockPlace(0, 0, block.len() as u32, header.count, header.first, header.last);
+    let mut open = OpenBlock::default();
+    if open.open(&block, header.backup, header.vb, &place).is_ok() {
+        for at in 0..open.len() {
+            let version = open.get(at).expect("all of them were found");
+            let mut written = Vec::new();
+            write_version(&mut written, &version);
+            let (again, len) = read_version(&written).expect("what was written is read");
+            assert_eq!((again.seqno, len), (version.seqno, written.len()));
+        }
+    }
+}
+
+/// Seeds of [`fuzz_block`].
+pub fn block_seeds() -> Vec<Vec<u8>> {
+    let mut raw = vec![0; HEADER_BYTES];
+    // One version with the seqno 1, the key "k" of the default collection, and the value "{}".
+    (raw[19], raw[27], raw[35]) = (1, 1, 1);
+    raw.extend_from_slice(&[0, 1, 0, 0, 0, 0, 0, 0, 0, 1]);
+    raw.extend_from_slice(&[0; 24]);
+    raw.extend_from_slice(&[0, 2, 0, 0, 0, 2]);
+    raw.extend_from_slice(b"\0k{}");
+    vec![raw]
+}
+
 /// Appends a version.
 pub(in crate::backup) fn write_version(raw: &mut Vec<u8>, version: &Version<'_>) {
     let Version { seqno, record } = version;

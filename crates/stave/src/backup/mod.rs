@@ -12,6 +12,7 @@
 
 mod block;
 mod follow;
+pub(crate) mod fuzz;
 mod lines;
 mod log;
 mod manifest;

@@ -12,6 +12,7 @@
 
 mod entry;
 mod frame;
+pub(super) mod fuzz;
 mod gaps;
 mod index;
 mod moment;
