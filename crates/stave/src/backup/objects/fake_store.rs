@@ -43,7 +43,7 @@ pub(super) struct FakeStore {
     kept: Arc<Mutex<Kept>>,
 }
 
-struct Asked {
+struct FakeRequest {
     method: String,
     key: String,
     query: BTreeMap<String, String>,
@@ -93,7 +93,7 @@ fn plain(text: &str) -> String {
 }
 
 /// A request; `None` at the end of the connection or where it is cut.
-fn read(reader: &mut BufReader<TcpStream>, kept: &Mutex<Kept>) -> Option<(Asked, Option<Trouble>)> {
+fn read(reader: &mut BufReader<TcpStream>, kept: &Mutex<Kept>) -> Option<(FakeRequest, Option<Trouble>)> {
     let mut line = String::new();
     reader.read_line(&mut line).ok().filter(|count| *count > 0)?;
     let trouble = {
@@ -119,7 +119,7 @@ fn read(reader: &mut BufReader<TcpStream>, kept: &Mutex<Kept>) -> Option<(Asked,
     let len: usize = headers.get("content-length").and_then(|len| len.parse().ok()).unwrap_or(0);
     let mut body = vec![0; if trouble == Some(Trouble::CutRequest) { len / 2 } else { len }];
     reader.read_exact(&mut body).ok()?;
-    Some((Asked { method, key, query, headers, body }, trouble))
+    Some((FakeRequest { method, key, query, headers, body }, trouble))
         .filter(|_| trouble != Some(Trouble::CutRequest))
 }
 
@@ -163,7 +163,7 @@ fn etag_of(bytes: &[u8]) -> String {
     format!("\"{:08x}-{}\"", crc32c::crc32c(bytes), bytes.len())
 }
 
-fn answer(asked: &Asked, kept: &mut Kept) -> FakeAnswer {
+fn answer(asked: &FakeRequest, kept: &mut Kept) -> FakeAnswer {
     if let Some((_, status, code)) = kept.refuses.filter(|(from, ..)| kept.requests > *from) {
         return refused(status, code);
     }
@@ -219,7 +219,7 @@ fn answer(asked: &Asked, kept: &mut Kept) -> FakeAnswer {
     }
 }
 
-fn get(asked: &Asked, object: &[u8]) -> FakeAnswer {
+fn get(asked: &FakeRequest, object: &[u8]) -> FakeAnswer {
     let etag = etag_of(object);
     if asked.headers.get("if-match").is_some_and(|wanted| *wanted != etag) {
         return refused(412, "PreconditionFailed");
@@ -239,7 +239,7 @@ fn get(asked: &Asked, object: &[u8]) -> FakeAnswer {
     }
 }
 
-fn list(asked: &Asked, kept: &Kept) -> FakeAnswer {
+fn list(asked: &FakeRequest, kept: &Kept) -> FakeAnswer {
     let prefix = asked.query.get("prefix").cloned().unwrap_or_default();
     let mut names: Vec<(String, bool)> = Vec::new();
     for key in kept.objects.keys().filter(|key| key.starts_with(&prefix)) {
