@@ -73,6 +73,14 @@ bugs! {
     // From memory to disk and back.
     /// What the disk refused to save is told to be saved.
     FailedSaveCounts,
+    /// The manifest of a log-structured store is not synced before a commit is told of.
+    ManifestNotSynced,
+    /// A merge of runs keeps no version for rollbacks.
+    MergeForgetsPoints,
+    /// A rewrite of segments keeps no version for rollbacks.
+    RewriteForgetsPoints,
+    /// A start keeps commits behind the one that is on record.
+    LaterCommitsStay,
     /// The journal is not synced before it is told of.
     JournalNotSynced,
     /// Files are not synced when something is filed.

@@ -27,6 +27,8 @@ pub enum Simulator {
     Stops,
     /// Starts of a bucket with one damaged file: `crates/sim/tests/mutate`.
     Damage,
+    /// Maps beside a log-structured store, and its crash states: `crates/logstore/tests/log_model.rs`.
+    LogStore,
     /// Disk errors in each background task of a bucket: `crates/sim/tests/disk_errors`.
     DiskErrors,
 }
@@ -196,6 +198,10 @@ pub const KNOWN: &[(Bug, Simulator, u64)] = &[
     (Bug::HeaderIsJournal, Simulator::CrashStates, 0),
     (Bug::WrittenWhileListed, Simulator::CrashStates, 20),
     (Bug::QuarantineByWallClock, Simulator::DiskErrors, 23),
+    (Bug::ManifestNotSynced, Simulator::LogStore, 0),
+    (Bug::MergeForgetsPoints, Simulator::LogStore, 1),
+    (Bug::RewriteForgetsPoints, Simulator::LogStore, 3),
+    (Bug::LaterCommitsStay, Simulator::LogStore, 0),
 ];
 
 /// Set in the environment, everything is looked for, from seed 0 on, with as many seeds as it says.

@@ -1,0 +1,278 @@
+//! Files that are written once and read often: opened when they are needed, a bounded number at a time, removed when
+//! the last reader of one that is not in use any more lets it go.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use base::env::{Disk, File, OpenMode};
+use parking_lot::Mutex;
+
+use crate::failure::Failure;
+
+/// What a file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum FileKind {
+    /// Values.
+    Segment,
+    /// A sorted run of the key index.
+    Run,
+}
+
+impl FileKind {
+    fn ending(self) -> &'static str {
+        match self {
+            FileKind::Segment => "seg",
+            FileKind::Run => "run",
+        }
+    }
+}
+
+pub(crate) fn file_name(shard: usize, kind: FileKind, number: u64) -> String {
+    format!("{shard}-{number}.{}", kind.ending())
+}
+
+/// Shard, kind and number of a file's name.
+pub(crate) fn parse_name(name: &str) -> Option<(usize, FileKind, u64)> {
+    let (stem, ending) = name.split_once('.')?;
+    let kind = [FileKind::Segment, FileKind::Run].into_iter().find(|kind| kind.ending() == ending)?;
+    let (shard, number) = stem.split_once('-')?;
+    let parsed = (shard.parse().ok()?, kind, number.parse().ok()?);
+    (file_name(parsed.0, kind, parsed.2) == name).then_some(parsed)
+}
+
+/// The folder, and which of its files are open.
+pub(crate) struct Files {
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) dir: PathBuf,
+    most_open: usize,
+    open: Mutex<OpenTable>,
+    /// Numbers files for the cache.
+    made: AtomicU64,
+}
+
+#[derive(Default)]
+struct OpenTable {
+    /// By path: the file and when it was used last.
+    files: BTreeMap<Arc<Path>, (Arc<dyn File>, u64)>,
+    clock: u64,
+    hits: u64,
+    misses: u64,
+    evictions: u64,
+}
+
+/// How the table of open files does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpenFileStats {
+    /// Files that are open.
+    pub open: u64,
+    /// Reads that found their file open.
+    pub hits: u64,
+    /// Reads that opened it.
+    pub misses: u64,
+    /// Files closed to make room.
+    pub evictions: u64,
+}
+
+impl Files {
+    pub(crate) fn new(disk: Arc<dyn Disk>, dir: PathBuf, most_open: usize) -> Files {
+        Files { disk, dir, most_open: most_open.max(1), open: Mutex::default(), made: AtomicU64::new(0) }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> Arc<Path> {
+        self.dir.join(name).into()
+    }
+
+    pub(crate) fn sync_dir(&self) -> Result<(), Failure> {
+        let path: Arc<Path> = self.dir.as_path().into();
+        self.disk.sync_dir(&self.dir).map_err(|source| Failure::io("sync", &path, 0, source))
+    }
+
+    pub(crate) fn stats(&self) -> OpenFileStats {
+        let table = self.open.lock();
+        let OpenTable { hits, misses, evictions, .. } = *table;
+        OpenFileStats { open: table.files.len() as u64, hits, misses, evictions }
+    }
+
+    fn opened(&self, path: &Arc<Path>) -> Result<Arc<dyn File>, Failure> {
+        {
+            let mut table = self.open.lock();
+            let table = &mut *table;
+            table.clock += 1;
+            if let Some((file, used)) = table.files.get_mut(path) {
+                *used = table.clock;
+                table.hits += 1;
+                return Ok(file.clone());
+            }
+        }
+        let opened = self.disk.open(path, OpenMode::Read);
+        let file = opened.map_err(|source| Failure::io("open", path, 0, source))?;
+        let mut table = self.open.lock();
+        table.misses += 1;
+        while table.files.len() >= self.most_open {
+            let oldest = table.files.iter().min_by_key(|(_, (_, used))| *used).map(|(path, _)| path.clone());
+            let Some(oldest) = oldest else { break };
+            table.files.remove(&oldest);
+            table.evictions += 1;
+        }
+        let used = table.clock;
+        table.files.insert(path.clone(), (file.clone(), used));
+        Ok(file)
+    }
+
+    fn close(&self, path: &Path) {
+        self.open.lock().files.remove(path);
+    }
+}
+
+/// A file that was written as a whole.
+pub(crate) struct LogFile {
+    files: Arc<Files>,
+    path: Arc<Path>,
+    number: u64,
+    /// What the cache calls it: no other file has this number as long as the store is open.
+    cache_id: u64,
+    /// Bytes of it, as on record.
+    len: u64,
+    /// Whether it goes with its last reader.
+    is_obsolete: AtomicBool,
+    /// Whether a read of it failed: it is left out of merges and rewrites.
+    is_bad: AtomicBool,
+}
+
+impl LogFile {
+    pub(crate) fn new(files: &Arc<Files>, name: &str, number: u64, len: u64) -> LogFile {
+        LogFile {
+            files: files.clone(),
+            path: files.path(name),
+            number,
+            cache_id: files.made.fetch_add(1, Ordering::Relaxed),
+            len,
+            is_obsolete: AtomicBool::new(false),
+            is_bad: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn path(&self) -> &Arc<Path> {
+        &self.path
+    }
+
+    /// Its name in the folder.
+    pub(crate) fn name(&self) -> Option<String> {
+        Some(self.path.file_name()?.to_string_lossy().into_owned())
+    }
+
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    pub(crate) fn cache_id(&self) -> u64 {
+        self.cache_id
+    }
+
+    pub(crate) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// From now on the file goes when its last reader lets it go.
+    pub(crate) fn make_obsolete(&self) {
+        self.is_obsolete.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_bad(&self) -> bool {
+        self.is_bad.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn make_bad(&self) {
+        self.is_bad.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn read_exact(&self, offset: u64, len: usize) -> Result<Vec<u8>, Failure> {
+        if offset.checked_add(len as u64).is_none_or(|end| end > self.len) {
+            return Err(Failure::damaged(&self.path, offset, "a part lies behind the end of the file"));
+        }
+        let file = self.files.opened(&self.path)?;
+        let mut bytes = vec![0; len];
+        let read = file.read_at(&mut bytes, offset);
+        let read = read.map_err(|source| {
+            self.files.close(&self.path);
+            Failure::io("read", &self.path, offset, source)
+        })?;
+        if read < len {
+            return Err(Failure::damaged(&self.path, offset, "the file is too short"));
+        }
+        Ok(bytes)
+    }
+}
+
+impl Drop for LogFile {
+    fn drop(&mut self) {
+        self.files.close(&self.path);
+        if self.is_obsolete.load(Ordering::Acquire) {
+            // What cannot be removed now is removed by the next start.
+            self.files.disk.remove_file(&self.path).ok();
+        }
+    }
+}
+
+/// A file that is being written, from front to end.
+pub(crate) struct NewFile {
+    file: Arc<dyn File>,
+    path: Arc<Path>,
+    pub(crate) name: String,
+    pub(crate) number: u64,
+    /// Bytes written so far.
+    written: u64,
+    /// What is not written yet.
+    pub(crate) pending: Vec<u8>,
+}
+
+/// So much is gathered before it is written.
+const WRITE_BYTES: usize = 1 << 20;
+
+impl NewFile {
+    pub(crate) fn create(files: &Files, name: String, number: u64) -> Result<NewFile, Failure> {
+        let path = files.path(&name);
+        let opened = files.disk.open(&path, OpenMode::CreateNew);
+        let file = opened.map_err(|source| Failure::io("create", &path, 0, source))?;
+        Ok(NewFile { file, path, name, number, written: 0, pending: Vec::new() })
+    }
+
+    /// Bytes of the file with what is not written yet.
+    pub(crate) fn len(&self) -> u64 {
+        self.written + self.pending.len() as u64
+    }
+
+    pub(crate) fn block(&mut self, content: &[u8]) -> Result<crate::block::Span, Failure> {
+        let span = crate::block::append(&mut self.pending, self.written, self.number, content);
+        if self.pending.len() >= WRITE_BYTES {
+            self.flush()?;
+        }
+        Ok(span)
+    }
+
+    pub(crate) fn flush(&mut self) -> Result<(), Failure> {
+        if !self.pending.is_empty() {
+            let wrote = self.file.write_at(&self.pending, self.written);
+            wrote.map_err(|source| Failure::io("write", &self.path, self.written, source))?;
+            self.written += self.pending.len() as u64;
+            self.pending.clear();
+        }
+        Ok(())
+    }
+
+    /// The file, to be synced with others.
+    pub(crate) fn to_sync(&self) -> Arc<dyn File> {
+        self.file.clone()
+    }
+
+    pub(crate) fn sync(&self) -> Result<(), Failure> {
+        self.file.sync_data().map_err(|source| Failure::io("sync", &self.path, self.written, source))
+    }
+
+    /// It is not wanted: removed at once. What cannot be removed is removed by the next start.
+    pub(crate) fn abandon(self, files: &Files) {
+        files.disk.remove_file(&self.path).ok();
+    }
+}

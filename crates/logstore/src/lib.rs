@@ -1,0 +1,41 @@
+//! A log-structured store: values once, in order of seqno, in segments; a key index of sorted runs beside them; a manifest that
+//! says which files count. Nothing is overwritten.
+//!
+//! *Guarantee:* what was committed is durable and is found again, whole or not at all; a value whose checksum does not fit is
+//! never given out; damage shows at the vBuckets that have something in what is damaged.
+//!
+//! It knows nothing of documents, collections, memory or wire: an item has a key, a seqno, and bytes that are not looked
+//! at. vBuckets are spread over shards, which share files. The layout is described in `docs/log_format.md`, the reasons
+//! in `docs/adr/0129-the-log-structured-store.md`.
+
+mod block;
+mod cache;
+mod codec;
+mod commit;
+mod edit_codec;
+mod failure;
+mod file;
+mod filter;
+mod manifest;
+mod merge;
+mod meta;
+mod open;
+mod purge;
+mod rewrite;
+mod run;
+mod segment;
+mod shard;
+mod store;
+mod view;
+mod work;
+
+pub use cache::CacheStats;
+pub use commit::{Batch, Replaced, Sealed};
+pub use failure::Failure;
+pub use file::OpenFileStats;
+pub use open::Trust;
+pub use purge::{Erased, Purged, Purger};
+pub use run::Entry;
+pub use segment::Item;
+pub use store::{Config, LogStats, LogStore, StoredMeta, Usage};
+pub use view::{Commit, View};

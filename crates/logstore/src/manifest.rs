@@ -1,0 +1,238 @@
+//! The manifest of a shard: records of edits, appended, each synced before the next is written.
+//!
+//! A record that is incomplete at the end was never acknowledged. One that is damaged with others behind it is damage.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use base::env::{File, OpenMode};
+
+use crate::codec::{u32_at, u64_at};
+use crate::edit_codec;
+use crate::failure::Failure;
+use crate::file::Files;
+use crate::meta::{Edit, ShardMeta};
+use crate::segment::{check_header, header};
+
+const MAGIC: &[u8; 8] = b"stavelmf";
+/// Header of the file: as of every file, then number of the shard, number of shards, CRC32C.
+const FILE_HEADER: usize = 28;
+/// Header of a record: bytes stored, kind, sequence number, CRC32C of the content, CRC32C of this header.
+const RECORD_HEADER: usize = 21;
+const PLAIN: u8 = 0;
+const SNAPPY: u8 = 1;
+/// No record is longer.
+const MOST_RECORD_BYTES: usize = 1 << 30;
+
+pub(crate) fn manifest_name(shard: usize) -> String {
+    format!("{shard}.manifest")
+}
+
+fn unfinished_name(shard: usize) -> String {
+    format!("{shard}.manifest.new")
+}
+
+/// The shard of a manifest's name, and whether the file is one that was not finished.
+pub(crate) fn parse_manifest_name(name: &str) -> Option<(usize, bool)> {
+    let (stem, is_unfinished) = match name.strip_suffix(".new") {
+        Some(stem) => (stem, true),
+        None => (name, false),
+    };
+    let shard = stem.strip_suffix(".manifest")?.parse().ok()?;
+    (manifest_name(shard) == stem).then_some((shard, is_unfinished))
+}
+
+/// A manifest that can be appended to.
+pub(crate) struct Manifest {
+    file: Arc<dyn File>,
+    path: Arc<Path>,
+    /// Where the last record ends.
+    end: u64,
+    sequence: u64,
+    /// What it had when it was begun, for the decision to begin another.
+    pub(crate) first_bytes: u64,
+}
+
+/// What a manifest told.
+pub(crate) struct Told {
+    pub(crate) meta: ShardMeta,
+    /// The manifest, if it can be appended to.
+    pub(crate) manifest: Option<Manifest>,
+    /// Why what was told is not all.
+    pub(crate) damage: Option<Failure>,
+}
+
+fn record(sequence: u64, edits: &[Edit]) -> Vec<u8> {
+    let content = edit_codec::encode(edits);
+    let packed = snap::raw::Encoder::new().compress_vec(&content).ok();
+    let packed = packed.filter(|packed| packed.len() < content.len());
+    let (kind, stored) = packed.as_ref().map_or((PLAIN, &content), |packed| (SNAPPY, packed));
+    let mut out = Vec::with_capacity(RECORD_HEADER + stored.len());
+    out.extend_from_slice(&(stored.len() as u32).to_le_bytes());
+    out.push(kind);
+    out.extend_from_slice(&sequence.to_le_bytes());
+    out.extend_from_slice(&crc32c::crc32c(stored).to_le_bytes());
+    let crc = crc32c::crc32c(&out);
+    out.extend_from_slice(&crc.to_le_bytes());
+    out.extend_from_slice(stored);
+    out
+}
+
+/// Length, kind and CRC of the content of the record whose header this is, with its number.
+fn parse_header(bytes: &[u8]) -> Option<(usize, u8, u64, u32)> {
+    let header = bytes.get(..RECORD_HEADER)?;
+    if crc32c::crc32c(&header[..17]) != u32_at(header, 17) {
+        return None;
+    }
+    let len = u32_at(header, 0) as usize;
+    (len <= MOST_RECORD_BYTES).then(|| (len, header[4], u64_at(header, 5), u32_at(header, 13)))
+}
+
+fn parse_record(bytes: &[u8], sequence: u64) -> Option<(usize, Vec<Edit>)> {
+    let (len, kind, found, crc) = parse_header(bytes)?;
+    let stored = bytes.get(RECORD_HEADER..RECORD_HEADER + len)?;
+    if found != sequence || crc32c::crc32c(stored) != crc {
+        return None;
+    }
+    let edits = match kind {
+        PLAIN => edit_codec::decode(stored),
+        SNAPPY => {
+            let inflated = snap::raw::decompress_len(stored).ok().filter(|len| *len <= MOST_RECORD_BYTES)?;
+            let content = snap::raw::Decoder::new().decompress_vec(stored).ok()?;
+            (content.len() == inflated).then_some(content).and_then(|content| edit_codec::decode(&content))
+        }
+        _ => None,
+    };
+    Some((RECORD_HEADER + len, edits?))
+}
+
+fn file_header(shard: usize, shards: usize) -> Vec<u8> {
+    let mut out = header(MAGIC).to_vec();
+    out.extend_from_slice(&(shard as u32).to_le_bytes());
+    out.extend_from_slice(&(shards as u32).to_le_bytes());
+    let crc = crc32c::crc32c(&out);
+    out.extend_from_slice(&crc.to_le_bytes());
+    out
+}
+
+fn read_all(files: &Files, path: &Arc<Path>) -> Result<(Arc<dyn File>, Vec<u8>), Failure> {
+    let failed = |operation| move |source| Failure::io(operation, path, 0, source);
+    let file = files.disk.open(path, OpenMode::ReadWrite).map_err(failed("open"))?;
+    let len = file.len().map_err(failed("look at"))?;
+    let mut bytes = vec![0; len as usize];
+    let read = file.read_at(&mut bytes, 0).map_err(failed("read"))?;
+    bytes.truncate(read);
+    Ok((file, bytes))
+}
+
+/// How many shards there are, as the manifest of one of them says.
+pub(crate) fn read_shards(files: &Files, shard: usize) -> Result<usize, Failure> {
+    let path = files.path(&manifest_name(shard));
+    let (_, bytes) = read_all(files, &path)?;
+    check_file_header(&bytes, shard, &path)
+}
+
+fn check_file_header(bytes: &[u8], shard: usize, path: &Arc<Path>) -> Result<usize, Failure> {
+    check_header(bytes, MAGIC, path)?;
+    let is_sound = bytes.len() >= FILE_HEADER
+        && crc32c::crc32c(&bytes[..24]) == u32_at(bytes, 24)
+        && u32_at(bytes, 16) as usize == shard;
+    if is_sound {
+        Ok(u32_at(bytes, 20) as usize)
+    } else {
+        Err(Failure::damaged(path, 0, "the header of the manifest"))
+    }
+}
+
+impl Manifest {
+    /// Reads the manifest of a shard. What it tells is durable when this returns.
+    pub(crate) fn open(files: &Files, shard: usize) -> Result<Told, Failure> {
+        let path = files.path(&manifest_name(shard));
+        let (file, bytes) = read_all(files, &path)?;
+        let mut told = Told { meta: ShardMeta::new(), manifest: None, damage: None };
+        if let Err(damage) = check_file_header(&bytes, shard, &path) {
+            if matches!(damage, Failure::Unsupported { .. }) {
+                return Err(damage);
+            }
+            told.damage = Some(damage);
+            return Ok(told);
+        }
+        file.sync_data().map_err(|source| Failure::io("sync", &path, 0, source))?;
+        let (mut end, mut sequence) = (FILE_HEADER as u64, 0);
+        let mut first_bytes = 0;
+        loop {
+            let at = if sequence == 0 { end } else { file.append_from(end) };
+            let rest = bytes.get(at as usize..).unwrap_or_default();
+            let Some((len, edits)) = parse_record(rest, sequence) else { break };
+            edits.iter().for_each(|edit| told.meta.apply(edit));
+            end = at + len as u64;
+            sequence += 1;
+            first_bytes = if first_bytes == 0 { end } else { first_bytes };
+        }
+        let rest = &bytes[end as usize..];
+        // A manifest is begun with a record before it gets its name.
+        if sequence == 0 || has_later_record(rest, sequence) {
+            told.damage = Some(Failure::damaged(&path, end, "a record of the manifest"));
+        } else if rest.iter().all(|byte| *byte == 0) {
+            told.manifest = Some(Manifest { file, path, end, sequence, first_bytes });
+        }
+        Ok(told)
+    }
+
+    /// Puts a new manifest that says the same in the place of one that may be there.
+    pub(crate) fn begin(
+        files: &Files,
+        (shard, shards): (usize, usize),
+        meta: &ShardMeta,
+    ) -> Result<Manifest, Failure> {
+        let unfinished = files.path(&unfinished_name(shard));
+        let path = files.path(&manifest_name(shard));
+        let failed = |operation| {
+            let path = unfinished.clone();
+            move |source| Failure::io(operation, &path, 0, source)
+        };
+        match files.disk.remove_file(&unfinished) {
+            Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+                return Err(failed("remove")(source));
+            }
+            _ => {}
+        }
+        let file = files.disk.open(&unfinished, OpenMode::CreateNew).map_err(failed("create"))?;
+        let mut bytes = file_header(shard, shards);
+        bytes.extend_from_slice(&record(0, &meta.as_edits()));
+        file.write_at(&bytes, 0).map_err(failed("write"))?;
+        file.sync_data().map_err(failed("sync"))?;
+        files.disk.rename(&unfinished, &path).map_err(failed("rename"))?;
+        files.sync_dir()?;
+        let end = bytes.len() as u64;
+        Ok(Manifest { file, path, end, sequence: 1, first_bytes: end })
+    }
+
+    /// Writes a record, which is durable once the file that is returned is synced. After a failure, of this or of the
+    /// sync, the manifest must not be appended to any more.
+    pub(crate) fn write(&mut self, edits: &[Edit]) -> Result<Arc<dyn File>, Failure> {
+        let at = self.file.append_from(self.end);
+        let record = record(self.sequence, edits);
+        let wrote = self.file.write_at(&record, at);
+        wrote.map_err(|source| Failure::io("write", &self.path, at, source))?;
+        self.end = at + record.len() as u64;
+        self.sequence += 1;
+        Ok(self.file.clone())
+    }
+
+    pub(crate) fn path(&self) -> &Arc<Path> {
+        &self.path
+    }
+
+    pub(crate) fn len(&self) -> u64 {
+        self.end
+    }
+}
+
+/// Whether `bytes` hold the header of a record with a higher number: then what is before it was durable.
+fn has_later_record(bytes: &[u8], sequence: u64) -> bool {
+    bytes
+        .windows(RECORD_HEADER)
+        .filter(|window| u64_at(window, 5) > sequence && window[4] <= SNAPPY)
+        .any(|window| parse_header(window).is_some_and(|(_, _, found, _)| found > sequence))
+}

@@ -1,0 +1,284 @@
+//! The store: shards, and what they share.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+
+use base::env::GroupSync;
+
+use crate::cache::{BlockCache, CacheStats};
+use crate::failure::Failure;
+use crate::file::{Files, OpenFileStats};
+use crate::meta::VbMeta;
+use crate::shard::Shard;
+use crate::view::{Commit, View};
+
+/// Choices about a store.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// Into how many shards the vBuckets are spread. Fixed when the folder is made: what is on record counts.
+    pub shards: usize,
+    /// Files that may be open at once for reading.
+    pub most_open_files: usize,
+    /// Bytes of blocks that may be kept in memory.
+    pub cache_bytes: usize,
+    /// Commits of a vBucket that a rollback can go back to, 4 at least.
+    pub kept_points: usize,
+    /// If more versions than these are kept for rollbacks, fewer commits are.
+    pub most_superseded: usize,
+    /// A manifest is written again when it has this number of bytes and has grown fourfold.
+    pub manifest_bytes: u64,
+    /// Bytes that a background step reads, about.
+    pub step_bytes: u64,
+    /// Runs of about the same size that are merged, in number.
+    pub merge_runs: usize,
+    /// Runs up to this number of bytes count as of the same size.
+    pub small_run_bytes: u64,
+    /// A segment is rewritten if this share of its items, in percent, does not count any more.
+    pub waste_percent: u64,
+    /// Segments below this number of bytes are put together.
+    pub small_segment_bytes: u64,
+    /// Small segments that are put together, in number.
+    pub small_segments: usize,
+    /// Bytes that count in the segments of one rewrite, about.
+    pub rewrite_bytes: u64,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            shards: 8,
+            most_open_files: 128,
+            cache_bytes: 32 << 20,
+            kept_points: 8,
+            most_superseded: 1 << 16,
+            manifest_bytes: 1 << 20,
+            step_bytes: 1 << 20,
+            merge_runs: 4,
+            small_run_bytes: 64 << 10,
+            waste_percent: 25,
+            small_segment_bytes: 4 << 20,
+            small_segments: 8,
+            rewrite_bytes: 64 << 20,
+        }
+    }
+}
+
+/// A folder with the documents of many vBuckets.
+pub struct LogStore {
+    pub(crate) files: Arc<Files>,
+    pub(crate) cache: Arc<BlockCache>,
+    pub(crate) shards: Vec<Shard>,
+    pub(crate) sync: Box<dyn GroupSync>,
+}
+
+/// A vBucket as of its last commit.
+#[derive(Clone, Debug)]
+pub struct StoredMeta {
+    /// Which commit that is.
+    pub commit: Commit,
+    /// Highest seqno.
+    pub high_seqno: u64,
+    /// Seqno up to which tombstones may be missing.
+    pub purge_seqno: u64,
+    /// What the caller stored with it.
+    pub state: Arc<[u8]>,
+    /// What it takes.
+    pub usage: Usage,
+}
+
+/// What a vBucket takes, before compression.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Bytes of its items in all segments.
+    pub bytes: u64,
+    /// Bytes of those that count.
+    pub live_bytes: u64,
+}
+
+/// How a store does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LogStats {
+    /// Blocks in memory.
+    pub cache: CacheStats,
+    /// Files that are open.
+    pub open_files: OpenFileStats,
+    /// Runs of the key index.
+    pub runs: u64,
+    /// Bytes of them.
+    pub run_bytes: u64,
+    /// Segments.
+    pub segments: u64,
+    /// Bytes of them.
+    pub segment_bytes: u64,
+    /// Bytes of items in segments, before compression.
+    pub item_bytes: u64,
+    /// Bytes of those that count.
+    pub live_bytes: u64,
+}
+
+impl StoredMeta {
+    fn of(meta: &VbMeta) -> StoredMeta {
+        let last = meta.last();
+        let (bytes, live_bytes) = meta.bytes();
+        StoredMeta {
+            commit: Commit { epoch: meta.epoch(), number: last.commit },
+            high_seqno: last.high,
+            purge_seqno: last.purge,
+            state: last.state.clone(),
+            usage: Usage { bytes, live_bytes },
+        }
+    }
+}
+
+impl LogStore {
+    pub(crate) fn shard_of(&self, vb: u16) -> usize {
+        usize::from(vb) % self.shards.len()
+    }
+
+    pub(crate) fn shard(&self, vb: u16) -> &Shard {
+        &self.shards[self.shard_of(vb)]
+    }
+
+    /// The folder.
+    pub fn dir(&self) -> &Path {
+        &self.files.dir
+    }
+
+    /// A vBucket as it is now, for one read; `None` if there is none. It holds on to files of others, too.
+    pub fn view(&self, vb: u16) -> Result<Option<View>, Failure> {
+        self.shard(vb).view(vb)
+    }
+
+    /// A vBucket as it is now, to be read at leisure; `None` if there is none.
+    pub fn snapshot(&self, vb: u16) -> Result<Option<View>, Failure> {
+        Ok(self.view(vb)?.map(View::narrowed))
+    }
+
+    /// A vBucket as of its last commit; `None` if there is none.
+    pub fn stored(&self, vb: u16) -> Result<Option<StoredMeta>, Failure> {
+        let shard = self.shard(vb);
+        let state = shard.state.read();
+        shard.check(&state, vb)?;
+        Ok(state.meta.vbs.get(&vb).map(|meta| StoredMeta::of(meta)))
+    }
+
+    /// The vBuckets that are stored, or that are refused.
+    pub fn known(&self) -> Vec<u16> {
+        let mut all = Vec::new();
+        for shard in &self.shards {
+            let state = shard.state.read();
+            all.extend(state.meta.vbs.keys().copied());
+            all.extend(state.refused.keys().copied());
+        }
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    /// Forgets a vBucket, durably; fine if there is none.
+    pub fn delete(&self, vb: u16) -> Result<(), Failure> {
+        self.shard(vb).delete(vb)
+    }
+
+    /// Refuses a vBucket until the next start, because what was worked out without it must not be used.
+    pub fn refuse(&self, vb: u16, what: &str) {
+        self.shard(vb).refuse(vb, what.into());
+    }
+
+    /// Goes back, durably, to the newest commit that is kept and has no seqno above `to`; without one the vBucket is
+    /// forgotten. Says which commit is the last one now.
+    pub fn rollback(&self, vb: u16, to: u64) -> Result<Option<Commit>, Failure> {
+        self.shard(vb).rollback(vb, to, None)
+    }
+
+    /// The same in two steps: `before` is told of the commit when it is durable and not yet in force, or that the vBucket
+    /// will be forgotten. If it fails the rollback is undecided: see [`LogStore::undecided`].
+    pub fn rollback_with<E: From<Failure>>(
+        &self,
+        vb: u16,
+        to: u64,
+        before: &dyn Fn(Option<Commit>) -> Result<(), E>,
+    ) -> Result<Option<Commit>, E> {
+        self.shard(vb).rollback(vb, to, Some(before))
+    }
+
+    /// Shows `look` the last commit of a vBucket, if there is one, while no other can happen.
+    pub fn with_last<E>(
+        &self,
+        vb: u16,
+        look: &mut dyn FnMut(Commit) -> Result<(), E>,
+        failed: impl Fn(Failure) -> E,
+    ) -> Result<(), E> {
+        let shard = self.shard(vb);
+        let _writer = shard.writer.lock();
+        let last = self.stored(vb).map_err(failed)?.map(|stored| stored.commit);
+        last.map_or(Ok(()), look)
+    }
+
+    /// Copies the files that have something of a vBucket to another folder, durably. Says how many there are.
+    pub fn copy_files(&self, vb: u16, to: &Path) -> Result<usize, Failure> {
+        self.shard(vb).copy_files(vb, to)
+    }
+
+    /// vBuckets with a rollback that the caller could not put on record: a start adopts it if it is on record then.
+    pub fn undecided(&self) -> Vec<u16> {
+        let prepared = |shard: &Shard| shard.state.read().meta.prepared.keys().copied().collect::<Vec<_>>();
+        self.shards.iter().flat_map(prepared).collect()
+    }
+
+    /// Such a rollback is not on record, and will not be.
+    pub fn forget_rollback(&self, vb: u16) -> Result<(), Failure> {
+        self.shard(vb).forget_rollback(vb)
+    }
+
+    /// Does a bounded piece of merging and rewriting. Says whether there was something to do. What fails is tried again
+    /// later.
+    pub fn step(&self) -> Result<bool, Failure> {
+        let mut worked = false;
+        let mut failed = None;
+        for shard in &self.shards {
+            match shard.step() {
+                Ok(did) => worked |= did,
+                Err(failure) => failed = Some(failure),
+            }
+        }
+        failed.map_or(Ok(worked), Err)
+    }
+
+    /// Puts on record what is decided in memory only, so that a start that trusts the last commits finds it.
+    pub fn settle(&self) -> Result<(), Failure> {
+        self.shards.iter().try_for_each(|shard| shard.settle().map(drop))
+    }
+
+    /// Rewrites what a vBucket shares segments with, until its own items waste little. `observe` may end it between two
+    /// steps.
+    pub fn reclaim(&self, vb: u16, observe: &mut dyn FnMut() -> ControlFlow<()>) -> Result<(), Failure> {
+        self.shard(vb).reclaim(vb, observe)
+    }
+
+    /// What a vBucket takes; `None` if there is none.
+    pub fn usage(&self, vb: u16) -> Option<Usage> {
+        let state = self.shard(vb).state.read();
+        let (bytes, live_bytes) = state.meta.vbs.get(&vb)?.bytes();
+        Some(Usage { bytes, live_bytes })
+    }
+
+    /// How the store does.
+    pub fn stats(&self) -> LogStats {
+        let mut stats =
+            LogStats { cache: self.cache.stats(), open_files: self.files.stats(), ..LogStats::default() };
+        for shard in &self.shards {
+            let state = shard.state.read();
+            stats.runs += state.meta.runs.len() as u64;
+            stats.run_bytes += state.meta.runs.iter().map(|run| run.bytes).sum::<u64>();
+            stats.segments += state.meta.segments.len() as u64;
+            for (len, bytes) in state.meta.segments.values() {
+                stats.segment_bytes += len;
+                stats.item_bytes += bytes;
+            }
+            stats.live_bytes += state.meta.live_bytes().values().sum::<u64>();
+        }
+        stats
+    }
+}
