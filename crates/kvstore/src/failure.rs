@@ -16,6 +16,14 @@ pub enum Failure {
         /// Operation, path and offset.
         source: couchstore::Failure,
     },
+    /// A file of a log-structured store cannot be read or written, or is damaged.
+    #[error("vBucket {vb}: {source}")]
+    Log {
+        /// Which vBucket it shows at.
+        vb: VbId,
+        /// Operation, path and offset.
+        source: logstore::Failure,
+    },
     /// The disk refused an operation on the bucket's folder.
     #[error("cannot {operation} {path}: {source}", path = path.display())]
     Disk {
@@ -136,6 +144,9 @@ impl Failure {
             | Failure::Disk { source, .. } => {
                 matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
             }
+            Failure::Log { source: logstore::Failure::Io { source, .. }, .. } => {
+                matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+            }
             Failure::Shared { is_disk_full, .. } => *is_disk_full,
             _ => false,
         }
@@ -152,6 +163,7 @@ impl Failure {
                 | couchstore::Failure::Encrypted { .. }
                 | couchstore::Failure::Poisoned { .. } => false,
             },
+            Failure::Log { source, .. } => source.is_damage(),
             Failure::Record { .. }
             | Failure::State { .. }
             | Failure::Journal { .. }
@@ -170,6 +182,9 @@ impl Failure {
 
     /// Whether a file is at fault that others do not depend on.
     pub(crate) fn is_of_one_file(&self) -> bool {
+        if let Failure::Log { source, .. } = self {
+            return source.is_of_one() && !self.is_disk_full();
+        }
         let names_one = matches!(
             self,
             Failure::File { .. }

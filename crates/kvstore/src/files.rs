@@ -12,6 +12,7 @@ use crate::catalog::Catalog;
 use crate::compaction::{Compacted, Compaction, FileAt, RolledBack};
 use crate::couch::{Couch, CouchConfig, Trust};
 use crate::failure::Failure;
+use crate::log::{Log, LogConfig};
 use crate::store::{KvStore, SaveBatch, StoredVb};
 
 /// Which store is behind a journal, and choices about it.
@@ -19,6 +20,8 @@ use crate::store::{KvStore, SaveBatch, StoredVb};
 pub enum FilesConfig {
     /// A couchstore file for each vBucket.
     Couch(CouchConfig),
+    /// A log-structured store for all vBuckets.
+    Log(LogConfig),
 }
 
 impl Default for FilesConfig {
@@ -44,7 +47,12 @@ impl FilesConfig {
         catalog: Arc<Catalog>,
         record: Option<&OnRecord<'_>>,
     ) -> Result<Box<dyn Files>, Failure> {
-        let FilesConfig::Couch(config) = *self;
+        let config = match *self {
+            FilesConfig::Log(config) => {
+                return Ok(Box::new(Log::open_with(env, dir, config, catalog, record)?));
+            }
+            FilesConfig::Couch(config) => config,
+        };
         Ok(Box::new(match record {
             None => Couch::open_as_listed(env, dir, config, catalog)?,
             Some(OnRecord { commits, missing }) => {

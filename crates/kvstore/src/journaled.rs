@@ -222,8 +222,13 @@ impl Journaled {
             Journaled::open(env.clone(), dir, config)?.close()?;
         }
         recovery::remove_void(&env, dir)?;
-        let FilesConfig::Couch(couch) = config.files;
-        Couch::open(env, dir, couch)
+        match config.files {
+            FilesConfig::Couch(couch) => Couch::open(env, dir, couch),
+            FilesConfig::Log(_) => {
+                let what = "a log-structured store is always behind a journal".to_owned();
+                Err(Failure::Catalog { dir: dir.to_owned(), what })
+            }
+        }
     }
 
     /// Who is charged for what is kept here.
@@ -537,7 +542,10 @@ impl KvStore for Journaled {
     }
 
     fn background_step(&self) -> Result<Background, Failure> {
-        if self.file_step()? || self.journal.prepare_step()? {
+        let is_filed = self.file_step()?;
+        // What filing leaves to do must not wait until there is nothing to file.
+        let behind = self.files.background_step()?;
+        if is_filed || behind == Background::Worked || self.journal.prepare_step()? {
             return Ok(Background::Worked);
         }
         Ok(Background::Idle)

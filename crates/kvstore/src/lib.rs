@@ -13,6 +13,7 @@ pub mod fuzz;
 #[doc(hidden)]
 pub mod journal;
 mod journaled;
+mod log;
 mod manifest;
 mod memory;
 mod nothing;
@@ -31,6 +32,7 @@ pub use failure::Failure;
 pub use files::FilesConfig;
 pub use journal::JournalStats;
 pub use journaled::{Journaled, JournaledConfig};
+pub use log::{Log, LogConfig};
 pub use manifest::{StoredCollection, StoredDrop, StoredManifest, StoredScope};
 pub use memory::Memory;
 pub use nothing::Nothing;

@@ -20,6 +20,7 @@ fn find(subject: &Subject<'_>, lie: Lie) -> Tally {
         rolls_back_exactly: subject.rolls_back_exactly,
         name: subject.name,
         open: &open,
+        open_closed: subject.open_closed,
         world: subject.world,
         trusts_last_header: subject.trusts_last_header,
     };

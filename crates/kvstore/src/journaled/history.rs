@@ -66,6 +66,7 @@ impl Journaled {
         if unfiled.unfiled.lock().file_is_void {
             self.remove_void_file(vb, &unfiled)?;
         }
+        self.settle_undecided()?;
         // read once, as saves go on meanwhile
         let now = self.stored(vb, Vb::at_once)?;
         let high = now.as_ref().map(|now| now.high_seqno);

@@ -11,7 +11,7 @@ use super::model::Model;
 use super::tally::{Tally, Trying};
 use super::verify::{check_files, compare};
 use super::workload::Shape;
-use super::{DIR, Subject, prepared, subjects};
+use super::{DIR, Subject, prepared};
 
 /// How thoroughly to look at one run.
 #[derive(Clone, Copy, Debug)]
@@ -170,7 +170,7 @@ impl Trial<'_> {
         }
         let world = self.subject.world(disk);
         check_files(&*world.disk, wrong);
-        match subjects::open_couch(world, Path::new(DIR)) {
+        match (self.subject.open_closed)(world, Path::new(DIR)) {
             Ok(files) => {
                 let mut of_files = Vec::new();
                 compare(&*files, model, at, &mut of_files);

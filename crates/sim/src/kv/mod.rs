@@ -38,6 +38,8 @@ pub struct Subject<'a> {
     pub name: &'a str,
     /// Opens the store on a disk.
     pub open: &'a Open<'a>,
+    /// Opens what it leaves when it is closed, without what stood in front of it.
+    pub open_closed: &'a Open<'a>,
     /// The world in which its files show what they hold: with their keys, if they are encrypted.
     pub world: fn(Env) -> Env,
     /// Whether every file is trusted at its last valid header, so that this one must be clean wherever the power went.

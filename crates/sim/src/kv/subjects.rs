@@ -6,7 +6,8 @@ use std::time::Duration;
 use base::encryption::{DataKeys, EncryptedDisk};
 use base::env::{Env, SimHandles};
 use kvstore::{
-    CompactionSteps, Couch, CouchConfig, Failure, FilesConfig, Journaled, JournaledConfig, KvStore,
+    CompactionSteps, Couch, CouchConfig, Failure, FilesConfig, Journaled, JournaledConfig, KvStore, Log,
+    LogConfig,
 };
 
 use super::Subject;
@@ -17,6 +18,7 @@ pub fn couch() -> Subject<'static> {
     Subject {
         name: "couch",
         open: &open_couch,
+        open_closed: &open_couch,
         world: |env| env,
         trusts_last_header: true,
         rolls_back_exactly: true,
@@ -77,7 +79,69 @@ fn encrypted(env: Env) -> Env {
     EncryptedDisk::env(&env, DataKeys::ephemeral(&SimHandles::new(0).env()))
 }
 
+/// A log-structured store without a journal. Small blocks would change its format; everything else is small, so that
+/// files are merged and rewritten after a few batches.
+pub fn log() -> Subject<'static> {
+    Subject {
+        name: "log",
+        open: &open_log,
+        open_closed: &open_log,
+        rolls_back_exactly: false,
+        trusts_last_header: false,
+        ..couch()
+    }
+}
+
+fn open_log(env: Env, dir: &Path) -> Result<Box<dyn KvStore>, Failure> {
+    Ok(Box::new(Log::open(env, dir, log_config())?))
+}
+
+fn log_config() -> LogConfig {
+    LogConfig {
+        store: logstore::Config {
+            shards: 2,
+            most_open_files: 2,
+            cache_bytes: 32 << 10,
+            kept_points: 5,
+            most_superseded: 20,
+            manifest_bytes: 2 << 10,
+            step_bytes: 300,
+            merge_runs: 3,
+            small_run_bytes: 600,
+            waste_percent: 25,
+            small_segment_bytes: 1 << 10,
+            small_segments: 4,
+            rewrite_bytes: 4 << 10,
+        },
+    }
+}
+
+/// The same behind a journal.
+pub fn journaled_log() -> Subject<'static> {
+    Subject { name: "journaled log", open: &open_journaled_log, ..log() }
+}
+
+fn open_journaled_log(env: Env, dir: &Path) -> Result<Box<dyn KvStore>, Failure> {
+    let config = JournaledConfig {
+        files: FilesConfig::Log(log_config()),
+        journal_bytes: 128 << 10,
+        file_after: Duration::ZERO,
+    };
+    Ok(Box::new(Journaled::open(env, dir, config)?))
+}
+
+/// The same with encrypted files.
+pub fn encrypted_journaled_log() -> Subject<'static> {
+    let open = &open_encrypted_journaled_log;
+    Subject { name: "encrypted journaled log", open, world: encrypted, ..journaled_log() }
+}
+
+fn open_encrypted_journaled_log(env: Env, dir: &Path) -> Result<Box<dyn KvStore>, Failure> {
+    open_journaled_log(encrypted(env), dir)
+}
+
 /// All of them.
 pub fn all() -> Vec<Subject<'static>> {
-    vec![couch(), journaled(), encrypted_couch(), encrypted_journaled()]
+    let couch = [couch(), journaled(), encrypted_couch(), encrypted_journaled()];
+    couch.into_iter().chain([log(), journaled_log(), encrypted_journaled_log()]).collect()
 }

@@ -1,0 +1,185 @@
+//! Compaction: what is left out, and rewriting what that makes garbage.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+use base::{CollectionId, DurabilityLevel, Seqno, SyncWrite, VbId};
+use logstore::{Entry, Erased, Purger, Sealed, View};
+
+use super::item::{GONE, PREPARE, VersionMaker, weigh};
+use super::state::LogState;
+use super::{Log, decode_state, failed};
+use crate::collections::{collection_of, event_prefix};
+use crate::compaction::{Candidate, Compacted, Compaction, CompactionProgress, FileAt, Reason};
+use crate::failure::Failure;
+use crate::files::BeforeSwitch;
+use crate::store::{KvStore, Values};
+
+/// No other compaction of the vBucket begins while this lives.
+struct LogTurn<'l>(&'l Log, VbId);
+
+impl Drop for LogTurn<'_> {
+    fn drop(&mut self) {
+        self.0.compacting.lock().remove(&self.1);
+    }
+}
+
+impl Log {
+    /// Compacts as [`crate::KvStore::compact`] does, and calls `before` with the last commit while no other can happen.
+    pub(super) fn compact_and_tell(
+        &self,
+        vb: VbId,
+        request: &Compaction<'_>,
+        before: &BeforeSwitch<'_>,
+    ) -> Result<Compacted, Failure> {
+        self.check(vb)?;
+        if !self.compacting.lock().insert(vb) {
+            return Err(Failure::CompactionRuns { vb });
+        }
+        let _turn = LogTurn(self, vb);
+        self.begin_writing()?;
+        let stored = self.store.stored(vb.0).map_err(failed(vb))?.ok_or(Failure::NoVbucket { vb })?;
+        let state = decode_state(vb, &self.dir, &stored.state)?;
+        let usage = stored.usage;
+        let mut purger = LogPurger {
+            request,
+            maker: VersionMaker { vb, dir: &self.dir, heap: &self.env.heap },
+            completed: Seqno(state.state.completed_seqno),
+            reasons: BTreeMap::new(),
+            created: BTreeMap::new(),
+            compacted: Compacted { before_bytes: usage.bytes, ..Compacted::default() },
+            purged_through: 0,
+            keys: state.tally.documents() + state.tombstones,
+            total_bytes: usage.live_bytes,
+        };
+        self.store.purge(vb.0, &mut purger).map_err(failed(vb))?;
+        let LogPurger { mut compacted, total_bytes, .. } = purger;
+        self.store.with_last(vb.0, &mut |commit| before(at_of(commit)), failed(vb))?;
+        self.store.is_on_record(vb.0).map_err(failed(vb))?;
+        let progress = CompactionProgress { done_bytes: total_bytes, total_bytes };
+        let reclaimed = self.store.reclaim(vb.0, &mut || (request.observe)(progress));
+        reclaimed.map_err(failed(vb))?;
+        let usage = self.usage(vb).unwrap_or_default();
+        compacted.after_bytes = usage.file_bytes;
+        compacted.purge_seqno =
+            self.store.stored(vb.0).map_err(failed(vb))?.map_or(Seqno(0), |now| Seqno(now.purge_seqno));
+        Ok(compacted)
+    }
+}
+
+pub(super) fn at_of(commit: logstore::Commit) -> FileAt {
+    FileAt { revision: commit.epoch, header_offset: commit.number }
+}
+
+struct LogPurger<'c> {
+    request: &'c Compaction<'c>,
+    maker: VersionMaker<'c>,
+    /// Prepares up to here are committed.
+    completed: Seqno,
+    /// Why versions are left out that are not left out yet, by seqno.
+    reasons: BTreeMap<u64, Reason>,
+    /// When collections that were met were created.
+    created: BTreeMap<CollectionId, Option<u64>>,
+    compacted: Compacted,
+    /// Highest seqno of a tombstone that is left out.
+    purged_through: u64,
+    keys: u64,
+    total_bytes: u64,
+}
+
+impl LogPurger<'_> {
+    fn leave_out(&mut self, view: &View, now: &mut LogState, erased: &Erased) {
+        let Erased { key, entry } = erased;
+        let reason = self.reasons.get(&entry.seqno).copied().unwrap_or(Reason::Dropped);
+        if reason != Reason::Dropped || !self.is_of_former(view, erased) {
+            now.tally.leave_out(key, weigh(entry));
+        }
+        if entry.flags & GONE != 0 {
+            now.tombstones = now.tombstones.saturating_sub(1);
+        }
+    }
+
+    /// Whether a record is of a collection that was dropped and created again since: it is not counted then.
+    fn is_of_former(&mut self, view: &View, erased: &Erased) -> bool {
+        let Some(collection) = collection_of(&erased.key) else { return false };
+        let created = *self.created.entry(collection).or_insert_with(|| created_at(view, collection));
+        created.is_some_and(|created| erased.entry.seqno < created)
+    }
+}
+
+/// Seqno of the event that created a collection.
+fn created_at(view: &View, collection: CollectionId) -> Option<u64> {
+    let prefix = event_prefix(collection);
+    let mut created = None;
+    let looked = view.entries::<logstore::Failure>(&prefix, |key, entry| {
+        if key.starts_with(&prefix) && entry.flags & GONE == 0 {
+            created = Some(entry.seqno);
+        }
+        Ok(ControlFlow::Break(()))
+    });
+    // Damage shows again when that part is merged.
+    looked.ok().and(created)
+}
+
+impl Purger for LogPurger<'_> {
+    fn judge(&mut self, view: &View, key: &[u8], entry: &Entry) -> Result<bool, logstore::Failure> {
+        if entry.seqno == view.high_seqno() {
+            return Ok(false);
+        }
+        let is_prepare = entry.flags & PREPARE != 0;
+        let candidate = Candidate {
+            stored_key: key,
+            seqno: Seqno(entry.seqno),
+            deleted: entry.flags & GONE != 0,
+            expiry: Some(entry.time),
+            sync_write: Some(if is_prepare {
+                SyncWrite::Prepare(DurabilityLevel::Majority)
+            } else {
+                SyncWrite::No
+            }),
+        };
+        let mut unread = None;
+        let reason = self.request.judge(candidate, self.completed, || {
+            match view.get(key, |item| self.maker.version(item, Values::Leave)) {
+                Ok(version) => version.and_then(Result::ok),
+                Err(failure) => {
+                    unread = Some(failure);
+                    None
+                }
+            }
+        });
+        if let Some(failure) = unread {
+            return Err(failure);
+        }
+        if let Some(reason) = reason {
+            // What is replaced before it is left out has gone all the same.
+            self.compacted.count(reason);
+            self.reasons.insert(entry.seqno, reason);
+            if reason == Reason::Purged {
+                self.purged_through = self.purged_through.max(entry.seqno);
+            }
+        }
+        Ok(reason.is_some())
+    }
+
+    fn go_on(&mut self, done: u64) -> ControlFlow<()> {
+        let share =
+            u128::from(self.total_bytes) * u128::from(done.min(self.keys)) / u128::from(self.keys.max(1));
+        let progress = CompactionProgress { done_bytes: share as u64, total_bytes: self.total_bytes };
+        (self.request.observe)(progress)
+    }
+
+    fn seal(&mut self, now: &View, erased: &[Erased], is_last: bool) -> Result<Sealed, String> {
+        let mut state = LogState::decode(now.state())?;
+        for one in erased {
+            self.leave_out(now, &mut state, one);
+        }
+        let purge_seqno = now.purge_seqno().max(self.purged_through);
+        self.reasons.clear();
+        if is_last {
+            self.request.erases(&mut state.manifest);
+        }
+        state.tally.take_changes();
+        Ok(Sealed { state: state.encode(), purge_seqno })
+    }
+}

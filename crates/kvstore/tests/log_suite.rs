@@ -1,0 +1,147 @@
+//! The suite on the log-structured store.
+
+use std::path::Path;
+
+use base::encryption::{DataKeys, EncryptedDisk};
+use base::env::Env;
+use kvstore::suite::{self, Subject};
+use kvstore::{Background, FilesConfig, Journaled, JournaledConfig, KvStore, Log, LogConfig};
+
+struct Alone {
+    env: Env,
+    dir: tempfile::TempDir,
+    config: LogConfig,
+    store: Option<Log>,
+}
+
+impl Alone {
+    fn on(env: Env, config: LogConfig) -> Alone {
+        let dir = tempfile::tempdir().expect("a folder");
+        let store = Some(open(&env, dir.path(), config));
+        Alone { env, dir, config, store }
+    }
+}
+
+fn open(env: &Env, dir: &Path, config: LogConfig) -> Log {
+    Log::open(env.clone(), dir, config).expect("the bucket opens")
+}
+
+impl Subject for Alone {
+    fn store(&self) -> &dyn KvStore {
+        self.store.as_ref().expect("it is open")
+    }
+
+    fn restart(&mut self) {
+        self.store = None;
+        self.store = Some(open(&self.env, self.dir.path(), self.config));
+    }
+
+    fn keeps_commits(&self) -> bool {
+        false
+    }
+}
+
+struct WithJournal {
+    env: Env,
+    dir: tempfile::TempDir,
+    config: JournaledConfig,
+    /// Whether it is closed before it is opened again, or just dropped.
+    closes: bool,
+    store: Option<Journaled>,
+}
+
+impl WithJournal {
+    fn on(env: Env, config: JournaledConfig, closes: bool) -> WithJournal {
+        let dir = tempfile::tempdir().expect("a folder");
+        let store = Journaled::open(env.clone(), dir.path(), config).expect("the bucket opens");
+        WithJournal { env, dir, config, closes, store: Some(store) }
+    }
+}
+
+impl Subject for WithJournal {
+    fn keeps_commits(&self) -> bool {
+        false
+    }
+
+    fn store(&self) -> &dyn KvStore {
+        self.store.as_ref().expect("it is open")
+    }
+
+    fn restart(&mut self) {
+        let store = self.store.take().expect("it is open");
+        if self.closes {
+            store.close().expect("everything can be filed");
+        }
+        drop(store);
+        let store =
+            Journaled::open(self.env.clone(), self.dir.path(), self.config).expect("the bucket opens");
+        self.store = Some(store);
+    }
+}
+
+/// Everything happens after a few batches.
+fn small() -> LogConfig {
+    LogConfig {
+        store: logstore::Config {
+            shards: 2,
+            most_open_files: 2,
+            cache_bytes: 64 << 10,
+            step_bytes: 500,
+            merge_runs: 2,
+            small_run_bytes: 600,
+            small_segment_bytes: 2 << 10,
+            small_segments: 3,
+            manifest_bytes: 4 << 10,
+            ..logstore::Config::default()
+        },
+    }
+}
+
+fn journaled(log: LogConfig, journal_bytes: u64) -> JournaledConfig {
+    JournaledConfig { files: FilesConfig::Log(log), journal_bytes, ..JournaledConfig::default() }
+}
+
+fn encrypted() -> Env {
+    EncryptedDisk::env(&Env::real(), DataKeys::ephemeral(&Env::real()))
+}
+
+#[test]
+fn alone() {
+    suite::run(|| Alone::on(Env::real(), LogConfig::default()));
+}
+
+#[test]
+fn alone_with_small_files() {
+    suite::run(|| Alone::on(Env::real(), small()));
+}
+
+#[test]
+fn behind_a_journal() {
+    for closes in [false, true] {
+        suite::run(|| WithJournal::on(Env::real(), journaled(LogConfig::default(), 1 << 30), closes));
+        suite::run(|| WithJournal::on(Env::real(), journaled(small(), 64 << 10), closes));
+    }
+}
+
+#[test]
+fn encrypted_behind_a_journal() {
+    suite::run(|| WithJournal::on(encrypted(), journaled(small(), 64 << 10), false));
+}
+
+#[test]
+fn everything_is_done_in_the_end() {
+    let subject = Alone::on(Env::real(), small());
+    let store = subject.store();
+    for seqno in 1..200 {
+        let items = [suite::version(0, &format!("key{}", seqno % 17), seqno, &[b'v'; 100])];
+        let batch = kvstore::SaveBatch { items: &items, state: &kvstore::VbStateDoc::default() };
+        store.save(base::VbId(3), batch).expect("a save");
+    }
+    let mut steps = 0;
+    while store.background_step().expect("a step") == Background::Worked {
+        steps += 1;
+        assert!(steps < 10_000, "there is an end");
+    }
+    let usage = store.usage(base::VbId(3)).expect("it is there");
+    assert!(usage.file_bytes < 20 * 1000, "{usage:?}");
+}
