@@ -25,6 +25,9 @@ pub struct Options {
     /// Compression mode of the bucket; `off` answers what the recordings have compressed.
     #[arg(long, default_value = "passive")]
     pub compression_mode: String,
+    /// What keeps the bucket's documents, by the word of its type: couchstore or magma.
+    #[arg(long, default_value = "couchstore")]
+    pub store: String,
 }
 
 impl Default for Options {
@@ -33,6 +36,7 @@ impl Default for Options {
             only: None,
             eviction_policy: "value_only".to_owned(),
             compression_mode: "passive".to_owned(),
+            store: "couchstore".to_owned(),
         }
     }
 }
@@ -40,9 +44,9 @@ impl Default for Options {
 impl Options {
     /// The server's configuration file.
     fn config(&self) -> String {
-        let Options { eviction_policy, compression_mode, .. } = self;
+        let Options { eviction_policy, compression_mode, store, .. } = self;
         format!(
-            "[[bucket]]\nname = {BUCKET:?}\neviction-policy = {eviction_policy:?}\ncompression-mode = {compression_mode:?}\n"
+            "[[bucket]]\nname = {BUCKET:?}\ntype = {store:?}\neviction-policy = {eviction_policy:?}\ncompression-mode = {compression_mode:?}\n"
         )
     }
 }

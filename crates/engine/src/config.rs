@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use base::{VbState, limits};
+use kvstore::StorageBackend;
 
 use crate::settings::Settings;
 
@@ -48,6 +49,8 @@ pub struct BucketConfig {
     pub dir: PathBuf,
     /// What kind of bucket.
     pub kind: BucketKind,
+    /// What keeps its documents on disk.
+    pub backend: StorageBackend,
     /// The most memory it may use when it is opened, in bytes.
     pub quota_bytes: u64,
     /// What may be changed later.
@@ -78,6 +81,7 @@ impl BucketConfig {
             name: name.to_owned(),
             dir,
             kind: BucketKind::Persistent,
+            backend: StorageBackend::default(),
             quota_bytes: 256 << 20,
             settings: Settings::default(),
             vbuckets: limits::DEFAULT_VBUCKETS,

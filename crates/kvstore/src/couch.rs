@@ -30,7 +30,7 @@ use crate::catalog::{Believe, Catalog, Listed, StoreId};
 use crate::collections::CollectionStats;
 use crate::compaction::{Compacted, Compaction, FileAt, RolledBack};
 use crate::failure::Failure;
-use crate::files::Files;
+use crate::files::{Files, StorageBackend, refuse_of_another};
 use crate::store::{Counts, KvStore, SaveBatch, Snapshot as AnySnapshot, States, Stats, Usage};
 pub use check::{CatalogReport, check_catalog};
 use file::{Known, Recorded, VbFile, usage_of};
@@ -254,6 +254,7 @@ impl Couch {
         env.disk.sync_dir(dir).map_err(failed("sync", dir))?;
         let mut revisions = Revisions::new(&env, dir, catalog.store());
         for name in env.disk.read_dir(dir).map_err(failed("list", dir))? {
+            refuse_of_another(StorageBackend::Couchstore, dir, &name)?;
             let path = dir.join(&name);
             if name.ends_with(UNFINISHED) {
                 env.disk.remove_file(&path).map_err(failed("remove", &path))?;

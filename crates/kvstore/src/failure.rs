@@ -24,6 +24,14 @@ pub enum Failure {
         /// Operation, path and offset.
         source: logstore::Failure,
     },
+    /// The folder has the files of another store than the bucket is to be kept in.
+    #[error("{dir} cannot be used: {what}", dir = dir.display())]
+    OtherStore {
+        /// Where.
+        dir: PathBuf,
+        /// Which file says so.
+        what: String,
+    },
     /// The disk refused an operation on the bucket's folder.
     #[error("cannot {operation} {path}: {source}", path = path.display())]
     Disk {
@@ -171,6 +179,7 @@ impl Failure {
             | Failure::Mismatch { .. }
             | Failure::Catalog { .. } => true,
             Failure::Disk { .. }
+            | Failure::OtherStore { .. }
             | Failure::Shared { .. }
             | Failure::NoVbucket { .. }
             | Failure::SeqnosOnly { .. }

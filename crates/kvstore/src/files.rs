@@ -10,10 +10,20 @@ use base::{Seqno, VbId};
 
 use crate::catalog::Catalog;
 use crate::compaction::{Compacted, Compaction, FileAt, RolledBack};
-use crate::couch::{Couch, CouchConfig, Trust};
+use crate::couch::{self, Couch, CouchConfig, Trust};
 use crate::failure::Failure;
 use crate::log::{Log, LogConfig};
 use crate::store::{KvStore, SaveBatch, StoredVb};
+
+/// Which store keeps the documents of a bucket on disk: for good, from its beginning.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StorageBackend {
+    /// A couchstore file for each vBucket.
+    #[default]
+    Couchstore,
+    /// Segments and sorted runs that vBuckets share (docs/adr/0129-the-log-structured-store.md).
+    LogStructured,
+}
 
 /// Which store is behind a journal, and choices about it.
 #[derive(Clone, Copy, Debug)]
@@ -61,6 +71,23 @@ impl FilesConfig {
             }
         }))
     }
+}
+
+/// Files of another store in a bucket's folder are the bucket's, and would be passed over: refuses one of a
+/// log-structured store where couchstore files are expected, and the other way round.
+pub(crate) fn refuse_of_another(expected: StorageBackend, dir: &Path, name: &str) -> Result<(), Failure> {
+    let what = match expected {
+        StorageBackend::Couchstore if logstore::is_file(name) => {
+            format!(
+                "it has {name}, a file of a log-structured store: the bucket's type is magma, not couchstore"
+            )
+        }
+        StorageBackend::LogStructured if couch::parse_name(name).is_some() => {
+            format!("it has {name}, a couchstore file: the bucket's type is couchstore, not magma")
+        }
+        _ => return Ok(()),
+    };
+    Err(Failure::OtherStore { dir: dir.to_owned(), what })
 }
 
 /// Is told of the commit that is about to be in force, which is durable; of nothing if nothing is about to be stored. If

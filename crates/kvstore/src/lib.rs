@@ -29,7 +29,7 @@ pub use collections::CollectionStats;
 pub use compaction::{Compacted, Compaction, CompactionProgress, Expired, FileAt, RolledBack};
 pub use couch::{CatalogReport, CompactionSteps, Couch, CouchConfig, check_catalog};
 pub use failure::Failure;
-pub use files::FilesConfig;
+pub use files::{FilesConfig, StorageBackend};
 pub use journal::JournalStats;
 pub use journaled::{Journaled, JournaledConfig};
 pub use log::{Log, LogConfig};

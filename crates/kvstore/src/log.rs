@@ -24,7 +24,7 @@ use crate::catalog::{Believe, Catalog, Listed, StoreId};
 use crate::collections::CollectionStats;
 use crate::compaction::{Compacted, Compaction, FileAt, RolledBack};
 use crate::failure::Failure;
-use crate::files::{Files, OnRecord};
+use crate::files::{Files, OnRecord, StorageBackend, refuse_of_another};
 use crate::store::{
     Background, Counts, KvStore, SaveBatch, Snapshot as AnySnapshot, States, Stats, StoredVb, Usage, Values,
 };
@@ -41,6 +41,14 @@ const MOST_AT_ONCE: usize = 128;
 pub struct LogConfig {
     /// The store's own.
     pub store: logstore::Config,
+}
+
+impl LogConfig {
+    /// The defaults, with so many files open at once for reading and so many bytes of blocks kept in memory.
+    pub fn new(most_open_files: usize, cache_bytes: u64) -> LogConfig {
+        let cache_bytes = usize::try_from(cache_bytes).unwrap_or(usize::MAX);
+        LogConfig { store: logstore::Config { most_open_files, cache_bytes, ..logstore::Config::default() } }
+    }
 }
 
 /// A bucket's folder.
@@ -131,6 +139,10 @@ impl Log {
         catalog: Arc<Catalog>,
         record: Option<&OnRecord<'_>>,
     ) -> Result<Log, Failure> {
+        let names = env.disk.read_dir(dir);
+        let names =
+            names.map_err(|source| Failure::Disk { operation: "list", path: dir.to_owned(), source })?;
+        names.iter().try_for_each(|name| refuse_of_another(StorageBackend::LogStructured, dir, name))?;
         let listed = catalog.files();
         let believes_list = record.is_none() && catalog.believe() == Some(Believe::Files);
         let of_list = |(vb, listed): (&VbId, &Listed)| (*vb, listed.at);

@@ -39,3 +39,8 @@ pub use run::Entry;
 pub use segment::Item;
 pub use store::{Config, LogStats, LogStore, StoredMeta, Usage};
 pub use view::{Commit, View};
+
+/// Whether a file in a folder is a store's, by its name.
+pub fn is_file(name: &str) -> bool {
+    file::parse_name(name).is_some() || manifest::parse_manifest_name(name).is_some()
+}

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use base::DurabilityLevel;
 use engine::settings::{Key, SETTINGS as ROWS};
 use engine::{BucketKind, SettingError};
+use kvstore::StorageBackend;
 
 use crate::config::{BucketSpec, MOST_REPLICAS};
 use crate::naming;
@@ -76,12 +77,14 @@ impl BucketForm {
         if let Some(what) = wrong_name(name.as_deref()) {
             self.wrong("name", what);
         }
-        let kind =
-            self.get("bucketType").map_or(Some(BucketKind::Persistent), |word| naming::kind_from(&word));
+        let kind = self.get("bucketType").map_or(Some(Default::default()), |word| naming::kind_from(&word));
         if kind.is_none() {
             self.wrong("bucketType", "invalid bucket type");
         }
-        let kind = kind.unwrap_or_default();
+        let (kind, of_type) = kind.unwrap_or_default();
+        // A word that is none is told below.
+        let asked = self.get("storageBackend").filter(|_| kind == BucketKind::Persistent);
+        let backend = asked.and_then(|word| naming::backend_from(&word)).unwrap_or(of_type);
         let quota_bytes = match self.get("ramQuota").or_else(|| self.get("ramQuotaMB")) {
             Some(text) => mebibytes(&text),
             None => Err(NO_QUOTA.to_owned()),
@@ -90,14 +93,16 @@ impl BucketForm {
             self.wrong("ramQuota", what);
             0
         });
-        let change = self.read_all(&Reading { kind, vbuckets, is_new: true });
+        let change = self.read_all(&Reading { kind, backend, vbuckets, is_new: true });
         if !self.errors.is_empty() {
             return Err(self.errors);
         }
         let spec = BucketSpec::made(&name.unwrap_or_default(), quota_bytes, kind, &[])
             .map_err(|error| Errors::from([("ramQuota".to_owned(), error.to_string())]))?;
+        spec.keep_in(backend);
         spec.settings.set_all(kind, &change.pairs()).map_err(|errors| by_field(&errors))?;
         Ok(BucketSpec {
+            backend,
             replicas: change.replicas.unwrap_or(DEFAULT_REPLICAS),
             flush_enabled: change.flush_enabled.unwrap_or(false),
             durability_min: change.durability_min.unwrap_or(None),
@@ -108,7 +113,8 @@ impl BucketForm {
 
     /// What shall be different about a bucket.
     pub fn change(mut self, spec: &BucketSpec, vbuckets: u16) -> Read<BucketChange> {
-        let change = self.read_all(&Reading { kind: spec.kind, vbuckets, is_new: false });
+        let change =
+            self.read_all(&Reading { kind: spec.kind, backend: spec.backend, vbuckets, is_new: false });
         if self.errors.is_empty() { Ok(change) } else { Err(self.errors) }
     }
 
@@ -142,6 +148,7 @@ type Wrong<'a> = (&'a str, String);
 /// What the fields of a form are about.
 struct Reading {
     kind: BucketKind,
+    backend: StorageBackend,
     vbuckets: u16,
     is_new: bool,
 }
@@ -218,9 +225,17 @@ impl Reading {
                 change.hints.replica_index = Some(switch(field, value)?);
                 Ok(())
             }
-            "storageBackend" if is_disk && value != naming::storage_backend(self.kind) => {
-                Err(format!("{value:?}: storage backend must be couchstore, which is the only one"))
-            }
+            "storageBackend" if is_disk => match naming::backend_from(value) {
+                None => Err(format!("{value:?}: storage backend must be either 'couchstore' or 'magma'")),
+                Some(backend) if backend != self.backend => {
+                    let is = naming::storage_backend(self.kind, self.backend);
+                    Err(format!(
+                        "Storage backend of a bucket cannot be changed, it is {is}: make another bucket, and move the \
+                         documents with stave backup and stave restore"
+                    ))
+                }
+                Some(_) => Ok(()),
+            },
             "conflictResolutionType" if !self.is_new => {
                 Err("Conflict resolution type not allowed in update bucket".to_owned())
             }

@@ -65,7 +65,7 @@ impl Entry {
         let settings = SETTINGS.iter().filter(|setting| differs(setting.key));
         Entry {
             name: spec.name.clone(),
-            kind: naming::type_name(spec.kind).to_owned(),
+            kind: naming::type_name(spec.kind, spec.backend).to_owned(),
             quota_bytes: spec.quota_bytes,
             replicas: spec.replicas,
             flush_enabled: spec.flush_enabled,
@@ -79,10 +79,11 @@ impl Entry {
 
     fn spec(&self) -> Option<BucketSpec> {
         let pairs: Vec<(&str, &str)> = self.settings.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
-        let kind = naming::kind_from(&self.kind)?;
+        let (kind, backend) = naming::kind_from(&self.kind)?;
         let durability_min: Option<DurabilityLevel> = naming::durability_from(&self.durability_min_level)?;
         let spec = BucketSpec::made(&self.name, self.quota_bytes, kind, &pairs).ok()?;
         Some(BucketSpec {
+            backend,
             replicas: self.replicas,
             flush_enabled: self.flush_enabled,
             durability_min,
@@ -217,6 +218,7 @@ impl BucketList {
 mod tests {
     use base::env::OpenMode;
     use engine::BucketKind;
+    use kvstore::StorageBackend;
 
     use super::*;
 
@@ -229,6 +231,7 @@ mod tests {
         let pairs = [("max_ttl", "7"), ("item_eviction_policy", "full_eviction")];
         let spec = BucketSpec::made("a", 100 << 20, BucketKind::Persistent, &pairs).expect("valid");
         let spec = BucketSpec {
+            backend: StorageBackend::LogStructured,
             replicas: 2,
             flush_enabled: true,
             durability_min: Some(DurabilityLevel::Majority),

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use ::cluster::state::Alternate;
 use base::Datatype;
 use engine::BucketKind;
+use kvstore::StorageBackend;
 use protocol::Status;
 use protocol::extras::ConfigVersion;
 use protocol::feature::Feature;
@@ -97,6 +98,8 @@ pub struct BucketShape {
     pub uuid: String,
     /// What kind it is of.
     pub kind: BucketKind,
+    /// What keeps its documents on disk.
+    pub backend: StorageBackend,
     /// How many vBuckets it has.
     pub vbuckets: u16,
     /// Its manifest of collections.
@@ -142,6 +145,7 @@ impl ClusterMap {
             name: shape.name.clone(),
             uuid: shape.uuid.clone(),
             kind: shape.kind,
+            backend: shape.backend,
             replicas: shape.replicas,
             manifest_uid: shape.manifest_uid.0,
             rows: vec![vec![Some(0)]; usize::from(shape.vbuckets)],
@@ -205,7 +209,15 @@ mod tests {
     fn has_what_clients_insist_on() {
         let bucket = |name: &str, kind| {
             let (name, uuid) = (name.to_owned(), "0".repeat(32));
-            BucketShape { name, uuid, kind, vbuckets: 4, manifest_uid: ManifestUid(31), replicas: 0 }
+            BucketShape {
+                name,
+                uuid,
+                kind,
+                backend: StorageBackend::default(),
+                vbuckets: 4,
+                manifest_uid: ManifestUid(31),
+                replicas: 0,
+            }
         };
         let buckets = [bucket("b", BucketKind::Persistent), bucket("e", BucketKind::Ephemeral)];
         let version = ConfigVersion { epoch: 1, revision: 7 };
@@ -254,6 +266,7 @@ mod tests {
             name: "x".to_owned(),
             uuid: "0".repeat(32),
             kind: BucketKind::Persistent,
+            backend: StorageBackend::default(),
             replicas: 1,
             manifest_uid: 26,
             rows: vec![vec![Some(1), Some(2)], vec![Some(2)], vec![None, Some(1)], vec![]],

@@ -81,7 +81,7 @@ pub enum ConfigError {
     },
     /// A bucket type that there is not.
     #[error(
-        "bucket type {0:?}: give couchstore (also called couchbase or membase), which keeps documents on disk, or ephemeral, which does not"
+        "bucket type {0:?}: give couchstore (also called couchbase or membase) or magma, which keep documents on disk, or ephemeral, which does not"
     )]
     BucketType(String),
     /// A setting of a bucket is not known, or its value is not valid.

@@ -11,7 +11,7 @@ use base::env::{Env, Task};
 use base::planted::{self, Bug};
 use base::{Heap, SmallFileError, VbId, VbState};
 use engine::{Bucket, BucketKind, MOST_RANGE_SCANS};
-use kvstore::{CouchConfig, FilesConfig, Journaled, JournaledConfig, KvStore};
+use kvstore::{CouchConfig, FilesConfig, Journaled, JournaledConfig, KvStore, LogConfig, StorageBackend};
 use parking_lot::{Condvar, Mutex};
 
 use crate::at_rest;
@@ -415,6 +415,7 @@ impl Host {
         let config = &self.config;
         let mut bucket = engine::BucketConfig::new(&spec.name, self.data_dir.bucket(&spec.name));
         bucket.kind = spec.kind;
+        bucket.backend = spec.backend;
         bucket.quota_bytes = spec.quota_bytes;
         bucket.settings = spec.settings.clone();
         bucket.vbuckets = config.vbuckets;
@@ -461,12 +462,19 @@ impl Host {
         bucket: &engine::BucketConfig,
         env: &Env,
     ) -> Result<Arc<dyn KvStore>, kvstore::Failure> {
-        let couch =
-            CouchConfig { max_open_files: self.files_for_documents(&bucket.name), ..CouchConfig::default() };
+        let max_open_files = self.files_for_documents(&bucket.name);
+        let files = match bucket.backend {
+            StorageBackend::Couchstore => {
+                FilesConfig::Couch(CouchConfig { max_open_files, ..CouchConfig::default() })
+            }
+            StorageBackend::LogStructured => {
+                FilesConfig::Log(LogConfig::new(max_open_files, bucket.quota_bytes / CACHE_SHARE))
+            }
+        };
         let default = JournaledConfig::default();
         let journal_bytes =
             (bucket.quota_bytes / JOURNAL_SHARE).clamp(SMALLEST_JOURNAL_BYTES, default.journal_bytes);
-        let journaled = JournaledConfig { files: FilesConfig::Couch(couch), journal_bytes, ..default };
+        let journaled = JournaledConfig { files, journal_bytes, ..default };
         match self.config.journal {
             Switch::On => Ok(Arc::new(Journaled::open(env.clone(), &bucket.dir, journaled)?)),
             Switch::Off => Ok(Arc::new(Journaled::without_journal(env.clone(), &bucket.dir, journaled)?)),
@@ -614,6 +622,8 @@ fn all_of<'n>(outcomes: impl Iterator<Item = (&'n str, Result<(), HostFailure>)>
     }
 }
 
+/// The part of a bucket's quota, as a divisor, that its log-structured store may keep of blocks that it has read.
+const CACHE_SHARE: u64 = 8;
 /// The most of a bucket's quota that its journal may take, as a divisor: what stands in the journal alone stays in
 /// memory.
 const JOURNAL_SHARE: u64 = 4;

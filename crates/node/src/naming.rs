@@ -3,6 +3,7 @@
 use base::DurabilityLevel;
 use engine::BucketKind;
 use engine::settings::{Key, SETTINGS, Settings};
+use kvstore::StorageBackend;
 
 /// The words for eviction policies in REST and in the settings, in the order of the setting's choices.
 const POLICIES: [(&str, &str); 4] = [
@@ -12,11 +13,12 @@ const POLICIES: [(&str, &str); 4] = [
     ("noEviction", "fail_new_data"),
 ];
 
-/// The kind that a configuration means: the field has several words for buckets on disk.
-pub fn kind_from(text: &str) -> Option<BucketKind> {
+/// The kind that a configuration means, and the store of one on disk: the field has several words for those.
+pub fn kind_from(text: &str) -> Option<(BucketKind, StorageBackend)> {
     match text {
-        "couchstore" | "couchbase" | "membase" => Some(BucketKind::Persistent),
-        "ephemeral" => Some(BucketKind::Ephemeral),
+        "couchstore" | "couchbase" | "membase" => Some((BucketKind::Persistent, StorageBackend::Couchstore)),
+        "magma" => Some((BucketKind::Persistent, StorageBackend::LogStructured)),
+        "ephemeral" => Some((BucketKind::Ephemeral, StorageBackend::default())),
         _ => None,
     }
 }
@@ -29,19 +31,34 @@ pub fn bucket_type(kind: BucketKind) -> &'static str {
     }
 }
 
-/// The kind as a configuration has it.
-pub fn type_name(kind: BucketKind) -> &'static str {
+/// The kind and the store as a configuration has them.
+pub fn type_name(kind: BucketKind, backend: StorageBackend) -> &'static str {
     match kind {
-        BucketKind::Persistent => "couchstore",
+        BucketKind::Persistent => backend_word(backend),
         BucketKind::Ephemeral => "ephemeral",
     }
 }
 
 /// What keeps the documents, as bucket descriptions have it.
-pub fn storage_backend(kind: BucketKind) -> &'static str {
+pub fn storage_backend(kind: BucketKind, backend: StorageBackend) -> &'static str {
     match kind {
-        BucketKind::Persistent => "couchstore",
+        BucketKind::Persistent => backend_word(backend),
         BucketKind::Ephemeral => "undefined",
+    }
+}
+
+/// The store that a word means; nothing if it is no such word.
+pub fn backend_from(text: &str) -> Option<StorageBackend> {
+    [StorageBackend::Couchstore, StorageBackend::LogStructured]
+        .into_iter()
+        .find(|backend| backend_word(*backend) == text)
+}
+
+/// The field's words for stores.
+fn backend_word(backend: StorageBackend) -> &'static str {
+    match backend {
+        StorageBackend::Couchstore => "couchstore",
+        StorageBackend::LogStructured => "magma",
     }
 }
 

@@ -508,6 +508,7 @@ fn shape_of(served: &Served) -> BucketShape {
         name: bucket.name().to_owned(),
         uuid: bucket.uuid().to_owned(),
         kind: bucket.config().kind,
+        backend: bucket.config().backend,
         vbuckets: bucket.vbuckets(),
         manifest_uid: served.bucket.manifest().uid(),
         replicas: served.spec.replicas,

@@ -109,7 +109,7 @@ fn reload_buckets(node: &Node, present: &mut Config, new: &Config, told: &mut Re
             told.waiting.push(format!("bucket {:?}, which is new", spec.name));
             continue;
         };
-        if spec.kind != old.kind {
+        if (spec.kind, spec.backend) != (old.kind, old.backend) {
             told.waiting.push(format!("the type of bucket {:?}", spec.name));
             continue;
         }

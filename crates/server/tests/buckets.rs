@@ -167,7 +167,7 @@ fn what_cannot_be_is_refused_by_field() {
         ("name=a&ramQuotaMB=100&threadsNumber=9", "threadsNumber", "greater than 8"),
         ("name=a&ramQuotaMB=100&threadsNumber=x", "threadsNumber", "between 2 and 8"),
         ("name=a&ramQuotaMB=100&rank=1001", "rank", "range 0-1000"),
-        ("name=a&ramQuotaMB=100&storageBackend=magma", "storageBackend", "couchstore"),
+        ("name=a&ramQuotaMB=100&storageBackend=rocksdb", "storageBackend", "'couchstore' or 'magma'"),
         ("name=a&ramQuotaMB=100&evictionPolicy=noEviction", "evictionPolicy", "'valueOnly' or"),
         ("name=a&ramQuotaMB=100&compressionMode=some", "compressionMode", "'passive' or"),
         ("name=a&ramQuotaMB=100&maxTTL=2147483648", "maxTTL", "between 0 and 2147483647"),
@@ -436,5 +436,56 @@ fn buckets_come_and_go_under_load() {
         let _ = http(&server, "DELETE", &format!("{BUCKETS}/b"), "");
     });
     assert!(!folder.path().join("buckets/b").exists());
+    server.stop().expect("a clean stop");
+}
+
+/// The store of a bucket is chosen when it is made, and stays.
+#[test]
+fn a_bucket_is_kept_in_the_store_that_was_asked_for() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), "buckets = [\"default\", \"of-config:100MiB:magma\"]");
+    create(&server, "name=log&ramQuotaMB=100&storageBackend=magma");
+    create(&server, "name=values&ramQuotaMB=100&storageBackend=magma&evictionPolicy=valueOnly");
+    let told = |server: &server::Server, name: &str| {
+        let of = json(server, &format!("{BUCKETS}/{name}"));
+        let map = json(server, &format!("/pools/default/b/{name}"));
+        assert_eq!(of["storageBackend"], map["storageBackend"], "{name}");
+        json!([of["bucketType"], of["storageBackend"], of["evictionPolicy"]])
+    };
+    let are = |server: &server::Server| {
+        assert_eq!(told(server, "default"), json!(["membase", "couchstore", "valueOnly"]));
+        assert_eq!(told(server, "of-config"), json!(["membase", "magma", "fullEviction"]));
+        assert_eq!(told(server, "log"), json!(["membase", "magma", "fullEviction"]));
+        assert_eq!(told(server, "values"), json!(["membase", "magma", "valueOnly"]));
+    };
+    are(&server);
+    for bucket in ["log", "of-config"] {
+        let mut client = Client::connect(&server, bucket, &[]);
+        for key in [b"a", b"b"] {
+            assert_eq!(client.set(key, b"1"), Some(Status::Success));
+        }
+    }
+    server.stop().expect("a clean stop");
+    let names: Vec<String> = std::fs::read_dir(folder.path().join("buckets/log"))
+        .expect("a folder")
+        .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
+        .collect();
+    assert!(names.iter().all(|name| !name.contains(".couch.")), "{names:?}");
+    let server = start(folder.path(), "buckets = [\"default\", \"of-config:100MiB:magma\"]");
+    are(&server);
+    let mut client = Client::connect(&server, "log", &[]);
+    for key in [b"a", b"b"] {
+        assert_eq!(client.get(key).map(|answer| answer.value), Some(b"1".to_vec()));
+    }
+    server.stop().expect("a clean stop");
+    // The files of another store are not taken for the bucket's, and nothing of them is lost.
+    let other = "buckets = [\"default\", \"of-config:100MiB:couchstore\"]";
+    let server = start(folder.path(), other);
+    let (code, health) = http(&server, "GET", "/healthz", "");
+    assert!(code != 200 && health.contains("of-config") && health.contains("magma"), "{code} {health}");
+    server.stop().expect("a clean stop");
+    let server = start(folder.path(), "buckets = [\"default\", \"of-config:100MiB:magma\"]");
+    are(&server);
+    assert_eq!(http(&server, "DELETE", &format!("{BUCKETS}/log"), "").0, 200);
     server.stop().expect("a clean stop");
 }

@@ -30,6 +30,7 @@ fn layout(server: &Server, epoch: i64, revision: i64) -> Layout {
         name: "default".to_owned(),
         uuid: server.node().bucket("default").expect("it is served").uuid().to_owned(),
         kind: BucketKind::Persistent,
+        backend: kvstore::StorageBackend::default(),
         replicas: 1,
         manifest_uid: 0,
         rows: (0..support::VBUCKETS).map(|vb| vec![Some(vb % 2), Some(1 - vb % 2)]).collect(),

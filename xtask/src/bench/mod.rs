@@ -1,6 +1,7 @@
 //! Measurements, most with a threshold: beside others in the same run where there are others.
 
 mod accounting;
+mod cgroup;
 mod checkpoints;
 mod compact;
 mod cycles;
@@ -12,6 +13,7 @@ mod filling;
 mod flush;
 mod hit_rate;
 mod idle;
+mod larger;
 mod load;
 mod memcached;
 mod memory;
@@ -65,6 +67,8 @@ pub enum Bench {
     Compact(compact::Options),
     /// Twice the quota of incoming data under a limit of memory: nothing is killed, no read refused, hot reads stay fast.
     Pressure(pressure::Options),
+    /// Many more documents than memory, in each store, under a limit for the page cache, too: YCSB's A, B and C.
+    LargerThanMemory(larger::LargerOptions),
     /// Streams of changes: look-up, from memory beside the front end, from disk, and what idle ones cost.
     Dcp(dcp::Options),
     /// Hard failovers of a small cluster, one after the other: how long until everything can be written again.
@@ -100,6 +104,7 @@ pub fn run(bench: &Bench) -> Result<bool> {
         Bench::Memory(options) => memory::run(options)?,
         Bench::Compact(options) => compact::run(options)?,
         Bench::Pressure(options) => pressure::run(options)?,
+        Bench::LargerThanMemory(options) => larger::run(options)?,
         Bench::Dcp(options) => dcp::run(options)?,
         Bench::Failover(options) => failover::run(options)?,
         Bench::Replication(options) => replication::run(options)?,

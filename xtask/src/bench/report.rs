@@ -64,6 +64,12 @@ impl Report {
         self.figures.push(Figure { name: name.to_owned(), value, goal });
     }
 
+    /// A figure that was added.
+    #[cfg(test)]
+    pub fn value(&self, name: &str) -> Option<f64> {
+        self.figures.iter().find(|figure| figure.name == name).map(|figure| figure.value)
+    }
+
     /// Adds what shows in the line of JSON only.
     pub fn detail(&mut self, name: &str, value: Value) {
         self.details.insert(name.to_owned(), value);

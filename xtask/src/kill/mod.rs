@@ -42,12 +42,15 @@ pub struct Options {
     /// Whether the server has a journal, as of `stave serve --journal`.
     #[arg(long, value_name = "on|off")]
     journal: Option<String>,
+    /// What keeps the bucket's documents, by the word of its type.
+    #[arg(long, value_name = "couchstore|magma")]
+    store: Option<String>,
 }
 
 impl Options {
     /// The defaults with this number of rounds.
     pub fn rounds(rounds: u32) -> Options {
-        Options { rounds, connections: 8, seed: None, load_ms: 1500, quota: None, journal: None }
+        Options { rounds, connections: 8, seed: None, load_ms: 1500, quota: None, journal: None, store: None }
     }
 
     /// The same without a journal.
@@ -62,7 +65,10 @@ impl Options {
 
     /// What the server is started with beside its place.
     fn arguments(&self) -> Vec<String> {
-        let bucket = self.quota.iter().flat_map(|quota| ["--bucket".to_owned(), format!("{BUCKET}:{quota}")]);
+        let is_said = self.quota.is_some() || self.store.is_some();
+        let (quota, store) = (self.quota.as_deref(), self.store.as_deref());
+        let bucket = format!("{BUCKET}:{}:{}", quota.unwrap_or("256MiB"), store.unwrap_or("couchstore"));
+        let bucket = is_said.then(|| ["--bucket".to_owned(), bucket]).into_iter().flatten();
         let journal = self.journal.iter().flat_map(|journal| ["--journal".to_owned(), journal.clone()]);
         bucket.chain(journal).collect()
     }

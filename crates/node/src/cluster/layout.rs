@@ -43,6 +43,7 @@ pub(super) fn of(view: &View, this: Option<NodeId>) -> Option<Layout> {
             name: name.clone(),
             uuid: bucket.uuid.clone(),
             kind: spec.kind,
+            backend: spec.backend,
             replicas: bucket.replicas,
             manifest_uid: manifest_uid(&bucket.manifest),
             rows: rows.collect(),

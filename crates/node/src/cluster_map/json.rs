@@ -73,7 +73,7 @@ pub(super) fn of_bucket(layout: &Layout, bucket: &BucketLayout) -> Value {
         "uuid": bucket.uuid,
         "nodeLocator": "vbucket",
         "bucketType": naming::bucket_type(bucket.kind),
-        "storageBackend": naming::storage_backend(bucket.kind),
+        "storageBackend": naming::storage_backend(bucket.kind, bucket.backend),
         "collectionsManifestUid": format!("{:x}", bucket.manifest_uid),
         "nodes": layout.active().map(node).collect::<Vec<_>>(),
         "nodesExt": nodes_ext(layout),

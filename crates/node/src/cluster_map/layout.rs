@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use ::cluster::state::Alternate;
 use engine::BucketKind;
+use kvstore::StorageBackend;
 use protocol::extras::ConfigVersion;
 
 use crate::config::MOST_REPLICAS;
@@ -113,6 +114,8 @@ pub struct BucketLayout {
     pub uuid: String,
     /// What kind it is of.
     pub kind: BucketKind,
+    /// What keeps its documents on disk.
+    pub backend: StorageBackend,
     /// Copies beside the active one that it shall have.
     pub replicas: u8,
     /// Which of its manifests of collections is meant.

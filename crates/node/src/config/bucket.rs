@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use base::DurabilityLevel;
 use engine::settings::{Key, Settings, find};
 use engine::{BucketKind, EvictionPolicy, SettingError};
+use kvstore::StorageBackend;
 use serde::{Deserialize, Serialize};
 
 use super::ConfigError;
@@ -19,6 +20,8 @@ pub struct BucketSpec {
     pub quota_bytes: u64,
     /// What kind of bucket.
     pub kind: BucketKind,
+    /// What keeps its documents on disk; for good, from its beginning.
+    pub backend: StorageBackend,
     /// What may be changed later.
     pub settings: Settings,
     /// Copies beside the active one that a cluster shall keep, 0 to 3. A node alone has none to keep.
@@ -85,7 +88,7 @@ impl BucketSpec {
         let quota_bytes = quota.map_or(Ok(DEFAULT_QUOTA_BYTES), parse_quota)?;
         let unknown = |kind: &str| ConfigError::BucketType(kind.to_owned());
         let kind = kind.map(|kind| naming::kind_from(kind).ok_or_else(|| unknown(kind))).transpose()?;
-        let kind = kind.unwrap_or_default();
+        let (kind, backend) = kind.unwrap_or_default();
         if !BucketSpec::is_name(name) {
             return Err(ConfigError::BucketName(name.to_owned()));
         }
@@ -95,16 +98,27 @@ impl BucketSpec {
             // Documents are lost only where somebody asked for that.
             settings.put(Key::EvictionPolicy, EvictionPolicy::FailNewData as u64);
         }
-        Ok(BucketSpec {
+        let spec = BucketSpec {
             name: name.to_owned(),
             quota_bytes,
             kind,
+            backend,
             settings,
             replicas: 0,
             flush_enabled: false,
             durability_min: None,
             hints: Hints::default(),
-        })
+        };
+        spec.keep_in(backend);
+        Ok(spec)
+    }
+
+    /// The eviction policy is the one that a bucket in such a store has unless something else is said: what may be much
+    /// larger than memory does not keep all keys there.
+    pub(crate) fn keep_in(&self, backend: StorageBackend) {
+        if backend == StorageBackend::LogStructured {
+            self.settings.put(Key::EvictionPolicy, EvictionPolicy::Full as u64);
+        }
     }
 
     /// Checks a name: it becomes the name of a folder, and part of addresses.
@@ -120,7 +134,11 @@ impl BucketSpec {
         kind: BucketKind,
         pairs: &[(&str, &str)],
     ) -> Result<BucketSpec, ConfigError> {
-        let spec = BucketSpec::new(name, Some(&quota_bytes.to_string()), Some(naming::type_name(kind)))?;
+        let spec = BucketSpec::new(
+            name,
+            Some(&quota_bytes.to_string()),
+            Some(naming::type_name(kind, StorageBackend::default())),
+        )?;
         spec.set_all(pairs)?;
         Ok(spec)
     }

@@ -219,7 +219,7 @@ pub fn bucket_details(inquiry: &NodeInquiry<'_>, _: &[&[u8]], sheet: &mut Sheet)
             "name": bucket.name(),
             "uuid": bucket.uuid(),
             "state": "ready",
-            "type": naming::type_name(spec.kind),
+            "type": naming::type_name(spec.kind, spec.backend),
             "quota_bytes": bucket.memory().quota_bytes(),
             "vbuckets": bucket.vbuckets(),
         })

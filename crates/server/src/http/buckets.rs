@@ -131,7 +131,7 @@ fn describe(node: &Node, spec: &BucketSpec, bucket: &Bucket, headers: &HeaderMap
         // That of the map, which all nodes of a cluster share.
         "uuid": map["uuid"],
         "bucketType": naming::bucket_type(spec.kind),
-        "storageBackend": naming::storage_backend(spec.kind),
+        "storageBackend": naming::storage_backend(spec.kind, spec.backend),
         "nodeLocator": "vbucket",
         "authType": "sasl",
         "uri": uri,

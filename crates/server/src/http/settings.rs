@@ -39,7 +39,8 @@ pub(super) async fn list(
         Err(response) => return *response,
     };
     let settings: Vec<Value> = SETTINGS.iter().map(|setting| describe(&bucket, setting)).collect();
-    let kind = naming::type_name(bucket.config().kind);
+    let config = bucket.config();
+    let kind = naming::type_name(config.kind, config.backend);
     Json(json!({ "bucket": name, "type": kind, "settings": settings })).into_response()
 }
 

@@ -1,7 +1,6 @@
 //! `bench pressure`: twice the quota of incoming data, for minutes, in a cgroup that allows the quota, 5 % and what an
 //! empty node takes; hot documents are read all the while.
 
-mod cgroup;
 mod documents;
 mod latencies;
 mod load;
@@ -17,11 +16,12 @@ use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 
 use super::Output;
+use super::cgroup::Cgroup;
 use super::report::{Goal, Report};
 use crate::child::release_build;
 use crate::stave::{BUCKET, Start, Stave};
 use crate::tree::Scratch;
-use cgroup::Cgroup;
+
 use documents::{Documents, MEAN_BYTES, Set, Zipf};
 use latencies::Latencies;
 use load::{Load, Stream, Tally};

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
-use super::cgroup::{Cgroup, Charged};
+use super::super::cgroup::{Cgroup, Charged};
 use super::latencies::Latencies;
 use super::load::Tally;
 use super::{LOOK, mib};
