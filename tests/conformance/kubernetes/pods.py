@@ -355,6 +355,15 @@ def stave_cluster(pod, *words, check=True):
     return pod.execute("/usr/bin/stave", "cluster", *words, *password, check=check)
 
 
+def accepts(pod, *words):
+    """Whether `stave cluster` does that now."""
+    try:
+        stave_cluster(pod, *words)
+    except Failure:
+        return False
+    return True
+
+
 def status_of(pod):
     """The cluster as a node tells it; `None` as long as it does not know."""
     status = stave_cluster(pod, "status", "--json", check=False)

@@ -216,6 +216,17 @@ class Pods(unittest.TestCase):
         self.follow_page("Start it")
         pods.together([*self.etcd, *self.nodes], pods.Pod.wait_ready)
 
+    def replace(self, pod):
+        """Stops and starts it; the page says to wait until its node is up again. What is up is told by another pod."""
+        this = pods.status_of(pod)["this"]
+        other = next(node for node in self.nodes if node is not pod)
+        alive = lambda: (pods.status_of(other) or {"alive": []})["alive"]
+        pod.stop()
+        pods.until("its node is down", lambda: this not in alive())
+        pod.start()
+        pod.wait_started()
+        pods.until("its node is up", lambda: this in alive())
+
     def follow_page(self, heading):
         commands = commands_of_page(heading)
         self.assertGreater(len(commands), 1)
@@ -224,9 +235,7 @@ class Pods(unittest.TestCase):
         for verb, name, words in commands:
             pod = self.kubelet.pods[name]
             if verb == "delete pod":
-                pod.stop()
-                pod.start()
-                pod.wait_started()
+                self.replace(pod)
             else:
                 pod.execute(*[nodes.get(word, word) for word in words])
 
@@ -267,7 +276,8 @@ class Pods(unittest.TestCase):
         lost.lose_volumes()
         lost.start()
         pods.until("it is another node", lambda: pods.members(other) == len(self.nodes) + 1)
-        pods.stave_cluster(other, "failover", was)
+        # Copies that were built again a moment ago may have to catch up first.
+        pods.until("the node that it was is failed over", lambda: pods.accepts(other, "failover", was))
         pods.stave_cluster(other, "rebalance")
         lost.wait_ready()
         self.assertNotEqual(pods.node_of(lost), was)
