@@ -45,13 +45,13 @@ pub(crate) fn file(folder: &Path) -> SmallFile {
 /// What the file says; it is there once something was said over HTTP.
 #[derive(Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Kept {
+pub(crate) struct KeptAddress {
     /// Nothing: the node has no other address, whatever the configuration says.
     external: Option<Alternate>,
 }
 
-pub(crate) fn parse(bytes: &[u8], _version: u16) -> Result<Kept, String> {
-    let kept: Kept = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+pub(crate) fn parse(bytes: &[u8], _version: u16) -> Result<KeptAddress, String> {
+    let kept: KeptAddress = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
     match kept.external.as_ref().map(check) {
         Some(Err(what)) => Err(what),
         Some(Ok(())) | None => Ok(kept),
@@ -153,7 +153,7 @@ impl Node {
     pub fn change_alternate(&self, alternate: Option<Alternate>) -> Result<(), String> {
         let _changing = self.changing.lock();
         if let Some(host) = self.host() {
-            let kept = serde_json::to_vec(&Kept { external: alternate.clone() }).unwrap_or_default();
+            let kept = serde_json::to_vec(&KeptAddress { external: alternate.clone() }).unwrap_or_default();
             let file = file(host.data_dir().path());
             file.write(&*self.env().disk, &kept).map_err(|error| error.to_string())?;
         }

@@ -67,7 +67,7 @@ const WORKS: [YcsbWork; 6] = [
 ];
 
 /// One server with its store.
-struct Contender {
+struct LoadedStore {
     store: String,
     server: Stave,
     cgroup: Option<Cgroup>,
@@ -86,8 +86,8 @@ pub fn run(options: &LargerOptions) -> Result<Report> {
     ensure!(options.documents > 0 && !options.stores.is_empty(), "a document and a store at least");
     release_build()?;
     let scratch = Scratch::new("larger")?;
-    let all: Result<Vec<Contender>> =
-        options.stores.iter().map(|store| Contender::start(options, &scratch, store)).collect();
+    let all: Result<Vec<LoadedStore>> =
+        options.stores.iter().map(|store| LoadedStore::start(options, &scratch, store)).collect();
     let all = all?;
     let mut report = Report::new("larger-than-memory", options.output.json);
     println!(
@@ -138,8 +138,8 @@ fn compare(report: &mut Report, rows: &[Value], stores: &[String]) {
     }
 }
 
-impl Contender {
-    fn start(options: &LargerOptions, scratch: &Scratch, store: &str) -> Result<Contender> {
+impl LoadedStore {
+    fn start(options: &LargerOptions, scratch: &Scratch, store: &str) -> Result<LoadedStore> {
         let cgroup = match Cgroup::make(&format!("stave-larger-{store}")) {
             Ok(cgroup) => {
                 cgroup.limit(options.limit_mib << 20)?;
@@ -162,7 +162,7 @@ impl Contender {
         let log = scratch.path().join(format!("{store}.log"));
         let start = Start { data: &folder, log, more: &["--config", &config] };
         let server = Stave::start_in(&start, cgroup.as_ref().map(Cgroup::procs).as_deref())?;
-        Ok(Contender { store: store.to_owned(), server, cgroup, folder })
+        Ok(LoadedStore { store: store.to_owned(), server, cgroup, folder })
     }
 
     fn load(&self, options: &LargerOptions, more: &[&str]) -> Result<Value> {
