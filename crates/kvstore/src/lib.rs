@@ -32,7 +32,7 @@ pub use failure::Failure;
 pub use files::{FilesConfig, StorageBackend};
 pub use journal::JournalStats;
 pub use journaled::{Journaled, JournaledConfig};
-pub use log::{Log, LogConfig};
+pub use log::{Log, LogConfig, LogReport, check_log, is_log_file};
 pub use manifest::{StoredCollection, StoredDrop, StoredManifest, StoredScope};
 pub use memory::Memory;
 pub use nothing::Nothing;

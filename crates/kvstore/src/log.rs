@@ -4,6 +4,7 @@
 //! on record there counts after a crash, as with [`crate::Couch`].
 
 mod behind;
+mod check;
 mod compact;
 mod item;
 mod snapshot;
@@ -28,6 +29,7 @@ use crate::files::{Files, OnRecord, StorageBackend, refuse_of_another};
 use crate::store::{
     Background, Counts, KvStore, SaveBatch, Snapshot as AnySnapshot, States, Stats, StoredVb, Usage, Values,
 };
+pub use check::{LogReport, check_log, is_log_file};
 use compact::at_of;
 use item::{LogBatch, VersionMaker};
 use snapshot::LogSnapshot;

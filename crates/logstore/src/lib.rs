@@ -10,6 +10,7 @@
 
 mod block;
 mod cache;
+mod check;
 mod codec;
 mod commit;
 mod edit_codec;
@@ -30,6 +31,7 @@ mod view;
 mod work;
 
 pub use cache::CacheStats;
+pub use check::{Checked, check};
 pub use commit::{Batch, Replaced, Sealed};
 pub use failure::Failure;
 pub use file::OpenFileStats;

@@ -115,9 +115,9 @@ fn file_header(shard: usize, shards: usize) -> Vec<u8> {
     out
 }
 
-fn read_all(files: &Files, path: &Arc<Path>) -> Result<(Arc<dyn File>, Vec<u8>), Failure> {
+fn read_all(files: &Files, path: &Arc<Path>, mode: OpenMode) -> Result<(Arc<dyn File>, Vec<u8>), Failure> {
     let failed = |operation| move |source| Failure::io(operation, path, 0, source);
-    let file = files.disk.open(path, OpenMode::ReadWrite).map_err(failed("open"))?;
+    let file = files.disk.open(path, mode).map_err(failed("open"))?;
     let len = file.len().map_err(failed("look at"))?;
     let mut bytes = vec![0; len as usize];
     let read = file.read_at(&mut bytes, 0).map_err(failed("read"))?;
@@ -128,7 +128,7 @@ fn read_all(files: &Files, path: &Arc<Path>) -> Result<(Arc<dyn File>, Vec<u8>),
 /// How many shards there are, as the manifest of one of them says.
 pub(crate) fn read_shards(files: &Files, shard: usize) -> Result<usize, Failure> {
     let path = files.path(&manifest_name(shard));
-    let (_, bytes) = read_all(files, &path)?;
+    let (_, bytes) = read_all(files, &path, OpenMode::Read)?;
     check_file_header(&bytes, shard, &path)
 }
 
@@ -148,16 +148,27 @@ impl Manifest {
     /// Reads the manifest of a shard. What it tells is durable when this returns.
     pub(crate) fn open(files: &Files, shard: usize) -> Result<Told, Failure> {
         let path = files.path(&manifest_name(shard));
-        let (file, bytes) = read_all(files, &path)?;
+        let (file, bytes) = read_all(files, &path, OpenMode::ReadWrite)?;
+        file.sync_data().map_err(|source| Failure::io("sync", &path, 0, source))?;
+        Manifest::understand(shard, path, file, &bytes)
+    }
+
+    /// Reads the manifest of a shard, and changes nothing; answers its length, too.
+    pub(crate) fn look(files: &Files, shard: usize) -> Result<(Told, u64), Failure> {
+        let path = files.path(&manifest_name(shard));
+        let (file, bytes) = read_all(files, &path, OpenMode::Read)?;
+        Ok((Manifest::understand(shard, path, file, &bytes)?, bytes.len() as u64))
+    }
+
+    fn understand(shard: usize, path: Arc<Path>, file: Arc<dyn File>, bytes: &[u8]) -> Result<Told, Failure> {
         let mut told = Told { meta: ShardMeta::new(), manifest: None, damage: None };
-        if let Err(damage) = check_file_header(&bytes, shard, &path) {
+        if let Err(damage) = check_file_header(bytes, shard, &path) {
             if matches!(damage, Failure::Unsupported { .. }) {
                 return Err(damage);
             }
             told.damage = Some(damage);
             return Ok(told);
         }
-        file.sync_data().map_err(|source| Failure::io("sync", &path, 0, source))?;
         let (mut end, mut sequence) = (FILE_HEADER as u64, 0);
         let mut first_bytes = 0;
         loop {

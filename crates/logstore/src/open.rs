@@ -35,8 +35,8 @@ pub enum Trust<'a> {
 
 /// What is in a folder.
 #[derive(Default)]
-struct Listing {
-    manifests: BTreeSet<usize>,
+pub(crate) struct Listing {
+    pub(crate) manifests: BTreeSet<usize>,
     files: BTreeSet<(usize, FileKind, u64)>,
     /// Names of manifests that were not finished.
     unfinished: Vec<String>,
@@ -74,7 +74,7 @@ impl LogStore {
     }
 }
 
-fn list(names: Vec<String>) -> Listing {
+pub(crate) fn list(names: Vec<String>) -> Listing {
     let mut listing = Listing::default();
     for name in names {
         match (parse_manifest_name(&name), parse_name(&name)) {

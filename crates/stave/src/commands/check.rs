@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use base::env::Env;
 use clap::Args;
 use couchstore::check::{Fault, Findings, Watcher, check_at};
-use kvstore::check_catalog;
+use kvstore::{check_catalog, check_log};
 use node::data_dir::{DataDir, DataDirError};
 use node::small_files;
 use serde_json::{Value, json};
@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use super::encryption_flags::EncryptionFlags;
 use crate::cli::Outcome;
 use crate::units::{bytes, thousands};
-use place::Place;
+use place::{BucketFiles, Place};
 use progress::Progress;
 
 /// Look for damage in files of documents.
@@ -52,7 +52,8 @@ file what becomes of it. Nothing is changed unless --yes is given. Then DIR is l
 none, so that no node starts on it meanwhile; what is damaged is kept in DIR/quarantine, and an
 active vBucket that lost something, or may have, begins a new history, so that readers of its changes roll back.
 After a kill the same command finishes the repair. A member of a cluster is not repaired: its other nodes have copies.
-With --json it prints objects of the types `fault`, `damage`, `small_file` and `repaired`.
+A bucket in a log-structured store is checked, and not repaired.
+With --json it prints objects of the types `fault`, `damage`, `small_file`, `left_alone` and `repaired`.
 Exit codes: 0 no faults or all repaired, 3 it could not be done, 4 faults were found, or are left.")]
 pub struct CheckFlags {
     /// A data directory, a bucket's folder in it, or one file
@@ -126,6 +127,12 @@ fn check(
                 report.fault(small(fault));
             }
         }
+        if bucket.is_log && bucket.is_whole {
+            let files = check_log_bucket(env, bucket, &mut total, &mut report)?;
+            rows.push(Row { bucket: &bucket.name, files, total });
+            journals.extend(journal.map(|journal| (&*bucket.name, journal)));
+            continue;
+        }
         let catalog = check_catalog(&*env.disk, &bucket.folder)?;
         for (path, offset, what) in catalog.faults.iter().filter(|_| bucket.is_whole) {
             total.faults += 1;
@@ -159,6 +166,24 @@ fn check(
     out.write_all(said.as_bytes())?;
     let is_clean = node_faults == 0 && rows.iter().all(|row| row.total.faults == 0);
     Ok(if is_clean { Outcome::Done } else { Outcome::Faults })
+}
+
+/// Checks a bucket that is kept in a log-structured store; answers how many files it has.
+fn check_log_bucket(
+    env: &Env,
+    bucket: &BucketFiles,
+    total: &mut Findings,
+    report: &mut Report<'_>,
+) -> anyhow::Result<u64> {
+    let found = check_log(env, &bucket.folder, &mut |items| report.progress.step(items))?;
+    for (path, offset, what) in found.faults {
+        total.faults += 1;
+        report.fault(Fault { path: path.as_path().into(), offset, what });
+    }
+    total.documents += found.documents;
+    total.tombstones += found.tombstones;
+    total.file_bytes += found.bytes;
+    report.failed.take().map_or(Ok(found.files), |error| Err(error.into()))
 }
 
 /// A fault of a small file (record 57), which has no place in it.

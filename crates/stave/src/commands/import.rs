@@ -139,6 +139,13 @@ fn bucket_at(env: &Env, dir: &Path) -> anyhow::Result<BucketFiles> {
         (Some(bucket), true) if bucket.folder == *dir => bucket,
         _ => bail!("{} is no bucket's folder: give one with files like 0.couch.1", dir.display()),
     };
+    if bucket.is_log {
+        bail!(
+            "{} is kept in a log-structured store, whose files are not read here: start the node of this folder, and use \
+             stave backup and stave restore",
+            dir.display()
+        );
+    }
     let names = env.disk.read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))?;
     if let Some(journal) = names.iter().find(|name| is_segment(name)) {
         bail!(

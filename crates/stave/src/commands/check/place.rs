@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use base::env::{Disk, OpenMode};
+use kvstore::is_log_file;
 
 /// The folder in a data directory that holds a folder for each bucket.
 const BUCKETS: &str = "buckets";
@@ -29,6 +30,8 @@ pub(in crate::commands) struct BucketFiles {
     pub(in crate::commands) files: Vec<PathBuf>,
     /// Whether it is the whole bucket, and not one file of it.
     pub(super) is_whole: bool,
+    /// Whether it is kept in a log-structured store.
+    pub(in crate::commands) is_log: bool,
 }
 
 impl Place {
@@ -41,9 +44,11 @@ impl Place {
         };
         let (files, data_dir) = (newest(path, &names), data_dir_of(path));
         // by its place, as nothing may have been written into it yet
-        if !files.is_empty() || names.iter().any(|name| is_segment(name)) || data_dir.is_some() {
+        let is_log = names.iter().any(|name| is_log_file(name));
+        let is_bucket = is_log || names.iter().any(|name| is_segment(name));
+        if !files.is_empty() || is_bucket || data_dir.is_some() {
             let bucket =
-                BucketFiles { name: last_name(path), folder: path.to_owned(), files, is_whole: true };
+                BucketFiles { name: last_name(path), folder: path.to_owned(), files, is_whole: true, is_log };
             return Ok(Place { data_dir, buckets: vec![bucket], is_whole: false });
         }
         if !names.iter().any(|name| name == BUCKETS) {
@@ -65,6 +70,7 @@ impl Place {
             folder: folder.to_owned(),
             files: vec![path.to_owned()],
             is_whole: false,
+            is_log: false,
         };
         Ok(Place { data_dir: data_dir_of(folder), buckets: vec![bucket], is_whole: false })
     }
@@ -76,8 +82,9 @@ impl Place {
         names.sort();
         let bucket = |name: String| {
             let path = folder.join(&name);
-            let files = newest(&path, &list(&path)?);
-            Ok(BucketFiles { name, folder: path, files, is_whole: true })
+            let names = list(&path)?;
+            let (files, is_log) = (newest(&path, &names), names.iter().any(|name| is_log_file(name)));
+            Ok(BucketFiles { name, folder: path, files, is_whole: true, is_log })
         };
         names.into_iter().map(bucket).collect()
     }

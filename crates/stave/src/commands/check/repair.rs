@@ -10,6 +10,7 @@ use base::env::Env;
 use kvstore::repair::{Survey, apply, survey};
 use node::cluster::membership::belongs_to_cluster;
 use node::small_files::{self, Mending};
+use serde_json::json;
 
 use super::place::{BucketFiles, Place};
 use crate::cli::Outcome;
@@ -34,12 +35,15 @@ pub(super) fn run(
     };
     let of_node = if place.is_whole { small_files::node_mendings(&*env.disk, data) } else { Vec::new() };
     let mut told = LossReport::new(json, out);
-    for bucket in &place.buckets {
+    let (of_log, buckets): (Vec<&BucketFiles>, Vec<&BucketFiles>) =
+        place.buckets.iter().partition(|bucket| bucket.is_log);
+    for bucket in &buckets {
         let (survey, small) = look(env, bucket)?;
         told.bucket(&bucket.name, &survey, &small)?;
     }
     told.small_files(None, &of_node)?;
     let is_clean = told.end()?;
+    of_log.iter().try_for_each(|bucket| leave_alone(&bucket.name, json, out))?;
     if is_clean {
         return say(json, out, "nothing is damaged").map(|()| Outcome::Done);
     }
@@ -49,7 +53,7 @@ pub(super) fn run(
     may_be_repaired(env, data)?;
     let aside = new_folder(env, &data.join(QUARANTINE));
     let mut is_left = false;
-    for bucket in &place.buckets {
+    for bucket in &buckets {
         is_left |= !mend(env, data, bucket, &aside.join(&bucket.name), json, out)?;
     }
     is_left |= !mend_small(env, &of_node, &aside)?;
@@ -63,6 +67,16 @@ fn say(json: bool, out: &mut dyn Write, what: &str) -> anyhow::Result<()> {
         writeln!(out, "{what}")?;
     }
     Ok(())
+}
+
+/// Says of a bucket in a log-structured store that it is not repaired.
+fn leave_alone(bucket: &str, json: bool, out: &mut dyn Write) -> anyhow::Result<()> {
+    let what = "it is kept in a log-structured store, which is not repaired: stave check says what is damaged; the other \
+                nodes of a cluster give the node what it misses, a node alone is restored from a backup";
+    if json {
+        writeln!(out, "{}", json!({ "type": "left_alone", "bucket": bucket, "what": what }))?;
+    }
+    say(json, out, &format!("bucket {bucket}: {what}"))
 }
 
 fn look(env: &Env, bucket: &BucketFiles) -> anyhow::Result<(Survey, Vec<Mending>)> {

@@ -8,7 +8,7 @@ use base::env::{Disk, OpenMode};
 use base::{Cas, Datatype, DocKey, VbId};
 use engine::{Bucket, BucketConfig, StoreMode, StoreRequest};
 use expect_test::expect;
-use kvstore::{Background, Journaled, JournaledConfig, KvStore};
+use kvstore::{Background, FilesConfig, Journaled, JournaledConfig, KvStore, LogConfig};
 
 use super::*;
 use crate::commands::encryption_flags::EncryptionFlags;
@@ -478,4 +478,64 @@ fn each_flipped_cut_or_removed_small_file_is_told() {
         told("missing", "removed");
         put(&bytes);
     }
+}
+
+/// A bucket in a log-structured store, closed or not.
+fn write_log(env: &Env, dir: &Path, closed: bool) {
+    let files = FilesConfig::Log(LogConfig::default());
+    let config = JournaledConfig { files, file_after: Duration::ZERO, ..JournaledConfig::default() };
+    let store = Arc::new(Journaled::open(env.clone(), dir, config).expect("the disk works"));
+    let file = || while store.background_step().expect("filed") == Background::Worked {};
+    let bucket = write_into(env, dir, store.clone(), &file);
+    if closed {
+        bucket.close().expect("closed");
+    }
+}
+
+#[test]
+fn a_log_structured_store_is_read_whole() {
+    let folder = "/data/buckets/orders";
+    for closed in [true, false] {
+        let (env, _) = Env::sim(9);
+        write_log(&env, Path::new(folder), closed);
+        let (outcome, out) = checked(&env, folder, true);
+        assert_eq!(outcome, Outcome::Done, "{out}");
+        let row: serde_json::Value = serde_json::from_str(out.lines().next().expect("a row")).expect("JSON");
+        // The last round of changes is in the journal only if nothing has closed it.
+        assert_eq!((&row["documents"], &row["tombstones"]), (&json!(180), &json!(20)), "{closed}");
+        assert!(row["files"].as_u64() > Some(2), "{row}");
+    }
+    let (env, _) = Env::sim(9);
+    write_log(&env, Path::new(folder), true);
+    let mut names = env.disk.read_dir(Path::new(folder)).expect("a list");
+    names.retain(|name| kvstore::is_log_file(name));
+    names.sort();
+    for name in names {
+        let path = Path::new(folder).join(&name);
+        let half = file_bytes(&env, path.to_str().expect("text")) / 2;
+        flip(&*env.disk, &path, half);
+        let (outcome, out) = checked(&env, folder, false);
+        assert_eq!(outcome, Outcome::Faults, "{name}: {out}");
+        assert!(out.contains(&name), "{name}: {out}");
+        flip(&*env.disk, &path, half);
+        assert_eq!(checked(&env, folder, false).0, Outcome::Done, "{name} is as it was");
+    }
+}
+
+#[test]
+fn a_log_structured_store_is_not_repaired() {
+    let (env, _) = Env::sim(9);
+    let folder = Path::new("/data/buckets/orders");
+    write_log(&env, folder, true);
+    let before = env.disk.read_dir(folder).expect("a list").len();
+    let place = Place::find(&*env.disk, Path::new("/data")).expect("there is something to check");
+    let mut out = Vec::new();
+    let outcome = repair::run(&env, &place, false, true, &mut out).expect("the disk works");
+    let out = String::from_utf8(out).expect("text");
+    assert_eq!(outcome, Outcome::Done, "{out}");
+    assert!(
+        out.contains("bucket orders: it is kept in a log-structured store, which is not repaired"),
+        "{out}"
+    );
+    assert_eq!(env.disk.read_dir(folder).expect("a list").len(), before);
 }

@@ -1,0 +1,119 @@
+//! Whether all that a folder of a log-structured store has is sound, and what its catalog promises. Nothing is changed.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use base::VbId;
+use base::env::Env;
+
+use super::state::LogState;
+use crate::catalog::{self, Believe, Contents, Found};
+use crate::compaction::FileAt;
+use crate::failure::Failure;
+use crate::journal;
+
+/// What is in a folder, and what is wrong.
+#[derive(Debug, Default)]
+pub struct LogReport {
+    /// File, offset in it, and what is wrong.
+    pub faults: Vec<(PathBuf, u64, String)>,
+    /// Files of the store.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Documents, as of the last commits: what is in the journal only is not counted.
+    pub documents: u64,
+    /// Tombstones.
+    pub tombstones: u64,
+}
+
+/// Whether a file's name is that of a file of a log-structured store (docs/log_format.md).
+pub fn is_log_file(name: &str) -> bool {
+    logstore::is_file(name)
+}
+
+/// Reads all files of the store in a folder, to the end whatever is wrong; `step` is told of items that were read.
+///
+/// # Errors
+///
+/// If the disk refuses to list the folder, or to read the catalog.
+pub fn check_log(env: &Env, dir: &Path, step: &mut dyn FnMut(u64)) -> Result<LogReport, Failure> {
+    let mut report = LogReport::default();
+    let fault = &mut |failure: &logstore::Failure| {
+        let (path, offset) = match failure {
+            logstore::Failure::Io { path, offset, .. } | logstore::Failure::Damaged { path, offset, .. } => {
+                (path.to_path_buf(), *offset)
+            }
+            logstore::Failure::Unsupported { path, .. } => (path.to_path_buf(), 0),
+            _ => (dir.to_owned(), 0),
+        };
+        report.faults.push((path, offset, failure.to_string()));
+    };
+    let checked = logstore::check(env, dir, fault, step).map_err(|failure| Failure::Disk {
+        operation: "list",
+        path: dir.to_owned(),
+        source: std::io::Error::other(failure.to_string()),
+    })?;
+    (report.files, report.bytes) = (checked.files, checked.bytes);
+    let mut commits = BTreeMap::new();
+    for (vb, commit, state) in checked.vbuckets {
+        commits.insert(VbId(vb), FileAt { revision: commit.epoch, header_offset: commit.number });
+        match LogState::decode(&state) {
+            Ok(state) => {
+                report.documents += state.tally.documents();
+                report.tombstones += state.tombstones;
+            }
+            Err(what) => report.faults.push((dir.to_owned(), 0, format!("vBucket {vb}: {what}"))),
+        }
+    }
+    check_promised(env, dir, &commits, &mut report)?;
+    Ok(report)
+}
+
+/// What the catalog promises: after a clean stop the last commit of each vBucket, else a journal.
+fn check_promised(
+    env: &Env,
+    dir: &Path,
+    commits: &BTreeMap<VbId, FileAt>,
+    report: &mut LogReport,
+) -> Result<(), Failure> {
+    let mut fault = |what: String| report.faults.push((dir.join("catalog"), 0, what));
+    let contents: Contents = match catalog::find(&*env.disk, dir)? {
+        Found::None => {
+            fault("there is none beside the files of a log-structured store".to_owned());
+            return Ok(());
+        }
+        Found::Damaged(what) => {
+            fault(what);
+            return Ok(());
+        }
+        Found::Catalog(contents, other) => {
+            other.into_iter().for_each(|what| fault(format!("one of its two copies cannot be used: {what}")));
+            contents
+        }
+    };
+    match contents.believe {
+        Believe::Journal { generation, salt } => {
+            match journal::check_promised(&*env.disk, dir, (generation, salt)) {
+                Err(Failure::Journal { path, offset, what }) => {
+                    report.faults.push((path, offset, what.to_owned()))
+                }
+                other => other?,
+            }
+        }
+        Believe::Headers => {}
+        Believe::Files => {
+            for (vb, listed) in &contents.files {
+                if listed.at.is_lost() {
+                    fault(format!("vBucket {vb}: {}", FileAt::MISSES_CHANGES));
+                } else if commits.get(vb) != Some(&listed.at) {
+                    fault(format!("vBucket {vb}: the commit that it lists is not the last one"));
+                }
+            }
+            for vb in commits.keys().filter(|vb| !contents.files.contains_key(vb)) {
+                fault(format!("it does not list vBucket {vb}"));
+            }
+        }
+    }
+    Ok(())
+}
