@@ -655,7 +655,7 @@ mod tests {
             ("name = \"a\"\nquotta = 1", "unknown field `quotta`"),
             ("name = \"a b\"", "bucket name \"a b\""),
             ("name = \"a\"\nquota = \"much\"", "quota \"much\""),
-            ("name = \"a\"\ntype = \"magma\"", "bucket type \"magma\""),
+            ("name = \"a\"\ntype = \"rocksdb\"", "bucket type \"rocksdb\""),
             ("name = \"a\"\neviction-policy = \"lru\"", "item_eviction_policy = \"lru\": give one of"),
             (
                 "name = \"a\"\neviction-policy = \"noEviction\"",
