@@ -24,7 +24,8 @@ pub enum Failure {
         /// Operation, path and offset.
         source: logstore::Failure,
     },
-    /// The folder has the files of another store than the bucket is to be kept in.
+    /// The folder has the files of another store than the bucket is to be kept in, or of a version of it that is not read
+    /// here, or the store cannot work as it was asked to. What is in the folder is sound, and stays.
     #[error("{dir} cannot be used: {what}", dir = dir.display())]
     OtherStore {
         /// Where.

@@ -226,7 +226,8 @@ impl Journaled {
             FilesConfig::Couch(couch) => Couch::open(env, dir, couch),
             FilesConfig::Log(_) => {
                 let what = "a log-structured store is always behind a journal".to_owned();
-                Err(Failure::Catalog { dir: dir.to_owned(), what })
+                // No damage: a member of a cluster must not make the bucket again for it.
+                Err(Failure::OtherStore { dir: dir.to_owned(), what })
             }
         }
     }

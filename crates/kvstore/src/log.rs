@@ -164,6 +164,10 @@ impl Log {
             logstore::Failure::Io { operation, path, source, .. } => {
                 Failure::Disk { operation, path: path.to_path_buf(), source: crate::failure::again(&source) }
             }
+            // What another version wrote is no damage, and is not made again.
+            other @ logstore::Failure::Unsupported { .. } => {
+                Failure::OtherStore { dir: dir.to_owned(), what: other.to_string() }
+            }
             other => Failure::Catalog { dir: dir.to_owned(), what: other.to_string() },
         })?;
         let lost = LogRefusal::Lost("an earlier life of the node gave up what is missing".into());
