@@ -145,6 +145,29 @@ pub enum Failure {
     },
 }
 
+/// So that one `?` serves failures of both floors while a store below calls back.
+pub(crate) enum Trouble<E> {
+    /// Of the store below.
+    Below(E),
+    Ours(Failure),
+}
+
+impl<E> From<E> for Trouble<E> {
+    fn from(failure: E) -> Trouble<E> {
+        Trouble::Below(failure)
+    }
+}
+
+impl<E> Trouble<E> {
+    /// Our failure; `failed` makes one of one below.
+    pub(crate) fn into_failure(self, failed: impl FnOnce(E) -> Failure) -> Failure {
+        match self {
+            Trouble::Below(failure) => failed(failure),
+            Trouble::Ours(failure) => failure,
+        }
+    }
+}
+
 impl Failure {
     /// Whether there is no room left on the disk, so that it may be mended by making room.
     pub fn is_disk_full(&self) -> bool {

@@ -1,11 +1,14 @@
 //! The suite on the log-structured store.
 
+mod common;
+
 use std::path::Path;
 
 use base::encryption::{DataKeys, EncryptedDisk};
 use base::env::Env;
+use common::WithJournal;
 use kvstore::suite::{self, Subject};
-use kvstore::{Background, FilesConfig, Journaled, JournaledConfig, KvStore, Log, LogConfig};
+use kvstore::{Background, FilesConfig, JournaledConfig, KvStore, Log, LogConfig};
 
 struct Alone {
     env: Env,
@@ -38,44 +41,6 @@ impl Subject for Alone {
 
     fn keeps_commits(&self) -> bool {
         false
-    }
-}
-
-struct WithJournal {
-    env: Env,
-    dir: tempfile::TempDir,
-    config: JournaledConfig,
-    /// Whether it is closed before it is opened again, or just dropped.
-    closes: bool,
-    store: Option<Journaled>,
-}
-
-impl WithJournal {
-    fn on(env: Env, config: JournaledConfig, closes: bool) -> WithJournal {
-        let dir = tempfile::tempdir().expect("a folder");
-        let store = Journaled::open(env.clone(), dir.path(), config).expect("the bucket opens");
-        WithJournal { env, dir, config, closes, store: Some(store) }
-    }
-}
-
-impl Subject for WithJournal {
-    fn keeps_commits(&self) -> bool {
-        false
-    }
-
-    fn store(&self) -> &dyn KvStore {
-        self.store.as_ref().expect("it is open")
-    }
-
-    fn restart(&mut self) {
-        let store = self.store.take().expect("it is open");
-        if self.closes {
-            store.close().expect("everything can be filed");
-        }
-        drop(store);
-        let store =
-            Journaled::open(self.env.clone(), self.dir.path(), self.config).expect("the bucket opens");
-        self.store = Some(store);
     }
 }
 

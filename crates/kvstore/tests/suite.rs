@@ -1,9 +1,12 @@
 //! The suite on each backend.
 
+mod common;
+
 use std::path::Path;
 
 use base::encryption::{DataKeys, EncryptedDisk};
 use base::env::{Env, OpenMode};
+use common::WithJournal;
 use kvstore::suite::{self, Subject};
 use kvstore::{
     CompactionSteps, Couch, CouchConfig, FilesConfig, Journaled, JournaledConfig, KvStore, Memory,
@@ -74,56 +77,14 @@ fn couch_with_few_descriptors_and_small_nodes() {
     suite::run(|| OnDisk::new(CouchConfig { max_open_files: 2, tuning, compaction }));
 }
 
-struct WithJournal {
-    env: Env,
-    dir: tempfile::TempDir,
-    config: JournaledConfig,
-    /// Whether it is closed before it is opened again, or just dropped.
-    closes: bool,
-    store: Option<Journaled>,
-}
-
-impl WithJournal {
-    fn new(config: JournaledConfig, closes: bool) -> WithJournal {
-        WithJournal::on(Env::real(), config, closes)
-    }
-
-    fn on(env: Env, config: JournaledConfig, closes: bool) -> WithJournal {
-        let dir = tempfile::tempdir().expect("a folder");
-        let store = Journaled::open(env.clone(), dir.path(), config).expect("the bucket opens");
-        WithJournal { env, dir, config, closes, store: Some(store) }
-    }
-}
-
-impl Subject for WithJournal {
-    fn keeps_commits(&self) -> bool {
-        false
-    }
-
-    fn store(&self) -> &dyn KvStore {
-        self.store.as_ref().expect("it is open")
-    }
-
-    fn restart(&mut self) {
-        let store = self.store.take().expect("it is open");
-        if self.closes {
-            store.close().expect("everything can be filed");
-        }
-        drop(store);
-        let store =
-            Journaled::open(self.env.clone(), self.dir.path(), self.config).expect("the bucket opens");
-        self.store = Some(store);
-    }
-}
-
 #[test]
 fn journaled_and_closed() {
-    suite::run(|| WithJournal::new(JournaledConfig::default(), true));
+    suite::run(|| WithJournal::on(Env::real(), JournaledConfig::default(), true));
 }
 
 #[test]
 fn journaled_and_killed() {
-    suite::run(|| WithJournal::new(JournaledConfig::default(), false));
+    suite::run(|| WithJournal::on(Env::real(), JournaledConfig::default(), false));
 }
 
 #[test]
@@ -134,7 +95,7 @@ fn journaled_with_little_room() {
         journal_bytes: 64 << 10,
         ..JournaledConfig::default()
     };
-    suite::run(|| WithJournal::new(config, false));
+    suite::run(|| WithJournal::on(Env::real(), config, false));
 }
 
 #[test]

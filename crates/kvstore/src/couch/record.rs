@@ -13,7 +13,7 @@ use couchstore::{DocInfo, Durability, Pieces, RevMeta, Snapshot, Want, is_snappy
 use super::file::read_state;
 use crate::change::{Change, ChangesWanted, Reading, document_key};
 use crate::collections::{PREPARES, SYSTEM};
-use crate::failure::Failure;
+use crate::failure::{Failure, Trouble};
 use crate::state::VbStateDoc;
 use crate::store::Values;
 
@@ -33,17 +33,8 @@ pub(super) struct Scratch {
     pieces: Option<Pieces>,
 }
 
-/// So that one `?` serves failures of both floors while walking a tree.
-enum Trouble {
-    File(couchstore::Failure),
-    Ours(Failure),
-}
-
-impl From<couchstore::Failure> for Trouble {
-    fn from(failure: couchstore::Failure) -> Self {
-        Trouble::File(failure)
-    }
-}
+/// While a tree is walked.
+type Walked<T> = Result<T, Trouble<couchstore::Failure>>;
 
 impl Records {
     pub(super) fn new(vb: VbId, snapshot: Snapshot, heap: Heap) -> Records {
@@ -60,7 +51,7 @@ impl Records {
         prepares: bool,
         values: Values,
         visit: &mut dyn FnMut(Version) -> ControlFlow<()>,
-        walk: impl FnOnce(&mut dyn FnMut(DocInfo<'_>) -> Result<ControlFlow<()>, Trouble>) -> Result<(), Trouble>,
+        walk: impl FnOnce(&mut dyn FnMut(DocInfo<'_>) -> Walked<ControlFlow<()>>) -> Walked<()>,
     ) -> Result<(), Failure> {
         let mut scratch = Scratch { pieces: Some(Pieces::default()), ..Scratch::default() };
         let walked = walk(&mut |info| {
@@ -73,11 +64,8 @@ impl Records {
         walked.map_err(|trouble| self.trouble(trouble))
     }
 
-    fn trouble(&self, trouble: Trouble) -> Failure {
-        match trouble {
-            Trouble::File(failure) => self.failed(failure),
-            Trouble::Ours(failure) => failure,
-        }
+    fn trouble(&self, trouble: Trouble<couchstore::Failure>) -> Failure {
+        trouble.into_failure(|source| self.failed(source))
     }
 
     fn makes_no_sense(&self, info: &DocInfo<'_>, what: &'static str) -> Failure {
@@ -212,7 +200,7 @@ impl crate::store::Snapshot for Records {
     fn prepare_bytes(&self) -> Result<u64, Failure> {
         let (prefix, len) = encode_leb128(PREPARES.0);
         let mut sum = 0;
-        let walked: Result<(), Trouble> = self.snapshot.scan_ids(&prefix[..len], |info: DocInfo<'_>| {
+        let walked: Walked<()> = self.snapshot.scan_ids(&prefix[..len], |info: DocInfo<'_>| {
             if !info.id.starts_with(&prefix[..len]) {
                 return Ok(ControlFlow::Break(()));
             }

@@ -9,7 +9,7 @@ use super::compact::at_of;
 use super::{Log, LogRefusal, MOST_AT_ONCE, failed};
 use crate::catalog::{Believe, Listed};
 use crate::compaction::{Compacted, Compaction, FileAt, RolledBack};
-use crate::failure::Failure;
+use crate::failure::{Failure, Trouble};
 use crate::files::{BeforeRollback, BeforeSwitch, Files, Undecided};
 use crate::store::{SaveBatch, StoredVb};
 
@@ -61,12 +61,10 @@ impl Files for Log {
 
     fn rollback_with(&self, vb: VbId, to: Seqno, before: &BeforeRollback<'_>) -> Result<RolledBack, Failure> {
         self.check(vb)?;
-        let before = |commit: Option<logstore::Commit>| before(commit.map(at_of)).map_err(LogTold::Ours);
+        let before = |commit: Option<logstore::Commit>| before(commit.map(at_of)).map_err(Trouble::Ours);
         let back = self.store.rollback_with(vb.0, to.0, &before);
-        let back = self.note(back.map_err(|told| match told {
-            LogTold::Store(failure) => failed(vb)(failure),
-            LogTold::Ours(failure) => failure,
-        }))?;
+        let back =
+            self.note(back.map_err(|trouble: Trouble<logstore::Failure>| trouble.into_failure(failed(vb))))?;
         self.rolled_back(vb, back)
     }
 
@@ -126,17 +124,5 @@ impl Files for Log {
         let listed = |(vb, at)| (vb, Listed { at, checksum: None, high_seqno: None, is_tail_void: true });
         let files: BTreeMap<VbId, Listed> = self.positions().into_iter().map(listed).collect();
         self.catalog.believe_files(files, generations)
-    }
-}
-
-/// What refused a rollback.
-enum LogTold {
-    Store(logstore::Failure),
-    Ours(Failure),
-}
-
-impl From<logstore::Failure> for LogTold {
-    fn from(failure: logstore::Failure) -> LogTold {
-        LogTold::Store(failure)
     }
 }

@@ -11,7 +11,7 @@ use super::item::{GONE, VersionMaker, is_left};
 use super::{decode_state, failed};
 use crate::change::{Change, ChangesWanted, Reading};
 use crate::collections::PREPARES;
-use crate::failure::Failure;
+use crate::failure::{Failure, Trouble};
 use crate::state::VbStateDoc;
 use crate::store::{Snapshot, Values};
 
@@ -21,27 +21,6 @@ pub(super) struct LogSnapshot {
     pub(super) view: View,
     pub(super) dir: PathBuf,
     pub(super) heap: Heap,
-}
-
-/// So that one `?` serves failures of both floors while walking.
-enum LogTrouble {
-    Store(logstore::Failure),
-    Ours(Failure),
-}
-
-impl From<logstore::Failure> for LogTrouble {
-    fn from(failure: logstore::Failure) -> LogTrouble {
-        LogTrouble::Store(failure)
-    }
-}
-
-impl LogTrouble {
-    fn into_failure(self, vb: VbId) -> Failure {
-        match self {
-            LogTrouble::Store(source) => failed(vb)(source),
-            LogTrouble::Ours(failure) => failure,
-        }
-    }
 }
 
 fn is_prepare(key: &[u8]) -> bool {
@@ -65,9 +44,9 @@ impl LogSnapshot {
             if !prepares && is_prepare(item.key) {
                 return Ok(ControlFlow::Continue(()));
             }
-            maker.version(item, values).map(&mut *visit).map_err(LogTrouble::Ours)
+            maker.version(item, values).map(&mut *visit).map_err(Trouble::Ours)
         });
-        walked.map_err(|trouble| trouble.into_failure(self.vb))
+        walked.map_err(|trouble: Trouble<logstore::Failure>| trouble.into_failure(failed(self.vb)))
     }
 }
 
@@ -123,13 +102,13 @@ impl Snapshot for LogSnapshot {
                 next = Some(Seqno(item.seqno));
                 return Ok(ControlFlow::Break(()));
             }
-            let (key, meta) = maker.meta(item).map_err(LogTrouble::Ours)?;
+            let (key, meta) = maker.meta(item).map_err(Trouble::Ours)?;
             let value = (!is_left(wanted.values, item, key)).then_some(item.value);
             let change = Change::stored(meta, item.key, key, value);
             bytes += change.bytes();
             Ok(visit(&change))
         });
-        walked.map_err(|trouble: LogTrouble| trouble.into_failure(self.vb))?;
+        walked.map_err(|trouble: Trouble<logstore::Failure>| trouble.into_failure(failed(self.vb)))?;
         Ok(next)
     }
 
@@ -159,8 +138,8 @@ impl Snapshot for LogSnapshot {
             if is_prepare(item.key) {
                 return Ok(ControlFlow::Continue(()));
             }
-            maker.version(item, values).map(&mut *visit).map_err(LogTrouble::Ours)
+            maker.version(item, values).map(&mut *visit).map_err(Trouble::Ours)
         });
-        walked.map_err(|trouble| trouble.into_failure(self.vb))
+        walked.map_err(|trouble: Trouble<logstore::Failure>| trouble.into_failure(failed(self.vb)))
     }
 }
