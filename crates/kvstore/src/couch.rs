@@ -533,11 +533,7 @@ impl KvStore for Couch {
         let records = match self.records(vb) {
             Ok(Some(records)) => records,
             Ok(None) => return keys.iter().map(|_| Ok(None)).collect(),
-            Err(failure) => {
-                let mut answers: Vec<_> = keys.iter().skip(1).map(|_| Err(failure.again())).collect();
-                answers.push(Err(failure));
-                return answers;
-            }
+            Err(failure) => return failure.for_each_of(keys.len()),
         };
         let mut order: Vec<usize> = (0..keys.len()).collect();
         order.sort_unstable_by(|&a, &b| keys[a].to_stored().0.cmp(&keys[b].to_stored().0));

@@ -229,6 +229,13 @@ impl Failure {
         names_one && !self.is_disk_full()
     }
 
+    /// An answer for each of `count` that it concerns: it stands at the last, and the same at the others.
+    pub(crate) fn for_each_of<T>(self, count: usize) -> Vec<Result<T, Failure>> {
+        let mut answers: Vec<_> = (1..count).map(|_| Err(self.again())).collect();
+        answers.extend((count > 0).then_some(Err(self)));
+        answers
+    }
+
     /// The same failure for one more vBucket or key that it concerns.
     pub(crate) fn again(&self) -> Failure {
         match self {

@@ -218,18 +218,17 @@ impl Journaled {
 
     /// Opens a bucket's folder to work without a journal. What a journal of before holds goes to the files first.
     pub fn without_journal(env: Env, dir: &Path, config: JournaledConfig) -> Result<Couch, Failure> {
+        let FilesConfig::Couch(couch) = config.files else {
+            let what =
+                "a log-structured store is always behind a journal, and that is switched off".to_owned();
+            // No damage: a member of a cluster must not make the bucket again for it.
+            return Err(Failure::OtherStore { dir: dir.to_owned(), what });
+        };
         if recovery::exists(&env, dir)? {
             Journaled::open(env.clone(), dir, config)?.close()?;
         }
         recovery::remove_void(&env, dir)?;
-        match config.files {
-            FilesConfig::Couch(couch) => Couch::open(env, dir, couch),
-            FilesConfig::Log(_) => {
-                let what = "a log-structured store is always behind a journal".to_owned();
-                // No damage: a member of a cluster must not make the bucket again for it.
-                Err(Failure::OtherStore { dir: dir.to_owned(), what })
-            }
-        }
+        Couch::open(env, dir, couch)
     }
 
     /// Who is charged for what is kept here.
@@ -306,11 +305,7 @@ impl Journaled {
                 self.items_saved.fetch_add(items as u64, Ordering::Relaxed);
                 group.iter().map(|_| Ok(())).collect()
             }
-            Err(failure) => {
-                let mut answers: Vec<_> = group.iter().skip(1).map(|_| Err(failure.again())).collect();
-                answers.push(Err(failure));
-                answers
-            }
+            Err(failure) => failure.for_each_of(group.len()),
         }
     }
 
@@ -544,9 +539,10 @@ impl KvStore for Journaled {
 
     fn background_step(&self) -> Result<Background, Failure> {
         let is_filed = self.file_step()?;
-        // What filing leaves to do must not wait until there is nothing to file.
-        let behind = self.files.background_step()?;
-        if is_filed || behind == Background::Worked || self.journal.prepare_step()? {
+        // What filing leaves to do must not wait until there is nothing to file, nor hold up what there is to file: what
+        // fails of it is told by a step that has filed nothing.
+        let behind = self.files.background_step();
+        if is_filed || behind? == Background::Worked || self.journal.prepare_step()? {
             return Ok(Background::Worked);
         }
         Ok(Background::Idle)

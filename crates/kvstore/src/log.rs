@@ -303,11 +303,7 @@ impl KvStore for Log {
         let view = match self.view(vb) {
             Ok(Some(view)) => view,
             Ok(None) => return keys.iter().map(|_| Ok(None)).collect(),
-            Err(failure) => {
-                let mut answers: Vec<_> = keys.iter().skip(1).map(|_| Err(failure.again())).collect();
-                answers.push(Err(failure));
-                return answers;
-            }
+            Err(failure) => return failure.for_each_of(keys.len()),
         };
         let mut order: Vec<usize> = (0..keys.len()).collect();
         order.sort_by_cached_key(|at| keys[*at].to_stored().0.to_vec());

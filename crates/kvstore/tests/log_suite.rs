@@ -110,3 +110,22 @@ fn everything_is_done_in_the_end() {
     let usage = store.usage(base::VbId(3)).expect("it is there");
     assert!(usage.file_bytes < 20 * 1000, "{usage:?}");
 }
+
+/// A member of a cluster makes a damaged bucket again, and must not do that for what it is only asked.
+#[test]
+fn what_the_store_refuses_is_no_damage() {
+    let env = Env::real();
+    let dir = tempfile::tempdir().expect("a folder");
+    let config = journaled(LogConfig::default(), 1 << 20);
+    let refused =
+        kvstore::Journaled::without_journal(env.clone(), dir.path(), config).err().expect("it needs one");
+    assert!(!refused.is_damage() && refused.to_string().contains("switched off"), "{refused}");
+    drop(open(&env, dir.path(), LogConfig::default()));
+    let version = suite::version(0, "k", 1, b"v");
+    let state = kvstore::VbStateDoc::default();
+    let batch = kvstore::SaveBatch { items: &[version], state: &state };
+    open(&env, dir.path(), LogConfig::default()).save(base::VbId(0), batch).expect("saved");
+    let couch = kvstore::Couch::open(env, dir.path(), kvstore::CouchConfig::default());
+    let refused = couch.err().expect("the files are of another store");
+    assert!(!refused.is_damage() && refused.to_string().contains("magma"), "{refused}");
+}

@@ -346,10 +346,8 @@ impl Node {
                 // The cluster's own map tells of manifests.
                 return;
             }
-            let shapes: Vec<BucketShape> = self.served.read().values().map(shape_of).collect();
             let version = map.version();
-            let version = ConfigVersion { revision: version.revision + 1, ..version };
-            *map = Arc::new(ClusterMap::single_node(version, self.reached_at(), &shapes));
+            *map = self.lone_map(ConfigVersion { revision: version.revision + 1, ..version });
         }
         self.announcer.tell();
     }
@@ -391,9 +389,7 @@ impl Node {
             Some(host) => host.next_revision(&self.env)?,
             None => version.revision + 1,
         };
-        let version = ConfigVersion { revision, ..version };
-        let shapes: Vec<BucketShape> = self.served.read().values().map(shape_of).collect();
-        let new = Arc::new(ClusterMap::single_node(version, self.reached_at(), &shapes));
+        let new = self.lone_map(ConfigVersion { revision, ..version });
         {
             let mut present = self.cluster_map.write();
             if present.is_lone() {
@@ -414,8 +410,10 @@ impl Node {
         self.alternate.read().clone()
     }
 
-    fn reached_at(&self) -> (&NodeAddress, Option<Alternate>) {
-        (&self.address, self.alternate())
+    /// The map of a node that serves all of its buckets itself.
+    fn lone_map(&self, version: ConfigVersion) -> Arc<ClusterMap> {
+        let shapes: Vec<BucketShape> = self.served.read().values().map(shape_of).collect();
+        Arc::new(ClusterMap::single_node(version, (&self.address, self.alternate()), &shapes))
     }
 
     /// Clients of another network reach the node here: maps say so from now on, and in a cluster those of all nodes soon.
@@ -424,8 +422,7 @@ impl Node {
         {
             let mut map = self.cluster_map.write();
             if map.is_lone() {
-                let shapes: Vec<BucketShape> = self.served.read().values().map(shape_of).collect();
-                *map = Arc::new(ClusterMap::single_node(map.version(), self.reached_at(), &shapes));
+                *map = self.lone_map(map.version());
             }
         }
         if let Some(cluster) = self.cluster() {

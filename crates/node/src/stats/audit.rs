@@ -1,10 +1,11 @@
 //! Group `audit`: what the audit log has come to.
 
-use super::{NodeInquiry, Refused, Sheet};
+use super::{Refused, Sheet};
+use crate::node::Node;
 
 /// The group `audit`.
-pub fn audit(inquiry: &NodeInquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
-    let figures = inquiry.node.audit.figures();
+pub fn audit(node: &Node, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    let figures = node.audit.figures();
     sheet.put("enabled", figures.is_on);
     sheet.put("dropped_events", figures.dropped);
     sheet.put("written_events", figures.written);

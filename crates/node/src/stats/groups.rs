@@ -2,18 +2,19 @@
 
 use protocol::Status;
 
-use super::{Inquiry, NodeInquiry, Refused, Sheet};
+use super::{Inquiry, Refused, Sheet};
 use super::{
     audit, baseline, bucket, checkpoint, chores, collection, config, disk, eviction, frequency, hash, heap,
     key, locks, memory, node, takeover, tasks, vbucket,
 };
 use crate::command::Extent;
+use crate::node::Node;
 use crate::privilege::Privilege;
 
 /// Makes the stats of a group that is about the selected bucket.
 type OfBucket = fn(&Inquiry<'_>, &[&[u8]], &mut Sheet) -> Result<(), Refused>;
 /// Makes the stats of a group that is about the node.
-type OfNode = fn(&NodeInquiry<'_>, &[&[u8]], &mut Sheet) -> Result<(), Refused>;
+type OfNode = fn(&Node, &[&[u8]], &mut Sheet) -> Result<(), Refused>;
 
 /// What makes the stats of a group.
 #[derive(Clone, Copy)]

@@ -53,12 +53,6 @@ use crate::roles::{Permission, Rights};
 pub use groups::{GROUPS, Group, Producer};
 pub use sheet::Sheet;
 
-/// Who asks about the node.
-pub struct NodeInquiry<'a> {
-    /// The node.
-    pub node: &'a Node,
-}
-
 /// Who asks, and about which bucket.
 pub struct Inquiry<'a> {
     /// The node.
@@ -156,7 +150,7 @@ pub fn produce(question: Question<'_>, key: &[u8]) -> Result<Sheet, Refused> {
     let clock = &node.env().clock;
     let began_ns = clock.monotonic_ns();
     match (group.produce, bucket) {
-        (Producer::Node(produce), _) => produce(&NodeInquiry { node }, &args, &mut sheet)?,
+        (Producer::Node(produce), _) => produce(node, &args, &mut sheet)?,
         (Producer::Bucket(produce), Some(bucket)) => {
             produce(&Inquiry { node, bucket, rights, now }, &args, &mut sheet)?;
         }

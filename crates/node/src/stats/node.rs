@@ -8,7 +8,7 @@ use protocol::opcode::{self, *};
 use serde_json::{Value, json};
 
 use super::timings::put_times;
-use super::{Inquiry, NodeInquiry, Refused, Sheet, bucket, process};
+use super::{Inquiry, Refused, Sheet, bucket, process};
 use crate::counters::Totals;
 use crate::naming;
 use crate::node::Node;
@@ -100,12 +100,12 @@ fn put_totals(node: &Node, totals: &Totals, sheet: &mut Sheet) {
 }
 
 /// `aggregate`: requests received of each kind, whatever became of them, and what they did in all buckets.
-pub fn aggregate(inquiry: &NodeInquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
-    let totals = inquiry.node.totals();
-    put_process(inquiry.node, sheet);
-    put_totals(inquiry.node, &totals, sheet);
+pub fn aggregate(node: &Node, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    let totals = node.totals();
+    put_process(node, sheet);
+    put_totals(node, &totals, sheet);
     let mut ops = OpCounts::default();
-    inquiry.node.buckets().iter().for_each(|(_, bucket)| ops.add(&bucket.op_counts()));
+    node.buckets().iter().for_each(|(_, bucket)| ops.add(&bucket.op_counts()));
     bucket::put_ops(&ops, sheet);
     let lookups = requests(&totals, GETS) + requests(&totals, SUBDOC_LOOKUPS);
     let changes =
@@ -124,9 +124,8 @@ pub fn aggregate(inquiry: &NodeInquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> R
 }
 
 /// `connections`
-pub fn connections(inquiry: &NodeInquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
-    let (totals, limits, accepting) =
-        (inquiry.node.totals(), inquiry.node.limits(), inquiry.node.accepting());
+pub fn connections(node: &Node, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    let (totals, limits, accepting) = (node.totals(), node.limits(), node.accepting());
     sheet.put("curr_connections", totals.connections);
     sheet.put("max_connections", limits.connections);
     sheet.put("max_connections_per_address", limits.connections_per_address.unwrap_or(0));
@@ -135,16 +134,16 @@ pub fn connections(inquiry: &NodeInquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) ->
     sheet.put("max_http_connections", limits.http.connections);
     sheet.put("max_http_connections_per_address", limits.http.per_address);
     sheet.put("longest_turn_us", totals.longest_turn_ns / 1000);
-    for (command, ns) in crate::counters::longest_turns(inquiry.node) {
+    for (command, ns) in crate::counters::longest_turns(node) {
         sheet.put(format_args!("longest_turn_us_{command}"), ns / 1000);
     }
     sheet.put("slow_turns", totals.slow_turns);
-    for (name, lane) in inquiry.node.lanes().named() {
+    for (name, lane) in node.lanes().named() {
         sheet.put(format_args!("{name}_done"), lane.done());
         sheet.put(format_args!("{name}_refused"), lane.refused());
         sheet.put(format_args!("{name}_under_way"), lane.under_way());
     }
-    let memory = inquiry.node.connection_memory();
+    let memory = node.connection_memory();
     sheet.put("connection_memory_used", memory.used_bytes());
     sheet.put("connection_memory_limit", memory.limit_bytes());
     sheet.put("connection_memory_highest", memory.highest_bytes());
@@ -168,10 +167,10 @@ pub fn connections(inquiry: &NodeInquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) ->
 
 /// `threads`: clients are served by workers; each bucket has one thread that writes, some that read, and one
 /// that keeps its memory in order.
-pub fn threads(inquiry: &NodeInquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
-    let writers = inquiry.node.bucket_names().len();
+pub fn threads(node: &Node, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    let writers = node.bucket_names().len();
     let kinds = [
-        ("frontend", inquiry.node.threads()),
+        ("frontend", node.threads()),
         ("writer", writers),
         ("reader", writers * crate::hosting::READERS),
         ("auxio", 0),
@@ -211,8 +210,8 @@ pub fn info(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(),
 }
 
 /// `bucket_details`
-pub fn bucket_details(inquiry: &NodeInquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
-    let buckets = inquiry.node.buckets();
+pub fn bucket_details(node: &Node, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    let buckets = node.buckets();
     let buckets = buckets.iter().enumerate().map(|(index, (spec, bucket))| {
         json!({
             "index": index,
@@ -230,8 +229,8 @@ pub fn bucket_details(inquiry: &NodeInquiry<'_>, _: &[&[u8]], sheet: &mut Sheet)
 }
 
 /// `responses`: answers by the number of their status, in hexadecimal.
-pub fn responses(inquiry: &NodeInquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
-    let answers = inquiry.node.totals().answers;
+pub fn responses(node: &Node, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    let answers = node.totals().answers;
     let counts = Status::ALL.iter().map(|status| (status.code(), answers[usize::from(status.code() as u8)]));
     let seen = counts.filter(|(_, count)| *count > 0);
     let seen: serde_json::Map<String, serde_json::Value> =
@@ -283,8 +282,8 @@ pub fn slow_operations(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) ->
 }
 
 /// `worker_thread_info`
-pub fn workers(inquiry: &NodeInquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
-    for (at, worker) in inquiry.node.workers().iter().enumerate() {
+pub fn workers(node: &Node, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    for (at, worker) in node.workers().iter().enumerate() {
         let totals = Totals::of(std::iter::once(&**worker));
         let numbers = json!({
             "connections": totals.connections,

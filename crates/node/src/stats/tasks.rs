@@ -4,7 +4,7 @@ use engine::{Bucket, StoreTimes, TaskKind, TaskStats, task_stats};
 use serde_json::{Value, json};
 
 use super::timings::put_times;
-use super::{Inquiry, NodeInquiry, Refused, Sheet};
+use super::{Inquiry, Refused, Sheet};
 use crate::node::Node;
 
 /// The pool of threads that the field would have a task in.
@@ -24,9 +24,9 @@ pub fn tasks(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<()
 }
 
 /// `tasks-all`: of all buckets.
-pub fn all_tasks(inquiry: &NodeInquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
-    let buckets = inquiry.node.buckets();
-    put_tasks(inquiry.node, buckets.iter().map(|(_, bucket)| &**bucket), sheet);
+pub fn all_tasks(node: &Node, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    let buckets = node.buckets();
+    put_tasks(node, buckets.iter().map(|(_, bucket)| &**bucket), sheet);
     Ok(())
 }
 
