@@ -71,8 +71,17 @@ const SYNC_WRITE: u8 = 0x0c;
 const SYNC_WRITE_SHIFT: u32 = 2;
 /// Bytes between header and key of a version that plays a part in a sync write: the rest of [`SyncWrite::to_parts`].
 const TRAILER: usize = size_of::<u64>();
-/// The bit of a header's `kind` that says that the value is in the allocation.
+/// The bit of a header's `kind` that says that the value is in memory.
 const RESIDENT: u8 = 0x80;
+/// The bit of a header's `kind` that says that the value is another version's: where it would be, there is a reference to
+/// that version, which is counted (record 143).
+const SHARED: u8 = 0x40;
+/// What has the place of a shared value.
+const REFERENCE: usize = size_of::<NonNull<Header>>();
+/// Values from this length on are shared by versions that have the same one; shorter ones are copied, which costs less
+/// than to keep the other version's header and key. Builds with debug assertions share short ones, so that simulators,
+/// whose values are short, meet shared ones.
+pub const SHARED_VALUE_BYTES: usize = if cfg!(debug_assertions) { 32 } else { 8 << 10 };
 
 /// What is before key and value, packed: it decides the memory per item.
 #[repr(C)]
@@ -99,9 +108,17 @@ impl Header {
         self.kind & RESIDENT != 0
     }
 
-    /// Bytes of the value that are in the allocation.
-    fn held_bytes(&self) -> usize {
-        if self.is_resident() { self.value_len as usize } else { 0 }
+    fn is_shared_value(&self) -> bool {
+        self.kind & SHARED != 0
+    }
+
+    /// Bytes behind the key: the value, if it is there, or the reference to the version that has it.
+    fn bytes_behind_key(&self) -> usize {
+        match (self.is_resident(), self.is_shared_value()) {
+            (_, true) => REFERENCE,
+            (true, false) => self.value_len as usize,
+            (false, false) => 0,
+        }
     }
 
     fn kind(&self) -> ItemKind {
@@ -185,6 +202,19 @@ impl NewVersion {
         NewVersion::new(heap, VersionMeta { sync_write: SyncWrite::Prepare(level), ..meta }, key, value)
     }
 
+    /// As [`NewVersion::prepare`], with the value of `like`; see [`NewVersion::like`].
+    pub fn prepare_like(
+        heap: &Heap,
+        level: DurabilityLevel,
+        meta: VersionMeta,
+        document: DocKey<'_>,
+        like: &Version,
+    ) -> NewVersion {
+        let (key, len) = document.to_prepared();
+        let key = DocKey { collection: CollectionId::PREPARES, key: &key[..len] };
+        NewVersion::like(heap, VersionMeta { sync_write: SyncWrite::Prepare(level), ..meta }, key, like)
+    }
+
     /// Allocates a version in `heap`, once, and copies key and value parts (in order) into it.
     ///
     /// The key with its prefix must be at most 251 bytes and the value below 4 GiB; callers check the protocol's
@@ -192,30 +222,42 @@ impl NewVersion {
     pub fn new(heap: &Heap, meta: VersionMeta, key: DocKey<'_>, value: &[&[u8]]) -> NewVersion {
         let value_len: usize = value.iter().map(|part| part.len()).sum();
         let value_len = u32::try_from(value_len).expect("callers check the value length");
-        NewVersion::allocate(heap, meta, key, value, value_len, true)
+        NewVersion::allocate(heap, meta, key, Value::Parts(value), value_len)
+    }
+
+    /// Allocates a version in `heap` with the value of `like`, which must be in memory. A long value is not copied: both
+    /// versions have it, and it stays until both are gone. So this costs the same for any length.
+    pub fn like(heap: &Heap, meta: VersionMeta, key: DocKey<'_>, like: &Version) -> NewVersion {
+        assert!(like.is_resident(), "only what is in memory can be shared");
+        if like.value_bytes() as usize >= SHARED_VALUE_BYTES {
+            NewVersion::allocate(heap, meta, key, Value::Of(like.holder()), like.value_bytes())
+        } else {
+            NewVersion::new(heap, meta, key, &[like.value()])
+        }
     }
 
     /// Allocates a version whose value of `value_len` bytes stays on disk: its metadata and key alone.
     pub fn without_value(heap: &Heap, meta: VersionMeta, key: DocKey<'_>, value_len: u32) -> NewVersion {
-        NewVersion::allocate(heap, meta, key, &[], value_len, false)
+        NewVersion::allocate(heap, meta, key, Value::OnDisk, value_len)
     }
 
     fn allocate(
         heap: &Heap,
         meta: VersionMeta,
         key: DocKey<'_>,
-        value: &[&[u8]],
+        value: Value<'_>,
         value_len: u32,
-        resident: bool,
     ) -> NewVersion {
         let (prefix, prefix_len) = key.prefix();
         let key_len = prefix_len + key.key.len();
         let key_byte = u8::try_from(key_len).expect("callers check the key length");
-        let held = if resident { value_len as usize } else { 0 };
+        let (parts, owner, place) = match value {
+            Value::Parts(parts) => (parts, None, RESIDENT),
+            Value::Of(owner) => (&[][..], Some(owner), RESIDENT | SHARED),
+            Value::OnDisk => (&[][..], None, 0),
+        };
         let (sync_write, rest) = meta.sync_write.to_parts();
         let trailer = if sync_write == 0 { 0 } else { TRAILER };
-        let raw = heap.allocate(HEADER + trailer + key_len + held);
-        let ptr = raw.cast::<Header>();
         let mut header = Header {
             refs: AtomicU32::new(1),
             value_len,
@@ -227,23 +269,28 @@ impl NewVersion {
             by_seqno_high: 0,
             rev_seqno_high: 0,
             datatype: Datatype::default(),
-            kind: sync_write << SYNC_WRITE_SHIFT | if resident { RESIDENT } else { 0 },
+            kind: sync_write << SYNC_WRITE_SHIFT | place,
             key_len: key_byte,
             frequency: AtomicU8::new(crate::frequency::INITIAL_FREQUENCY),
         };
         header.set_meta(&meta);
-        // SAFETY: `raw` points at fresh bytes for header, trailer, key and value parts, aligned for `Header` and so for
-        // the trailer behind it; the copies write prefix, key and parts one after the other, and their lengths add up to
-        // that size.
+        let raw = heap.allocate(HEADER + trailer + key_len + header.bytes_behind_key());
+        let ptr = raw.cast::<Header>();
+        // SAFETY: `raw` points at fresh bytes for header, trailer, key and what is behind it, aligned for `Header` and so
+        // for the trailer behind it; the copies write prefix, key and parts one after the other, and their lengths, or
+        // that of the reference, add up to that size. A reference is written without regard to alignment.
         unsafe {
             ptr.write(header);
             if trailer > 0 {
                 raw.add(HEADER).cast::<u64>().write(rest);
             }
             let mut at = raw.add(HEADER + trailer);
-            for part in [&prefix[..prefix_len], key.key].into_iter().chain(value.iter().copied()) {
+            for part in [&prefix[..prefix_len], key.key].into_iter().chain(parts.iter().copied()) {
                 at.as_ptr().copy_from_nonoverlapping(part.as_ptr(), part.len());
                 at = at.add(part.len());
+            }
+            if let Some(owner) = owner {
+                at.cast::<NonNull<Header>>().write_unaligned(owner.into_header());
             }
         }
         NewVersion(Version(VersionContents(ptr)))
@@ -255,10 +302,11 @@ impl NewVersion {
         MetaMut { meta: self.meta(), version: self }
     }
 
-    /// The value, for filling in what is known only under the vBucket lock.
+    /// The value, for filling in what is known only under the vBucket lock. It must not be another version's.
     pub fn value_mut(&mut self) -> &mut [u8] {
+        assert!(!self.shares_value(), "what others read is never changed");
         let key_len = usize::from(self.0.header().key_len);
-        let value_len = self.0.header().held_bytes();
+        let value_len = self.0.header().bytes_behind_key();
         let key_at = self.0.header().key_at();
         // SAFETY: a `NewVersion` is the only reference to its allocation, and the value lies behind header and key.
         unsafe {
@@ -280,6 +328,16 @@ impl Deref for NewVersion {
     fn deref(&self) -> &VersionContents {
         &self.0
     }
+}
+
+/// Where the value of a new version comes from.
+enum Value<'a> {
+    /// It is copied, part by part.
+    Parts(&'a [&'a [u8]]),
+    /// It is that of another version.
+    Of(Version),
+    /// It stays on disk.
+    OnDisk,
 }
 
 /// A shared reference to an immutable version. Cloning counts, nothing is copied.
@@ -375,10 +433,35 @@ impl VersionContents {
 
     /// The stored value: a Snappy block if the datatype says so, starting with xattrs if it says so.
     /// Empty if the value is not resident.
+    #[inline]
     pub fn value(&self) -> &[u8] {
+        let holder = VersionContents(self.owner().unwrap_or(self.0));
+        let header = holder.header();
+        let at = header.key_at() + usize::from(header.key_len);
+        // SAFETY: what is behind the key of a version that shares no other's value is its value, which stays as long as
+        // `self`: it is in the same allocation, or in that of a version that `self` holds a count of.
+        unsafe {
+            std::slice::from_raw_parts(holder.0.as_ptr().cast::<u8>().add(at), header.bytes_behind_key())
+        }
+    }
+
+    /// The version whose value this one has, if that is another one. It stays as long as this one does.
+    #[inline]
+    fn owner(&self) -> Option<NonNull<Header>> {
         let header = self.header();
-        // SAFETY: these are the held bytes of the value, behind the key.
-        unsafe { self.bytes(usize::from(header.key_len), header.held_bytes()) }
+        if !header.is_shared_value() {
+            return None;
+        }
+        // SAFETY: with this bit there is a reference right behind the key, written when the version was made.
+        Some(unsafe {
+            let at = self.0.cast::<u8>().add(header.key_at() + usize::from(header.key_len));
+            at.cast::<NonNull<Header>>().read_unaligned()
+        })
+    }
+
+    /// Whether the value is another version's.
+    pub fn shares_value(&self) -> bool {
+        self.header().is_shared_value()
     }
 
     /// Whether the value is in memory. A version without it carries metadata and key, and stands for one that a store
@@ -426,13 +509,17 @@ impl VersionContents {
         unsafe { Heap::is_sparse(self.0.cast(), self.unrounded_bytes(), percent) }
     }
 
-    /// Bytes that its account is charged with.
+    /// Bytes that its account is charged with; if it has another version's value, those for that one are among them,
+    /// whether or not somebody else holds it too.
     pub fn allocated_bytes(&self) -> usize {
-        Heap::charged_bytes(self.unrounded_bytes())
+        let owned = self.owner().map_or(0, |owner| VersionContents(owner).allocated_bytes());
+        Heap::charged_bytes(self.unrounded_bytes()) + owned
     }
 
+    /// Bytes of its own allocation.
     fn unrounded_bytes(&self) -> usize {
-        self.header().key_at() + usize::from(self.header().key_len) + self.header().held_bytes()
+        let header = self.header();
+        header.key_at() + usize::from(header.key_len) + header.bytes_behind_key()
     }
 
     /// Whether anybody else holds it too, at this moment.
@@ -462,11 +549,24 @@ impl VersionContents {
 }
 
 impl Version {
+    /// The version that has this one's value: itself, or the one that it shares with.
+    fn holder(&self) -> Version {
+        match self.owner() {
+            None => self.clone(),
+            Some(owner) => std::mem::ManuallyDrop::new(Version(VersionContents(owner))).deref().clone(),
+        }
+    }
+
+    /// The reference without the count, which moves to the caller.
+    fn into_header(self) -> NonNull<Header> {
+        let header = self.0.0;
+        std::mem::forget(self);
+        header
+    }
+
     /// The address as a number, for tagged slots of the hash table. The count moves into the number.
     pub fn into_raw(self) -> usize {
-        let address = self.0.0.as_ptr().expose_provenance();
-        std::mem::forget(self);
-        address
+        self.into_header().as_ptr().expose_provenance()
     }
 
     /// The version behind an address from [`Version::into_raw`].
@@ -516,9 +616,11 @@ impl Drop for Version {
             }
             fence(Ordering::Acquire);
         }
-        let bytes = self.unrounded_bytes();
+        let (bytes, owner) = (self.unrounded_bytes(), self.owner());
         // SAFETY: this was the last reference, and the allocation was made with this very size.
         unsafe { Heap::free(self.0.0.cast(), bytes) }
+        // The count that this version had of it. Who has a value of its own shares no other's, so this goes one deep.
+        drop(owner.map(|owner| Version(VersionContents(owner))));
     }
 }
 
@@ -643,6 +745,58 @@ mod tests {
         assert_eq!((version.value(), version.value_bytes()), (&b""[..], u32::MAX));
         assert_eq!(version.key(), DocKey::new(b"key"));
         assert!(version.allocated_bytes() < 72);
+    }
+
+    #[test]
+    fn a_long_value_is_shared_and_a_short_one_copied() {
+        let heap = Heap::default();
+        let long = vec![7; SHARED_VALUE_BYTES];
+        let first = NewVersion::new(&heap, VersionMeta::default(), DocKey::new(b"key"), &[&long]).publish();
+        let meta =
+            VersionMeta { sync_write: SyncWrite::Commit { prepared: Seqno(4) }, ..VersionMeta::default() };
+        let second = NewVersion::like(&heap, meta, DocKey::new(b"another key"), &first).publish();
+        // What shares is shared on without a chain.
+        let third = NewVersion::like(&heap, VersionMeta::default(), DocKey::new(b"k"), &second).publish();
+        assert!(!first.shares_value() && second.shares_value() && third.shares_value());
+        assert!([&second, &third].iter().all(|version| version.value().as_ptr() == first.value().as_ptr()));
+        assert_eq!((second.meta(), second.stored_key()), (meta, &b"\0another key"[..]));
+        assert!(second.allocated_bytes() > first.allocated_bytes());
+        drop(second);
+        drop(first);
+        assert_eq!((third.value(), third.value_bytes()), (&long[..], SHARED_VALUE_BYTES as u32));
+        let short = NewVersion::new(&heap, meta, DocKey::new(b"key"), &[&long[1..]]).publish();
+        let copy = NewVersion::like(&heap, meta, DocKey::new(b"key"), &short).publish();
+        assert!(!copy.shares_value());
+        assert_eq!(copy.value(), short.value());
+    }
+
+    #[test]
+    fn what_shared_a_value_is_freed_with_the_last_that_has_it() {
+        let heap = Heap::default();
+        let used = || heap.usage().used_bytes;
+        let (nothing, key) = (used(), DocKey::new(b"key"));
+        let long = vec![7; SHARED_VALUE_BYTES];
+        for first_goes_first in [true, false] {
+            let first = NewVersion::new(&heap, VersionMeta::default(), key, &[&long]).publish();
+            let alone = used();
+            let prepare = NewVersion::prepare_like(
+                &heap,
+                DurabilityLevel::Majority,
+                VersionMeta::default(),
+                key,
+                &first,
+            );
+            assert_eq!(prepare.document_key(), key);
+            let second = prepare.publish();
+            // A header, a trailer, a key and a reference, and not the value once more.
+            assert!(used() - alone <= 96, "{} bytes", used() - alone);
+            let (gone, left) = if first_goes_first { (first, second) } else { (second, first) };
+            drop(gone);
+            assert_eq!(left.value(), long);
+            assert!(used() >= alone);
+            drop(left);
+            assert_eq!(used(), nothing);
+        }
     }
 
     #[test]

@@ -183,7 +183,9 @@ impl Bucket {
     /// The same version once more, at another place.
     fn copy(&self, version: &Version) -> NewVersion {
         let (heap, meta, key) = (&self.context.heap, version.meta(), version.key());
-        if version.is_resident() {
+        if version.shares_value() {
+            NewVersion::like(heap, meta, key, version)
+        } else if version.is_resident() {
             NewVersion::new(heap, meta, key, &[version.value()])
         } else {
             NewVersion::without_value(heap, meta, key, version.value_bytes())

@@ -317,7 +317,7 @@ impl Bucket {
             return Brought::Unfitting;
         }
         let meta = VersionMeta { datatype, ..hollow.meta() };
-        let whole = NewVersion::new(&self.context.heap, meta, read.key(), &[read.value()]).publish();
+        let whole = NewVersion::like(&self.context.heap, meta, read.key(), &read).publish();
         let mut shard = self.vbuckets.hold(vb, Holder::Fetcher);
         if shard.incarnation != incarnation {
             return Brought::NotNeeded;

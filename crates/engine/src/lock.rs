@@ -30,8 +30,8 @@ impl Bucket {
                 return Err(Refusal::Locked);
             }
             let old = found.version;
-            // A lock is a version of its own because it shows another CAS; the value is copied outside the lock.
-            let copy = NewVersion::new(&self.context.heap, old.meta(), key, &[old.value()]);
+            // A lock is a version of its own because it shows another CAS.
+            let copy = NewVersion::like(&self.context.heap, old.meta(), key, &old);
             base::frequency::copy_frequency(old.frequency(), copy.frequency());
             let outcome = {
                 let mut shard = self.active_with(vb, key.collection).map_err(not_parked)?;

@@ -216,16 +216,16 @@ impl Bucket {
         self.stream_shard(place).is_some_and(|shard| shard.vb.last_alone().is_some())
     }
 
-    /// Prepare and commit of what was prepared alone ([`SyncWrite::Alone`]), each a copy, for those who take part in sync
+    /// Prepare and commit of what was prepared alone ([`SyncWrite::Alone`]), each a version of its own, for those who take part in sync
     /// writes; nothing for any other version.
     pub fn parts_of_alone(&self, version: &Version) -> Option<[Version; 2]> {
         let meta = version.meta();
         let SyncWrite::Alone(level) = meta.sync_write else { return None };
-        let (heap, key, value) = (&self.context.heap, version.key(), version.value());
+        let (heap, key) = (&self.context.heap, version.key());
         let commit = VersionMeta { sync_write: meta.sync_write.stored(meta.by_seqno), ..meta };
         let prepare = VersionMeta { by_seqno: Seqno(meta.by_seqno.0 - 1), ..meta };
-        let prepare = NewVersion::prepare(heap, level, prepare, key, &[value]);
-        Some([prepare.publish(), NewVersion::new(heap, commit, key, &[value]).publish()])
+        let prepare = NewVersion::prepare_like(heap, level, prepare, key, version);
+        Some([prepare.publish(), NewVersion::like(heap, commit, key, version).publish()])
     }
 
     /// Everything up to `to` of the range taken last was worked on.

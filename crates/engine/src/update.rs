@@ -135,7 +135,7 @@ impl Writer<'_> {
         let touched = self.modify(vb, key, Cas::ANY, now, |found| {
             let old = live(found, now).ok_or(Refusal::NotFound)?.whole()?;
             let meta = VersionMeta { expiry, ..old.meta() };
-            Ok(Computed::new(self.version(meta, key, &[old.value()]), old))
+            Ok(Computed::new(self.version_like(meta, key, &old), old))
         })?;
         Ok((Some(touched.0), touched.1))
     }

@@ -181,6 +181,9 @@ impl<T> Computed<T> {
 }
 
 pub(crate) fn fill(late: &Late, new: &mut NewVersion) {
-    let (cas, seqno) = (new.meta().cas.0, new.meta().by_seqno.0);
-    late.fill(new.value_mut(), cas, seqno);
+    // A value without placeholders may be another version's.
+    if !late.placeholders.is_empty() {
+        let (cas, seqno) = (new.meta().cas.0, new.meta().by_seqno.0);
+        late.fill(new.value_mut(), cas, seqno);
+    }
 }

@@ -41,6 +41,20 @@ impl Writer<'_> {
         }
         NewVersion::prepare(heap, durable.level, meta, key, value)
     }
+
+    /// As [`Writer::version`], with the value of `like`.
+    pub(crate) fn version_like(&self, meta: VersionMeta, key: DocKey<'_>, like: &Whole) -> NewVersion {
+        let heap = &self.context.heap;
+        match self.durable {
+            Some(durable) if !self.context.is_alone() => {
+                NewVersion::prepare_like(heap, durable.level, meta, key, like)
+            }
+            durable => {
+                let sync_write = durable.map_or(SyncWrite::No, |durable| SyncWrite::Alone(durable.level));
+                NewVersion::like(heap, VersionMeta { sync_write, ..meta }, key, like)
+            }
+        }
+    }
 }
 
 impl Bucket {

@@ -15,6 +15,7 @@ mod hit_rate;
 mod idle;
 mod larger;
 mod load;
+mod locks;
 mod memcached;
 mod memory;
 mod pressure;
@@ -43,6 +44,8 @@ pub enum Bench {
     Start(start::Options),
     /// How long a clean stop takes with as much left for the files as there can be.
     Stop(stop::StopOptions),
+    /// How long the lock of a vBucket is held by operations on values of 20 MiB, on a node and on its replica.
+    Locks(locks::LocksOptions),
     /// Server CPU an operation and a handshake with TLS, beside Redis with TLS and Stave without.
     Tls(tls::TlsOptions),
     /// Clients that wait until each write is on disk: journal on, journal off, and Redis with appendfsync always.
@@ -90,6 +93,7 @@ pub fn run(bench: &Bench) -> Result<bool> {
     let report = match bench {
         Bench::Memcached(options) => memcached::run(options)?,
         Bench::Cycles(options) => cycles::run(options)?,
+        Bench::Locks(options) => locks::run(options)?,
         Bench::Tls(options) => tls::run(options)?,
         Bench::Start(options) => start::run(options)?,
         Bench::Stop(options) => stop::run(options)?,

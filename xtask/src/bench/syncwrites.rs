@@ -206,7 +206,7 @@ fn with_servers<T>(
     if let Running::Stave(nodes) = &running {
         Client::connect(&nodes[0].kv)?.await_persisted()?;
         if let [first, second] = &**nodes {
-            replicate(first, second)?;
+            replicate(first, second, VBUCKETS)?;
         }
     }
     let done = work(&peer)?;
@@ -233,17 +233,17 @@ fn start(contender: Contender, dir: &Path, scratch: &Scratch) -> Result<Running>
     })
 }
 
-/// Has the second node follow the first, and the first wait for it.
-fn replicate(first: &Stave, second: &Stave) -> Result<()> {
+/// Has the second node follow the first in the first so many vBuckets, and the first wait for it.
+pub(super) fn replicate(first: &Stave, second: &Stave, vbuckets: u16) -> Result<()> {
     let mut command = Command::new(tree::release_binary());
     command.args(["replicate", "--quiet", "--from", &first.kv, "--to", &second.http]);
-    command.args(["--bucket", BUCKET, "--vbuckets", &format!("0-{}", VBUCKETS - 1)]);
+    command.args(["--bucket", BUCKET, "--vbuckets", &format!("0-{}", vbuckets - 1)]);
     command.args(["--username", USER]).env("STAVE_PASSWORD", PASSWORD).stdout(Stdio::null());
     let status = command.status().context("cannot run stave replicate")?;
     ensure!(status.success(), "stave replicate ended with {status}");
     let topology = json!({ "topology": [[first.kv, second.kv]] }).to_string();
     let mut client = Client::connect(&first.kv)?;
-    for vb in 0..VBUCKETS {
+    for vb in 0..vbuckets {
         client.push(&RequestParts {
             opcode: opcode::SET_VBUCKET,
             vbucket: base::VbId(vb),
@@ -254,7 +254,7 @@ fn replicate(first: &Stave, second: &Stave) -> Result<()> {
         });
     }
     client.flush()?;
-    for vb in 0..VBUCKETS {
+    for vb in 0..vbuckets {
         let answer = client.answer()?;
         ensure!(answer.is_ok(), "vBucket {vb} has no topology: status 0x{:02x}", answer.status);
     }

@@ -170,8 +170,8 @@ impl VBucket {
                 return Ok(self.prepare_alone(hash, new, current, level, is_safe, deadline_ns));
             }
             // It is not alone, as it turned out.
-            let heap = &self.table.context().heap;
-            new = NewVersion::prepare(heap, level, new.meta(), new.key(), &[new.value()]);
+            let (heap, alone) = (&self.table.context().heap, new.publish());
+            new = NewVersion::prepare_like(heap, level, alone.meta(), alone.key(), &alone);
         }
         let version = new.publish();
         let meta = version.meta();
@@ -289,7 +289,7 @@ impl VBucket {
         self.sync_writes.last_committed = prepared;
         let key = prepare.document_key();
         let meta = completed_meta(prepare, at, SyncWrite::Commit { prepared });
-        let new = NewVersion::new(&self.table.context().heap, meta, key, &[prepare.value()]);
+        let new = NewVersion::like(&self.table.context().heap, meta, key, prepare);
         self.evicted.ties.changed(key);
         let hash = self.table.hash(key);
         self.note_covered(hash, &new);

@@ -63,7 +63,7 @@ impl VBucket {
         let sync_write = SyncWrite::Commit { prepared: in_flight.prepared };
         let meta = VersionMeta { by_seqno: at, sync_write, ..in_flight.version.meta() };
         let heap = &self.table.context().heap;
-        let new = NewVersion::new(heap, meta, document, &[in_flight.version.value()]);
+        let new = NewVersion::like(heap, meta, document, &in_flight.version);
         // The prepare goes with what is replaced.
         self.apply_replicated(hash, new, now).map_err(|(misplaced, _)| misplaced)
     }
