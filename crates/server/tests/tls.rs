@@ -10,6 +10,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use ca::Ca;
 use protocol::feature::{Feature, Features};
@@ -332,6 +333,12 @@ fn new_connections_are_made_with_new_certificates_and_old_ones_go_on() {
     );
     assert_eq!(ask(&mut before, opcode::SET, b"k", b"1").0, 0);
 
+    // A script that has to know asks; without files that are new nothing is done.
+    let ask_to_reload = || support::http(&server, "POST", "/node/controller/reloadCertificate", "");
+    let (status, told) = ask_to_reload();
+    assert_eq!(status, 200, "{told}");
+    assert!(told.contains("\"changed\":false") && told.contains("\"validUntil\":"), "{told}");
+
     // A key of another certificate, half a file, no file: what there was stays.
     let key = fixture.folder.path().join("node.key");
     let kept = std::fs::read(&key).expect("it is there");
@@ -347,9 +354,62 @@ fn new_connections_are_made_with_new_certificates_and_old_ones_go_on() {
         }
         let told = reload(&server);
         assert!(told.refused.iter().any(|told| told.contains(why)), "{why}: {told}");
+        let (status, told) = ask_to_reload();
+        assert!(status == 400 && told.contains(why), "{why}: {status} {told}");
         log_in(kvs(&server), Arc::clone(&other));
     }
     assert_eq!(ask(&mut before, opcode::GET, b"k", b""), (0, b"1".to_vec()));
+    server.stop().expect("a clean stop");
+}
+
+#[test]
+fn no_operation_fails_while_certificates_rotate() {
+    const ROTATIONS: u32 = 10;
+    let fixture = Fixture::new();
+    let server = fixture.start("");
+    let addr = kvs(&server);
+    let is_over = AtomicBool::new(false);
+    let (logins, operations) = (AtomicU32::new(0), AtomicU32::new(0));
+    let (config, folder) = (fixture.config(), fixture.folder.path());
+    let (config, is_over, logins, operations) = (&config, &is_over, &logins, &operations);
+    let work = |is_lasting: bool| {
+        let mut stream = log_in(addr, Arc::clone(config));
+        while !is_over.load(Ordering::Relaxed) {
+            if !is_lasting {
+                stream = log_in(addr, Arc::clone(config));
+                logins.fetch_add(1, Ordering::Relaxed);
+            }
+            assert_eq!(ask(&mut stream, opcode::SET, b"k", b"1").0, 0);
+            operations.fetch_add(1, Ordering::Relaxed);
+        }
+    };
+    let shown = || {
+        let stream = log_in(addr, Arc::clone(config));
+        stream.conn.peer_certificates().expect("it has shown them")[0].to_vec()
+    };
+    let told: Vec<((u16, String), Vec<u8>)> = std::thread::scope(|scope| {
+        let workers = [true, false].map(|is_lasting| scope.spawn(move || work(is_lasting)));
+        let rotate = |rotation: u32| {
+            fixture.ca.write(folder, &["127.0.0.1", "localhost"]);
+            let told = support::http(&server, "POST", "/node/controller/reloadCertificate", "");
+            // Some log in before the next one.
+            while logins.load(Ordering::Relaxed) < 5 * rotation
+                && !workers.iter().any(|one| one.is_finished())
+            {
+                std::thread::yield_now();
+            }
+            (told, shown())
+        };
+        let told = (1..=ROTATIONS).map(rotate).collect();
+        is_over.store(true, Ordering::Relaxed);
+        told
+    });
+    assert!(told.iter().all(|((status, _), _)| *status == 200), "{told:?}");
+    assert!(
+        told.windows(2).all(|pair| pair[0].1 != pair[1].1),
+        "connections are made with the newest certificate"
+    );
+    assert!(operations.load(Ordering::Relaxed) > logins.load(Ordering::Relaxed));
     server.stop().expect("a clean stop");
 }
 

@@ -8,6 +8,7 @@ mod auto_failover;
 mod basic_auth;
 mod bucket_stats;
 mod buckets;
+mod certificates;
 pub(crate) mod changes;
 mod cluster;
 mod cluster_order;

@@ -12,8 +12,8 @@ use super::Shared;
 use super::access::{self, Needs};
 use super::origin::Listens;
 use super::{
-    alternate, audit, auto_failover, bucket_stats, buckets, changes, cluster, cluster_status, documents,
-    failures, figures, health, manage, methods, metrics, origin, paths, patience, pools, promise,
+    alternate, audit, auto_failover, bucket_stats, buckets, certificates, changes, cluster, cluster_status,
+    documents, failures, figures, health, manage, methods, metrics, origin, paths, patience, pools, promise,
     replication, samples, scopes, settings, stream, ui, users,
 };
 
@@ -192,6 +192,7 @@ fn user_routes() -> Vec<Route> {
         delete(GROUP, ManageUsers, users::remove_group),
         // The caller's own.
         post("/controller/changePassword", User, users::change_password),
+        post(certificates::PATH, ManageUsers, certificates::reload),
         get("/settings/audit", ReadUsers, audit::show),
         post("/settings/audit", ManageUsers, audit::change),
         get("/settings/audit/descriptors", ReadUsers, audit::descriptors),

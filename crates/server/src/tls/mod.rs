@@ -227,6 +227,12 @@ impl Tls {
         Ok(true)
     }
 
+    /// As [`Tls::reload`], with the configuration that there is.
+    pub(crate) fn reload_same(&self, env: &Env) -> Result<bool, TlsError> {
+        let config = self.present.lock().config.clone();
+        self.reload(env, &config)
+    }
+
     /// Tells the node when its certificate ends, and the log if that is soon: `warned` is the day of the last time.
     fn look_at_end(&self, node: &Node, warned: &mut Option<u64>) {
         let Some(end_s) = self.note_end(node) else { return };
@@ -249,10 +255,7 @@ impl Tls {
             self.look_at_end(&node, &mut warned);
             tokio::time::sleep(LOOK_EVERY).await;
             let (tls, env) = (Arc::clone(&self), env.clone());
-            let look = move || {
-                let config = tls.present.lock().config.clone();
-                tls.reload(&env, &config)
-            };
+            let look = move || tls.reload_same(&env);
             // A thread of its own: a disk that does not answer keeps no client out.
             let Ok(looked) = tokio::task::spawn_blocking(look).await else { continue };
             match looked {

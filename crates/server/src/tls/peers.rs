@@ -34,6 +34,11 @@ impl PeerTls {
         if self.level.covers_documents() { self.client() } else { None }
     }
 
+    /// What this node shows to clients; nothing if it does not speak TLS.
+    pub(crate) fn own(&self) -> Option<&Arc<Tls>> {
+        self.tls.as_ref()
+    }
+
     fn client(&self) -> Option<Arc<ClientConfig>> {
         self.tls.as_ref().and_then(|tls| tls.client())
     }

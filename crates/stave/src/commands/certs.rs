@@ -13,6 +13,7 @@ use rcgen::{
 use serde_json::json;
 use time::{Duration, OffsetDateTime};
 
+use super::http_flags::HttpFlags;
 use super::serve::read_text;
 use crate::cli::{Outcome, WrongArguments};
 
@@ -39,6 +40,20 @@ enum CertsCommand {
     Init(InitFlags),
     Node(NodeCertFlags),
     Client(ClientCertFlags),
+    Reload(ReloadFlags),
+}
+
+/// Have a node read its certificate and key again, and say whether it can use them.
+///
+/// It notices new files by itself within two seconds; this is for scripts that have to know how that went. Connections
+/// that are there go on with what they were made with.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "Examples:
+  stave certs reload
+  stave certs reload --addr db1.example.org:18091 --tls-ca certs/ca.pem --json")]
+struct ReloadFlags {
+    #[command(flatten)]
+    to: HttpFlags,
 }
 
 /// Make a CA, and a certificate for a node.
@@ -129,6 +144,10 @@ struct PemFile {
 pub fn run(env: &Env, flags: &CertsFlags) -> anyhow::Result<Outcome> {
     let now = now(env)?;
     let (written, files) = match &flags.what {
+        CertsCommand::Reload(ReloadFlags { to }) => {
+            std::io::stdout().lock().write_all(reload(to)?.as_bytes())?;
+            return Ok(Outcome::Done);
+        }
         CertsCommand::Init(InitFlags { made }) => (Written::of_node(made), run_init(env, made)?),
         CertsCommand::Node(NodeCertFlags { ca, made }) => {
             let files = of_node(made, &read_ca(env, ca)?, now)?;
@@ -143,6 +162,23 @@ pub fn run(env: &Env, flags: &CertsFlags) -> anyhow::Result<Outcome> {
     };
     std::io::stdout().lock().write_all(written.said(&files, now).as_bytes())?;
     Ok(Outcome::Done)
+}
+
+/// Has a node read its files again; what is to be printed.
+fn reload(to: &HttpFlags) -> anyhow::Result<String> {
+    let target = to.target()?;
+    let (status, body) = target.exchange("POST", "/node/controller/reloadCertificate", String::new())?;
+    let told = target.answer(status, &body)?;
+    if to.json {
+        return Ok(format!("{told}\n"));
+    }
+    let what = match told["changed"].as_bool() {
+        Some(true) => "new connections are made with the new certificate",
+        _ => "certificate and key are as they were",
+    };
+    let end = told["validUntil"].as_i64().and_then(|end_s| OffsetDateTime::from_unix_timestamp(end_s).ok());
+    Ok(end
+        .map_or_else(|| format!("{what}\n"), |end| format!("{what}, which is valid until {}\n", end.date())))
 }
 
 /// The files of a CA and of a node of this machine.

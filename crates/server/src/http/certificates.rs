@@ -1,0 +1,50 @@
+//! Certificate and key are read again, when a script has put new ones into their place.
+
+use std::sync::Arc;
+
+use ::node::node_buckets::BucketError;
+use ::node::reload::{self, Reloaded};
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use serde_json::json;
+
+use super::Shared;
+use super::failures::failed;
+use super::manage::on_a_thread;
+
+/// Where that is asked for.
+pub(super) const PATH: &str = "/node/controller/reloadCertificate";
+
+/// `POST` of [`PATH`]: whether the files are others than those that connections are made with, which from now on are the
+/// new ones; and when the certificate ends, in seconds of Unix time.
+pub(super) async fn reload(State(shared): State<Shared>) -> Response {
+    let Some(tls) = shared.peer_tls.own().cloned() else {
+        return refused("this node does not speak TLS: start it with tls-cert and tls-key");
+    };
+    let node = Arc::clone(&shared.node);
+    let reading = on_a_thread(&shared, move |_| {
+        let reloaded = tls.reload_same(node.env());
+        if let Ok(true) = reloaded {
+            let taken = vec!["tls-cert and tls-key, for new connections".to_owned()];
+            reload::record(&node, &Reloaded { taken, ..Reloaded::default() });
+        }
+        Ok::<_, BucketError>(reloaded.map(|changed| (changed, tls.note_end(&node))))
+    });
+    match reading.await {
+        Ok(Ok((changed, valid_until))) => {
+            Json(json!({ "changed": changed, "validUntil": valid_until })).into_response()
+        }
+        Ok(Err(error)) => {
+            let what = format!("certificate or key cannot be used, and those before are kept: {error}");
+            let response = refused(&what);
+            failed(response, "certificate and key were not read again", &what)
+        }
+        Err(error) => super::manage::answer(&error),
+    }
+}
+
+fn refused(what: &str) -> Response {
+    (StatusCode::BAD_REQUEST, Json(json!({ "errors": { "_": what } }))).into_response()
+}
