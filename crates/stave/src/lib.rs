@@ -4,6 +4,7 @@
 
 mod backup;
 pub mod bench;
+mod between_clusters;
 pub mod cli;
 pub mod client;
 pub mod commands;

@@ -1,14 +1,18 @@
 //! A whole node in the test's own process, on ports that the system chose.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use base::VbId;
 use base::env::Env;
 use node::{Config, Settings};
 use server::Server;
 
+use crate::backup::{ChainReader, Repository, TakeOptions, Version, take};
 use crate::cli::{NodeFlags, WaitFlags};
 use crate::client::{Client, ClientTlsFlags, Dialect, HttpTarget, Target};
+use crate::commands::restore::collection_names;
 
 /// The bucket that is there from the start.
 pub const BUCKET: &str = "default";
@@ -82,4 +86,40 @@ impl TestServer {
     pub fn client(&self) -> Client {
         Client::open(&Env::real(), &self.target()).expect("the node lets us in")
     }
+}
+
+/// By collection and key: deleted, CAS, revision, expiry, flags, datatype, value.
+pub type Contents = BTreeMap<(String, Vec<u8>), (bool, u64, u64, u32, u32, u8, Vec<u8>)>;
+
+/// Everything that a server holds.
+pub fn contents(server: &TestServer) -> Contents {
+    let (env, folder) = (Env::real(), tempfile::tempdir().expect("a folder"));
+    let repository = Repository::new(&env, folder.path());
+    let options = TakeOptions::default();
+    let taken = take(&env, &server.target(), &repository, &options, &NOT_INTERRUPTED, &mut |_| {});
+    let manifest = taken.expect("a backup").manifest;
+    let named = collection_names(&manifest.collections);
+    let chain = repository.chain(BUCKET, None).expect("a backup");
+    let mut reader = ChainReader::open(&repository, &chain).expect("sound");
+    let mut all = Contents::new();
+    for vb in 0..manifest.vbuckets {
+        let visit = &mut |version: &Version<'_>| -> anyhow::Result<()> {
+            let one = &version.record;
+            let expiry = if one.deleted { 0 } else { one.expiry };
+            let what =
+                (one.deleted, one.cas, one.rev_seqno, expiry, one.flags, one.datatype.0, one.value.to_vec());
+            let collection = named[&one.key.collection.0].path();
+            all.insert((collection, one.key.key.to_vec()), what);
+            Ok(())
+        };
+        reader.newest(VbId(vb), visit).expect("read");
+    }
+    all
+}
+
+/// The keys in which two servers differ.
+pub fn differences(from: &TestServer, to: &TestServer) -> Vec<String> {
+    let (there, here) = (contents(from), contents(to));
+    let keys: BTreeSet<_> = there.keys().chain(here.keys()).collect();
+    keys.into_iter().filter(|key| there.get(*key) != here.get(*key)).map(|key| format!("{key:?}")).collect()
 }

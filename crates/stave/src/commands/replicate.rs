@@ -1,5 +1,7 @@
-//! `stave replicate` and `stave move-vbuckets`: have a node follow another one, or take vBuckets over from it.
+//! `stave replicate` and `stave move-vbuckets`: have a node follow another one, or take vBuckets over from it; and have a
+//! bucket of another cluster follow one of this.
 
+mod continuous;
 #[cfg(test)]
 mod tests;
 
@@ -12,6 +14,7 @@ use base::env::Env;
 use clap::Args;
 use serde_json::{Value, json};
 
+use self::continuous::ContinuousFlags;
 use super::dcp_tail::watch_interrupt;
 use crate::cli::{Outcome, WrongArguments};
 use crate::client::{ClientTlsFlags, HTTP_PATIENCE, HttpTarget, Secret};
@@ -34,7 +37,7 @@ pub struct Flags {
     pub(crate) bucket: String,
     /// Numbers and ranges, such as 0-511,600
     #[arg(long, value_name = "RANGES")]
-    pub(crate) vbuckets: String,
+    pub(crate) vbuckets: Option<String>,
     /// Who to log in as, at both nodes
     #[arg(long, value_name = "USER", env = "STAVE_USERNAME", default_value = "Administrator")]
     pub(crate) username: String,
@@ -57,19 +60,31 @@ pub struct Flags {
     pub(crate) json: bool,
 }
 
-/// Have vBuckets of a node follow another node.
+/// Have vBuckets of a node follow another node; with --continuous, a bucket of another cluster follow one of this.
 ///
 /// Returns when they have caught up; the node goes on following until something else is declared, or it is restarted.
+///
+/// With --continuous the command itself is what replicates, until it is interrupted. Documents and tombstones keep CAS,
+/// revision, expiry, flags and attributes; the later version of a document stays, by the rule for conflicts that both
+/// buckets have. Run it in both directions, and both buckets may be written to.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "Examples:
   stave replicate --from 10.0.0.1:11210 --to 10.0.0.2:8091 --bucket default --vbuckets 0-1023
   stave replicate --from 10.0.0.1:11210 --to 10.0.0.2:8091 --vbuckets 0-511 --json | jq .seconds
+  stave replicate --continuous --from 10.0.0.1:11210 --to couchbase://east.example.org --checkpoint east.checkpoint
+  stave replicate --continuous --from 10.0.0.1:11210 --to couchbases://east.example.org --to-tls-ca east.pem \
+    --collections app.orders --filter '^eu-' --conflict-log conflicts.json --checkpoint east.checkpoint --json
 
 What the bucket of the node `--to` followed before, it follows no more: the declaration is a whole.
-vBuckets that are active there and hold documents are refused; make them dead first.")]
+vBuckets that are active there and hold documents are refused; make them dead first.
+With --continuous, --from is any node here, and --to the cluster there, as couchbase://HOST or couchbases://HOST. How far it is behind is said on standard error, or every 10 seconds as a line of JSON. What goes wrong is
+tried again; what the bucket there loses in a failover is sent again. Collections that are lacking there are made, and none
+is dropped there.")]
 pub struct ReplicateFlags {
     #[command(flatten)]
     flags: Flags,
+    #[command(flatten)]
+    continuous: ContinuousFlags,
 }
 
 /// Move vBuckets from one node to another while clients write.
@@ -89,6 +104,10 @@ pub struct MoveFlags {
 
 /// Runs `stave replicate`.
 pub fn replicate(env: &Env, flags: &ReplicateFlags) -> anyhow::Result<Outcome> {
+    if flags.continuous.continuous {
+        return continuous::run(env, &flags.flags, &flags.continuous);
+    }
+    flags.continuous.is_not_used()?;
     let interrupted = watch_interrupt(env)?;
     let done = replicate_until_caught_up(env, &flags.flags, &interrupted)?;
     print!("{}", done.said(&flags.flags));
@@ -142,6 +161,7 @@ struct Work<'a> {
     interrupted: &'a AtomicBool,
     target: HttpTarget,
     from_password: Secret,
+    vbuckets: &'a str,
     path: String,
     begun_ns: u64,
 }
@@ -150,6 +170,9 @@ impl<'a> Work<'a> {
     fn new(env: &'a Env, flags: &'a Flags, interrupted: &'a AtomicBool) -> anyhow::Result<Work<'a>> {
         let Some(password) = flags.password.clone() else {
             bail!(WrongArguments("a password is needed: set STAVE_PASSWORD or give --password".to_owned()));
+        };
+        let Some(vbuckets) = flags.vbuckets.as_deref() else {
+            bail!(WrongArguments("--vbuckets is needed: which vBuckets, such as 0-1023".to_owned()));
         };
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-.%".contains(c);
         if flags.bucket.is_empty() || !flags.bucket.chars().all(is_plain) {
@@ -163,6 +186,7 @@ impl<'a> Work<'a> {
             interrupted,
             target: HttpTarget { addr, username, password, patience: HTTP_PATIENCE, tls: flags.tls.trust()? },
             from_password,
+            vbuckets,
             path: format!("/v1/buckets/{}/replication", flags.bucket),
             begun_ns: env.clock.monotonic_ns(),
         })
@@ -173,7 +197,7 @@ impl<'a> Work<'a> {
             "node": self.flags.from,
             "username": self.flags.username,
             "password": self.from_password.0,
-            "vbuckets": self.flags.vbuckets,
+            "vbuckets": self.vbuckets,
             "mode": mode,
         });
         self.target.request("PUT", &self.path, Some(&json!({ "sources": [source] }))).map(drop)

@@ -94,16 +94,16 @@ pub(super) struct RestoreState {
 
 /// Which documents are sent, and where to.
 #[derive(Clone, Debug, Args)]
-pub(super) struct DocumentChoice {
+pub(crate) struct DocumentChoice {
     /// Only these collections, by the names that they have where they come from: scope.collection
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
-    pub(super) collections: Vec<String>,
+    pub(crate) collections: Vec<String>,
     /// Only documents whose keys match this regular expression
     #[arg(long, value_name = "REGEX")]
     filter: Option<String>,
     /// Send a collection's documents to another one
     #[arg(long, value_name = "SCOPE.COLL=SCOPE.COLL", value_delimiter = ',')]
-    pub(super) map: Vec<String>,
+    pub(crate) map: Vec<String>,
     /// What happens to documents that the bucket has already
     #[arg(long, value_enum, default_value_t = RestoreConflict::Newest)]
     conflict: RestoreConflict,
@@ -114,7 +114,7 @@ pub(super) struct DocumentChoice {
 
 impl DocumentChoice {
     /// All documents, to where they were.
-    pub(super) fn everything() -> DocumentChoice {
+    pub(crate) fn everything() -> DocumentChoice {
         DocumentChoice {
             collections: Vec::new(),
             filter: None,
@@ -124,23 +124,30 @@ impl DocumentChoice {
         }
     }
 
+    /// Whether nothing is left out, sent elsewhere or forced.
+    pub(super) fn is_everything(&self) -> bool {
+        let DocumentChoice { collections, filter, map, conflict, skip_unknown } = self;
+        let is_usual = *conflict == RestoreConflict::Newest && !skip_unknown;
+        is_usual && collections.is_empty() && filter.is_none() && map.is_empty()
+    }
+
     /// Which keys are sent; all of them without one.
-    pub(super) fn regex(&self) -> Result<Option<Regex>, WrongArguments> {
+    pub(crate) fn regex(&self) -> Result<Option<Regex>, WrongArguments> {
         let filter = self.filter.as_deref().map(Regex::new).transpose();
         filter.map_err(|error| WrongArguments(format!("--filter: {error}")))
     }
 
-    pub(super) fn conflict(&self) -> Conflict {
+    pub(crate) fn conflict(&self) -> Conflict {
         self.conflict.into()
     }
 
     /// What happens to documents of collections that the bucket lacks while they are sent.
-    pub(super) fn unknown(&self) -> Unknown {
+    pub(crate) fn unknown(&self) -> Unknown {
         if self.skip_unknown { Unknown::Skip } else { Unknown::Create }
     }
 
     /// What happens at the end if some were left out.
-    pub(super) fn at_end(&self) -> Unknown {
+    pub(crate) fn at_end(&self) -> Unknown {
         if self.skip_unknown { Unknown::Skip } else { Unknown::Fail }
     }
 }
@@ -431,12 +438,12 @@ fn progress(vb: u16, vbuckets: u16, sent: u64, seconds: f64) -> String {
     format!("{vb} of {vbuckets} vBuckets, {documents} documents, {rate}/s")
 }
 
-pub(super) fn kind(by_time: bool) -> &'static str {
+pub(crate) fn kind(by_time: bool) -> &'static str {
     if by_time { "time" } else { "number of changes" }
 }
 
 /// The collections that a manifest names, by their numbers.
-pub(super) fn collection_names(manifest: &Value) -> BTreeMap<u32, SourceCollection> {
+pub(crate) fn collection_names(manifest: &Value) -> BTreeMap<u32, SourceCollection> {
     let mut named = BTreeMap::new();
     for scope in manifest["scopes"].as_array().into_iter().flatten() {
         for collection in scope["collections"].as_array().into_iter().flatten() {
@@ -452,7 +459,7 @@ pub(super) fn collection_names(manifest: &Value) -> BTreeMap<u32, SourceCollecti
 }
 
 /// The numbers of the collections that are asked for: all of them if none is named.
-pub(super) fn wanted(
+pub(crate) fn wanted(
     named: &BTreeMap<u32, SourceCollection>,
     asked: &[String],
 ) -> anyhow::Result<BTreeSet<u32>> {
@@ -471,7 +478,7 @@ fn number_of(named: &BTreeMap<u32, SourceCollection>, path: &str) -> Result<u32,
 }
 
 /// The collections with the names that they are sent to.
-pub(super) fn mapped(
+pub(crate) fn mapped(
     named: BTreeMap<u32, SourceCollection>,
     map: &[String],
 ) -> anyhow::Result<BTreeMap<u32, SourceCollection>> {

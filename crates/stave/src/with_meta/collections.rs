@@ -94,6 +94,12 @@ impl Collections {
         self.targets.get(&id.0).copied()
     }
 
+    /// What a collection of the bucket is called in the source; its number if that has none for it.
+    pub(crate) fn name_of_target(&self, id: CollectionId) -> String {
+        let source = self.targets.iter().find(|(_, target)| **target == id).map(|(source, _)| *source);
+        source.map_or_else(|| format!("0x{:x}", id.0), |source| self.name(CollectionId(source)))
+    }
+
     /// What a collection of the source is called; its number if the source does not say.
     pub(crate) fn name(&self, id: CollectionId) -> String {
         self.sources.get(&id.0).map_or_else(|| format!("0x{:x}", id.0), SourceCollection::path)

@@ -6,6 +6,7 @@
 //! - A record can be sent again: what is there already is left alone, or replaced by itself.
 
 mod collections;
+mod conflicts;
 mod sender;
 
 use std::collections::BTreeMap;
@@ -18,6 +19,7 @@ use crate::client::Client;
 use crate::units::thousands;
 
 pub(crate) use collections::{Collections, SourceCollection};
+pub(crate) use conflicts::ConflictLog;
 pub(crate) use sender::Sender;
 
 /// What happens to documents that the bucket has already.
@@ -49,12 +51,27 @@ pub(crate) struct SentCounts {
     pub(crate) tombstones: u64,
     /// The bucket's were kept.
     pub(crate) conflicts: u64,
+    /// Of those the bucket had exactly what was sent; only known if conflicts are logged.
+    pub(crate) had_already: u64,
     pub(crate) skipped: BTreeMap<Skipped, u64>,
     /// Documents that were skipped because the bucket lacks their collection, by its name.
     pub(crate) unknown: BTreeMap<String, u64>,
 }
 
 impl SentCounts {
+    /// Adds what was sent in another attempt.
+    pub(crate) fn add(&mut self, other: &SentCounts) {
+        self.documents += other.documents;
+        self.tombstones += other.tombstones;
+        self.conflicts += other.conflicts;
+        self.had_already += other.had_already;
+        other.skipped.iter().for_each(|(why, count)| *self.skipped.entry(*why).or_default() += count);
+        other
+            .unknown
+            .iter()
+            .for_each(|(name, count)| *self.unknown.entry(name.clone()).or_default() += count);
+    }
+
     /// Each count with its name, for people.
     pub(crate) fn rows(&self) -> Vec<(&'static str, String)> {
         let mut rows = vec![
@@ -62,6 +79,9 @@ impl SentCounts {
             ("tombstones", self.tombstones),
             ("left as the bucket had them", self.conflicts),
         ];
+        if self.had_already > 0 {
+            rows.push(("of these, had just that already", self.had_already));
+        }
         rows.extend(self.skipped.iter().map(|(why, count)| (why.text(), *count)));
         rows.into_iter().map(|(name, count)| (name, thousands(count))).collect()
     }
@@ -74,6 +94,7 @@ impl SentCounts {
             "documents": self.documents,
             "tombstones": self.tombstones,
             "conflicts": self.conflicts,
+            "had_already": self.had_already,
             "skipped": skipped,
             "unknown_collections": self.unknown,
         })

@@ -8,7 +8,8 @@ use protocol::extras::WithMetaExtras;
 use protocol::feature::Feature;
 use protocol::{Status, opcode};
 
-use super::{Collections, Conflict, Record, SentCounts, Skipped, SourceCollection, Unknown};
+use super::conflicts::Rank;
+use super::{Collections, Conflict, ConflictLog, Record, SentCounts, Skipped, SourceCollection, Unknown};
 use crate::client::{Cluster, DocRequest, Target};
 
 /// So much is sent before answers are waited for, at the most.
@@ -26,6 +27,8 @@ pub(crate) struct Sender<'e> {
     by_time: bool,
     waiting: Vec<DocRequest>,
     waiting_bytes: usize,
+    /// Where it is written which documents were left as they were.
+    log: Option<ConflictLog>,
     pub(crate) counts: SentCounts,
 }
 
@@ -40,7 +43,23 @@ impl<'e> Sender<'e> {
     ) -> Sender<'e> {
         cluster.collections_are_known();
         let (waiting, waiting_bytes, counts) = (Vec::new(), 0, SentCounts::default());
-        Sender { operation, cluster, collections, conflict, by_time, waiting, waiting_bytes, counts }
+        Sender {
+            operation,
+            cluster,
+            collections,
+            conflict,
+            by_time,
+            waiting,
+            waiting_bytes,
+            log: None,
+            counts,
+        }
+    }
+
+    /// From now on it is written there which documents were left as they were. Each of them is asked for, so that what
+    /// the bucket had already is told from what is another version.
+    pub(crate) fn log_conflicts(&mut self, log: ConflictLog) {
+        self.log = Some(log);
     }
 
     /// Whether values may stay compressed.
@@ -125,13 +144,17 @@ impl<'e> Sender<'e> {
     pub(crate) fn finish(&mut self) -> anyhow::Result<()> {
         let (waiting, _) = (std::mem::take(&mut self.waiting), std::mem::take(&mut self.waiting_bytes));
         let answers = self.cluster.exchange(self.operation, &waiting)?;
+        let mut left = Vec::new();
         for (request, answer) in waiting.iter().zip(answers) {
             match Status::from_code(answer.status_code) {
                 Some(Status::Success) if request.opcode == opcode::DELETE_WITH_META => {
                     self.counts.tombstones += 1;
                 }
                 Some(Status::Success) => self.counts.documents += 1,
-                Some(Status::KeyEexists) => self.counts.conflicts += 1,
+                Some(Status::KeyEexists) => {
+                    self.counts.conflicts += 1;
+                    left.push(request);
+                }
                 _ => {
                     let (id, bytes) = (request.key.escape_ascii(), request.key.len() + request.value.len());
                     return Err(answer.refused(self.operation))
@@ -139,6 +162,31 @@ impl<'e> Sender<'e> {
                 }
             }
         }
-        Ok(())
+        if self.log.is_some() { self.explain(&left) } else { Ok(()) }
+    }
+
+    /// Writes down what the bucket has in the place of these.
+    fn explain(&mut self, left: &[&DocRequest]) -> anyhow::Result<()> {
+        let question = |request: &&DocRequest| DocRequest {
+            opcode: opcode::GET_META,
+            vbucket: request.vbucket,
+            key: request.key.clone(),
+            is_repeatable: true,
+            ..DocRequest::default()
+        };
+        let answers =
+            self.cluster.exchange(self.operation, &left.iter().map(question).collect::<Vec<_>>())?;
+        let Some(log) = &mut self.log else { return Ok(()) };
+        for (request, answer) in left.iter().zip(&answers) {
+            let (sent, kept) =
+                (Rank::sent(request), Rank::kept(answer).filter(|_| answer.is(Status::Success)));
+            if sent.zip(kept).is_some_and(|(sent, kept)| sent.is_same(&kept)) {
+                self.counts.had_already += 1;
+                continue;
+            }
+            let key = DocKey::parse(&request.key).context("a key that was sent")?;
+            log.add(&self.collections.name_of_target(key.collection), key.key, sent, kept)?;
+        }
+        log.flush()
     }
 }

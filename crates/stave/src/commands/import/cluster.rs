@@ -8,62 +8,30 @@
 //! - Memory is bounded: what is not answered yet has a limit, and the cluster there waits meanwhile.
 #![allow(clippy::disallowed_methods, reason = "the client's end is not part of a node")]
 
-mod checkpoint;
-mod moving;
-#[cfg(test)]
-mod tests;
-
 use std::io::BufRead;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use anyhow::bail;
 use base::env::Env;
 use clap::Args;
 use serde_json::{Value, json};
 
-use self::moving::{MoveCounts, MoveEnd, MoveNews, MoveOptions, move_in};
 use super::complete;
-use crate::cli::{Outcome, ServerFlags, WrongArguments};
-use crate::client::{Client, ClientError, ClientTlsFlags, Dialect, Secret, Target};
+use crate::between_clusters::{
+    ClusterUrl, MoveCounts, MoveEnd, MoveNews, MoveOptions, Moved, move_in, parse_url,
+};
+use crate::cli::{Outcome, ServerFlags};
+use crate::client::{ClientTlsFlags, Dialect, Secret, Target};
 use crate::commands::dcp_tail::watch_interrupt;
 use crate::commands::restore::DocumentChoice;
 use crate::commands::status_line::StatusLine;
 use crate::units::{duration, thousands};
 use crate::with_meta::SentCounts;
 
-const KV_PORT: u16 = 11210;
-const KV_PORT_TLS: u16 = 11207;
 /// What is to be typed, or sent to standard input, to switch.
 const ORDER: &str = "switch";
-
-/// The cluster that is moved in from, as SDKs name it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct SourceUrl {
-    hosts: Vec<String>,
-    is_encrypted: bool,
-}
-
-fn parse_url(text: &str) -> Result<SourceUrl, String> {
-    let wrong = || format!("`{text}` names no cluster; write it like couchbase://10.0.0.1,10.0.0.2");
-    let (scheme, rest) = text.split_once("://").ok_or_else(wrong)?;
-    let is_encrypted = match scheme {
-        "couchbase" => false,
-        "couchbases" => true,
-        _ => return Err(wrong()),
-    };
-    let port = if is_encrypted { KV_PORT_TLS } else { KV_PORT };
-    let with_port = |host: &str| {
-        let behind =
-            host.strip_prefix('[').map_or(host, |rest| rest.split_once(']').map_or(rest, |parts| parts.1));
-        if behind.contains(':') { host.to_owned() } else { format!("{host}:{port}") }
-    };
-    let hosts: Vec<String> = rest.trim_end_matches('/').split(',').map(with_port).collect();
-    let is_host = |host: &String| !host.starts_with(':') && !host.contains(['/', '?', '@', ' ']);
-    if hosts.iter().all(is_host) { Ok(SourceUrl { hosts, is_encrypted }) } else { Err(wrong()) }
-}
 
 /// Move a bucket in from a running cluster, and follow it until applications switch.
 ///
@@ -86,7 +54,7 @@ command names it and ends with 4. A collection that is dropped there stays here,
 pub(super) struct MoveInFlags {
     /// The cluster there: couchbase://HOST[:PORT][,HOST[:PORT]], or couchbases:// to speak TLS
     #[arg(value_name = "URL", value_parser = parse_url)]
-    url: SourceUrl,
+    url: ClusterUrl,
     /// The bucket here, if it has another name than the one there
     #[arg(long, value_name = "NAME")]
     to_bucket: Option<String>,
@@ -121,37 +89,16 @@ impl MoveInFlags {
     /// The first node there that answers.
     fn source(&self, env: &Env) -> anyhow::Result<Target> {
         let own = self.server.target(Dialect::Couchbase)?;
-        let tls = match (self.url.is_encrypted, &self.from_tls_ca) {
-            (false, _) => None,
-            (true, None) => self.server.node.tls.trust()?,
-            (true, ca) => ClientTlsFlags { tls_ca: ca.clone(), ..self.server.node.tls.clone() }.trust()?,
+        let trust = match &self.from_tls_ca {
+            None => self.server.node.tls.trust()?,
+            ca => ClientTlsFlags { tls_ca: ca.clone(), ..self.server.node.tls.clone() }.trust()?,
         };
-        if self.url.is_encrypted && tls.is_none() {
-            bail!(WrongArguments(
-                "couchbases:// needs --from-tls-ca with the CA of the cluster there".to_owned()
-            ));
-        }
-        let mut last: Option<ClientError> = None;
-        for addr in &self.url.hosts {
-            let source = Target {
-                addr: addr.clone(),
-                tls: tls.clone(),
-                dialect: Dialect::Couchbase,
-                username: self.from_username.clone().unwrap_or_else(|| own.username.clone()),
-                password: self.from_password.clone().unwrap_or_else(|| own.password.clone()),
-                bucket: self.server.bucket.clone(),
-                patience: own.patience,
-                ..Target::default()
-            };
-            match Client::open(env, &source) {
-                Ok(_) => return Ok(source),
-                Err(error) => last = Some(error),
-            }
-        }
-        let hosts = self.url.hosts.join(", ");
-        Err(last
-            .map_or_else(|| anyhow::anyhow!("no host is named"), Into::into)
-            .context(format!("no node of {hosts} can be asked for bucket `{}`", self.server.bucket)))
+        let like = Target {
+            username: self.from_username.clone().unwrap_or_else(|| own.username.clone()),
+            password: self.from_password.clone().unwrap_or_else(|| own.password.clone()),
+            ..own
+        };
+        self.url.find(env, &like, trust, "--from-tls-ca")
     }
 
     fn target(&self) -> anyhow::Result<Target> {
@@ -169,18 +116,21 @@ pub(super) fn run(env: &Env, flags: &MoveInFlags) -> anyhow::Result<Outcome> {
     }
     let (source, target) = (flags.source(env)?, flags.target()?);
     let options = MoveOptions {
+        command: "import cluster",
         choice: &flags.choice,
         checkpoint: flags.checkpoint.as_deref(),
+        conflicts: None,
         until_caught_up: flags.until_caught_up,
     };
     let line = Mutex::new(StatusLine::new(env));
-    let (counts, sent) =
-        move_in(env, &source, target, &options, &interrupted, &ordered, &|news| match news {
-            MoveNews::Following(counts) => {
-                line.lock().unwrap_or_else(PoisonError::into_inner).show(|_| how_far(counts));
-            }
-            MoveNews::Trouble(trouble) => eprintln!("stave: {trouble}"),
-        })?;
+    let moved = move_in(env, &source, target, &options, &interrupted, &ordered, &|news| match news {
+        MoveNews::Following(counts) => {
+            line.lock().unwrap_or_else(PoisonError::into_inner).show(|_| how_far(counts));
+        }
+        MoveNews::Trouble(trouble) => eprintln!("stave: {trouble}"),
+    })?;
+    let Moved { counts, sent, failed } = moved;
+    failed.map_or(Ok(()), Err)?;
     line.lock().unwrap_or_else(PoisonError::into_inner).end();
     print(flags.json, &counts, &sent)?;
     complete(&sent, flags.choice.at_end())?;
@@ -241,6 +191,9 @@ fn as_text(counts: &MoveCounts, sent: &SentCounts) -> String {
     rows.push(("connections that ended", thousands(counts.connections_lost)));
     rows.push(("collections dropped there and kept here", thousands(counts.dropped.len() as u64)));
     rows.push(("vBuckets that went back there", thousands(counts.went_back.len() as u64)));
+    if counts.lost_here > 0 {
+        rows.push(("vBuckets here that were sent again behind a failover", thousands(counts.lost_here)));
+    }
     let mut text: String = rows.iter().map(|(name, value)| format!("{name:<56}  {value}\n")).collect();
     counts.dropped.iter().for_each(|name| text.push_str(&format!("dropped there, kept here: {name}\n")));
     for (vb, to) in &counts.went_back {
@@ -264,6 +217,7 @@ fn as_text(counts: &MoveCounts, sent: &SentCounts) -> String {
 fn as_json(counts: &MoveCounts, sent: &SentCounts) -> Value {
     let mut object = sent.json();
     object["changes"] = counts.changes.into();
+    object["sent_again"] = counts.lost_here.into();
     object["connections_lost"] = counts.connections_lost.into();
     object["dropped_collections_there"] = json!(counts.dropped);
     object["went_back"] =

@@ -12,7 +12,7 @@ fn flags(from: &TestServer, to: &TestServer) -> Flags {
         from: at.addr,
         to: to.http_addr(),
         bucket: BUCKET.to_owned(),
-        vbuckets: "0-3".to_owned(),
+        vbuckets: Some("0-3".to_owned()),
         username: at.username,
         password: at.password,
         from_password: None,
@@ -60,7 +60,7 @@ fn what_cannot_be_is_said() {
     };
     let flags = flags(&from, &to);
     assert!(refused(&flags).contains("are active here and hold documents"), "{}", refused(&flags));
-    assert!(refused(&Flags { vbuckets: "9".to_owned(), ..flags.clone() }).contains("the bucket has 4"));
+    assert!(refused(&Flags { vbuckets: Some("9".to_owned()), ..flags.clone() }).contains("the bucket has 4"));
     assert!(refused(&Flags { password: None, ..flags.clone() }).contains("a password is needed"));
     assert!(refused(&Flags { bucket: "a/b".to_owned(), ..flags.clone() }).contains("no name of a bucket"));
     let wrong = Flags { password: Some("wrong".to_owned().into()), ..flags.clone() };
@@ -68,7 +68,7 @@ fn what_cannot_be_is_said() {
     // A source that lets nobody in: the command says so when it gives up.
     let other =
         Flags { from_password: Some("wrong".to_owned().into()), timeout: Some(Duration::ZERO), ..flags };
-    let other = Flags { vbuckets: vacant(&to), ..other };
+    let other = Flags { vbuckets: Some(vacant(&to)), ..other };
     assert!(refused(&other).starts_with("not done in time"), "{}", refused(&other));
 }
 

@@ -1,47 +1,13 @@
 //! A bucket that is moved in from another server in the same process while it is written to.
 
-use std::collections::BTreeMap;
 use std::sync::Condvar;
 use std::time::Duration;
 
-use base::VbId;
-
 use super::*;
-use crate::backup::{ChainReader, Repository, TakeOptions, Version, take};
-use crate::commands::restore::collection_names;
-use crate::test_server::{BUCKET, NOT_INTERRUPTED, TestServer};
+use crate::test_server::{TestServer, contents, differences};
 
 /// How long a test waits for what has to happen.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// By collection and key: deleted, CAS, revision, expiry, flags, datatype, value.
-type Contents = BTreeMap<(String, Vec<u8>), (bool, u64, u64, u32, u32, u8, Vec<u8>)>;
-
-/// Everything that a server holds.
-fn contents(server: &TestServer) -> Contents {
-    let (env, folder) = (Env::real(), tempfile::tempdir().expect("a folder"));
-    let repository = Repository::new(&env, folder.path());
-    let options = TakeOptions::default();
-    let taken = take(&env, &server.target(), &repository, &options, &NOT_INTERRUPTED, &mut |_| {});
-    let manifest = taken.expect("a backup").manifest;
-    let named = collection_names(&manifest.collections);
-    let chain = repository.chain(BUCKET, None).expect("a backup");
-    let mut reader = ChainReader::open(&repository, &chain).expect("sound");
-    let mut all = Contents::new();
-    for vb in 0..manifest.vbuckets {
-        let visit = &mut |version: &Version<'_>| -> anyhow::Result<()> {
-            let one = &version.record;
-            let expiry = if one.deleted { 0 } else { one.expiry };
-            let what =
-                (one.deleted, one.cas, one.rev_seqno, expiry, one.flags, one.datatype.0, one.value.to_vec());
-            let collection = named[&one.key.collection.0].path();
-            all.insert((collection, one.key.key.to_vec()), what);
-            Ok(())
-        };
-        reader.newest(VbId(vb), visit).expect("read");
-    }
-    all
-}
 
 fn flags(more: &[&str]) -> MoveInFlags {
     #[derive(clap::Parser)]
@@ -84,8 +50,10 @@ fn moving(
         let thread = scope.spawn(|| {
             let env = Env::real();
             let options = MoveOptions {
+                command: "import cluster",
                 choice: &flags.choice,
                 checkpoint: flags.checkpoint.as_deref(),
+                conflicts: None,
                 until_caught_up: flags.until_caught_up,
             };
             let done = move_in(&env, &source, target, &options, &interrupted, &ordered, &|news| {
@@ -96,7 +64,8 @@ fn moving(
             });
             told.0.lock().expect("sound").1 = true;
             told.1.notify_all();
-            done
+            let Moved { counts, sent, failed } = done?;
+            failed.map_or(Ok((counts, sent)), Err)
         });
         let worked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             work(&Move { interrupted: &interrupted, ordered: &ordered, told: &told });
@@ -108,12 +77,6 @@ fn moving(
         worked.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         done
     })
-}
-
-fn differences(from: &TestServer, to: &TestServer) -> Vec<String> {
-    let (there, here) = (contents(from), contents(to));
-    let keys: std::collections::BTreeSet<_> = there.keys().chain(here.keys()).collect();
-    keys.into_iter().filter(|key| there.get(*key) != here.get(*key)).map(|key| format!("{key:?}")).collect()
 }
 
 #[test]
@@ -215,26 +178,4 @@ fn what_is_written_here_meanwhile_is_merged() {
     drop((there, here, cluster));
     from.stop();
     to.stop();
-}
-
-#[test]
-fn clusters_and_checkpoints_are_named_rightly() {
-    let url = |text: &str| parse_url(text).map(|url| (url.hosts.join(" "), url.is_encrypted));
-    assert_eq!(url("couchbase://a,b:1/"), Ok(("a:11210 b:1".to_owned(), false)));
-    assert_eq!(url("couchbases://[::1],[::2]:7"), Ok(("[::1]:11207 [::2]:7".to_owned(), true)));
-    for wrong in ["", "a", "http://a", "couchbase://", "couchbase://a/b", "couchbase://a,", "couchbase://u@a"]
-    {
-        assert!(parse_url(wrong).is_err(), "{wrong}");
-    }
-    let (env, folder) = (Env::real(), tempfile::tempdir().expect("a folder"));
-    let path = folder.path().join("file");
-    let file =
-        |from: &'static str| checkpoint::CheckpointFile::new(&env, &path, (from, "b")).expect("a name");
-    assert!(file("a").read(2).expect("none").is_none());
-    let position = crate::client::dcp::Position::at(base::VbUuid(3), base::Seqno(9));
-    file("a").write(&[position; 2]).expect("written");
-    assert_eq!(file("a").read(2).expect("read"), Some(vec![position; 2]));
-    let said = file("c").read(2).expect_err("another one").to_string();
-    assert!(said.contains("from bucket `a` to bucket `b`"), "{said}");
-    assert!(file("a").read(4).expect_err("another number").to_string().contains("2 vBuckets"));
 }

@@ -1,4 +1,6 @@
-//! Follows the bucket there, sends what comes, and knows how far it is.
+//! Follows a bucket, sends what comes to another one, and knows how far it is.
+//!
+//! "There" is the bucket that is read, "here" the one that is sent to.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::ControlFlow;
@@ -15,18 +17,22 @@ use protocol::feature::Feature;
 use regex::bytes::Regex;
 
 use super::checkpoint::CheckpointFile;
+use super::kept::{Heights, KeptPoints};
 use crate::backup::record_of;
 use crate::client::dcp::{
-    Event, Position, Start, Watch, Wishes, follow_everywhere, high_seqnos, members, seqno_of,
+    Event, History, Position, Start, Watch, Wishes, failover_logs, follow_everywhere, high_seqnos, members,
+    seqno_of,
 };
 use crate::client::{Client, ClientError, Cluster, Target};
 use crate::commands::restore::{DocumentChoice, collection_names, kind, mapped, wanted};
 use crate::with_meta::{
-    Collections, Sender, SentCounts, Skipped, SourceCollection, Unknown, resolves_by_time,
+    Collections, ConflictLog, Sender, SentCounts, Skipped, SourceCollection, Unknown, resolves_by_time,
 };
 
 /// Between two questions where the vBuckets there are.
 const ASK: Duration = Duration::from_millis(200);
+/// Between two questions where those here are.
+const ASK_HERE: Duration = Duration::from_millis(500);
 /// Nothing has changed there for so long: applications have stopped writing.
 const QUIET: Duration = Duration::from_secs(1);
 /// Between two checkpoints.
@@ -37,17 +43,21 @@ const PAUSE: Duration = Duration::from_secs(1);
 const BUFFER_BYTES: u32 = 4 << 20;
 const NOOP_INTERVAL_S: u32 = 20;
 
-/// How a bucket is moved in.
-pub(super) struct MoveOptions<'a> {
-    pub(super) choice: &'a DocumentChoice,
-    pub(super) checkpoint: Option<&'a Path>,
+/// How a bucket is sent to another one.
+pub(crate) struct MoveOptions<'a> {
+    /// The command, for what is told of it.
+    pub(crate) command: &'static str,
+    pub(crate) choice: &'a DocumentChoice,
+    pub(crate) checkpoint: Option<&'a Path>,
+    /// Where it is written which documents were left as the bucket here had them.
+    pub(crate) conflicts: Option<&'a Path>,
     /// Ends as soon as everything is here that was there when the command began.
-    pub(super) until_caught_up: bool,
+    pub(crate) until_caught_up: bool,
 }
 
 /// How it ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum MoveEnd {
+pub(crate) enum MoveEnd {
     #[default]
     Interrupted,
     CaughtUp,
@@ -57,24 +67,26 @@ pub(super) enum MoveEnd {
 
 /// What moving has come to.
 #[derive(Clone, Debug, Default)]
-pub(super) struct MoveCounts {
+pub(crate) struct MoveCounts {
     /// Changes that came, those that were not asked for too.
-    pub(super) changes: u64,
+    pub(crate) changes: u64,
     /// Changes that have not come yet; `None` if the cluster there cannot be asked.
-    pub(super) behind: Option<u64>,
+    pub(crate) behind: Option<u64>,
     /// For how long not everything was here.
-    pub(super) behind_ns: Option<u64>,
-    pub(super) is_ordered: bool,
-    pub(super) connections_lost: u64,
+    pub(crate) behind_ns: Option<u64>,
+    pub(crate) is_ordered: bool,
+    pub(crate) connections_lost: u64,
+    /// vBuckets here that had lost changes in a failover, which were sent again.
+    pub(crate) lost_here: u64,
     /// Collections that were dropped there, by name.
-    pub(super) dropped: Vec<String>,
+    pub(crate) dropped: Vec<String>,
     /// vBuckets that went back there, with the seqnos that they went back to.
-    pub(super) went_back: BTreeMap<u16, u64>,
-    pub(super) end: MoveEnd,
+    pub(crate) went_back: BTreeMap<u16, u64>,
+    pub(crate) end: MoveEnd,
 }
 
 /// What is told meanwhile.
-pub(super) enum MoveNews<'a> {
+pub(crate) enum MoveNews<'a> {
     Following(&'a MoveCounts),
     Trouble(String),
 }
@@ -90,8 +102,29 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Moves a bucket in, until it has caught up, is switched or is interrupted; what became of the documents.
-pub(super) fn move_in(
+/// What the clusters said last.
+#[derive(Default)]
+struct Polled {
+    /// Where the vBuckets there were.
+    there: Mutex<Option<HighSeqnos>>,
+    /// Those here.
+    here: Mutex<Option<Heights>>,
+}
+
+/// What was done, until it was over or could not go on.
+pub(crate) struct Moved {
+    pub(crate) counts: MoveCounts,
+    pub(crate) sent: SentCounts,
+    /// Why it could not go on.
+    pub(crate) failed: Option<anyhow::Error>,
+}
+
+/// Sends a bucket to another one, until it has caught up, is switched or is interrupted, or cannot go on.
+///
+/// # Errors
+///
+/// Nothing was begun.
+pub(crate) fn move_in(
     env: &Env,
     source: &Target,
     target: Target,
@@ -99,19 +132,22 @@ pub(super) fn move_in(
     interrupted: &AtomicBool,
     ordered: &AtomicBool,
     tell: &(dyn Fn(MoveNews<'_>) + Sync),
-) -> anyhow::Result<(MoveCounts, SentCounts)> {
+) -> anyhow::Result<Moved> {
+    let here = target.at(target.addr.clone());
     let mut mover = Mover::open(env, source, target, options, tell)?;
-    let (polled, stop) = (Mutex::new(None), AtomicBool::new(false));
+    mover.look_here(&first_heights(env, &here, interrupted)?);
+    mover.begins_again = false;
+    let (polled, stop) = (Polled::default(), AtomicBool::new(false));
     let done = std::thread::scope(|scope| {
-        scope.spawn(|| ask(env, source, &polled, &stop));
+        scope.spawn(|| ask(env, source, &polled.there, &stop));
+        scope.spawn(|| ask_here(env, &here, &polled.here, &stop));
         let done = mover.stream(source, options, interrupted, ordered, &polled);
         stop.store(true, Ordering::Relaxed);
         done
     });
     // After a failure it is not known what has come: the last checkpoint stays.
-    done?;
-    mover.settle(true)?;
-    Ok((mover.counts, mover.sender.counts))
+    let failed = done.and_then(|()| mover.settle(true)).err();
+    Ok(Moved { counts: mover.counts, sent: mover.sender.counts, failed })
 }
 
 /// Asks again and again where the vBuckets there are. `None`: they cannot all be asked.
@@ -126,6 +162,53 @@ fn ask(env: &Env, source: &Target, polled: &Mutex<Option<HighSeqnos>>, stop: &At
         *lock(polled) = highs.map(|highs| HighSeqnos { asked, highs });
         std::thread::sleep(ASK);
     }
+}
+
+/// Asks again and again which histories the vBuckets here are in, and how far. `None`: they cannot all be asked.
+fn ask_here(env: &Env, target: &Target, polled: &Mutex<Option<Heights>>, stop: &AtomicBool) {
+    let mut clients = Vec::new();
+    while !stop.load(Ordering::Relaxed) {
+        let asked = env.clock.monotonic();
+        let vbuckets = heights(env, target, &mut clients);
+        if vbuckets.is_none() {
+            clients.clear();
+        }
+        *lock(polled) = vbuckets.map(|vbuckets| Heights { asked, vbuckets });
+        std::thread::sleep(ASK_HERE);
+    }
+}
+
+/// Which histories the vBuckets here are in before anything is sent: what is lost from then on is noticed.
+fn first_heights(env: &Env, target: &Target, interrupted: &AtomicBool) -> anyhow::Result<Heights> {
+    let until = env.clock.monotonic() + target.patience.0;
+    loop {
+        let asked = env.clock.monotonic();
+        if let Some(vbuckets) = heights(env, target, &mut Vec::new()) {
+            return Ok(Heights { asked, vbuckets });
+        }
+        if asked >= until || interrupted.load(Ordering::Relaxed) {
+            bail!("bucket `{}` here: not every vBucket has a node that is active for it", target.bucket);
+        }
+        std::thread::sleep(ASK);
+    }
+}
+
+fn heights(env: &Env, target: &Target, clients: &mut Vec<Client>) -> Option<Vec<(History, u64)>> {
+    if clients.is_empty() {
+        for member in members(env, target).ok()? {
+            clients.push(Client::open(env, &member).ok()?);
+        }
+    }
+    let mut all = vec![None; usize::from(clients.first()?.vbuckets())];
+    for client in clients {
+        // The histories behind the seqnos: a seqno of an earlier history is not taken for one of the newest.
+        let active = high_seqnos(client).ok()?;
+        let ids: Vec<VbId> = active.iter().map(|(vb, _)| *vb).collect();
+        for ((vb, high), history) in active.into_iter().zip(failover_logs(client, &ids).ok()?) {
+            *all.get_mut(usize::from(vb.0))? = Some((history, high.0));
+        }
+    }
+    all.into_iter().collect()
 }
 
 fn highs(env: &Env, source: &Target, clients: &mut Vec<Client>) -> Option<Vec<u64>> {
@@ -167,6 +250,15 @@ struct Mover<'e> {
     /// Keys that are sent and not answered: no key is sent twice at once.
     unanswered: HashSet<Box<[u8]>>,
     checkpoint: Option<CheckpointFile<'e>>,
+    kept: KeptPoints,
+    /// Since when everything in front of these positions is answered: a point, once the vBuckets here were asked.
+    answered: Option<(Duration, Vec<Position>)>,
+    /// When the last answer came that was waited for.
+    answered_last: Duration,
+    /// When the vBuckets here were asked last.
+    looked: Duration,
+    /// The streams have to begin elsewhere.
+    begins_again: bool,
     saved: Duration,
     is_changed: bool,
     begun: Duration,
@@ -192,15 +284,7 @@ impl<'e> Mover<'e> {
         let choice = options.choice;
         let mut there = Client::open(env, source).context("the cluster there")?;
         let (by_time, vbuckets) = (resolves_by_time(&mut there)?, there.vbuckets());
-        let here_by_time = resolves_by_time(&mut Client::open(env, &target).context("the bucket here")?)?;
-        if by_time != here_by_time {
-            bail!(
-                "bucket `{}` here resolves conflicts by {}, the one there by {}: make one here of the same kind",
-                target.bucket,
-                kind(here_by_time),
-                kind(by_time)
-            );
-        }
+        has_same_rule(env, &target, by_time)?;
         let manifest = there.collections_manifest()?.context("the cluster there has no collections")?;
         let named = collection_names(&manifest);
         let wanted = wanted(&named, &choice.collections)?;
@@ -213,9 +297,14 @@ impl<'e> Mover<'e> {
             options.checkpoint.map(|path| CheckpointFile::new(env, path, (&source.bucket, &target.bucket)));
         let checkpoint = checkpoint.transpose()?;
         let saved = checkpoint.as_ref().map(|file| file.read(vbuckets)).transpose()?.flatten();
+        let (positions, kept) =
+            saved.unwrap_or_else(|| (vec![Position::START; vbuckets.into()], KeptPoints::default()));
         let again = target.at(target.addr.clone());
         let cluster = Cluster::open(env, target, &[Feature::Xattr, Feature::Snappy])?;
-        let sender = Sender::new("import cluster", cluster, collections, choice.conflict(), by_time);
+        let mut sender = Sender::new(options.command, cluster, collections, choice.conflict(), by_time);
+        if let Some(path) = options.conflicts {
+            sender.log_conflicts(ConflictLog::open(env, path)?);
+        }
         let now = env.clock.monotonic();
         Ok(Mover {
             env,
@@ -229,9 +318,14 @@ impl<'e> Mover<'e> {
             wanted,
             paths,
             ended: BTreeSet::new(),
-            positions: saved.unwrap_or_else(|| vec![Position::START; vbuckets.into()]),
+            positions,
             unanswered: HashSet::new(),
             checkpoint,
+            kept,
+            answered: None,
+            answered_last: now,
+            looked: Duration::ZERO,
+            begins_again: false,
             saved: now,
             is_changed: false,
             begun: now,
@@ -252,12 +346,16 @@ impl<'e> Mover<'e> {
         options: &MoveOptions<'_>,
         interrupted: &AtomicBool,
         ordered: &AtomicBool,
-        polled: &Mutex<Option<HighSeqnos>>,
+        polled: &Polled,
     ) -> anyhow::Result<()> {
         let until_caught_up = options.until_caught_up;
         loop {
             let wishes = Wishes {
-                name: format!("stave-import:{:016x}", self.env.random.next_u64()),
+                name: format!(
+                    "stave-{}:{:016x}",
+                    options.command.replace(' ', "-"),
+                    self.env.random.next_u64()
+                ),
                 flags: OpenFlags(OpenFlags::XATTRS | OpenFlags::DELETE_TIMES),
                 buffer_bytes: BUFFER_BYTES,
                 noop_interval_s: NOOP_INTERVAL_S,
@@ -277,8 +375,10 @@ impl<'e> Mover<'e> {
             if self.is_over {
                 return Ok(());
             }
-            self.counts.connections_lost += 1;
-            std::thread::sleep(PAUSE);
+            if !std::mem::take(&mut self.begins_again) {
+                self.counts.connections_lost += 1;
+                std::thread::sleep(PAUSE);
+            }
         }
     }
 
@@ -369,6 +469,7 @@ impl<'e> Mover<'e> {
     fn answered(&mut self) -> anyhow::Result<()> {
         self.sender.finish()?;
         self.unanswered.clear();
+        self.answered_last = self.env.clock.monotonic();
         Ok(())
     }
 
@@ -378,15 +479,59 @@ impl<'e> Mover<'e> {
             self.answered()?;
         }
         let now = self.env.clock.monotonic();
+        if self.answered.is_none() && !self.kept.has(&self.positions) {
+            self.answered = Some((now, self.positions.clone()));
+        }
         let is_due = in_any_case || now >= self.saved + CHECKPOINT_EVERY;
         if self.is_changed
             && is_due
             && let Some(file) = &self.checkpoint
         {
-            file.write(&self.positions)?;
+            file.write(&self.positions, &self.kept)?;
             (self.saved, self.is_changed) = (now, false);
         }
         Ok(())
+    }
+
+    /// Looks at the vBuckets here, as they were when they were asked last. What they have lost is to be sent again.
+    fn look_here(&mut self, heights: &Heights) {
+        if self.looked >= heights.asked {
+            return;
+        }
+        self.looked = heights.asked;
+        let is_same_number = heights.vbuckets.len() == self.positions.len();
+        let losses = self.kept.look(heights);
+        if losses.is_empty() {
+            if let Some((_, positions)) = self.answered.take_if(|(since, _)| *since <= heights.asked) {
+                self.kept.add(positions, heights);
+                self.is_changed = true;
+            }
+            return;
+        }
+        for loss in &losses {
+            for (index, at) in self.positions.iter_mut().enumerate() {
+                // With other numbers of vBuckets a vBucket here has documents of several of them.
+                if is_same_number && index != usize::from(loss.vb) {
+                    continue;
+                }
+                let before = loss.since.map_or(Position::START, |point| point.positions[index]);
+                if before.seqno < at.seqno {
+                    *at = before;
+                }
+            }
+            let trouble = format!(
+                "vBucket {} here has another history since a failover: what it may have lost is sent again",
+                loss.vb
+            );
+            (self.tell)(MoveNews::Trouble(trouble));
+        }
+        self.counts.lost_here += losses.len() as u64;
+        (self.answered, self.is_changed, self.begins_again) = (None, true, true);
+    }
+
+    /// Whether the vBuckets here were asked since the last answer, and so have what was answered.
+    fn has_kept_all(&self) -> bool {
+        self.looked >= self.answered_last && !self.begins_again
     }
 
     /// Looks how far it is, as the cluster there said last.
@@ -407,6 +552,9 @@ impl<'e> Mover<'e> {
         if behind > 0 || polled.highs.len() != self.positions.len() || polled.asked < self.begun {
             return;
         }
+        if !self.has_kept_all() {
+            return;
+        }
         if until_caught_up {
             (self.counts.end, self.is_over) = (MoveEnd::CaughtUp, true);
         }
@@ -416,6 +564,20 @@ impl<'e> Mover<'e> {
             (self.counts.end, self.is_over) = (MoveEnd::Switched(ns(ordered)), true);
         }
     }
+}
+
+/// Both buckets must resolve conflicts in the same way, or a document could become another one in each.
+fn has_same_rule(env: &Env, here: &Target, by_time: bool) -> anyhow::Result<()> {
+    let here_by_time = resolves_by_time(&mut Client::open(env, here).context("the bucket here")?)?;
+    if by_time != here_by_time {
+        bail!(
+            "bucket `{}` here resolves conflicts by {}, the one there by {}: make one here of the same kind",
+            here.bucket,
+            kind(here_by_time),
+            kind(by_time)
+        );
+    }
+    Ok(())
 }
 
 /// The scopes of a manifest, by their numbers.
@@ -432,7 +594,7 @@ struct MoveWatch<'a, 'e> {
     mover: &'a mut Mover<'e>,
     interrupted: &'a AtomicBool,
     ordered: &'a AtomicBool,
-    polled: &'a Mutex<Option<HighSeqnos>>,
+    polled: &'a Polled,
     until_caught_up: bool,
     told: Option<String>,
 }
@@ -443,7 +605,7 @@ impl MoveWatch<'_, '_> {
         if self.interrupted.load(Ordering::Relaxed) {
             mover.is_over = true;
         }
-        if mover.is_over || mover.failed.is_some() {
+        if mover.is_over || mover.begins_again || mover.failed.is_some() {
             ControlFlow::Break(())
         } else {
             ControlFlow::Continue(())
@@ -492,7 +654,10 @@ impl Watch for MoveWatch<'_, '_> {
             mover.failed.get_or_insert(error);
             return ControlFlow::Break(());
         }
-        match &*lock(self.polled) {
+        if let Some(heights) = &*lock(&self.polled.here) {
+            mover.look_here(heights);
+        }
+        match &*lock(&self.polled.there) {
             Some(polled) => mover.look(polled, self.until_caught_up),
             None => (mover.counts.behind, mover.counts.behind_ns) = (None, None),
         }
