@@ -109,11 +109,13 @@ pub struct JournalConfig {
     pub frame_bytes: usize,
     /// How many files are kept for use.
     pub spare_segments: usize,
+    /// Whether values are compressed.
+    pub compresses: bool,
 }
 
 impl Default for JournalConfig {
     fn default() -> JournalConfig {
-        JournalConfig { segment_bytes: 32 << 20, frame_bytes: 1 << 20, spare_segments: 2 }
+        JournalConfig { segment_bytes: 32 << 20, frame_bytes: 1 << 20, spare_segments: 2, compresses: false }
     }
 }
 

@@ -66,6 +66,8 @@ impl JournaledConfig {
             segment_bytes: (self.journal_bytes / 16).clamp(16 << 10, 32 << 20),
             frame_bytes: (self.journal_bytes / 16).clamp(4 << 10, 1 << 20) as usize,
             spare_segments: 4,
+            // What is much larger than memory is written as seldom as can be.
+            compresses: matches!(self.files, FilesConfig::Log(_)),
         }
     }
 }
@@ -527,13 +529,14 @@ impl KvStore for Journaled {
     }
 
     fn stats(&self) -> Stats {
+        let files = self.files.stats();
         Stats {
             saves: self.saves.load(Ordering::Relaxed),
             items_saved: self.items_saved.load(Ordering::Relaxed),
-            failures: self.failures.load(Ordering::Relaxed) + self.files.stats().failures,
+            failures: self.failures.load(Ordering::Relaxed) + files.failures,
             unfiled_bytes: self.unfiled_bytes.load(Ordering::Relaxed),
             journal: Some(self.journal.stats()),
-            ..self.files.stats()
+            ..files
         }
     }
 

@@ -9,7 +9,8 @@ use base::{
 
 use super::directory::{Directory, VbSet};
 use super::layout::{
-    Cursor, ITEM_HEAD, ITEM_SYNC_WRITE, RECORD_HEAD, SAVE_HEAD, TABLE_ENTRY, flag, kind, seed,
+    COMPRESSED, Cursor, ITEM_HEAD, ITEM_SYNC_WRITE, MAX_FRAME, RECORD_HEAD, SAVE_HEAD, TABLE_ENTRY, flag,
+    kind, seed,
 };
 use super::{Filed, Frame, ReplayedState, shared};
 use crate::state::{StateNumbers, VbStateDoc};
@@ -188,6 +189,8 @@ impl Decoder<'_> {
         let lengths = |mut at: Cursor<'_>| Some((at.u32()?, at.u32()? as usize, at.u8()?, at.u8()?));
         let damaged = || self.damaged(offset, "the length of an item");
         let (crc, value, key, form) = lengths(Cursor(bytes)).ok_or_else(damaged)?;
+        let is_compressed = value & COMPRESSED as usize != 0;
+        let value = value & !(COMPRESSED as usize);
         let key_end = ITEM_HEAD + usize::from(key);
         let value_at = key_end + if form & SYNC_WRITE == 0 { 0 } else { ITEM_SYNC_WRITE };
         let len = value_at.checked_add(value).filter(|len| *len <= bytes.len()).ok_or_else(damaged)?;
@@ -201,8 +204,21 @@ impl Decoder<'_> {
         let (Some(meta), Some(key)) = (meta, key.and_then(DocKey::parse)) else {
             return Err(self.unknown(offset, "an item of an unknown form"));
         };
-        Ok((NewVersion::new(self.heap, meta, key, &[&bytes[value_at..len]]).publish(), len))
+        let value = &bytes[value_at..len];
+        let inflated = if is_compressed { Some(inflate(value)) } else { None };
+        let value = match &inflated {
+            None => value,
+            Some(Some(inflated)) => inflated,
+            Some(None) => return Err(self.unknown(offset, "a compressed value that cannot be inflated")),
+        };
+        Ok((NewVersion::new(self.heap, meta, key, &[value]).publish(), len))
     }
+}
+
+/// A value that was compressed; `None` if it is none, or claims to be longer than a frame may be.
+fn inflate(value: &[u8]) -> Option<Vec<u8>> {
+    snap::raw::decompress_len(value).ok().filter(|len| *len <= MAX_FRAME)?;
+    snap::raw::Decoder::new().decompress_vec(value).ok()
 }
 
 /// The bits of an item's form that say which part it plays in a sync write.

@@ -1,11 +1,11 @@
 //! From records to frames.
 
-use base::{SyncWrite, VbId, Version};
+use base::{Datatype, SyncWrite, VbId, Version};
 
 use super::directory::{Directory, VbSet};
 use super::layout::{
-    FILED_BYTES, FRAME_HEAD, FrameHead, ITEM_HEAD, ITEM_SYNC_WRITE, Pen, RECORD_HEAD, SAVE_HEAD, TABLE_ENTRY,
-    flag, kind, padded, seed,
+    COMPRESSED, FILED_BYTES, FRAME_HEAD, FrameHead, ITEM_HEAD, ITEM_SYNC_WRITE, Pen, RECORD_HEAD, SAVE_HEAD,
+    TABLE_ENTRY, flag, kind, padded, seed,
 };
 use super::{Filed, Record, State, shared};
 use crate::state::StateNumbers;
@@ -31,11 +31,47 @@ pub(super) struct FrameBuffer {
     records: u32,
     /// The vBuckets of its records.
     touched: VbSet,
+    /// Compresses values, if they are to be.
+    packer: Option<Packer>,
+}
+
+/// Compresses values, in space that is used again for the next.
+struct Packer {
+    encoder: snap::raw::Encoder,
+    packed: Vec<u8>,
+}
+
+/// Shorter values are not compressed.
+const SHORTEST: usize = 128;
+
+impl Packer {
+    fn new() -> Packer {
+        Packer { encoder: snap::raw::Encoder::new(), packed: Vec::new() }
+    }
+
+    /// The value in fewer bytes, if it is worth it.
+    fn pack(&mut self, value: &[u8]) -> Option<&[u8]> {
+        if value.len() < SHORTEST {
+            return None;
+        }
+        self.packed.resize(snap::raw::max_compress_len(value.len()), 0);
+        let len = self.encoder.compress(value, &mut self.packed).ok()?;
+        (len < value.len() - value.len() / 8).then(|| &self.packed[..len])
+    }
+
+    /// Gives back what one huge value took.
+    fn shrink(&mut self, most: usize) {
+        self.packed.truncate(most);
+        self.packed.shrink_to(most);
+    }
 }
 
 impl FrameBuffer {
-    /// An empty frame of a segment of this generation.
-    pub(super) fn begin(&mut self, generation: u64) {
+    /// An empty frame of a segment of this generation, whose values may be compressed.
+    pub(super) fn begin(&mut self, generation: u64, compresses: bool) {
+        if self.packer.is_some() != compresses {
+            self.packer = compresses.then(Packer::new);
+        }
         self.bytes.clear();
         self.bytes.resize(FRAME_HEAD, 0);
         self.generation = generation;
@@ -205,10 +241,13 @@ impl FrameBuffer {
     fn item(&mut self, seed: u32, version: &Version, bytes: usize) {
         assert!(version.is_resident(), "what is journaled has its value in memory");
         let (meta, key, value) = (version.meta(), version.stored_key(), version.value());
+        let is_plain = !meta.datatype.contains(Datatype::SNAPPY);
+        let packed = self.packer.as_mut().filter(|_| is_plain).and_then(|packer| packer.pack(value));
+        let (value, compressed) = packed.map_or((value, 0), |packed| (packed, COMPRESSED));
         let (sync_write, rest) = meta.sync_write.stored(meta.by_seqno).to_parts();
         let head: [u8; ITEM_HEAD] = Pen::new()
             .put(&[0; 4])
-            .put(&(value.len() as u32).to_le_bytes())
+            .put(&(value.len() as u32 | compressed).to_le_bytes())
             .put(&[key.len() as u8, meta.kind as u8 | sync_write << 2 | meta.datatype.0 << 4])
             .put(&meta.cas.0.to_le_bytes())
             .put(&meta.by_seqno.0.to_le_bytes())
@@ -257,6 +296,9 @@ impl FrameBuffer {
 
     /// Gives back what one huge item took.
     pub(super) fn shrink(&mut self, most: usize) {
+        if let Some(packer) = &mut self.packer {
+            packer.shrink(most);
+        }
         if self.bytes.capacity() > most {
             self.bytes.clear();
             self.bytes.shrink_to(most);

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 pub(super) const BLOCK: usize = 4096;
 /// Version of the layout that is written. Version 3 has no records that several vBuckets share, version 2 no directories.
 pub(super) const VERSION: u32 = 4;
+/// The same with values that may be compressed.
+pub(super) const COMPRESSED_VERSION: u32 = 5;
 /// The first version whose segments a catalog names.
 pub(super) const NAMED_VERSION: u32 = 2;
 const OLDEST_VERSION: u32 = 1;
@@ -23,6 +25,8 @@ pub(super) const RECORD_HEAD: usize = 12;
 pub(super) const SAVE_HEAD: usize = 20;
 /// Bytes of an item before its key.
 pub(super) const ITEM_HEAD: usize = 42;
+/// Set in the length of an item's value if it is compressed.
+pub(super) const COMPRESSED: u32 = 1 << 31;
 /// Bytes between key and value of an item that plays a part in a sync write.
 pub(super) const ITEM_SYNC_WRITE: usize = 8;
 /// Bytes of a vBucket in a table.
@@ -211,7 +215,7 @@ impl SegmentHead {
         if at.take(8) != Some(&SEGMENT_MAGIC) || crc.u32() != Some(crc32c::crc32c(fields)) {
             return Err(BadHead::Unreadable);
         }
-        let version = at.u32().filter(|version| (OLDEST_VERSION..=VERSION).contains(version));
+        let version = at.u32().filter(|version| (OLDEST_VERSION..=COMPRESSED_VERSION).contains(version));
         let (Some(version), Some(0)) = (version, at.u32()) else { return Err(BadHead::Version) };
         let mut number = || at.u64().ok_or(BadHead::Unreadable);
         let head = SegmentHead { version, generation: number()?, first: number()?, salt: number()? };

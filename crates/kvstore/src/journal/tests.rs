@@ -154,7 +154,7 @@ pub(super) fn recover_in(env: Env, dir: &Path, config: JournalConfig) -> Result<
 }
 
 pub(super) fn small() -> JournalConfig {
-    JournalConfig { segment_bytes: 32 << 10, frame_bytes: 8 << 10, spare_segments: 2 }
+    JournalConfig { segment_bytes: 32 << 10, frame_bytes: 8 << 10, spare_segments: 2, compresses: false }
 }
 
 /// Makes random records; their seqnos tell them apart.

@@ -11,7 +11,9 @@ use base::planted::{self, Bug};
 
 use super::directory::Recent;
 use super::encode::{FrameBuffer, Position};
-use super::layout::{BLOCK, FRAME_HEAD, FrameHead, SegmentHead, VERSION, padded, segment_path, spare_path};
+use super::layout::{
+    BLOCK, COMPRESSED_VERSION, FRAME_HEAD, FrameHead, SegmentHead, VERSION, padded, segment_path, spare_path,
+};
 use super::{Filed, Frame, Journal, Record, count, on_disk};
 use crate::failure::Failure;
 
@@ -177,7 +179,8 @@ impl Journal {
         }
         // before anything is written: else a crash may leave a spare with a header of a generation to come
         on_disk("sync folder", &self.dir, disk.sync_dir(&self.dir))?;
-        let head = SegmentHead { version: VERSION, generation, first, salt: self.env.random.next_u64() };
+        let version = if self.config.compresses { COMPRESSED_VERSION } else { VERSION };
+        let head = SegmentHead { version, generation, first, salt: self.env.random.next_u64() };
         let current = Current {
             file,
             path,
@@ -290,7 +293,7 @@ impl<'a> Call<'a> {
         let Writer { current: Some(current), buffer, recent, .. } = &mut *self.writer else {
             unreachable!("callers have a segment")
         };
-        buffer.begin(current.head.generation);
+        buffer.begin(current.head.generation, current.head.version == COMPRESSED_VERSION);
         if let Some(table) = table {
             buffer.table(table);
             current.tables += 1;

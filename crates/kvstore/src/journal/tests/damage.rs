@@ -8,7 +8,7 @@ use super::super::layout::{BLOCK, FrameHead, SegmentHead, VERSION, segment_path}
 use super::*;
 
 fn tiny() -> JournalConfig {
-    JournalConfig { segment_bytes: 12 << 10, frame_bytes: 4 << 10, spare_segments: 1 }
+    JournalConfig { segment_bytes: 12 << 10, frame_bytes: 4 << 10, spare_segments: 1, compresses: false }
 }
 
 /// Two segments with a few frames; answers what is in it.

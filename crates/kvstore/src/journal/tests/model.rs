@@ -171,7 +171,7 @@ proptest! {
         spare_segments in 0_usize..4,
         steps in 1..60,
     ) {
-        let config = JournalConfig { segment_bytes: segment_bytes << 10, frame_bytes, spare_segments };
+        let config = JournalConfig { segment_bytes: segment_bytes << 10, frame_bytes, spare_segments, compresses: seed.is_multiple_of(2) };
         let mut subject = Subject::new(fresh_disk(), config, seed).expect("a journal");
         for step in 0..steps {
             subject.step().expect("a step");
