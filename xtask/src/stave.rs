@@ -73,7 +73,12 @@ impl Stave {
 
     /// The same in a cgroup, whose `cgroup.procs` is given.
     pub fn start_in(start: &Start<'_>, procs: Option<&Path>) -> Result<Stave> {
-        let mut command = program(&release_binary()?, procs);
+        Stave::start_binary(&release_binary()?, start, procs)
+    }
+
+    /// The same with another program.
+    pub fn start_binary(binary: &Path, start: &Start<'_>, procs: Option<&Path>) -> Result<Stave> {
+        let mut command = program(binary, procs);
         command.arg("serve").arg("--data").arg(start.data);
         Stave::launch(command, &start.log, start.more)
     }

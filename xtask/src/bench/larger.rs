@@ -2,7 +2,7 @@
 //! a cgroup that limits the page cache, too.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -37,11 +37,19 @@ pub struct LargerOptions {
     /// Stores, by the word of a bucket's type.
     #[arg(long, value_delimiter = ',', default_value = "couchstore,magma")]
     stores: Vec<String>,
+    /// A program in the place of the release build.
+    #[arg(long)]
+    program: Option<PathBuf>,
+    /// An earlier program, measured beside: its log-structured store is called `before`.
+    #[arg(long, value_name = "PROGRAM")]
+    before: Option<PathBuf>,
     #[command(flatten)]
     output: Output,
 }
 
 const VALUE_BYTES: u64 = 1024;
+/// The store of an earlier program, in the table.
+const BEFORE: &str = "before";
 /// Written bytes for each byte of the values that came, once all is settled.
 const WRITTEN_GOAL: f64 = 2.2;
 /// How long a server may take until it rests after the load.
@@ -71,7 +79,7 @@ struct LoadedStore {
     store: String,
     server: Stave,
     cgroup: Option<Cgroup>,
-    folder: std::path::PathBuf,
+    folder: PathBuf,
 }
 
 /// What the kernel counted for a process.
@@ -84,10 +92,14 @@ struct DiskUse {
 /// Measures.
 pub fn run(options: &LargerOptions) -> Result<Report> {
     ensure!(options.documents > 0 && !options.stores.is_empty(), "a document and a store at least");
-    release_build()?;
+    if options.program.is_none() {
+        release_build()?;
+    }
     let scratch = Scratch::new("larger")?;
+    let mut stores = options.stores.clone();
+    stores.extend(options.before.as_ref().map(|_| BEFORE.to_owned()));
     let all: Result<Vec<LoadedStore>> =
-        options.stores.iter().map(|store| LoadedStore::start(options, &scratch, store)).collect();
+        stores.iter().map(|store| LoadedStore::start(options, &scratch, store)).collect();
     let all = all?;
     let mut report = Report::new("larger-than-memory", options.output.json);
     println!(
@@ -110,7 +122,7 @@ pub fn run(options: &LargerOptions) -> Result<Report> {
             rows.push(one.measure(options, work)?);
         }
     }
-    compare(&mut report, &rows, &options.stores);
+    compare(&mut report, &rows, &stores);
     report.detail("rows", rows.into());
     report.detail("documents", json!(options.documents));
     println!(
@@ -153,15 +165,21 @@ impl LoadedStore {
         let folder = scratch.path().join(store);
         let config = scratch.path().join(format!("{store}.toml"));
         let quota = options.quota_mib;
+        let kind = if store == BEFORE { "magma" } else { store };
         let bucket = format!(
-            "[[bucket]]\nname = \"{BUCKET}\"\nquota = \"{quota}MiB\"\ntype = \"{store}\"\n\
+            "[[bucket]]\nname = \"{BUCKET}\"\nquota = \"{quota}MiB\"\ntype = \"{kind}\"\n\
              eviction-policy = \"full_eviction\"\n"
         );
         fs::write(&config, bucket)?;
         let config = config.to_string_lossy();
         let log = scratch.path().join(format!("{store}.log"));
         let start = Start { data: &folder, log, more: &["--config", &config] };
-        let server = Stave::start_in(&start, cgroup.as_ref().map(Cgroup::procs).as_deref())?;
+        let procs = cgroup.as_ref().map(Cgroup::procs);
+        let binary = if store == BEFORE { &options.before } else { &options.program };
+        let server = match binary {
+            Some(binary) => Stave::start_binary(binary, &start, procs.as_deref())?,
+            None => Stave::start_in(&start, procs.as_deref())?,
+        };
         Ok(LoadedStore { store: store.to_owned(), server, cgroup, folder })
     }
 
@@ -208,8 +226,10 @@ impl LoadedStore {
         let per_s = of("/operations_per_second");
         let (get, set) = (of("/get/p99_us"), of("/set/p99_us"));
         let shown = if sets > 0.0 { format!("{written:.2}") } else { "-".to_owned() };
+        let p99 = |count: f64, us: f64| if count > 0.0 { format!("{us:.0}") } else { "-".to_owned() };
+        let (get_shown, set_shown) = (p99(gets, get), p99(sets, set));
         println!(
-            "{:<12} {:<10} {per_s:>12.0} {get:>11.0} {set:>11.0} {refused:>9.0} {read:>13.2} {shown:>14}",
+            "{:<12} {:<10} {per_s:>12.0} {get_shown:>11} {set_shown:>11} {refused:>9.0} {read:>13.2} {shown:>14}",
             work.name, self.store
         );
         if let Some(cgroup) = &self.cgroup {
