@@ -35,8 +35,8 @@ use item::{LogBatch, VersionMaker};
 use snapshot::LogSnapshot;
 use state::LogState;
 
-/// The most vBuckets that are committed together.
-const MOST_AT_ONCE: usize = 128;
+/// The most vBuckets that are committed together: all, since they share files.
+const MOST_AT_ONCE: usize = 1024;
 
 /// Choices about a log-structured store.
 #[derive(Clone, Copy, Debug, Default)]
@@ -64,6 +64,8 @@ pub struct Log {
     compacting: Mutex<BTreeSet<VbId>>,
     /// vBuckets that are not used until the next start, and why.
     refused: Mutex<BTreeMap<VbId, LogRefusal>>,
+    /// What was on record when the folder was opened, for vBuckets that cannot be read: it stays so.
+    on_record: Mutex<BTreeMap<VbId, FileAt>>,
     saves: AtomicU64,
     items_saved: AtomicU64,
     failures: AtomicU64,
@@ -160,6 +162,7 @@ impl Log {
         } else {
             Trust::Last
         };
+        let is_on_record = matches!(trust, Trust::Record { .. });
         let store = LogStore::open(&env, dir, config.store, &trust).map_err(|failure| match failure {
             logstore::Failure::Io { operation, path, source, .. } => {
                 Failure::Disk { operation, path: path.to_path_buf(), source: crate::failure::again(&source) }
@@ -181,6 +184,7 @@ impl Log {
             is_alone: false,
             compacting: Mutex::default(),
             refused: Mutex::new(refused),
+            on_record: Mutex::new(if is_on_record { wanted.clone() } else { BTreeMap::new() }),
             saves: AtomicU64::new(0),
             items_saved: AtomicU64::new(0),
             failures: AtomicU64::new(0),
@@ -351,6 +355,7 @@ impl KvStore for Log {
         }
         self.note(self.store.delete(vb.0).map_err(failed(vb)))?;
         self.refused.lock().remove(&vb);
+        self.on_record.lock().remove(&vb);
         Ok(())
     }
 
@@ -370,7 +375,8 @@ impl KvStore for Log {
     }
 
     fn stats(&self) -> Stats {
-        let open = self.store.stats().open_files;
+        let log = self.store.stats();
+        let open = log.open_files;
         Stats {
             saves: self.saves.load(Ordering::Relaxed),
             items_saved: self.items_saved.load(Ordering::Relaxed),
@@ -379,6 +385,7 @@ impl KvStore for Log {
             file_hits: open.hits,
             file_misses: open.misses,
             file_evictions: open.evictions,
+            log: Some(log),
             ..Stats::default()
         }
     }

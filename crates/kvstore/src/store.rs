@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use base::{CollectionId, DocKey, Seqno, SyncWrite, VbId, Version};
+use logstore::LogStats;
 
 use crate::catalog::StoreId;
 use crate::change::{Change, ChangesWanted, Reading};
@@ -334,4 +335,6 @@ pub struct Stats {
     pub unfiled_bytes: u64,
     /// What the journal did; nothing if there is none.
     pub journal: Option<JournalStats>,
+    /// What a log-structured store has and did; `None` of another.
+    pub log: Option<LogStats>,
 }

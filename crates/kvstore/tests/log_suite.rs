@@ -5,7 +5,7 @@ mod common;
 use std::path::Path;
 
 use base::encryption::{DataKeys, EncryptedDisk};
-use base::env::Env;
+use base::env::{Env, OpenMode};
 use common::WithJournal;
 use kvstore::suite::{self, Subject};
 use kvstore::{Background, FilesConfig, JournaledConfig, KvStore, Log, LogConfig};
@@ -128,4 +128,39 @@ fn what_the_store_refuses_is_no_damage() {
     let couch = kvstore::Couch::open(env, dir.path(), kvstore::CouchConfig::default());
     let refused = couch.err().expect("the files are of another store");
     assert!(!refused.is_damage() && refused.to_string().contains("magma"), "{refused}");
+}
+
+/// Files that were there when encryption was switched on are written again while there is nothing else to do.
+#[test]
+fn what_was_plain_is_encrypted_in_the_background() {
+    const BODY: &[u8] = b"a body that nobody may read";
+    let plain = Env::real();
+    let dir = tempfile::tempdir().expect("a folder");
+    let names = || plain.disk.read_dir(dir.path()).expect("a list");
+    let shows = |name: &String| {
+        let file = plain.disk.open(&dir.path().join(name), OpenMode::Read).expect("it is there");
+        let mut bytes = vec![0; file.len().expect("a length") as usize];
+        file.read_at(&mut bytes, 0).expect("a read");
+        bytes.windows(BODY.len()).any(|window| window == BODY) || bytes.starts_with(b"stavel")
+    };
+    let config = journaled(LogConfig::default(), 1 << 20);
+    let store = kvstore::Journaled::open(plain.clone(), dir.path(), config).expect("it opens");
+    for seqno in 1..4 {
+        let items = [suite::version(0, &format!("key{seqno}"), seqno, BODY)];
+        let batch = kvstore::SaveBatch { items: &items, state: &kvstore::VbStateDoc::default() };
+        store.save(base::VbId(3), batch).expect("a save");
+    }
+    store.close().expect("it closes");
+    drop(store);
+    assert!(names().iter().filter(|name| kvstore::is_log_file(name)).all(shows));
+    let env = encrypted();
+    let store = kvstore::Journaled::open(env.clone(), dir.path(), config).expect("it opens");
+    let mut steps = 0;
+    while store.background_step().expect("a step") == Background::Worked {
+        steps += 1;
+        assert!(steps < 10_000, "there is an end");
+    }
+    assert!(!names().iter().filter(|name| kvstore::is_log_file(name)).any(shows), "{:?}", names());
+    let found = store.get(base::VbId(3), base::DocKey::new(b"key2")).expect("it is read");
+    assert_eq!(found.expect("it is there").value(), BODY);
 }

@@ -29,13 +29,30 @@ fn checksum(file: u64, offset: u64, rest: &[u8]) -> u32 {
     crc32c::crc32c_append(seed, rest)
 }
 
+/// Compresses blocks, in space that is used again for the next.
+pub(crate) struct Packer {
+    encoder: snap::raw::Encoder,
+    packed: Vec<u8>,
+}
+
+impl Packer {
+    pub(crate) fn new() -> Packer {
+        Packer { encoder: snap::raw::Encoder::new(), packed: Vec::new() }
+    }
+
+    /// The content in fewer bytes, if it is worth it.
+    fn pack(&mut self, content: &[u8]) -> Option<&[u8]> {
+        self.packed.resize(snap::raw::max_compress_len(content.len()), 0);
+        let len = self.encoder.compress(content, &mut self.packed).ok()?;
+        (len < content.len() - content.len() / 8).then(|| &self.packed[..len])
+    }
+}
+
 /// Appends a block to what will be written from `base` on in file number `file`.
-pub(crate) fn append(out: &mut Vec<u8>, base: u64, file: u64, content: &[u8]) -> Span {
+pub(crate) fn append(packer: &mut Packer, out: &mut Vec<u8>, base: u64, file: u64, content: &[u8]) -> Span {
     let at = out.len();
     let offset = base + at as u64;
-    let packed = snap::raw::Encoder::new().compress_vec(content).ok();
-    let packed = packed.filter(|packed| packed.len() < content.len() - content.len() / 8);
-    let (kind, stored) = packed.as_deref().map_or((PLAIN, content), |packed| (SNAPPY, packed));
+    let (kind, stored) = packer.pack(content).map_or((PLAIN, content), |packed| (SNAPPY, packed));
     out.extend_from_slice(&[0; 4]);
     out.extend_from_slice(&(stored.len() as u32).to_le_bytes());
     out.extend_from_slice(&(content.len() as u32).to_le_bytes());

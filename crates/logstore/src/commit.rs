@@ -8,7 +8,7 @@ use base::planted::{self, Bug};
 use parking_lot::MutexGuard;
 
 use crate::failure::Failure;
-use crate::file::{FileKind, NewFile};
+use crate::file::{FileKind, NewFile, Purpose};
 use crate::meta::{CommitEdit, Edit, Extent, Kill, Point, RunMeta, VbMeta};
 use crate::run::{Entry, RunWriter, Stored, run_key};
 use crate::segment::{Item, SegmentWriter};
@@ -81,6 +81,12 @@ struct Part<'s> {
 }
 
 impl Part<'_> {
+    /// The shard, and bytes of the items that are committed.
+    fn brought(&self) -> (usize, u64) {
+        let extents = self.ready.iter().filter_map(|ready| ready.edit.extent.as_ref());
+        (self.shard.index, extents.map(|extent| extent.bytes).sum())
+    }
+
     fn names(&self) -> Vec<String> {
         self.files.iter().map(|file| file.name.clone()).collect()
     }
@@ -119,7 +125,11 @@ impl LogStore {
                 Err(failure) => part.abandon(&failure, &mut answers),
             }
         }
+        let brought: Vec<(usize, u64)> = written.iter().map(Part::brought).collect();
         self.make_durable(written, &mut answers);
+        for (shard, bytes) in brought {
+            self.shards[shard].keep_pace(bytes);
+        }
         answers.into_iter().map(|answer| answer.expect("each batch has an answer")).collect()
     }
 
@@ -287,6 +297,7 @@ fn write_segment(part: &mut Part<'_>, group: &[&mut dyn Batch]) -> Result<(), Fa
     let len = writer.file.len();
     part.files.push(writer.file);
     let bytes = written?;
+    part.shard.files.count(Purpose::Segments, len);
     part.edits.push(Edit::AddSegment { number, len, bytes });
     Ok(())
 }
@@ -334,6 +345,7 @@ fn write_run(part: &mut Part<'_>, group: &[&mut dyn Batch]) -> Result<(), Failur
     };
     part.files.push(writer.file);
     written?;
+    part.shard.files.count(Purpose::Runs, meta.bytes);
     part.edits.push(Edit::AddRun(meta));
     Ok(())
 }

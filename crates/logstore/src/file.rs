@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use base::env::{Disk, File, OpenMode};
 use parking_lot::Mutex;
 
+use crate::block::{self, Packer, Span};
 use crate::failure::Failure;
 
 /// What a file is.
@@ -50,12 +51,39 @@ pub(crate) struct Files {
     open: Mutex<OpenTable>,
     /// Numbers files for the cache.
     made: AtomicU64,
+    /// Bytes that were written, by [`Purpose`].
+    written: [AtomicU64; 5],
+}
+
+/// What was written for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    Segments,
+    Runs,
+    Merges,
+    Rewrites,
+    Manifests,
+}
+
+/// Bytes that were written since the store was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    /// Segments of commits.
+    pub segments: u64,
+    /// Runs of commits.
+    pub runs: u64,
+    /// Runs that others were merged into.
+    pub merges: u64,
+    /// Segments that others were rewritten into.
+    pub rewrites: u64,
+    /// Records of manifests.
+    pub manifests: u64,
 }
 
 #[derive(Default)]
 struct OpenTable {
-    /// By path: the file and when it was used last.
-    files: BTreeMap<Arc<Path>, (Arc<dyn File>, u64)>,
+    /// By what the cache calls it: the file and when it was used last.
+    files: BTreeMap<u64, (Arc<dyn File>, u64)>,
     clock: u64,
     hits: u64,
     misses: u64,
@@ -77,7 +105,18 @@ pub struct OpenFileStats {
 
 impl Files {
     pub(crate) fn new(disk: Arc<dyn Disk>, dir: PathBuf, most_open: usize) -> Files {
-        Files { disk, dir, most_open: most_open.max(1), open: Mutex::default(), made: AtomicU64::new(0) }
+        let (open, made, written) = (Mutex::default(), AtomicU64::new(0), Default::default());
+        Files { disk, dir, most_open: most_open.max(1), open, made, written }
+    }
+
+    pub(crate) fn count(&self, purpose: Purpose, bytes: u64) {
+        self.written[purpose as usize].fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn written(&self) -> Written {
+        let [segments, runs, merges, rewrites, manifests] =
+            [0, 1, 2, 3, 4].map(|at: usize| self.written[at].load(Ordering::Relaxed));
+        Written { segments, runs, merges, rewrites, manifests }
     }
 
     pub(crate) fn path(&self, name: &str) -> Arc<Path> {
@@ -95,12 +134,12 @@ impl Files {
         OpenFileStats { open: table.files.len() as u64, hits, misses, evictions }
     }
 
-    fn opened(&self, path: &Arc<Path>) -> Result<Arc<dyn File>, Failure> {
+    fn opened(&self, id: u64, path: &Arc<Path>) -> Result<Arc<dyn File>, Failure> {
         {
             let mut table = self.open.lock();
             let table = &mut *table;
             table.clock += 1;
-            if let Some((file, used)) = table.files.get_mut(path) {
+            if let Some((file, used)) = table.files.get_mut(&id) {
                 *used = table.clock;
                 table.hits += 1;
                 return Ok(file.clone());
@@ -111,18 +150,18 @@ impl Files {
         let mut table = self.open.lock();
         table.misses += 1;
         while table.files.len() >= self.most_open {
-            let oldest = table.files.iter().min_by_key(|(_, (_, used))| *used).map(|(path, _)| path.clone());
+            let oldest = table.files.iter().min_by_key(|(_, (_, used))| *used).map(|(id, _)| *id);
             let Some(oldest) = oldest else { break };
             table.files.remove(&oldest);
             table.evictions += 1;
         }
         let used = table.clock;
-        table.files.insert(path.clone(), (file.clone(), used));
+        table.files.insert(id, (file.clone(), used));
         Ok(file)
     }
 
-    fn close(&self, path: &Path) {
-        self.open.lock().files.remove(path);
+    fn close(&self, id: u64) {
+        self.open.lock().files.remove(&id);
     }
 }
 
@@ -188,15 +227,22 @@ impl LogFile {
         self.is_bad.store(true, Ordering::Relaxed);
     }
 
+    /// Whether it is encrypted as a new one would be; one that cannot be opened is not told from one that is. A plain
+    /// file that is opened to be read alone does not tell.
+    pub(crate) fn is_current(&self) -> bool {
+        let opened = self.files.disk.open(&self.path, OpenMode::ReadWrite);
+        opened.map_or(true, |file| file.is_current())
+    }
+
     pub(crate) fn read_exact(&self, offset: u64, len: usize) -> Result<Vec<u8>, Failure> {
         if offset.checked_add(len as u64).is_none_or(|end| end > self.len) {
             return Err(Failure::damaged(&self.path, offset, "a part lies behind the end of the file"));
         }
-        let file = self.files.opened(&self.path)?;
+        let file = self.files.opened(self.cache_id, &self.path)?;
         let mut bytes = vec![0; len];
         let read = file.read_at(&mut bytes, offset);
         let read = read.map_err(|source| {
-            self.files.close(&self.path);
+            self.files.close(self.cache_id);
             Failure::io("read", &self.path, offset, source)
         })?;
         if read < len {
@@ -208,7 +254,7 @@ impl LogFile {
 
 impl Drop for LogFile {
     fn drop(&mut self) {
-        self.files.close(&self.path);
+        self.files.close(self.cache_id);
         if self.is_obsolete.load(Ordering::Acquire) {
             // What cannot be removed now is removed by the next start.
             self.files.disk.remove_file(&self.path).ok();
@@ -226,6 +272,7 @@ pub(crate) struct NewFile {
     written: u64,
     /// What is not written yet.
     pub(crate) pending: Vec<u8>,
+    packer: Packer,
 }
 
 /// So much is gathered before it is written.
@@ -236,7 +283,7 @@ impl NewFile {
         let path = files.path(&name);
         let opened = files.disk.open(&path, OpenMode::CreateNew);
         let file = opened.map_err(|source| Failure::io("create", &path, 0, source))?;
-        Ok(NewFile { file, path, name, number, written: 0, pending: Vec::new() })
+        Ok(NewFile { file, path, name, number, written: 0, pending: Vec::new(), packer: Packer::new() })
     }
 
     /// Bytes of the file with what is not written yet.
@@ -244,8 +291,8 @@ impl NewFile {
         self.written + self.pending.len() as u64
     }
 
-    pub(crate) fn block(&mut self, content: &[u8]) -> Result<crate::block::Span, Failure> {
-        let span = crate::block::append(&mut self.pending, self.written, self.number, content);
+    pub(crate) fn block(&mut self, content: &[u8]) -> Result<Span, Failure> {
+        let span = block::append(&mut self.packer, &mut self.pending, self.written, self.number, content);
         if self.pending.len() >= WRITE_BYTES {
             self.flush()?;
         }

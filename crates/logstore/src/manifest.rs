@@ -235,6 +235,11 @@ impl Manifest {
         &self.path
     }
 
+    /// Whether it is encrypted as a new one would be.
+    pub(crate) fn is_current(&self) -> bool {
+        self.file.is_current()
+    }
+
     pub(crate) fn len(&self) -> u64 {
         self.end
     }

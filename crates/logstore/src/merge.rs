@@ -6,10 +6,10 @@ use std::sync::Arc;
 use base::planted::{self, Bug};
 
 use crate::failure::Failure;
-use crate::file::FileKind;
+use crate::file::{FileKind, Purpose};
 use crate::meta::{Edit, RunMeta, VbMeta};
 use crate::run::{Merged, Run, RunWriter, Stored, split_key};
-use crate::shard::Shard;
+use crate::shard::{Shard, ShardState};
 use crate::work::Progress;
 
 /// The most runs that are merged at once.
@@ -74,11 +74,29 @@ fn class(run: &RunMeta, small_bytes: u64) -> u32 {
 impl Merge {
     /// Neighbouring runs that are to be merged, if there are any.
     pub(crate) fn choose(shard: &Shard) -> Result<Option<Merge>, Failure> {
-        let (inputs, rules) = {
-            let state = shard.state.read();
+        Merge::begin(shard, |state| {
             let metas: Vec<RunMeta> = state.meta.runs.iter().rev().cloned().collect();
             let is_bad: Vec<bool> = state.runs.iter().map(|run| run.file.is_bad()).collect();
-            let Some(range) = neighbours(&metas, &is_bad, shard) else { return Ok(None) };
+            neighbours(&metas, &is_bad, shard)
+        })
+    }
+
+    /// One run, that is written again.
+    pub(crate) fn of_one(shard: &Shard, number: u64) -> Result<Option<Merge>, Failure> {
+        Merge::begin(shard, |state| {
+            let at = state.runs.iter().position(|run| run.file.number() == number && !run.file.is_bad())?;
+            Some(at..at + 1)
+        })
+    }
+
+    /// Of the runs, the newest first, those that `choose` says.
+    fn begin(
+        shard: &Shard,
+        choose: impl FnOnce(&ShardState) -> Option<std::ops::Range<usize>>,
+    ) -> Result<Option<Merge>, Failure> {
+        let (inputs, rules) = {
+            let state = shard.state.read();
+            let Some(range) = choose(&state) else { return Ok(None) };
             let inputs: Vec<Arc<Run>> = state.runs[range.clone()].to_vec();
             let below = state.runs[range.end..].iter().flat_map(|run| run.vbs.iter().copied()).collect();
             let kept_whole = state.refused.keys().chain(state.meta.damaged.keys()).copied().collect();
@@ -132,6 +150,7 @@ impl Merge {
             .collect();
         let mut names = Vec::new();
         if self.writer.entries > 0 {
+            shard.files.count(Purpose::Merges, self.writer.file.len());
             if let Err(failure) = shard.files.sync_dir() {
                 self.writer.file.abandon(&shard.files);
                 return Err(failure);

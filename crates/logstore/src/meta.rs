@@ -61,6 +61,15 @@ pub(crate) struct Kill {
     pub(crate) bytes: u32,
 }
 
+/// Bytes of memory for an entry of a map of versions that a point needs, about.
+const SUPERSEDED_BYTES: usize = 48;
+
+/// Bytes of memory that a set takes, about.
+fn set_bytes(set: &RoaringTreemap) -> usize {
+    let bytes = |bitmap: &roaring::RoaringBitmap| bitmap.serialized_size() + size_of_val(bitmap);
+    set.bitmaps().map(|(_, bitmap)| bytes(bitmap)).sum()
+}
+
 /// A vBucket.
 ///
 /// *Invariants:* extents are in order of seqno and do not overlap. The last point is the last commit. An item of an
@@ -149,6 +158,20 @@ impl VbMeta {
     pub(crate) fn bytes(&self) -> (u64, u64) {
         let all = self.extents.iter().map(|extent| extent.bytes).sum();
         (all, self.extents.iter().map(Extent::live_bytes).sum())
+    }
+
+    /// Bytes of memory that this takes, about.
+    pub(crate) fn memory(&self) -> usize {
+        let state = |point: &Point| size_of::<Point>() + point.state.len();
+        let points: usize = self.points.iter().map(state).sum();
+        let extents = self.extents.capacity() * size_of::<Extent>();
+        let superseded = self.superseded.len() * SUPERSEDED_BYTES;
+        size_of::<VbMeta>()
+            + self.epochs.capacity() * 16
+            + points
+            + extents
+            + superseded
+            + set_bytes(&self.dead)
     }
 
     fn bury(&mut self, seqno: u64, bytes: u32) {
@@ -338,6 +361,31 @@ pub(crate) enum Edit {
     },
 }
 
+impl Edit {
+    /// The vBucket that it says is damaged.
+    pub(crate) fn damaged(&self) -> Option<u16> {
+        if let Edit::Damage { vb, .. } = self { Some(*vb) } else { None }
+    }
+
+    /// The vBucket that it changes.
+    pub(crate) fn vb(&self) -> Option<u16> {
+        match self {
+            Edit::Commit(commit) => Some(commit.vb),
+            Edit::Rewrite(rewrite) => Some(rewrite.vb),
+            Edit::Set { vb, .. }
+            | Edit::Drop { vb }
+            | Edit::Prepare { vb, .. }
+            | Edit::Adopt { vb }
+            | Edit::Forget { vb }
+            | Edit::Reset { vb }
+            | Edit::Damage { vb, .. } => Some(*vb),
+            Edit::Counters { .. } | Edit::AddRun(_) | Edit::AddSegment { .. } | Edit::RemoveFile { .. } => {
+                None
+            }
+        }
+    }
+}
+
 /// A shard, without what is read from files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ShardMeta {
@@ -362,6 +410,11 @@ impl ShardMeta {
         self.next_file = self.next_file.max(file.saturating_add(1));
         self.next_epoch = self.next_epoch.max(epoch.saturating_add(1));
         self.next_commit = self.next_commit.max(commit.saturating_add(1));
+    }
+
+    /// New files get higher numbers than this.
+    pub(crate) fn skip_files(&mut self, number: u64) {
+        self.count(number, 0, 0);
     }
 
     fn count_vb(&mut self, meta: &VbMeta) {

@@ -115,10 +115,12 @@ fn open_shard(
         Told { meta: ShardMeta::new(), manifest: None, damage: None }
     };
     let is_mine = |vb: u16| usize::from(vb) % shards == index;
+    // What is there may stay, and is not written over.
+    let mine = listing.files.iter().filter(|(shard, ..)| *shard == index);
+    told.meta.skip_files(mine.map(|(.., number)| *number).max().unwrap_or(0));
     if let Some(damage) = &told.damage {
         // What is not told may be about any vBucket, and any file may be named there.
         let what: Arc<str> = damage.to_string().into();
-        tracing::error!(shard = index, damage = %what, "a manifest is damaged; its vBuckets are not served");
         let named = match trust {
             Trust::Last => BTreeSet::new(),
             Trust::Record { commits, missing } => {
@@ -126,17 +128,32 @@ fn open_shard(
             }
         };
         let known: BTreeSet<u16> = told.meta.vbs.keys().copied().chain(named).collect();
+        let vbuckets = list_of(known.iter().copied());
+        tracing::error!(shard = index, damage = %what, vbuckets, "a manifest is damaged; its vBuckets are not served");
         known.into_iter().for_each(|vb| told.meta.apply(&Edit::Damage { vb, what: what.clone() }));
-    } else {
-        remove_strays(&files, index, listing, &told.meta)?;
     }
     let edits = match trust {
         Trust::Record { commits, missing } => settle(&mut told.meta, is_mine, commits, missing),
         Trust::Last => settle_last(&told.meta),
     };
+    let missed: Vec<u16> = edits.iter().filter_map(Edit::damaged).collect();
+    if !missed.is_empty() && told.damage.is_none() {
+        let vbuckets = list_of(missed.iter().copied());
+        tracing::error!(
+            shard = index,
+            vbuckets,
+            "a manifest is older than the record; these vBuckets are not served"
+        );
+    }
+    // If what is on record is missing, the disk may have read the manifest wrong: as long as nothing else is to be
+    // written, all stays as it is, and the next start decides again.
+    let is_whole = told.damage.is_none() && missed.is_empty();
+    if is_whole {
+        remove_strays(&files, index, listing, &told.meta)?;
+    }
     edits.iter().for_each(|edit| told.meta.apply(edit));
     let has_tail = listing.manifests.contains(&index) && told.manifest.is_none();
-    let is_unsettled = told.damage.is_none() && (!edits.is_empty() || has_tail);
+    let is_unsettled = is_whole && (!edits.is_empty() || has_tail);
     let manifest = if edits.is_empty() { told.manifest } else { None };
     let shard = Shard::new(index, shared, told.meta, manifest, is_unsettled);
     if let (Some(damage), Trust::Last) = (told.damage, trust) {
@@ -144,6 +161,11 @@ fn open_shard(
         shard.refuse_all(damage.to_string().into());
     }
     Ok(shard)
+}
+
+/// Numbers of vBuckets, for a message.
+fn list_of(vbs: impl Iterator<Item = u16>) -> String {
+    vbs.map(|vb| vb.to_string()).collect::<Vec<_>>().join(", ")
 }
 
 fn remove_strays(files: &Files, index: usize, listing: &Listing, meta: &ShardMeta) -> Result<(), Failure> {

@@ -8,7 +8,7 @@ use base::planted::{self, Bug};
 use roaring::RoaringTreemap;
 
 use crate::failure::Failure;
-use crate::file::FileKind;
+use crate::file::{FileKind, Purpose};
 use crate::meta::{Edit, Extent, RewriteEdit, VbMeta};
 use crate::segment::{ExtentReader, MOST_SEGMENT_BYTES, Segment, SegmentWriter};
 use crate::shard::Shard;
@@ -168,6 +168,7 @@ impl Rewrite {
             }
             names.push(self.writer.file.name.clone());
             let (number, len) = (self.writer.file.number, self.writer.file.len());
+            shard.files.count(Purpose::Rewrites, len);
             edits.push(Edit::AddSegment { number, len, bytes: self.bytes });
         }
         edits.extend(self.edits);

@@ -7,13 +7,12 @@ use std::sync::{Arc, OnceLock};
 use base::{Account, Part};
 
 use crate::block::{self, Span};
-use crate::cache::BlockCache;
 use crate::codec::{Decoder, Encoder, put_number, u32_at, u64_at};
 use crate::failure::Failure;
 use crate::file::{LogFile, NewFile};
 
-/// Content of a block before it is compressed, unless one item is larger.
-const BLOCK_BYTES: usize = 16 << 10;
+/// Content of a block before it is compressed, unless one item is larger: a read of one item takes a page or two.
+const BLOCK_BYTES: usize = 4 << 10;
 /// A reader of an extent reads this much at once.
 const READ_BYTES: u64 = 256 << 10;
 /// A segment is addressed with 32 bits.
@@ -303,10 +302,10 @@ impl Segment {
         Failure::damaged(self.file.path(), offset, "an item of a block")
     }
 
-    /// The item with a seqno, given to `read`; `None` if the extent has none.
+    /// The item with a seqno, given to `read`; `None` if the extent has none. Its block is not kept: the caller keeps the
+    /// item, and memory is for the key index.
     pub(crate) fn get<T>(
         &self,
-        cache: &BlockCache,
         (vb, ordinal): (u16, u32),
         seqno: u64,
         read: impl FnOnce(&Item<'_>) -> T,
@@ -316,7 +315,7 @@ impl Segment {
             return Ok(None);
         };
         let span = Span { offset: u64::from(blocks[at].offset), len: blocks[at].len };
-        let content = cache.read(&self.file, span)?;
+        let content = block::read(&self.file, span)?;
         let mut from = Decoder(&content);
         while !from.is_empty() {
             let item = take_item(&mut from).ok_or_else(|| self.makes_no_sense(span.offset))?;

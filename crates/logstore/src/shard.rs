@@ -7,14 +7,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use base::Account;
 use base::env::{File, OpenMode};
+use base::{Account, Part};
 use parking_lot::{Mutex, RwLock};
 
 use crate::Config;
 use crate::cache::BlockCache;
 use crate::failure::Failure;
-use crate::file::{FileKind, Files, LogFile, NewFile, file_name};
+use crate::file::{FileKind, Files, LogFile, NewFile, Purpose, file_name};
 use crate::manifest::{Manifest, manifest_name};
 use crate::meta::{Edit, Point, RunMeta, ShardMeta};
 use crate::run::Run;
@@ -45,6 +45,8 @@ pub(crate) struct ShardState {
     pub(crate) refused: BTreeMap<u16, Arc<str>>,
     /// Why none is, if it is not known which there are.
     pub(crate) all_refused: Option<Arc<str>>,
+    /// Bytes that are charged for what is known of each vBucket.
+    charged: BTreeMap<u16, usize>,
 }
 
 /// What is changed by one at a time.
@@ -75,6 +77,7 @@ impl Shard {
             segments: Arc::default(),
             refused,
             all_refused: None,
+            charged: BTreeMap::new(),
         };
         let writer = Writer { manifest, strays: Vec::new(), is_unsettled };
         let shard = Shard {
@@ -107,8 +110,20 @@ impl Shard {
         LogFile::new(&self.files, &file_name(self.index, kind, number), number, len)
     }
 
+    /// Charges what is known of a vBucket after a change.
+    fn charge(&self, state: &mut ShardState, vb: u16) {
+        let both = [state.meta.vbs.get(&vb), state.meta.prepared.get(&vb)];
+        let now = both.into_iter().flatten().map(|meta| meta.memory()).sum();
+        let before = if now == 0 { state.charged.remove(&vb) } else { state.charged.insert(vb, now) };
+        self.account.charge(Part::Storage, now);
+        self.account.release(Part::Storage, before.unwrap_or(0));
+    }
+
     fn apply(&self, state: &mut ShardState, edit: &Edit) {
         state.meta.apply(edit);
+        if let Some(vb) = edit.vb() {
+            self.charge(state, vb);
+        }
         match edit {
             Edit::AddRun(run) => {
                 let RunMeta { number, bytes, low, high, vbs, .. } = run.clone();
@@ -168,13 +183,25 @@ impl Shard {
         let meta = self.state.read().meta.clone();
         writer.manifest = None;
         writer.is_unsettled = true;
-        writer.manifest = Some(Manifest::begin(&self.files, (self.index, self.config.shards), &meta)?);
+        let manifest = Manifest::begin(&self.files, (self.index, self.config.shards), &meta)?;
+        self.files.count(Purpose::Manifests, manifest.len());
+        writer.manifest = Some(manifest);
         writer.is_unsettled = false;
         for name in writer.strays.drain(..) {
             // What cannot be removed now is removed by the next start.
             self.files.disk.remove_file(&self.files.path(&name)).ok();
         }
         Ok(())
+    }
+
+    /// Whether the manifest is encrypted as a new one would be.
+    pub(crate) fn has_current_manifest(&self) -> bool {
+        self.writer.lock().manifest.as_ref().is_none_or(Manifest::is_current)
+    }
+
+    /// Writes the manifest again.
+    pub(crate) fn renew_manifest(&self) -> Result<(), Failure> {
+        self.renew(&mut self.writer.lock())
     }
 
     /// If it is not known what the manifest says, puts a new one in its place. Says whether that was so.
@@ -206,7 +233,9 @@ impl Shard {
             return Err(failure);
         }
         let manifest = writer.manifest.as_mut().expect("it was begun");
+        let before = manifest.len();
         let written = manifest.write(edits);
+        self.files.count(Purpose::Manifests, manifest.len() - before);
         if written.is_err() {
             self.is_in_doubt(writer, names);
         }
@@ -365,6 +394,13 @@ impl Shard {
     /// Refuses every vBucket until the next start.
     pub(crate) fn refuse_all(&self, what: Arc<str>) {
         self.state.write().all_refused = Some(what);
+    }
+}
+
+impl Drop for Shard {
+    fn drop(&mut self) {
+        let charged = self.state.get_mut().charged.values().sum();
+        self.account.release(Part::Storage, charged);
     }
 }
 

@@ -8,7 +8,7 @@ use base::env::GroupSync;
 
 use crate::cache::{BlockCache, CacheStats};
 use crate::failure::Failure;
-use crate::file::{Files, OpenFileStats};
+use crate::file::{Files, OpenFileStats, Written};
 use crate::meta::VbMeta;
 use crate::shard::Shard;
 use crate::view::{Commit, View};
@@ -58,7 +58,7 @@ impl Default for Config {
             small_run_bytes: 64 << 10,
             waste_percent: 25,
             small_segment_bytes: 4 << 20,
-            small_segments: 8,
+            small_segments: 16,
             rewrite_bytes: 64 << 20,
         }
     }
@@ -115,6 +115,8 @@ pub struct LogStats {
     pub item_bytes: u64,
     /// Bytes of those that count.
     pub live_bytes: u64,
+    /// What was written.
+    pub written: Written,
 }
 
 impl StoredMeta {
@@ -266,8 +268,12 @@ impl LogStore {
 
     /// How the store does.
     pub fn stats(&self) -> LogStats {
-        let mut stats =
-            LogStats { cache: self.cache.stats(), open_files: self.files.stats(), ..LogStats::default() };
+        let mut stats = LogStats {
+            cache: self.cache.stats(),
+            open_files: self.files.stats(),
+            written: self.files.written(),
+            ..LogStats::default()
+        };
         for shard in &self.shards {
             let state = shard.state.read();
             stats.runs += state.meta.runs.len() as u64;

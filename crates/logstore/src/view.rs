@@ -97,9 +97,8 @@ impl View {
             missing(&format!("its index has seqno {seqno}, and no segment has; restore it from a copy"))
         })?;
         let segment = self.segment(extent.segment)?;
-        let found = segment.get(&self.cache, (self.vb, extent.ordinal), seqno, |item| {
-            (item.key == key).then(|| read(item))
-        })?;
+        let found =
+            segment.get((self.vb, extent.ordinal), seqno, |item| (item.key == key).then(|| read(item)))?;
         let damaged = || Failure::damaged(segment.file.path(), 0, "an item that the index names is missing");
         found.flatten().ok_or_else(damaged)
     }

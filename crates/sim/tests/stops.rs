@@ -5,7 +5,7 @@
 #[path = "../../simulation/src/known.rs"]
 mod known;
 
-use sim::kv::subjects::{couch, journaled};
+use sim::kv::subjects::{couch, journaled, journaled_log};
 use sim::kv::{Subject, Tally, stops};
 
 /// What an ordinary run of the tests looks at.
@@ -27,6 +27,11 @@ fn couch_stops() {
 #[test]
 fn journaled_stops() {
     many_stops(&journaled());
+}
+
+#[test]
+fn journaled_log_stops() {
+    many_stops(&journaled_log());
 }
 
 /// Mistakes in the product that a stop after disk errors, or a changed file, shows (`base::planted`).

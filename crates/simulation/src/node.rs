@@ -12,7 +12,7 @@ use base::env::{Clock as _, SimHandles};
 use base::{Heap, VbId, VbState};
 use cluster::{Damaged, Fence, State, VbReport};
 use engine::{Bucket, BucketConfig, BucketKind, Failure, Progress};
-use kvstore::{Couch, CouchConfig, Journaled, JournaledConfig, KvStore, Nothing};
+use kvstore::{Couch, CouchConfig, FilesConfig, Journaled, JournaledConfig, KvStore, LogConfig, Nothing};
 
 use crate::connections::{ClientConnection, Waiting, front_end};
 use crate::disks::Inside;
@@ -27,6 +27,17 @@ pub const BUCKET: &str = "b";
 
 /// A node's folder of data.
 const FOLDER: &str = "/data";
+
+/// So small that files are merged and rewritten after a few batches.
+fn log_config() -> LogConfig {
+    let mut config = LogConfig::default();
+    let store = &mut config.store;
+    (store.shards, store.most_open_files, store.cache_bytes) = (2, 4, 64 << 10);
+    (store.manifest_bytes, store.step_bytes) = (16 << 10, 4 << 10);
+    (store.merge_runs, store.small_run_bytes) = (3, 2 << 10);
+    (store.small_segments, store.small_segment_bytes, store.rewrite_bytes) = (4, 8 << 10, 32 << 10);
+    config
+}
 
 /// A node.
 pub struct Node {
@@ -49,6 +60,8 @@ pub struct Node {
     /// Its doors.
     pub handles: SimHandles,
     is_journaled: bool,
+    /// Whether a log-structured store is behind the journal.
+    is_log: bool,
     /// Its bucket, while the cluster wants it to have one and its process runs.
     pub bucket: Option<Arc<Bucket>>,
     /// What that bucket keeps its documents in.
@@ -81,6 +94,7 @@ impl Node {
         let unix_ns = handles.clock.unix_ns() + skew_ns;
         handles.clock.set_unix_ns(unix_ns);
         let (rate, is_journaled) = (rng.between(950, 1_050), rng.chance(1, 2) && !rules.is_ephemeral);
+        let is_log = is_journaled && rate.is_multiple_of(2);
         let member = Membership::new(at, rng.next_u64());
         Node {
             at,
@@ -95,6 +109,7 @@ impl Node {
             connections: BTreeMap::new(),
             handles,
             is_journaled,
+            is_log,
             bucket: None,
             store: None,
             has_bucket: false,
@@ -193,7 +208,8 @@ impl Node {
         let store: Arc<dyn KvStore> = match (rules.is_ephemeral, self.is_journaled) {
             (true, _) => Arc::new(Nothing),
             (_, true) => {
-                let config_of = JournaledConfig::default();
+                let files = if self.is_log { FilesConfig::Log(log_config()) } else { FilesConfig::default() };
+                let config_of = JournaledConfig { files, ..JournaledConfig::default() };
                 Arc::new(Journaled::open(env.clone(), &config.dir, config_of)?)
             }
             _ => Arc::new(Couch::open(env.clone(), &config.dir, CouchConfig::default())?),

@@ -13,6 +13,9 @@ use crate::failure::Failure;
 use crate::files::{BeforeRollback, BeforeSwitch, Files, Undecided};
 use crate::store::{SaveBatch, StoredVb};
 
+/// The most vBuckets that are filed together: they share a sync.
+const MOST_AT_ONCE: usize = 128;
+
 impl Files for Couch {
     fn dir(&self) -> &Path {
         &self.dir
@@ -20,7 +23,7 @@ impl Files for Couch {
 
     /// None of the files of a group can be closed meanwhile: others are open beside them.
     fn most_at_once(&self) -> usize {
-        self.config.max_open_files.div_ceil(2).max(1)
+        self.config.max_open_files.div_ceil(2).clamp(1, MOST_AT_ONCE)
     }
 
     /// One sync for data and headers together: see [`Couch::open_with`].

@@ -17,8 +17,6 @@ use crate::journal::{Filed, Frame, Record, State};
 use crate::state::VbStateDoc;
 use crate::store::SaveBatch;
 
-/// The most vBuckets that are filed together: they share a sync.
-const GROUP_VBUCKETS: usize = 128;
 /// When nothing was saved for so long there is time to file.
 const IDLE: Duration = Duration::from_secs(1);
 /// So many bytes of versions make a group, too.
@@ -173,7 +171,7 @@ impl Journaled {
             waiting.extend(since.filter(|since| is_due(*since)).map(|since| (since.frame, vb)));
         }
         waiting.sort_unstable();
-        waiting.truncate(GROUP_VBUCKETS.min(self.files.most_at_once()));
+        waiting.truncate(self.files.most_at_once());
         if waiting.is_empty() {
             return Ok(Found::Nothing);
         }

@@ -14,14 +14,15 @@ use crate::files::{BeforeRollback, BeforeSwitch, Files, Undecided};
 use crate::store::{SaveBatch, StoredVb};
 
 impl Log {
-    /// The last commit of a vBucket, or the last place there could be if it cannot be read.
+    /// The last commit of a vBucket. If it cannot be read, the one that was on record, so that it is served once it can be
+    /// read; or else the last place there could be.
     fn position(&self, vb: VbId) -> Option<FileAt> {
         let unknown = FileAt { revision: 1, header_offset: FileAt::LAST };
         let refused = self.refused.lock().get(&vb).cloned();
         let at = match self.store.stored(vb.0) {
             Ok(Some(stored)) => at_of(stored.commit),
             Ok(None) => refused.as_ref().map(|_| unknown)?,
-            Err(_) => unknown,
+            Err(_) => self.on_record.lock().get(&vb).map_or(unknown, |at| at.unmarked()),
         };
         Some(if matches!(refused, Some(LogRefusal::Lost(_))) { at.marked_lost() } else { at })
     }

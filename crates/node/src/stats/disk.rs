@@ -51,6 +51,22 @@ fn summary(inquiry: &Inquiry<'_>, sheet: &mut Sheet) {
     sheet.put("ep_db_file_hits", store.file_hits);
     sheet.put("ep_db_file_misses", store.file_misses);
     sheet.put("ep_db_file_evictions", store.file_evictions);
+    // Only in a log-structured store.
+    let Some(log) = store.log else { return };
+    sheet.put("ep_log_runs", log.runs);
+    sheet.put("ep_log_run_bytes", log.run_bytes);
+    sheet.put("ep_log_segments", log.segments);
+    sheet.put("ep_log_segment_bytes", log.segment_bytes);
+    sheet.put("ep_log_item_bytes", log.item_bytes);
+    sheet.put("ep_log_live_bytes", log.live_bytes);
+    sheet.put("ep_log_cache_bytes", log.cache.bytes);
+    sheet.put("ep_log_cache_hits", log.cache.hits);
+    sheet.put("ep_log_cache_misses", log.cache.misses);
+    sheet.put("ep_log_written_segments", log.written.segments);
+    sheet.put("ep_log_written_runs", log.written.runs);
+    sheet.put("ep_log_written_merges", log.written.merges);
+    sheet.put("ep_log_written_rewrites", log.written.rewrites);
+    sheet.put("ep_log_written_manifests", log.written.manifests);
 }
 
 /// `disk-failures`: operations of the store that failed, under the names of the field.
@@ -70,7 +86,8 @@ pub fn kvstore(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<
     }
     let (store, fetches) = (inquiry.bucket.store_stats(), inquiry.bucket.fetch_stats());
     let mut sheet = sheet.under("rw_0");
-    sheet.put("backend_type", "couchstore");
+    let config = inquiry.bucket.config();
+    sheet.put("backend_type", crate::naming::storage_backend(config.kind, config.backend));
     sheet.put("open", store.file_misses);
     sheet.put("failure_set", inquiry.bucket.save_stats().failed_saves);
     sheet.put("failure_get", fetches.failed);

@@ -419,7 +419,43 @@ fn put_persistence(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
         n.store.failures
     })?;
     put_files(buckets, page)?;
+    put_log(buckets, page)?;
     put_journal(buckets, page)
+}
+
+/// All zero in a bucket that is not in a log-structured store.
+fn put_log(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
+    use Kind::{Counter, Gauge};
+    let of = |n: &Numbers| n.store.log.unwrap_or_default();
+    let help = "Runs of the key index of a log-structured store.";
+    page.each(buckets, "stave_log_runs", Gauge, help, |n| of(n).runs)?;
+    page.each(buckets, "stave_log_run_bytes", Gauge, "Bytes of the runs.", |n| of(n).run_bytes)?;
+    let help = "Segments of a log-structured store.";
+    page.each(buckets, "stave_log_segments", Gauge, help, |n| of(n).segments)?;
+    page.each(buckets, "stave_log_segment_bytes", Gauge, "Bytes of the segments.", |n| of(n).segment_bytes)?;
+    let help = "Bytes of the items in segments, before compression.";
+    page.each(buckets, "stave_log_item_bytes", Gauge, help, |n| of(n).item_bytes)?;
+    let help = "Bytes of those that count.";
+    page.each(buckets, "stave_log_live_bytes", Gauge, help, |n| of(n).live_bytes)?;
+    let help = "Memory of blocks that were read from files of a log-structured store.";
+    page.each(buckets, "stave_log_cache_bytes", Gauge, help, |n| of(n).cache.bytes)?;
+    let help = "Reads that found their block in memory.";
+    page.each(buckets, "stave_log_cache_hits_total", Counter, help, |n| of(n).cache.hits)?;
+    let help = "Reads that had to read their block.";
+    page.each(buckets, "stave_log_cache_misses_total", Counter, help, |n| of(n).cache.misses)?;
+    let written = |n: &Numbers| {
+        let written = of(n).written;
+        vec![
+            ("segments", written.segments),
+            ("runs", written.runs),
+            ("merges", written.merges),
+            ("rewrites", written.rewrites),
+            ("manifests", written.manifests),
+        ]
+    };
+    let help = "Bytes that a log-structured store wrote, by what for.";
+    let head = ("stave_log_written_bytes_total", Counter, help);
+    page.each_of(buckets, ("what", written), head, |bytes| *bytes)
 }
 
 fn put_files(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {

@@ -27,8 +27,10 @@ pub struct Task {
     pub again: fn(&mut World),
 }
 
-const STORED: &[Kind] = &[Kind::Journaled, Kind::Files, Kind::Full];
-const WITH_JOURNAL: &[Kind] = &[Kind::Journaled, Kind::Full];
+const STORED: &[Kind] = &[Kind::Journaled, Kind::Files, Kind::Full, Kind::Log];
+const WITH_JOURNAL: &[Kind] = &[Kind::Journaled, Kind::Full, Kind::Log];
+/// With a file for each vBucket.
+const WITH_FILES: &[Kind] = &[Kind::Journaled, Kind::Files, Kind::Full];
 
 const PLAIN_TASK: Task =
     Task { name: "", covers: &[], kinds: STORED, only: None, prepare: |_| {}, run: |_| {}, again: |_| {} };
@@ -54,7 +56,7 @@ pub const TASKS: &[Task] = &[
     Task { name: "next segment", kinds: WITH_JOURNAL, run: fill_segments, ..PLAIN_TASK },
     Task {
         name: "file that cannot be filed, journal at its limit",
-        kinds: WITH_JOURNAL,
+        kinds: &[Kind::Journaled, Kind::Full],
         only: Some("1.couch."),
         prepare: change_and_flush,
         run: fill_journal,
@@ -96,6 +98,7 @@ pub const TASKS: &[Task] = &[
     Task {
         name: "setting a damaged file aside",
         covers: &["set_aside"],
+        kinds: WITH_FILES,
         prepare: damage_file,
         run: |world| drop(world.bucket().set_aside(PLAIN, Path::new(QUARANTINE))),
         again: set_aside,

@@ -249,7 +249,7 @@ fn look(world: &mut World) -> Bucketful {
     let bucket = world.bucket();
     let all = (0..VBUCKETS).map(VbId);
     let wrong = world.wrong.get_mut();
-    if world.kind == Kind::Full {
+    if world.kind.is_full() {
         world.model.vbuckets.iter().for_each(|(vb, of)| bring_whole(&bucket, *vb, of.docs.keys(), wrong));
     }
     let vbuckets = all.filter_map(|vb| Some((vb, Found::read(&bucket, vb, &PREPARED, wrong)?))).collect();

@@ -16,7 +16,9 @@ use engine::{
     Bucket, BucketConfig, BucketKind, Durable, EvictionPolicy, Failure, Incoming, Progress, StoreRequest,
     Topology, topology_from_json,
 };
-use kvstore::{CompactionSteps, CouchConfig, FilesConfig, Journaled, JournaledConfig, KvStore, Nothing};
+use kvstore::{
+    CompactionSteps, CouchConfig, FilesConfig, Journaled, JournaledConfig, KvStore, LogConfig, Nothing,
+};
 use vbucket::{Collection, FailoverEntry, IncomingSnapshot, Manifest, ManifestUid, Scope};
 
 use super::hooked::Hooked;
@@ -53,10 +55,40 @@ pub enum Kind {
     Full,
     /// In memory alone; the disk has what the bucket is.
     Ephemeral,
+    /// In a log-structured store behind a journal; whole documents leave memory.
+    Log,
 }
 
 impl Kind {
-    pub const ALL: [Kind; 4] = [Kind::Journaled, Kind::Files, Kind::Full, Kind::Ephemeral];
+    /// Those in whose trials planted mistakes are looked for.
+    pub const FORMER: [Kind; 4] = [Kind::Journaled, Kind::Files, Kind::Full, Kind::Ephemeral];
+    pub const ALL: [Kind; 5] = [Kind::Journaled, Kind::Files, Kind::Full, Kind::Ephemeral, Kind::Log];
+
+    /// Whether whole documents leave memory.
+    pub fn is_full(self) -> bool {
+        matches!(self, Kind::Full | Kind::Log)
+    }
+}
+
+/// So small that files are merged and rewritten after a few batches.
+fn log_config() -> LogConfig {
+    LogConfig {
+        store: logstore::Config {
+            shards: 2,
+            most_open_files: 2,
+            cache_bytes: 32 << 10,
+            kept_points: 5,
+            most_superseded: 20,
+            manifest_bytes: 2 << 10,
+            step_bytes: 1 << 10,
+            merge_runs: 3,
+            small_run_bytes: 600,
+            small_segment_bytes: 2 << 10,
+            small_segments: 4,
+            rewrite_bytes: 8 << 10,
+            ..logstore::Config::default()
+        },
+    }
 }
 
 /// A folder, and what is known of it.
@@ -140,7 +172,7 @@ impl World {
         self.handles.clock.advance(Duration::from_secs(3600 + self.written));
         let mut config = BucketConfig::new("b", DIR.into());
         config.vbuckets = VBUCKETS;
-        if self.kind == Kind::Full {
+        if self.kind.is_full() {
             config.settings.put(Key::EvictionPolicy, EvictionPolicy::Full as u64);
         }
         if self.kind == Kind::Ephemeral {
@@ -149,14 +181,14 @@ impl World {
         let tuning = couchstore::Tuning { leaf_bytes: 300, interior_bytes: 300, compress_nodes: true };
         let compaction = CompactionSteps { step_bytes: 300, last_changes: 2 };
         let couch = CouchConfig { max_open_files: 2, tuning, compaction };
-        let of = JournaledConfig {
-            files: FilesConfig::Couch(couch),
-            journal_bytes: JOURNAL_BYTES,
-            file_after: Duration::ZERO,
+        let files = match self.kind {
+            Kind::Log => FilesConfig::Log(log_config()),
+            _ => FilesConfig::Couch(couch),
         };
+        let of = JournaledConfig { files, journal_bytes: JOURNAL_BYTES, file_after: Duration::ZERO };
         let dir = Path::new(DIR);
         let inner: Box<dyn KvStore> = match self.kind {
-            Kind::Journaled | Kind::Full => Box::new(Journaled::open(self.env(), dir, of)?),
+            Kind::Journaled | Kind::Full | Kind::Log => Box::new(Journaled::open(self.env(), dir, of)?),
             Kind::Files => Box::new(Journaled::without_journal(self.env(), dir, of)?),
             Kind::Ephemeral => Box::new(Nothing),
         };
@@ -187,7 +219,7 @@ impl World {
 
     /// Living documents that are on disk leave the memory of a bucket with full eviction.
     pub fn evict_all(&self) {
-        let Some(bucket) = self.bucket.as_ref().filter(|_| self.kind == Kind::Full) else { return };
+        let Some(bucket) = self.bucket.as_ref().filter(|_| self.kind.is_full()) else { return };
         for vb in (0..VBUCKETS).map(VbId) {
             let living = bucket.inspect(vb, |found| {
                 let living = found.table().iter().filter(|version| !version.is_deleted());

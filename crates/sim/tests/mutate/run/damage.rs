@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use base::env::Disk;
 use base::env::sim::{SimDisk, SplitMix64};
 
-use super::world::{End, World, put};
+use super::world::{End, Keeper, World, put};
 
 const BLOCK: usize = 4096;
 /// The fixed part of a couchstore header: mark, length and checksum, then the body up to the roots' lengths.
@@ -56,6 +56,12 @@ pub enum Class {
     BucketList,
     Cursor,
     Position,
+    /// Values of a log-structured store,
+    LogSegment,
+    /// its key index,
+    LogRun,
+    /// and what says which of them count.
+    LogManifest,
     Other,
 }
 
@@ -71,6 +77,9 @@ impl Class {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         match name {
             _ if name.contains(".couch.") => Class::Documents,
+            _ if name.ends_with(".seg") => Class::LogSegment,
+            _ if name.ends_with(".run") => Class::LogRun,
+            _ if name.contains(".manifest") => Class::LogManifest,
             _ if name.starts_with("journal.spare") => Class::Spare,
             _ if name.starts_with("journal.") => Class::Segment,
             _ if name.starts_with("catalog") => Class::Catalog,
@@ -94,6 +103,9 @@ impl Class {
             Class::BucketList => "bucket list",
             Class::Cursor => "cursor",
             Class::Position => "position",
+            Class::LogSegment => "log segment",
+            Class::LogRun => "log run",
+            Class::LogManifest => "log manifest",
             Class::Other => "other",
         }
     }
@@ -115,6 +127,21 @@ const OF_BUCKET: [Class; 10] = [
     Class::Uuid,
     Class::Mark,
     Class::Spare,
+    Class::Other,
+];
+
+/// The same of one in a log-structured store.
+const OF_LOG: [Class; 11] = [
+    Class::LogSegment,
+    Class::LogSegment,
+    Class::LogRun,
+    Class::LogRun,
+    Class::LogManifest,
+    Class::LogManifest,
+    Class::LogManifest,
+    Class::Segment,
+    Class::Catalog,
+    Class::Mark,
     Class::Other,
 ];
 
@@ -147,7 +174,8 @@ impl fmt::Display for Damage {
 impl Damage {
     /// Some damage that changes something; `None` if this choice does not.
     pub fn choose(world: &World, rng: &mut SplitMix64, only: Option<Kind>) -> Option<Damage> {
-        Damage::choose_among(&OF_BUCKET, world, rng, only)
+        let classes: &[Class] = if world.keeper == Keeper::Log { &OF_LOG } else { &OF_BUCKET };
+        Damage::choose_among(classes, world, rng, only)
     }
 
     /// The same of the files beside the documents.
@@ -262,6 +290,8 @@ fn place_in(rng: &mut SplitMix64, class: Class, bytes: &[u8]) -> Option<(&'stati
     let places = match class {
         Class::Documents => places_of_documents(bytes),
         Class::Segment | Class::Spare => places_of_segment(bytes),
+        Class::LogSegment | Class::LogRun => places_of_log_file(bytes),
+        Class::LogManifest => places_of_log_manifest(bytes),
         _ => places_of_text(bytes),
     };
     let mut places: Vec<(&str, Range<usize>)> =
@@ -326,6 +356,48 @@ fn places_of_segment(bytes: &[u8]) -> Vec<(&'static str, Range<usize>)> {
         name(["last frame's header", "last frame's records", "last frame"], *last);
         let middle = frames[frames.len() / 2];
         name(["a frame's header", "a frame's records", "a frame"], middle);
+    }
+    places
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> usize {
+    let four = bytes.get(at..at + 4).and_then(|four| four.try_into().ok());
+    u32::from_le_bytes(four.unwrap_or_default()) as usize
+}
+
+/// Header, first and last block, block with the index, trailer (docs/log_format.md).
+fn places_of_log_file(bytes: &[u8]) -> Vec<(&'static str, Range<usize>)> {
+    let len = bytes.len();
+    let trailer = len.saturating_sub(24);
+    let mut places =
+        vec![("header", 0..16), ("trailer", trailer..len), ("place of the index", trailer..trailer + 12)];
+    let index = u32_at(bytes, trailer);
+    let mut at = 16;
+    while at < index && at + 13 < len {
+        let end = at + 13 + u32_at(bytes, at + 4);
+        places.push(("head of a block", at..at + 13));
+        places.push(("a block", at + 13..end.min(len)));
+        at = end;
+    }
+    places.push(("the index", index..trailer));
+    places
+}
+
+/// Header, first, middle and last records.
+fn places_of_log_manifest(bytes: &[u8]) -> Vec<(&'static str, Range<usize>)> {
+    let mut places = vec![("header", 0..28)];
+    let (mut records, mut at) = (Vec::new(), 28);
+    while at + 21 <= bytes.len() {
+        let end = (at + 21 + u32_at(bytes, at)).min(bytes.len());
+        records.push(at..end);
+        at = end;
+    }
+    if let (Some(first), Some(last)) = (records.first(), records.last()) {
+        let middle = &records[records.len() / 2];
+        for (name, record) in [("first record", first), ("a record", middle), ("last record", last)] {
+            places.push((name, record.clone()));
+            places.push(("head of a record", record.start..record.start + 21));
+        }
     }
     places
 }

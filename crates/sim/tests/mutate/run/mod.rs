@@ -16,10 +16,13 @@ pub use damage::Kind;
 pub use tally::{Outcome, Tally};
 
 use damage::Damage;
-use world::World;
+use world::{Keeper, World};
 
 /// Starts that are tried with one world: to make it costs as much as some of them.
 const STARTS_A_WORLD: u64 = 40;
+
+/// Of so many seeds one has a world in a log-structured store, too.
+const SEEDS_A_LOG: u64 = 4;
 
 /// Of so many seeds one damages whole folders.
 const SEEDS_A_FOLDER: u64 = 8;
@@ -53,15 +56,27 @@ impl Trial {
     /// A world, and starts with one damaged file each.
     pub fn run(&self, seed: u64) -> Tally {
         let mut rng = SplitMix64::new(seed);
-        let world = World::build(&mut rng);
         let mut tally = Tally::default();
-        tally.judge(seed, "nothing", "sound", &start::start(&world, &world.disk(), None, true));
+        self.starts(seed, &World::build(&mut rng), &mut rng, &mut tally);
+        if seed.is_multiple_of(SEEDS_A_LOG) {
+            let mut rng = SplitMix64::new(!seed);
+            self.starts(seed, &World::build_in(Keeper::Log, &mut rng), &mut rng, &mut tally);
+        }
+        node_files::run(seed, self.only, &mut tally);
+        if self.only.is_none() && seed.is_multiple_of(SEEDS_A_FOLDER) {
+            folders::run(seed, &mut tally);
+        }
+        tally
+    }
+
+    fn starts(&self, seed: u64, world: &World, rng: &mut SplitMix64, tally: &mut Tally) {
+        tally.judge(seed, "nothing", "sound", &start::start(world, &world.disk(), None, true));
         for at in 0..STARTS_A_WORLD {
-            let Some(damage) = Damage::choose(&world, &mut rng, self.only) else { continue };
+            let Some(damage) = Damage::choose(world, rng, self.only) else { continue };
             let disk = world.disk();
             damage.apply(&disk);
             let began_again = at % 4 == 0;
-            let mut started = start::start(&world, &disk, Some(&damage), began_again);
+            let mut started = start::start(world, &disk, Some(&damage), began_again);
             if damage.class.is_kept_twice() && started.is_refused() {
                 started.wrong.push("it is refused, and the other of the two copies is whole".to_owned());
             }
@@ -70,15 +85,10 @@ impl Trial {
             if damage.may_heal() {
                 let disk = world.disk();
                 damage.apply(&disk);
-                if let Some(started) = start::heals(&world, &disk, &damage) {
+                if let Some(started) = start::heals(world, &disk, &damage) {
                     tally.judge(seed, "heals", class, &started.named(&damage));
                 }
             }
         }
-        node_files::run(seed, self.only, &mut tally);
-        if self.only.is_none() && seed.is_multiple_of(SEEDS_A_FOLDER) {
-            folders::run(seed, &mut tally);
-        }
-        tally
     }
 }

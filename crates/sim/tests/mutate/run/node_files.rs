@@ -19,7 +19,7 @@ use super::damage::{Damage, Kind};
 use super::log::Log;
 use super::start::Started;
 use super::tally::Tally;
-use super::world::{Contents, DIR, End, VBUCKETS, World, contents, open, put};
+use super::world::{Contents, DIR, End, Keeper, VBUCKETS, World, contents, open, put};
 
 const DATA: &str = "/data";
 /// Starts with one set of files.
@@ -41,7 +41,7 @@ pub fn run(seed: u64, only: Option<Kind>, tally: &mut Tally) {
     let mut rng = SplitMix64::new(seed ^ 0x6e6f_6465);
     let disk = SimDisk::new();
     disk.create_dir_all_synced(Path::new(DIR)).expect("no fault is planned");
-    let (bucket, handles) = open(seed, &disk, false).expect("no fault is planned");
+    let (bucket, handles) = open(seed, &disk, Keeper::Files).expect("no fault is planned");
     let env = handles.env();
     let mut written = Written { specs: Vec::new(), cursors: Vec::new(), positions: Vec::new() };
     let mut older: Vec<Contents> = Vec::new();
@@ -53,7 +53,7 @@ pub fn run(seed: u64, only: Option<Kind>, tally: &mut Tally) {
         handles.clock.advance(std::time::Duration::from_secs(1));
     }
     let world = World {
-        has_journal: false,
+        keeper: Keeper::Files,
         end: End::Stopped,
         files: node_files(&disk),
         older,

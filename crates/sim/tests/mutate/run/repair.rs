@@ -46,7 +46,7 @@ fn repair_once(world: &World, disk: &SimDisk, damage: &Damage, rng: &mut SplitMi
             return Err(format!("a check finds {faults:?}"));
         }
     }
-    let (bucket, _) = open(9, &disk, world.has_journal).map_err(|failure| format!("no start: {failure}"))?;
+    let (bucket, _) = open(9, &disk, world.keeper).map_err(|failure| format!("no start: {failure}"))?;
     world.promised.iter().try_for_each(|(vb, promised)| {
         compare(&bucket, *vb, promised, said.get(vb), damage).map_err(|what| format!("{vb}: {what}"))
     })?;

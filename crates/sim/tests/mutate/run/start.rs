@@ -130,7 +130,7 @@ struct Look<'a> {
 
 impl Look<'_> {
     fn open(&mut self, disk: &SimDisk) -> Option<Bucket> {
-        match open(u64::from(self.has_next) + 7, disk, self.world.has_journal) {
+        match open(u64::from(self.has_next) + 7, disk, self.world.keeper) {
             Ok((bucket, _)) => Some(bucket),
             Err(failure) => {
                 self.started.bucket_refused = true;

@@ -10,7 +10,7 @@ use base::env::sim::{SimDisk, SimHandles, SplitMix64};
 use base::env::{Disk, OpenMode};
 use base::{Cas, CollectionId, DocKey, ScopeId, Seqno, VbId, VbUuid};
 use engine::{Bucket, BucketConfig, CompactRequest, Failure, StoreRequest};
-use kvstore::{CouchConfig, FilesConfig, Journaled, JournaledConfig, KvStore};
+use kvstore::{CouchConfig, FilesConfig, Journaled, JournaledConfig, KvStore, LogConfig};
 use vbucket::{Collection, Manifest, ManifestUid, Scope};
 
 pub const DIR: &str = "/data/buckets/b";
@@ -26,6 +26,17 @@ const JOURNAL_BYTES: u64 = 128 << 10;
 const MOST_OLDER: usize = 8;
 
 pub type Contents = BTreeMap<PathBuf, Vec<u8>>;
+
+/// What keeps the documents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keeper {
+    /// Couchstore files alone.
+    Files,
+    /// The same behind a journal.
+    Journaled,
+    /// A log-structured store, which is always behind a journal.
+    Log,
+}
 
 /// How the bucket ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +69,7 @@ impl Promised {
 }
 
 pub struct World {
-    pub has_journal: bool,
+    pub keeper: Keeper,
     pub end: End,
     pub files: Contents,
     pub older: Vec<Contents>,
@@ -67,19 +78,38 @@ pub struct World {
     pub promised: BTreeMap<VbId, Promised>,
 }
 
-pub fn open(seed: u64, disk: &SimDisk, has_journal: bool) -> Result<(Bucket, SimHandles), Failure> {
+/// So small that files are merged and rewritten after a few batches.
+fn log_config() -> LogConfig {
+    LogConfig {
+        store: logstore::Config {
+            shards: 2,
+            most_open_files: 2,
+            cache_bytes: 32 << 10,
+            kept_points: 5,
+            most_superseded: 20,
+            manifest_bytes: 2 << 10,
+            step_bytes: 2 << 10,
+            merge_runs: 3,
+            small_run_bytes: 600,
+            small_segment_bytes: 8 << 10,
+            small_segments: 4,
+            rewrite_bytes: 16 << 10,
+            ..logstore::Config::default()
+        },
+    }
+}
+
+pub fn open(seed: u64, disk: &SimDisk, keeper: Keeper) -> Result<(Bucket, SimHandles), Failure> {
     let handles = SimHandles::new(seed).with_disk(disk.clone());
     let mut config = BucketConfig::new("b", DIR.into());
     config.vbuckets = VBUCKETS;
     let couch = CouchConfig { max_open_files: 2, ..CouchConfig::default() };
-    let store = JournaledConfig {
-        files: FilesConfig::Couch(couch),
-        journal_bytes: JOURNAL_BYTES,
-        ..JournaledConfig::default()
-    };
-    let store: Arc<dyn KvStore> = match has_journal {
-        true => Arc::new(Journaled::open(handles.env(), &config.dir, store)?),
-        false => Arc::new(Journaled::without_journal(handles.env(), &config.dir, store)?),
+    let files =
+        if keeper == Keeper::Log { FilesConfig::Log(log_config()) } else { FilesConfig::Couch(couch) };
+    let store = JournaledConfig { files, journal_bytes: JOURNAL_BYTES, ..JournaledConfig::default() };
+    let store: Arc<dyn KvStore> = match keeper {
+        Keeper::Journaled | Keeper::Log => Arc::new(Journaled::open(handles.env(), &config.dir, store)?),
+        Keeper::Files => Arc::new(Journaled::without_journal(handles.env(), &config.dir, store)?),
     };
     let bucket = Bucket::open(config, handles.env(), store)?;
     Ok((bucket, handles))
@@ -109,11 +139,17 @@ pub fn contents(disk: &SimDisk) -> Contents {
 impl World {
     /// Decided by `rng`. Without a journal the last end is a stop: after a crash nothing vouches for the last header then.
     pub fn build(rng: &mut SplitMix64) -> World {
-        let has_journal = rng.chance(3, 4);
+        let keeper = if rng.chance(3, 4) { Keeper::Journaled } else { Keeper::Files };
+        World::build_in(keeper, rng)
+    }
+
+    /// The same in this store.
+    pub fn build_in(keeper: Keeper, rng: &mut SplitMix64) -> World {
+        let has_journal = keeper != Keeper::Files;
         let disk = SimDisk::new();
         disk.create_dir_all_synced(Path::new(DIR)).expect("no fault is planned");
         let mut world = World {
-            has_journal,
+            keeper,
             end: if has_journal && rng.chance(1, 2) { End::Killed } else { End::Stopped },
             files: Contents::new(),
             older: Vec::new(),
@@ -123,7 +159,7 @@ impl World {
         };
         let lives = rng.between(2, MOST_LIVES);
         for life in 1..=lives {
-            let (bucket, handles) = open(rng.next_u64(), &disk, has_journal).expect("no fault is planned");
+            let (bucket, handles) = open(rng.next_u64(), &disk, keeper).expect("no fault is planned");
             world.look(&bucket);
             if life <= 2 {
                 bucket.set_manifest(manifest(life, life as u32)).expect("it follows");
