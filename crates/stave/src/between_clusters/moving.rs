@@ -25,6 +25,7 @@ use crate::client::dcp::{
 };
 use crate::client::{Client, ClientError, Cluster, Target};
 use crate::commands::restore::{DocumentChoice, collection_names, kind, mapped, wanted};
+use crate::units::thousands;
 use crate::with_meta::{
     Collections, ConflictLog, Sender, SentCounts, Skipped, SourceCollection, Unknown, resolves_by_time,
 };
@@ -42,6 +43,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Bytes on their way on each connection.
 const BUFFER_BYTES: u32 = 4 << 20;
 const NOOP_INTERVAL_S: u32 = 20;
+/// So many vBuckets are named in one line.
+const FEW: usize = 8;
 
 /// How a bucket is sent to another one.
 pub(crate) struct MoveOptions<'a> {
@@ -519,12 +522,18 @@ impl<'e> Mover<'e> {
                     *at = before;
                 }
             }
-            let trouble = format!(
-                "vBucket {} here has another history since a failover: what it may have lost is sent again",
-                loss.vb
-            );
-            (self.tell)(MoveNews::Trouble(trouble));
         }
+        let (vbs, more) = match losses.split_at_checked(FEW) {
+            Some((few, rest)) if !rest.is_empty() => {
+                (few, format!(" and {} more", thousands(rest.len() as u64)))
+            }
+            _ => (&losses[..], String::new()),
+        };
+        let vbs: Vec<String> = vbs.iter().map(|loss| loss.vb.to_string()).collect();
+        let vbs = vbs.join(", ");
+        (self.tell)(MoveNews::Trouble(format!(
+            "vBuckets {vbs}{more} here have another history since a failover or a crash: what they may have lost is sent again"
+        )));
         self.counts.lost_here += losses.len() as u64;
         (self.answered, self.is_changed, self.begins_again) = (None, true, true);
     }
