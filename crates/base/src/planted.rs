@@ -138,7 +138,7 @@ bugs! {
     FailedRemovalIgnored,
     /// An empty folder, or that of another bucket, in the place of a bucket's is taken for the bucket.
     EmptyFolderBelieved,
-    /// A manifest that is older than what vBuckets of a node alone have stored is believed.
+    /// A manifest that is older than what the bucket's vBuckets have stored is believed.
     OlderManifestBelieved,
     /// A bucket that cannot be opened keeps the node from starting.
     OneBucketEndsStart,
@@ -311,6 +311,39 @@ bugs! {
     GivenUpIsSuccess,
     /// A sync write that may still be committed is answered as if it was refused.
     AmbiguousIsRefused,
+    // What clients may do, and what they may make a node hold.
+    /// A stored value that cannot be read is served as an empty one.
+    UnreadableIsEmpty,
+    /// Each vBucket gets a record of its own in the journal for an event of all vBuckets.
+    EventsNotShared,
+    /// A bucket that cannot be applied keeps those behind it from being applied.
+    OneBucketEndsApply,
+    /// A member makes a bucket again, empty, that it had and whose folder is gone.
+    LostBucketBeginsEmpty,
+    /// Each byte of a request's head gives an HTTP client more time.
+    HeadHasNoDeadline,
+    /// An HTTP client that does not take its answer keeps its connection.
+    StoppedReaderStays,
+    /// A client of the KV protocol that does not take what is sent keeps its connection.
+    StoppedClientStays,
+    /// A client that does not complete a frame keeps its connection, with what is reserved for the frame.
+    UnfinishedFrameStays,
+    /// Files and clients get every descriptor of the process.
+    NoDescriptorsInReserve,
+    /// What is reserved for connections has no limit.
+    ConnectionMemoryHasNoLimit,
+    /// Answers for a client that has not logged in are made, however many of them it has not taken.
+    StrangersAreAnsweredOn,
+    /// A turn of a connection ends by the number of its requests alone.
+    TurnHasNoEnd,
+    /// Failed logins have no client wait.
+    GuessesAreFree,
+    /// A user who may only read may set the expiry time of a document.
+    ReaderTouches,
+    /// A user who administers one bucket may do what is for administrators of the cluster.
+    BucketAdminRulesCluster,
+    /// A request that a web page of others sends is handled.
+    PagesOfOthersAct,
 }
 
 /// Whether this mistake is to be made here.

@@ -5,7 +5,9 @@
 //! - A manifest with a changed bit is never served. If both copies of the file are damaged, the manifest is the newest that
 //!   a vBucket has stored; if no vBucket has stored one, the bucket does not open. If both are missing, the manifest is
 //!   that of the vBuckets, too; the bucket is a new one only if no vBucket has stored any.
-//! - A manifest that is older than the vBuckets of a node alone is damaged in the same sense.
+//! - A manifest that is older than what a vBucket has stored is never used. On a node alone it is damaged in the same sense.
+//!   A member's vBuckets may have followed a node that knew more, so there it is ordinary: the newest that a vBucket has
+//!   stored takes its place, until the cluster's is newer.
 //! - The file of a version that wrote no checksum is compared with every vBucket that stored the same manifest.
 
 use std::path::Path;
@@ -140,7 +142,8 @@ impl Found {
         bucket: &str,
         is_member: bool,
     ) -> Result<(Manifest, NextIds), Failure> {
-        if !is_member && self.is_older() && !planted::is(Bug::OlderManifestBelieved) {
+        let is_older = self.is_older() && !planted::is(Bug::OlderManifestBelieved);
+        if is_older && !is_member {
             let what =
                 "a vBucket has stored a newer manifest: it and its copy are older than the bucket's files";
             self.contradiction = Some(what.to_owned());
@@ -156,22 +159,28 @@ impl Found {
                 (SmallFileError::Damaged { path: file(dir, None).path(), what }, newest)
             }
             (Ok(Some((manifest, ids, _))), None, newest) => {
-                if let Some(newest) = newest.filter(|newest| newest.uid() > manifest.uid()) {
-                    tracing::warn!(
-                        manifest = %dir.display(), uid = %manifest.uid(), stored = %newest.uid(),
-                        "a vBucket has stored a newer manifest, as one does that follows another node before this node \
-                         learns of a change"
-                    );
-                }
                 // No id is given twice, even if the file is older than the vBuckets.
                 let ids = NextIds {
                     scope: ids.scope.max(highest_ids.scope),
                     collection: ids.collection.max(highest_ids.collection),
                 };
+                let manifest = match newest.filter(|_| is_older) {
+                    Some(newest) => {
+                        tracing::warn!(
+                            manifest = %dir.display(), uid = %manifest.uid(), stored = %newest.uid(),
+                            "a vBucket has stored a newer manifest, as one does that follows another node before this \
+                             node learns of a change; it is the bucket's from now on"
+                        );
+                        newest
+                    }
+                    None => manifest,
+                };
                 if is_foreign {
                     save(env, dir, bucket, &manifest, ids)?;
-                } else if is_uneven && let Err(error) = save(env, dir, bucket, &manifest, ids) {
-                    tracing::warn!(%error, "the two files of the manifest stay different");
+                } else if (is_uneven || is_older)
+                    && let Err(error) = save(env, dir, bucket, &manifest, ids)
+                {
+                    tracing::warn!(%error, "the two files of the manifest stay as they are until the next start");
                 }
                 return Ok((manifest, ids));
             }

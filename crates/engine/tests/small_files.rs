@@ -131,15 +131,49 @@ fn an_older_manifest_gives_no_id_a_second_time() {
     for (name, bytes) in names.iter().zip(&older) {
         put(&*env.disk, &path(name), bytes);
     }
-    // A member may have followed a node that knew more.
-    let world = open(env.clone(), handles.clone(), journaled, |config| config.needs_topology = true);
-    assert_eq!(world.bucket.manifest().uid(), ManifestUid(4), "the older one is read");
-    assert!(world.bucket.next_ids().collection > made, "{:?}", world.bucket.next_ids());
-    drop(world);
     // A node alone has written the file before any vBucket learnt of the change.
     let world = start(&env, &handles);
     assert_eq!(world.bucket.manifest().uid(), ManifestUid(5), "that of the vBuckets");
     assert!(world.bucket.next_ids().collection > made, "{:?}", world.bucket.next_ids());
+}
+
+/// Both files are put back from a backup, on a node of a cluster.
+#[test]
+fn a_member_uses_no_manifest_that_is_older_than_its_vbuckets() {
+    let (env, handles, manifest) = write();
+    let names = ["manifest.json", "manifest.json.copy"];
+    let older = names.map(|name| bytes_of(&*env.disk, &path(name)));
+    let world = start(&env, &handles);
+    let made = world.bucket.next_ids().collection;
+    let with = |uid, more: &[Collection]| {
+        let all = manifest.collections().cloned().chain(more.iter().cloned());
+        Manifest::new(ManifestUid(uid), manifest.scopes().cloned(), all).expect("a valid manifest")
+    };
+    let newer = with(5, &[collection(made.0, "d")]);
+    world.bucket.set_manifest(newer.clone()).expect("taken");
+    let key = DocKey { collection: made, key: b"new" };
+    world.bucket.store(VB, &common::set(key, "v"), world.now()).expect("there is room");
+    world.bucket.close().expect("the disk works");
+    let put_back = || names.iter().zip(&older).for_each(|(name, bytes)| put(&*env.disk, &path(name), bytes));
+    let start_member =
+        || open(env.clone(), handles.clone(), journaled, |config| config.needs_topology = true);
+    let new =
+        |world: &World| world.bucket.get(VB, key, world.now()).map(|found| found.version.value().to_vec());
+    put_back();
+    let world = start_member();
+    assert_eq!(*world.bucket.manifest(), newer, "that of the vBuckets");
+    assert!(world.bucket.next_ids().collection > made, "{:?}", world.bucket.next_ids());
+    // The cluster's manifest is the same one, and then the next one, which keeps the collection.
+    world.bucket.set_manifest(newer.clone()).expect("it is no change");
+    world
+        .bucket
+        .set_manifest(with(6, &[collection(made.0, "d"), collection(made.0 + 1, "e")]))
+        .expect("taken");
+    assert_eq!(new(&world).as_deref(), Ok(&b"v"[..]));
+    world.bucket.close().expect("the disk works");
+    let world = start_member();
+    assert_eq!(world.bucket.manifest().uid(), ManifestUid(6));
+    assert_eq!(new(&world).as_deref(), Ok(&b"v"[..]));
 }
 
 #[test]

@@ -22,7 +22,7 @@ use crate::connection_memory::ConnectionMemory;
 use crate::counters::{AcceptCounters, Totals, WorkerCounters};
 use crate::dcp::Registry;
 use crate::doors::{Doors, Timer};
-use crate::down::DownBuckets;
+use crate::down::{Down, DownBuckets};
 use crate::hosting::Host;
 use crate::injections::Injections;
 use crate::login_throttle::LoginThrottle;
@@ -111,6 +111,11 @@ pub struct Events {
 
 /// What the token that guards changes by the cluster is until somebody sets it.
 const FIRST_CONTROL_TOKEN: u64 = 0xdead_beef;
+
+/// Notes that a bucket which should be here is down.
+pub(crate) fn put_down(node: &Node, name: &str, down: Down) {
+    node.down.write().insert(name.to_owned(), down);
+}
 
 impl Node {
     /// A node that serves `buckets` to `users` at `address`.

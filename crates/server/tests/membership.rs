@@ -6,7 +6,7 @@
 mod log;
 mod support;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +17,8 @@ use base::{VbId, VbState};
 use log::Log;
 use node::Config;
 use node::cluster::{Cluster, ClusterConfig};
-use protocol::Status;
+use protocol::feature::Feature;
+use protocol::{RequestParts, Status, opcode};
 use server::Server;
 use support::{Client, http};
 
@@ -93,6 +94,65 @@ fn make_bucket(member: &Member) {
         client.set(b"key", b"value") == Some(Status::Success)
     });
     assert!(put, "it is served");
+}
+
+/// Files and folders of a folder that a member has left, moved elsewhere: all, or those that `is_lost` names.
+struct Lost {
+    from: PathBuf,
+    aside: tempfile::TempDir,
+}
+
+impl Lost {
+    fn of(folder: &Path, is_lost: impl Fn(&str) -> bool) -> Lost {
+        let aside = tempfile::tempdir().expect("a folder");
+        for entry in std::fs::read_dir(folder).expect("it is there") {
+            let entry = entry.expect("it is there");
+            let name = entry.file_name().into_string().expect("a name");
+            if is_lost(&name) {
+                std::fs::rename(entry.path(), aside.path().join(&name)).expect("it is moved");
+            }
+        }
+        Lost { from: folder.to_owned(), aside }
+    }
+
+    /// Puts all of it back, in the place of what was made meanwhile.
+    fn put_back(self) {
+        for entry in std::fs::read_dir(self.aside.path()).expect("it is there") {
+            let entry = entry.expect("it is there");
+            let to = self.from.join(entry.file_name());
+            let removed = if to.is_dir() { std::fs::remove_dir_all(&to) } else { std::fs::remove_file(&to) };
+            drop(removed);
+            std::fs::rename(entry.path(), to).expect("it is moved");
+        }
+    }
+}
+
+/// What a node that must not serve a document answers, whatever it is asked.
+fn serves_nothing(member: &Member) {
+    for _ in 0..20 {
+        let (mut client, selected) = Client::try_connect(&member.server, "default", &[]);
+        if selected == Status::Success {
+            let status = client.get(b"key").map(|frame| frame.status);
+            assert!(!matches!(status, Some(Status::Success | Status::KeyEnoent)), "{status:?}");
+        }
+        member.cluster.wait_until(Duration::from_millis(20), |_, _| false);
+    }
+}
+
+/// A member of a cluster, and another one that has each bucket's replicas.
+fn pair(folders: [&Path; 2], store: &Arc<dyn Store>) -> [Member; 2] {
+    let members = folders.map(|folder| Member::served(folder, store));
+    members[0].wait("both have joined", |view| view.state.nodes.len() == 2);
+    let asked = (0..1_000).any(|_| {
+        let asked = members[0].cluster.ask(&Command::Rebalance { eject: Vec::new() }).is_ok();
+        asked || members[0].cluster.wait_until(Duration::from_millis(20), |_, _| false)
+    });
+    assert!(asked, "a rebalance begins");
+    members[0].wait("both are active", |view| {
+        let state = &view.state;
+        state.rebalance.is_none() && state.nodes.keys().all(|id| state.is_active(*id))
+    });
+    members
 }
 
 fn quarantined(folder: &Path) -> usize {
@@ -313,6 +373,210 @@ fn a_member_does_not_start_without_its_cluster() {
     assert!(!member.cluster.wait_until_served(SOON));
     assert!(member.cluster.outside().is_some_and(|why| why.contains("keeps its copies")));
     member.stop();
+}
+
+/// Nothing of it is taken for the copies that the node had: neither by the cluster nor by the node.
+#[test]
+fn a_member_whose_folder_was_emptied_is_another_node() {
+    let (store, folder) = (store(), tempfile::tempdir().expect("a folder"));
+    let member = Member::served(folder.path(), &store);
+    make_bucket(&member);
+    member.stop();
+    let lost = Lost::of(folder.path(), |_| true);
+    let before = state(&store);
+    let member = Member::start(folder.path(), &store);
+    member.wait("it joins as a new node", |view| view.state.nodes.len() == 2);
+    serves_nothing(&member);
+    let after = state(&store);
+    let (new, _) = after.nodes.iter().find(|(id, _)| !before.nodes.contains_key(id)).expect("it has joined");
+    assert!(!after.is_active(*new));
+    let (had, has) = (&before.buckets["default"], &after.buckets["default"]);
+    assert_eq!(had.map, has.map, "the copies are those of the node that is gone");
+    member.stop();
+    lost.put_back();
+    let member = Member::start(folder.path(), &store);
+    assert!(member.has(b"key"), "the node that had left is back with its copies");
+    member.stop();
+}
+
+/// The same beside another node, which had the replicas: durable writes do not count the new node.
+#[test]
+fn a_member_whose_folder_was_emptied_is_no_copy() {
+    let (store, folders) = (store(), [(); 2].map(|()| tempfile::tempdir().expect("a folder")));
+    let [first, second] = pair([folders[0].path(), folders[1].path()], &store);
+    let form = "name=default&ramQuotaMB=100&replicaNumber=1";
+    assert_eq!(http(&first.server, "POST", "/pools/default/buckets", form).0, 202);
+    first.wait("each vBucket has two copies", |view| {
+        let bucket = view.state.buckets.get("default");
+        bucket.is_some_and(|bucket| {
+            bucket.steps.is_empty() && bucket.map.iter().flatten().flatten().count() == 8
+        })
+    });
+    let before = state(&store);
+    second.stop();
+    let lost = Lost::of(folders[1].path(), |_| true);
+    let second = Member::start(folders[1].path(), &store);
+    first.wait("it joins as a new node", |view| view.state.nodes.len() == 3);
+    assert_eq!(before.buckets["default"].map, state(&store).buckets["default"].map);
+    // Majority, for at most a tenth of a second.
+    let durable = |key: &str| {
+        let request = RequestParts {
+            opcode: opcode::SET,
+            key: key.as_bytes(),
+            extras: &[0; 8],
+            value: b"v",
+            ..RequestParts::default()
+        };
+        let vbucket = support::vb(key.as_bytes());
+        Client::connect(&first.server, "default", &[Feature::AltRequestSupport, Feature::SyncReplication])
+            .request(&RequestParts { frame_infos: &[0x13, 0x01, 0, 100], vbucket, ..request })
+            .status
+    };
+    let answers: Vec<Status> = (0..40).map(|at| durable(&format!("key-{at}"))).collect();
+    let of_first = answers.iter().filter(|status| **status == Status::SyncWriteAmbiguous).count();
+    assert!(!answers.contains(&Status::Success), "{answers:?}");
+    assert!(of_first > 5, "this node is active for half of the vBuckets: {answers:?}");
+    drop(lost);
+    second.stop();
+    first.stop();
+}
+
+/// Nothing is left but the name by which the cluster knows it.
+#[test]
+fn a_member_that_lost_all_but_its_identity_serves_nothing() {
+    let (store, folder) = (store(), tempfile::tempdir().expect("a folder"));
+    let member = Member::served(folder.path(), &store);
+    make_bucket(&member);
+    member.stop();
+    let lost = Lost::of(folder.path(), |name| !name.starts_with("node-uuid"));
+    for _ in 0..2 {
+        let member = Member::start(folder.path(), &store);
+        assert!(!member.cluster.wait_until_served(SOON));
+        let why = member.cluster.outside().expect("it stays outside");
+        assert!(why.contains("node-uuid") && why.contains("put the folder back"), "{why}");
+        serves_nothing(&member);
+        let has_lease = |view: &View| !view.members.is_empty();
+        let gone = (0..2_000).any(|_| {
+            let view = View::of(&store.read().expect("it answers")).expect("sound").expect("it is there");
+            !has_lease(&view) || member.cluster.wait_until(Duration::from_millis(5), |_, _| false)
+        });
+        assert!(gone, "it gives its lease up, so that the cluster can fail it over");
+        member.stop();
+    }
+    lost.put_back();
+    let member = Member::start(folder.path(), &store);
+    assert!(member.has(b"key"));
+    member.stop();
+}
+
+/// Folder and list of the buckets are gone, and the rest of the node's data says that it has had the bucket.
+#[test]
+fn a_bucket_that_a_member_has_had_does_not_begin_empty() {
+    let (store, folder) = (store(), tempfile::tempdir().expect("a folder"));
+    let member = Member::served(folder.path(), &store);
+    make_bucket(&member);
+    member.stop();
+    let lost = Lost::of(folder.path(), |name| name.starts_with("buckets"));
+    let member = Member::start(folder.path(), &store);
+    let is_down = |_: &View| member.server.node().why_down("default").is_some();
+    assert!(member.cluster.wait_until(SOON, |view, _| is_down(view)));
+    let why = member.server.node().why_down("default").expect("it is down");
+    assert!(why.contains("buckets.json"), "{why}");
+    serves_nothing(&member);
+    member.stop();
+    lost.put_back();
+    let member = Member::start(folder.path(), &store);
+    assert!(member.has(b"key"));
+    member.stop();
+}
+
+/// A disk that refuses is no damage: nothing is given up for it.
+#[test]
+fn a_bucket_that_a_member_cannot_read_is_not_lost() {
+    let (store, folder) = (store(), tempfile::tempdir().expect("a folder"));
+    let member = Member::served(folder.path(), &store);
+    make_bucket(&member);
+    member.stop();
+    let bucket = folder.path().join("buckets/default");
+    let lost = Lost::of(&bucket, |name| name.starts_with("manifest.json"));
+    // What is in their place cannot be read as a file.
+    for name in ["manifest.json", "manifest.json.copy"] {
+        std::fs::create_dir(bucket.join(name)).expect("a folder");
+    }
+    let member = Member::start(folder.path(), &store);
+    member
+        .cluster
+        .wait_until(SOON, |_, applied| applied > 0 || member.server.node().why_down("default").is_some());
+    serves_nothing(&member);
+    let why = member.server.node().why_down("default").expect("it is down");
+    assert!(why.contains("manifest.json") && !why.contains("has had the bucket"), "{why}");
+    assert!(bucket.exists(), "its files stay");
+    member.stop();
+    for name in ["manifest.json", "manifest.json.copy"] {
+        std::fs::remove_dir(bucket.join(name)).expect("it is there");
+    }
+    lost.put_back();
+    let member = Member::start(folder.path(), &store);
+    assert!(member.has(b"key"));
+    member.stop();
+}
+
+/// Where another node has all of the bucket, its copies are filled again from there.
+#[test]
+fn a_bucket_that_a_member_has_lost_is_filled_again() {
+    let (store, folders) = (store(), [(); 2].map(|()| tempfile::tempdir().expect("a folder")));
+    let [first, second] = pair([folders[0].path(), folders[1].path()], &store);
+    let form = "name=default&ramQuotaMB=100&replicaNumber=1";
+    assert_eq!(http(&first.server, "POST", "/pools/default/buckets", form).0, 202);
+    first.wait("each vBucket has two copies", |view| {
+        let bucket = view.state.buckets.get("default");
+        bucket.is_some_and(|bucket| {
+            bucket.steps.is_empty() && bucket.map.iter().flatten().flatten().count() == 8
+        })
+    });
+    let members = [&first, &second];
+    let served = |key: &str, members: [&Member; 2]| {
+        (0..2_000).any(|_| {
+            let found = members.iter().any(|member| {
+                let (mut client, selected) = Client::try_connect(&member.server, "default", &[]);
+                selected == Status::Success
+                    && client.get(key.as_bytes()).is_some_and(|frame| frame.status == Status::Success)
+            });
+            found || members[0].cluster.wait_until(Duration::from_millis(5), |_, _| false)
+        })
+    };
+    let keys: Vec<String> = (0..40).map(|at| format!("key-{at}")).collect();
+    for key in &keys {
+        let put = (0..2_000).any(|_| {
+            let put =
+                members.iter().any(|member| {
+                    let request = RequestParts {
+                        opcode: opcode::SET,
+                        key: key.as_bytes(),
+                        extras: &[0; 8],
+                        value: b"v",
+                        ..RequestParts::default()
+                    };
+                    let vbucket = support::vb(key.as_bytes());
+                    let features = [Feature::AltRequestSupport, Feature::SyncReplication];
+                    let frame = Client::connect(&member.server, "default", &features)
+                        .request(&RequestParts { frame_infos: &[0x11, 0x01], vbucket, ..request });
+                    frame.status == Status::Success
+                });
+            put || first.cluster.wait_until(Duration::from_millis(5), |_, _| false)
+        });
+        assert!(put, "{key}");
+    }
+    second.stop();
+    drop(Lost::of(folders[1].path(), |name| name.starts_with("buckets")));
+    let second = Member::start(folders[1].path(), &store);
+    first.wait("the chains are whole again", |view| {
+        let bucket = &view.state.buckets["default"];
+        bucket.steps.is_empty() && bucket.map.iter().flatten().flatten().count() == 8
+    });
+    assert!(keys.iter().all(|key| served(key, [&first, &second])), "nothing is lost");
+    second.stop();
+    first.stop();
 }
 
 #[test]

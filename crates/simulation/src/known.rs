@@ -31,6 +31,14 @@ pub enum Simulator {
     LogStore,
     /// Disk errors in each background task of a bucket: `crates/sim/tests/disk_errors`.
     DiskErrors,
+    /// No simulator, but tests: of values that cannot be read, `crates/engine/tests/unreadable.rs`.
+    Values,
+    /// The same: of what a change of the manifest costs, `crates/engine/tests/manifest_cost.rs`.
+    ManifestCost,
+    /// The same: of the limits and rights of clients, `crates/node/src/tests/planted.rs`.
+    Node,
+    /// The same: of who may use which address, `crates/server/src/http/access.rs`.
+    Http,
 }
 
 impl Simulator {
@@ -202,6 +210,22 @@ pub const KNOWN: &[(Bug, Simulator, u64)] = &[
     (Bug::MergeForgetsPoints, Simulator::LogStore, 1),
     (Bug::RewriteForgetsPoints, Simulator::LogStore, 3),
     (Bug::LaterCommitsStay, Simulator::LogStore, 0),
+    (Bug::UnreadableIsEmpty, Simulator::Values, 0),
+    (Bug::EventsNotShared, Simulator::ManifestCost, 0),
+    (Bug::OneBucketEndsApply, Simulator::Node, 0),
+    (Bug::LostBucketBeginsEmpty, Simulator::Node, 0),
+    (Bug::HeadHasNoDeadline, Simulator::Node, 0),
+    (Bug::StoppedReaderStays, Simulator::Node, 0),
+    (Bug::StoppedClientStays, Simulator::Node, 0),
+    (Bug::UnfinishedFrameStays, Simulator::Node, 0),
+    (Bug::NoDescriptorsInReserve, Simulator::Node, 0),
+    (Bug::ConnectionMemoryHasNoLimit, Simulator::Node, 0),
+    (Bug::StrangersAreAnsweredOn, Simulator::Node, 0),
+    (Bug::TurnHasNoEnd, Simulator::Node, 0),
+    (Bug::GuessesAreFree, Simulator::Node, 0),
+    (Bug::ReaderTouches, Simulator::Node, 0),
+    (Bug::BucketAdminRulesCluster, Simulator::Http, 0),
+    (Bug::PagesOfOthersAct, Simulator::Http, 0),
 ];
 
 /// Set in the environment, everything is looked for, from seed 0 on, with as many seeds as it says.

@@ -10,16 +10,18 @@ use ::cluster::{
     Agent, ApplyTarget, Damaged, Following, Given, NodeId, Refusals, State, VbReport, View, apply_bucket,
     let_go,
 };
+use base::planted::{self, Bug};
 use base::{VbId, VbState};
 use dcp::Mode;
-use engine::{Bucket, Refusal};
+use engine::{Bucket, BucketKind, Refusal};
 use serde_json::Value;
 use vbucket::{Manifest, Topology};
 
 use super::noted::Note;
 use super::{Cluster, hold_all, layout};
 use crate::bucket_list;
-use crate::node::Node;
+use crate::down::Down;
+use crate::node::{Node, put_down};
 use crate::node_buckets::{BucketChange, BucketError};
 use crate::replication::{Source, Sources, WantError};
 
@@ -40,6 +42,8 @@ pub(super) type Failed = BTreeMap<String, ApplyError>;
 pub(super) enum ApplyError {
     #[error("bucket {0}: {1}")]
     Bucket(String, BucketError),
+    #[error("bucket {0}: {1}")]
+    Lost(String, &'static str),
     #[error("bucket {0}: this version does not know what it is asked to be")]
     Settings(String),
     #[error("bucket {0}: {1}")]
@@ -60,6 +64,25 @@ impl From<Refusals<ApplyError>> for ApplyError {
     }
 }
 
+/// Has each bucket its turn that has not failed before: what fails for one keeps no other one from it.
+fn each<B, E>(
+    buckets: &BTreeMap<String, B>,
+    failed: &mut BTreeMap<String, E>,
+    mut apply: impl FnMut(&str, &B) -> Result<(), E>,
+) {
+    for (name, bucket) in buckets {
+        if failed.contains_key(name) {
+            continue;
+        }
+        if let Err(error) = apply(name, bucket) {
+            failed.insert(name.clone(), error);
+            if planted::is(Bug::OneBucketEndsApply) {
+                return;
+            }
+        }
+    }
+}
+
 impl Cluster {
     /// Makes the node what the document says to one of its lives; idempotent, and repeated until it succeeds. Returns
     /// the buckets for which it did not: what fails for one bucket keeps no other one from becoming what it is to be.
@@ -67,13 +90,8 @@ impl Cluster {
         let mut failed = Failed::new();
         let Some(agent) = Agent::new(&view.state, &self.uuid, incarnation) else { return failed };
         self.drop_buckets(&view.state, agent, asked, &mut failed);
-        for (name, bucket) in &view.state.buckets {
-            if failed.contains_key(name) {
-                continue;
-            }
-            let applied = self.apply_bucket(view, agent, name, bucket, asked);
-            applied.unwrap_or_else(|error| drop(failed.insert(name.clone(), error)));
-        }
+        let buckets = &view.state.buckets;
+        each(buckets, &mut failed, |name, bucket| self.apply_bucket(view, agent, name, bucket, asked));
         self.tell_clients(view, Some(agent.id()));
         failed
     }
@@ -100,6 +118,8 @@ impl Cluster {
                     "the bucket is damaged as a whole, other nodes have all of it: it is made again, empty"
                 );
             }
+            // From now on it is one that the node does not have: a crash behind this must not lose it twice.
+            self.note(name, Some(Note::of(bucket)))?;
             let deleted = self.node.delete_bucket(name);
             deleted.map_err(|error| ApplyError::Bucket(name.to_owned(), error))?;
             asked.forget(name);
@@ -181,6 +201,9 @@ impl Cluster {
     }
 
     fn drop_bucket(&self, name: &str, asked: &mut Asked) -> Result<(), ApplyError> {
+        // Should this end before the end, the node has not lost it.
+        let noted = self.noted.lock().get(name).cloned();
+        noted.map_or(Ok(()), |note| self.note(name, Some(Note { had: false, ..note })))?;
         let deleted = self.node.delete_bucket(name);
         deleted.map_err(|error| ApplyError::Bucket(name.to_owned(), error))?;
         asked.forget(name);
@@ -220,6 +243,7 @@ impl Cluster {
             Ok(()) => drop(asked.settings.insert(name.to_owned(), bucket.settings.clone())),
             Err(error) => refused.push(error),
         }
+        refused.extend(note_had(self, name, bucket).err());
         let flushed = self.apply_flush(name, bucket, asked);
         let is_flushed = flushed.is_ok();
         refused.extend(flushed.err());
@@ -255,7 +279,8 @@ impl Cluster {
             removed.map_err(|failure| ApplyError::Bucket(name.to_owned(), failure.into()))?;
             asked.given.remove(name);
         }
-        self.note(name, Some(Note { uuid: bucket.uuid.clone(), flushes: bucket.flushes }))
+        let had = self.node.bucket(name).is_some();
+        self.note(name, Some(Note { had, ..Note::of(bucket) }))
     }
 
     /// A bucket's manifest becomes the cluster's, if that is newer.
@@ -458,11 +483,32 @@ fn topology_of(state: &State, chains: &[Chain]) -> Option<Topology> {
 }
 
 /// Makes a bucket that is not there.
+/// Notes that the node has a bucket, once it is there.
+fn note_had(cluster: &Cluster, name: &str, bucket: &::cluster::Bucket) -> Result<(), ApplyError> {
+    if cluster.node.bucket(name).is_none() {
+        return Ok(());
+    }
+    let noted = cluster.noted.lock().get(name).filter(|note| note.uuid == bucket.uuid && !note.had).cloned();
+    noted.map_or(Ok(()), |note| cluster.note(name, Some(Note { had: true, ..note })))
+}
+
+/// Why a bucket is down that the node has had, and does not know any more.
+const LOST: &str = "this node has had the bucket, and has neither its entry in buckets.json nor its folder: put both back, \
+                    or mount their volume, and start the node again; as soon as other nodes have all of the bucket, they \
+                    fill this node's copies";
+
 fn create(cluster: &Cluster, name: &str, bucket: &::cluster::Bucket) -> Result<(), ApplyError> {
     let spec = bucket_list::from_json(&bucket.settings);
     let spec = spec.ok_or_else(|| ApplyError::Settings(name.to_owned()))?;
+    // An ephemeral one begins empty whenever its node is started; one that is down has a reason already.
+    let may_be_lost = spec.kind == BucketKind::Persistent && cluster.node.why_down(name).is_none();
+    if may_be_lost && cluster.noted.lock().had(name, &bucket.uuid) {
+        let down = Down { reason: LOST.to_owned(), is_damage: true, quota_bytes: spec.quota_bytes };
+        put_down(&cluster.node, name, down);
+        return Err(ApplyError::Lost(name.to_owned(), LOST));
+    }
     // First, so that a bucket that is there is never without its identity.
-    cluster.note(name, Some(Note { uuid: bucket.uuid.clone(), flushes: bucket.flushes }))?;
+    cluster.note(name, Some(Note::of(bucket)))?;
     let created = cluster.node.create_bucket(spec);
     created.map_err(|error| ApplyError::Bucket(name.to_owned(), error))
 }
@@ -487,4 +533,23 @@ fn change_to(settings: &Value) -> Option<BucketChange> {
         durability_min: Some(spec.durability_min),
         hints: spec.hints,
     })
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    #[test]
+    pub(crate) fn what_fails_for_one_bucket_keeps_no_other_one_from_its_turn() {
+        let buckets = BTreeMap::from(["a", "b", "c", "d"].map(|name| (name.to_owned(), ())));
+        let mut failed = BTreeMap::from([("b".to_owned(), "could not be dropped")]);
+        let mut applied = Vec::new();
+        each(&buckets, &mut failed, |name, ()| {
+            applied.push(name.to_owned());
+            if name == "a" { Err("could not be made") } else { Ok(()) }
+        });
+        assert_eq!(applied, ["a", "c", "d"]);
+        let told = [("a".to_owned(), "could not be made"), ("b".to_owned(), "could not be dropped")];
+        assert_eq!(failed, BTreeMap::from(told));
+    }
 }

@@ -70,7 +70,7 @@ fn state(version: u64) -> State {
 }
 
 fn note(version: u64) -> Note {
-    Note { uuid: "u".to_owned(), flushes: version }
+    Note { uuid: "u".to_owned(), flushes: version, had: true }
 }
 
 fn uuid(version: u64) -> String {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use ::cluster::store::{Commit, MAX_PUTS, Put, Snapshot, Swap, Version};
@@ -27,6 +28,10 @@ const BATCH_BYTES: usize = 512 << 10;
 /// How soon what did not succeed is tried again, and how long a change may be overlooked.
 const TRY_AGAIN: Duration = Duration::from_millis(200);
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// Why a node serves nothing that has lost all but its identity.
+const FORGOTTEN: &str = "the cluster has this node with its copies, and of the folder of data nothing is left but the node's \
+                         identity: put the folder back, or mount its volume, and start the node again; if the copies are \
+                         lost, remove node-uuid and node-uuid.copy there, and the node joins as a new one";
 
 /// What the thread remembers from one look to the next.
 struct Memory {
@@ -44,6 +49,23 @@ struct Memory {
     has_become: Option<u64>,
     /// Whether user and password are known to be the cluster's.
     is_known: bool,
+}
+
+/// Whether the state has this node with copies of which the node's folder knows nothing, as if all of the folder but the
+/// node's identity was lost. Its copies do not begin empty, as those of a member; the lease is given up, so that the
+/// cluster fails the node over.
+fn has_forgotten(cluster: &Cluster, state: &State) -> bool {
+    // A founder may have ended before it noted what it wrote.
+    let is_as_founded =
+        state.nodes.len() == 1 && state.revision <= State::empty().revision + 1 + state.buckets.len() as u64;
+    let has_forgotten = cluster.knows_of_no_cluster
+        && cluster.membership.lock().get().is_none()
+        && state.node_of(&cluster.uuid).is_some()
+        && !is_as_founded;
+    if has_forgotten {
+        cluster.has_forgotten.store(true, Ordering::SeqCst);
+    }
+    has_forgotten
 }
 
 impl Cluster {
@@ -149,6 +171,12 @@ impl Cluster {
             return Ok(Duration::ZERO);
         };
         let view = Arc::new(view);
+        if has_forgotten(self, &view.state) {
+            self.close();
+            self.resign(snapshot)?;
+            self.stay_outside(FORGOTTEN.to_owned());
+            return Ok(LOOK_AGAIN);
+        }
         // Before anything is done that it says.
         if let Err(stale) = self.note_seen(&view.state)? {
             return self.refuse(snapshot, &stale);

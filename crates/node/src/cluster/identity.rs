@@ -23,6 +23,11 @@ pub fn parse(bytes: &[u8], _version: u16) -> Result<String, String> {
     text.map(str::to_owned).ok_or_else(|| "it holds no 32 hexadecimal digits".to_owned())
 }
 
+/// Whether the node has an identity, be it damaged.
+pub(crate) fn is_known(node: &Node) -> bool {
+    !matches!(file(&data_folder(node)).open(&*node.env().disk, parse, |_| {}), Ok(None))
+}
+
 /// The node's identity: made when it is asked for first, kept with its data. A node alone that has lost it gets another
 /// one; a member would be another node to its cluster, and is refused.
 pub(crate) fn of_node(node: &Node) -> io::Result<String> {

@@ -35,7 +35,7 @@ impl Cluster {
                     }
                 }
             }
-            if self.pause(every) {
+            if self.pause(every) || self.has_forgotten.load(Ordering::SeqCst) {
                 break;
             }
         }

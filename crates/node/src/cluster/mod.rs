@@ -4,7 +4,7 @@
 //! document, reports, and leads. Both ask the coordination store, which may block. A third one has every other node asked
 //! for its promise (`promises.rs`), each on a thread of its own. A fourth one follows the users (`users.rs`).
 
-mod apply;
+pub(crate) mod apply;
 mod buckets;
 mod credentials;
 #[cfg(test)]
@@ -147,6 +147,10 @@ pub struct Cluster {
     /// What proves to other nodes that this one belongs to the cluster; `None` if it has no user.
     key: Option<promises::Key>,
     names: names::Resolver,
+    /// Whether the node had an identity when it was started, and its folder knew of no cluster.
+    knows_of_no_cluster: bool,
+    /// Whether the cluster has it all the same: then it keeps no lease.
+    has_forgotten: AtomicBool,
     /// What this node has of the cluster's buckets.
     noted: Mutex<Noted>,
     /// The newest state that this node has seen, durably.
@@ -189,6 +193,15 @@ impl Seen {
     }
 }
 
+/// Where a node is reached, without its address for clients of another network.
+fn address_of(node: &Node) -> Result<Address, ClusterError> {
+    let address = node.address();
+    let host = address.host.clone().ok_or(ClusterError::NoAddress)?;
+    let (kv_tls, http_tls) = (address.tls.map(|tls| tls.kv), address.tls.map(|tls| tls.http));
+    let (kv, http) = (address.kv_port, address.http_port);
+    Ok(Address { host, kv, http, kv_tls, http_tls, alternate: None })
+}
+
 impl Cluster {
     /// Makes the node a member. It serves when the cluster lets it: see [`Cluster::wait_until_served`].
     pub fn join(
@@ -218,11 +231,8 @@ impl Cluster {
         if node.fence().is_open() {
             return Err(ClusterError::NotFenced);
         }
-        let address = node.address();
-        let host = address.host.clone().ok_or(ClusterError::NoAddress)?;
-        let (kv_tls, http_tls) = (address.tls.map(|tls| tls.kv), address.tls.map(|tls| tls.http));
-        let (kv, http) = (address.kv_port, address.http_port);
-        let address = Address { host, kv, http, kv_tls, http_tls, alternate: None };
+        let address = address_of(&node)?;
+        let had_uuid = identity::is_known(&node);
         let uuid =
             identity::of_node(&node).map_err(|error| ClusterError::Io("the node's identity", error))?;
         let noted = Noted::read(node.env(), data_folder(&node));
@@ -253,6 +263,9 @@ impl Cluster {
             promises,
             key,
             names,
+            // Before a node belongs to a cluster it notes a state without itself.
+            knows_of_no_cluster: had_uuid && noted.is_empty() && membership.get().is_none(),
+            has_forgotten: AtomicBool::new(false),
             noted: Mutex::new(noted),
             membership: Mutex::new(membership),
             seen: Mutex::default(),

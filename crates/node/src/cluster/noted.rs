@@ -6,6 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use base::env::Env;
+use base::planted::{self, Bug};
 use base::{SmallFile, SmallFileError};
 use serde::{Deserialize, Serialize};
 
@@ -18,6 +19,16 @@ pub(super) struct Note {
     pub(super) uuid: String,
     /// The flushes of the document that were done here.
     pub(super) flushes: u64,
+    /// Whether the node has had the bucket: then one that is not there is lost, and not new.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) had: bool,
+}
+
+impl Note {
+    /// A bucket of the cluster's document that the node does not have yet.
+    pub(super) fn of(bucket: &::cluster::Bucket) -> Note {
+        Note { uuid: bucket.uuid.clone(), flushes: bucket.flushes, had: false }
+    }
 }
 
 /// The file that holds them, in the folder of the node's data.
@@ -59,6 +70,12 @@ impl Noted {
         self.notes.get(name)
     }
 
+    /// Whether this node has had that bucket of the cluster.
+    pub(super) fn had(&self, name: &str, uuid: &str) -> bool {
+        let is_had = self.get(name).is_some_and(|note| note.had && note.uuid == uuid);
+        is_had && !planted::is(Bug::LostBucketBeginsEmpty)
+    }
+
     /// Notes durably what a bucket is, or that there is none.
     pub(super) fn put(&mut self, env: &Env, name: &str, note: Option<Note>) -> io::Result<()> {
         if self.notes.get(name) == note.as_ref() {
@@ -83,7 +100,7 @@ fn into_io(error: SmallFileError) -> io::Error {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use base::env::OpenMode;
 
     use super::*;
@@ -94,12 +111,32 @@ mod tests {
         let folder = Path::new("/data");
         env.disk.create_dir_all(folder).expect("a folder");
         let mut noted = Noted::read(&env, folder.into()).expect("there is none");
-        let note = Note { uuid: "u".to_owned(), flushes: 3 };
+        let note = Note { uuid: "u".to_owned(), flushes: 3, had: false };
         noted.put(&env, "a", Some(note.clone())).expect("written");
         noted.put(&env, "b", Some(Note { flushes: 0, ..note.clone() })).expect("written");
         noted.put(&env, "b", None).expect("written");
         let noted = Noted::read(&env, folder.into()).expect("sound");
         assert_eq!((noted.get("a"), noted.get("b")), (Some(&note), None));
+    }
+
+    #[test]
+    pub(crate) fn a_bucket_that_the_node_has_had_is_known_by_its_identity() {
+        let (env, _) = Env::sim(1);
+        env.disk.create_dir_all(Path::new("/data")).expect("a folder");
+        let mut noted = Noted::read(&env, "/data".into()).expect("there is none");
+        let begun = Note { uuid: "u".to_owned(), flushes: 0, had: false };
+        noted.put(&env, "a", Some(begun.clone())).expect("written");
+        assert!(!noted.had("a", "u"), "it may not have been made before a crash");
+        noted.put(&env, "a", Some(Note { had: true, ..begun })).expect("written");
+        let noted = Noted::read(&env, "/data".into()).expect("sound");
+        assert!(noted.had("a", "u"));
+        assert!(!noted.had("a", "v") && !noted.had("b", "u"), "that is another bucket");
+    }
+
+    #[test]
+    fn what_is_noted_by_earlier_versions_says_nothing_of_that() {
+        let notes = parse(b"{\"a\":{\"uuid\":\"u\",\"flushes\":2}}", 0).expect("sound");
+        assert_eq!(notes.0["a"], Note { uuid: "u".to_owned(), flushes: 2, had: false });
     }
 
     #[test]
