@@ -49,8 +49,8 @@ pub fn run(options: &Options) -> Result<bool> {
 /// What tests are called that look for planted mistakes.
 const LOOKS_FOR_MISTAKES: [&str; 2] = ["mistakes_in_the_product", "each_mistake"];
 
-/// Test programs that do: of `simulation`, `cluster`, `dcp` and `sim`.
-const SIMULATORS: [&str; 9] = [
+/// Test programs that do, beside unit tests: of `simulation`, `cluster`, `dcp`, `sim`, `logstore` and `engine`.
+const SIMULATORS: [&str; 12] = [
     "planted",
     "simulation",
     "replication",
@@ -60,6 +60,9 @@ const SIMULATORS: [&str; 9] = [
     "stops",
     "mutate",
     "disk_errors",
+    "log_model",
+    "unreadable",
+    "manifest_cost",
 ];
 
 /// Cargo's arguments that leave out, of any tests, those that look for planted mistakes.
@@ -71,7 +74,7 @@ pub fn without_mistakes() -> impl Iterator<Item = &'static str> {
 /// with so many seeds from 0 on. Each mistake that a simulator found, or should have, counts.
 pub fn planted(search: Option<u64>) -> Result<Totals> {
     // Of the whole workspace: a choice of packages would be built with other features of what they need.
-    let mut command = cargo(&["test", "--workspace", "--locked", "--no-fail-fast"]);
+    let mut command = cargo(&["test", "--workspace", "--locked", "--no-fail-fast", "--lib"]);
     SIMULATORS.iter().for_each(|target| {
         command.args(["--test", target]);
     });

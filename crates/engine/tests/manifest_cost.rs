@@ -2,6 +2,9 @@
 //! collections there are, and no more files, reads or syncs than a bucket of one vBucket needs.
 
 mod common;
+#[cfg(debug_assertions)]
+#[path = "../../simulation/src/known.rs"]
+mod known;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -141,4 +144,17 @@ fn the_last_collection_costs_what_the_first_one_costs() {
         assert!(cost.journal_bytes <= first.journal_bytes, "{cost:?}");
         assert_eq!(Cost { journal_bytes: first.journal_bytes, ..cost }, first);
     }
+}
+
+/// Mistakes in the product that this test shows (`base::planted`).
+#[test]
+#[cfg(debug_assertions)]
+fn mistakes_in_the_product_are_found() {
+    known::must_find(known::Simulator::ManifestCost, |seed| {
+        // Nothing in it depends on it.
+        if seed == 0 {
+            the_last_collection_costs_what_the_first_one_costs();
+        }
+        Ok(())
+    });
 }

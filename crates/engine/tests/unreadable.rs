@@ -1,6 +1,9 @@
 //! A stored value that is not what its datatype says is refused wherever it is needed: it is never taken for an empty one.
 
 mod common;
+#[cfg(debug_assertions)]
+#[path = "../../simulation/src/known.rs"]
+mod known;
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -117,4 +120,17 @@ fn a_backfill_ends_with_an_error_at_a_change_that_cannot_be_read() {
         assert!(taken.has_failed && !taken.is_done, "{by_key:?} {unread}");
         assert_eq!(world.bucket.fetch_stats().unreadable, before + 1);
     }
+}
+
+/// Mistakes in the product that these tests show (`base::planted`).
+#[test]
+#[cfg(debug_assertions)]
+fn mistakes_in_the_product_are_found() {
+    known::must_find(known::Simulator::Values, |seed| {
+        // Nothing in them depends on it.
+        if seed == 0 {
+            whoever_needs_the_value_is_refused();
+        }
+        Ok(())
+    });
 }

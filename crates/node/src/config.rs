@@ -4,7 +4,7 @@ mod audit;
 mod bucket;
 mod client_names;
 mod compaction;
-mod descriptors;
+pub(crate) mod descriptors;
 mod hashing;
 mod http_limits;
 mod log;

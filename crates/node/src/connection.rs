@@ -326,9 +326,9 @@ impl Connection {
             if self.is_blocked() {
                 return Next::Later;
             }
-            let is_full =
-                out.is_full() || (out.len() >= STRANGERS_OUTPUT_BYTES && !self.session.is_authenticated());
-            if is_full || self.work_bytes >= TURN_WORK_BYTES {
+            let is_stranger = !self.session.is_authenticated() && !planted::is(Bug::StrangersAreAnsweredOn);
+            let is_full = out.is_full() || (out.len() >= STRANGERS_OUTPUT_BYTES && is_stranger);
+            if is_full || (self.work_bytes >= TURN_WORK_BYTES && !planted::is(Bug::TurnHasNoEnd)) {
                 return Next::Turn;
             }
             let (parsed, rest) = ahead.next(limits(&self.session));

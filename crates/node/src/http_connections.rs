@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Waker};
 
+use base::planted::{self, Bug};
 use parking_lot::Mutex;
 
 use crate::config::HttpLimits;
@@ -291,7 +292,9 @@ impl Connections {
             let late = {
                 let state = connection.state.lock();
                 match state.phase {
-                    _ if state.write_deadline_s <= now_s => Some(Cut::SlowReader),
+                    _ if state.write_deadline_s <= now_s && !planted::is(Bug::StoppedReaderStays) => {
+                        Some(Cut::SlowReader)
+                    }
                     _ if state.deadline_s > now_s => None,
                     Phase::Waiting => Some(Cut::Idle),
                     Phase::Head => Some(Cut::SlowHead),
@@ -318,7 +321,8 @@ impl Connections {
     /// Notes bytes from a client.
     pub fn received(&self, connection: &Connection, bytes: usize) {
         let mut state = connection.state.lock();
-        if state.phase == Phase::Waiting && bytes > 0 {
+        let begins = state.phase == Phase::Waiting;
+        if bytes > 0 && (begins || (state.phase == Phase::Head && planted::is(Bug::HeadHasNoDeadline))) {
             state.phase = Phase::Head;
             state.deadline_s = self.now_s() + self.limits.head_timeout_s;
         }
@@ -396,4 +400,4 @@ fn client_of(address: IpAddr) -> IpAddr {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -5,6 +5,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Waker};
 
+use base::planted::{self, Bug};
+
 use crate::connection::CloseReason;
 use crate::counters::WorkerCounters;
 
@@ -36,6 +38,12 @@ pub struct Watch {
     waker: RefCell<Option<Waker>>,
     place: Cell<usize>,
     counters: Arc<WorkerCounters>,
+}
+
+/// Whether a client that is late with this keeps its connection by mistake.
+fn stays(late: usize) -> bool {
+    (late == Patience::Frame as usize && planted::is(Bug::UnfinishedFrameStays))
+        || (late == Patience::Write as usize && planted::is(Bug::StoppedClientStays))
 }
 
 impl Watch {
@@ -159,7 +167,8 @@ impl Reaper {
     pub fn tick(&self, now_s: u64) {
         self.now_s.set(now_s);
         for watch in self.watches.borrow().iter() {
-            let late = watch.deadlines_s.iter().position(|deadline| deadline.get() <= now_s);
+            let mut deadlines_s = watch.deadlines_s.iter().map(Cell::get);
+            let late = deadlines_s.position(|deadline_s| deadline_s <= now_s).filter(|late| !stays(*late));
             if let Some(late) = late {
                 watch.close(CloseReason::TooSlow(WHAT[late]));
             } else if watch.alarm_s.get() <= now_s {
@@ -218,7 +227,7 @@ impl Reaper {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     #[test]
@@ -241,7 +250,22 @@ mod tests {
     }
 
     #[test]
-    fn a_deadline_moves_with_what_is_done_and_not_beyond_its_length() {
+    pub(crate) fn who_takes_nothing_of_what_is_sent_is_cut() {
+        let reaper = Reaper::default();
+        let (stopped, reads) = (reaper.watch(), reaper.watch());
+        for watch in [&stopped, &reads] {
+            watch.arm(Patience::Write, 10);
+        }
+        reads.disarm(Patience::Write);
+        reaper.tick(9);
+        assert_eq!(stopped.cut(), None);
+        reaper.tick(10);
+        assert_eq!(stopped.cut(), Some(CloseReason::TooSlow("nothing was read of what was sent")));
+        assert_eq!(reads.cut(), None);
+    }
+
+    #[test]
+    pub(crate) fn a_deadline_moves_with_what_is_done_and_not_beyond_its_length() {
         let reaper = Reaper::default();
         let watch = reaper.watch();
         watch.earn(Patience::Frame, 1 << 20, 100, 1_000);

@@ -35,6 +35,8 @@ mod manager_commands;
 mod mutate_with_meta;
 mod observe;
 mod passwords;
+#[cfg(debug_assertions)]
+mod planted;
 mod producer_answers;
 mod range_scans;
 mod roles;
@@ -204,6 +206,26 @@ fn strangers_may_log_in_and_nothing_else() {
     let large = [&[0x80, opcode::HELLO, 0, 0, 0, 0, 0, 0, 0, 0, 0x50, 0][..], &[0; 12]].concat();
     let (_, next) = feed(&mut connect(&node), &large);
     assert!(matches!(next, Next::Close(CloseReason::Frame(_))));
+}
+
+/// What a client that has not logged in asks for again and again is answered as far as it takes the answers.
+#[test]
+fn strangers_are_answered_a_little_at_a_time() {
+    let node = node();
+    let map = RequestParts { opcode: opcode::GET_ERROR_MAP, value: &[0, 2], ..RequestParts::default() };
+    let all = request(&map).repeat(400);
+    let mut stranger = connect(&node);
+    let (mut at, mut answered) = (0, 0);
+    while at < all.len() {
+        let mut out = Output::default();
+        let received = stranger.receive(&all[at..], &mut out);
+        let answers = out.to_vec();
+        assert!(answers.len() < 64 << 10, "{} bytes wait for a client that has not logged in", answers.len());
+        assert!(received.consumed > 0, "a turn does something");
+        at += received.consumed;
+        answered += statuses(&answers).len();
+    }
+    assert_eq!(answered, 400, "none is left out");
 }
 
 #[test]

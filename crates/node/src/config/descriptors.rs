@@ -3,6 +3,8 @@
 //! The reserve is for what must never fail because clients took everything: the journal's next segment, catalogs and
 //! lists, files that are being compacted, connections to other nodes and to etcd, one more client to be turned away.
 
+use base::planted::{self, Bug};
+
 use super::{ConfigError, HttpLimits};
 
 /// More than there are vBuckets in several buckets gains nothing.
@@ -44,7 +46,8 @@ pub(super) fn share(limit: Option<u64>, asked: &Asked) -> Result<Shares, ConfigE
         return Ok(Shares { files, kv, http, lowered: None });
     };
     let all = usize::try_from(limit).unwrap_or(usize::MAX);
-    let reserve = (all / 8).clamp(*RESERVE.start(), *RESERVE.end());
+    let is_reserved = !planted::is(Bug::NoDescriptorsInReserve);
+    let reserve = if is_reserved { (all / 8).clamp(*RESERVE.start(), *RESERVE.end()) } else { 0 };
     let least_files = 4 * asked.buckets;
     let http = asked.http.unwrap_or_else(|| (all / 16).clamp(LEAST_CLIENTS, http_without_limit));
     let needed = reserve + http + least_files + LEAST_CLIENTS;
@@ -65,7 +68,7 @@ pub(super) fn share(limit: Option<u64>, asked: &Asked) -> Result<Shares, ConfigE
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     fn of(limit: u64, asked: Asked) -> Shares {
@@ -73,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn all_shares_and_the_reserve_fit() {
+    pub(crate) fn all_shares_and_the_reserve_fit() {
         for limit in [128, 256, 512, 1_024, 4_096, 65_536, 1_048_576, u64::MAX] {
             let shares = of(limit, Asked::default());
             let all = usize::try_from(limit).expect("64 bits");

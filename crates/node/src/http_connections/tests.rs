@@ -58,7 +58,7 @@ fn whoever_is_busy_stays() {
 }
 
 #[test]
-fn a_head_has_one_deadline_however_it_trickles() {
+pub(crate) fn a_head_has_one_deadline_however_it_trickles() {
     let connections = connections(9, 9);
     let (slow, idle) = (admit(&connections, A), admit(&connections, A));
     let limits = connections.limits;
@@ -87,7 +87,7 @@ fn a_head_may_not_grow_without_end() {
 }
 
 #[test]
-fn a_reader_that_takes_almost_nothing_is_given_up() {
+pub(crate) fn a_reader_that_takes_almost_nothing_is_given_up() {
     let connections = connections(9, 9);
     let [stopped, trickles, reads] = [A, A, A].map(|address| admit(&connections, address));
     for connection in [&stopped, &trickles, &reads] {

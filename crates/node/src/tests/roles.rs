@@ -127,7 +127,7 @@ fn allowed(node: &Arc<Node>, parts: &RequestParts<'_>) -> String {
 }
 
 #[test]
-fn each_command_is_for_the_roles_of_the_table() {
+pub(crate) fn each_command_is_for_the_roles_of_the_table() {
     let node = node();
     let rows = ROWS.iter().map(|row| (row.name, fitting(row)));
     let found: Vec<String> =

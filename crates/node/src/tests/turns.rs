@@ -33,7 +33,7 @@ fn short_requests() -> Vec<(&'static str, Vec<u8>)> {
 }
 
 #[test]
-fn short_requests_about_large_documents_end_a_turn() {
+pub(crate) fn short_requests_about_large_documents_end_a_turn() {
     for (what, bytes) in short_requests() {
         let node = node_of(true);
         let mut connection = connect_as(&node, "admin", super::FULL_WITHOUT_SNAPPY);

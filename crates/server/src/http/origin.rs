@@ -12,6 +12,7 @@ use axum::http::uri::Authority;
 use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use base::planted::{self, Bug};
 use serde_json::json;
 
 /// Whether only this machine can connect: then only names that cannot lead anywhere else are believed.
@@ -52,7 +53,7 @@ fn stranger(listens: Listens, uri: &Uri, headers: &HeaderMap) -> Option<String> 
     {
         return Some(format!("a web page of another site ({site}) sent this: it may not"));
     }
-    let origin = text(header::ORIGIN)?;
+    let origin = text(header::ORIGIN).filter(|_| !planted::is(Bug::PagesOfOthersAct))?;
     let is_same = host.is_some_and(|host| {
         ["http://", "https://"].iter().any(|scheme| origin.strip_prefix(scheme) == Some(host))
     });
@@ -69,7 +70,7 @@ fn is_local_name(host: &str) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     fn refused(at: &str, fields: &[(&'static str, &str)]) -> bool {
@@ -97,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_of_others_are_not() {
+    pub(crate) fn pages_of_others_are_not() {
         for host in
             ["evil.example", "evil.example:8091", "localhost.evil.example", "", "127.0.0.1.evil.example"]
         {

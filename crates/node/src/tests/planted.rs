@@ -1,0 +1,39 @@
+//! Mistakes in the limits and rights of clients, and in what a node knows of its buckets: the tests of these find them.
+
+#[path = "../../../simulation/src/known.rs"]
+mod known;
+
+use known::{Simulator, must_find};
+
+use super::{roles, strangers_are_answered_a_little_at_a_time, turns};
+use crate::cluster::{apply, noted};
+use crate::config::descriptors;
+use crate::{connection_memory, http_connections, login_throttle, reaper};
+
+/// They panic where they find something.
+const TESTS: [fn(); 12] = [
+    apply::tests::what_fails_for_one_bucket_keeps_no_other_one_from_its_turn,
+    noted::tests::a_bucket_that_the_node_has_had_is_known_by_its_identity,
+    http_connections::tests::a_head_has_one_deadline_however_it_trickles,
+    http_connections::tests::a_reader_that_takes_almost_nothing_is_given_up,
+    reaper::tests::who_takes_nothing_of_what_is_sent_is_cut,
+    reaper::tests::a_deadline_moves_with_what_is_done_and_not_beyond_its_length,
+    descriptors::tests::all_shares_and_the_reserve_fit,
+    connection_memory::tests::what_is_reserved_stays_within_the_limit,
+    login_throttle::tests::who_guesses_waits_and_others_do_not,
+    strangers_are_answered_a_little_at_a_time,
+    turns::short_requests_about_large_documents_end_a_turn,
+    roles::each_command_is_for_the_roles_of_the_table,
+];
+
+/// Mistakes in the product that tests of this crate show (`base::planted`).
+#[test]
+fn mistakes_in_the_product_are_found() {
+    must_find(Simulator::Node, |seed| {
+        // Nothing in them depends on it.
+        if seed == 0 {
+            TESTS.iter().for_each(|test| test());
+        }
+        Ok(())
+    });
+}
