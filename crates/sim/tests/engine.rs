@@ -10,9 +10,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::env::sim::{Fault, SimDisk, SimHandles, SplitMix64};
+use base::env::sim::{DocumentNames, Fault, SimDisk, SimHandles, SplitMix64};
 use base::env::{Clock as _, Disk, OpenMode, SimHandles as World};
-use base::{Cas, Datatype, DocKey, RevSeqno, Seqno, VbId, VbUuid, VersionMeta};
+use base::{Cas, Datatype, DocKey, RevSeqno, Seqno, VbId, VbUuid, VersionMeta, limits};
 use engine::{
     Bucket, BucketConfig, Failure, Mutated, Progress, Refusal, StoreMode, StoreRequest, WithMetaRequest,
 };
@@ -24,6 +24,11 @@ use sim::{CrashPlan, Ledger, Restored, Verdict};
 const DIR: &str = "/data/bucket";
 const VBUCKETS: u16 = 4;
 const KEYS: u64 = 30;
+
+/// Every second one is long.
+fn names() -> DocumentNames {
+    DocumentNames::of(1, limits::MAX_KEY_BYTES)
+}
 
 /// The folder that the bucket's is in must be there durably; that is its owner's business.
 fn prepare(disk: &SimDisk) {
@@ -116,8 +121,8 @@ fn go_on(run: &mut Run, rng: &mut SplitMix64, world: &World, bucket: &Bucket, st
     for _ in 0..steps {
         world.clock.advance(Duration::from_micros(rng.below(3000)));
         let vb = VbId(rng.below(u64::from(VBUCKETS)) as u16);
-        let key = format!("k{}", rng.below(KEYS));
-        let key = DocKey::new(key.as_bytes());
+        let key = names().name(rng.below(KEYS));
+        let key = DocKey::new(&key);
         if let Ok(mutated) = change(rng, bucket, vb, key) {
             run.wrote(bucket, vb, key, mutated, world.disk.changes());
         }
@@ -395,8 +400,8 @@ fn after_a_far_cas(seed: u64) -> Vec<String> {
         for _ in 0..20 {
             world.clock.advance(Duration::from_micros(rng.below(3000)));
             let vb = VbId(rng.below(u64::from(VBUCKETS)) as u16);
-            let key = format!("k{}", rng.below(KEYS));
-            let Ok(mutated) = change(rng, bucket, vb, DocKey::new(key.as_bytes())) else { continue };
+            let key = names().name(rng.below(KEYS));
+            let Ok(mutated) = change(rng, bucket, vb, DocKey::new(&key)) else { continue };
             let ahead = Duration::from_nanos(mutated.cas.0.saturating_sub(world.clock.unix_ns()));
             if ahead > MOST_AHEAD {
                 wrong.push(format!("{vb}: {when} a CAS lies {ahead:?} ahead of the clock"));

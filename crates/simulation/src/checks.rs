@@ -169,7 +169,10 @@ impl World {
                     // What an earlier active node may have committed is not decided before there is a majority.
                     continue;
                 }
-                return Err(format!("{} cannot be read at node {at}: {outcome:?}", wanted.name));
+                return Err(format!(
+                    "{} cannot be read at node {at}: {outcome:?}",
+                    wanted.name.escape_ascii()
+                ));
             }
             self.history.ops[number].outcome = Some(outcome);
         }

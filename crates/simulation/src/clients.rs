@@ -1,6 +1,7 @@
 //! Clients: each asks one thing after the other of the node that its map names, which may be an old one.
 
 use base::DurabilityLevel;
+use base::env::sim::DocumentNames;
 use cluster::NodeId;
 
 use crate::ops::{Class, Key, Kind, Op, Outcome};
@@ -36,7 +37,7 @@ pub struct Clients {
 
 impl Clients {
     /// Clients that have no map yet.
-    pub fn new(rules: &Rules) -> Clients {
+    pub fn new(rules: &Rules, names: DocumentNames) -> Clients {
         let classes = [
             Class::Register,
             Class::Register,
@@ -47,7 +48,10 @@ impl Clients {
             Class::Expiring,
             Class::Collection,
         ];
-        let key = |vb: u16, at: usize, class: Class| Key { name: format!("{class:?}-{vb}-{at}"), vb, class };
+        let key = |vb: u16, at: usize, class: Class| {
+            let name = names.with_text(at as u64, &format!("{class:?}-{vb}-{at}"));
+            Key { name, vb, class }
+        };
         let keys: Vec<Key> = (0..rules.vbuckets)
             .flat_map(|vb| classes.iter().enumerate().map(move |(at, class)| key(vb, at, *class)))
             .collect();

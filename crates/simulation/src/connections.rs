@@ -384,7 +384,7 @@ impl FrontEnd<'_> {
             }
             step_all(&bucket);
         }
-        Err(format!("{} cannot be read", key.name))
+        Err(format!("{} cannot be read", key.name.escape_ascii()))
     }
 }
 

@@ -318,9 +318,7 @@ impl World {
                 let _ = bucket.create_checkpoint(vb);
             }
             _ => {
-                let evict = |key: &Key| {
-                    bucket.evict_value(VbId(key.vb), DocKey::new(key.name.as_bytes())) == Ok(true)
-                };
+                let evict = |key: &Key| bucket.evict_value(VbId(key.vb), DocKey::new(&key.name)) == Ok(true);
                 if self.clients.keys.iter().filter(|key| evict(key)).count() > 0 {
                     self.works(at, Job::Eviction);
                 }

@@ -86,7 +86,7 @@ impl History {
                 Class::Plain => self.check_stretches(key.vb, numbers),
                 Class::Expiring | Class::Collection => Ok(()),
             };
-            checked.map_err(|what| format!("{}: {what}", key.name))?;
+            checked.map_err(|what| format!("{}: {what}", key.name.escape_ascii()))?;
         }
         Ok(by_key.len() as u64)
     }

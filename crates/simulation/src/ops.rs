@@ -22,8 +22,8 @@ pub enum Class {
 /// A document that clients use.
 #[derive(Clone, Debug)]
 pub struct Key {
-    /// Its name.
-    pub name: String,
+    /// Its name, which need not be text.
+    pub name: Vec<u8>,
     /// Its vBucket.
     pub vb: u16,
     /// What it is used for.

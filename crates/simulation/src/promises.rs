@@ -133,7 +133,7 @@ impl World {
             }
             let (told, is_deletion) = self.promises.open[&(vb, key)];
             let name = &self.clients.keys[key].name;
-            let doc = DocKey { collection: CollectionId(0), key: name.as_bytes() };
+            let doc = DocKey { collection: CollectionId(0), key: name };
             let has = match bucket.get(VbId(vb), doc, bucket.now()) {
                 Ok(found) => found.cas.0,
                 // Somebody may have deleted it since.
@@ -144,7 +144,8 @@ impl World {
             };
             if has < told {
                 let text = format!(
-                    "{name} of vBucket {vb} has CAS {has:x} at node {at}, which serves it, after {told:x} was told"
+                    "{} of vBucket {vb} has CAS {has:x} at node {at}, which serves it, after {told:x} was told",
+                    name.escape_ascii()
                 );
                 self.violation = Some(text);
             }

@@ -31,7 +31,7 @@ pub fn part_of(opaque: u32) -> (usize, Part) {
 
 /// The document of an operation.
 pub fn document<'a>(op: &Op, key: &'a Key) -> DocKey<'a> {
-    DocKey { collection: CollectionId(op.collection), key: key.name.as_bytes() }
+    DocKey { collection: CollectionId(op.collection), key: &key.name }
 }
 
 /// Command, CAS, extras and value.
@@ -62,7 +62,7 @@ pub fn frame(number: usize, op: &Op, key: &Key, padding: usize, part: Part) -> V
         FrameInfos { durability, ..FrameInfos::default() }.encode(&mut frame_infos);
     }
     let (prefix, len) = base::doc_key::encode_leb128(op.collection);
-    let encoded = [&prefix[..len], key.name.as_bytes()].concat();
+    let encoded = [&prefix[..len], &key.name].concat();
     let parts = RequestParts {
         opcode,
         vbucket: VbId(key.vb),

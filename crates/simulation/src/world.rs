@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::env::sim::SplitMix64;
+use base::env::sim::{DocumentNames, SplitMix64};
 use base::env::{Env, SimHandles};
+use base::limits;
 use cluster::command::{self, Command};
 use cluster::promise::Ask;
 use cluster::store::{Commit, Store, Swapped, Version};
@@ -116,7 +117,7 @@ impl World {
         nodes.iter_mut().for_each(|node| node.member.held.asks_for_promises = rules.seed % 16 != 8);
         let mut world = World {
             store: MemoryStore::new(env.clock.clone()),
-            clients: Clients::new(&rules),
+            clients: Clients::new(&rules, DocumentNames::of(rules.seed, limits::MAX_COLLECTION_KEY_BYTES)),
             history: History::new(&rules),
             forgetful: None,
             promises: Promises::new(&rules),

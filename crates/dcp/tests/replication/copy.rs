@@ -12,14 +12,14 @@ use engine::Bucket;
 
 pub use copies::Record;
 
-/// By key; all are in the default collection.
+/// By key, without bytes that are no text; all are in the default collection.
 pub type Records = BTreeMap<String, Record>;
 
 /// Everything that a bucket has of a vBucket, from its first change to its last.
 pub fn read(bucket: &Arc<Bucket>, vb: VbId) -> Result<Records, String> {
     let named = |(key, record): (Vec<u8>, Record)| -> Result<(String, Record), String> {
         let doc = DocKey::parse(&key).ok_or("a key without a collection")?;
-        Ok((String::from_utf8_lossy(doc.key).into_owned(), record))
+        Ok((doc.key.escape_ascii().to_string(), record))
     };
     copies::read(bucket, vb)?.into_iter().map(named).collect()
 }

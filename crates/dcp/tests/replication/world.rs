@@ -6,9 +6,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::env::sim::{SimDisk, Survival};
+use base::env::sim::{DocumentNames, SimDisk, Survival};
 use base::env::{Env, SimHandles};
-use base::{Cas, Datatype, DocKey, DurabilityLevel, Heap, VbId, VbState};
+use base::{Cas, Datatype, DocKey, DurabilityLevel, Heap, VbId, VbState, limits};
 use engine::{Bucket, CompactRequest, Durable, Refusal, StoreRequest};
 
 use crate::copy::{Branch, Place};
@@ -37,6 +37,8 @@ pub struct World {
     written: u64,
     mistake: Mistake,
     pub counts: Counts,
+    /// What documents are called.
+    names: DocumentNames,
 }
 
 fn vbuckets() -> impl Iterator<Item = VbId> {
@@ -75,6 +77,7 @@ impl World {
             written: 0,
             mistake,
             counts: Counts::default(),
+            names: DocumentNames::of(seed, limits::MAX_KEY_BYTES),
         };
         for vb in vbuckets() {
             for at in 0..world.nodes.len() {
@@ -119,8 +122,8 @@ impl World {
     pub fn change(&mut self, dice: &mut Dice) {
         let (vb, at) =
             (VbId(dice.below(VBUCKETS.into()) as u16), dice.below(self.nodes.len() as u64) as usize);
-        let key = format!("k{}", dice.below(KEYS));
-        let doc = DocKey::new(key.as_bytes());
+        let key = self.names.name(dice.below(KEYS));
+        let doc = DocKey::new(&key);
         let bucket = Arc::clone(&self.nodes[at].bucket);
         let now = bucket.now();
         // It may expire by being looked at.
@@ -162,9 +165,9 @@ impl World {
     /// Has everything expire whose time has come, if the node may.
     pub fn expire(&mut self, at: usize, vb: VbId) {
         let bucket = Arc::clone(&self.nodes[at].bucket);
-        for key in (0..KEYS).map(|key| format!("k{key}")) {
+        for key in self.names.first(KEYS) {
             // Whatever there is.
-            let _ = bucket.get(vb, DocKey::new(key.as_bytes()), bucket.now());
+            let _ = bucket.get(vb, DocKey::new(&key), bucket.now());
         }
         self.learn(at, vb);
     }
@@ -207,9 +210,9 @@ impl World {
             }
             2 => bucket.create_checkpoint(vb).expect("there is one"),
             3 => {
-                let key = format!("k{}", dice.below(KEYS));
+                let key = self.names.name(dice.below(KEYS));
                 // Refused if there is no such value in memory.
-                let _ = bucket.evict_value(vb, DocKey::new(key.as_bytes()));
+                let _ = bucket.evict_value(vb, DocKey::new(&key));
             }
             4 => self.set_memory(at, true),
             5 => self.set_memory(at, false),

@@ -330,8 +330,8 @@ impl Consumer {
 
 fn key_of(message: &Message<'_>, is_plain: bool) -> String {
     if is_plain {
-        return name_of(CollectionId::DEFAULT, str::from_utf8(message.key).expect("text"));
+        return name_of(CollectionId::DEFAULT, &message.key.escape_ascii().to_string());
     }
     let key = DocKey::parse(message.key).expect("a key with a collection");
-    name_of(key.collection, str::from_utf8(key.key).expect("text"))
+    name_of(key.collection, &key.key.escape_ascii().to_string())
 }

@@ -6,7 +6,8 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use base::env::SimHandles;
-use base::env::sim::{SimDisk, SplitMix64};
+use base::env::sim::{DocumentNames, SimDisk, SplitMix64};
+use base::limits;
 use logstore::{
     Batch, Config, Entry, Erased, Failure, Item, LogStore, Purger, Replaced, Sealed, Trust, View,
 };
@@ -182,6 +183,7 @@ pub struct World {
     pub model: BTreeMap<u16, History>,
     pub rng: SplitMix64,
     mark: u64,
+    names: DocumentNames,
     held: Vec<(View, Content)>,
     /// Whether opening may find that a caller did not put the last commits on record.
     pub is_recorded: bool,
@@ -200,6 +202,7 @@ impl World {
             disk,
             store: Some(store),
             model: BTreeMap::new(),
+            names: DocumentNames::of(rng.clone().next_u64(), limits::MAX_STORED_KEY_BYTES),
             rng,
             mark: 0,
             held: Vec::new(),
@@ -304,8 +307,10 @@ impl World {
             let turn = self.rng.below(seqnos.len() as u64) as usize;
             seqnos.rotate_left(turn);
         }
-        let keys = keys.into_iter().map(|key| format!("key{key:03}").into_bytes());
-        let items = keys.zip(seqnos).map(|(key, seqno)| (key, self.doc(seqno))).collect();
+        let names = self.names;
+        let named = |key: u64| names.with_text(key, &format!("key{key:03}"));
+        let keys: BTreeSet<Vec<u8>> = keys.into_iter().map(named).collect();
+        let items = keys.into_iter().zip(seqnos).map(|(key, seqno)| (key, self.doc(seqno))).collect();
         TestBatch { vb, items, mark: self.next_mark(), count: 0 }
     }
 

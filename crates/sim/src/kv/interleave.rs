@@ -186,8 +186,8 @@ impl<'a> World<'a> {
     }
 
     fn get(&self, vb: VbId, rng: &mut SplitMix64) {
-        let names: Vec<String> = (0..rng.between(1, 3)).map(|_| self.shape.key(rng)).collect();
-        let keys: Vec<DocKey<'_>> = names.iter().map(|name| DocKey::new(name.as_bytes())).collect();
+        let names: Vec<Vec<u8>> = (0..rng.between(1, 3)).map(|_| self.shape.key(rng)).collect();
+        let keys: Vec<DocKey<'_>> = names.iter().map(|name| DocKey::new(name)).collect();
         let start = self.now();
         let got =
             if keys.len() == 1 { vec![self.store.get(vb, keys[0])] } else { self.store.get_many(vb, &keys) };

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use base::env::sim::{SimDisk, SplitMix64};
+use base::env::sim::{DocumentNames, SimDisk, SplitMix64};
 use base::{
-    Cas, Datatype, DocKey, ItemKind, NewVersion, RevSeqno, Seqno, VbId, VbState, Version, VersionMeta,
+    Cas, Datatype, DocKey, ItemKind, NewVersion, RevSeqno, Seqno, VbId, VbState, Version, VersionMeta, limits,
 };
 use kvstore::{Compaction, Expired, FailoverEntry, Failure, KvStore, SaveBatch, VbStateDoc};
 
@@ -91,7 +91,7 @@ pub(super) fn state(high_seqno: Seqno, mark: u64) -> VbStateDoc {
 enum Op {
     /// Changes of different vBuckets, all of one kind.
     Change(Vec<Change>),
-    Get(VbId, String),
+    Get(VbId, Vec<u8>),
     /// A step of what is done behind the saves.
     Background,
 }
@@ -212,8 +212,8 @@ impl Run<'_> {
     }
 
     /// A version that is read is one that may be there; a failure is fine.
-    fn get(&self, model: &Model, vb: VbId, key: &str, wrong: &mut Vec<String>) {
-        let key = DocKey::new(key.as_bytes());
+    fn get(&self, model: &Model, vb: VbId, key: &[u8], wrong: &mut Vec<String>) {
+        let key = DocKey::new(key);
         let Ok(got) = self.store.get(vb, key) else { return };
         let got = got.map(|version| Entry::of(&version));
         let stored = key.to_stored();
@@ -275,8 +275,9 @@ impl Run<'_> {
 }
 
 impl Shape {
-    pub(super) fn key(&self, rng: &mut SplitMix64) -> String {
-        format!("k{}", rng.below(self.keys))
+    pub(super) fn key(&self, rng: &mut SplitMix64) -> Vec<u8> {
+        // As the seed has it, from which the number of keys comes, too.
+        DocumentNames::of(self.keys, limits::MAX_KEY_BYTES).name(rng.below(self.keys))
     }
 
     /// Saves versions of up to `items` keys.
@@ -291,11 +292,11 @@ impl Shape {
 
     /// One version a key, sorted by key, with seqnos in another order.
     pub(super) fn batch(&self, rng: &mut SplitMix64, items: u64, first_seqno: u64) -> Vec<Version> {
-        let keys: BTreeSet<String> = (0..items).map(|_| self.key(rng)).collect();
+        let keys: BTreeSet<Vec<u8>> = (0..items).map(|_| self.key(rng)).collect();
         let mut seqnos: Vec<u64> = (first_seqno..).take(keys.len()).collect();
         let turn = rng.below(seqnos.len() as u64) as usize;
         seqnos.rotate_left(turn);
-        keys.iter().zip(seqnos).map(|(key, seqno)| self.version(rng, key.as_bytes(), seqno)).collect()
+        keys.iter().zip(seqnos).map(|(key, seqno)| self.version(rng, key, seqno)).collect()
     }
 
     fn version(&self, rng: &mut SplitMix64, key: &[u8], seqno: u64) -> Version {

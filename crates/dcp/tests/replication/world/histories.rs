@@ -80,8 +80,8 @@ impl World {
         let last = branch.last().map_or(0, |(_, record)| record.seqno);
         let (bucket, uuid) = (Arc::clone(&self.nodes[at].bucket), self.place(at, vb).uuid);
         let mut new = Vec::new();
-        for key in (0..KEYS).map(|key| format!("k{key}")) {
-            let Ok(Some(seen)) = bucket.peek_as_is(vb, DocKey::new(key.as_bytes()), bucket.now()) else {
+        for name in self.names.first(KEYS) {
+            let Ok(Some(seen)) = bucket.peek_as_is(vb, DocKey::new(&name), bucket.now()) else {
                 continue;
             };
             let meta = seen.version.meta();
@@ -99,7 +99,7 @@ impl World {
                 kind: meta.kind,
                 value: engine::value::plain(&whole).expect("readable").into_owned(),
             };
-            new.push((key, record));
+            new.push((name.escape_ascii().to_string(), record));
         }
         new.sort_by_key(|(_, record)| record.seqno);
         new.iter().for_each(|new| show(|| format!("node {at} {vb:?} {new:?}")));
@@ -137,8 +137,9 @@ impl World {
     pub fn check_reads(&self, at: usize, vb: VbId) -> Result<(), String> {
         let bucket = &self.nodes[at].bucket;
         let records: BTreeMap<String, Record> = copy::read(bucket, vb)?;
-        for key in (0..KEYS).map(|key| format!("k{key}")) {
-            let (doc, now) = (DocKey::new(key.as_bytes()), bucket.now());
+        for name in self.names.first(KEYS) {
+            let key = name.escape_ascii().to_string();
+            let (doc, now) = (DocKey::new(&name), bucket.now());
             let read = || match bucket.state_of(vb) {
                 Some(VbState::Active) => bucket.get(vb, doc, now),
                 _ => bucket.get_replica(vb, doc, now),
