@@ -42,13 +42,12 @@ const EXPIRY: u32 = 4_000_000_000;
 /// Something a client does, `n` times.
 type Operation = fn(&mut Client, &[u8], u32) -> Result<()>;
 
-const OPERATIONS: [(&str, Operation); 9] = [
+const OPERATIONS: [(&str, Operation); 8] = [
     ("set", |client, value, _| request(client, &set(value, &[])).map(drop)),
     ("durable set", |client, value, _| request(client, &set(value, MAJORITY)).map(drop)),
     ("get", |client, _, _| request(client, &plain(opcode::GET)).map(drop)),
-    ("touch", |client, _, n| touch(client, opcode::TOUCH, n, &[])),
-    ("durable touch", |client, _, n| touch(client, opcode::TOUCH, n, MAJORITY)),
-    ("get and touch", |client, _, n| touch(client, opcode::GAT, n, &[])),
+    ("touch", |client, _, n| touch(client, opcode::TOUCH, n)),
+    ("get and touch", |client, _, n| touch(client, opcode::GAT, n)),
     ("lock, unlock", |client, _, _| lock_and_unlock(client)),
     ("sub-document", |client, _, n| change_a_path(client, n)),
     ("set, delete", |client, value, _| {
@@ -150,9 +149,9 @@ fn set<'a>(value: &'a [u8], frame_infos: &'a [u8]) -> RequestParts<'a> {
     RequestParts { extras: &NO_EXTRAS, value, frame_infos, ..plain(opcode::SET) }
 }
 
-fn touch(client: &mut Client, opcode: u8, n: u32, frame_infos: &[u8]) -> Result<()> {
+fn touch(client: &mut Client, opcode: u8, n: u32) -> Result<()> {
     let expiry = (EXPIRY + n).to_be_bytes();
-    request(client, &RequestParts { extras: &expiry, frame_infos, ..plain(opcode) }).map(drop)
+    request(client, &RequestParts { extras: &expiry, ..plain(opcode) }).map(drop)
 }
 
 fn lock_and_unlock(client: &mut Client) -> Result<()> {
