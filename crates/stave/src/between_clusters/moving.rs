@@ -271,6 +271,8 @@ struct Mover<'e> {
     /// The latest moment at which everything was here.
     was_complete: Option<Duration>,
     counts: MoveCounts,
+    /// vBuckets that went back there, and to where, of which nothing was told yet.
+    went_back: Vec<(u16, u64)>,
     failed: Option<anyhow::Error>,
     is_over: bool,
     tell: &'e (dyn Fn(MoveNews<'_>) + Sync),
@@ -336,6 +338,7 @@ impl<'e> Mover<'e> {
             since: None,
             was_complete: None,
             counts: MoveCounts::default(),
+            went_back: Vec::new(),
             failed: None,
             is_over: false,
             tell,
@@ -523,16 +526,9 @@ impl<'e> Mover<'e> {
                 }
             }
         }
-        let (vbs, more) = match losses.split_at_checked(FEW) {
-            Some((few, rest)) if !rest.is_empty() => {
-                (few, format!(" and {} more", thousands(rest.len() as u64)))
-            }
-            _ => (&losses[..], String::new()),
-        };
-        let vbs: Vec<String> = vbs.iter().map(|loss| loss.vb.to_string()).collect();
-        let vbs = vbs.join(", ");
+        let vbs = few(losses.iter().map(|loss| loss.vb.to_string()));
         (self.tell)(MoveNews::Trouble(format!(
-            "vBuckets {vbs}{more} here have another history since a failover or a crash: what they may have lost is sent again"
+            "vBuckets {vbs} here have another history since a failover or a crash: what they may have lost is sent again"
         )));
         self.counts.lost_here += losses.len() as u64;
         (self.answered, self.is_changed, self.begins_again) = (None, true, true);
@@ -573,6 +569,13 @@ impl<'e> Mover<'e> {
             (self.counts.end, self.is_over) = (MoveEnd::Switched(ns(ordered)), true);
         }
     }
+}
+
+/// The first of these, and how many more there are.
+fn few(all: impl ExactSizeIterator<Item = String>) -> String {
+    let more = all.len().saturating_sub(FEW) as u64;
+    let named = all.take(FEW).collect::<Vec<_>>().join(", ");
+    if more == 0 { named } else { format!("{named} and {} more", thousands(more)) }
 }
 
 /// Both buckets must resolve conflicts in the same way, or a document could become another one in each.
@@ -641,7 +644,7 @@ impl Watch for MoveWatch<'_, '_> {
                     *at = at.rolled_back(to);
                     mover.is_changed = true;
                     mover.counts.went_back.insert(vb.0, to.0);
-                    (mover.tell)(MoveNews::Trouble(format!("vBucket {vb} there went back to seqno {to}")));
+                    mover.went_back.push((vb.0, to.0));
                 }
             }
             Event::Ended(vb, reason) => {
@@ -662,6 +665,11 @@ impl Watch for MoveWatch<'_, '_> {
         if let Err(error) = mover.settle(false) {
             mover.failed.get_or_insert(error);
             return ControlFlow::Break(());
+        }
+        let went_back = std::mem::take(&mut mover.went_back);
+        if !went_back.is_empty() {
+            let vbs = few(went_back.iter().map(|(vb, to)| format!("{vb} (to {to})")));
+            (mover.tell)(MoveNews::Trouble(format!("vBuckets went back to an earlier seqno there: {vbs}")));
         }
         if let Some(heights) = &*lock(&self.polled.here) {
             mover.look_here(heights);
