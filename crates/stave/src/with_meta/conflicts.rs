@@ -1,4 +1,9 @@
 //! A file that says which documents were left as the bucket had them, and what was sent in vain.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "the client's end is not part of a node"
+)]
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -54,11 +59,6 @@ pub(crate) struct ConflictLog {
 
 impl ConflictLog {
     /// Goes on behind what is in the file.
-    #[allow(
-        clippy::disallowed_methods,
-        clippy::disallowed_types,
-        reason = "the client's end is not part of a node"
-    )]
     pub(crate) fn open(env: &Env, path: &Path) -> anyhow::Result<ConflictLog> {
         let file = File::options().create(true).append(true).open(path);
         let file = file.with_context(|| format!("cannot write {}", path.display()))?;
