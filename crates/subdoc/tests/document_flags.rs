@@ -122,7 +122,7 @@ fn expected(state: State, op: Op, flags: u8, is_single: bool) -> Told {
         Op::SetMember if !has_body => of_spec(0xc6),
         Op::ReplaceAttribute if !is_seen => of_spec(0x84),
         Op::BodyFromAttribute if stays_deleted => (0xd7, None),
-        Op::DeleteDocument if state == State::Deleted => (0x01, None),
+        Op::DeleteDocument if state == State::Deleted && has(REVIVE) => (0x01, None),
         _ => (success, None),
     }
 }

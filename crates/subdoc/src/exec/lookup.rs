@@ -156,7 +156,7 @@ fn read_attribute<'a>(
     key: &[u8],
     path: &[u8],
 ) -> Result<LookupValue<'a>, PathError> {
-    let path = Path::parse_behind_key(path)?;
+    let path = Path::parse_attribute(key, path)?;
     read(view.xattrs.get(key).ok_or(PathError::NotFound)?, op, &path)
 }
 

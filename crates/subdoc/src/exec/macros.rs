@@ -1,9 +1,10 @@
 //! Macros in the values of extended attributes.
 
-use super::virtual_attributes::{View, append, is_field};
-use crate::ops;
-use crate::path::Path;
+use super::Document;
+use super::virtual_attributes::{View, is_field};
+use crate::ops::PathError;
 use crate::status;
+use crate::xattr::Xattrs;
 
 /// What is known only when the mutation is committed, or only when the whole value is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,11 +63,12 @@ impl Placeholder {
 pub(crate) enum Named<'v> {
     /// One of `${Mutation.*}`.
     Mutation(MacroKind),
-    /// `${$document...}`: the path behind `$document`, without its dot.
+    /// `${$document...}`: what stands behind `$document`, be it known or not.
     Document(&'v [u8]),
 }
 
-/// The macro that `value` is, or the status for one that is none.
+/// The macro that `value` is, or the status for one that is none. Whether `$document` has what is asked of it is found
+/// when the macro is expanded, behind the document's existence.
 pub(crate) fn macro_named(value: &[u8]) -> Result<Named<'_>, u16> {
     match value {
         b"\"${Mutation.CAS}\"" => return Ok(Named::Mutation(MacroKind::Cas)),
@@ -74,30 +76,39 @@ pub(crate) fn macro_named(value: &[u8]) -> Result<Named<'_>, u16> {
         b"\"${Mutation.value_crc32c}\"" => return Ok(Named::Mutation(MacroKind::ValueCrc32c)),
         _ => {}
     }
-    let name = value.strip_prefix(b"\"${$").and_then(|rest| rest.strip_suffix(b"}\""));
-    let name = name.ok_or(status::UNKNOWN_MACRO)?;
-    let path = match name.strip_prefix(b"document") {
-        Some(b"") => return Ok(Named::Document(b"")),
-        Some(path) => path.strip_prefix(b".").ok_or(status::UNKNOWN_VIRTUAL_MACRO)?,
-        None => return Err(status::UNKNOWN_VIRTUAL_MACRO),
-    };
-    let end = path.iter().position(|byte| matches!(byte, b'.' | b'[')).unwrap_or(path.len());
-    if is_field(&path[..end]) { Ok(Named::Document(path)) } else { Err(status::UNKNOWN_VIRTUAL_MACRO) }
+    let behind = value.strip_prefix(b"\"${$document").and_then(|rest| rest.strip_suffix(b"}\""));
+    behind.map(Named::Document).ok_or(status::UNKNOWN_MACRO)
 }
 
-/// The value of a document macro: what the attribute was before the mutation.
-pub(super) fn expand_document(path: &[u8], view: Option<&View<'_>>) -> Result<Vec<u8>, u16> {
-    let mut text = Vec::new();
-    let Some(view) = view else {
-        append(&mut text, format_args!("null"));
-        return Ok(text);
+/// The value of a document macro: what the attribute was before the mutation. `root` is the body of a document that is
+/// made, of which nothing else is known.
+///
+/// A macro names a whole field, and no checksum, as recorded.
+pub(super) fn expand_document(
+    behind: &[u8],
+    view: Option<&View<'_>>,
+    root: &[u8],
+) -> Result<Vec<u8>, PathError> {
+    let made =
+        View { document: Document::default(), xattrs: Xattrs::default(), body: root, hides_system: true };
+    let field = match behind {
+        b"" => b"",
+        _ => behind.strip_prefix(b".").ok_or(PathError::UnknownMacro)?,
     };
-    let rest = view.write(b"$document", path, &mut text);
-    if rest.is_empty() {
-        return Ok(text);
+    let is_known = match field {
+        b"" => behind.is_empty(),
+        b"value_crc32c" => false,
+        b"last_modified" => view.is_some(),
+        field => is_field(field),
+    };
+    if !is_known {
+        return Err(PathError::UnknownMacro);
     }
-    let range = Path::parse_behind_key(rest)
-        .and_then(|rest| ops::get(&text, &rest))
-        .map_err(|_| status::UNKNOWN_VIRTUAL_MACRO)?;
-    Ok(text[range].to_vec())
+    let mut text = Vec::new();
+    match view {
+        Some(view) => drop(view.write(b"$document", field, &mut text)),
+        None if field.is_empty() => made.write_made(&mut text),
+        None => drop(made.write(b"$document", field, &mut text)),
+    }
+    Ok(text)
 }

@@ -19,7 +19,7 @@ pub use virtual_attributes::{ClockMode, Metadata};
 mod tests;
 
 /// The current version of a document, live or deleted.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Document<'a> {
     /// The value, inflated: attributes (if the datatype says so) and body.
     pub value: &'a [u8],

@@ -104,7 +104,7 @@ fn start<'a>(current: Option<Document<'a>>, request: &MutationRequest<'_>) -> Re
     match changeable(current, request.doc_flags, request.cas)? {
         Base::Existing { document, deleted } => {
             let deletes = specs.iter().any(|spec| spec.op == MutationOp::DeleteDoc);
-            if document.deleted && deletes {
+            if document.deleted && deletes && !deleted {
                 return Err(status::KEY_NOT_FOUND);
             }
             let view = view(document).map_err(|_| status::INTERNAL)?;
@@ -113,7 +113,7 @@ fn start<'a>(current: Option<Document<'a>>, request: &MutationRequest<'_>) -> Re
         Base::New { deleted } => {
             let has_no_root = request.doc_flags & doc_flag::CREATE_AS_DELETED != 0;
             let root = if has_no_root { b"" } else { empty_root(specs) };
-            Ok(Workspace::new(current.and_then(|document| view(document).ok()), root, deleted))
+            Ok(Workspace::new(root, deleted))
         }
     }
 }
@@ -134,8 +134,13 @@ pub fn mutate(current: Option<Document<'_>>, request: &MutationRequest<'_>) -> M
             Err(fault) => return MutationOutcome::failed(request, index, fault),
         }
     }
-    let status =
-        if workspace.is_deleted() && !workspace.deletes { status::SUCCESS_DELETED } else { status::SUCCESS };
+    let was_deleted = current.is_some_and(|document| document.deleted);
+    // A tombstone without attributes is a tombstone still; one that would lose its last ones is not deleted again.
+    if workspace.deletes && was_deleted && workspace.loses_attributes() {
+        return MutationOutcome::refused(request, status::KEY_NOT_FOUND);
+    }
+    let stays_deleted = workspace.is_deleted() && (!workspace.deletes || was_deleted);
+    let status = if stays_deleted { status::SUCCESS_DELETED } else { status::SUCCESS };
     let mut new = workspace.finish();
     new.late.fill_checksums(&mut new.value);
     MutationOutcome { status, is_single: request.is_single, failed: None, values, new: Some(new) }

@@ -122,7 +122,7 @@ fn deleting_keeps_only_system_attributes() {
     assert_eq!(["_s", "_t"].map(|key| attribute(&gone, key)), [Some("2".into()), Some("4".into())]);
     let bare = new(run(Some(&live("{}")), 0, &[(0x04, 0, "", "")]));
     assert_eq!((bare.value.len(), bare.datatype), (0, 0));
-    assert_eq!(run(Some(&gone), ACCESS_DELETED, &[(0x04, 0, "", "")]).status, status::KEY_NOT_FOUND);
+    assert_eq!(run(Some(&gone), ACCESS_DELETED, &[(0x04, 0, "", "")]).status, status::SUCCESS_DELETED);
 }
 
 #[test]
@@ -202,6 +202,59 @@ fn document_macros_show_the_version_before() {
     let specs = [(0xc8, 0x15, "m.n", "\"${$document.value_bytes}\""), (0xc8, 0, "a", "100")];
     let after = new(run(Some(&there), 0, &specs));
     assert_eq!(attribute(&after, "m").as_deref(), Some("{\"n\":7}"));
+}
+
+#[test]
+fn a_tombstone_is_deleted_again_unless_its_last_attributes_go() {
+    let made = |key: &str| {
+        let flags = MKDOC | CREATE_AS_DELETED | ACCESS_DELETED;
+        new(run(None, flags, &[(0xc8, 4, key, "1")]))
+    };
+    let deletion = (0x04, 0, "", "");
+    let outcome = run(Some(&made("_s")), ACCESS_DELETED, &[deletion]);
+    assert_eq!(outcome.status, status::SUCCESS_DELETED);
+    assert_eq!(attribute(&new(outcome), "_s").as_deref(), Some("1"));
+    assert_eq!(run(Some(&made("u")), ACCESS_DELETED, &[deletion]).status, status::KEY_NOT_FOUND);
+    assert_eq!(
+        run(Some(&made("u")), ACCESS_DELETED, &[(0xc8, 4, "_s", "1"), deletion]).status,
+        status::SUCCESS_DELETED
+    );
+    assert_eq!(run(Some(&made("_s")), 0, &[deletion]).status, status::KEY_NOT_FOUND);
+    let bare = NewDocument { value: Vec::new(), datatype: 0, ..made("_s") };
+    assert_eq!(run(Some(&bare), ACCESS_DELETED, &[deletion]).status, status::SUCCESS_DELETED);
+}
+
+#[test]
+fn document_macros_name_whole_fields_and_no_checksum() {
+    let there = live("{\"a\":1}");
+    for named in ["nope", "value_crc32c", "datatype[0]", "CAS.x", ""] {
+        let value = format!("\"${{$document.{named}}}\"");
+        let outcome = run(Some(&there), 0, &[(0xc8, 5, "m.a", "1"), (0xc8, 0x15, "m.n", &value)]);
+        assert_eq!(
+            (outcome.status, outcome.failed),
+            (status::MULTI_PATH_FAILURE, Some((1, 0xd5))),
+            "{named}"
+        );
+        assert_eq!(run(None, 0, &[(0xc8, 0x15, "m.n", &value)]).status, status::KEY_NOT_FOUND, "{named}");
+    }
+    let outcome = run(Some(&there), 0, &[(0xc8, 0x15, "m", "\"${$documents}\"")]);
+    assert_eq!(outcome.failed, Some((0, 0xd5)));
+}
+
+#[test]
+fn document_macros_know_little_of_a_document_that_is_made() {
+    let made = |value: &str| run(None, MKDOC, &[(0xc8, 0x15, "m", value)]);
+    let attribute_of = |value: &str| attribute(&new(made(value)), "m");
+    assert_eq!(attribute_of("\"${$document.CAS}\"").as_deref(), Some("\"0x0000000000000000\""));
+    assert_eq!(attribute_of("\"${$document.revid}\"").as_deref(), Some("\"0\""));
+    assert_eq!(attribute_of("\"${$document.value_bytes}\"").as_deref(), Some("2"));
+    assert_eq!(attribute_of("\"${$document.datatype}\"").as_deref(), Some("[\"raw\"]"));
+    assert_eq!(made("\"${$document.last_modified}\"").failed, Some((0, 0xd5)));
+    let whole = attribute_of("\"${$document}\"").unwrap();
+    assert!(
+        whole.starts_with("{\"CAS\":\"0x0000000000000000\",") && !whole.contains("last_modified"),
+        "{whole}"
+    );
 }
 
 #[test]

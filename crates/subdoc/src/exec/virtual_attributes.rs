@@ -112,6 +112,15 @@ impl View<'_> {
         out.push(b'}');
     }
 
+    /// The whole of a document that is only being made, which was not modified before.
+    pub fn write_made(&self, out: &mut Vec<u8>) {
+        for (index, field) in FIELDS.iter().filter(|field| **field != "last_modified").enumerate() {
+            append(out, format_args!("{}\"{field}\":", if index == 0 { '{' } else { ',' }));
+            self.write_field(field, out);
+        }
+        out.push(b'}');
+    }
+
     fn write_field(&self, field: &str, out: &mut Vec<u8>) {
         let metadata = &self.document.metadata;
         match field {

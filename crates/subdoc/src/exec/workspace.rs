@@ -78,6 +78,8 @@ struct Touched<'a> {
 pub(super) struct Workspace<'a> {
     /// The version from before, for macros.
     view: Option<View<'a>>,
+    /// The body that a new document started with.
+    root: &'static [u8],
     xattrs: Xattrs<'a>,
     touched: Vec<Touched<'a>>,
     body: Text<'a>,
@@ -93,14 +95,16 @@ impl<'a> Workspace<'a> {
         let is_json = view.document.datatype & DATATYPE_JSON != 0 && !view.document.deleted;
         let body = Text::plain(view.body);
         let xattrs = view.xattrs;
-        Workspace { view: Some(view), xattrs, touched: Vec::new(), body, is_json, deleted, deletes: false }
+        let view = Some(view);
+        Workspace { view, root: b"", xattrs, touched: Vec::new(), body, is_json, deleted, deletes: false }
     }
 
-    /// Starts from nothing; `replaced` is a version that macros may still ask about.
-    pub fn new(replaced: Option<View<'a>>, root: &'static [u8], deleted: bool) -> Workspace<'a> {
-        let root: &[u8] = if deleted { b"" } else { root };
+    /// Starts from nothing.
+    pub fn new(root: &'static [u8], deleted: bool) -> Workspace<'a> {
+        let root: &'static [u8] = if deleted { b"" } else { root };
         Workspace {
-            view: replaced,
+            view: None,
+            root,
             xattrs: Xattrs::default(),
             touched: Vec::new(),
             body: Text::plain(root),
@@ -113,6 +117,14 @@ impl<'a> Workspace<'a> {
     /// Whether the result is a tombstone.
     pub fn is_deleted(&self) -> bool {
         self.deleted
+    }
+
+    /// Whether there were attributes, and the deletion of the document leaves none.
+    pub fn loses_attributes(&self) -> bool {
+        let kept = |key: &[u8]| is_system(key) && !self.touched.iter().any(|one| one.key == key);
+        let stays =
+            self.xattrs.iter().any(|(key, _)| kept(key)) || self.touched.iter().any(|one| one.text.is_some());
+        !stays && (!self.xattrs.is_empty() || !self.touched.is_empty())
     }
 
     /// Does what one spec says; gives the value that it returns, if any.
@@ -192,7 +204,7 @@ impl<'a> Workspace<'a> {
     ) -> Result<Option<Vec<u8>>, Fault> {
         let (value, kind) = self.expanded(spec)?;
         let (key, path) = split_xattr_path(spec.path);
-        let path = Path::parse_behind_key(path)?;
+        let path = Path::parse_attribute(key, path)?;
         let index = self.touch(key);
         let slot = &mut self.touched[index].text;
         let old = slot.as_ref().map(|text| &*text.bytes);
@@ -217,7 +229,7 @@ impl<'a> Workspace<'a> {
         match macro_named(spec.value).map_err(Fault::Request)? {
             Named::Mutation(kind) => Ok((Cow::Borrowed(kind.placeholder()), Some(kind))),
             Named::Document(path) => {
-                let text = expand_document(path, self.view.as_ref()).map_err(Fault::Request)?;
+                let text = expand_document(path, self.view.as_ref(), self.root)?;
                 Ok((Cow::Owned(text), None))
             }
         }
@@ -225,7 +237,7 @@ impl<'a> Workspace<'a> {
 
     fn replace_body(&mut self, spec: &MutationSpec<'a>) -> Result<(), Fault> {
         let (key, path) = split_xattr_path(spec.path);
-        let path = Path::parse_behind_key(path)?;
+        let path = Path::parse_attribute(key, path)?;
         let index = self.touch(key);
         let text = self.touched[index].text.as_ref().ok_or(PathError::NotFound)?;
         let found = ops::get(&text.bytes, &path)?;

@@ -40,6 +40,8 @@ pub enum PathError {
     Exists = 0xc9,
     /// The value would nest too deep.
     ValueTooDeep = 0xca,
+    /// `$document` has no field that a macro names.
+    UnknownMacro = 0xd5,
     /// The value at the path does not hold bytes, as was asked for.
     NotBinaryValue = 0xd8,
     /// An operation that needs a path or a value was given none.

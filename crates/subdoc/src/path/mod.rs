@@ -170,6 +170,15 @@ impl<'p> Path<'p> {
         Path::parse_in(text, false)
     }
 
+    /// Parses the path of an attribute, divided behind its key, which is the first component.
+    pub(crate) fn parse_attribute(key: &[u8], behind: &'p [u8]) -> Result<Path<'p>, PathError> {
+        // A key may hold what a component may not, such as a quotation mark.
+        match parse_key(key, 0)? {
+            (_, end) if end == key.len() => Path::parse_behind_key(behind),
+            _ => Err(PathError::InvalidPath),
+        }
+    }
+
     /// Parses what follows the key of an attribute, which is the first component of its path.
     pub(crate) fn parse_behind_key(text: &'p [u8]) -> Result<Path<'p>, PathError> {
         Path::parse_in(text, true)

@@ -121,3 +121,14 @@ fn keys_match_what_they_spell() {
     assert!(names("a\\nb", "a\\u000ab"));
     assert!(names("a\\/b", "a/b"));
 }
+
+#[test]
+fn keys_of_attributes_are_components() {
+    let parsed = |key: &str| Path::parse_attribute(key.as_bytes(), b"x[0]").map(drop);
+    for key in ["a", "a b", "a@", "\u{e9}", "a`b`", "a\\n"] {
+        assert_eq!(parsed(key), Ok(()), "{key:?}");
+    }
+    for key in ["a\"b", "a`", "a]", "a\u{1}", "a\\x"] {
+        assert_eq!(parsed(key), Err(PathError::InvalidPath), "{key:?}");
+    }
+}

@@ -79,9 +79,13 @@ fn virtual_attributes_and_macros_must_be_known() {
     let expand = |value| refused(&ALL, &[(0xc8, 0x14, "m", value)]);
     assert_eq!(expand("\"${Mutation.CAS}\""), None);
     assert_eq!(expand("\"${$document}\""), None);
-    assert_eq!(expand("\"${$document.datatype[0]}\""), None);
-    assert_eq!(expand("\"${$document.nope}\""), Some(status::UNKNOWN_VIRTUAL_MACRO));
-    assert_eq!(expand("\"${$vbucket}\""), Some(status::UNKNOWN_VIRTUAL_MACRO));
+    assert_eq!(expand("\"${$document.nope}\""), None, "found when it is expanded");
+    assert_eq!(expand("\"${$documents}\""), None);
+    for other in
+        ["\"${$vbucket}\"", "\"${$vbucket.HLC}\"", "\"${$XTOC}\"", "\"${$Document}\"", "\"${$document\""]
+    {
+        assert_eq!(expand(other), Some(status::UNKNOWN_MACRO), "{other}");
+    }
     assert_eq!(expand("\"${Mutation.nope}\""), Some(status::UNKNOWN_MACRO));
     assert_eq!(expand("1"), Some(status::UNKNOWN_MACRO));
     assert_eq!(refused(&ALL, &[(0xcf, 0x14, "m", "1")]), Some(status::INVALID_ARGUMENTS));
