@@ -210,10 +210,10 @@ pub fn dcp(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), 
     Ok(())
 }
 
-/// `dcpagg [SEPARATOR]`: connections for streams, summed by what their names have before the first separator (`:`), and
-/// all of them as `:total`.
+/// `dcpagg SEPARATOR`: connections for streams, summed by what their names have before the first separator, and all of
+/// them as `:total`.
 pub fn dcp_by_name(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
-    let separator = std::str::from_utf8(args.first().unwrap_or(&&b":"[..]));
+    let separator = std::str::from_utf8(args[0]);
     let separator = separator.map_err(|_| Refused::Invalid("The separator must be text"))?;
     let bucket = inquiry.bucket.name();
     // Connections, producers, bytes sent, bytes that are not acknowledged.

@@ -51,6 +51,12 @@ pub fn collections(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> 
     Ok(())
 }
 
+/// `manifest`
+pub fn manifest(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    sheet.put("manifest_uid", inquiry.bucket.manifest().uid());
+    Ok(())
+}
+
 /// `collections-byid 0xID`
 pub fn collection_by_id(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
     let manifest = inquiry.bucket.manifest();

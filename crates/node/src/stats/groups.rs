@@ -34,14 +34,37 @@ pub struct Args {
     pub least: usize,
     /// The most.
     pub most: usize,
-    /// What is answered if there are fewer.
+    /// What is answered if there are none, and one is needed.
     pub missing: Status,
+    /// What is answered if there are more.
+    pub surplus: Status,
 }
 
-const NONE: Args = Args { usage: "", least: 0, most: 0, missing: Status::Einval };
+impl Args {
+    /// Arguments that are needed; without any the group is not found.
+    const fn needed(usage: &'static str, least: usize, most: usize) -> Args {
+        Args { usage, least, most, missing: Status::KeyEnoent, surplus: Status::Einval }
+    }
+
+    /// The same group, which is not found if there are too many.
+    const fn or_not_found(self) -> Args {
+        Args { surplus: Status::KeyEnoent, ..self }
+    }
+
+    /// The same group, which answers with another status if there are none.
+    const fn or_else(self, missing: Status) -> Args {
+        Args { missing, ..self }
+    }
+}
+
+const NONE: Args = optional("");
+
+/// The group's whole key is its name, so that anything behind it is another key.
+const EXACT: Args = NONE.or_not_found();
 
 const fn optional(usage: &'static str) -> Args {
-    Args { usage, least: 0, most: 1, missing: Status::Einval }
+    let most = if usage.is_empty() { 0 } else { 1 };
+    Args { usage, least: 0, most, missing: Status::Einval, surplus: Status::Einval }
 }
 
 /// A group of stats.
@@ -104,7 +127,15 @@ pub static GROUPS: &[Group] = &[
         "What clients asked of all buckets of the node together",
     ),
     of_node("audit", Stats, audit::audit, "Whether events are audited, and what came of the records"),
-    of_node("bucket_details", NodeSupervisor, node::bucket_details, "All buckets of the node, as JSON"),
+    Group {
+        args: optional("[NAME]"),
+        ..of_node(
+            "bucket_details",
+            NodeSupervisor,
+            node::bucket_details,
+            "All buckets of the node, or one of them, as JSON",
+        )
+    },
     group(
         "checkpoint",
         optional("[VB]"),
@@ -114,7 +145,7 @@ pub static GROUPS: &[Group] = &[
     ),
     group(
         "chores",
-        NONE,
+        EXACT,
         Stats,
         chores::chores,
         "How often each background step over memory ran, and how long",
@@ -128,7 +159,7 @@ pub static GROUPS: &[Group] = &[
     ),
     of_collections(
         "collections-byid",
-        Args { usage: "0xID", least: 1, most: 1, missing: Status::Einval },
+        Args::needed("0xID", 1, 1).or_else(Status::Einval),
         SimpleStats,
         collection::collection_by_id,
         "One collection, by its number",
@@ -148,19 +179,19 @@ pub static GROUPS: &[Group] = &[
         "What compactions came to, and how far the one under way is",
     ),
     group("compression", NONE, Stats, eviction::compression, "How values are compressed"),
-    group("config", NONE, SimpleStats, config::config, "The settings that can be changed, as they are now"),
+    group("config", EXACT, SimpleStats, config::config, "The settings that can be changed, as they are now"),
     of_node("connections", NodeSupervisor, node::connections, "How many connections the node has"),
-    group("dcp", NONE, Stats, bucket::dcp, "Connections for streams"),
+    group("dcp", EXACT, Stats, bucket::dcp, "Connections for streams"),
     group(
         "dcp-vbtakeover",
-        Args { usage: "VB [NAME]", least: 1, most: 2, missing: Status::Einval },
+        Args::needed("VB [NAME]", 1, 2),
         Stats,
         takeover::takeover,
         "What is left to send of a vBucket, to anybody or by the connection of this name",
     ),
     group(
         "dcpagg",
-        optional("[SEPARATOR]"),
+        Args::needed("SEPARATOR", 1, 1),
         Stats,
         bucket::dcp_by_name,
         "Connections for streams, summed by the beginning of their names",
@@ -174,8 +205,15 @@ pub static GROUPS: &[Group] = &[
         "Sizes of the files, and how often one was open already; `detail` for each vBucket",
     ),
     group(
+        "dispatcher",
+        EXACT,
+        Stats,
+        nothing_measured,
+        "What background threads do at the moment; not followed, `tasks` says what they did",
+    ),
+    group(
         "durability-monitor",
-        Args { usage: "VB", least: 1, most: 1, missing: Status::NotSupported },
+        Args::needed("VB", 1, 1).or_else(Status::NotSupported),
         Stats,
         vbucket::durability_monitor,
         "Durable writes under way in a vBucket",
@@ -189,7 +227,7 @@ pub static GROUPS: &[Group] = &[
     ),
     group(
         "eviction",
-        NONE,
+        EXACT,
         Stats,
         eviction::eviction,
         "How often a sample of the documents in memory is used, as histograms",
@@ -202,17 +240,23 @@ pub static GROUPS: &[Group] = &[
         "How much is in memory, how much had to be read from disk, what the pager did",
     ),
     group("expiry", NONE, Stats, eviction::expiry, "How expired documents are found"),
+    of_node(
+        "external-auth-timings",
+        Stats,
+        nothing_of_the_node,
+        "How long an outside service took to log users in; there is none",
+    ),
     group("failovers", optional("[VB]"), SimpleStats, vbucket::failovers, "The histories of each vBucket"),
     group(
         "frequency-counters",
-        NONE,
+        EXACT,
         Stats,
         frequency::frequencies,
         "How often documents are used whose value could leave memory, as histograms by state; of at most 1,048,576",
     ),
     group(
         "hash",
-        optional("[detail]"),
+        optional("[detail]").or_not_found(),
         Stats,
         hash::hash,
         "Hash tables: sums, then each vBucket; `detail` says the same",
@@ -235,20 +279,20 @@ pub static GROUPS: &[Group] = &[
     group("json_validate", NONE, SimpleStats, nothing_measured, "How long JSON detection took; not measured"),
     of_collections(
         "key",
-        Args { usage: "KEY VB [SCOPE.COLLECTION|0xID]", least: 2, most: 3, missing: Status::Einval },
+        Args::needed("KEY VB [SCOPE.COLLECTION|0xID]", 2, 3),
         MetaRead,
         key::key,
         "The state of one document",
     ),
     of_collections(
         "key-byid",
-        Args { usage: "KEY VB 0xID", least: 2, most: 3, missing: Status::Einval },
+        Args::needed("KEY VB 0xID", 2, 3),
         MetaRead,
         key::key,
         "The state of one document of a collection that is named by its number",
     ),
     group("kvstore", NONE, Stats, disk::kvstore, "What the store read, saved and failed to do"),
-    group("kvtimings", NONE, Stats, tasks::kvtimings, "How long operations of the store took"),
+    group("kvtimings", EXACT, Stats, tasks::kvtimings, "How long operations of the store took"),
     group(
         "locks",
         optional("[histogram]"),
@@ -256,7 +300,14 @@ pub static GROUPS: &[Group] = &[
         locks::locks,
         "How long whom held the locks of vBuckets; `histogram` for counts by time, in nanoseconds",
     ),
-    group("memory", NONE, SimpleStats, memory::memory, "What the bucket's memory is used for"),
+    of_collections(
+        "manifest",
+        EXACT,
+        SimpleStats,
+        collection::manifest,
+        "The number of the manifest of scopes and collections",
+    ),
+    group("memory", EXACT, SimpleStats, memory::memory, "What the bucket's memory is used for"),
     group("range-scans", NONE, Stats, vbucket::range_scans, "Scans of ranges of keys that are under way"),
     group(
         "reset",
@@ -277,7 +328,7 @@ pub static GROUPS: &[Group] = &[
     of_collections("scopes", optional("[SCOPE]"), SimpleStats, collection::scopes, "Each scope"),
     of_collections(
         "scopes-byid",
-        Args { usage: "0xID", least: 1, most: 1, missing: Status::Einval },
+        Args::needed("0xID", 1, 1).or_else(Status::Einval),
         SimpleStats,
         collection::scope_by_id,
         "One scope, by its number",
@@ -297,24 +348,44 @@ pub static GROUPS: &[Group] = &[
         "The last operations of the bucket that took longer than they may; keys for users who may read metadata",
     ),
     group(
+        "snappy_decompress",
+        NONE,
+        SimpleStats,
+        nothing_measured,
+        "How long values took to inflate; not measured",
+    ),
+    group(
         "stat-timings",
         NONE,
         Stats,
         baseline::stat_timings,
         "How long groups of stats took, in microseconds",
     ),
-    group("tasks", NONE, Stats, tasks::tasks, "The bucket's background tasks, as JSON"),
+    group(
+        "subdoc_execute",
+        NONE,
+        SimpleStats,
+        nothing_measured,
+        "How long sub-document operations took; not measured apart from their commands",
+    ),
+    group("tasks", EXACT, Stats, tasks::tasks, "The bucket's background tasks, as JSON"),
     of_node("tasks-all", Stats, tasks::all_tasks, "The background tasks of all buckets, as JSON"),
     of_node("threads", Stats, node::threads, "Threads by what they are for"),
     group(
         "timings",
-        NONE,
+        EXACT,
         Stats,
         node::timings,
         "How long commands, sync writes and reads for clients took, in microseconds; one turn of a connection in 64 is measured",
     ),
-    group("uuid", NONE, SimpleStats, bucket::uuid, "The bucket's identity"),
-    group("vbucket", optional("[VB]"), SimpleStats, vbucket::states, "The state of each vBucket"),
+    group("uuid", EXACT, SimpleStats, bucket::uuid, "The bucket's identity"),
+    group(
+        "vbucket",
+        optional("[VB]").or_not_found(),
+        SimpleStats,
+        vbucket::states,
+        "The state of each vBucket",
+    ),
     group("vbucket-details", optional("[VB]"), Stats, vbucket::details, "Everything about each vBucket"),
     group(
         "vbucket-durability-state",
@@ -326,32 +397,37 @@ pub static GROUPS: &[Group] = &[
     group("vbucket-seqno", optional("[VB]"), SimpleStats, vbucket::seqnos, "How far each vBucket has come"),
     of_collections(
         "vkey",
-        Args { usage: "KEY VB [SCOPE.COLLECTION|0xID]", least: 2, most: 3, missing: Status::Einval },
+        Args::needed("KEY VB [SCOPE.COLLECTION|0xID]", 2, 3),
         MetaRead,
         key::vkey,
         "The state of one document, and whether memory and disk have the same",
     ),
     of_collections(
         "vkey-byid",
-        Args { usage: "KEY VB 0xID", least: 2, most: 3, missing: Status::Einval },
+        Args::needed("KEY VB 0xID", 2, 3),
         MetaRead,
         key::vkey,
         "The same of a collection that is named by its number",
     ),
     group(
         "warmup",
-        NONE,
+        EXACT,
         Stats,
         bucket::warmup,
         "How far documents and their values are loaded after a start",
     ),
     of_node("worker_thread_info", NodeSupervisor, node::workers, "What each worker did, as JSON"),
-    group("workload", NONE, Stats, node::workload, "Threads that work in the background for the bucket"),
+    group("workload", EXACT, Stats, node::workload, "Threads that work in the background for the bucket"),
 ];
 
 /// The place in the table of the group with this name.
 pub(super) fn find(name: &[u8]) -> Option<usize> {
     GROUPS.iter().position(|group| group.name.as_bytes() == name)
+}
+
+/// The same for the node.
+fn nothing_of_the_node(_: &Node, _: &[&[u8]], _: &mut Sheet) -> Result<(), Refused> {
+    Ok(())
 }
 
 /// For groups of which nothing is measured: an empty list is the truth.

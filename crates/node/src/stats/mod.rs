@@ -140,12 +140,7 @@ pub fn produce(question: Question<'_>, key: &[u8]) -> Result<Sheet, Refused> {
     if !granted.has(group.privilege) {
         return Err(Refused::Denied(group.privilege.name()));
     }
-    if args.len() < group.args.least {
-        return Err(Refused::Status(group.args.missing));
-    }
-    if args.len() > group.args.most {
-        return Err(Refused::Invalid("The stat group does not take so many arguments"));
-    }
+    check_count(&group.args, args.len())?;
     let mut sheet = Sheet::default();
     let clock = &node.env().clock;
     let began_ns = clock.monotonic_ns();
@@ -160,6 +155,19 @@ pub fn produce(question: Question<'_>, key: &[u8]) -> Result<Sheet, Refused> {
     let times = bucket.map_or_else(|| Arc::clone(node.times.none()), |bucket| node.times.of(bucket));
     times.stat_group(at).record(took_ns);
     Ok(sheet)
+}
+
+/// Refuses too few and too many arguments.
+fn check_count(args: &groups::Args, count: usize) -> Result<(), Refused> {
+    match count {
+        0 if args.least > 0 => Err(Refused::Status(args.missing)),
+        _ if count < args.least => Err(Refused::Invalid("The stat group takes more arguments")),
+        _ if count <= args.most => Ok(()),
+        _ if args.surplus == Status::Einval => {
+            Err(Refused::Invalid("The stat group does not take so many arguments"))
+        }
+        _ => Err(Refused::Status(args.surplus)),
+    }
 }
 
 /// The number of a vBucket, as text.

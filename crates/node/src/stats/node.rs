@@ -210,10 +210,10 @@ pub fn info(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(),
 }
 
 /// `bucket_details`
-pub fn bucket_details(node: &Node, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+pub fn bucket_details(node: &Node, args: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
     let buckets = node.buckets();
-    let buckets = buckets.iter().enumerate().map(|(index, (spec, bucket))| {
-        json!({
+    let mut buckets = buckets.iter().enumerate().map(|(index, (spec, bucket))| {
+        let details = json!({
             "index": index,
             "name": bucket.name(),
             "uuid": bucket.uuid(),
@@ -221,9 +221,16 @@ pub fn bucket_details(node: &Node, _: &[&[u8]], sheet: &mut Sheet) -> Result<(),
             "type": naming::type_name(spec.kind, spec.backend),
             "quota_bytes": bucket.memory().quota_bytes(),
             "vbuckets": bucket.vbuckets(),
-        })
+        });
+        (bucket.name().to_owned(), details)
     });
-    let buckets: Vec<Value> = buckets.collect();
+    if let Some(asked) = args.first() {
+        let found = buckets.find(|(name, _)| name.as_bytes() == *asked);
+        let (name, details) = found.ok_or(Refused::Status(Status::KeyEnoent))?;
+        sheet.put(name, details);
+        return Ok(());
+    }
+    let buckets: Vec<Value> = buckets.map(|(_, details)| details).collect();
     sheet.put("bucket details", json!({ "buckets": buckets }));
     Ok(())
 }

@@ -18,6 +18,7 @@ fn key_of(group: &str) -> String {
         "key-byid" | "vkey-byid" => " k 0 0x8",
         "collections-byid" | "scopes-byid" => " 0x8",
         "durability-monitor" | "dcp-vbtakeover" => " 0",
+        "dcpagg" => " :",
         _ => "",
     };
     format!("{group}{args}")
