@@ -50,40 +50,82 @@ impl Bucket {
             return Err(Refusal::Invalid);
         }
         let is_replaced = replaces_cas(self, request, now)?;
-        let (datatype, bytes) = self.checked_value(request.datatype, request.value)?;
-        let meta = VersionMeta { datatype, sync_write: SyncWrite::No, ..request.meta };
-        let new = NewVersion::new(&self.context.heap, meta, request.key, &[&bytes]);
-        self.admit(&new)?;
-        let hash = self.hash(request.key);
-        let mut change = WithMeta {
-            new,
-            existence: if request.add { Existence::Absent } else { Existence::Any },
-            expected: request.expected,
-            rule: if request.force { ConflictRule::Force } else { self.settings.conflict_rule() },
-            regenerate_cas: request.regenerate_cas || is_replaced,
-        };
-        let (outcome, uuid) = {
-            let mut shard = self.active_with(vb, request.key.collection)?;
-            let ttl_s = shard.vb.collections().get(request.key.collection).and_then(|one| one.max_ttl_s);
-            change.new.meta_mut().expiry = self.capped_expiry(&request.meta, ttl_s, now);
-            let outcome = shard.vb.apply_with_meta(hash, change, now, |new| {
-                if let Some(late) = request.late {
-                    write::fill(late, new);
-                }
-            });
-            if outcome.is_ok() {
-                self.queue_flush(&mut shard);
+        for _ in 0..write::MAX_TRIES {
+            let kept = kept_attributes(self, vb, request, now)?;
+            match apply_with(self, vb, request, kept, is_replaced, now) {
+                Err(Refusal::Busy) => {}
+                applied => return applied,
             }
-            (outcome, shard.vb.uuid())
-        };
-        match outcome {
-            Ok(stored) => {
-                let mutated = Mutated::of(&stored, uuid, None);
-                drop(stored.garbage);
-                Ok(mutated)
-            }
-            Err(refused) => Err(refused.refusal.into()),
         }
+        Err(Refusal::Busy)
+    }
+}
+
+/// The system xattrs of what is deleted without a value, which the tombstone keeps, and the CAS of that version.
+fn kept_attributes(
+    bucket: &Bucket,
+    vb: VbId,
+    request: &WithMetaRequest<'_>,
+    now: Moment,
+) -> Result<Option<(Vec<u8>, Cas)>, Refusal> {
+    if !request.meta.kind.is_deleted() || !request.value.is_empty() {
+        return Ok(None);
+    }
+    let found = bucket.peek(vb, request.key, now)?.filter(|one| one.version.meta().datatype.is_xattr());
+    let Some(version) = found.map(|found| found.version) else {
+        return Ok(None);
+    };
+    Ok(Some((write::system_section_of(&version)?, version.meta().cas)))
+}
+
+fn apply_with(
+    bucket: &Bucket,
+    vb: VbId,
+    request: &WithMetaRequest<'_>,
+    kept: Option<(Vec<u8>, Cas)>,
+    is_replaced: bool,
+    now: Moment,
+) -> Result<Mutated, Refusal> {
+    let (value, sent) = match &kept {
+        Some((section, _)) if !section.is_empty() => (section.as_slice(), Datatype::XATTR),
+        // Without a value there is nothing that a datatype could say something about.
+        _ if request.value.is_empty() => (request.value, Datatype::RAW),
+        _ => (request.value, request.datatype),
+    };
+    let (datatype, bytes) = bucket.checked_value(sent, value)?;
+    let meta = VersionMeta { datatype, sync_write: SyncWrite::No, ..request.meta };
+    let new = NewVersion::new(&bucket.context.heap, meta, request.key, &[&bytes]);
+    bucket.admit(&new)?;
+    let hash = bucket.hash(request.key);
+    let mut change = WithMeta {
+        new,
+        existence: if request.add { Existence::Absent } else { Existence::Any },
+        expected: request.expected,
+        attributes_of: kept.map(|(_, cas)| cas),
+        rule: if request.force { ConflictRule::Force } else { bucket.settings.conflict_rule() },
+        regenerate_cas: request.regenerate_cas || is_replaced,
+    };
+    let (outcome, uuid) = {
+        let mut shard = bucket.active_with(vb, request.key.collection)?;
+        let ttl_s = shard.vb.collections().get(request.key.collection).and_then(|one| one.max_ttl_s);
+        change.new.meta_mut().expiry = bucket.capped_expiry(&request.meta, ttl_s, now);
+        let outcome = shard.vb.apply_with_meta(hash, change, now, |new| {
+            if let Some(late) = request.late {
+                write::fill(late, new);
+            }
+        });
+        if outcome.is_ok() {
+            bucket.queue_flush(&mut shard);
+        }
+        (outcome, shard.vb.uuid())
+    };
+    match outcome {
+        Ok(stored) => {
+            let mutated = Mutated::of(&stored, uuid, None);
+            drop(stored.garbage);
+            Ok(mutated)
+        }
+        Err(refused) => Err(refused.refusal.into()),
     }
 }
 

@@ -27,6 +27,17 @@ pub fn absolute_expiry(sent: u32, now: Moment) -> u32 {
     }
 }
 
+/// The system xattrs of a version, with the length in front; empty if there are none.
+/// Refused if it has xattrs that are not in memory, or cannot be read.
+pub(crate) fn system_section_of(version: &Version) -> Result<Vec<u8>, Refusal> {
+    if !version.meta().datatype.is_xattr() {
+        return Ok(Vec::new());
+    }
+    let whole = Whole::of(version.clone())?;
+    let section = value::section_of(&whole)?;
+    Ok(value::split(&section, version.meta().datatype)?.0.system_section())
+}
+
 impl Writer<'_> {
     /// A tombstone in the place of `version`: only its system xattrs stay.
     /// Refused if it has xattrs that are not in memory, or cannot be read.
@@ -36,13 +47,7 @@ impl Writer<'_> {
         kind: ItemKind,
         now: Moment,
     ) -> Result<NewVersion, Refusal> {
-        let system = if version.meta().datatype.is_xattr() {
-            let whole = Whole::of(version.clone())?;
-            let section = value::section_of(&whole)?;
-            value::split(&section, version.meta().datatype)?.0.system_section()
-        } else {
-            Vec::new()
-        };
+        let system = system_section_of(version)?;
         let datatype = if system.is_empty() { Datatype::RAW } else { Datatype::XATTR };
         let meta = VersionMeta {
             expiry: now.unix_s(),

@@ -112,6 +112,7 @@ impl Model {
             new,
             existence: Existence::Any,
             expected: Cas::ANY,
+            attributes_of: None,
             rule: ConflictRule::RevisionWins,
             regenerate_cas: false,
         };

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use base::{Cas, Datatype, ItemKind, VersionMeta};
 use engine::{ConflictRule, Mutated, Refusal, StoreMode, StoreRequest, WithMetaRequest};
 use protocol::extras::{GetMetaExtras, WithMetaExtras, is_extended_meta};
+use protocol::feature::Feature;
 use protocol::{Request, Status};
 use subdoc::exec::Late;
 
@@ -79,18 +80,19 @@ fn with_meta(cx: &mut Context<'_>, request: &Request<'_>, add: bool, delete: boo
         (true, true) => ItemKind::Expiration,
     };
     if !cx.may(Privilege::SystemXattrWrite)
-        && tombstone_value(value, Datatype(request.datatype)).is_ok_and(|(system, _)| !system.is_empty())
+        && Attributes::of(value, Datatype(request.datatype)).is_ok_and(|attributes| attributes.has_system)
         && let Err(denied) = cx.require(Privilege::SystemXattrWrite)
     {
         return denied;
     }
     let (value, datatype): (Cow<'_, [u8]>, Datatype) = if delete {
-        match tombstone_value(value, Datatype(request.datatype)) {
-            Ok((value, datatype)) => (value.into(), datatype),
+        match Attributes::of(value, Datatype(request.datatype)) {
+            Ok(Attributes { section, .. }) if section.is_empty() => (section.into(), Datatype::RAW),
+            Ok(Attributes { section, .. }) => (section.into(), Datatype::XATTR),
             Err(_) => return cx.error(Status::XattrEinval, "The provided xattr segment is not valid"),
         }
     } else {
-        (value.into(), Datatype(request.datatype))
+        (value.into(), marked(cx, value, Datatype(request.datatype)))
     };
     let meta = VersionMeta {
         cas: extras.cas,
@@ -165,23 +167,48 @@ pub(super) fn are_possible(cx: &Context<'_>, options: u32) -> bool {
     accepts == by_time && (forces(options) || !regenerates_cas)
 }
 
-/// What a tombstone keeps of a value: its system xattrs.
-fn tombstone_value(value: &[u8], datatype: Datatype) -> Result<(Vec<u8>, Datatype), Refusal> {
-    let inflated;
-    let plain = if datatype.is_snappy() {
-        inflated = engine::value::inflate(value, base::limits::MAX_VALUE_BYTES)?;
-        &inflated
-    } else {
-        value
-    };
-    if !datatype.is_xattr() {
-        return Ok((Vec::new(), Datatype::RAW));
+/// The datatype of a value, with JSON found if the client did not agree to mark it.
+fn marked(cx: &Context<'_>, value: &[u8], datatype: Datatype) -> Datatype {
+    if cx.session.has(Feature::Json) {
+        return datatype;
     }
-    subdoc::xattr::validate(plain).map_err(|_| Refusal::BadXattr)?;
-    let (xattrs, _) = engine::value::split(plain, datatype)?;
-    let system = xattrs.system_section();
-    let datatype = if system.is_empty() { Datatype::RAW } else { Datatype::XATTR };
-    Ok((system, datatype))
+    let inflated = datatype.is_snappy().then(|| engine::value::inflate(value, base::limits::MAX_VALUE_BYTES));
+    let plain = match &inflated {
+        Some(Ok(inflated)) => inflated,
+        // What cannot be inflated is refused when it is stored.
+        Some(Err(_)) => return datatype,
+        None => value,
+    };
+    let body = engine::value::split(plain, datatype).map_or(&b""[..], |(_, body)| body);
+    datatype.with(engine::value::detect(body))
+}
+
+/// The xattrs of a value, which a tombstone keeps of it, those of users included: they may be a transaction's.
+struct Attributes {
+    /// Them all; empty if there are none.
+    section: Vec<u8>,
+    /// Whether system xattrs are among them.
+    has_system: bool,
+}
+
+impl Attributes {
+    fn of(value: &[u8], datatype: Datatype) -> Result<Attributes, Refusal> {
+        let inflated;
+        let plain = if datatype.is_snappy() {
+            inflated = engine::value::inflate(value, base::limits::MAX_VALUE_BYTES)?;
+            &inflated
+        } else {
+            value
+        };
+        if !datatype.is_xattr() {
+            return Ok(Attributes { section: Vec::new(), has_system: false });
+        }
+        subdoc::xattr::validate(plain).map_err(|_| Refusal::BadXattr)?;
+        let (xattrs, body) = engine::value::split(plain, datatype)?;
+        let has_system = !xattrs.system_section().is_empty();
+        let section = if xattrs.is_empty() { &[] } else { engine::value::section(plain, body) };
+        Ok(Attributes { section: section.to_vec(), has_system })
+    }
 }
 
 /// Return meta: set, add or delete that answers with the metadata it gave.

@@ -30,6 +30,8 @@ pub struct WithMeta {
     pub existence: Existence,
     /// The CAS that the present document must have; [`Cas::ANY`] for any.
     pub expected: Cas,
+    /// The CAS of the version whose attributes the new one has; if another one is there, [`Refusal::Changed`].
+    pub attributes_of: Option<Cas>,
     /// When it wins.
     pub rule: ConflictRule,
     /// Whether the document gets a CAS of this node instead of the one it brought.
@@ -46,7 +48,7 @@ impl VBucket {
         now: Moment,
         fill: impl FnOnce(&mut NewVersion),
     ) -> Result<Stored, Refused> {
-        let WithMeta { mut new, existence, expected, rule, regenerate_cas } = change;
+        let WithMeta { mut new, existence, expected, attributes_of, rule, regenerate_cas } = change;
         if let Some(refusal) = self.sync_writes.in_the_way(new.key()) {
             return Err(Refused { refusal, new });
         }
@@ -59,12 +61,19 @@ impl VBucket {
         let current = current.filter(|version| !self.history.collections.hides(version));
         let live = current.filter(|v| v.is_live(now));
         let lock = live.and_then(|_| self.locks.holder(new.key(), now));
-        let refusal = match (lock, live) {
-            (Some(lock), _) if lock.cas != expected => Some(Refusal::Locked),
-            (None, Some(v)) if expected != Cas::ANY && v.meta().cas != expected => Some(Refusal::CasMismatch),
-            (None, None) if expected != Cas::ANY => Some(Refusal::NotFound),
-            (_, Some(_)) if existence == Existence::Absent => Some(Refusal::Exists),
-            _ => current.filter(|v| !wins(rule, &new.meta(), &v.meta())).map(|_| Refusal::CasMismatch),
+        // As in the original, the conflict is decided before the lock and the CAS are compared.
+        let loses = current.is_some_and(|v| !wins(rule, &new.meta(), &v.meta()));
+        let is_other = expected != Cas::ANY && current.is_none_or(|v| v.meta().cas != expected);
+        let refusal = match lock {
+            _ if loses => Some(Refusal::CasMismatch),
+            Some(lock) if lock.cas != expected => Some(Refusal::Locked),
+            None if is_other && live.is_none() && !new.meta().kind.is_deleted() => Some(Refusal::NotFound),
+            None if is_other => Some(Refusal::CasMismatch),
+            _ if live.is_some() && existence == Existence::Absent => Some(Refusal::Exists),
+            _ if attributes_of.is_some_and(|cas| current.is_none_or(|v| v.meta().cas != cas)) => {
+                Some(Refusal::Changed)
+            }
+            _ => None,
         };
         if let Some(refusal) = refusal {
             return Err(Refused { refusal, new });
