@@ -36,17 +36,14 @@ const NOT_FOR_DISKS: &str =
 
 /// `GET /settings/autoFailover`
 pub(super) async fn show(State(shared): State<Shared>) -> Response {
-    match view_of(&shared) {
-        Some((_, view)) => {
-            let rules = &view.state.auto_failover;
-            let json = json!({
-                "enabled": rules.enabled, "timeout": rules.timeout_ms.div_ceil(1_000),
-                "maxCount": rules.max_count, "count": rules.count,
-            });
-            Json(json).into_response()
-        }
-        None => Wrong::field("_", "this node belongs to no cluster").into_response(),
-    }
+    // A node that belongs to no cluster is never failed over; tools ask it all the same.
+    let alone = AutoFailover { enabled: false, ..AutoFailover::default() };
+    let rules = view_of(&shared).map_or(alone, |(_, view)| view.state.auto_failover);
+    let json = json!({
+        "enabled": rules.enabled, "timeout": rules.timeout_ms.div_ceil(1_000),
+        "maxCount": rules.max_count, "count": rules.count,
+    });
+    Json(json).into_response()
 }
 
 /// `POST /settings/autoFailover`: `enabled`, `timeout` in seconds, `maxCount`; all are taken or none.
