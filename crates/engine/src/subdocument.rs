@@ -40,7 +40,9 @@ impl Bucket {
         let replica = request.doc_flags & doc_flag::REPLICA_READ != 0;
         let state = if replica { VbState::Replica } else { VbState::Active };
         let found = self.peek_in_state(vb, key, state, now)?;
-        if found.as_ref().is_some_and(|f| f.cas == Cas::LOCKED) {
+        let sent = Cas(request.cas);
+        let is_locked = found.as_ref().is_some_and(|f| f.cas == Cas::LOCKED);
+        if is_locked && names_no_version(request.cas) {
             return Err(Refusal::Locked);
         }
         let whole = found.as_ref().map(Seen::whole).transpose()?;
@@ -49,9 +51,15 @@ impl Bucket {
         }
         let plain = whole.as_ref().map(value::plain).transpose()?.unwrap_or_default();
         let uuid = self.with_vbucket(vb, |vb| vb.uuid()).unwrap_or_default();
-        let document = found.as_ref().map(|f| document(&f.version, &plain, uuid, now));
+        let mut document = found.as_ref().map(|f| document(&f.version, &plain, uuid, now));
         let cas = found.as_ref().map_or(Cas(0), |f| f.cas);
-        Ok(answer(&exec::lookup(document, request), cas))
+        let (Some(document), true) = (&mut document, is_locked) else {
+            return Ok(answer(&exec::lookup(document, request), cas));
+        };
+        // Like the original: a CAS opens the document, its own CAS is not shown, and what was sent comes back.
+        document.metadata.cas = Cas::LOCKED.0;
+        let request = LookupRequest { cas: 0, ..*request };
+        Ok(answer(&exec::lookup(Some(*document), &request), sent))
     }
 }
 
@@ -91,6 +99,11 @@ impl Writer<'_> {
     }
 }
 
+/// Whether a CAS asks for no version of its own: none was sent, or the one that a locked document shows.
+fn names_no_version(cas: u64) -> bool {
+    matches!(Cas(cas), Cas::ANY | Cas::LOCKED)
+}
+
 fn compute(
     writer: &Writer<'_>,
     found: Option<&Seen>,
@@ -100,14 +113,24 @@ fn compute(
     uuid: VbUuid,
     now: Moment,
 ) -> Result<Computed<MutationOutcome>, Stop> {
-    if found.is_some_and(|f| f.cas == Cas::LOCKED && f.version.meta().cas != Cas(request.cas)) {
+    let stays_locked =
+        found.is_some_and(|f| f.cas == Cas::LOCKED && f.version.meta().cas != Cas(request.cas));
+    let adds = request.doc_flags & doc_flag::ADD != 0;
+    if stays_locked && !adds && names_no_version(request.cas) {
         return Err(Stop::Refused(Refusal::Locked));
     }
     let whole = found.map(Seen::whole).transpose().map_err(Stop::Refused)?;
     let plain = whole.as_ref().map(value::plain).transpose().map_err(Stop::Refused)?.unwrap_or_default();
-    let current = found.map(|f| document(&f.version, &plain, uuid, now));
+    let mut current = found.map(|f| document(&f.version, &plain, uuid, now));
+    if let (Some(current), true) = (&mut current, stays_locked) {
+        // The lock is found when the result would be stored: what cannot be done is told before.
+        current.metadata.cas = request.cas;
+    }
     let mut outcome = exec::mutate(current, request);
     let Some(new) = outcome.new.take() else { return Err(Stop::Answered(Box::new(outcome))) };
+    if stays_locked {
+        return Err(Stop::Refused(Refusal::Locked));
+    }
     value::check_size(&new.value, Datatype(new.datatype)).map_err(Stop::Refused)?;
     let old = found.map(|f| f.version.meta()).unwrap_or_default();
     let expiry = match request.expiry {

@@ -236,13 +236,9 @@ impl Context<'_> {
         match refusal {
             Refusal::BadSnappy => return self.error(Status::Einval, "Failed to inflate payload"),
             Refusal::Unreadable => self.bucket().note_unreadable(vb),
-            Refusal::UnknownCollection => {
-                // The bucket may have it already, and the vBucket not yet: clients look at the uid, and ask again.
-                let bucket = self.bucket();
-                let uid = bucket.with_vbucket(vb, |vb| vb.collections().uid());
-                let uid = uid.unwrap_or_else(|| bucket.manifest().uid());
-                self.reply.unknown_collection(Status::UnknownCollection, uid.0);
-                return Outcome::Done;
+            Refusal::UnknownCollection => return self.unknown_collection_in(vb),
+            Refusal::NotMyVbucket if has_no_such_collection(&self.bucket(), vb, key) => {
+                return self.unknown_collection_in(vb);
             }
             Refusal::NotResident | Refusal::Loading | Refusal::Pending if self.looks < MAX_LOOKS => {
                 return self.look_again(vb, key, refusal);
@@ -254,6 +250,15 @@ impl Context<'_> {
             "" => self.status(status),
             context => self.error(status, context),
         }
+    }
+
+    /// The bucket may have the collection already, and the vBucket not yet: clients look at the uid, and ask again.
+    fn unknown_collection_in(&mut self, vb: VbId) -> Outcome {
+        let bucket = self.bucket();
+        let uid = bucket.with_vbucket(vb, |vb| vb.collections().uid());
+        let uid = uid.unwrap_or_else(|| bucket.manifest().uid());
+        self.reply.unknown_collection(Status::UnknownCollection, uid.0);
+        Outcome::Done
     }
 
     /// Waits for a value or for a vBucket's documents. The operation was refused as a whole, so that handling the
@@ -299,6 +304,14 @@ impl Context<'_> {
         send_cluster_map(&mut self.reply, session, self.node, &bucket, Status::NotMyVbucket);
         Outcome::Done
     }
+}
+
+/// Whether the collection of a key is unknown to the bucket, and the vBucket is here: as in the original this is found
+/// before the vBucket's role, and before what the user may do.
+pub(crate) fn has_no_such_collection(bucket: &Bucket, vb: VbId, key: DocKey<'_>) -> bool {
+    key.collection != CollectionId::DEFAULT
+        && bucket.manifest().collection(key.collection).is_none()
+        && bucket.with_vbucket(vb, |_| ()).is_some()
 }
 
 /// Sends a bucket's cluster map with a status; nothing but the status if the client has that map and agreed to that.

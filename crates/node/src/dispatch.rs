@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use ::cluster::Pass;
 use base::planted::{self, Bug};
-use base::{DocKey, Moment};
+use base::{DocKey, Moment, VbId};
 use protocol::feature::Feature;
 use protocol::{FrameInfos, Request, Status, opcode};
 
 use crate::audit::kv;
-use crate::command::{Access, Durability, Extent, Row, Silence, find};
+use crate::command::{Access, Durability, Extent, Key, Row, Silence, find};
 use crate::command_table::RETIRED;
 use crate::connection::CloseReason;
-use crate::context::{Context, Finish, Outcome};
+use crate::context::{Context, Finish, Outcome, has_no_such_collection};
 use crate::counters::WorkerCounters;
 use crate::elsewhere::{self, Thread};
 use crate::injections;
@@ -255,12 +255,21 @@ fn admit<'a>(
         return Err(Refused::Error(Status::NotSupported, context.to_owned()));
     }
     match missing(row, key, &session.rights) {
+        Permission::Denied(_) if lacks_collection(row, session, request.vbucket, key) => {
+            Err(Refused::UnknownCollection)
+        }
         Permission::Denied(privilege) if infos.impersonate.is_none() => {
             Err(Refused::Error(Status::Eaccess, denied(row, privilege)))
         }
         Permission::Hidden if infos.impersonate.is_none() => Err(Refused::UnknownCollection),
         _ => Ok((row, infos, key)),
     }
+}
+
+/// Whether a command is about a document of a collection that there is not.
+fn lacks_collection(row: &Row, session: &Session, vb: VbId, key: DocKey<'_>) -> bool {
+    let bucket = session.bucket.as_ref().filter(|_| row.key == Key::Document);
+    bucket.is_some_and(|bucket| has_no_such_collection(bucket, vb, key))
 }
 
 /// Whether `rights` are enough for what a command needs of all requests.

@@ -48,11 +48,23 @@ pub fn visible(status: Status, opcode: u8, has_xerror: bool) -> Option<Status> {
         return Some(status);
     }
     match status {
-        Status::Locked | Status::NotLocked if matches!(opcode, opcode::GET_LOCKED | opcode::UNLOCK_KEY) => {
-            Some(Status::Etmpfail)
-        }
+        Status::Locked | Status::NotLocked if is_tried_again(opcode) => Some(Status::Etmpfail),
         Status::Locked => Some(Status::KeyEexists),
-        Status::NoBucket => None,
+        Status::SyncWriteInProgress | Status::SyncWriteReCommitInProgress => Some(Status::Etmpfail),
+        Status::CannotApplyCollectionsManifest => Some(Status::Einternal),
+        Status::NoBucket | Status::DurabilityImpossible | Status::SyncWriteAmbiguous => None,
         other => Some(other),
     }
+}
+
+/// Whether a lock in the way of a command is told to old clients as a failure that passes, and not as another CAS.
+fn is_tried_again(opcode: u8) -> bool {
+    matches!(
+        opcode,
+        opcode::GET_LOCKED
+            | opcode::UNLOCK_KEY
+            | opcode::DELETE_WITH_META
+            | opcode::DELETEQ_WITH_META
+            | opcode::SUBDOC_GET..=opcode::SUBDOC_REPLACE_BODY_WITH_XATTR
+    )
 }

@@ -30,6 +30,7 @@ mod conflicts;
 mod counted;
 mod dcp_answers;
 mod durable_answers;
+mod edges;
 mod lost_rights;
 mod manager_commands;
 mod mutate_with_meta;

@@ -64,6 +64,8 @@ features! {
     0x001f ClustermapChangeNotificationBrief "The server sends the number of each new cluster map.",
     0x0020 SubdocAllowsAccessOnMultipleXattrKeys "Several user attributes in one request.",
     0x0021 SubdocBinaryXattr "Attributes with binary values.",
+    0x0022 RangeScanIncludeXattr "Range scans with attributes.",
+    0x0025 MutateWithMeta "The command of that name.",
 }
 
 impl Feature {

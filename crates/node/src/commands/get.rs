@@ -115,14 +115,15 @@ pub fn get_random_key(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     send(cx, &found, key)
 }
 
-/// Evict key: takes the value out of memory. While it is locked or not on disk yet it has to stay.
+/// Evict key: takes the value out of memory. While it is locked or not on disk yet it has to stay, which is told as in
+/// the original.
 pub fn evict_key(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     if cx.bucket().state_of(request.vbucket) != Some(VbState::Active) {
-        return cx.not_my_vbucket();
+        return cx.refuse(Refusal::NotMyVbucket);
     }
     match cx.bucket().evict_value(request.vbucket, cx.key) {
         Ok(true) => cx.status(Status::Success),
-        Ok(false) => cx.status(Status::Etmpfail),
+        Ok(false) => cx.status(Status::KeyEexists),
         Err(refusal) => cx.refuse(refusal),
     }
 }

@@ -35,12 +35,14 @@ const GRANTED: Features = Features::of(&[
     Feature::SubdocReplicaRead,
     Feature::SubdocAllowsAccessOnMultipleXattrKeys,
     Feature::SubdocBinaryXattr,
+    Feature::RangeScanIncludeXattr,
+    Feature::MutateWithMeta,
     Feature::GetClusterConfigWithKnownVersion,
     Feature::DedupeNotMyVbucketClustermap,
 ]);
 
 /// Features that need another one.
-const NEEDS: [(Feature, Feature, &str); 4] = [
+const NEEDS: [(Feature, Feature, &str); 5] = [
     (Feature::ClustermapChangeNotification, Feature::Duplex, "Clustermap change notification needs Duplex"),
     (
         Feature::ClustermapChangeNotificationBrief,
@@ -49,6 +51,7 @@ const NEEDS: [(Feature, Feature, &str); 4] = [
     ),
     (Feature::Vattr, Feature::Xattr, "VAttr needs XATTR"),
     (Feature::SubdocDocumentMacroSupport, Feature::Xattr, "SubdocDocumentMacroSupport needs XATTR"),
+    (Feature::RangeScanIncludeXattr, Feature::Xattr, "RangeScanIncludeXattr needs XATTR"),
 ];
 
 /// Agrees on features; what was agreed on before is gone.

@@ -148,6 +148,9 @@ pub fn mutate(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
         Ok(change) => change,
         Err(refusal) => return refused(cx, refusal),
     };
+    if request.cas.0 != 0 && change.doc_flags & doc_flag::ADD != 0 {
+        return cx.invalid("Request with add flag must have CAS 0");
+    }
     if let Err(denied) = may_change(cx, &change) {
         return denied;
     }
