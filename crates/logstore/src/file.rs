@@ -67,7 +67,7 @@ pub(crate) enum Purpose {
 
 /// Bytes that were written since the store was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Written {
+pub struct WrittenBytes {
     /// Segments of commits.
     pub segments: u64,
     /// Runs of commits.
@@ -113,10 +113,10 @@ impl Files {
         self.written[purpose as usize].fetch_add(bytes, Ordering::Relaxed);
     }
 
-    pub(crate) fn written(&self) -> Written {
+    pub(crate) fn written(&self) -> WrittenBytes {
         let [segments, runs, merges, rewrites, manifests] =
             [0, 1, 2, 3, 4].map(|at: usize| self.written[at].load(Ordering::Relaxed));
-        Written { segments, runs, merges, rewrites, manifests }
+        WrittenBytes { segments, runs, merges, rewrites, manifests }
     }
 
     pub(crate) fn path(&self, name: &str) -> Arc<Path> {

@@ -34,7 +34,7 @@ pub use cache::CacheStats;
 pub use check::{Checked, check};
 pub use commit::{Batch, Replaced, Sealed};
 pub use failure::Failure;
-pub use file::{OpenFileStats, Written};
+pub use file::{OpenFileStats, WrittenBytes};
 pub use open::Trust;
 pub use purge::{Erased, Purged, Purger};
 pub use run::Entry;

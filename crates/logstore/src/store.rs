@@ -8,7 +8,7 @@ use base::env::GroupSync;
 
 use crate::cache::{BlockCache, CacheStats};
 use crate::failure::Failure;
-use crate::file::{Files, OpenFileStats, Written};
+use crate::file::{Files, OpenFileStats, WrittenBytes};
 use crate::meta::VbMeta;
 use crate::shard::Shard;
 use crate::view::{Commit, View};
@@ -116,7 +116,7 @@ pub struct LogStats {
     /// Bytes of those that count.
     pub live_bytes: u64,
     /// What was written.
-    pub written: Written,
+    pub written: WrittenBytes,
 }
 
 impl StoredMeta {

@@ -15,7 +15,7 @@ pub(crate) struct Work {
     rewrite: Option<Rewrite>,
     /// Files that are to be looked at: whether they are encrypted as new ones would be.
     to_look: Vec<(FileKind, u64)>,
-    look: Look,
+    review: Review,
     /// Bytes that commits have left to be read in merges and in rewrites.
     owed_merging: u64,
     owed_rewriting: u64,
@@ -25,7 +25,7 @@ pub(crate) struct Work {
 
 /// Whether the files are encrypted as new ones would be. The manifest is written again last, so that it tells.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Look {
+enum Review {
     /// That is not known since the store was opened.
     #[default]
     Unknown,
@@ -93,14 +93,14 @@ impl Shard {
     /// that are not are written again. Called when there is nothing else to do.
     fn look_step(&self, work: &mut Work) -> Result<bool, Failure> {
         let is_current = self.has_current_manifest();
-        if work.look == Look::Unknown || (work.look == Look::Done && !is_current) {
+        if work.review == Review::Unknown || (work.review == Review::Done && !is_current) {
             let state = self.state.read();
             let runs = state.meta.runs.iter().map(|run| (FileKind::Run, run.number));
             let segments = state.meta.segments.keys().map(|number| (FileKind::Segment, *number));
             work.to_look = runs.chain(segments).collect();
-            work.look = Look::UnderWay;
+            work.review = Review::UnderWay;
         }
-        if work.look == Look::Done {
+        if work.review == Review::Done {
             return Ok(false);
         }
         for _ in 0..LOOKS_A_STEP {
@@ -108,7 +108,7 @@ impl Shard {
                 if !is_current {
                     self.renew_manifest()?;
                 }
-                work.look = Look::Done;
+                work.review = Review::Done;
                 return Ok(true);
             };
             match next {
