@@ -4,7 +4,7 @@ use base::env::OpenMode;
 use proptest::prelude::*;
 
 use super::super::check_journal;
-use super::super::layout::{BLOCK, FrameHead, SegmentHead, VERSION, segment_path};
+use super::super::layout::{BLOCK, COMPRESSED_VERSION, FrameHead, SegmentHead, VERSION, segment_path};
 use super::*;
 
 fn tiny() -> JournalConfig {
@@ -120,7 +120,7 @@ fn set_version(disk: &SimDisk, generation: u64, version: u8) {
 #[test]
 fn a_segment_of_a_later_version_is_refused() {
     let (disk, _) = small_journal();
-    set_version(&disk, 1, VERSION as u8 + 1);
+    set_version(&disk, 1, COMPRESSED_VERSION as u8 + 1);
     let failure = recover(&disk, tiny()).map(|_| ()).expect_err("an unknown version");
     assert!(failure.to_string().contains("unknown version"), "{failure}");
 }
