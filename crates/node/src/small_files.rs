@@ -12,7 +12,7 @@ use crate::alternate;
 use crate::audit::settings as audit_settings;
 use crate::changes::anchor::faults as position_faults;
 use crate::changes::cursor::faults as cursor_faults;
-use crate::cluster::{identity, membership, noted, seen_users};
+use crate::cluster::{flushed, identity, membership, noted, seen_users};
 use crate::{bucket_list, data_dir, down, kept_users, opened};
 
 /// More than the longest of them takes.
@@ -50,6 +50,9 @@ pub fn bucket_faults(disk: &dyn Disk, folder: &Path) -> Vec<Fault> {
     faults.extend(keys_fault(disk, folder));
     let description = down::file(folder);
     faults.extend(description.fault(disk, down::parse).map(|fault| (description.path(), fault)));
+    let flushes = flushed::file(folder);
+    let understood = |bytes: &[u8], version| flushed::parse(bytes, version).map(drop);
+    faults.extend(flushes.fault(disk, understood).map(|fault| (flushes.path(), fault)));
     faults.extend(cursor_faults(disk, folder));
     faults.extend(position_faults(disk, folder));
     faults
@@ -128,6 +131,10 @@ fn mending(disk: &dyn Disk, (path, what): Fault) -> Mending {
             "the manifest: the next start puts it together again from what vBuckets have stored",
         ),
         (_, "bucket.json") => (Cure::PutAside, "nothing: the next start writes it again from buckets.json"),
+        (_, "flushes") => (
+            Cure::PutAside,
+            "how often the cluster has emptied the bucket: what cluster-buckets.json says of it counts alone",
+        ),
         (_, "buckets.json") => (
             Cure::AtNextStart,
             "nothing: the next start puts it together again from each bucket's bucket.json",

@@ -51,6 +51,14 @@ impl Member {
     }
 
     /// Whether a document is there, once the node has become what it is to be.
+    fn lacks(&self, key: &[u8]) -> bool {
+        (0..2_000).any(|_| {
+            let frame = Client::connect(&self.server, "default", &[]).get(key).expect("an answer");
+            frame.status == Status::KeyEnoent
+                || self.cluster.wait_until(Duration::from_millis(5), |_, _| false)
+        })
+    }
+
     fn has(&self, key: &[u8]) -> bool {
         (0..2_000).any(|_| {
             let frame = Client::connect(&self.server, "default", &[]).get(key).expect("an answer");
@@ -487,6 +495,43 @@ fn a_bucket_that_a_member_has_had_does_not_begin_empty() {
     lost.put_back();
     let member = Member::start(folder.path(), &store);
     assert!(member.has(b"key"));
+    member.stop();
+}
+
+/// What is noted of the buckets is put back as it was before the bucket was emptied.
+#[test]
+fn a_bucket_is_not_emptied_again_when_older_notes_are_put_back() {
+    let (store, folder) = (store(), tempfile::tempdir().expect("a folder"));
+    let member = Member::served(folder.path(), &store);
+    make_bucket(&member);
+    let change = http(&member.server, "POST", "/pools/default/buckets/default", "flushEnabled=1");
+    assert_eq!(change.0, 200, "{}", change.1);
+    let names = ["cluster-buckets.json", "cluster-buckets.json.copy"];
+    let notes = names.map(|name| (folder.path().join(name), std::fs::read(folder.path().join(name)).ok()));
+    assert!(notes[0].1.is_some(), "it is noted");
+    let flush = "/pools/default/buckets/default/controller/doFlush";
+    let (code, told) = http(&member.server, "POST", flush, "");
+    assert_eq!(code, 200, "{told}");
+    assert!(member.lacks(b"key"));
+    let mut client = Client::connect(&member.server, "default", &[]);
+    assert_eq!(client.set(b"after", b"value"), Some(Status::Success));
+    drop(client);
+    member.stop();
+    let newer = std::fs::read(&notes[0].0).expect("it is there");
+    for (path, bytes) in &notes {
+        match bytes {
+            Some(bytes) => std::fs::write(path, bytes).expect("written"),
+            None => drop(std::fs::remove_file(path)),
+        }
+    }
+    assert_ne!(std::fs::read(&notes[0].0).expect("it is there"), newer, "they are older");
+    let member = Member::start(folder.path(), &store);
+    assert!(member.cluster.wait_until_served(SOON));
+    assert!(member.has(b"after"));
+    // The next one is done.
+    let (code, told) = http(&member.server, "POST", flush, "");
+    assert_eq!(code, 200, "{told}");
+    assert!(member.lacks(b"after"));
     member.stop();
 }
 

@@ -11,14 +11,14 @@ use ::cluster::{
     let_go,
 };
 use base::planted::{self, Bug};
-use base::{VbId, VbState};
+use base::{SmallFileError, VbId, VbState};
 use dcp::Mode;
 use engine::{Bucket, BucketKind, Refusal};
 use serde_json::Value;
 use vbucket::{Manifest, Topology};
 
 use super::noted::Note;
-use super::{Cluster, hold_all, layout};
+use super::{Cluster, flushed, hold_all, layout};
 use crate::bucket_list;
 use crate::down::Down;
 use crate::node::{Node, put_down};
@@ -50,6 +50,8 @@ pub(super) enum ApplyError {
     Links(String, WantError),
     #[error("bucket {0}: it cannot be noted which one it is: {1}")]
     Note(String, io::Error),
+    #[error("bucket {0}: how often it was emptied: {1}")]
+    Flushes(String, SmallFileError),
     #[error("bucket {0}, its manifest: {1}")]
     Manifest(String, String),
     #[error("bucket {0}, vBucket {1}: {2}")]
@@ -269,8 +271,20 @@ impl Cluster {
         if done.is_some_and(|done| done >= bucket.flushes) {
             return Ok(());
         }
+        let env = self.node.env();
+        let folder = self.node.host().map(|host| host.data_dir().bucket(name));
+        let failed = |error: SmallFileError| ApplyError::Flushes(name.to_owned(), error);
         // Of what is not noted yet nothing has been served.
         if done.is_some() {
+            let as_folder_says =
+                folder.as_deref().map(|folder| flushed::done(env, folder, bucket)).transpose();
+            if as_folder_says.map_err(failed)?.is_some_and(|done| done >= bucket.flushes) {
+                tracing::warn!(
+                    bucket = name,
+                    "cluster-buckets.json does not say that all documents were removed, as the bucket's folder does: that is not done again"
+                );
+                return self.note(name, Some(Note { had: true, ..Note::of(bucket) }));
+            }
             local.set_emptying(true);
             // What is still followed could bring the documents back.
             Refusals::of(follow_nobody(&self.node, &local))?;
@@ -278,6 +292,7 @@ impl Cluster {
             let removed = local.remove_all_documents();
             removed.map_err(|failure| ApplyError::Bucket(name.to_owned(), failure.into()))?;
             asked.given.remove(name);
+            folder.map_or(Ok(()), |folder| flushed::note(env, &folder, bucket)).map_err(failed)?;
         }
         let had = self.node.bucket(name).is_some();
         self.note(name, Some(Note { had, ..Note::of(bucket) }))

@@ -9,6 +9,7 @@ mod buckets;
 mod credentials;
 #[cfg(test)]
 mod damaged_files;
+pub mod flushed;
 mod follow;
 pub mod identity;
 mod layout;

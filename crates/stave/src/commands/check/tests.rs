@@ -388,6 +388,7 @@ fn small_files_that_decide_about_data_are_looked_at() {
     for (path, content) in [
         ("/data/buckets/orders/manifest.json", "{\"manifest\":1}"),
         ("/data/buckets/orders/bucket.json", "{}"),
+        ("/data/buckets/orders/flushes", "[7]"),
         ("/data/buckets.json", "{"),
         ("/data/cluster-revision", "seven"),
         ("/data/node-uuid", "short"),
