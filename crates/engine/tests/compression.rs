@@ -411,7 +411,9 @@ fn hostile_blocks_are_refused_wherever_they_come() {
                     world.bucket.join(VB, doc("k"), &block, Datatype::SNAPPY, end, Cas::ANY, now).err();
                 assert!(matches!(refused, Some(Refusal::BadSnappy | Refusal::TooBig)), "{end:?}: {what}");
             }
-            for datatype in [Datatype::SNAPPY, JSON_SNAPPY, Datatype(6), Datatype(7)] {
+            // With metadata nothing at all is no block, but a value without bytes (record 0141).
+            let datatypes = [Datatype::SNAPPY, JSON_SNAPPY, Datatype(6), Datatype(7)];
+            for datatype in datatypes.into_iter().filter(|_| !block.is_empty()) {
                 let refused = with_meta(&world, "k", &block, datatype).err();
                 assert!(
                     matches!(refused, Some(Refusal::BadSnappy | Refusal::TooBig)),

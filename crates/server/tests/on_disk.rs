@@ -255,7 +255,7 @@ fn evict_key_takes_out_what_is_on_disk() {
     let mut desk = Desk::new(PLAIN);
     desk.send(&[set("k", "v", 0)]);
     assert_eq!(desk.send(&[request(opcode::EVICT_KEY, "none", 0)])[0].1, Status::KeyEnoent);
-    assert_eq!(desk.send(&[request(opcode::EVICT_KEY, "k", 0)])[0].1, Status::Etmpfail);
+    assert_eq!(desk.send(&[request(opcode::EVICT_KEY, "k", 0)])[0].1, Status::KeyEexists);
     assert!(desk.bucket.flush_all());
     assert_eq!(desk.send(&[request(opcode::EVICT_KEY, "k", 0)])[0].1, Status::Success);
     assert_eq!(desk.bucket.stats().all().without_value, 1);

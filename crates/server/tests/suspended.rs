@@ -18,6 +18,7 @@ use node::fuzz::{feed, login};
 use node::node::Served;
 use node::user::Users;
 use protocol::extras::ConfigVersion;
+use protocol::feature::{Feature, Features};
 use protocol::response::ParsedResponse;
 use protocol::{RequestParts, Status, opcode, parse_response, write_request};
 
@@ -83,7 +84,9 @@ impl World {
         );
         node.fence().renewed(clock.monotonic_ns(), LEASE);
         let mut connection = Connection::new(Arc::clone(&node), Arc::new(WorkerCounters::default()));
-        feed(&mut connection, &login("admin", "password", "default", &[]));
+        // Clients that do not know extended errors have no word for what is ambiguous.
+        let features = Features::of(&[Feature::Xerror]).encode();
+        feed(&mut connection, &login("admin", "password", "default", &features));
         World { node, bucket, clock, connection }
     }
 
