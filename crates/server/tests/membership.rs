@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use ::cluster::store::Commit;
 use ::cluster::{Command, MemoryStore, State, Store, View, Writer};
+use base::encryption::WrappingKeys;
 use base::env::Env;
 use base::{VbId, VbState};
 use log::Log;
@@ -32,7 +33,18 @@ struct Member {
 
 impl Member {
     fn start(folder: &Path, store: &Arc<dyn Store>) -> Member {
-        let server = support::start_member(folder);
+        Member::joined(support::start_member(folder), store)
+    }
+
+    /// One whose files are encrypted, or are not.
+    fn of(folder: &Path, store: &Arc<dyn Store>, encryption: Option<WrappingKeys>) -> Member {
+        let config = Config { is_member: true, encryption, ..support::config(folder, 1, "") };
+        let member = Member::joined(server::serve(config, Env::real()).expect("the node starts"), store);
+        assert!(member.cluster.wait_until_served(SOON), "{:?}", member.cluster.outside());
+        member
+    }
+
+    fn joined(server: Server, store: &Arc<dyn Store>) -> Member {
         let config = ClusterConfig { lease_ttl: Duration::from_secs(2), ..ClusterConfig::default() };
         let cluster = Cluster::join(Arc::clone(server.node()), Arc::clone(store), config).expect("it joins");
         Member { server, cluster }
@@ -102,6 +114,18 @@ fn make_bucket(member: &Member) {
         client.set(b"key", b"value") == Some(Status::Success)
     });
     assert!(put, "it is served");
+}
+
+/// The same with a replica, in a cluster of two.
+fn make_bucket_of_two(first: &Member) {
+    let form = "name=default&ramQuotaMB=100&replicaNumber=1";
+    assert_eq!(http(&first.server, "POST", "/pools/default/buckets", form).0, 202);
+    first.wait("each vBucket has two copies", |view| {
+        let bucket = view.state.buckets.get("default");
+        bucket.is_some_and(|bucket| {
+            bucket.steps.is_empty() && bucket.map.iter().flatten().flatten().count() == 8
+        })
+    });
 }
 
 /// Files and folders of a folder that a member has left, moved elsewhere: all, or those that `is_lost` names.
@@ -412,14 +436,7 @@ fn a_member_whose_folder_was_emptied_is_another_node() {
 fn a_member_whose_folder_was_emptied_is_no_copy() {
     let (store, folders) = (store(), [(); 2].map(|()| tempfile::tempdir().expect("a folder")));
     let [first, second] = pair([folders[0].path(), folders[1].path()], &store);
-    let form = "name=default&ramQuotaMB=100&replicaNumber=1";
-    assert_eq!(http(&first.server, "POST", "/pools/default/buckets", form).0, 202);
-    first.wait("each vBucket has two copies", |view| {
-        let bucket = view.state.buckets.get("default");
-        bucket.is_some_and(|bucket| {
-            bucket.steps.is_empty() && bucket.map.iter().flatten().flatten().count() == 8
-        })
-    });
+    make_bucket_of_two(&first);
     let before = state(&store);
     second.stop();
     let lost = Lost::of(folders[1].path(), |_| true);
@@ -501,8 +518,19 @@ fn a_bucket_that_a_member_has_had_does_not_begin_empty() {
 /// What is noted of the buckets is put back as it was before the bucket was emptied.
 #[test]
 fn a_bucket_is_not_emptied_again_when_older_notes_are_put_back() {
+    not_emptied_again(None);
+}
+
+#[test]
+fn the_same_where_files_are_encrypted() {
+    let log = Log::listen();
+    not_emptied_again(Some(WrappingKeys::parse(&"1".repeat(64), "the test").expect("keys")));
+    assert!(!log.has_line(&["stay so until the next start"]), "each file has its folder's key");
+}
+
+fn not_emptied_again(encryption: Option<WrappingKeys>) {
     let (store, folder) = (store(), tempfile::tempdir().expect("a folder"));
-    let member = Member::served(folder.path(), &store);
+    let member = Member::of(folder.path(), &store, encryption.clone());
     make_bucket(&member);
     let change = http(&member.server, "POST", "/pools/default/buckets/default", "flushEnabled=1");
     assert_eq!(change.0, 200, "{}", change.1);
@@ -525,8 +553,7 @@ fn a_bucket_is_not_emptied_again_when_older_notes_are_put_back() {
         }
     }
     assert_ne!(std::fs::read(&notes[0].0).expect("it is there"), newer, "they are older");
-    let member = Member::start(folder.path(), &store);
-    assert!(member.cluster.wait_until_served(SOON));
+    let member = Member::of(folder.path(), &store, encryption);
     assert!(member.has(b"after"));
     // The next one is done.
     let (code, told) = http(&member.server, "POST", flush, "");
@@ -571,14 +598,7 @@ fn a_bucket_that_a_member_cannot_read_is_not_lost() {
 fn a_bucket_that_a_member_has_lost_is_filled_again() {
     let (store, folders) = (store(), [(); 2].map(|()| tempfile::tempdir().expect("a folder")));
     let [first, second] = pair([folders[0].path(), folders[1].path()], &store);
-    let form = "name=default&ramQuotaMB=100&replicaNumber=1";
-    assert_eq!(http(&first.server, "POST", "/pools/default/buckets", form).0, 202);
-    first.wait("each vBucket has two copies", |view| {
-        let bucket = view.state.buckets.get("default");
-        bucket.is_some_and(|bucket| {
-            bucket.steps.is_empty() && bucket.map.iter().flatten().flatten().count() == 8
-        })
-    });
+    make_bucket_of_two(&first);
     let members = [&first, &second];
     let served = |key: &str, members: [&Member; 2]| {
         (0..2_000).any(|_| {

@@ -271,14 +271,10 @@ impl Cluster {
         if done.is_some_and(|done| done >= bucket.flushes) {
             return Ok(());
         }
-        let env = self.node.env();
-        let folder = self.node.host().map(|host| host.data_dir().bucket(name));
         let failed = |error: SmallFileError| ApplyError::Flushes(name.to_owned(), error);
         // Of what is not noted yet nothing has been served.
         if done.is_some() {
-            let as_folder_says =
-                folder.as_deref().map(|folder| flushed::done(env, folder, bucket)).transpose();
-            if as_folder_says.map_err(failed)?.is_some_and(|done| done >= bucket.flushes) {
+            if flushed::done(&local, bucket).map_err(failed)? >= bucket.flushes {
                 tracing::warn!(
                     bucket = name,
                     "cluster-buckets.json does not say that all documents were removed, as the bucket's folder does: that is not done again"
@@ -292,10 +288,9 @@ impl Cluster {
             let removed = local.remove_all_documents();
             removed.map_err(|failure| ApplyError::Bucket(name.to_owned(), failure.into()))?;
             asked.given.remove(name);
-            folder.map_or(Ok(()), |folder| flushed::note(env, &folder, bucket)).map_err(failed)?;
+            flushed::note(&local, bucket).map_err(failed)?;
         }
-        let had = self.node.bucket(name).is_some();
-        self.note(name, Some(Note { had, ..Note::of(bucket) }))
+        self.note(name, Some(Note { had: true, ..Note::of(bucket) }))
     }
 
     /// A bucket's manifest becomes the cluster's, if that is newer.

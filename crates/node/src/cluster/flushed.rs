@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-use base::env::Env;
 use base::{SmallFile, SmallFileError};
+use engine::Bucket;
 use serde::{Deserialize, Serialize};
 
 const FILE: &str = "flushes";
@@ -30,8 +30,8 @@ pub fn parse(bytes: &[u8], _version: u16) -> Result<Flushed, String> {
 
 /// How often this bucket was emptied, as its folder says; 0 if it says nothing of it. A damaged file says nothing, which
 /// is told.
-pub(super) fn done(env: &Env, folder: &Path, bucket: &::cluster::Bucket) -> Result<u64, SmallFileError> {
-    match file(folder).open(&*env.disk, parse, |fault| tracing::error!("{fault}")) {
+pub(super) fn done(local: &Bucket, bucket: &::cluster::Bucket) -> Result<u64, SmallFileError> {
+    match file(&local.config().dir).open(&*local.env().disk, parse, |fault| tracing::error!("{fault}")) {
         Ok(found) => Ok(found.filter(|found| found.uuid == bucket.uuid).map_or(0, |found| found.flushes)),
         Err(error) if error.is_damage() => {
             tracing::error!(%error, "how often the bucket was emptied is only known from cluster-buckets.json");
@@ -41,9 +41,9 @@ pub(super) fn done(env: &Env, folder: &Path, bucket: &::cluster::Bucket) -> Resu
     }
 }
 
-/// Notes durably that all flushes of the document are done.
-pub(super) fn note(env: &Env, folder: &Path, bucket: &::cluster::Bucket) -> Result<(), SmallFileError> {
+/// Notes durably that all flushes of the document are done, encrypted as the bucket is.
+pub(super) fn note(local: &Bucket, bucket: &::cluster::Bucket) -> Result<(), SmallFileError> {
     let flushed = Flushed { uuid: bucket.uuid.clone(), flushes: bucket.flushes };
     let json = serde_json::to_vec(&flushed).expect("numbers and text");
-    file(folder).write(&*env.disk, &json)
+    file(&local.config().dir).write(&*local.env().disk, &json)
 }
