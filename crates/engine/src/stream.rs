@@ -216,7 +216,7 @@ impl Bucket {
         self.stream_shard(place).is_some_and(|shard| shard.vb.last_alone().is_some())
     }
 
-    /// Prepare and commit of what was prepared alone ([`SyncWrite::Alone`]), each a version of its own, for those who take part in sync
+    /// Prepare and commit of what was prepared alone ([`SyncWrite::Alone`]), two versions, for those who take part in sync
     /// writes; nothing for any other version.
     pub fn parts_of_alone(&self, version: &Version) -> Option<[Version; 2]> {
         let meta = version.meta();

@@ -29,22 +29,30 @@ fn checksum(file: u64, offset: u64, rest: &[u8]) -> u32 {
     crc32c::crc32c_append(seed, rest)
 }
 
-/// Compresses blocks, in space that is used again for the next.
-pub(crate) struct Packer {
+/// Compresses with Snappy, in space that is used again for the next.
+pub struct Packer {
     encoder: snap::raw::Encoder,
     packed: Vec<u8>,
 }
 
-impl Packer {
-    pub(crate) fn new() -> Packer {
+impl Default for Packer {
+    fn default() -> Packer {
         Packer { encoder: snap::raw::Encoder::new(), packed: Vec::new() }
     }
+}
 
-    /// The content in fewer bytes, if it is worth it.
-    fn pack(&mut self, content: &[u8]) -> Option<&[u8]> {
+impl Packer {
+    /// The content in at most seven eighths of its bytes; nothing if it cannot be had in so few.
+    pub fn pack(&mut self, content: &[u8]) -> Option<&[u8]> {
         self.packed.resize(snap::raw::max_compress_len(content.len()), 0);
         let len = self.encoder.compress(content, &mut self.packed).ok()?;
         (len < content.len() - content.len() / 8).then(|| &self.packed[..len])
+    }
+
+    /// Gives back space beyond so many bytes.
+    pub fn shrink(&mut self, most: usize) {
+        self.packed.truncate(most);
+        self.packed.shrink_to(most);
     }
 }
 

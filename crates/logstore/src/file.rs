@@ -283,7 +283,7 @@ impl NewFile {
         let path = files.path(&name);
         let opened = files.disk.open(&path, OpenMode::CreateNew);
         let file = opened.map_err(|source| Failure::io("create", &path, 0, source))?;
-        Ok(NewFile { file, path, name, number, written: 0, pending: Vec::new(), packer: Packer::new() })
+        Ok(NewFile { file, path, name, number, written: 0, pending: Vec::new(), packer: Packer::default() })
     }
 
     /// Bytes of the file with what is not written yet.

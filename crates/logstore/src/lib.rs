@@ -30,6 +30,7 @@ mod store;
 mod view;
 mod work;
 
+pub use block::Packer;
 pub use cache::CacheStats;
 pub use check::{Checked, check};
 pub use commit::{Batch, Replaced, Sealed};

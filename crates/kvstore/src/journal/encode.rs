@@ -2,6 +2,7 @@
 
 use base::planted::{self, Bug};
 use base::{Datatype, SyncWrite, VbId, Version};
+use logstore::Packer;
 
 use super::directory::{Directory, VbSet};
 use super::layout::{
@@ -36,42 +37,14 @@ pub(super) struct FrameBuffer {
     packer: Option<Packer>,
 }
 
-/// Compresses values, in space that is used again for the next.
-struct Packer {
-    encoder: snap::raw::Encoder,
-    packed: Vec<u8>,
-}
-
 /// Shorter values are not compressed.
 const SHORTEST: usize = 128;
-
-impl Packer {
-    fn new() -> Packer {
-        Packer { encoder: snap::raw::Encoder::new(), packed: Vec::new() }
-    }
-
-    /// The value in fewer bytes, if it is worth it.
-    fn pack(&mut self, value: &[u8]) -> Option<&[u8]> {
-        if value.len() < SHORTEST {
-            return None;
-        }
-        self.packed.resize(snap::raw::max_compress_len(value.len()), 0);
-        let len = self.encoder.compress(value, &mut self.packed).ok()?;
-        (len < value.len() - value.len() / 8).then(|| &self.packed[..len])
-    }
-
-    /// Gives back what one huge value took.
-    fn shrink(&mut self, most: usize) {
-        self.packed.truncate(most);
-        self.packed.shrink_to(most);
-    }
-}
 
 impl FrameBuffer {
     /// An empty frame of a segment of this generation, whose values may be compressed.
     pub(super) fn begin(&mut self, generation: u64, compresses: bool) {
         if self.packer.is_some() != compresses {
-            self.packer = compresses.then(Packer::new);
+            self.packer = compresses.then(Packer::default);
         }
         self.bytes.clear();
         self.bytes.resize(FRAME_HEAD, 0);
@@ -243,7 +216,11 @@ impl FrameBuffer {
         assert!(version.is_resident(), "what is journaled has its value in memory");
         let (meta, key, value) = (version.meta(), version.stored_key(), version.value());
         let is_plain = !meta.datatype.contains(Datatype::SNAPPY);
-        let packed = self.packer.as_mut().filter(|_| is_plain).and_then(|packer| packer.pack(value));
+        let packed = self
+            .packer
+            .as_mut()
+            .filter(|_| is_plain && value.len() >= SHORTEST)
+            .and_then(|packer| packer.pack(value));
         let (value, compressed) = packed.map_or((value, 0), |packed| (packed, COMPRESSED));
         let (sync_write, rest) = meta.sync_write.stored(meta.by_seqno).to_parts();
         let head: [u8; ITEM_HEAD] = Pen::new()

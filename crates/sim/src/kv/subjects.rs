@@ -96,7 +96,8 @@ fn open_log(env: Env, dir: &Path) -> Result<Box<dyn KvStore>, Failure> {
     Ok(Box::new(Log::open(env, dir, log_config())?))
 }
 
-fn log_config() -> LogConfig {
+/// A log-structured store so small that files are merged and rewritten after a few batches.
+pub fn small_log(step_bytes: u64, small_segment_bytes: u64, rewrite_bytes: u64) -> LogConfig {
     LogConfig {
         store: logstore::Config {
             shards: 2,
@@ -105,15 +106,19 @@ fn log_config() -> LogConfig {
             kept_points: 5,
             most_superseded: 20,
             manifest_bytes: 2 << 10,
-            step_bytes: 300,
+            step_bytes,
             merge_runs: 3,
             small_run_bytes: 600,
             waste_percent: 25,
-            small_segment_bytes: 1 << 10,
+            small_segment_bytes,
             small_segments: 4,
-            rewrite_bytes: 4 << 10,
+            rewrite_bytes,
         },
     }
+}
+
+fn log_config() -> LogConfig {
+    small_log(300, 1 << 10, 4 << 10)
 }
 
 /// The same behind a journal.

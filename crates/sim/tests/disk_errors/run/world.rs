@@ -16,9 +16,8 @@ use engine::{
     Bucket, BucketConfig, BucketKind, Durable, EvictionPolicy, Failure, Incoming, Progress, StoreRequest,
     Topology, topology_from_json,
 };
-use kvstore::{
-    CompactionSteps, CouchConfig, FilesConfig, Journaled, JournaledConfig, KvStore, LogConfig, Nothing,
-};
+use kvstore::{CompactionSteps, CouchConfig, FilesConfig, Journaled, JournaledConfig, KvStore, Nothing};
+use sim::kv::subjects::small_log;
 use vbucket::{Collection, FailoverEntry, IncomingSnapshot, Manifest, ManifestUid, Scope};
 
 use super::hooked::Hooked;
@@ -67,27 +66,6 @@ impl Kind {
     /// Whether whole documents leave memory.
     pub fn is_full(self) -> bool {
         matches!(self, Kind::Full | Kind::Log)
-    }
-}
-
-/// So small that files are merged and rewritten after a few batches.
-fn log_config() -> LogConfig {
-    LogConfig {
-        store: logstore::Config {
-            shards: 2,
-            most_open_files: 2,
-            cache_bytes: 32 << 10,
-            kept_points: 5,
-            most_superseded: 20,
-            manifest_bytes: 2 << 10,
-            step_bytes: 1 << 10,
-            merge_runs: 3,
-            small_run_bytes: 600,
-            small_segment_bytes: 2 << 10,
-            small_segments: 4,
-            rewrite_bytes: 8 << 10,
-            ..logstore::Config::default()
-        },
     }
 }
 
@@ -182,7 +160,7 @@ impl World {
         let compaction = CompactionSteps { step_bytes: 300, last_changes: 2 };
         let couch = CouchConfig { max_open_files: 2, tuning, compaction };
         let files = match self.kind {
-            Kind::Log => FilesConfig::Log(log_config()),
+            Kind::Log => FilesConfig::Log(small_log(1 << 10, 2 << 10, 8 << 10)),
             _ => FilesConfig::Couch(couch),
         };
         let of = JournaledConfig { files, journal_bytes: JOURNAL_BYTES, file_after: Duration::ZERO };

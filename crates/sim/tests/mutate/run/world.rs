@@ -10,7 +10,8 @@ use base::env::sim::{SimDisk, SimHandles, SplitMix64};
 use base::env::{Disk, OpenMode};
 use base::{Cas, CollectionId, DocKey, ScopeId, Seqno, VbId, VbUuid};
 use engine::{Bucket, BucketConfig, CompactRequest, Failure, StoreRequest};
-use kvstore::{CouchConfig, FilesConfig, Journaled, JournaledConfig, KvStore, LogConfig};
+use kvstore::{CouchConfig, FilesConfig, Journaled, JournaledConfig, KvStore};
+use sim::kv::subjects::small_log;
 use vbucket::{Collection, Manifest, ManifestUid, Scope};
 
 pub const DIR: &str = "/data/buckets/b";
@@ -78,34 +79,16 @@ pub struct World {
     pub promised: BTreeMap<VbId, Promised>,
 }
 
-/// So small that files are merged and rewritten after a few batches.
-fn log_config() -> LogConfig {
-    LogConfig {
-        store: logstore::Config {
-            shards: 2,
-            most_open_files: 2,
-            cache_bytes: 32 << 10,
-            kept_points: 5,
-            most_superseded: 20,
-            manifest_bytes: 2 << 10,
-            step_bytes: 2 << 10,
-            merge_runs: 3,
-            small_run_bytes: 600,
-            small_segment_bytes: 8 << 10,
-            small_segments: 4,
-            rewrite_bytes: 16 << 10,
-            ..logstore::Config::default()
-        },
-    }
-}
-
 pub fn open(seed: u64, disk: &SimDisk, keeper: Keeper) -> Result<(Bucket, SimHandles), Failure> {
     let handles = SimHandles::new(seed).with_disk(disk.clone());
     let mut config = BucketConfig::new("b", DIR.into());
     config.vbuckets = VBUCKETS;
     let couch = CouchConfig { max_open_files: 2, ..CouchConfig::default() };
-    let files =
-        if keeper == Keeper::Log { FilesConfig::Log(log_config()) } else { FilesConfig::Couch(couch) };
+    let files = if keeper == Keeper::Log {
+        FilesConfig::Log(small_log(2 << 10, 8 << 10, 16 << 10))
+    } else {
+        FilesConfig::Couch(couch)
+    };
     let store = JournaledConfig { files, journal_bytes: JOURNAL_BYTES, ..JournaledConfig::default() };
     let store: Arc<dyn KvStore> = match keeper {
         Keeper::Journaled | Keeper::Log => Arc::new(Journaled::open(handles.env(), &config.dir, store)?),
