@@ -10,6 +10,7 @@ use kvstore::{KvStore, Snapshot, Values};
 use parking_lot::{Condvar, Mutex};
 
 use crate::bucket::Bucket;
+use crate::bucket_core::Core;
 use crate::config::{BucketConfig, BucketKind};
 use crate::ephemeral::open_range;
 use crate::failure_log::{Failed, FailureLog};
@@ -216,18 +217,8 @@ impl BackfillQueue {
 impl Bucket {
     /// Reading for streams of what is no longer in memory.
     pub fn backfills(&self) -> Backfills<'_> {
-        let Bucket {
-            config,
-            store,
-            vbuckets,
-            memory,
-            fetching,
-            unreadable,
-            failure_log,
-            backfills: queue,
-            tasks,
-            ..
-        } = self;
+        let Core { config, store, vbuckets, memory, unreadable, failure_log, tasks, .. } = &*self.core;
+        let Bucket { fetching, backfills: queue, .. } = self;
         Backfills {
             config,
             store: &**store,

@@ -14,14 +14,14 @@ use vbucket::{
 };
 
 use crate::account_check::limit_free_memory;
-use crate::bucket::{Bucket, Shard};
+use crate::bucket::Bucket;
 use crate::compaction_queue::CompactRequest;
 use crate::failure::Failure;
 use crate::keeper::{Chore, ChoreId, Keeper, Next, Slice};
 use crate::manifest_file;
 use crate::open::FLUSH_TRIES;
-use crate::refusal::Refusal;
-use crate::shard_guard::{Holder, ShardGuard};
+use crate::shard::Shard;
+use crate::shard_guard::Holder;
 
 /// Ids below are reserved.
 const FIRST_ID: u32 = 8;
@@ -392,14 +392,5 @@ pub(crate) struct Eraser;
 impl Chore for Eraser {
     fn step(&mut self, bucket: &Bucket, slice: &Slice<'_>) -> Next {
         bucket.erase_slice(slice)
-    }
-}
-
-impl Bucket {
-    /// Locks an active vBucket that has a collection and whose documents are loaded, for an operation.
-    #[inline]
-    pub(crate) fn active_with(&self, vb: VbId, id: CollectionId) -> Result<ShardGuard<'_>, Refusal> {
-        let shard = self.vbuckets.active(vb, Holder::FrontEnd)?;
-        if shard.vb.collections().is_open(id) { Ok(shard) } else { Err(Refusal::UnknownCollection) }
     }
 }

@@ -4,7 +4,7 @@
 use base::{DocKey, VbId};
 use parking_lot::Mutex;
 
-use crate::bucket::Bucket;
+use crate::bucket_core::Core;
 
 /// A document of a vBucket that is soon asked for.
 #[derive(Clone, Copy, Debug)]
@@ -16,7 +16,7 @@ pub struct Coming {
 impl Coming {
     /// Asks for the vBucket. That and what follows changes nothing, and waits for nothing.
     #[inline]
-    pub fn new(bucket: &Bucket, vb: VbId, key: DocKey<'_>) -> Coming {
+    pub fn new(bucket: &Core, vb: VbId, key: DocKey<'_>) -> Coming {
         bucket.vbuckets.prefetch(Some(vb));
         Coming { vb, hash: bucket.hash(key) }
     }
@@ -24,7 +24,7 @@ impl Coming {
     /// Asks for what leads to the document: the further, the later. Each step is of use once what the one before it asked
     /// for has come.
     #[inline]
-    pub fn ask(&self, bucket: &Bucket, step: Step) {
+    pub fn ask(&self, bucket: &Core, step: Step) {
         // Somebody else who has the vBucket has the memory of it, too.
         let Some(shard) = bucket.vbuckets.shard(self.vb).and_then(Mutex::try_lock) else { return };
         let table = shard.vb.table();

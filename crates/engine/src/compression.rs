@@ -3,12 +3,6 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::bucket::Bucket;
-use crate::config::BucketKind;
-use crate::settings::Key;
-
-/// The words of [`Key::CompressionMode`] as they are numbered.
-const OFF: u64 = 0;
-const ACTIVE: u64 = 2;
 
 /// What the compressor did so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -72,18 +66,5 @@ impl Bucket {
             overtaken: counters.overtaken.load(Ordering::Relaxed),
             rounds: counters.rounds.load(Ordering::Relaxed),
         }
-    }
-
-    /// Whether a value that arrives compressed is stored so, and a compressed one is sent so to whom agreed on it.
-    /// If not, what is compressed in memory already stays so (Couchbase Server's documentation, Compression).
-    #[inline]
-    pub fn keeps_compressed(&self) -> bool {
-        self.settings.get(Key::CompressionMode) != OFF
-    }
-
-    /// Whether cold values are compressed in the background. Not in ephemeral buckets, whose versions are linked in
-    /// seqno order, too.
-    pub(crate) fn compresses(&self) -> bool {
-        self.settings.get(Key::CompressionMode) == ACTIVE && self.config.kind == BucketKind::Persistent
     }
 }

@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use base::{Datatype, DocKey, Moment, NewVersion, Seqno, VbId, Version, VersionMeta};
 
-use crate::bucket::{Bucket, Shard};
+use crate::bucket::Bucket;
 use crate::keeper::{Chore, Next, Slice};
 use crate::refusal::Refusal;
 use crate::settings::Key;
+use crate::shard::Shard;
 use crate::shard_guard::{Holder, ShardGuard};
 
 /// Items that are looked at under a vBucket's lock at once: a cache miss each.

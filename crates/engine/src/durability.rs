@@ -12,12 +12,14 @@ use base::{DurabilityLevel, Moment, NewVersion, Seqno, VbId, VbState};
 use parking_lot::Mutex;
 use vbucket::{Change, Completed, Garbage, NO_DEADLINE, Prepared};
 
-use crate::bucket::{Bucket, Mutated, Shard};
+use crate::bucket::Bucket;
 use crate::completion::{Completer, Completion, completion};
 use crate::counters::OpCounts;
 use crate::keeper::{Chore, ChoreId, LONGEST_PAUSE, Next, Slice};
+use crate::mutated::Mutated;
 use crate::refusal::Refusal;
 use crate::settings::Key;
+use crate::shard::Shard;
 use crate::shard_guard::Holder;
 use crate::writer::Writer;
 

@@ -5,8 +5,9 @@ use std::sync::atomic::Ordering;
 use base::{VbId, VbState};
 use vbucket::{Origin, VBucket};
 
-use crate::bucket::{Bucket, new_uuid};
+use crate::bucket::Bucket;
 use crate::failure::Failure;
+use crate::shard::new_uuid;
 use crate::shard_guard::Holder;
 
 impl Bucket {

@@ -8,10 +8,10 @@ use kvstore::{Failure, Snapshot, Values, VbStateDoc};
 use parking_lot::Mutex;
 use vbucket::{ReadId, Resume, ResumePoint, SliceLimits};
 
-use crate::bucket::{Bucket, Shard};
-use crate::config::BucketKind;
+use crate::bucket::Bucket;
 use crate::flusher::state_document;
 use crate::refusal::Refusal;
+use crate::shard::Shard;
 use crate::shard_guard::{Holder, ShardGuard};
 use crate::topology::TopologyValues;
 use crate::vbuckets::VBuckets;
@@ -53,11 +53,6 @@ pub enum Resumed {
 }
 
 impl Bucket {
-    /// Whether documents are in memory only.
-    pub fn is_ephemeral(&self) -> bool {
-        self.config.kind == BucketKind::Ephemeral
-    }
-
     /// A vBucket's items with a seqno of `from` or more, as they are now. Refused if the bucket has a disk to read them
     /// from, and as busy if too many read already.
     pub fn memory_range(&self, vb: VbId, from: Seqno) -> Result<MemoryRange, Refusal> {

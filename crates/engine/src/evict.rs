@@ -10,7 +10,6 @@ use crate::bucket::Bucket;
 use crate::config::EvictionPolicy;
 use crate::keeper::ChoreId;
 use crate::refusal::Refusal;
-use crate::settings::Key;
 use crate::shard_guard::Holder;
 
 /// What eviction did so far.
@@ -122,16 +121,6 @@ impl Bucket {
             refused_below_quota: of(&e.refused_below_quota),
             refused_above_quota: of(&e.refused_above_quota),
             longest_hold_ns: self.lock_times_of(Holder::Pager).longest_ns(),
-        }
-    }
-
-    /// What leaves memory when it runs short.
-    pub fn eviction_policy(&self) -> EvictionPolicy {
-        match self.settings.get(Key::EvictionPolicy) {
-            0 => EvictionPolicy::ValueOnly,
-            1 => EvictionPolicy::Full,
-            2 => EvictionPolicy::AutoDelete,
-            _ => EvictionPolicy::FailNewData,
         }
     }
 

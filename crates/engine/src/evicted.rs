@@ -6,29 +6,16 @@ use base::{CollectionId, DocKey, Seqno, VbId, Version};
 use kvstore::Values;
 
 use crate::bucket::Bucket;
-use crate::config::EvictionPolicy;
 use crate::failure_log::Failed;
 use crate::fetch_queue::Fetched;
 use crate::flusher::Progress;
 use crate::refusal::Refusal;
-use crate::settings::Key;
 use crate::shard_guard::Holder;
 
 /// Items that are counted under a vBucket's lock at once.
 const SLICE_ITEMS: usize = 128;
 
 impl Bucket {
-    /// Whether whole documents leave memory when it runs short.
-    pub fn evicts_whole(&self) -> bool {
-        self.settings.get(Key::EvictionPolicy) == EvictionPolicy::Full as u64
-    }
-
-    /// Lets filters be made as the settings say.
-    pub(crate) fn follow_filter_settings(&self) {
-        let wrong = self.settings.get(Key::BfilterFpProb);
-        self.context.filters.set(self.settings.is_on(Key::BfilterEnabled).then_some(wrong));
-    }
-
     /// Takes whatever there is for a key out of memory, a tombstone too. False if it has to stay.
     pub fn evict_whole(&self, vb: VbId, key: DocKey<'_>) -> Result<bool, Refusal> {
         let hash = self.hash(key);

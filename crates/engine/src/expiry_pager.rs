@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use base::{VbId, Version};
 
-use crate::bucket::{Bucket, Shard};
+use crate::bucket::Bucket;
 use crate::completion::Completion;
 use crate::expiry::ExpiredBy;
 use crate::fetch_queue::{FetchPin, Fetched};
@@ -17,6 +17,7 @@ use crate::flush_queue::LARGE_BACKLOG;
 use crate::keeper::{Chore, Next, Slice};
 use crate::refusal::Refusal;
 use crate::settings::Key;
+use crate::shard::Shard;
 use crate::shard_guard::Holder;
 
 /// Items that are looked at under a vBucket's lock at once: a cache miss each.

@@ -9,7 +9,7 @@ use base::env::Clock;
 use base::{RateLimit, VbId};
 use parking_lot::Mutex;
 
-use crate::bucket::Bucket;
+use crate::bucket_core::Core;
 
 /// What failed. One kind does not keep another one out of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +67,7 @@ pub(crate) struct FailureLog {
 
 /// Whether an event of a bucket is to be logged that clients, other nodes or a bad disk can bring about again and again:
 /// then how many of its kind were left out since the last line.
-pub fn admit_log(bucket: &Bucket, kind: &'static str) -> Option<u64> {
+pub fn admit_log(bucket: &Core, kind: &'static str) -> Option<u64> {
     let log = &bucket.failure_log;
     log.of_users.lock().entry(kind).or_default().admit(log.clock.monotonic())
 }

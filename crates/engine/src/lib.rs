@@ -3,6 +3,7 @@
 mod account_check;
 mod backfill;
 mod bucket;
+mod bucket_core;
 mod checkpoint_recovery;
 mod claims;
 mod clean_mark;
@@ -40,7 +41,9 @@ mod loader;
 mod lock;
 mod manifest_file;
 mod memory;
+mod mutated;
 mod open;
+mod origin;
 mod pager;
 mod persistence;
 mod prepare_followers;
@@ -50,6 +53,7 @@ mod refusal;
 mod replica;
 mod rollback;
 pub mod settings;
+mod shard;
 mod shard_guard;
 mod small_files;
 mod standing;
@@ -74,7 +78,8 @@ mod writer;
 
 pub use account_check::AccountFigures;
 pub use backfill::{Backfill, BackfillReading, BackfillScope, Backfilled, Backfills, Frames, WriteChanges};
-pub use bucket::{Bucket, Mutated};
+pub use bucket::Bucket;
+pub use bucket_core::Core;
 pub use checkpoint_recovery::CheckpointMemoryStats;
 pub use clean_mark::forget_clean_stop;
 pub use collections::{CollectionTotals, ManifestRefusal, NextIds};
@@ -103,6 +108,7 @@ pub use follower::Follower;
 pub use inline_flush::{InlineFlush, InlineFlushOutcome};
 pub use keeper::{Chore, ChoreId, ChoreStats, Next, Slice, TIME_SLICE};
 pub use memory::MemoryAccount;
+pub use mutated::Mutated;
 pub use persistence::MAX_WAITERS;
 pub use range_scan::{
     RangeScanFigures, RangeScanForm, RangeScanId, RangeScanProgress, RangeScanRefusal, RangeScanWanted,

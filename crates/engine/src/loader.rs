@@ -8,11 +8,12 @@ use base::{CollectionId, Seqno, SyncWrite, VbId, Version};
 use kvstore::{Counts, Values};
 use vbucket::{Collections, Loaded};
 
-use crate::bucket::{Bucket, Shard, dead};
+use crate::bucket::Bucket;
 use crate::completion::Completion;
 use crate::failure_log::Failed;
 use crate::fetcher::Brought;
 use crate::flusher::Progress;
+use crate::shard::{Shard, dead};
 use crate::shard_guard::Holder;
 use crate::tasks::TaskId;
 use crate::warmup::{Slice, WarmupStats};

@@ -7,16 +7,17 @@ use std::sync::atomic::{AtomicBool, AtomicU8};
 
 use base::env::{Env, OpenMode};
 use base::planted::{self, Bug};
-use base::{Cas, RevSeqno, Seqno, VbId, VbState, VbUuid};
-use kvstore::{CheckpointType, KvStore, StoredVb, VbStateDoc};
+use base::{Seqno, VbId, VbState};
+use kvstore::KvStore;
 use parking_lot::Mutex;
-use vbucket::{BucketContext, FailoverEntry, FailoverTable, Origin, SnapshotBounds, SnapshotKind, VBucket};
+use vbucket::{BucketContext, Origin, VBucket};
 
-use crate::bucket::{Bucket, Shard, dead, new_uuid};
+use crate::bucket::Bucket;
+use crate::bucket_core::Core;
 use crate::checkpoint_recovery::CheckpointRelief;
 use crate::claims::Roles;
 use crate::clean_mark::LastStop;
-use crate::collections::{BucketManifest, collections_of};
+use crate::collections::BucketManifest;
 use crate::compaction_queue::CompactionQueue;
 use crate::compression::CompressionCounters;
 use crate::config::{BucketConfig, BucketKind};
@@ -35,14 +36,15 @@ use crate::identity::{self, Identity};
 use crate::keeper::Keeper;
 use crate::manifest_file;
 use crate::memory::MemoryAccount;
+use crate::origin::origin;
 use crate::persistence::PersistenceWaiters;
 use crate::range_scan::RangeScanTable;
 use crate::replica::Replicas;
 use crate::settings::Key;
+use crate::shard::{Shard, dead, new_uuid};
 use crate::shard_guard::Holder;
 use crate::tasks::Tasks;
 use crate::tombstone_purger::PurgeCounters;
-use crate::topology::topology_from_json;
 use crate::traffic::Traffic;
 use crate::unreadable::Unreadables;
 use crate::vbuckets::VBuckets;
@@ -113,44 +115,47 @@ impl Bucket {
         let context = if config.needs_topology { context.in_cluster() } else { context };
         context.frequency.set(settings.get(Key::FreqCounterIncrementFactor));
         let shards = (0..config.vbuckets).map(|id| empty_shard(VbId(id), &config, &context, &env));
-        let bucket = Bucket {
-            eviction: Eviction::default(),
+        let core = Arc::new(Core {
             memory: MemoryAccount::new(settings.clone(), context.heap.clone()),
             settings,
-            manifest: BucketManifest::default(),
             keeper: Keeper::default(),
             tasks: Tasks::new(&env.clock),
+            vbuckets: VBuckets::new(shards, &env.clock),
+            uuid: identity.uuid.clone(),
+            context,
+            flush: FlushQueue::new(if store.is_journaled() { Pace::JOURNAL } else { Pace::FILES }),
+            disk: DiskState::default(),
+            store,
+            unreadable: Unreadables::default(),
+            failure_log: FailureLog::new(&env.clock),
+            env,
+            config,
+        });
+        let bucket = Bucket {
+            eviction: Eviction::default(),
+            manifest: BucketManifest::default(),
             expiry: ExpiryCounters::default(),
             compression: CompressionCounters::default(),
             defragmented: DefragmenterCounters::default(),
             purged: PurgeCounters::default(),
             relief: CheckpointRelief::default(),
-            vbuckets: VBuckets::new(shards, &env.clock),
-            uuid: identity.uuid.clone(),
-            context,
             waiters: PersistenceWaiters::default(),
             parked: PersistenceWaiters::default(),
             is_emptying: AtomicBool::new(false),
             traffic: Traffic::default(),
             wanted_replicas: AtomicU8::new(0),
-            flush: FlushQueue::new(if store.is_journaled() { Pace::JOURNAL } else { Pace::FILES }),
-            disk: DiskState::default(),
             filer: Filer::default(),
             compacting: CompactionQueue::default(),
-            store,
             fetching: Arc::default(),
             backfills: Arc::default(),
             range_scans: RangeScanTable::default(),
             replicas: Replicas::default(),
-            warmup: Warmup::new(env.clock.monotonic()),
+            warmup: Warmup::new(core.env.clock.monotonic()),
             sync_deadlines: SyncDeadlines::default(),
             roles: Roles::default(),
             flushing: Mutex::default(),
-            unreadable: Unreadables::default(),
-            failure_log: FailureLog::new(&env.clock),
             crashed: Mutex::default(),
-            env,
-            config,
+            core,
         };
         bucket.set_checkpoint_limits();
         bucket.follow_filter_settings();
@@ -178,7 +183,7 @@ impl Bucket {
                 Ok(stored) => {
                     manifest.compare(&stored.manifest);
                     let counts = stored.counts;
-                    shard.vb = VBucket::new(vb, &self.context, self.origin(stored));
+                    shard.vb = VBucket::new(vb, &self.context, origin(&self.env, stored));
                     if counts.documents + counts.tombstones > 0 || shard.vb.high_seqno() > Seqno(0) {
                         shard.unloaded = Some(counts);
                         self.warmup.add(vb, &counts);
@@ -230,34 +235,6 @@ impl Bucket {
         Ok(())
     }
 
-    /// What a vBucket starts from as stored; a damaged failover table begins anew.
-    pub(crate) fn origin(&self, stored: StoredVb) -> Origin {
-        let entry = |e: &kvstore::FailoverEntry| FailoverEntry { uuid: VbUuid(e.id), seqno: Seqno(e.seq) };
-        let entries = stored.state.failover_table.iter().map(entry).collect();
-        // A replica may have been told that nothing was changed before its snapshot ended.
-        let high_seqno = stored.high_seqno.max(Seqno(stored.state.snap_start));
-        let collections = collections_of(&stored.manifest, &stored.collections);
-        let is_whole = stored.state.state == VbState::Active || planted::is(Bug::SnapshotForgottenAtRestart);
-        let is_cas_known = !planted::is(Bug::CasForgottenAtRestart);
-        Origin {
-            collections,
-            state: stored.state.state,
-            failover: FailoverTable::from_entries(entries)
-                .unwrap_or_else(|| FailoverTable::new(self.new_uuid())),
-            high_seqno,
-            purge_seqno: stored.purge_seqno.max(Seqno(stored.state.purge_seqno)),
-            max_cas: if is_cas_known { Cas(stored.state.max_cas) } else { Cas(0) },
-            max_deleted_rev: RevSeqno(stored.state.max_deleted_seqno),
-            might_contain_xattrs: stored.state.might_contain_xattrs,
-            snapshot: (!is_whole).then(|| snapshot_of(&stored.state)),
-            topology: stored.state.replication_topology.and_then(|json| topology_from_json(&json).ok()),
-            max_visible: Seqno(stored.state.max_visible_seqno).min(stored.high_seqno),
-            last_prepared: Seqno(stored.state.prepared_seqno).min(stored.high_seqno),
-            high_prepared: Seqno(stored.state.high_prepared_seqno).min(stored.high_seqno),
-            high_completed: Seqno(stored.state.completed_seqno).min(stored.high_seqno),
-        }
-    }
-
     /// Writes what is left and marks the stop as clean, if there is a disk. The flusher's and the filer's threads must
     /// have ended.
     ///
@@ -280,16 +257,6 @@ impl Bucket {
         let crashed = self.crashed.lock().iter().copied().filter(is_unread).collect();
         LastStop::mark(&self.config, &self.env, &self.uuid, &crashed)
     }
-}
-
-/// The snapshot that was being received when the state was saved.
-fn snapshot_of(state: &VbStateDoc) -> SnapshotBounds {
-    let kind = match state.checkpoint_type {
-        CheckpointType::Memory => SnapshotKind::Memory,
-        CheckpointType::Disk => SnapshotKind::Disk,
-        CheckpointType::InitialDisk => SnapshotKind::InitialDisk,
-    };
-    SnapshotBounds { start: Seqno(state.snap_start), end: Seqno(state.snap_end), kind }
 }
 
 /// Writes a file of the bucket's folder, durably but for its name.

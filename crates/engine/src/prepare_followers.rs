@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use base::VbId;
 
-use crate::bucket::{Bucket, Shard};
+use crate::bucket::Bucket;
 use crate::follower::Follower;
+use crate::shard::Shard;
 use crate::shard_guard::Holder;
 
 impl Bucket {

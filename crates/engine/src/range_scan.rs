@@ -14,6 +14,7 @@ use kvstore::{Failure, KvStore, Snapshot, Values};
 use parking_lot::Mutex;
 
 use crate::bucket::Bucket;
+use crate::bucket_core::Core;
 use crate::config::{BucketConfig, BucketKind};
 use crate::failure_log::{Failed, FailureLog};
 use crate::keeper::{Chore, LONGEST_PAUSE, Next, Slice};
@@ -240,7 +241,7 @@ pub struct RangeScans<'a> {
 impl<'a> RangeScans<'a> {
     /// Those of a bucket.
     pub fn of(bucket: &'a Bucket) -> RangeScans<'a> {
-        let Bucket { env, config, settings, store, vbuckets, unreadable, failure_log, .. } = bucket;
+        let Core { env, config, settings, store, vbuckets, unreadable, failure_log, .. } = &*bucket.core;
         let table = &bucket.range_scans;
         RangeScans { env, config, settings, store: &**store, vbuckets, unreadable, failure_log, table }
     }

@@ -4,9 +4,10 @@ use base::planted::{self, Bug};
 use base::{Cas, CollectionId, DocKey, Moment, Seqno, VbId, VbState, VbUuid, Version};
 use vbucket::{Basis, Change, Existence};
 
-use crate::bucket::{Bucket, Shard};
+use crate::bucket::Bucket;
 use crate::expiry::ExpiredBy;
 use crate::refusal::Refusal;
+use crate::shard::Shard;
 use crate::shard_guard::{Holder, ShardGuard};
 use crate::whole::Whole;
 use crate::write::MAX_TRIES;

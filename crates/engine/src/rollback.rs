@@ -5,10 +5,12 @@ use base::{Seqno, VbId, VbState};
 use kvstore::{RolledBack, StoredVb};
 use vbucket::VBucket;
 
-use crate::bucket::{Bucket, dead};
+use crate::bucket::Bucket;
 use crate::failure::Failure;
 use crate::failure_log::Failed;
+use crate::origin::origin;
 use crate::refusal::Refusal;
+use crate::shard::dead;
 use crate::shard_guard::Holder;
 
 impl Bucket {
@@ -106,7 +108,7 @@ impl Bucket {
     fn begin_again(&self, vb: VbId, stored: Option<StoredVb>) -> Result<(), Refusal> {
         let counts = stored.as_ref().map(|stored| stored.counts);
         let new = match stored {
-            Some(stored) => VBucket::new(vb, &self.context, self.origin(stored)),
+            Some(stored) => VBucket::new(vb, &self.context, origin(&self.env, stored)),
             None => dead(vb, &self.context, &self.env),
         };
         let (old, given_up) = {

@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use vbucket::{ClockLimits, ConflictRule};
 
-use crate::bucket::Bucket;
 use crate::config::{BucketKind, EvictionPolicy};
 
 pub use kind::Kind;
@@ -194,7 +193,7 @@ impl Settings {
     }
 
     /// Refuses to change what a bucket has from its beginning; what it is already may be said again.
-    fn check_fixed(&self, pairs: &[(&str, &str)]) -> Result<(), Vec<SettingError>> {
+    pub(crate) fn check_fixed(&self, pairs: &[(&str, &str)]) -> Result<(), Vec<SettingError>> {
         let rule = &SETTINGS[Key::ConflictResolution as usize];
         let now = self.show(rule.key);
         let is_other = |(name, value): &&(&str, &str)| *name == rule.name && *value != now;
@@ -227,32 +226,6 @@ impl Settings {
             }
             _ => None,
         }
-    }
-}
-
-impl Bucket {
-    /// The settings.
-    pub fn settings(&self) -> &Settings {
-        &self.settings
-    }
-
-    /// Changes a setting by name while the bucket serves.
-    pub fn set_param(&self, name: &str, value: &str) -> Result<Changed, SettingError> {
-        let mut changed = self.set_params(&[(name, value)]).map_err(|mut errors| errors.remove(0))?;
-        Ok(changed.remove(0))
-    }
-
-    /// Changes several settings by name while the bucket serves, all or none.
-    pub fn set_params(&self, pairs: &[(&str, &str)]) -> Result<Vec<Changed>, Vec<SettingError>> {
-        self.settings.check_fixed(pairs)?;
-        let changed = self.settings.set_all(self.config.kind, pairs)?;
-        self.follow_filter_settings();
-        self.settings.apply_to_clocks(&self.context.clock);
-        self.keeper.wake_all();
-        for Changed { setting, old, new } in &changed {
-            tracing::info!(bucket = self.name(), setting = setting.name, old, new, "a setting was changed");
-        }
-        Ok(changed)
     }
 }
 

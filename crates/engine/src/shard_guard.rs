@@ -9,7 +9,7 @@ use base::env::Clock;
 use base::{Histogram, HistogramCounts};
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::bucket::Shard;
+use crate::shard::Shard;
 
 /// Who holds a vBucket's lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

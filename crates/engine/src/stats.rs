@@ -3,10 +3,11 @@
 use base::{Cas, RevSeqno, Seqno, VbId, VbState, VbUuid};
 use vbucket::{CheckpointManager, ClockCounts};
 
-use crate::bucket::{Bucket, Shard};
-use crate::config::BucketConfig;
+use crate::bucket::Bucket;
+use crate::bucket_core::Core;
 use crate::counters::OpCounts;
 use crate::failure::Failure;
+use crate::shard::Shard;
 use crate::shard_guard::Holder;
 
 pub use kvstore::{Counts as DiskCounts, Stats as StoreStats};
@@ -165,11 +166,6 @@ pub struct DiskTotals {
 }
 
 impl Bucket {
-    /// What the bucket was made with.
-    pub fn config(&self) -> &BucketConfig {
-        &self.config
-    }
-
     /// What one vBucket can tell; nothing if there is no such vBucket.
     pub fn vbucket_stats(&self, vb: VbId) -> Option<VbStats> {
         Some(VbStats::of(&*self.vbuckets.find(vb, Holder::Stats).ok()?))
@@ -221,7 +217,7 @@ impl Bucket {
 
 /// Bytes of prepares in a bucket's files; reads from disk. Those in the journal alone are not counted, nor are
 /// vBuckets that cannot be read.
-pub fn prepare_bytes_on_disk(bucket: &Bucket) -> u64 {
+pub fn prepare_bytes_on_disk(bucket: &Core) -> u64 {
     let of = |vb| bucket.store.snapshot(VbId(vb)).ok()??.prepare_bytes().ok();
     (0..bucket.vbuckets()).filter_map(of).sum()
 }

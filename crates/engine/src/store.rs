@@ -3,7 +3,7 @@
 use base::{Cas, Datatype, DocKey, Moment, VbId, VersionMeta};
 use vbucket::{Basis, Change, Existence};
 
-use crate::bucket::Mutated;
+use crate::mutated::Mutated;
 use crate::read::Seen;
 use crate::refusal::Refusal;
 use crate::value::{self, Prepared};

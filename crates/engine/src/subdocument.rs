@@ -4,7 +4,8 @@ use base::{Cas, Datatype, DocKey, ItemKind, Moment, VbId, VbState, VbUuid, Versi
 use subdoc::exec::{self, ClockMode, Document, LookupOutcome, Metadata, MutationOutcome};
 use subdoc::request::{LookupRequest, MutationRequest, doc_flag};
 
-use crate::bucket::{Bucket, Mutated};
+use crate::bucket::Bucket;
+use crate::mutated::Mutated;
 use crate::read::Seen;
 use crate::refusal::Refusal;
 use crate::value;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use base::env::Clock;
 use base::{Histogram, HistogramCounts};
 
-use crate::bucket::Bucket;
+use crate::bucket_core::Core;
 use crate::flusher::Progress;
 
 /// What a task mostly does.
@@ -205,7 +205,7 @@ impl Tasks {
 }
 
 /// What each background task of a bucket did so far, chores last.
-pub fn task_stats(bucket: &Bucket) -> Vec<TaskStats> {
+pub fn task_stats(bucket: &Core) -> Vec<TaskStats> {
     let with_threads = std::iter::zip(&bucket.tasks.tasks, TASKS);
     let with_threads =
         with_threads.map(|(clock, (name, kind, does))| clock.stats(name, kind, does, u64::MAX));
@@ -227,7 +227,7 @@ pub struct StoreTimes {
 
 impl StoreTimes {
     /// The times of a bucket.
-    pub fn of(bucket: &Bucket) -> StoreTimes {
+    pub fn of(bucket: &Core) -> StoreTimes {
         let Tasks { tasks, store, .. } = &bucket.tasks;
         StoreTimes {
             ops: std::iter::zip(STORE_OPS, store).map(|(name, times)| (name, times.counts())).collect(),

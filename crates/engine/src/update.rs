@@ -2,7 +2,7 @@
 
 use base::{Cas, Datatype, DocKey, ItemKind, Moment, NewVersion, VbId, VersionMeta, limits};
 
-use crate::bucket::Mutated;
+use crate::mutated::Mutated;
 use crate::read::Seen;
 use crate::refusal::Refusal;
 use crate::value;

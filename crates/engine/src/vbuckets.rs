@@ -7,8 +7,8 @@ use base::version::prefetch_all;
 use base::{HistogramCounts, VbId, VbState};
 use parking_lot::Mutex;
 
-use crate::bucket::Shard;
 use crate::refusal::Refusal;
+use crate::shard::Shard;
 use crate::shard_guard::{Holder, LockClock, ShardGuard};
 
 #[cfg(debug_assertions)]

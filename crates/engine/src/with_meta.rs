@@ -6,7 +6,8 @@ use base::{Cas, Datatype, DocKey, Moment, NewVersion, SyncWrite, VbId, VersionMe
 use subdoc::exec::Late;
 use vbucket::{ConflictRule, Existence, MAX_FOREIGN_CAS, MAX_REV_SEQNO, WithMeta};
 
-use crate::bucket::{Bucket, Mutated};
+use crate::bucket::Bucket;
+use crate::mutated::Mutated;
 use crate::refusal::Refusal;
 use crate::settings::Key;
 use crate::value;

@@ -4,8 +4,9 @@ use base::{Cas, Datatype, DocKey, ItemKind, Moment, NewVersion, VbId, Version, V
 use subdoc::exec::Late;
 use vbucket::{Basis, Change, Existence};
 
-use crate::bucket::{Bucket, Mutated};
+use crate::bucket::Bucket;
 use crate::counters::OpCounts;
+use crate::mutated::Mutated;
 use crate::read::Seen;
 use crate::refusal::Refusal;
 use crate::value;

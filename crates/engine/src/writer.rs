@@ -6,8 +6,9 @@ use base::{Cas, Datatype, DocKey, Moment, NewVersion, SyncWrite, VbId, VersionMe
 use subdoc::exec::MutationOutcome;
 use subdoc::request::MutationRequest;
 
-use crate::bucket::{Bucket, Mutated};
+use crate::bucket::Bucket;
 use crate::durability::Durable;
+use crate::mutated::Mutated;
 use crate::refusal::Refusal;
 use crate::store::StoreRequest;
 use crate::update::{CounterRequest, End};

@@ -9,9 +9,9 @@ use base::{Account, Cas, Datatype, DocKey, Heap, Part, Seqno};
 use vbucket::{CursorId, Dropped, Range, RangeLimit};
 
 use super::*;
-use crate::bucket::Mutated;
 use crate::config::BucketConfig;
 use crate::flusher::Progress;
+use crate::mutated::Mutated;
 use crate::refusal::Refusal;
 use crate::shard_guard::{Holder, ShardGuard};
 use crate::store::{StoreMode, StoreRequest};

@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use base::{Cas, Moment, Version};
 
 use super::walk::CHUNK_VERSIONS;
-use crate::bucket::{Bucket, Shard};
+use crate::bucket::Bucket;
 use crate::config::EvictionPolicy;
 use crate::evict::Eviction;
+use crate::shard::Shard;
 use crate::victims::Victims;
 
 /// Smaller values stay: the heap's sizes are multiples of this, so nothing may be gained.

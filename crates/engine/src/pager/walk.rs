@@ -2,7 +2,8 @@
 
 use base::{VbId, VbState, Version};
 
-use crate::bucket::{Bucket, Shard};
+use crate::bucket::Bucket;
+use crate::shard::Shard;
 use crate::shard_guard::Holder;
 
 /// Versions that are looked at under a vBucket's lock at once: a cache miss each, so some 10 microseconds.

@@ -1,0 +1,97 @@
+//! A vBucket and what the engine keeps under the same lock.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use base::CollectionId;
+use base::env::Env;
+use base::{VbId, VbState, VbUuid};
+use vbucket::{BucketContext, CollectionOps, Origin, VBucket};
+
+use crate::counters::OpCounts;
+use crate::durability::SyncWaiters;
+use crate::follower::Follower;
+use crate::stats::CheckpointStats;
+
+/// A vBucket and what the engine keeps under the same lock.
+pub(crate) struct Shard {
+    pub(crate) vb: VBucket,
+    /// False once it was deleted, until somebody sets its state again.
+    pub(crate) exists: bool,
+    /// Whether anybody gave it a role, in this life of the node or before. The first role begins no new history: there
+    /// is none that could have gone on elsewhere.
+    pub(crate) had_role: bool,
+    /// How much is on disk, while its documents are not loaded yet; only what needs none of them can be done then.
+    pub(crate) unloaded: Option<kvstore::Counts>,
+    /// Counts up whenever another vBucket takes its place, so that what was read for the old one is recognised.
+    pub(crate) incarnation: u64,
+    pub(crate) flush_queued: bool,
+    /// What is stored of it is being replaced: nothing of it is to be written.
+    pub(crate) is_claimed: bool,
+    /// The stream whose changes a replica takes; 0 for none.
+    pub(crate) replica_stream: u64,
+    /// It is dead because another node takes it over, and it is not known whether that node has it yet.
+    pub(crate) is_half_given: bool,
+    /// Connections that stream its changes.
+    pub(crate) followers: Vec<Arc<Follower>>,
+    /// Those of them that acknowledge prepares to the active node.
+    pub(crate) prepare_followers: Vec<Arc<Follower>>,
+    /// Holds by the front end, around and around: which of them are timed.
+    pub(crate) held: u8,
+    pub(crate) ops: OpCounts,
+    /// What clients did with collections of the vBuckets that were here before; of those collections that the bucket
+    /// still has.
+    pub(crate) collection_ops_before: BTreeMap<CollectionId, CollectionOps>,
+    /// Who waits for prepares.
+    pub(crate) sync_waiters: SyncWaiters,
+}
+
+impl Shard {
+    /// Puts another vBucket in the place of this one, which is to be dropped outside the lock.
+    pub(crate) fn replace(&mut self, vb: VBucket) -> VBucket {
+        self.unloaded = None;
+        self.replica_stream = 0;
+        self.is_half_given = false;
+        self.incarnation += 1;
+        let old = CheckpointStats::of(self.vb.checkpoints());
+        self.ops.merged_before += old.merged;
+        self.ops.discarded += old.unpersisted_items;
+        let old = std::mem::replace(&mut self.vb, vb);
+        for one in old.collections().open() {
+            let ops = old.collections().ops(one.id);
+            if ops != CollectionOps::default() {
+                self.collection_ops_before.entry(one.id).or_default().add(&ops);
+            }
+        }
+        old
+    }
+
+    /// Has a connection told of what happens from now on.
+    pub(crate) fn follow(&mut self, follower: &Arc<Follower>) {
+        if !self.followers.iter().any(|other| Arc::ptr_eq(other, follower)) {
+            self.followers.push(Arc::clone(follower));
+        }
+    }
+
+    /// Tells those who follow that something happened.
+    pub(crate) fn tell_followers(&self) {
+        for follower in &self.followers {
+            follower.mark(self.vb.id());
+        }
+    }
+
+    /// Seqnos that are not on disk yet; none will be if there is no disk.
+    pub(crate) fn unflushed(&self) -> u64 {
+        self.vb.high_seqno().0 - self.vb.persisted_seqno().0
+    }
+}
+
+/// A fresh identity for a history: never 0, below 2^48.
+pub(crate) fn new_uuid(env: &Env) -> VbUuid {
+    VbUuid((env.random.next_u64() & 0xffff_ffff_ffff).max(1))
+}
+
+/// An empty, dead vBucket, in the place of one that is deleted or damaged.
+pub(crate) fn dead(id: VbId, context: &BucketContext, env: &Env) -> VBucket {
+    VBucket::new(id, context, Origin::empty(VbState::Dead, new_uuid(env)))
+}
