@@ -193,7 +193,7 @@ impl Producer {
         if !self.was_streamed.get(usize::from(vb.0)).is_some_and(|was| *was) {
             return Err(AcknowledgeRefusal::NoStream);
         }
-        self.bucket.acknowledged(vb, name, prepared);
+        self.bucket.durability().acknowledged(vb, name, prepared);
         Ok(())
     }
 

@@ -138,7 +138,7 @@ impl World {
 
     /// Named collections that there are.
     fn collections(&self) -> Vec<CollectionId> {
-        let all = self.bucket.manifest();
+        let all = self.bucket.collections().manifest();
         all.collections().map(|one| one.id).filter(|id| *id != CollectionId::DEFAULT).collect()
     }
 
@@ -153,10 +153,10 @@ impl World {
             name: format!("c{:x}", id.0),
             max_ttl_s: None,
         });
-        let uid = ManifestUid(self.bucket.manifest().uid().0 + 1);
+        let uid = ManifestUid(self.bucket.collections().manifest().uid().0 + 1);
         let manifest =
             Manifest::new(uid, scopes, default.into_iter().chain(named)).expect("it keeps the rules");
-        self.bucket.set_manifest(manifest).expect("it may follow");
+        self.bucket.collections().set_manifest(manifest).expect("it may follow");
         self.note_collections();
     }
 
@@ -291,7 +291,7 @@ impl World {
             86..88 => {
                 let key = format!("k{}", dice.below(KEYS));
                 // Refused if there is no such value in memory.
-                let evicted = self.bucket.evict_value(vb, DocKey::new(key.as_bytes()));
+                let evicted = self.bucket.eviction().evict_value(vb, DocKey::new(key.as_bytes()));
                 self.counts.evicted += u64::from(evicted.is_ok());
             }
             88..90 => {

@@ -51,12 +51,13 @@ impl World {
 
     /// Begins to follow another node, which has a snapshot up to `end`.
     fn follow(&self, end: u64) -> ReplicaStream {
-        let position = self.bucket.replica_position(VB).expect("a replica");
+        let position = self.bucket.replicas().replica_position(VB).expect("a replica");
         let history = FailoverEntry { uuid: VbUuid(11), seqno: Seqno(0) };
-        let stream = self.bucket.adopt_failover(&position, vec![history]).expect("it stands there");
+        let stream =
+            self.bucket.replicas().adopt_failover(&position, vec![history]).expect("it stands there");
         let start = position.snapshot_start;
         let snapshot = IncomingSnapshot { start, end: Seqno(end), ..IncomingSnapshot::default() };
-        self.bucket.begin_snapshot(stream, &snapshot).expect("it follows");
+        self.bucket.replicas().begin_snapshot(stream, &snapshot).expect("it follows");
         stream
     }
 
@@ -64,9 +65,10 @@ impl World {
         let (cas, by_seqno, rev_seqno) = (Cas(seqno << 16), Seqno(seqno), RevSeqno(1));
         let meta = VersionMeta { cas, by_seqno, rev_seqno, ..VersionMeta::default() };
         let key = format!("k{seqno}");
-        let version = self.bucket.received(meta, DocKey::new(key.as_bytes()), b"v").expect("well formed");
+        let version =
+            self.bucket.replicas().received(meta, DocKey::new(key.as_bytes()), b"v").expect("well formed");
         let mut changes = vec![Incoming::Version(version)];
-        self.bucket.apply_replicated(stream, &mut changes).expect("in order");
+        self.bucket.replicas().apply_replicated(stream, &mut changes).expect("in order");
     }
 
     /// A replica whose disk has the first four changes of a snapshot up to 9, and whose memory has nothing.

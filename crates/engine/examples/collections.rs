@@ -20,7 +20,7 @@ const TOGETHER: u32 = 100;
 
 /// Makes a collection with the next free id.
 fn make(bucket: &Bucket, name: String) {
-    let made = bucket.change_manifest::<ManifestRefusal>(|present, ids| {
+    let made = bucket.collections().change_manifest::<ManifestRefusal>(|present, ids| {
         let mut next = present.successor();
         let (id, scope) = (CollectionId(ids.collection.0), ScopeId(0));
         next.add_collection(Collection { id, scope, name, max_ttl_s: None }).expect("the name is new");

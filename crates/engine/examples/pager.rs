@@ -38,7 +38,7 @@ fn main() {
     }
     while bucket.keep_step() {}
     let seconds = (bucket.env().clock.monotonic() - begun).as_secs_f64();
-    let stats = bucket.eviction_stats();
+    let stats = bucket.eviction().eviction_stats();
     let times = bucket.lock_times_of(Holder::Pager);
     let steps = bucket.chore_stats();
     let pager = steps.iter().find(|chore| chore.name == "pager").expect("there is one");

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8};
+use std::sync::atomic::AtomicBool;
 
 use base::planted::{self, Bug};
 use base::{Seqno, VbId, VbState};
@@ -13,14 +13,14 @@ use vbucket::{Removed, Topology};
 
 use crate::backfill::BackfillQueue;
 use crate::bucket_core::Core;
-use crate::checkpoint_recovery::CheckpointRelief;
+use crate::checkpoint_recovery::Checkpoints;
 use crate::claims::Roles;
-use crate::collections::BucketManifest;
+use crate::collections::BucketCollections;
 use crate::compaction_queue::CompactionQueue;
 use crate::completion::Completion;
 use crate::compression::CompressionCounters;
 use crate::defragmenter::DefragmenterCounters;
-use crate::durability::{GivenUp, SyncDeadlines};
+use crate::durability::Durability;
 use crate::evict::Eviction;
 use crate::expiry::ExpiryCounters;
 use crate::failure::Failure;
@@ -33,6 +33,7 @@ use crate::refusal::Refusal;
 use crate::replica::Replicas;
 use crate::shard::{Shard, dead};
 use crate::shard_guard::Holder;
+use crate::sync_waiters::GivenUp;
 use crate::tombstone_purger::PurgeCounters;
 use crate::traffic::Traffic;
 use crate::warmup::Warmup;
@@ -41,30 +42,27 @@ use crate::warmup::Warmup;
 pub struct Bucket {
     /// What every part may use; who has the bucket may, too.
     pub(crate) core: Arc<Core>,
-    pub(crate) eviction: Eviction,
-    pub(crate) manifest: BucketManifest,
+    pub(crate) checkpoints: Arc<Checkpoints>,
+    pub(crate) durability: Arc<Durability>,
+    pub(crate) eviction: Arc<Eviction>,
+    pub(crate) collections: Arc<BucketCollections>,
+    pub(crate) replicas: Arc<Replicas>,
     pub(crate) expiry: ExpiryCounters,
     pub(crate) compression: CompressionCounters,
     pub(crate) defragmented: DefragmenterCounters,
     pub(crate) purged: PurgeCounters,
-    pub(crate) relief: CheckpointRelief,
-    pub(crate) waiters: PersistenceWaiters,
     /// Who waits until a pending vBucket has another role; the seqno means nothing here.
     pub(crate) parked: PersistenceWaiters,
     /// Whether clients are to try again later, since all documents are being removed.
     pub(crate) is_emptying: AtomicBool,
     /// Whether clients may use documents.
     pub traffic: Traffic,
-    /// Copies beside the active one that the bucket is asked to have.
-    pub(crate) wanted_replicas: AtomicU8,
     pub(crate) filer: Filer,
     pub(crate) compacting: CompactionQueue,
     pub(crate) fetching: Arc<FetchQueue>,
     pub(crate) backfills: Arc<BackfillQueue>,
     pub(crate) range_scans: RangeScanTable,
-    pub(crate) replicas: Replicas,
     pub(crate) warmup: Warmup,
-    pub(crate) sync_deadlines: SyncDeadlines,
     /// Held while the role of a vBucket changes. Taken before `flushing`.
     pub(crate) roles: Roles,
     /// Held while a batch is written. Taken before any vBucket's lock.
@@ -83,6 +81,31 @@ impl Deref for Bucket {
 }
 
 impl Bucket {
+    /// The checkpoints' share of the memory.
+    pub fn checkpoints(&self) -> &Checkpoints {
+        &self.checkpoints
+    }
+
+    /// Sync writes, and waiting for the disk.
+    pub fn durability(&self) -> &Durability {
+        &self.durability
+    }
+
+    /// What leaves memory when it runs short.
+    pub fn eviction(&self) -> &Eviction {
+        &self.eviction
+    }
+
+    /// The manifest and what vBuckets make of it.
+    pub fn collections(&self) -> &BucketCollections {
+        &self.collections
+    }
+
+    /// What replicas are sent.
+    pub fn replicas(&self) -> &Replicas {
+        &self.replicas
+    }
+
     /// Sets a vBucket's role and topology; the vBucket is made if it was deleted.
     pub fn set_vbucket_state(
         &self,
@@ -116,15 +139,16 @@ impl Bucket {
         }
         let mut shard = self.vbuckets.hold(vb, Holder::Roles);
         let removed = self.set_role(&mut shard, state, topology);
-        let left = self.take_over_manifest(&mut shard, &self.manifest(), None, self.now());
+        let left =
+            self.collections.take_over_manifest(&mut shard, &self.collections.manifest(), None, self.now());
         let mut given_up = GivenUp::default();
         if state != VbState::Active {
             given_up = shard.sync_waiters.give_up();
         }
         drop(shard);
         drop((left, given_up));
-        self.dispose(removed);
-        self.settle(vb);
+        self.checkpoints.dispose(removed);
+        self.durability.settle(vb);
         self.parked.persisted(vb, Seqno(u64::MAX));
         Ok(())
     }
@@ -204,7 +228,7 @@ impl Bucket {
             checkpoints.close();
             checkpoints.remove_closed()
         };
-        self.dispose(removed);
+        self.checkpoints.dispose(removed);
         Ok(())
     }
 
@@ -245,7 +269,7 @@ impl Bucket {
             old
         };
         self.unreadable.forget(vb);
-        self.waiters.forget(vb);
+        self.durability.waiters.forget(vb);
         self.parked.forget(vb);
         self.warmup.forget(vb);
         drop(old);

@@ -16,10 +16,12 @@ use base::VbId;
 use vbucket::{CheckpointLimits, CheckpointMarks, Pressure, Removed, VBucket};
 
 use crate::bucket::Bucket;
+use crate::bucket_core::Core;
 use crate::disposal::Disposal;
 use crate::keeper::{Chore, ChoreId, Next, Slice};
 use crate::settings::Key;
 use crate::shard_guard::Holder;
+use std::sync::Arc;
 
 /// Between two passes while nothing presses.
 const CALM_PAUSE: Duration = Duration::from_secs(1);
@@ -73,16 +75,28 @@ pub struct CheckpointMemoryStats {
     pub unfreed_items: u64,
 }
 
-impl Bucket {
+/// The checkpoints' share of the memory, and what has left them.
+pub struct Checkpoints {
+    pub(crate) core: Arc<Core>,
+    pub(crate) relief: CheckpointRelief,
+}
+
+impl Checkpoints {
+    pub(crate) fn new(core: &Arc<Core>) -> Checkpoints {
+        let checkpoints = Checkpoints { core: Arc::clone(core), relief: CheckpointRelief::default() };
+        checkpoints.set_checkpoint_limits();
+        checkpoints
+    }
+
     /// The checkpoints of the bucket and their share of the memory.
     pub fn checkpoint_memory(&self) -> CheckpointMemoryStats {
-        let (memory, relief) = (&self.context.checkpoints, &self.relief);
+        let (memory, relief) = (&self.core.context.checkpoints, &self.relief);
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         CheckpointMemoryStats {
             used_bytes: memory.used_bytes(),
             share_bytes: self.checkpoint_share(1000),
-            upper_mark_bytes: self.checkpoint_share(self.settings.get(Key::CheckpointUpperMark)),
-            lower_mark_bytes: self.checkpoint_share(self.settings.get(Key::CheckpointLowerMark)),
+            upper_mark_bytes: self.checkpoint_share(self.core.settings.get(Key::CheckpointUpperMark)),
+            lower_mark_bytes: self.checkpoint_share(self.core.settings.get(Key::CheckpointLowerMark)),
             pressure: memory.pressure(),
             limits: memory.limits(),
             removed_items: count(&relief.removed_items),
@@ -95,56 +109,59 @@ impl Bucket {
 
     /// So many thousandths of the checkpoints' share of the quota.
     fn checkpoint_share(&self, thousandths: u64) -> u64 {
-        let ratio = self.settings.get(Key::CheckpointRatio);
-        let share = u128::from(self.memory.quota_bytes()) * u128::from(ratio * thousandths) / 1_000_000;
+        let ratio = self.core.settings.get(Key::CheckpointRatio);
+        let share = u128::from(self.core.memory.quota_bytes()) * u128::from(ratio * thousandths) / 1_000_000;
         u64::try_from(share).unwrap_or(u64::MAX)
     }
 
     /// Brings limits and marks of the checkpoints up to date with the settings.
     pub(crate) fn set_checkpoint_limits(&self) {
         let share = self.checkpoint_share(1000);
-        let vbuckets = u64::from(self.vbuckets());
-        let max_bytes = match self.settings.get(Key::CheckpointMaxSize) {
+        let vbuckets = u64::from(self.core.vbuckets());
+        let max_bytes = match self.core.settings.get(Key::CheckpointMaxSize) {
             0 => (share / 16).clamp(*ADAPTED_BYTES.start(), *ADAPTED_BYTES.end()),
             fixed => fixed,
         };
         let whole = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
-        self.context.checkpoints.set_limits(CheckpointLimits {
-            max_items: whole(self.settings.get(Key::CheckpointMaxItems)),
+        self.core.context.checkpoints.set_limits(CheckpointLimits {
+            max_items: whole(self.core.settings.get(Key::CheckpointMaxItems)),
             max_bytes: whole(max_bytes),
         });
         let marks = CheckpointMarks {
             hurry_bytes: share / 2,
-            recover_bytes: self.checkpoint_share(self.settings.get(Key::CheckpointUpperMark)),
+            recover_bytes: self.checkpoint_share(self.core.settings.get(Key::CheckpointUpperMark)),
             full_bytes: share,
         };
-        self.context.checkpoints.set_marks(marks, vbuckets);
+        self.core.context.checkpoints.set_marks(marks, vbuckets);
         // While memory is short everything that can go goes.
-        let kept =
-            if self.memory.is_above_low_watermark() { 0 } else { self.memory.quota_bytes() / KEPT_PART };
-        self.context.checkpoints.set_most_kept(kept);
+        let kept = if self.core.memory.is_above_low_watermark() {
+            0
+        } else {
+            self.core.memory.quota_bytes() / KEPT_PART
+        };
+        self.core.context.checkpoints.set_most_kept(kept);
     }
 
     /// Whether the checkpoints have room for another change; if it gets tight, those are called who can do something
     /// about it.
     #[inline]
     pub(crate) fn have_checkpoints_room(&self) -> bool {
-        let pressure = self.context.checkpoints.pressure();
+        let pressure = self.core.context.checkpoints.pressure();
         pressure == Pressure::Calm || self.relieve(pressure)
     }
 
     #[cold]
     fn relieve(&self, pressure: Pressure) -> bool {
-        let is_short = self.memory.is_above_low_watermark();
+        let is_short = self.core.memory.is_above_low_watermark();
         if is_short {
-            self.flush.hurry_all();
+            self.core.flush.hurry_all();
         }
         let called = &self.relief.is_called;
         if pressure >= Pressure::Recover
             && !called.load(Ordering::Relaxed)
             && !called.swap(true, Ordering::Relaxed)
         {
-            self.keeper.wake(ChoreId::CheckpointRecovery);
+            self.core.keeper.wake(ChoreId::CheckpointRecovery);
         }
         let has_room = pressure < Pressure::Full || !is_short;
         if !has_room {
@@ -156,7 +173,7 @@ impl Bucket {
     /// Frees what has left the checkpoints, now if it is little. Not to be called under a vBucket's lock.
     pub(crate) fn dispose(&self, removed: Removed) {
         if self.relief.disposal.put(removed) {
-            self.keeper.wake(ChoreId::CheckpointRecovery);
+            self.core.keeper.wake(ChoreId::CheckpointRecovery);
         }
     }
 }
@@ -195,7 +212,7 @@ impl Pass {
     }
 
     fn visit(&self, bucket: &Bucket, vb: VbId) {
-        let relief = &bucket.relief;
+        let relief = &bucket.checkpoints.relief;
         match self.stage {
             Stage::RemoveClosed => {
                 take_out(bucket, vb, &relief.removed_items, |vb| Some(vb.checkpoints_mut().remove_closed()))
@@ -219,7 +236,7 @@ fn take_out(
     drop(shard);
     if let Some(removed) = removed.filter(|removed| !removed.is_empty()) {
         count.fetch_add(removed.items(), Ordering::Relaxed);
-        bucket.dispose(removed);
+        bucket.checkpoints.dispose(removed);
     }
 }
 
@@ -227,20 +244,20 @@ fn take_out(
 /// little behind the flusher is not what memory is short of.
 fn drop_slowest(bucket: &Bucket, vb: VbId) {
     loop {
-        let stats = bucket.checkpoint_memory();
+        let stats = bucket.checkpoints.checkpoint_memory();
         let too_much = stats.used_bytes.saturating_sub(stats.lower_mark_bytes);
         if too_much == 0 {
             return;
         }
         let least_bytes = too_much / u64::from(bucket.vbuckets());
         let mut name = None;
-        take_out(bucket, vb, &bucket.relief.removed_items, |vb| {
+        take_out(bucket, vb, &bucket.checkpoints.relief.removed_items, |vb| {
             let (_, dropped) = vb.checkpoints_mut().drop_slowest_cursor(least_bytes)?;
             name = Some(dropped);
             Some(vb.checkpoints_mut().expel())
         });
         let Some(name) = name else { return };
-        bucket.relief.dropped_streams.fetch_add(1, Ordering::Relaxed);
+        bucket.checkpoints.relief.dropped_streams.fetch_add(1, Ordering::Relaxed);
         tracing::info!(bucket = bucket.name(), %vb, %name, "the slowest stream goes on from the disk");
     }
 }
@@ -262,7 +279,7 @@ impl CheckpointRecovery {
         if self.pass.is_none() && memory.pressure() >= Pressure::Recover {
             self.pass = Some(Pass::begin(bucket, Stage::RemoveClosed));
         }
-        let lower_mark = bucket.checkpoint_memory().lower_mark_bytes;
+        let lower_mark = bucket.checkpoints.checkpoint_memory().lower_mark_bytes;
         while let Some(pass) = &mut self.pass {
             if memory.used_bytes() <= lower_mark {
                 self.pass = None;
@@ -296,7 +313,7 @@ impl CheckpointRecovery {
                 self.ageing = Some((epochs, vb));
                 return false;
             }
-            take_out(bucket, VbId(vb), &bucket.relief.removed_items, |vb| {
+            take_out(bucket, VbId(vb), &bucket.checkpoints.relief.removed_items, |vb| {
                 Some(vb.checkpoints_mut().remove_kept(epochs))
             });
         }
@@ -306,15 +323,15 @@ impl CheckpointRecovery {
 
 impl Chore for CheckpointRecovery {
     fn step(&mut self, bucket: &Bucket, slice: &Slice<'_>) -> Next {
-        bucket.set_checkpoint_limits();
+        bucket.checkpoints.set_checkpoint_limits();
         let has_recovered = self.recover(bucket, slice) && self.age(bucket, slice);
-        if !bucket.relief.disposal.free(|| slice.is_over()) || !has_recovered {
+        if !bucket.checkpoints.relief.disposal.free(|| slice.is_over()) || !has_recovered {
             return Next::Again;
         }
         if bucket.context.checkpoints.pressure() >= Pressure::Recover {
             return Next::After(PRESSED_PAUSE);
         }
-        bucket.relief.is_called.store(false, Ordering::Relaxed);
+        bucket.checkpoints.relief.is_called.store(false, Ordering::Relaxed);
         Next::After(CALM_PAUSE)
     }
 }

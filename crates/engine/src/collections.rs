@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use base::planted::{self, Bug};
-use base::{CollectionId, Moment, ScopeId, Seqno, VbId, VbState, Version};
+use base::{CollectionId, Moment, ScopeId, Seqno, VbId, VbState};
 use parking_lot::{Mutex, RwLock};
 use vbucket::collections::manifest::SuccessorRefusal;
 use vbucket::{
@@ -14,10 +13,10 @@ use vbucket::{
 };
 
 use crate::account_check::limit_free_memory;
-use crate::bucket::Bucket;
-use crate::compaction_queue::CompactRequest;
+use crate::bucket_core::Core;
+use crate::checkpoint_recovery::Checkpoints;
 use crate::failure::Failure;
-use crate::keeper::{Chore, ChoreId, Keeper, Next, Slice};
+use crate::keeper::{ChoreId, Keeper};
 use crate::manifest_file;
 use crate::open::FLUSH_TRIES;
 use crate::shard::Shard;
@@ -25,12 +24,6 @@ use crate::shard_guard::Holder;
 
 /// Ids below are reserved.
 const FIRST_ID: u32 = 8;
-/// Items that are looked at under a vBucket's lock at once.
-const SLICE_ITEMS: usize = 256;
-/// How long the eraser rests while nothing is dropped, unless somebody drops something.
-const PAUSE: Duration = Duration::from_secs(60);
-/// How long it rests while it waits for a compaction.
-const PAUSE_FOR_DISK: Duration = Duration::from_secs(1);
 
 /// Ids that no scope and no collection of a bucket ever had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,11 +52,11 @@ pub enum ManifestRefusal {
 pub(crate) struct BucketManifest {
     present: RwLock<Arc<Manifest>>,
     /// Held while it is changed, from the decision to the last vBucket.
-    next_ids: Mutex<NextIds>,
+    pub(crate) next_ids: Mutex<NextIds>,
     /// Whether something may be dropped and not erased yet.
-    is_dropping: AtomicBool,
+    pub(crate) is_dropping: AtomicBool,
     /// Whether a change failed, so that it is not known which manifest a restart would find.
-    is_undecided: AtomicBool,
+    pub(crate) is_undecided: AtomicBool,
 }
 
 impl Default for BucketManifest {
@@ -138,7 +131,22 @@ impl CollectionTotals {
 /// A change of a manifest with as many events leaves much that is soon free.
 const MANY_EVENTS: usize = 16;
 
-impl Bucket {
+/// The manifest of a bucket, and what its vBuckets make of it.
+pub struct BucketCollections {
+    pub(crate) core: Arc<Core>,
+    checkpoints: Arc<Checkpoints>,
+    pub(crate) manifest: BucketManifest,
+}
+
+impl BucketCollections {
+    pub(crate) fn new(core: &Arc<Core>, checkpoints: &Arc<Checkpoints>) -> BucketCollections {
+        BucketCollections {
+            core: Arc::clone(core),
+            checkpoints: Arc::clone(checkpoints),
+            manifest: BucketManifest::default(),
+        }
+    }
+
     /// Its manifest as it is now.
     pub fn manifest(&self) -> Arc<Manifest> {
         Arc::clone(&self.manifest.present.read())
@@ -164,7 +172,9 @@ impl Bucket {
         }
         present.check_successor(&new).map_err(ManifestRefusal::Successor)?;
         let ids = next_ids.above(&new);
-        if let Err(failure) = manifest_file::save(&self.env, &self.config.dir, &self.uuid, &new, ids) {
+        if let Err(failure) =
+            manifest_file::save(&self.core.env, &self.core.config.dir, &self.core.uuid, &new, ids)
+        {
             // A restart may find it: then it would drop collections that go on being served here.
             self.manifest.is_undecided.store(!planted::is(Bug::FailedManifestLeft), Ordering::Relaxed);
             let _ = self.settle_manifest(&next_ids);
@@ -175,26 +185,32 @@ impl Bucket {
         let new = Arc::new(new);
         let change = ManifestChange::between(&present, &new);
         *self.manifest.present.write() = Arc::clone(&new);
-        let now = self.now();
-        for vb in (0..self.vbuckets()).map(VbId) {
-            let mut shard = self.vbuckets.hold(vb, Holder::Roles);
+        let now = self.core.now();
+        for vb in (0..self.core.vbuckets()).map(VbId) {
+            let mut shard = self.core.vbuckets.hold(vb, Holder::Roles);
             let left = self.take_over_manifest(&mut shard, &new, Some(&change), now);
             drop(shard);
             drop(left);
         }
         if change.events() >= MANY_EVENTS {
-            limit_free_memory(&self.memory);
+            limit_free_memory(&self.core.memory);
         }
         Ok(new)
     }
 
     /// Puts the present manifest on record once more if a change of it failed half-way, so that a restart finds what is
     /// served. Tried at once, by the eraser, and by a stop, which is not clean before that.
-    fn settle_manifest(&self, next_ids: &NextIds) -> Result<(), Failure> {
+    pub(crate) fn settle_manifest(&self, next_ids: &NextIds) -> Result<(), Failure> {
         if !self.manifest.is_undecided.load(Ordering::Relaxed) {
             return Ok(());
         }
-        manifest_file::save(&self.env, &self.config.dir, &self.uuid, &self.manifest(), *next_ids)?;
+        manifest_file::save(
+            &self.core.env,
+            &self.core.config.dir,
+            &self.core.uuid,
+            &self.manifest(),
+            *next_ids,
+        )?;
         self.manifest.is_undecided.store(false, Ordering::Relaxed);
         Ok(())
     }
@@ -208,7 +224,7 @@ impl Bucket {
 
     /// Whether the quota has room for system events, and what waits for the disk has not filled its share.
     fn has_room_for_events(&self) -> bool {
-        self.memory.admits(self.memory.held_bytes()) && self.have_checkpoints_room()
+        self.core.memory.admits(self.core.memory.held_bytes()) && self.checkpoints.have_checkpoints_room()
     }
 
     /// Ids that no scope and no collection of the bucket ever had.
@@ -216,7 +232,7 @@ impl Bucket {
         *self.manifest.next_ids.lock()
     }
 
-    /// Puts a manifest in the place of the present one, as [`Bucket::change_manifest`] does.
+    /// Puts a manifest in the place of the present one, as [`BucketCollections::change_manifest`] does.
     pub fn set_manifest(&self, new: Manifest) -> Result<(), ManifestRefusal> {
         self.change_manifest(|_, _| Ok(new)).map(drop)
     }
@@ -234,20 +250,20 @@ impl Bucket {
             return None;
         }
         let left = shard.vb.apply_manifest(manifest, change, now)?;
-        self.manifest.note_dropped(&shard.vb, &self.keeper);
-        self.queue_flush(shard);
+        self.manifest.note_dropped(&shard.vb, &self.core.keeper);
+        self.core.queue_flush(shard);
         Some(left)
     }
 
     /// The last change of a collection in a vBucket; nothing if there is no such vBucket, or it has no such collection.
     pub fn collection_seqno(&self, vb: VbId, id: CollectionId) -> Option<Seqno> {
-        let shard = self.vbuckets.find(vb, Holder::FrontEnd).ok()?;
+        let shard = self.core.vbuckets.find(vb, Holder::FrontEnd).ok()?;
         shard.vb.collections().get(id).map(|one| one.high_seqno)
     }
 
     /// The longest that documents of a collection may live, if it says so.
     pub(crate) fn collection_ttl_s(&self, vb: VbId, id: CollectionId) -> Option<u32> {
-        self.vbuckets.find(vb, Holder::FrontEnd).ok()?.vb.collections().get(id)?.max_ttl_s
+        self.core.vbuckets.find(vb, Holder::FrontEnd).ok()?.vb.collections().get(id)?.max_ttl_s
     }
 
     /// What the bucket has of each collection of its manifest, in the manifest's order.
@@ -255,9 +271,9 @@ impl Bucket {
         let manifest = self.manifest();
         let mut all: Vec<(CollectionId, CollectionTotals)> =
             manifest.collections().map(|one| (one.id, CollectionTotals::default())).collect();
-        for vb in (0..self.vbuckets()).map(VbId) {
-            let stored = self.store.collections(vb);
-            let shard = self.vbuckets.hold(vb, Holder::Stats);
+        for vb in (0..self.core.vbuckets()).map(VbId) {
+            let stored = self.core.store.collections(vb);
+            let shard = self.core.vbuckets.hold(vb, Holder::Stats);
             for (id, totals) in &mut all {
                 totals.add(&totals_of(&shard, *id, &stored));
             }
@@ -265,66 +281,10 @@ impl Bucket {
         all
     }
 
-    /// Has documents of dropped collections leave memory, and then the disk. Says whether more may be done at once.
-    fn erase_slice(&self, slice: &Slice<'_>) -> Next {
-        if self.manifest.is_undecided.load(Ordering::Relaxed)
-            && let Some(next_ids) = self.manifest.next_ids.try_lock()
-            && self.settle_manifest(&next_ids).is_err()
-        {
-            self.manifest.is_dropping.store(true, Ordering::Relaxed);
-            return Next::After(PAUSE_FOR_DISK);
-        }
-        if !self.manifest.is_dropping.swap(false, Ordering::Relaxed) {
-            return Next::After(PAUSE);
-        }
-        let mut is_left = false;
-        for vb in (0..self.vbuckets()).map(VbId) {
-            while self.erase_some(vb, &mut is_left) {
-                if slice.is_over() {
-                    self.manifest.is_dropping.store(true, Ordering::Relaxed);
-                    return Next::Again;
-                }
-            }
-        }
-        if !is_left {
-            return Next::After(PAUSE);
-        }
-        self.manifest.is_dropping.store(true, Ordering::Relaxed);
-        Next::After(PAUSE_FOR_DISK)
-    }
-
-    /// Erases some documents of a vBucket, or has its file compacted. Says whether there may be more in memory.
-    fn erase_some(&self, vb: VbId, is_left: &mut bool) -> bool {
-        self.end_dropped_prepares(vb);
-        let mut freed: Vec<Version> = Vec::new();
-        let (more, wants_compaction) = {
-            let mut shard = self.vbuckets.hold(vb, Holder::Eraser);
-            if !shard.exists || shard.vb.collections().dropped().is_empty() {
-                return false;
-            }
-            *is_left = true;
-            if shard.unloaded.is_some() {
-                return false;
-            }
-            let more = shard.vb.erase_dropped(SLICE_ITEMS, &mut freed);
-            let persisted = shard.vb.persisted_seqno();
-            let is_ready = |dropped: &DroppedCollection| dropped.is_on_disk() && dropped.end <= persisted;
-            (more, !more && shard.vb.collections().dropped().iter().any(is_ready))
-        };
-        drop(freed);
-        if wants_compaction && !self.is_ephemeral() {
-            let purge_before_s = self.now().unix_s().checked_sub(self.config.purge_age_s);
-            // If one is waiting already it will do; it is asked for again until nothing is left.
-            let request = CompactRequest { purge_before_s, ..CompactRequest::default() };
-            let _ = self.compacting.ask(vb, request, self.is_short(vb));
-        }
-        more
-    }
-
     /// What a compaction that begins now may leave out of a vBucket's file: collections with the seqnos at which they
     /// were dropped, durably.
     pub(crate) fn dropped_on_disk(&self, vb: VbId) -> Vec<(CollectionId, Seqno)> {
-        let shard = self.vbuckets.hold(vb, Holder::Compactor);
+        let shard = self.core.vbuckets.hold(vb, Holder::Compactor);
         let persisted = shard.vb.persisted_seqno();
         let dropped = shard.vb.collections().dropped().iter();
         dropped.filter(|one| one.end <= persisted).map(|one| (one.id, one.end)).collect()
@@ -332,7 +292,7 @@ impl Bucket {
 
     /// A compaction has left these out.
     pub(crate) fn erased_from_disk(&self, vb: VbId, incarnation: u64, erased: &[(CollectionId, Seqno)]) {
-        let mut shard = self.vbuckets.hold(vb, Holder::Compactor);
+        let mut shard = self.core.vbuckets.hold(vb, Holder::Compactor);
         if shard.incarnation == incarnation {
             shard.vb.erased_from_disk(erased);
         }
@@ -383,14 +343,4 @@ pub(crate) fn collections_of(
     });
     let dropped = stored.dropped.iter().map(|one| DroppedCollection::on_disk(one.id, one.end));
     Collections::new(stored.uid, scopes.collect(), open.collect(), dropped.collect())
-}
-
-/// Erases what is dropped.
-#[derive(Default)]
-pub(crate) struct Eraser;
-
-impl Chore for Eraser {
-    fn step(&mut self, bucket: &Bucket, slice: &Slice<'_>) -> Next {
-        bucket.erase_slice(slice)
-    }
 }

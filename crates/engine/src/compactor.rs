@@ -44,7 +44,9 @@ impl Bucket {
     /// Compacts one vBucket: the next that somebody asked for, or else the one whose file wastes most. If there is
     /// none, makes a filter of evicted keys anew that is stale.
     pub fn compact_step(&self) -> Progress {
-        let Some(job) = self.compacting.begin(|| self.most_fragmented()) else { return self.filter_step() };
+        let Some(job) = self.compacting.begin(|| self.most_fragmented()) else {
+            return self.eviction.filter_step();
+        };
         self.carry_out(job)
     }
 
@@ -121,7 +123,7 @@ impl Bucket {
             // its tombstone comes through the flusher and takes its place
             Expired::Keep
         };
-        let dropped = self.dropped_on_disk(vb);
+        let dropped = self.collections.dropped_on_disk(vb);
         let is_dropped =
             |id, seqno| dropped.iter().any(|(of, end): &(CollectionId, Seqno)| *of == id && seqno <= *end);
         let compaction = Compaction {
@@ -140,17 +142,17 @@ impl Bucket {
         }
         match compacted {
             Ok(compacted) => {
-                self.erased_from_disk(vb, incarnation, &dropped);
+                self.collections.erased_from_disk(vb, incarnation, &dropped);
                 if compacted.tombstones_purged + compacted.documents_dropped > 0 {
                     // Tombstones among them that were not in memory could not be found there.
-                    self.recount_evicted(vb, incarnation);
+                    self.eviction.recount_evicted(vb, incarnation);
                 }
                 self.compacting.done(vb, &compacted, expired.get());
                 (CompactOutcome::Done, Progress::Worked)
             }
             Err(kvstore::Failure::NoVbucket { .. }) => {
                 // Nothing is on disk yet, so there is nothing to give back.
-                self.erased_from_disk(vb, incarnation, &dropped);
+                self.collections.erased_from_disk(vb, incarnation, &dropped);
                 self.compacting.gave_up(vb, self.env.clock.monotonic(), false);
                 (CompactOutcome::Done, Progress::Worked)
             }
@@ -173,7 +175,7 @@ impl Bucket {
         let now = self.now();
         let hash = self.hash(stored.key());
         // If nothing of it is in memory, it has to come back before it can change.
-        let _held = match self.is_evicted(vb, stored.key()) {
+        let _held = match self.eviction.is_evicted(vb, stored.key()) {
             Ok(false) => None,
             Ok(true) => Some(self.fetch_now(vb, stored.key())),
             Err(_) => return false,

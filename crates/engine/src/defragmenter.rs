@@ -91,10 +91,10 @@ impl Defragmenter {
         let with_the_next = bucket.memory.held_bytes() + bucket.memory.little_slack_bytes();
         let is_refusing = !bucket.memory.admits(with_the_next);
         if is_refusing && !has_helped {
-            bucket.squeeze();
+            bucket.eviction.squeeze();
         }
         let pressed = if has_helped || is_refusing { PRESSED_PAUSE } else { FUTILE_PAUSE };
-        bucket.eviction.is_defragmenter_called.store(is_pressed, Ordering::Relaxed);
+        bucket.eviction.counters.is_defragmenter_called.store(is_pressed, Ordering::Relaxed);
         Next::After(if is_pressed { pressed } else { regular })
     }
 }

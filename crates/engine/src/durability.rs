@@ -3,28 +3,30 @@
 //! The vBucket knows which prepares are safe; here is who waits for them, who says what is where, and when time is over.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::BinaryHeap;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use base::planted::{self, Bug};
-use base::{DurabilityLevel, Moment, NewVersion, Seqno, VbId, VbState};
+use base::{DurabilityLevel, Seqno, VbId, VbState};
 use parking_lot::Mutex;
-use vbucket::{Change, Completed, Garbage, NO_DEADLINE, Prepared};
+use vbucket::{Completed, Garbage, NO_DEADLINE};
 
 use crate::bucket::Bucket;
+use crate::bucket_core::Core;
 use crate::completion::{Completer, Completion, completion};
-use crate::counters::OpCounts;
 use crate::keeper::{Chore, ChoreId, LONGEST_PAUSE, Next, Slice};
-use crate::mutated::Mutated;
+use crate::persistence::PersistenceWaiters;
 use crate::refusal::Refusal;
 use crate::settings::Key;
 use crate::shard::Shard;
 use crate::shard_guard::Holder;
-use crate::writer::Writer;
+use crate::sync_waiters::DEFAULT_SYNC_WRITE_TIMEOUT;
+use crate::sync_waiters::Durable;
+use crate::sync_waiters::SyncOutcome;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU8;
 
-/// How long a sync write may take if nobody says.
-pub const DEFAULT_SYNC_WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Prepares that are committed under a vBucket's lock at once: each is copied there.
 const COMMITS_AT_ONCE: usize = 32;
 /// So many are told together of what the disk has: each telling may wake a thread that works on the same vBuckets.
@@ -33,66 +35,6 @@ const TOLD_AT_ONCE: usize = 64;
 const LOOKED_AT_ONCE: usize = 256;
 /// A vBucket is not looked through for overdue prepares again before so much time has passed.
 const LEAST_REST: Duration = Duration::from_millis(5);
-
-/// What a client asks of a sync write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Durable {
-    /// How safe it must be before it is told of.
-    pub level: DurabilityLevel,
-    /// How long that may take; then it is aborted.
-    pub timeout: Duration,
-}
-
-/// What became of a sync write. A [`Completion`] that is abandoned means [`SyncOutcome::GivenUp`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SyncOutcome {
-    /// It is as safe as asked for, and readers see it.
-    Committed,
-    /// Its time was over: readers will not see it, unless another node becomes active that has it.
-    Aborted,
-    /// Nobody here decides about it any more, or not before its time was over: it may be committed or aborted later, or
-    /// elsewhere.
-    GivenUp,
-}
-
-/// Who waits for the prepares of a vBucket, in seqno order; kept under its lock.
-#[derive(Default)]
-pub(crate) struct SyncWaiters {
-    waiting: VecDeque<(Seqno, Completer<SyncOutcome>)>,
-    /// When the vBucket is looked through for overdue prepares, on the monotonic clock; 0: never.
-    due_ns: u64,
-}
-
-impl SyncWaiters {
-    fn take(&mut self, prepared: Seqno) -> Option<Completer<SyncOutcome>> {
-        let at = match self.waiting.front()?.0 == prepared {
-            true => 0,
-            false => self.waiting.binary_search_by_key(&prepared, |(seqno, _)| *seqno).ok()?,
-        };
-        self.waiting.remove(at).map(|(_, completer)| completer)
-    }
-
-    /// All who wait: dropped outside the lock they hear that nobody decides any more.
-    pub(crate) fn give_up(&mut self) -> GivenUp {
-        if planted::is(Bug::WaitersForgotten) {
-            return GivenUp::default();
-        }
-        GivenUp(std::mem::take(&mut self.waiting))
-    }
-}
-
-/// Those who wait for something that nobody decides any more; to be dropped outside the vBucket's lock.
-#[must_use = "drop it after the vBucket's lock is released"]
-#[derive(Default)]
-pub(crate) struct GivenUp(VecDeque<(Seqno, Completer<SyncOutcome>)>);
-
-impl Drop for GivenUp {
-    fn drop(&mut self) {
-        for (_, completer) in self.0.drain(..) {
-            completer.complete(SyncOutcome::GivenUp);
-        }
-    }
-}
 
 /// What was decided under locks of vBuckets, to be told outside.
 #[must_use = "those who wait are told by `tell`"]
@@ -135,75 +77,28 @@ impl Settled {
 
 /// When which vBucket is to be looked through for overdue prepares.
 #[derive(Default)]
-pub(crate) struct SyncDeadlines(Mutex<BinaryHeap<Reverse<(u64, VbId)>>>);
+struct SyncDeadlines(Mutex<BinaryHeap<Reverse<(u64, VbId)>>>);
 
-impl Writer<'_> {
-    /// Prepares a change of an active vBucket: one lock, once.
-    #[expect(clippy::too_many_arguments, reason = "what `apply` has, and how safe it must be")]
-    pub(crate) fn prepare(
-        &self,
-        vb: VbId,
-        hash: u64,
-        mut change: Change,
-        durable: Durable,
-        now: Moment,
-        count: impl FnOnce(&mut OpCounts),
-        finish: impl FnOnce(&mut NewVersion),
-    ) -> Result<Mutated, Refusal> {
-        let needs_disk = durable.level != DurabilityLevel::Majority;
-        if needs_disk && self.is_ephemeral() {
-            return Err(Refusal::DurabilityInvalidLevel);
-        }
-        let timeout_ns = u64::try_from(durable.timeout.as_nanos()).unwrap_or(u64::MAX);
-        let deadline_ns = self.env.clock.monotonic_ns().saturating_add(timeout_ns).min(NO_DEADLINE - 1);
-        let (outcome, uuid, pending) = {
-            let collection = change.new.document_key().collection;
-            let mut shard = self.active_with(vb, collection)?;
-            if shard.vb.topology().is_none() && self.lacks_replicas() {
-                return Err(Refusal::DurabilityImpossible);
-            }
-            let ttl_s = shard.vb.collections().get(collection).and_then(|one| one.max_ttl_s);
-            change.new.meta_mut().expiry = self.capped_expiry(&change.new.meta(), ttl_s, now);
-            let is_deletion = change.new.is_deleted();
-            let outcome = shard.vb.prepare(hash, change, deadline_ns, now, finish);
-            let mut pending = None;
-            match outcome.as_ref().map_err(|refused| refused.refusal) {
-                Ok(prepared) => {
-                    count(&mut shard.ops);
-                    shard.ops.sync_accepted += 1;
-                    shard.ops.sync_committed += u64::from(prepared.committed.is_some());
-                    shard.vb.collections_mut().count_op(collection, |ops| {
-                        *(if is_deletion { &mut ops.deletes } else { &mut ops.stores }) += 1;
-                    });
-                    if prepared.committed.is_none() && !planted::is(Bug::AnswerBeforeCommit) {
-                        pending = Some(self.await_prepare(&mut shard, prepared.stored.by_seqno, deadline_ns));
-                    }
-                    if needs_disk {
-                        self.queue_urgent_flush(&mut shard);
-                    } else {
-                        self.queue_flush(&mut shard);
-                    }
-                }
-                Err(vbucket::Refusal::Changed | vbucket::Refusal::Unknown) => {}
-                Err(_) => shard.ops.conflicts += 1,
-            }
-            (outcome, shard.vb.uuid(), pending)
-        };
-        match outcome {
-            Ok(Prepared { stored, committed }) => {
-                let mutated = Mutated::of(&stored, uuid, pending);
-                drop((stored.garbage, committed));
-                if needs_disk {
-                    self.flush.hurry(vb);
-                }
-                Ok(mutated)
-            }
-            Err(refused) => Err(refused.refusal.into()),
-        }
-    }
+/// Sync writes, and waiting for the disk.
+pub struct Durability {
+    pub(crate) core: Arc<Core>,
+    /// Who waits until a change is on disk.
+    pub(crate) waiters: PersistenceWaiters,
+    deadlines: SyncDeadlines,
+    /// Copies beside the active one that the bucket is asked to have.
+    wanted_replicas: AtomicU8,
 }
 
-impl Bucket {
+impl Durability {
+    pub(crate) fn new(core: &Arc<Core>) -> Durability {
+        Durability {
+            core: Arc::clone(core),
+            waiters: PersistenceWaiters::default(),
+            deadlines: SyncDeadlines::default(),
+            wanted_replicas: AtomicU8::new(0),
+        }
+    }
+
     /// How many copies beside the active one the bucket is asked to have: a node that holds a vBucket without a topology
     /// has none of them, and is no majority of all.
     pub fn set_replicas(&self, replicas: u8) {
@@ -211,14 +106,14 @@ impl Bucket {
     }
 
     /// Whether a node that holds everything alone is too few.
-    fn lacks_replicas(&self) -> bool {
+    pub(crate) fn lacks_replicas(&self) -> bool {
         self.wanted_replicas.load(Ordering::Relaxed) > 0
-            && self.settings.get(Key::DurabilityImpossibleFallback) == 0
+            && self.core.settings.get(Key::DurabilityImpossibleFallback) == 0
     }
 
     /// What a change must be told of, at least: what the client asks for, or what the bucket does.
     pub(crate) fn raised(&self, durable: Option<Durable>) -> Option<Durable> {
-        let least = match self.settings.get(Key::DurabilityMinLevel) {
+        let least = match self.core.settings.get(Key::DurabilityMinLevel) {
             0 => return durable,
             level => u8::try_from(level).ok().and_then(DurabilityLevel::from_wire)?,
         };
@@ -228,7 +123,12 @@ impl Bucket {
         })
     }
 
-    fn await_prepare(&self, shard: &mut Shard, prepared: Seqno, deadline_ns: u64) -> Completion<SyncOutcome> {
+    pub(crate) fn await_prepare(
+        &self,
+        shard: &mut Shard,
+        prepared: Seqno,
+        deadline_ns: u64,
+    ) -> Completion<SyncOutcome> {
         let (completer, promised) = completion();
         shard.sync_waiters.waiting.push_back((prepared, completer));
         self.note_deadline(shard, deadline_ns);
@@ -239,8 +139,8 @@ impl Bucket {
         let due_ns = &mut shard.sync_waiters.due_ns;
         if *due_ns == 0 || deadline_ns < *due_ns {
             *due_ns = deadline_ns;
-            self.sync_deadlines.0.lock().push(Reverse((deadline_ns, shard.vb.id())));
-            self.keeper.wake_at(ChoreId::SyncWrites, deadline_ns);
+            self.deadlines.0.lock().push(Reverse((deadline_ns, shard.vb.id())));
+            self.core.keeper.wake_at(ChoreId::SyncWrites, deadline_ns);
         }
     }
 
@@ -249,7 +149,7 @@ impl Bucket {
     pub fn acknowledged(&self, vb: VbId, node: &str, prepared: Seqno) {
         let mut settled = Settled::default();
         let has_more = {
-            let Ok(mut shard) = self.vbuckets.find(vb, Holder::FrontEnd) else { return };
+            let Ok(mut shard) = self.core.vbuckets.find(vb, Holder::FrontEnd) else { return };
             if shard.vb.state() != VbState::Active || !shard.vb.acknowledged(node, prepared) {
                 return;
             }
@@ -263,7 +163,7 @@ impl Bucket {
 
     /// A node begins to take a vBucket's changes behind `from`: what it acknowledged beyond, it has lost.
     pub fn replica_resumes(&self, vb: VbId, node: &str, from: Seqno) {
-        if let Ok(mut shard) = self.vbuckets.find(vb, Holder::FrontEnd) {
+        if let Ok(mut shard) = self.core.vbuckets.find(vb, Holder::FrontEnd) {
             shard.vb.replica_resumes(node, from);
         }
     }
@@ -271,13 +171,13 @@ impl Bucket {
     /// Up to where a replica (or pending vBucket) may acknowledge prepares; nothing if it is none. It rises when
     /// something is applied, and when something is on disk.
     pub fn replica_prepared(&self, vb: VbId) -> Option<Seqno> {
-        let shard = self.vbuckets.find(vb, Holder::FrontEnd).ok()?;
+        let shard = self.core.vbuckets.find(vb, Holder::FrontEnd).ok()?;
         let follows = matches!(shard.vb.state(), VbState::Replica | VbState::Pending);
         follows.then(|| shard.vb.high_prepared_seqno())
     }
 
     /// Commits under a vBucket's lock what is safe by now, not too much of it; whoever waits for that is to be told
-    /// outside. Whether there may be more: then go on with [`Bucket::settle`].
+    /// outside. Whether there may be more: then go on with [`Durability::settle`].
     pub(crate) fn settle_held(&self, shard: &mut Shard, settled: &mut Settled) -> bool {
         if shard.vb.prepares_in_flight() == 0 {
             return false;
@@ -286,7 +186,7 @@ impl Bucket {
         if settled.looked_for < settled.completed.len() {
             settled.find_waiters(shard);
             match shard.vb.has_unflushed() {
-                true => self.queue_flush(shard),
+                true => self.core.queue_flush(shard),
                 // What was committed alone is on disk, and may be seen now.
                 false => shard.tell_followers(),
             }
@@ -300,7 +200,7 @@ impl Bucket {
         while let Some(at) = from {
             let mut settled = Settled::default();
             {
-                let mut shard = self.vbuckets.hold(vb, Holder::Eraser);
+                let mut shard = self.core.vbuckets.hold(vb, Holder::Eraser);
                 from = shard.vb.end_dropped_prepares(at, LOOKED_AT_ONCE, &mut settled.completed);
                 settled.find_waiters(&mut shard);
             }
@@ -316,7 +216,7 @@ impl Bucket {
     /// Commits all that is safe in a vBucket, some under its lock at a time, and tells those who waited for it.
     pub(crate) fn settle(&self, vb: VbId) {
         let mut settled = Settled::default();
-        while self.settle_held(&mut self.vbuckets.hold(vb, Holder::SyncWrites), &mut settled) {
+        while self.settle_held(&mut self.core.vbuckets.hold(vb, Holder::SyncWrites), &mut settled) {
             settled.tell();
         }
         settled.tell();
@@ -326,7 +226,7 @@ impl Bucket {
     /// Nothing: no vBucket is due; then the time of the next one, if there is any.
     fn abort_overdue(&self, now_ns: u64) -> Result<(), Option<u64>> {
         let vb = {
-            let mut due = self.sync_deadlines.0.lock();
+            let mut due = self.deadlines.0.lock();
             match due.peek() {
                 Some(Reverse((at_ns, _))) if *at_ns > now_ns => return Err(Some(*at_ns)),
                 None => return Err(None),
@@ -334,7 +234,7 @@ impl Bucket {
             }
             let Some(Reverse((at_ns, vb))) = due.pop() else { return Err(None) };
             drop(due);
-            let mut shard = self.vbuckets.hold(vb, Holder::SyncWrites);
+            let mut shard = self.core.vbuckets.hold(vb, Holder::SyncWrites);
             if shard.sync_waiters.due_ns != at_ns {
                 // It was noted again, for an earlier time.
                 return Ok(());
@@ -351,7 +251,10 @@ impl Bucket {
         }
         if earliest_ns != NO_DEADLINE {
             let soonest_ns = now_ns.saturating_add(LEAST_REST.as_nanos() as u64);
-            self.note_deadline(&mut self.vbuckets.hold(vb, Holder::SyncWrites), earliest_ns.max(soonest_ns));
+            self.note_deadline(
+                &mut self.core.vbuckets.hold(vb, Holder::SyncWrites),
+                earliest_ns.max(soonest_ns),
+            );
         }
         Ok(())
     }
@@ -360,9 +263,9 @@ impl Bucket {
         let mut overdue = Vec::new();
         let mut garbage: Vec<Garbage> = Vec::new();
         let mut waiters = Vec::new();
-        let now = self.now();
+        let now = self.core.now();
         let look = {
-            let mut shard = self.vbuckets.hold(vb, Holder::SyncWrites);
+            let mut shard = self.core.vbuckets.hold(vb, Holder::SyncWrites);
             if shard.vb.state() != VbState::Active {
                 return vbucket::OverdueLook { next: None, earliest_ns: NO_DEADLINE };
             }
@@ -375,7 +278,7 @@ impl Bucket {
                 waiters.extend(shard.sync_waiters.take(*prepared).map(|waiter| (waiter, outcome)));
             }
             if !overdue.is_empty() {
-                self.queue_flush(&mut shard);
+                self.core.queue_flush(&mut shard);
             }
             look
         };
@@ -391,13 +294,13 @@ impl Bucket {
 
     /// Aborts prepares whose time is over.
     pub fn sync_write_step(&self) {
-        while self.abort_overdue(self.env.clock.monotonic_ns()).is_ok() {}
+        while self.abort_overdue(self.core.env.clock.monotonic_ns()).is_ok() {}
     }
 
     /// Waits until what a node has prepared alone is committed: from then on everything that is acknowledged is as safe
     /// as the vBucket's present topology asks. Nothing: it is already.
     pub fn alone_committed(&self, vb: VbId) -> Result<Option<Completion<()>>, Refusal> {
-        let last = self.vbuckets.find(vb, Holder::FrontEnd)?.vb.last_alone();
+        let last = self.core.vbuckets.find(vb, Holder::FrontEnd)?.vb.last_alone();
         let last = last.filter(|_| !planted::is(Bug::TopologyForgetsAlone));
         last.map_or(Ok(None), |seqno| self.persisted(vb, seqno))
     }
@@ -406,8 +309,8 @@ impl Bucket {
     /// Refused if there is no disk.
     pub fn persisted(&self, vb: VbId, seqno: Seqno) -> Result<Option<Completion<()>>, Refusal> {
         let waiting = {
-            let shard = self.vbuckets.find(vb, Holder::FrontEnd)?;
-            if self.is_ephemeral() {
+            let shard = self.core.vbuckets.find(vb, Holder::FrontEnd)?;
+            if self.core.is_ephemeral() {
                 return Err(Refusal::NoDisk);
             }
             if shard.vb.persisted_seqno() >= seqno {
@@ -415,7 +318,7 @@ impl Bucket {
             }
             self.waiters.wait(vb, seqno).ok_or(Refusal::Busy)?
         };
-        self.flush.hurry(vb);
+        self.core.flush.hurry(vb);
         Ok(Some(waiting))
     }
 }
@@ -428,7 +331,7 @@ impl Chore for SyncWrites {
     fn step(&mut self, bucket: &Bucket, slice: &Slice<'_>) -> Next {
         loop {
             let now_ns = bucket.env.clock.monotonic_ns();
-            match bucket.abort_overdue(now_ns) {
+            match bucket.durability.abort_overdue(now_ns) {
                 Ok(()) if slice.is_over() => return Next::Again,
                 Ok(()) => {}
                 Err(next) => {

@@ -58,7 +58,12 @@ impl Bucket {
             shard.vb.begin_in(state, topology);
             let events = match state {
                 // Collections stay, without their documents.
-                VbState::Active => self.take_over_manifest(&mut shard, &self.manifest(), None, self.now()),
+                VbState::Active => self.collections.take_over_manifest(
+                    &mut shard,
+                    &self.collections.manifest(),
+                    None,
+                    self.now(),
+                ),
                 _ => None,
             };
             self.queue_flush(&mut shard);
@@ -66,7 +71,7 @@ impl Bucket {
         };
         if old.0.is_some() {
             self.unreadable.forget(vb);
-            self.waiters.forget(vb);
+            self.durability.waiters.forget(vb);
             self.warmup.forget(vb);
         }
         self.parked.persisted(vb, base::Seqno(u64::MAX));

@@ -3,14 +3,14 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use base::frequency::copy_frequency;
-use base::{Cas, DocKey, ItemKind, NewVersion, VbId, Version};
-use vbucket::{Basis, Change, Existence};
+use base::{DocKey, NewVersion, VbId, Version};
 
-use crate::bucket::Bucket;
+use crate::bucket_core::Core;
 use crate::config::EvictionPolicy;
 use crate::keeper::ChoreId;
 use crate::refusal::Refusal;
 use crate::shard_guard::Holder;
+use std::sync::Arc;
 
 /// What eviction did so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,7 +54,7 @@ pub struct EvictionStats {
 
 /// Counts of what eviction does.
 #[derive(Default)]
-pub(crate) struct Eviction {
+pub(crate) struct EvictionCounters {
     /// The pager knows that memory runs short; nobody has to wake it.
     pub(crate) is_awake: AtomicBool,
     /// A value was fetched that there is no room for: it is lent, and goes again before the pager looks.
@@ -81,7 +81,7 @@ pub(crate) struct Eviction {
     pub(crate) refused_above_quota: AtomicU64,
 }
 
-impl Eviction {
+impl EvictionCounters {
     /// Refuses a change because memory runs short.
     #[cold]
     pub(crate) fn refuse(&self, is_above_quota: bool) -> Refusal {
@@ -98,11 +98,21 @@ pub(crate) struct Evicted {
     pub(crate) freed_bytes: u64,
 }
 
-impl Bucket {
+/// What leaves memory when it runs short, and who is called then.
+pub struct Eviction {
+    pub(crate) core: Arc<Core>,
+    pub(crate) counters: EvictionCounters,
+}
+
+impl Eviction {
+    pub(crate) fn new(core: &Arc<Core>) -> Eviction {
+        Eviction { core: Arc::clone(core), counters: EvictionCounters::default() }
+    }
+
     /// What eviction did so far.
     pub fn eviction_stats(&self) -> EvictionStats {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let e = &self.eviction;
+        let e = &self.counters;
         EvictionStats {
             passes: of(&e.passes),
             visited: of(&e.visited),
@@ -120,39 +130,39 @@ impl Bucket {
             replica_threshold: of(&e.replica_threshold),
             refused_below_quota: of(&e.refused_below_quota),
             refused_above_quota: of(&e.refused_above_quota),
-            longest_hold_ns: self.lock_times_of(Holder::Pager).longest_ns(),
+            longest_hold_ns: self.core.lock_times_of(Holder::Pager).longest_ns(),
         }
     }
 
     /// Somebody saw that memory is short: those are called who can do something about it.
     #[cold]
     pub(crate) fn make_room(&self) {
-        if self.memory.is_above_high_watermark() {
+        if self.core.memory.is_above_high_watermark() {
             self.wake_pager();
         }
-        let called = &self.eviction.is_defragmenter_called;
-        if self.memory.is_slack_in_the_way()
+        let called = &self.counters.is_defragmenter_called;
+        if self.core.memory.is_slack_in_the_way()
             && !called.load(Ordering::Relaxed)
             && !called.swap(true, Ordering::Relaxed)
         {
-            self.keeper.wake(ChoreId::Defragmenter);
+            self.core.keeper.wake(ChoreId::Defragmenter);
         }
     }
 
     /// Changes are refused because of slack, and moving versions together does not help: there are too few of a size to
     /// fill a slab. Some more have to go.
     pub(crate) fn squeeze(&self) {
-        self.eviction.is_squeezed.store(true, Ordering::Relaxed);
-        self.keeper.wake(ChoreId::Pager);
+        self.counters.is_squeezed.store(true, Ordering::Relaxed);
+        self.core.keeper.wake(ChoreId::Pager);
     }
 
     /// Somebody saw that the bucket is above the high watermark.
     #[cold]
     pub(crate) fn wake_pager(&self) {
-        let has_victims = self.eviction_policy() != EvictionPolicy::FailNewData;
-        if has_victims && !self.eviction.is_awake.load(Ordering::Relaxed) {
-            self.eviction.is_awake.store(true, Ordering::Relaxed);
-            self.keeper.wake(ChoreId::Pager);
+        let has_victims = self.core.eviction_policy() != EvictionPolicy::FailNewData;
+        if has_victims && !self.counters.is_awake.load(Ordering::Relaxed) {
+            self.counters.is_awake.store(true, Ordering::Relaxed);
+            self.core.keeper.wake(ChoreId::Pager);
         }
     }
 
@@ -160,16 +170,16 @@ impl Bucket {
     /// False if it has to stay: it is not on disk yet,
     /// locked, or empty. Fine if it is out already.
     pub fn evict_value(&self, vb: VbId, key: DocKey<'_>) -> Result<bool, Refusal> {
-        let hash = self.hash(key);
-        let now = self.now();
+        let hash = self.core.hash(key);
+        let now = self.core.now();
         let version = {
-            let shard = self.vbuckets.loaded(vb, Holder::FrontEnd)?;
+            let shard = self.core.vbuckets.loaded(vb, Holder::FrontEnd)?;
             if !shard.vb.collections().is_open(key.collection) {
                 return Err(Refusal::UnknownCollection);
             }
             let found = shard.vb.find(hash, key)?.filter(|version| !version.is_deleted());
             let version = found.ok_or(Refusal::NotFound)?;
-            if self.evicts_whole() {
+            if self.core.evicts_whole() {
                 let version = version.clone();
                 drop(shard);
                 return Ok(self.evict_document(vb, hash, &version));
@@ -187,12 +197,12 @@ impl Bucket {
 
     /// Takes out the value of exactly this version, or all of it, as the policy has it, if it may go.
     pub(crate) fn evict_version(&self, vb: VbId, hash: u64, version: &Version) -> bool {
-        if self.evicts_whole() {
+        if self.core.evicts_whole() {
             return self.evict_document(vb, hash, version);
         }
         let hollow = self.hollow_of(version);
-        let now = self.now();
-        let Ok(mut shard) = self.vbuckets.loaded(vb, Holder::Fetcher) else { return false };
+        let now = self.core.now();
+        let Ok(mut shard) = self.core.vbuckets.loaded(vb, Holder::Fetcher) else { return false };
         let taken = shard.vb.take_value(hash, hollow, now);
         drop(shard);
         taken.is_some()
@@ -200,36 +210,22 @@ impl Bucket {
 
     fn hollow_of(&self, version: &Version) -> NewVersion {
         let (meta, key) = (version.meta(), version.key());
-        let hollow = NewVersion::without_value(&self.context.heap, meta, key, version.value_bytes());
+        let hollow = NewVersion::without_value(&self.core.context.heap, meta, key, version.value_bytes());
         copy_frequency(version.frequency(), hollow.frequency());
         hollow
     }
 
-    /// Evicts those of these versions that still stand in the table and may go, as the policy says.
-    pub(crate) fn evict(&self, policy: EvictionPolicy, vb: VbId, versions: &[Version]) -> Evicted {
-        let (evicted, counter) = match policy {
-            EvictionPolicy::ValueOnly => (self.evict_values(vb, versions), &self.eviction.evicted_values),
-            EvictionPolicy::Full => (self.evict_documents(vb, versions), &self.eviction.evicted_documents),
-            EvictionPolicy::AutoDelete => {
-                let out = |version: &Version| self.delete_cold(vb, self.hash(version.key()), version);
-                (self.one_by_one(versions, out), &self.eviction.deleted_documents)
-            }
-            EvictionPolicy::FailNewData => return Evicted::default(),
-        };
-        counter.fetch_add(evicted.documents, Ordering::Relaxed);
-        self.eviction.freed_bytes.fetch_add(evicted.freed_bytes, Ordering::Relaxed);
-        evicted
-    }
-
     /// Takes values out: what is left of each version is made before the lock is taken, and what went is freed after.
-    fn evict_values(&self, vb: VbId, versions: &[Version]) -> Evicted {
+    pub(crate) fn evict_values(&self, vb: VbId, versions: &[Version]) -> Evicted {
         let hollows: Vec<(u64, NewVersion)> =
-            versions.iter().map(|version| (self.hash(version.key()), self.hollow_of(version))).collect();
+            versions.iter().map(|version| (self.core.hash(version.key()), self.hollow_of(version))).collect();
         let mut taken: Vec<Option<Version>> = Vec::with_capacity(versions.len());
         let mut left = Vec::with_capacity(versions.len());
-        let now = self.now();
+        let now = self.core.now();
         {
-            let Ok(mut shard) = self.vbuckets.loaded(vb, Holder::Pager) else { return Evicted::default() };
+            let Ok(mut shard) = self.core.vbuckets.loaded(vb, Holder::Pager) else {
+                return Evicted::default();
+            };
             for (hash, hollow) in hollows {
                 left.push(hollow.allocated_bytes());
                 taken.push(shard.vb.take_value(hash, hollow, now));
@@ -247,12 +243,14 @@ impl Bucket {
     }
 
     /// Takes whole documents out, under one lock.
-    fn evict_documents(&self, vb: VbId, versions: &[Version]) -> Evicted {
-        let hashes: Vec<u64> = versions.iter().map(|version| self.hash(version.key())).collect();
+    pub(crate) fn evict_documents(&self, vb: VbId, versions: &[Version]) -> Evicted {
+        let hashes: Vec<u64> = versions.iter().map(|version| self.core.hash(version.key())).collect();
         let mut taken = Vec::with_capacity(versions.len());
-        let now = self.now();
+        let now = self.core.now();
         {
-            let Ok(mut shard) = self.vbuckets.loaded(vb, Holder::Pager) else { return Evicted::default() };
+            let Ok(mut shard) = self.core.vbuckets.loaded(vb, Holder::Pager) else {
+                return Evicted::default();
+            };
             for (hash, version) in std::iter::zip(hashes, versions) {
                 taken.extend(shard.vb.evict_whole(hash, version, now));
             }
@@ -260,31 +258,5 @@ impl Bucket {
         }
         let freed_bytes = taken.iter().map(|version: &Version| version.allocated_bytes() as u64).sum();
         Evicted { documents: taken.len() as u64, freed_bytes }
-    }
-
-    fn one_by_one(&self, versions: &[Version], out: impl Fn(&Version) -> bool) -> Evicted {
-        let mut evicted = Evicted::default();
-        for version in versions.iter().filter(|version| out(version)) {
-            evicted.documents += 1;
-            evicted.freed_bytes += version.allocated_bytes() as u64;
-        }
-        evicted
-    }
-
-    /// Deletes exactly this version of a document of an active vBucket for good, because there is no room for it: a
-    /// deletion like any other, with a seqno of its own.
-    pub(crate) fn delete_cold(&self, vb: VbId, hash: u64, version: &Version) -> bool {
-        let now = self.now();
-        let writer = self.at_once();
-        let tombstone = writer.tombstone_of(version, ItemKind::Deletion, now);
-        let Ok(new) = tombstone else { return false };
-        let change = Change {
-            new,
-            existence: Existence::Any,
-            cas: Cas::ANY,
-            basis: Basis::of(Some(version)),
-            preserve_expiry: false,
-        };
-        writer.apply(vb, hash, change, now, |_| {}, |_| {}).is_ok()
     }
 }

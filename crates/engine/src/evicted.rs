@@ -2,12 +2,11 @@
 
 use std::ops::ControlFlow;
 
-use base::{CollectionId, DocKey, Seqno, VbId, Version};
+use base::{DocKey, VbId, Version};
 use kvstore::Values;
 
-use crate::bucket::Bucket;
+use crate::evict::Eviction;
 use crate::failure_log::Failed;
-use crate::fetch_queue::Fetched;
 use crate::flusher::Progress;
 use crate::refusal::Refusal;
 use crate::shard_guard::Holder;
@@ -15,20 +14,25 @@ use crate::shard_guard::Holder;
 /// Items that are counted under a vBucket's lock at once.
 const SLICE_ITEMS: usize = 128;
 
-impl Bucket {
+impl Eviction {
     /// Takes whatever there is for a key out of memory, a tombstone too. False if it has to stay.
     pub fn evict_whole(&self, vb: VbId, key: DocKey<'_>) -> Result<bool, Refusal> {
-        let hash = self.hash(key);
-        let found =
-            self.vbuckets.loaded(vb, Holder::FrontEnd)?.vb.find(hash, key)?.map(|version| version.clone());
+        let hash = self.core.hash(key);
+        let found = self
+            .core
+            .vbuckets
+            .loaded(vb, Holder::FrontEnd)?
+            .vb
+            .find(hash, key)?
+            .map(|version| version.clone());
         let version = found.ok_or(Refusal::NotFound)?;
         Ok(self.evict_document(vb, hash, &version))
     }
 
     /// Takes out exactly this version, if it may go.
     pub(crate) fn evict_document(&self, vb: VbId, hash: u64, version: &Version) -> bool {
-        let now = self.now();
-        let Ok(mut shard) = self.vbuckets.loaded(vb, Holder::Fetcher) else { return false };
+        let now = self.core.now();
+        let Ok(mut shard) = self.core.vbuckets.loaded(vb, Holder::Fetcher) else { return false };
         let taken = shard.vb.evict_whole(hash, version, now);
         drop(shard);
         taken.is_some()
@@ -36,45 +40,15 @@ impl Bucket {
 
     /// Whether there may be something for a key, of which nothing is in memory.
     pub(crate) fn is_evicted(&self, vb: VbId, key: DocKey<'_>) -> Result<bool, Refusal> {
-        let hash = self.hash(key);
-        Ok(self.vbuckets.loaded(vb, Holder::FrontEnd)?.vb.find(hash, key).is_err())
-    }
-
-    /// Brings some living document of a collection into memory: the first one of a vBucket that was changed after a change
-    /// chosen by chance.
-    pub(crate) fn fetch_any(&self, vb: VbId, collection: CollectionId) -> Fetched {
-        let now = self.now();
-        let (high, collections) = {
-            let shard = self.vbuckets.hold(vb, Holder::Compactor);
-            (shard.vb.high_seqno(), shard.vb.collections().clone())
-        };
-        let from = Seqno(self.env.random.next_u64() % high.0.max(1) + 1);
-        let mut chosen = None;
-        for from in [from, Seqno(0)] {
-            let scanned = self.store.scan(vb, from, Values::Leave, &mut |version| {
-                let is_of_it = version.key().collection == collection && !collections.hides(&version);
-                if !version.is_live(now) || !is_of_it {
-                    return ControlFlow::Continue(());
-                }
-                chosen = Some(version);
-                ControlFlow::Break(())
-            });
-            if let Err(failure) = scanned {
-                self.failure_log.failed(self.name(), vb, Failed::Document, &failure);
-                return Fetched::Failed;
-            }
-            if chosen.is_some() {
-                break;
-            }
-        }
-        chosen.map_or(Fetched::Look(None), |version| self.fetch_now(vb, version.key()))
+        let hash = self.core.hash(key);
+        Ok(self.core.vbuckets.loaded(vb, Holder::FrontEnd)?.vb.find(hash, key).is_err())
     }
 
     /// Makes anew a filter of evicted keys that is stale or missing.
     pub(crate) fn filter_step(&self) -> Progress {
-        for vb in (0..self.vbuckets()).map(VbId) {
+        for vb in (0..self.core.vbuckets()).map(VbId) {
             let incarnation = {
-                let shard = self.vbuckets.hold(vb, Holder::Compactor);
+                let shard = self.core.vbuckets.hold(vb, Holder::Compactor);
                 if !shard.exists || shard.unloaded.is_some() || !shard.vb.wants_recount() {
                     continue;
                 }
@@ -89,7 +63,7 @@ impl Bucket {
     /// then the count is what it was.
     pub(crate) fn recount_evicted(&self, vb: VbId, incarnation: u64) -> bool {
         let ticket = {
-            let mut shard = self.vbuckets.hold(vb, Holder::Compactor);
+            let mut shard = self.core.vbuckets.hold(vb, Holder::Compactor);
             let counts = shard.vb.counts();
             if shard.incarnation != incarnation || counts.evicted_documents + counts.evicted_tombstones == 0 {
                 return true;
@@ -100,10 +74,10 @@ impl Bucket {
         };
         let counted = self.count_keys(vb, incarnation, ticket);
         if let Err(failure) = &counted {
-            self.unreadable.note_served(self.name(), vb, failure);
-            self.failure_log.failed(self.name(), vb, Failed::Recount, failure);
+            self.core.unreadable.note_served(self.core.name(), vb, failure);
+            self.core.failure_log.failed(self.core.name(), vb, Failed::Recount, failure);
         }
-        let mut shard = self.vbuckets.hold(vb, Holder::Compactor);
+        let mut shard = self.core.vbuckets.hold(vb, Holder::Compactor);
         let is_same = shard.incarnation == incarnation;
         let old = if is_same { shard.vb.end_recount(ticket, counted.is_ok()) } else { None };
         drop(shard);
@@ -112,15 +86,15 @@ impl Bucket {
     }
 
     fn count_keys(&self, vb: VbId, incarnation: u64, ticket: u64) -> Result<(), kvstore::Failure> {
-        let Some(snapshot) = self.store.snapshot(vb)? else { return Ok(()) };
+        let Some(snapshot) = self.core.store.snapshot(vb)? else { return Ok(()) };
         let newest = snapshot.high_seqno();
         let begun = {
-            let mut shard = self.vbuckets.hold(vb, Holder::Compactor);
+            let mut shard = self.core.vbuckets.hold(vb, Holder::Compactor);
             shard.incarnation == incarnation && shard.vb.recount_through(ticket, newest)
         };
         let mut slice = Vec::with_capacity(SLICE_ITEMS);
         let show = |slice: &mut Vec<(u64, Version)>| {
-            let mut shard = self.vbuckets.hold(vb, Holder::Compactor);
+            let mut shard = self.core.vbuckets.hold(vb, Holder::Compactor);
             let goes_on = shard.incarnation == incarnation && shard.vb.recount_slice(ticket, slice);
             drop(shard);
             slice.clear();
@@ -130,7 +104,7 @@ impl Bucket {
             return Ok(());
         }
         snapshot.scan_keys(&[], Values::Leave, &mut |version| {
-            slice.push((self.hash(version.key()), version));
+            slice.push((self.core.hash(version.key()), version));
             if slice.len() == SLICE_ITEMS { show(&mut slice) } else { ControlFlow::Continue(()) }
         })?;
         let _ = show(&mut slice);

@@ -14,6 +14,10 @@ use crate::flusher::Progress;
 use crate::refusal::Refusal;
 use crate::shard_guard::Holder;
 use crate::tasks::{StoreOp, TaskId};
+use base::CollectionId;
+use base::Seqno;
+use kvstore::Values;
+use std::ops::ControlFlow;
 
 /// Values of one batch that are read at once, in bytes as far as they are known; one value may be larger.
 const READ_BYTES: u64 = 4 << 20;
@@ -105,7 +109,7 @@ impl Bucket {
         for (vb, held) in work.given_back {
             match held {
                 Held::Version(version) if self.memory.is_above_high_watermark() => {
-                    self.evict_version(vb, self.hash(version.key()), &version);
+                    self.eviction.evict_version(vb, self.hash(version.key()), &version);
                 }
                 Held::Version(_) => {}
                 Held::Absence(key, incarnation) => self.end_look(vb, &key, incarnation),
@@ -271,8 +275,8 @@ impl Bucket {
     fn lend(&self, vb: VbId, version: Version) -> Option<FetchPin> {
         let is_lent = self.memory.is_above_high_watermark();
         if is_lent {
-            self.eviction.is_room_wanted.store(true, Ordering::Relaxed);
-            self.wake_pager();
+            self.eviction.counters.is_room_wanted.store(true, Ordering::Relaxed);
+            self.eviction.wake_pager();
         }
         is_lent.then(|| FetchPin::new(&self.fetching, vb, Held::Version(version)))
     }
@@ -355,4 +359,36 @@ fn worse(one: Progress, other: Progress) -> Progress {
 
 fn parse(key: &[u8]) -> DocKey<'_> {
     DocKey::parse(key).expect("it was encoded when it was asked for")
+}
+
+impl Bucket {
+    /// Brings some living document of a collection into memory: the first one of a vBucket that was changed after a change
+    /// chosen by chance.
+    pub(crate) fn fetch_any(&self, vb: VbId, collection: CollectionId) -> Fetched {
+        let now = self.now();
+        let (high, collections) = {
+            let shard = self.vbuckets.hold(vb, Holder::Compactor);
+            (shard.vb.high_seqno(), shard.vb.collections().clone())
+        };
+        let from = Seqno(self.env.random.next_u64() % high.0.max(1) + 1);
+        let mut chosen = None;
+        for from in [from, Seqno(0)] {
+            let scanned = self.store.scan(vb, from, Values::Leave, &mut |version| {
+                let is_of_it = version.key().collection == collection && !collections.hides(&version);
+                if !version.is_live(now) || !is_of_it {
+                    return ControlFlow::Continue(());
+                }
+                chosen = Some(version);
+                ControlFlow::Break(())
+            });
+            if let Err(failure) = scanned {
+                self.failure_log.failed(self.name(), vb, Failed::Document, &failure);
+                return Fetched::Failed;
+            }
+            if chosen.is_some() {
+                break;
+            }
+        }
+        chosen.map_or(Fetched::Look(None), |version| self.fetch_now(vb, version.key()))
+    }
 }

@@ -144,7 +144,7 @@ impl Bucket {
         }
         settled.tell();
         self.free(&mut removed);
-        self.tell_replica_room();
+        self.replicas.tell_replica_room();
         progress
     }
 
@@ -163,7 +163,7 @@ impl Bucket {
         for depth in 0..3 {
             removed.iter().for_each(|one| one.prefetch(depth));
         }
-        removed.drain(..).for_each(|one| self.dispose(one));
+        removed.drain(..).for_each(|one| self.checkpoints.dispose(one));
     }
 
     /// Notes that a batch is on disk. Those who waited for what is committed by that are in `settled`. Returns what
@@ -177,7 +177,7 @@ impl Bucket {
             if shard.vb.high_prepared_seqno() > prepared && !planted::is(Bug::SavedPreparesNotTold) {
                 shard.tell_prepare_followers();
             }
-            let has_more = self.settle_held(&mut shard, settled);
+            let has_more = self.durability.settle_held(&mut shard, settled);
             if shard.vb.has_unflushed() {
                 self.queue_flush(&mut shard);
             }
@@ -187,9 +187,9 @@ impl Bucket {
             (removed, has_more)
         };
         if has_more {
-            self.settle(batch.id);
+            self.durability.settle(batch.id);
         }
-        self.waiters.persisted(batch.id, batch.high_seqno);
+        self.durability.waiters.persisted(batch.id, batch.high_seqno);
         // The batch holds what was removed: it goes first, so that not it is what frees everything.
         drop(batch);
         removed

@@ -11,10 +11,10 @@ use parking_lot::{Condvar, Mutex};
 use crate::account_check::AccountCheck;
 use crate::bucket::Bucket;
 use crate::checkpoint_recovery::CheckpointRecovery;
-use crate::collections::Eraser;
 use crate::compressor::Compressor;
 use crate::defragmenter::Defragmenter;
 use crate::durability::SyncWrites;
+use crate::eraser::Eraser;
 use crate::expiry_pager::ExpiryPager;
 use crate::pager::Pager;
 use crate::range_scan::StaleRangeScans;
@@ -187,7 +187,7 @@ impl Bucket {
             any |= self.keep(at);
         }
         if any {
-            self.tell_replica_room();
+            self.replicas.tell_replica_room();
         }
         any
     }

@@ -203,7 +203,7 @@ impl Bucket {
         };
         drop(old);
         // Prepares that were in flight when the bucket was closed.
-        self.settle(vb);
+        self.durability.settle(vb);
         let items = counts.documents + counts.tombstones;
         if counts.evicted_documents + counts.evicted_tombstones > 0 {
             self.warmup.found_no_room();
@@ -233,7 +233,7 @@ impl Bucket {
             (old, shard.sync_waiters.give_up())
         };
         drop(old);
-        self.waiters.forget(vb);
+        self.durability.waiters.forget(vb);
         self.warmup.count_failed();
         self.unreadable.note_dead(self.name(), vb, failure);
     }

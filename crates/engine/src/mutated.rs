@@ -4,7 +4,7 @@ use base::{RevSeqno, Seqno, VbUuid};
 use vbucket::Stored;
 
 use crate::completion::Completion;
-use crate::durability::SyncOutcome;
+use crate::sync_waiters::SyncOutcome;
 
 /// Receipt of a change: what a client needs to recognise it later.
 #[derive(Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8};
+use std::sync::atomic::AtomicBool;
 
 use base::env::{Env, OpenMode};
 use base::planted::{self, Bug};
@@ -14,17 +14,17 @@ use vbucket::{BucketContext, Origin, VBucket};
 
 use crate::bucket::Bucket;
 use crate::bucket_core::Core;
-use crate::checkpoint_recovery::CheckpointRelief;
+use crate::checkpoint_recovery::Checkpoints;
 use crate::claims::Roles;
 use crate::clean_mark::LastStop;
-use crate::collections::BucketManifest;
+use crate::collections::BucketCollections;
 use crate::compaction_queue::CompactionQueue;
 use crate::compression::CompressionCounters;
 use crate::config::{BucketConfig, BucketKind};
 use crate::counters::OpCounts;
 use crate::defragmenter::DefragmenterCounters;
 use crate::disk_state::DiskState;
-use crate::durability::{SyncDeadlines, SyncWaiters};
+use crate::durability::Durability;
 use crate::evict::Eviction;
 use crate::expiry::ExpiryCounters;
 use crate::failure::Failure;
@@ -43,6 +43,7 @@ use crate::replica::Replicas;
 use crate::settings::Key;
 use crate::shard::{Shard, dead, new_uuid};
 use crate::shard_guard::Holder;
+use crate::sync_waiters::SyncWaiters;
 use crate::tasks::Tasks;
 use crate::tombstone_purger::PurgeCounters;
 use crate::traffic::Traffic;
@@ -131,35 +132,35 @@ impl Bucket {
             env,
             config,
         });
+        core.follow_filter_settings();
+        core.settings.apply_to_clocks(&core.context.clock);
+        let checkpoints = Arc::new(Checkpoints::new(&core));
+        let eviction = Arc::new(Eviction::new(&core));
+        let collections = Arc::new(BucketCollections::new(&core, &checkpoints));
         let bucket = Bucket {
-            eviction: Eviction::default(),
-            manifest: BucketManifest::default(),
+            durability: Arc::new(Durability::new(&core)),
+            replicas: Arc::new(Replicas::new(&core, &checkpoints, &collections, &eviction)),
+            checkpoints,
+            eviction,
+            collections,
             expiry: ExpiryCounters::default(),
             compression: CompressionCounters::default(),
             defragmented: DefragmenterCounters::default(),
             purged: PurgeCounters::default(),
-            relief: CheckpointRelief::default(),
-            waiters: PersistenceWaiters::default(),
             parked: PersistenceWaiters::default(),
             is_emptying: AtomicBool::new(false),
             traffic: Traffic::default(),
-            wanted_replicas: AtomicU8::new(0),
             filer: Filer::default(),
             compacting: CompactionQueue::default(),
             fetching: Arc::default(),
             backfills: Arc::default(),
             range_scans: RangeScanTable::default(),
-            replicas: Replicas::default(),
             warmup: Warmup::new(core.env.clock.monotonic()),
-            sync_deadlines: SyncDeadlines::default(),
             roles: Roles::default(),
             flushing: Mutex::default(),
             crashed: Mutex::default(),
             core,
         };
-        bucket.set_checkpoint_limits();
-        bucket.follow_filter_settings();
-        bucket.settings.apply_to_clocks(&bucket.context.clock);
         bucket.find_vbuckets(&stop, manifest, &identity)?;
         Ok(bucket)
     }
@@ -205,7 +206,7 @@ impl Bucket {
                 self.queue_flush(&mut shard);
             }
         }
-        self.manifest.begin_with(manifest.settle(
+        self.collections.manifest.begin_with(manifest.settle(
             &self.env,
             &self.config.dir,
             &self.uuid,
@@ -213,9 +214,9 @@ impl Bucket {
         )?);
         identity.keep(&self.env, &self.config.dir)?;
         // What was decided before the stop and did not get to all of them.
-        let manifest = self.manifest();
+        let manifest = self.collections.manifest();
         for vb in (0..self.vbuckets()).map(VbId) {
-            drop(self.take_over_manifest(
+            drop(self.collections.take_over_manifest(
                 &mut self.vbuckets.hold(vb, Holder::Roles),
                 &manifest,
                 None,
@@ -245,12 +246,12 @@ impl Bucket {
     pub fn close(&self) -> Result<(), Failure> {
         // A disk that refused once may be well again, and this is the last chance of what is in memory alone.
         if self.is_ephemeral() {
-            return self.close_manifest();
+            return self.collections.close_manifest();
         }
         if !(0..FLUSH_TRIES).any(|_| self.flush_all()) {
             return Err(Failure::NotFlushed { bucket: self.name().to_owned() });
         }
-        self.close_manifest()?;
+        self.collections.close_manifest()?;
         self.store.close()?;
         // What is saved has its new history on disk; what could not be read since the crash has not.
         let is_unread = |vb: &VbId| self.vbuckets.hold(*vb, Holder::Roles).vb.state() == VbState::Dead;

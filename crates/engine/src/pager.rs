@@ -130,7 +130,7 @@ impl Pager {
     fn begin(&mut self, bucket: &Bucket) -> bool {
         let used_at_begin = bucket.memory.used_bytes();
         let (low, high) = (bucket.memory.low_watermark_bytes(), bucket.memory.high_watermark_bytes());
-        let is_room_wanted = bucket.eviction.is_room_wanted.swap(false, Ordering::Relaxed);
+        let is_room_wanted = bucket.eviction.counters.is_room_wanted.swap(false, Ordering::Relaxed);
         let is_short = if self.is_unfinished || is_room_wanted {
             used_at_begin >= low + high.saturating_sub(low) / NEAR_LOW_ONE_IN
         } else {
@@ -138,7 +138,7 @@ impl Pager {
         };
         self.is_unfinished = false;
         // One small pass each time that the defragmenter says so, and not without end.
-        let is_squeezed = bucket.eviction.is_squeezed.swap(false, Ordering::Relaxed);
+        let is_squeezed = bucket.eviction.counters.is_squeezed.swap(false, Ordering::Relaxed);
         let target = if is_short || !is_squeezed {
             low
         } else {
@@ -148,8 +148,8 @@ impl Pager {
         if bucket.eviction_policy() == EvictionPolicy::FailNewData || !is_short {
             return false;
         }
-        bucket.eviction.is_awake.store(true, Ordering::Relaxed);
-        bucket.eviction.passes.fetch_add(1, Ordering::Relaxed);
+        bucket.eviction.counters.is_awake.store(true, Ordering::Relaxed);
+        bucket.eviction.counters.passes.fetch_add(1, Ordering::Relaxed);
         let walk = Walk::new(bucket);
         let mut bytes_ahead = [0; 2];
         walk.vbuckets.iter().for_each(|stop| bytes_ahead[stop.class as usize] += stop.bytes);
@@ -174,10 +174,10 @@ impl Pager {
     }
 
     fn rest(&mut self, bucket: &Bucket, pause: Duration) -> Next {
-        bucket.eviction.is_awake.store(false, Ordering::Relaxed);
+        bucket.eviction.counters.is_awake.store(false, Ordering::Relaxed);
         // Whoever passed the watermark before that has not woken anybody.
-        let is_short =
-            bucket.memory.is_above_high_watermark() || bucket.eviction.is_room_wanted.load(Ordering::Relaxed);
+        let is_short = bucket.memory.is_above_high_watermark()
+            || bucket.eviction.counters.is_room_wanted.load(Ordering::Relaxed);
         if is_short && bucket.eviction_policy() != EvictionPolicy::FailNewData {
             return Next::Again;
         }
@@ -216,11 +216,11 @@ impl Pager {
         let mut look = Look::new(bucket, pass.young.clone(), victims);
         pass.walk.look(bucket, stop, |shard, version| look.at(shard, version));
         let Look { seen, found, .. } = look;
-        seen.add_to(&bucket.eviction);
+        seen.add_to(&bucket.eviction.counters);
         let below = u64::from(victims.threshold().below);
         match stop.class {
-            Class::Active => bucket.eviction.active_threshold.store(below, Ordering::Relaxed),
-            Class::Replica => bucket.eviction.replica_threshold.store(below, Ordering::Relaxed),
+            Class::Active => bucket.eviction.counters.active_threshold.store(below, Ordering::Relaxed),
+            Class::Replica => bucket.eviction.counters.replica_threshold.store(below, Ordering::Relaxed),
         }
         let ahead = &mut pass.bytes_ahead[stop.class as usize];
         *ahead = ahead.saturating_sub(seen.bytes);
@@ -262,7 +262,7 @@ impl Pager {
     }
 
     fn lower(&mut self, bucket: &Bucket, percent: u64) {
-        bucket.eviction.decays.fetch_add(1, Ordering::Relaxed);
+        bucket.eviction.counters.decays.fetch_add(1, Ordering::Relaxed);
         self.evicted_since_aging = 0;
         self.victims = Default::default();
         self.work = Work::Decay(Walk::new(bucket), percent);

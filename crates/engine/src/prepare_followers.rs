@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use base::VbId;
 
-use crate::bucket::Bucket;
+use crate::durability::Durability;
 use crate::follower::Follower;
 use crate::shard::Shard;
 use crate::shard_guard::Holder;
 
-impl Bucket {
-    /// Has `follower` told whenever [`Bucket::replica_prepared`] of a vBucket rises by what is on disk.
+impl Durability {
+    /// Has `follower` told whenever [`Durability::replica_prepared`] of a vBucket rises by what is on disk.
     pub fn follow_prepares(&self, vb: VbId, follower: &Arc<Follower>) {
-        let Some(mut shard) = self.vbuckets.any(vb, Holder::FrontEnd) else { return };
+        let Some(mut shard) = self.core.vbuckets.any(vb, Holder::FrontEnd) else { return };
         let followers = &mut shard.prepare_followers;
         if !followers.iter().any(|other| Arc::ptr_eq(other, follower)) {
             followers.push(Arc::clone(follower));
@@ -21,7 +21,7 @@ impl Bucket {
 
     /// `follower` is told of nothing more that happens to prepares of this vBucket.
     pub fn unfollow_prepares(&self, vb: VbId, follower: &Arc<Follower>) {
-        if let Some(mut shard) = self.vbuckets.any(vb, Holder::FrontEnd) {
+        if let Some(mut shard) = self.core.vbuckets.any(vb, Holder::FrontEnd) {
             shard.prepare_followers.retain(|other| !Arc::ptr_eq(other, follower));
         }
     }

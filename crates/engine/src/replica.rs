@@ -15,25 +15,21 @@ use vbucket::{
     VBucket,
 };
 
-use crate::bucket::Bucket;
+use crate::bucket_core::Core;
+use crate::checkpoint_recovery::Checkpoints;
+use crate::collections::BucketCollections;
 use crate::completion::{Completer, Completion, completion};
+use crate::evict::Eviction;
 use crate::flush_queue::LARGE_BACKLOG;
 use crate::refusal::Refusal;
 use crate::shard_guard::{Holder, ShardGuard};
+use crate::value;
+use std::sync::Arc;
 
 /// Changes of replicas are taken up to so many hundredths of the quota.
 const REPLICA_PERCENT: u64 = 99;
 /// Changes that are applied while a vBucket's lock is held once.
 const CHANGES_PER_LOCK: usize = 64;
-
-/// What all replicas of a bucket have in common.
-#[derive(Default)]
-pub(crate) struct Replicas {
-    /// Streams that were accepted.
-    streams: AtomicU64,
-    /// Who waits for room: no more than there are consumers.
-    waiting: Mutex<Vec<Completer<()>>>,
-}
 
 /// Where a replica stands: what to ask a producer for. It holds until something is applied, or the vBucket gets
 /// another role or another content.
@@ -67,7 +63,7 @@ pub struct ReplicaStream {
 
 /// A change that a producer sent.
 pub enum Incoming {
-    /// A document, tombstone, system event or prepare, complete: see [`Bucket::received`].
+    /// A document, tombstone, system event or prepare, complete: see [`Replicas::received`].
     Version(NewVersion),
     /// What was prepared is the document now.
     Commit {
@@ -107,7 +103,7 @@ pub enum ReplicaRefusal {
     NotReplica,
     /// Its documents are not loaded yet: wait for [`Bucket::loaded`].
     Loading,
-    /// There is no room now: wait for [`Bucket::replica_room`].
+    /// There is no room now: wait for [`Replicas::replica_room`].
     Full,
     /// The producer breaks the protocol: end the connection.
     Misplaced(Misplaced),
@@ -134,13 +130,41 @@ impl From<Misplaced> for ReplicaRefusal {
     }
 }
 
-impl Bucket {
+/// What replicas of the bucket are sent, and whether there is room for it.
+pub struct Replicas {
+    pub(crate) core: Arc<Core>,
+    checkpoints: Arc<Checkpoints>,
+    collections: Arc<BucketCollections>,
+    eviction: Arc<Eviction>,
+    /// Streams that were accepted.
+    streams: AtomicU64,
+    /// Who waits for room: no more than there are consumers.
+    waiting: Mutex<Vec<Completer<()>>>,
+}
+
+impl Replicas {
+    pub(crate) fn new(
+        core: &Arc<Core>,
+        checkpoints: &Arc<Checkpoints>,
+        collections: &Arc<BucketCollections>,
+        eviction: &Arc<Eviction>,
+    ) -> Replicas {
+        Replicas {
+            core: Arc::clone(core),
+            checkpoints: Arc::clone(checkpoints),
+            collections: Arc::clone(collections),
+            eviction: Arc::clone(eviction),
+            streams: AtomicU64::new(0),
+            waiting: Mutex::default(),
+        }
+    }
+
     /// Where a replica (or pending vBucket) stands. Refused as `Loading` while its documents are not loaded, and as
     /// `NotMyVbucket` if it has another role.
     ///
     /// A producer that does not know the history answers with a rollback to 0.
     pub fn replica_position(&self, vb: VbId) -> Result<ReplicaPosition, Refusal> {
-        let shard = self.vbuckets.loaded(vb, Holder::FrontEnd)?;
+        let shard = self.core.vbuckets.loaded(vb, Holder::FrontEnd)?;
         if !shard.vb.is_following() {
             return Err(Refusal::NotMyVbucket);
         }
@@ -167,21 +191,21 @@ impl Bucket {
         log: Vec<FailoverEntry>,
     ) -> Result<ReplicaStream, ReplicaRefusal> {
         let histories = FailoverTable::from_entries(log).ok_or(ReplicaRefusal::BadFailoverLog)?;
-        let mut shard = self.vbuckets.loaded(asked.vb, Holder::FrontEnd)?;
+        let mut shard = self.core.vbuckets.loaded(asked.vb, Holder::FrontEnd)?;
         let is_there = shard.incarnation == asked.incarnation && shard.vb.high_seqno() == asked.start;
         if !shard.vb.is_following() || !is_there {
             return Err(ReplicaRefusal::NotReplica);
         }
         shard.vb.adopt_failover(histories);
-        let number = self.replicas.streams.fetch_add(1, Ordering::Relaxed) + 1;
+        let number = self.streams.fetch_add(1, Ordering::Relaxed) + 1;
         shard.replica_stream = number;
-        self.queue_flush(&mut shard);
+        self.core.queue_flush(&mut shard);
         Ok(ReplicaStream { vb: asked.vb, number })
     }
 
     /// Locks the vBucket of a stream that is not void.
     fn replica(&self, stream: ReplicaStream) -> Result<ShardGuard<'_>, ReplicaRefusal> {
-        let shard = self.vbuckets.loaded(stream.vb, Holder::FrontEnd)?;
+        let shard = self.core.vbuckets.loaded(stream.vb, Holder::FrontEnd)?;
         let is_valid = shard.vb.is_following() && shard.replica_stream == stream.number;
         if is_valid { Ok(shard) } else { Err(ReplicaRefusal::NotReplica) }
     }
@@ -195,7 +219,7 @@ impl Bucket {
         let mut shard = self.replica(stream)?;
         shard.vb.begin_snapshot(snapshot)?;
         if shard.vb.has_unflushed() {
-            self.queue_flush(&mut shard);
+            self.core.queue_flush(&mut shard);
         }
         Ok(())
     }
@@ -225,10 +249,11 @@ impl Bucket {
         let (datatype, value) = if is_event {
             (meta.datatype, Cow::Borrowed(value))
         } else {
-            self.checked_value(meta.datatype, value).map_err(|_| ReplicaRefusal::Malformed)?
+            value::checked(self.core.keeps_compressed(), meta.datatype, value)
+                .map_err(|_| ReplicaRefusal::Malformed)?
         };
         let meta = VersionMeta { datatype, ..meta };
-        let heap = &self.context.heap;
+        let heap = &self.core.context.heap;
         if !matches!(meta.sync_write, SyncWrite::Prepare(_)) {
             return Ok(NewVersion::new(heap, meta, key, &[&value]));
         }
@@ -247,11 +272,11 @@ impl Bucket {
         if !(1..=MAX_SEQNO).contains(&by_seqno.0) || cas > MAX_FOREIGN_CAS {
             return Err(ReplicaRefusal::Malformed);
         }
-        let mut new = event.to_version(&self.context.heap);
+        let mut new = event.to_version(&self.core.context.heap);
         let mut meta = new.meta_mut();
         (meta.by_seqno, meta.cas, meta.rev_seqno) = (by_seqno, cas, RevSeqno(1));
         if meta.kind.is_deleted() {
-            meta.expiry = self.now().unix_s();
+            meta.expiry = self.core.now().unix_s();
         }
         drop(meta);
         Ok(new)
@@ -265,7 +290,7 @@ impl Bucket {
         changes: &mut Vec<Incoming>,
     ) -> Result<Applied, ReplicaRefusal> {
         let mut applied = Applied::default();
-        let now = self.now();
+        let now = self.core.now();
         let mut rest = std::mem::take(changes).into_iter();
         let outcome = loop {
             if rest.len() > 0 && !self.has_replica_room() {
@@ -284,12 +309,12 @@ impl Bucket {
                     shard.vb.note_complete(&mut over);
                     applied.note(&shard.vb, garbage.len());
                     if !garbage.is_empty() {
-                        self.queue_flush(&mut shard);
-                        self.manifest.note_dropped(&shard.vb, &self.keeper);
+                        self.core.queue_flush(&mut shard);
+                        self.collections.manifest.note_dropped(&shard.vb, &self.core.keeper);
                     }
                     // Somebody waits for the acknowledgement.
                     if shard.unflushed() > LARGE_BACKLOG || shard.vb.prepares_wait_for_disk() {
-                        self.flush.hurry(stream.vb);
+                        self.core.flush.hurry(stream.vb);
                     }
                     refused.map(|(refusal, change)| (refusal, Some(change)))
                 }
@@ -310,9 +335,9 @@ impl Bucket {
 
     fn hash_of(&self, change: &Incoming) -> u64 {
         match change {
-            Incoming::Version(new) => self.hash(new.key()),
+            Incoming::Version(new) => self.core.hash(new.key()),
             Incoming::Commit { key, .. } | Incoming::Abort { key, .. } => {
-                DocKey::parse(&key.0).map_or(0, |key| self.hash(key))
+                DocKey::parse(&key.0).map_or(0, |key| self.core.hash(key))
             }
         }
     }
@@ -326,7 +351,7 @@ impl Bucket {
             let garbage = shard.vb.seqno_advanced(seqno)?;
             shard.vb.note_complete(&mut over);
             applied.note(&shard.vb, 0);
-            self.queue_flush(&mut shard);
+            self.core.queue_flush(&mut shard);
             garbage
         };
         drop((garbage, over));
@@ -335,12 +360,12 @@ impl Bucket {
 
     /// Whether changes of replicas are taken: more than clients' are, because they were made already.
     fn has_replica_room(&self) -> bool {
-        let held_bytes = self.memory.held_bytes();
-        if held_bytes >= self.memory.high_watermark_bytes() {
-            self.make_room();
+        let held_bytes = self.core.memory.held_bytes();
+        if held_bytes >= self.core.memory.high_watermark_bytes() {
+            self.eviction.make_room();
         }
-        let most = self.memory.quota_bytes() / 100 * REPLICA_PERCENT;
-        held_bytes <= most && !self.disk.is_full() && self.have_checkpoints_room()
+        let most = self.core.memory.quota_bytes() / 100 * REPLICA_PERCENT;
+        held_bytes <= most && !self.core.disk.is_full() && self.checkpoints.have_checkpoints_room()
     }
 
     /// Waits until there may be room for changes of replicas; nothing: there is.
@@ -349,7 +374,7 @@ impl Bucket {
             return None;
         }
         let (completer, room) = completion();
-        let mut waiting = self.replicas.waiting.lock();
+        let mut waiting = self.waiting.lock();
         waiting.retain(|completer: &Completer<()>| !completer.is_unwanted());
         waiting.push(completer);
         Some(room)
@@ -357,10 +382,10 @@ impl Bucket {
 
     /// Tells those who wait for room that there is some, if there is. After whatever makes room.
     pub(crate) fn tell_replica_room(&self) {
-        if self.replicas.waiting.lock().is_empty() || !self.has_replica_room() {
+        if self.waiting.lock().is_empty() || !self.has_replica_room() {
             return;
         }
-        let waiting = std::mem::take(&mut *self.replicas.waiting.lock());
+        let waiting = std::mem::take(&mut *self.waiting.lock());
         waiting.into_iter().for_each(|completer| completer.complete(()));
     }
 }

@@ -44,7 +44,7 @@ impl Bucket {
             shard.ops.rollbacks += 1;
             shard.ops.rolled_back += high_seqno.0.saturating_sub(rolled_back.seqno.0);
         }
-        self.waiters.forget(vb);
+        self.durability.waiters.forget(vb);
         let reloaded = self.reload(vb);
         // Whoever waited for documents to be loaded looks again.
         self.warmup.forget(vb);
@@ -99,7 +99,7 @@ impl Bucket {
                 drop((old, given_up));
             }
         }
-        self.waiters.forget(vb);
+        self.durability.waiters.forget(vb);
         self.warmup.forget(vb);
         Ok(())
     }

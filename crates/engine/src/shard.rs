@@ -9,9 +9,9 @@ use base::{VbId, VbState, VbUuid};
 use vbucket::{BucketContext, CollectionOps, Origin, VBucket};
 
 use crate::counters::OpCounts;
-use crate::durability::SyncWaiters;
 use crate::follower::Follower;
 use crate::stats::CheckpointStats;
+use crate::sync_waiters::SyncWaiters;
 
 /// A vBucket and what the engine keeps under the same lock.
 pub(crate) struct Shard {

@@ -236,7 +236,7 @@ impl Bucket {
             checkpoints.remove_closed_but_newest()
         });
         if let Some(removed) = removed {
-            self.dispose(removed);
+            self.checkpoints.dispose(removed);
         }
     }
 
@@ -248,7 +248,7 @@ impl Bucket {
             checkpoints.remove_closed_but_newest()
         });
         if let Some(removed) = removed {
-            self.dispose(removed);
+            self.checkpoints.dispose(removed);
         }
     }
 
@@ -259,7 +259,7 @@ impl Bucket {
         while checkpoints.drop_slowest_cursor(0).is_some() {}
         let removed = checkpoints.remove_closed();
         drop(shard);
-        self.dispose(removed);
+        self.checkpoints.dispose(removed);
     }
 
     /// `follower` is told of nothing more that happens to this vBucket.

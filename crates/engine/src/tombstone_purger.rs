@@ -149,7 +149,7 @@ impl Pass {
         }
         drop(forgotten);
         if let Some(removed) = removed {
-            bucket.dispose(removed);
+            bucket.checkpoints.dispose(removed);
         }
         if self.purging.is_none() && self.sweeping.is_none() {
             self.vb += 1;

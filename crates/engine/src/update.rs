@@ -124,7 +124,7 @@ impl Writer<'_> {
         now: Moment,
     ) -> Result<(Option<Mutated>, Whole), Refusal> {
         let wanted = VersionMeta { expiry: absolute_expiry(expiry, now), ..VersionMeta::default() };
-        let expiry = self.capped_expiry(&wanted, self.collection_ttl_s(vb, key.collection), now);
+        let expiry = self.capped_expiry(&wanted, self.collections.collection_ttl_s(vb, key.collection), now);
         let found = self.get_unprepared(vb, key, now)?;
         if found.cas == Cas::LOCKED {
             return Err(Refusal::Locked);

@@ -188,6 +188,31 @@ pub fn shown(
     Ok((body, datatype.without(Datatype::XATTR)))
 }
 
+/// Checks a value that comes with its datatype, and gives it the form in which it is kept.
+pub(crate) fn checked<'a>(
+    keeps_compressed: bool,
+    datatype: Datatype,
+    value: &'a [u8],
+) -> Result<(Datatype, Cow<'a, [u8]>), Refusal> {
+    if !datatype.is_snappy() {
+        check_xattrs(value, datatype)?;
+        return Ok((datatype, Cow::Borrowed(value)));
+    }
+    let inflated = inflate(value, base::limits::MAX_VALUE_BYTES + base::limits::MAX_SYSTEM_XATTR_BYTES)?;
+    check_xattrs(&inflated, datatype)?;
+    if keeps_compressed && inflated.len() > value.len() {
+        return Ok((datatype, Cow::Borrowed(value)));
+    }
+    Ok((datatype.without(Datatype::SNAPPY), Cow::Owned(inflated)))
+}
+
+fn check_xattrs(plain: &[u8], datatype: Datatype) -> Result<(), Refusal> {
+    if datatype.is_xattr() {
+        subdoc::xattr::validate(plain).map_err(|_| Refusal::BadXattr)?;
+    }
+    check_size(plain, datatype)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,7 +1,5 @@
 //! Set, add and delete with meta.
 
-use std::borrow::Cow;
-
 use base::{Cas, Datatype, DocKey, Moment, NewVersion, SyncWrite, VbId, VersionMeta};
 use subdoc::exec::Late;
 use vbucket::{ConflictRule, Existence, MAX_FOREIGN_CAS, MAX_REV_SEQNO, WithMeta};
@@ -93,7 +91,7 @@ fn apply_with(
         _ if request.value.is_empty() => (request.value, Datatype::RAW),
         _ => (request.value, request.datatype),
     };
-    let (datatype, bytes) = bucket.checked_value(sent, value)?;
+    let (datatype, bytes) = value::checked(bucket.keeps_compressed(), sent, value)?;
     let meta = VersionMeta { datatype, sync_write: SyncWrite::No, ..request.meta };
     let new = NewVersion::new(&bucket.context.heap, meta, request.key, &[&bytes]);
     bucket.admit(&new)?;
@@ -130,27 +128,6 @@ fn apply_with(
     }
 }
 
-impl Bucket {
-    /// Checks a value that comes with its datatype, and gives it the form in which it is kept.
-    pub(crate) fn checked_value<'a>(
-        &self,
-        datatype: Datatype,
-        value: &'a [u8],
-    ) -> Result<(Datatype, Cow<'a, [u8]>), Refusal> {
-        if !datatype.is_snappy() {
-            check_xattrs(value, datatype)?;
-            return Ok((datatype, Cow::Borrowed(value)));
-        }
-        let inflated =
-            value::inflate(value, base::limits::MAX_VALUE_BYTES + base::limits::MAX_SYSTEM_XATTR_BYTES)?;
-        check_xattrs(&inflated, datatype)?;
-        if self.keeps_compressed() && inflated.len() > value.len() {
-            return Ok((datatype, Cow::Borrowed(value)));
-        }
-        Ok((datatype.without(Datatype::SNAPPY), Cow::Owned(inflated)))
-    }
-}
-
 /// Whether a change gets a CAS of this node because its own is too far ahead; refused if the settings say so.
 fn replaces_cas(bucket: &Bucket, request: &WithMetaRequest<'_>, now: Moment) -> Result<bool, Refusal> {
     let strategy = bucket.settings.get(Key::ImpossibleCas);
@@ -159,11 +136,4 @@ fn replaces_cas(bucket: &Bucket, request: &WithMetaRequest<'_>, now: Moment) -> 
         return Ok(false);
     }
     if strategy == 1 { Err(Refusal::ImpossibleCas) } else { Ok(true) }
-}
-
-fn check_xattrs(plain: &[u8], datatype: Datatype) -> Result<(), Refusal> {
-    if datatype.is_xattr() {
-        subdoc::xattr::validate(plain).map_err(|_| Refusal::BadXattr)?;
-    }
-    value::check_size(plain, datatype)
 }

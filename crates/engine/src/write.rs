@@ -160,10 +160,15 @@ impl Bucket {
         }
         let held_bytes = self.memory.held_bytes();
         if held_bytes >= self.memory.high_watermark_bytes() {
-            self.make_room();
+            self.eviction.make_room();
         }
-        let is_room = (new.is_deleted() || self.memory.admits(held_bytes)) && self.have_checkpoints_room();
-        if is_room { Ok(()) } else { Err(self.eviction.refuse(held_bytes >= self.memory.quota_bytes())) }
+        let is_room =
+            (new.is_deleted() || self.memory.admits(held_bytes)) && self.checkpoints.have_checkpoints_room();
+        if is_room {
+            Ok(())
+        } else {
+            Err(self.eviction.counters.refuse(held_bytes >= self.memory.quota_bytes()))
+        }
     }
 }
 

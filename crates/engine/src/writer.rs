@@ -7,10 +7,10 @@ use subdoc::exec::MutationOutcome;
 use subdoc::request::MutationRequest;
 
 use crate::bucket::Bucket;
-use crate::durability::Durable;
 use crate::mutated::Mutated;
 use crate::refusal::Refusal;
 use crate::store::StoreRequest;
+use crate::sync_waiters::Durable;
 use crate::update::{CounterRequest, End};
 use crate::whole::Whole;
 
@@ -65,7 +65,7 @@ impl Bucket {
     /// [`Mutated::pending`] says when it is committed; nothing there means that it is already.
     /// All are at least as safe as the bucket's `durability_min_level` says.
     pub fn durably(&self, durable: Option<Durable>) -> Writer<'_> {
-        Writer { bucket: self, durable: self.raised(durable) }
+        Writer { bucket: self, durable: self.durability.raised(durable) }
     }
 
     /// Whoever makes changes that no client asks for: at once.

@@ -100,7 +100,7 @@ impl World {
     }
 
     fn take(&self, uid: u64, collections: &[(CollectionId, Option<u32>)]) {
-        self.bucket.set_manifest(manifest(uid, collections)).expect("it follows");
+        self.bucket.collections().set_manifest(manifest(uid, collections)).expect("it follows");
     }
 
     fn set_for(&self, collection: CollectionId, name: &str, expiry: u32) -> Result<Seqno, Refusal> {
@@ -146,7 +146,7 @@ impl World {
     }
 
     fn totals(&self) -> Vec<(CollectionId, CollectionTotals)> {
-        self.bucket.collection_totals()
+        self.bucket.collections().collection_totals()
     }
 
     fn stats_documents(&self) -> u64 {
@@ -277,7 +277,7 @@ fn manifest_changes_wait_for_the_disk_like_others() {
             vec![(DEFAULT, None)]
         };
         let before = bucket.memory().used_bytes();
-        let changed = bucket.set_manifest(manifest(*uid, &collections));
+        let changed = bucket.collections().set_manifest(manifest(*uid, &collections));
         most_bytes = most_bytes.max(bucket.memory().used_bytes() - before);
         matches!(changed, Err(ManifestRefusal::Full))
     });
@@ -292,7 +292,10 @@ fn manifest_changes_wait_for_the_disk_like_others() {
     }
     assert!(bucket.memory().used_bytes() < quota / 2, "{} of {quota}", bucket.memory().used_bytes());
     assert!(
-        bucket.set_manifest(manifest(uid + 1, &[(DEFAULT, None), (CollectionId(100_000), None)])).is_ok()
+        bucket
+            .collections()
+            .set_manifest(manifest(uid + 1, &[(DEFAULT, None), (CollectionId(100_000), None)]))
+            .is_ok()
     );
 }
 
@@ -306,7 +309,7 @@ fn the_lists_of_collections_are_charged_and_given_back() {
     let other = || bucket.memory().account().exact()[Part::Other as usize] as usize;
     // What waits to be written would fill the share of the checkpoints.
     let change = |uid: u32, all: &[(CollectionId, Option<u32>)]| {
-        bucket.set_manifest(manifest(u64::from(uid), all)).expect("there is room");
+        bucket.collections().set_manifest(manifest(u64::from(uid), all)).expect("there is room");
         if uid.is_multiple_of(20) {
             assert!(bucket.flush_all());
             handles.clock.advance(Duration::from_secs(2));
@@ -338,6 +341,7 @@ fn manifests_follow_each_other() {
     let world = World::with_collections(Kind::Files);
     let refusal = |uid, collections: &[(CollectionId, Option<u32>)]| match world
         .bucket
+        .collections()
         .set_manifest(manifest(uid, collections))
     {
         Err(ManifestRefusal::Successor(refusal)) => Some(refusal),
@@ -352,14 +356,14 @@ fn manifests_follow_each_other() {
     // Numbers are never used twice.
     assert_eq!(refusal(2, &[(DEFAULT, None)]), None);
     let mut next = None;
-    let same = world.bucket.change_manifest(|present, ids| {
+    let same = world.bucket.collections().change_manifest(|present, ids| {
         next = Some((ids.scope, ids.collection));
         Ok::<_, ManifestRefusal>(present.clone())
     });
     assert!(same.is_ok());
     assert_eq!(next, Some((ScopeId(9), CollectionId(10))));
     let world = world.restart();
-    let same = world.bucket.change_manifest(|present, ids| {
+    let same = world.bucket.collections().change_manifest(|present, ids| {
         next = Some((ids.scope, ids.collection));
         Ok::<_, ManifestRefusal>(present.clone())
     });
@@ -380,7 +384,7 @@ fn collections_are_there_after_a_restart() {
         world.take(2, &[(DEFAULT, None), (A, Some(7))]);
         let mut world = world.restart();
         for _ in 0..2 {
-            assert_eq!(world.bucket.manifest().uid(), ManifestUid(2));
+            assert_eq!(world.bucket.collections().manifest().uid(), ManifestUid(2));
             let open = world.bucket.with_vbucket(VB, |vb| {
                 let collections = vb.collections();
                 assert_eq!(collections.uid(), ManifestUid(2));
@@ -390,7 +394,7 @@ fn collections_are_there_after_a_restart() {
             assert_eq!(world.documents(), [(0, 1), (8, 3)], "{kind:?}");
             assert_eq!((world.get(A, "b"), world.get(B, "b")), (Ok(0), Err(Refusal::UnknownCollection)));
             world.check_counts();
-            assert_eq!(world.bucket.collection_seqno(VB, DEFAULT), Some(Seqno(7)));
+            assert_eq!(world.bucket.collections().collection_seqno(VB, DEFAULT), Some(Seqno(7)));
             world.bucket.close().expect("the disk works");
             world = world.restart();
         }
@@ -411,9 +415,9 @@ fn what_is_dropped_is_gone_at_once_and_erased_later() {
         if kind == Kind::FullEviction {
             assert!(world.bucket.flush_all());
             for i in 0..500 {
-                assert_eq!(world.bucket.evict_whole(VB, key(A, &format!("k{}", 2 * i))), Ok(true));
+                assert_eq!(world.bucket.eviction().evict_whole(VB, key(A, &format!("k{}", 2 * i))), Ok(true));
             }
-            assert_eq!(world.bucket.evict_whole(VB, key(DEFAULT, "k3")), Ok(true));
+            assert_eq!(world.bucket.eviction().evict_whole(VB, key(DEFAULT, "k3")), Ok(true));
         }
         assert_eq!(world.documents(), [(0, 10), (8, 999), (9, 0)], "{kind:?}");
         world.take(2, &[(DEFAULT, None), (B, None)]);
@@ -468,7 +472,7 @@ fn the_default_collection_may_go_and_come_back_empty() {
         world.set(A, "k1");
         if kind == Kind::FullEviction {
             assert!(world.bucket.flush_all());
-            assert_eq!(world.bucket.evict_whole(VB, key(DEFAULT, "k2")), Ok(true));
+            assert_eq!(world.bucket.eviction().evict_whole(VB, key(DEFAULT, "k2")), Ok(true));
         }
         world.take(2, &[(A, None), (B, None)]);
         assert_eq!(world.get(DEFAULT, "k1"), Err(Refusal::UnknownCollection));

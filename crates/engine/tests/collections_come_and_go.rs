@@ -75,7 +75,7 @@ impl World {
     }
 
     fn change(&self, change: impl FnOnce(&mut vbucket::Manifest)) {
-        let changed = self.bucket.change_manifest::<ManifestRefusal>(|present, _| {
+        let changed = self.bucket.collections().change_manifest::<ManifestRefusal>(|present, _| {
             let mut next = present.successor();
             change(&mut next);
             Ok(next)

@@ -244,7 +244,7 @@ fn recoded(seed: u64) -> Watched {
 fn a_compressed_value_leaves_memory_and_comes_back_as_the_disk_has_it() {
     let world = recoded(7);
     let meta = held(&world, "k").meta();
-    assert_eq!(world.bucket.evict_value(VB, doc("k")), Ok(true));
+    assert_eq!(world.bucket.eviction().evict_value(VB, doc("k")), Ok(true));
     check_account(&world);
     assert_eq!(read(&world, "k"), long_json());
     assert_eq!(held(&world, "k").meta(), VersionMeta { datatype: Datatype::JSON, ..meta });
@@ -262,7 +262,7 @@ fn a_compressed_value_that_is_locked_meanwhile_comes_back_under_the_locks_cas() 
     let locked = world.bucket.get_and_lock(VB, doc("k"), 1, world.bucket.now()).expect("locked");
     drop(locked.version);
     wait(&world, 2);
-    assert_eq!(world.bucket.evict_value(VB, doc("k")), Ok(true));
+    assert_eq!(world.bucket.eviction().evict_value(VB, doc("k")), Ok(true));
     check_account(&world);
     assert_eq!(read(&world, "k"), long_json());
     let meta = held(&world, "k").meta();
@@ -277,7 +277,7 @@ fn a_value_that_arrived_compressed_is_on_disk_as_it_arrived() {
     store_packed(&world, "k", &long_json());
     assert!(world.bucket.flush_all());
     assert_eq!(world.bucket.compress_value(VB, doc("k")), Ok(false), "it is already");
-    assert_eq!(world.bucket.evict_value(VB, doc("k")), Ok(true));
+    assert_eq!(world.bucket.eviction().evict_value(VB, doc("k")), Ok(true));
     assert_eq!(read(&world, "k"), long_json());
     assert!(is_packed(&world, "k"));
 }

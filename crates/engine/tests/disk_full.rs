@@ -76,7 +76,8 @@ fn recovers(store: fn(&Env) -> Arc<dyn KvStore>) {
     assert!(world.bucket.flush_all());
     fill(&world);
     world.set("behind", "not saved yet").expect("nobody knows yet");
-    let waiting = world.bucket.persisted(VB, Seqno(2)).expect("few wait").expect("it is not on disk");
+    let waiting =
+        world.bucket.durability().persisted(VB, Seqno(2)).expect("few wait").expect("it is not on disk");
     let failed = (0..1000).find(|n| {
         // an append that fits into what the journal has prepared still works
         let _ = world.set("k", &format!("{n}").repeat(1000));

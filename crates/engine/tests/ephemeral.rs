@@ -104,12 +104,12 @@ fn nothing_is_kept_but_the_name() {
     let world = World::new(1);
     let stored = world.set("k", "v");
     assert_eq!(world.get("k").as_deref(), Some("v"));
-    assert_eq!(world.bucket.persisted(VB, stored.seqno).err(), Some(Refusal::NoDisk));
+    assert_eq!(world.bucket.durability().persisted(VB, stored.seqno).err(), Some(Refusal::NoDisk));
     assert_eq!(world.bucket.compact(VB, Default::default()).err(), Some(Refusal::NoDisk));
     let observed = world.bucket.observe_seqno(VB, stored.uuid).expect("its history");
     assert_eq!((observed.persisted_seqno, observed.high_seqno), (Seqno(0), stored.seqno));
     assert_eq!(world.bucket.flush_step(), Progress::Idle);
-    assert_eq!(world.bucket.evict_value(VB, doc("k")), Ok(false));
+    assert_eq!(world.bucket.eviction().evict_value(VB, doc("k")), Ok(false));
     // threads that have nothing to do without a disk end at once
     world.bucket.run_flusher();
     world.bucket.run_filer();
@@ -134,19 +134,20 @@ fn a_manifest_that_was_refused_does_not_come_into_force_after_a_clean_stop() {
     let mut refused = 0;
     for (call, nth) in calls.into_iter().flat_map(|call| (1..6).map(move |nth| (call, nth))) {
         let world = World::new(1);
-        let before = world.bucket.manifest();
+        let before = world.bucket.collections().manifest();
         let scopes = before.scopes().cloned();
         let more = Scope { id: ScopeId(8), name: "s".to_owned() };
         let new = Manifest::new(ManifestUid(1), scopes.chain([more]), before.collections().cloned());
         world.handles.disk.plan(Fault::for_ever(On::Kind(call), nth, Effect::IO_ERROR));
-        refused += usize::from(world.bucket.set_manifest(new.expect("a valid manifest")).is_err());
-        let served = world.bucket.manifest();
+        refused +=
+            usize::from(world.bucket.collections().set_manifest(new.expect("a valid manifest")).is_err());
+        let served = world.bucket.collections().manifest();
         let is_clean = world.bucket.close().is_ok();
         world.handles.disk.heal();
         if !is_clean {
             world.bucket.close().expect("the disk is well again");
         }
-        assert_eq!(open(&world.env, 256 << 20).manifest(), served, "{call:?} {nth}");
+        assert_eq!(open(&world.env, 256 << 20).collections().manifest(), served, "{call:?} {nth}");
     }
     assert!(refused >= 6, "{refused}");
 }
@@ -538,9 +539,9 @@ fn sync_writes_need_no_disk_but_for_the_levels_that_ask_for_one() {
     let quick = write("quick", DurabilityLevel::Majority, 10).expect("prepared");
     let slow = write("slow", DurabilityLevel::Majority, 1000).expect("prepared");
     world.handles.clock.advance(Duration::from_millis(10));
-    world.bucket.sync_write_step();
+    world.bucket.durability().sync_write_step();
     assert_eq!((world.get("quick"), world.get("slow")), (None, None));
-    world.bucket.acknowledged(VB, "n_1", slow.seqno);
+    world.bucket.durability().acknowledged(VB, "n_1", slow.seqno);
     let outcomes = [quick, slow].map(|mutated| mutated.pending.expect("it waited").try_take());
     assert_eq!(outcomes, [Some(SyncOutcome::Aborted), Some(SyncOutcome::Committed)]);
     assert_eq!((world.get("quick"), world.get("slow").as_deref()), (None, Some("v")));

@@ -95,7 +95,7 @@ fn a_write_above_the_high_watermark_wakes_the_pager_and_the_cold_leave() {
     assert!(world.used() <= low + (high - low) / 16, "{} of {low}", world.used());
     assert!(world.used() > low - (high - low), "{} of {low}: not more than needed", world.used());
     assert!((0..hot).all(|n| is_resident(&world, VB, &key(n))), "the hot ones stay");
-    let stats = world.bucket.eviction_stats();
+    let stats = world.bucket.eviction().eviction_stats();
     assert!(stats.passes >= 1 && stats.evicted_values > 0 && stats.kept_hot > 0, "{stats:?}");
     assert_eq!(stats.evicted_documents, 0);
     let of_active = world.bucket.stats().of(VbState::Active).ops.ejects;
@@ -114,7 +114,7 @@ fn what_is_not_on_disk_or_locked_stays() {
     let documents = fill_and(&world, VB, || {});
     keep(&world);
     assert_eq!(residents(&world, VB, documents), documents, "nothing of it is on disk");
-    assert!(world.bucket.eviction_stats().kept_dirty > 0);
+    assert!(world.bucket.eviction().eviction_stats().kept_dirty > 0);
     assert!(world.bucket.flush_all());
     let now = world.bucket.now();
     for n in (0..documents).step_by(2) {
@@ -122,7 +122,7 @@ fn what_is_not_on_disk_or_locked_stays() {
     }
     world.set("above", &value(0));
     keep(&world);
-    let stats = world.bucket.eviction_stats();
+    let stats = world.bucket.eviction().eviction_stats();
     assert!(stats.evicted_values > 0 && stats.kept_locked > 0, "{stats:?}");
     assert!((0..documents).step_by(2).all(|n| is_resident(&world, VB, &key(n))));
 }
@@ -175,7 +175,7 @@ fn what_was_written_since_the_last_pass_is_spared_once() {
     for _ in 0..4 {
         (0..old).filter(|n| is_resident(&world, VB, &key(*n))).for_each(|n| drop(world.get(&key(n))));
     }
-    let passes = world.bucket.eviction_stats().passes;
+    let passes = world.bucket.eviction().eviction_stats().passes;
     world.handles.clock.advance(Duration::from_millis(1));
     let mut young = Vec::new();
     for n in 1000.. {
@@ -188,11 +188,11 @@ fn what_was_written_since_the_last_pass_is_spared_once() {
         assert!(world.bucket.flush_all());
     }
     world.set("above", &value(1));
-    while world.bucket.eviction_stats().passes == passes {
+    while world.bucket.eviction().eviction_stats().passes == passes {
         assert!(world.bucket.keep_step());
     }
     assert!(young.iter().all(|key| is_resident(&world, VB, key)));
-    assert!(world.bucket.eviction_stats().kept_young > 0);
+    assert!(world.bucket.eviction().eviction_stats().kept_young > 0);
 }
 
 #[test]
@@ -205,7 +205,7 @@ fn a_frequency_survives_eviction_updates_and_locks() {
     let (fresh, raised) = (base::INITIAL_FREQUENCY, base::INITIAL_FREQUENCY + 3);
     assert_eq!(frequency(&world, "k"), raised);
     assert!(world.bucket.flush_all());
-    assert_eq!(world.bucket.evict_value(VB, doc("k")), Ok(true));
+    assert_eq!(world.bucket.eviction().evict_value(VB, doc("k")), Ok(true));
     assert_eq!(frequency(&world, "k"), raised);
     assert_eq!(world.get("k"), Err(Refusal::NotResident));
     assert_eq!(frequency(&world, "k"), raised, "it is counted when its reader comes again");
@@ -232,7 +232,7 @@ fn saturated_frequencies_decay() {
     world.bucket.set_param("item_freq_decayer_percent", "25").expect("set");
     world.set("above", &value(0));
     keep(&world);
-    assert!(world.bucket.eviction_stats().decays > 0);
+    assert!(world.bucket.eviction().eviction_stats().decays > 0);
     assert!((0..documents).all(|n| frequency(&world, &key(n)) <= u8::MAX / 4));
 }
 
@@ -245,7 +245,7 @@ fn every_policy_does_what_it_says() {
     assert!(world.bucket.flush_all());
     keep(&world);
     assert_eq!(residents(&world, VB, documents), documents);
-    assert_eq!(world.bucket.eviction_stats().passes, 0);
+    assert_eq!(world.bucket.eviction().eviction_stats().passes, 0);
     // auto_delete: documents of active vBuckets are deleted as if a client did.
     let replica = VbId(5);
     world.set_in(replica, "r", &value(0)).expect("stored");
@@ -257,7 +257,7 @@ fn every_policy_does_what_it_says() {
     keep(&world);
     let deleted = (0..documents).filter(|n| world.get(&key(*n)) == Err(Refusal::NotFound)).count() as u64;
     assert!(deleted > 0 && deleted < documents as u64);
-    assert_eq!(world.bucket.eviction_stats().deleted_documents, deleted);
+    assert_eq!(world.bucket.eviction().eviction_stats().deleted_documents, deleted);
     assert_eq!(high_seqno(VB), before + deleted, "each has a seqno of its own");
     assert_eq!(high_seqno(replica), replica_before);
     assert!(world.bucket.unlock(VB, doc(&key(0)), locked.cas, world.bucket.now()).is_ok());

@@ -149,6 +149,6 @@ fn such_acts_do_evict() {
         };
         world.act(&act).expect("it holds");
     }
-    assert!(world.watched.bucket.eviction_stats().evicted_values > 20);
+    assert!(world.watched.bucket.eviction().eviction_stats().evicted_values > 20);
     assert_eq!(world.watched.bucket.state_of(VbId(0)), Some(base::VbState::Active));
 }

@@ -222,7 +222,7 @@ fn store_hollow(world: &Watched, documents: usize) {
     }
     assert!(world.bucket.flush_all());
     for n in 0..documents {
-        assert_eq!(world.bucket.evict_value(VB, doc(&format!("k{n}"))), Ok(true));
+        assert_eq!(world.bucket.eviction().evict_value(VB, doc(&format!("k{n}"))), Ok(true));
     }
 }
 
@@ -301,7 +301,7 @@ fn xattrs_that_cannot_be_read_are_tried_again_at_the_next_pass() {
     store(&world, "k", 0);
     set_xattr(&world, "k", "_system.x", 10);
     assert!(world.bucket.flush_all());
-    assert_eq!(world.bucket.evict_value(VB, doc("k")), Ok(true));
+    assert_eq!(world.bucket.eviction().evict_value(VB, doc("k")), Ok(true));
     world.spy.unreadable.lock().insert("k".into());
     let pass = |world: &Watched| {
         wait(world, 600);
@@ -322,7 +322,7 @@ fn what_is_changed_while_it_is_fetched_stays() {
     store(&world, "k", 0);
     set_xattr(&world, "k", "_system.x", 10);
     assert!(world.bucket.flush_all());
-    assert_eq!(world.bucket.evict_value(VB, doc("k")), Ok(true));
+    assert_eq!(world.bucket.eviction().evict_value(VB, doc("k")), Ok(true));
     wait(&world, 600);
     keep(&world);
     let meta = VersionMeta { cas: Cas(7), rev_seqno: RevSeqno(50), ..VersionMeta::default() };
@@ -360,7 +360,7 @@ fn a_compaction_expires_what_is_only_on_disk() {
     store(&world, "last", 0);
     assert!(world.bucket.flush_all());
     for key in ["bare", "k"] {
-        assert_eq!(world.bucket.evict_value(VB, doc(key)), Ok(true));
+        assert_eq!(world.bucket.eviction().evict_value(VB, doc(key)), Ok(true));
     }
     wait(&world, 11);
     let compaction = world.bucket.compact(VB, CompactRequest::default()).expect("none is under way");

@@ -43,7 +43,7 @@ fn delete(world: &Watched, key: &str) -> Result<(), Refusal> {
 
 fn evict(world: &Watched, key: &str) -> bool {
     assert!(world.bucket.flush_all());
-    world.bucket.evict_whole(VB, doc(key)).expect("it is there")
+    world.bucket.eviction().evict_whole(VB, doc(key)).expect("it is there")
 }
 
 fn set_expiring(world: &Watched, key: &str, seconds: u32) {
@@ -85,9 +85,9 @@ fn reads(world: &Watched) -> usize {
 fn a_document_leaves_whole_and_comes_back() {
     let world = world(1);
     world.set("k", &"v".repeat(1000));
-    assert!(!world.bucket.evict_whole(VB, doc("k")).expect("it is there"), "it is dirty");
+    assert!(!world.bucket.eviction().evict_whole(VB, doc("k")).expect("it is there"), "it is dirty");
     assert!(world.bucket.flush_all());
-    assert_eq!(world.bucket.evict_value(VB, doc("k")), Ok(true), "all of it goes");
+    assert_eq!(world.bucket.eviction().evict_value(VB, doc("k")), Ok(true), "all of it goes");
     assert_eq!(counts(&world), [1, 0, 1, 0]);
     assert_eq!((stats(&world).without_value, stats(&world).item_bytes), (1, 0));
     assert!(stats(&world).filter_bytes > 0);
@@ -138,7 +138,7 @@ fn every_operation_on_a_key_that_may_be_on_disk_is_refused_before_it_changes_any
     assert_eq!(bucket.touch(VB, doc("k"), 0, now).err(), Some(Refusal::NotResident));
     assert_eq!(bucket.get_and_lock(VB, doc("k"), 1, now).err(), Some(Refusal::NotResident));
     assert_eq!(bucket.unlock(VB, doc("k"), Cas(1), now), Err(Refusal::NotResident));
-    assert_eq!(bucket.evict_value(VB, doc("k")), Err(Refusal::NotResident));
+    assert_eq!(bucket.eviction().evict_value(VB, doc("k")), Err(Refusal::NotResident));
     assert_eq!((stats(&world).high_seqno, bucket.op_counts().conflicts, world.used()), before);
     world.settle("k", || world.set_in(VB, "k", "2")).expect("stored");
     let found = bucket.get(VB, doc("k"), now).expect("found");
@@ -310,12 +310,12 @@ fn back_to_keeping_metadata_what_is_out_still_comes_back() {
     }
     assert!(evict(&world, "a"));
     world.bucket.set_param("item_eviction_policy", "value_only").expect("a policy");
-    assert_eq!(world.bucket.evict_value(VB, doc("b")), Ok(true));
+    assert_eq!(world.bucket.eviction().evict_value(VB, doc("b")), Ok(true));
     assert_eq!(counts(&world), [2, 0, 1, 0], "of the other one the metadata stay");
     assert_eq!(world.settle("a", || world.get("a")), Ok("v".into()));
     assert_eq!(world.settle("b", || world.get("b")), Ok("v".into()));
     world.bucket.set_param("item_eviction_policy", "full_eviction").expect("a policy");
-    assert_eq!(world.bucket.evict_value(VB, doc("b")), Ok(true));
+    assert_eq!(world.bucket.eviction().evict_value(VB, doc("b")), Ok(true));
     assert_eq!(counts(&world), [2, 0, 1, 0]);
 }
 
@@ -348,7 +348,7 @@ fn a_document_by_chance_comes_from_disk_if_nothing_is_in_memory() {
         };
         assert_eq!(found.version.value(), b"v");
         drop(held);
-        assert_eq!(world.bucket.evict_whole(VB, found.version.key()), Ok(true));
+        assert_eq!(world.bucket.eviction().evict_whole(VB, found.version.key()), Ok(true));
     }
 }
 
@@ -378,7 +378,7 @@ fn a_stale_filter_is_made_anew_and_denies_nothing() {
         world.set(&key(n), "v");
     }
     assert!(world.bucket.flush_all());
-    (0..12_000).for_each(|n| assert_eq!(world.bucket.evict_whole(VB, doc(&key(n))), Ok(true)));
+    (0..12_000).for_each(|n| assert_eq!(world.bucket.eviction().evict_whole(VB, doc(&key(n))), Ok(true)));
     let large = stats(&world).filter_bytes;
     assert_eq!(world.bucket.compact_step(), Progress::Idle, "it is not stale");
     for n in 100..12_000 {

@@ -140,7 +140,7 @@ fn race(quota_bytes: u64, filtered: bool) {
                 world.handles.clock.advance(Duration::from_millis(20));
                 world.bucket.keep_step();
                 for _ in 0..KEYS {
-                    let _ = world.bucket.evict_whole(VB, DocKey::new(&name(rng.below(KEYS))));
+                    let _ = world.bucket.eviction().evict_whole(VB, DocKey::new(&name(rng.below(KEYS))));
                 }
                 std::thread::yield_now();
             }

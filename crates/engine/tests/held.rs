@@ -93,7 +93,7 @@ fn mixed_sizes_beyond_the_quota_stay_within_it() {
         assert!(written_bytes(documents) > 2 * QUOTA);
         let refused = write_mixed(&world, documents);
         assert!(refused < documents as u64, "{refused}");
-        let stats = world.bucket.eviction_stats();
+        let stats = world.bucket.eviction().eviction_stats();
         assert!(stats.evicted_values + stats.evicted_documents > 0, "{stats:?}");
         world.end();
     }
@@ -113,7 +113,7 @@ fn slack_refuses_changes_until_the_defragmenter_has_taken_it_away() {
     assert!(world.bucket.flush_all());
     let memory = world.bucket.memory();
     let out = (0..documents).filter(|n| n % 4 != 0);
-    let evicted = out.filter(|n| world.bucket.evict_value(VB, doc(&key(*n))) == Ok(true)).count();
+    let evicted = out.filter(|n| world.bucket.eviction().evict_value(VB, doc(&key(*n))) == Ok(true)).count();
     assert!(evicted > documents / 2, "{evicted} of {documents}");
     assert!(memory.used_bytes() < memory.low_watermark_bytes(), "{}", memory.used_bytes());
     assert!(held(&world) > QUOTA / 100 * 92, "{}", held(&world));
@@ -128,7 +128,7 @@ fn slack_refuses_changes_until_the_defragmenter_has_taken_it_away() {
     assert!(held(&world) < QUOTA / 2, "{}", held(&world));
     assert!(world.set_in(VB, "another", &value).is_ok());
     assert!(memory.used_bytes() < memory.low_watermark_bytes(), "nothing was evicted because of slack");
-    assert_eq!(world.bucket.eviction_stats().passes, 0, "the pager had nothing to do with it");
+    assert_eq!(world.bucket.eviction().eviction_stats().passes, 0, "the pager had nothing to do with it");
     world.end();
 }
 
@@ -138,7 +138,7 @@ fn a_little_slack_does_not_count() {
     let memory = world.bucket.memory();
     (0..200).for_each(|n| _ = world.set_in(VB, &key(n), &"v".repeat(1000)).expect("there is room"));
     assert!(world.bucket.flush_all());
-    (0..200).for_each(|n| _ = world.bucket.evict_value(VB, doc(&key(n))));
+    (0..200).for_each(|n| _ = world.bucket.eviction().evict_value(VB, doc(&key(n))));
     assert!((1..256 << 10).contains(&memory.slack_bytes()), "{}", memory.slack_bytes());
     assert_eq!(memory.held_bytes(), memory.used_bytes());
 }

@@ -156,13 +156,14 @@ fn the_memory_account_survives_restarts_and_ends_at_nothing() {
     assert!(used > 0 && world.bucket.flush_all());
     let world = world.restart();
     assert_eq!(documents_bytes(&world.bucket), used);
-    let waiting = world.bucket.persisted(VB, Seqno(1000)).expect("few wait").expect("it is far away");
+    let waiting =
+        world.bucket.durability().persisted(VB, Seqno(1000)).expect("few wait").expect("it is far away");
     world.bucket.set_vbucket_state(VB, VbState::Dead, None).expect("it is there");
     assert!(waiting.try_take().is_none());
     world.bucket.delete_vbucket(VB).expect("it is dead").expect("the disk works");
     assert_eq!(documents_bytes(&world.bucket), 0);
     assert!(waiting.is_abandoned(), "nobody waits for what will never be");
-    assert_eq!(world.bucket.persisted(VB, Seqno(1)).err(), Some(Refusal::NotMyVbucket));
+    assert_eq!(world.bucket.durability().persisted(VB, Seqno(1)).err(), Some(Refusal::NotMyVbucket));
 }
 
 #[test]

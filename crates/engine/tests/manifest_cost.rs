@@ -80,7 +80,7 @@ impl World {
 
     /// Makes collections in one change of the manifest.
     fn make(&self, count: u32) {
-        let made = self.bucket.change_manifest::<ManifestRefusal>(|present, ids| {
+        let made = self.bucket.collections().change_manifest::<ManifestRefusal>(|present, ids| {
             let mut next = present.successor();
             for id in ids.collection.0..ids.collection.0 + count {
                 let collection = Collection {
@@ -112,7 +112,7 @@ impl World {
     }
 
     fn collections(&self) -> u32 {
-        self.bucket.manifest().collections().count() as u32
+        self.bucket.collections().manifest().collections().count() as u32
     }
 }
 

@@ -50,7 +50,7 @@ fn a_stop_saves_every_vbucket_that_can_be_saved() {
         (0..20).for_each(|i| put(&world, vb, &format!("k{i}"), &format!("{vb} {i} after")));
     }
     // a client waits for it, so it goes first and alone
-    let _waiting = world.bucket.persisted(DAMAGED, Seqno(21)).expect("few wait");
+    let _waiting = world.bucket.durability().persisted(DAMAGED, Seqno(21)).expect("few wait");
     let failure = world.bucket.close().expect_err("one vBucket cannot be saved").to_string();
     assert!(failure.contains("could not be written"), "{failure}");
     drop(world);

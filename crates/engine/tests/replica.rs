@@ -33,11 +33,11 @@ fn log(entries: &[(u64, u64)]) -> Vec<FailoverEntry> {
 }
 
 fn position(world: &World) -> ReplicaPosition {
-    world.bucket.replica_position(VB).expect("a replica")
+    world.bucket.replicas().replica_position(VB).expect("a replica")
 }
 
 fn accepted(world: &World, entries: &[(u64, u64)]) -> ReplicaStream {
-    world.bucket.adopt_failover(&position(world), log(entries)).expect("it stands there")
+    world.bucket.replicas().adopt_failover(&position(world), log(entries)).expect("it stands there")
 }
 
 fn snapshot(start: u64, end: u64) -> IncomingSnapshot {
@@ -54,14 +54,14 @@ fn change(world: &World, seqno: u64, key: &str, value: Option<&str>) -> Incoming
         ..VersionMeta::default()
     };
     let value = value.unwrap_or_default().as_bytes();
-    Incoming::Version(world.bucket.received(meta, doc(key), value).expect("well formed"))
+    Incoming::Version(world.bucket.replicas().received(meta, doc(key), value).expect("well formed"))
 }
 
 /// Sends changes of one snapshot.
 fn send(world: &World, stream: ReplicaStream, changes: &[(u64, &str, Option<&str>)]) {
     let changes = changes.iter().map(|(seqno, key, value)| change(world, *seqno, key, *value));
     let mut changes: Vec<Incoming> = changes.collect();
-    let applied = world.bucket.apply_replicated(stream, &mut changes).expect("in order");
+    let applied = world.bucket.replicas().apply_replicated(stream, &mut changes).expect("in order");
     assert!(changes.is_empty() && applied.changes > 0);
 }
 
@@ -93,11 +93,11 @@ fn knows_where_it_stands(store: fn(&Env) -> Arc<dyn KvStore>) {
     let world = world(store);
     assert_eq!(stands(&world), (0, 0, 0, 0));
     let stream = accepted(&world, &[(11, 0)]);
-    world.bucket.begin_snapshot(stream, &snapshot(0, 3)).expect("it follows");
+    world.bucket.replicas().begin_snapshot(stream, &snapshot(0, 3)).expect("it follows");
     send(&world, stream, &[(1, "a", Some("1")), (3, "b", Some("1"))]);
     assert_eq!(stands(&world), (3, 11, 3, 3));
     assert!(world.bucket.flush_all());
-    world.bucket.begin_snapshot(stream, &snapshot(4, 9)).expect("it follows");
+    world.bucket.replicas().begin_snapshot(stream, &snapshot(4, 9)).expect("it follows");
     assert_eq!(on_disk(&world), (3, 3));
     send(&world, stream, &[(5, "c", Some("1"))]);
     assert!(world.bucket.flush_all());
@@ -114,7 +114,7 @@ fn knows_where_it_stands(store: fn(&Env) -> Arc<dyn KvStore>) {
 
     // It goes on inside, and the rest may have become a larger snapshot meanwhile.
     let stream = accepted(&world, &[(11, 0)]);
-    world.bucket.begin_snapshot(stream, &snapshot(3, 10)).expect("it follows");
+    world.bucket.replicas().begin_snapshot(stream, &snapshot(3, 10)).expect("it follows");
     send(&world, stream, &[(7, "b", None), (10, "a", Some("2"))]);
     assert_eq!(stands(&world), (10, 11, 10, 10));
     assert_eq!(on_disk(&world), (5, 3), "all of it is there, in memory");
@@ -141,24 +141,30 @@ fn after_any_stop_a_replica_with_a_journal_knows_where_it_stands() {
 fn what_breaks_the_order_is_refused_without_a_trace() {
     let world = world(files);
     let asked = position(&world);
-    assert_eq!(world.bucket.adopt_failover(&asked, vec![]).err(), Some(ReplicaRefusal::BadFailoverLog));
+    assert_eq!(
+        world.bucket.replicas().adopt_failover(&asked, vec![]).err(),
+        Some(ReplicaRefusal::BadFailoverLog)
+    );
     let unordered = log(&[(1, 4), (2, 5)]);
-    assert_eq!(world.bucket.adopt_failover(&asked, unordered).err(), Some(ReplicaRefusal::BadFailoverLog));
-    let old = world.bucket.adopt_failover(&asked, log(&[(11, 0)])).expect("it stands there");
+    assert_eq!(
+        world.bucket.replicas().adopt_failover(&asked, unordered).err(),
+        Some(ReplicaRefusal::BadFailoverLog)
+    );
+    let old = world.bucket.replicas().adopt_failover(&asked, log(&[(11, 0)])).expect("it stands there");
     let stream = accepted(&world, &[(11, 0)]);
-    let begun = world.bucket.begin_snapshot(old, &snapshot(1, 9));
+    let begun = world.bucket.replicas().begin_snapshot(old, &snapshot(1, 9));
     assert_eq!(begun, Err(ReplicaRefusal::NotReplica), "another stream took over");
 
     let refused = |seqno, why| {
         let mut changes = vec![change(&world, seqno, "k", Some("1"))];
-        let applied = world.bucket.apply_replicated(stream, &mut changes);
+        let applied = world.bucket.replicas().apply_replicated(stream, &mut changes);
         assert_eq!((applied, changes.len()), (Err(ReplicaRefusal::Misplaced(why)), 1));
         assert!(read(&world, "k").is_err());
     };
     refused(1, Misplaced::NoSnapshot);
-    let bad = world.bucket.begin_snapshot(stream, &snapshot(5, 4));
+    let bad = world.bucket.replicas().begin_snapshot(stream, &snapshot(5, 4));
     assert_eq!(bad, Err(ReplicaRefusal::Misplaced(Misplaced::BadSnapshot)));
-    world.bucket.begin_snapshot(stream, &snapshot(3, 6)).expect("it follows");
+    world.bucket.replicas().begin_snapshot(stream, &snapshot(3, 6)).expect("it follows");
     refused(2, Misplaced::OutsideSnapshot);
     refused(7, Misplaced::OutsideSnapshot);
     send(&world, stream, &[(4, "a", Some("1"))]);
@@ -170,21 +176,22 @@ fn what_breaks_the_order_is_refused_without_a_trace() {
         change(&world, 5, "c", Some("1")),
         change(&world, 6, "d", Some("1")),
     ];
-    let applied = world.bucket.apply_replicated(stream, &mut changes);
+    let applied = world.bucket.replicas().apply_replicated(stream, &mut changes);
     assert_eq!(applied, Err(ReplicaRefusal::Misplaced(Misplaced::NotRising)));
     assert_eq!((changes.len(), position(&world).start), (2, Seqno(5)));
     let commit =
         Incoming::Commit { key: StoredKey(b"\0a".as_slice().into()), prepared: Seqno(5), seqno: Seqno(6) };
-    let applied = world.bucket.apply_replicated(stream, &mut vec![commit]);
+    let applied = world.bucket.replicas().apply_replicated(stream, &mut vec![commit]);
     assert_eq!(applied, Err(ReplicaRefusal::Misplaced(Misplaced::NotPrepared)));
 
     world.bucket.set_vbucket_state(VB, VbState::Dead, None).expect("set");
     world.bucket.set_vbucket_state(VB, VbState::Replica, None).expect("set");
-    let applied = world.bucket.apply_replicated(stream, &mut vec![change(&world, 6, "d", Some("1"))]);
+    let applied =
+        world.bucket.replicas().apply_replicated(stream, &mut vec![change(&world, 6, "d", Some("1"))]);
     assert_eq!(applied, Err(ReplicaRefusal::NotReplica), "its role was another one meanwhile");
     assert_eq!(stands(&world), (5, 11, 0, 6));
     assert_eq!(
-        world.bucket.adopt_failover(&asked, log(&[(11, 0)])).err(),
+        world.bucket.replicas().adopt_failover(&asked, log(&[(11, 0)])).err(),
         Some(ReplicaRefusal::NotReplica),
         "that was asked for another place"
     );
@@ -194,7 +201,8 @@ fn what_breaks_the_order_is_refused_without_a_trace() {
 fn what_cannot_be_is_not_even_made() {
     let world = world(files);
     let good = VersionMeta { cas: Cas(1), by_seqno: Seqno(1), ..VersionMeta::default() };
-    let received = |meta, key: &str, value: &[u8]| world.bucket.received(meta, doc(key), value).err();
+    let received =
+        |meta, key: &str, value: &[u8]| world.bucket.replicas().received(meta, doc(key), value).err();
     assert_eq!(received(good, "k", b"v"), None);
     let bad = Some(ReplicaRefusal::Malformed);
     assert_eq!(received(good, "", b"v"), bad);
@@ -218,11 +226,11 @@ fn what_cannot_be_is_not_even_made() {
 fn nothing_up_to_the_end_of_a_snapshot_completes_it() {
     let world = world(files);
     let stream = accepted(&world, &[(11, 0)]);
-    world.bucket.begin_snapshot(stream, &snapshot(1, 5)).expect("it follows");
+    world.bucket.replicas().begin_snapshot(stream, &snapshot(1, 5)).expect("it follows");
     send(&world, stream, &[(2, "a", Some("1"))]);
-    let inside = world.bucket.seqno_advanced(stream, Seqno(4)).expect("it lies in the snapshot");
+    let inside = world.bucket.replicas().seqno_advanced(stream, Seqno(4)).expect("it lies in the snapshot");
     assert_eq!((inside.high_seqno, inside.is_complete), (Seqno(2), false));
-    let end = world.bucket.seqno_advanced(stream, Seqno(5)).expect("it lies in the snapshot");
+    let end = world.bucket.replicas().seqno_advanced(stream, Seqno(5)).expect("it lies in the snapshot");
     assert_eq!((end.high_seqno, end.is_complete), (Seqno(5), true));
     assert!(world.bucket.flush_all());
     let world = crash(world, files);
@@ -234,9 +242,9 @@ fn who_was_told_that_nothing_changed_up_to_a_seqno_goes_back_before_it() {
     for store in [files as fn(&Env) -> Arc<dyn KvStore>, journaled] {
         let world = world(store);
         let stream = accepted(&world, &[(11, 0)]);
-        world.bucket.begin_snapshot(stream, &snapshot(1, 5)).expect("it follows");
+        world.bucket.replicas().begin_snapshot(stream, &snapshot(1, 5)).expect("it follows");
         send(&world, stream, &[(2, "a", Some("1"))]);
-        world.bucket.seqno_advanced(stream, Seqno(5)).expect("it lies in the snapshot");
+        world.bucket.replicas().seqno_advanced(stream, Seqno(5)).expect("it lies in the snapshot");
         assert!(world.bucket.flush_all());
         let seqno = world.bucket.rollback(VB, Seqno(4)).expect("a replica").expect("the disk works");
         assert_eq!((seqno, position(&world).start), (Seqno(2), Seqno(2)));
@@ -247,9 +255,9 @@ fn who_was_told_that_nothing_changed_up_to_a_seqno_goes_back_before_it() {
 fn becoming_active_inside_a_snapshot_gives_up_the_rest() {
     let world = world(files);
     let stream = accepted(&world, &[(11, 0)]);
-    world.bucket.begin_snapshot(stream, &snapshot(1, 3)).expect("it follows");
+    world.bucket.replicas().begin_snapshot(stream, &snapshot(1, 3)).expect("it follows");
     send(&world, stream, &[(1, "a", Some("1")), (3, "b", Some("1"))]);
-    world.bucket.begin_snapshot(stream, &snapshot(4, 9)).expect("it follows");
+    world.bucket.replicas().begin_snapshot(stream, &snapshot(4, 9)).expect("it follows");
     send(&world, stream, &[(5, "c", Some("1")), (6, "d", Some("1"))]);
     assert!(world.bucket.flush_all());
     world.bucket.set_vbucket_state(VB, VbState::Active, None).expect("set");
@@ -299,11 +307,11 @@ fn who_was_active_and_crashed_goes_on_in_the_history_that_others_know() {
 fn goes_back(store: fn(&Env) -> Arc<dyn KvStore>) {
     let world = world(store);
     let stream = accepted(&world, &[(11, 0)]);
-    world.bucket.begin_snapshot(stream, &snapshot(1, 2)).expect("it follows");
+    world.bucket.replicas().begin_snapshot(stream, &snapshot(1, 2)).expect("it follows");
     send(&world, stream, &[(1, "a", Some("1")), (2, "b", Some("1"))]);
     assert!(world.bucket.flush_all());
     let stream = accepted(&world, &[(22, 2), (11, 0)]);
-    world.bucket.begin_snapshot(stream, &snapshot(3, 8)).expect("it follows");
+    world.bucket.replicas().begin_snapshot(stream, &snapshot(3, 8)).expect("it follows");
     send(&world, stream, &[(4, "a", Some("2"))]);
     assert!(world.bucket.flush_all());
     send(&world, stream, &[(8, "c", Some("2"))]);
@@ -315,7 +323,8 @@ fn goes_back(store: fn(&Env) -> Arc<dyn KvStore>) {
     let back = world.bucket.rollback(VB, Seqno(7)).expect("a replica").expect("the disk works");
     // Of the newer history it has nothing now: whoever never heard of that knows the older one.
     assert_eq!((back, stands(&world)), (Seqno(2), (2, 11, 2, 2)));
-    let applied = world.bucket.apply_replicated(stream, &mut vec![change(&world, 9, "d", Some("1"))]);
+    let applied =
+        world.bucket.replicas().apply_replicated(stream, &mut vec![change(&world, 9, "d", Some("1"))]);
     assert_eq!(applied, Err(ReplicaRefusal::NotReplica), "the stream ended with what it was about");
     assert_eq!((read(&world, "a"), read(&world, "c")), (Ok("1".into()), Err(Refusal::NotFound)));
 
@@ -326,7 +335,7 @@ fn goes_back(store: fn(&Env) -> Arc<dyn KvStore>) {
     let histories = world.bucket.with_vbucket(VB, |vb| vb.failover().to_entries());
     assert_eq!(histories, Some(log(&[(22, 2), (11, 0)])), "the histories that it had survive");
     let stream = accepted(&world, &[(33, 2), (11, 0)]);
-    world.bucket.begin_snapshot(stream, &snapshot(2, 3)).expect("it follows");
+    world.bucket.replicas().begin_snapshot(stream, &snapshot(2, 3)).expect("it follows");
     send(&world, stream, &[(3, "c", Some("3"))]);
     assert_eq!((stands(&world), read(&world, "c")), ((3, 33, 3, 3), Ok("3".into())));
     let back = world.bucket.rollback(VB, Seqno(0)).expect("a replica").expect("the disk works");
@@ -340,11 +349,11 @@ fn goes_back(store: fn(&Env) -> Arc<dyn KvStore>) {
 fn goes_back_into_a_snapshot(store: fn(&Env) -> Arc<dyn KvStore>) {
     let world = world(store);
     let stream = accepted(&world, &[(22, 6), (11, 0)]);
-    world.bucket.begin_snapshot(stream, &snapshot(1, 8)).expect("it follows");
+    world.bucket.replicas().begin_snapshot(stream, &snapshot(1, 8)).expect("it follows");
     send(&world, stream, &[(2, "a", Some("1"))]);
     assert!(world.bucket.flush_all());
     send(&world, stream, &[(8, "b", Some("1"))]);
-    world.bucket.begin_snapshot(stream, &snapshot(9, 12)).expect("it follows");
+    world.bucket.replicas().begin_snapshot(stream, &snapshot(9, 12)).expect("it follows");
     send(&world, stream, &[(12, "c", Some("1"))]);
     assert!(world.bucket.flush_all());
     let back = world.bucket.rollback(VB, Seqno(9)).expect("a replica").expect("the disk works");
@@ -374,7 +383,7 @@ fn a_replica_without_a_disk_goes_back_to_nothing() {
     let world = World { env, handles, bucket };
     world.bucket.set_vbucket_state(VB, VbState::Replica, None).expect("set");
     let stream = accepted(&world, &[(11, 0)]);
-    world.bucket.begin_snapshot(stream, &snapshot(1, 9)).expect("it follows");
+    world.bucket.replicas().begin_snapshot(stream, &snapshot(1, 9)).expect("it follows");
     send(&world, stream, &[(2, "a", Some("1")), (5, "a", Some("2")), (7, "b", None)]);
     assert_eq!((stands(&world), read(&world, "a")), ((7, 11, 0, 9), Ok("2".into())));
     let mut range = world.bucket.memory_range(VB, Seqno(1)).expect("few read");
@@ -395,7 +404,7 @@ fn what_a_producer_has_purged_is_known_after_a_restart() {
         begins_checkpoint: true,
         ..snapshot(1, 9)
     };
-    world.bucket.begin_snapshot(stream, &disk).expect("it follows");
+    world.bucket.replicas().begin_snapshot(stream, &disk).expect("it follows");
     send(&world, stream, &[(2, "a", Some("1"))]);
     assert!(world.bucket.flush_all());
     let world = crash(world, files);
@@ -409,12 +418,12 @@ fn a_replica_waits_for_room() {
     let world = stores::open(env, handles, files, |config| config.quota_bytes = 4 << 20);
     world.bucket.set_vbucket_state(VB, VbState::Replica, None).expect("set");
     let stream = accepted(&world, &[(11, 0)]);
-    world.bucket.begin_snapshot(stream, &snapshot(1, 1000)).expect("it follows");
+    world.bucket.replicas().begin_snapshot(stream, &snapshot(1, 1000)).expect("it follows");
     let value = "v".repeat(64 << 10);
     let mut waiting = Vec::new();
     for seqno in 1..=1000 {
         waiting.push(change(&world, seqno, &format!("k{seqno}"), Some(&value)));
-        match world.bucket.apply_replicated(stream, &mut waiting) {
+        match world.bucket.replicas().apply_replicated(stream, &mut waiting) {
             Ok(_) => assert!(world.bucket.flush_all()),
             Err(refusal) => {
                 assert_eq!((refusal, waiting.len()), (ReplicaRefusal::Full, 1));
@@ -425,15 +434,15 @@ fn a_replica_waits_for_room() {
     assert_eq!(waiting.len(), 1, "memory is bounded");
     let memory = world.bucket.memory();
     assert!(memory.held_bytes() > memory.quota_bytes() / 100 * 99, "replicas get more than clients");
-    let room = world.bucket.replica_room().expect("there is none now");
+    let room = world.bucket.replicas().replica_room().expect("there is none now");
     assert!(room.try_take().is_none());
     for _ in 0..100 {
         world.handles.clock.advance(std::time::Duration::from_secs(1));
         world.bucket.keep_step();
     }
     assert_eq!(room.try_take(), Some(()), "values that are on disk made room");
-    assert!(world.bucket.replica_room().is_none());
-    let applied = world.bucket.apply_replicated(stream, &mut waiting);
+    assert!(world.bucket.replicas().replica_room().is_none());
+    let applied = world.bucket.replicas().apply_replicated(stream, &mut waiting);
     assert_eq!((applied.map(|applied| applied.changes), waiting.len()), (Ok(1), 0));
 }
 
@@ -441,7 +450,7 @@ fn a_replica_waits_for_room() {
 fn nothing_is_taken_before_the_documents_are_loaded() {
     let world = world(files);
     let stream = accepted(&world, &[(11, 0)]);
-    world.bucket.begin_snapshot(stream, &snapshot(1, 1)).expect("it follows");
+    world.bucket.replicas().begin_snapshot(stream, &snapshot(1, 1)).expect("it follows");
     send(&world, stream, &[(1, "a", Some("1"))]);
     assert!(world.bucket.flush_all());
     let World { env, bucket, .. } = world;
@@ -449,7 +458,7 @@ fn nothing_is_taken_before_the_documents_are_loaded() {
     let mut config = BucketConfig::new("test", "/data/test".into());
     config.vbuckets = 8;
     let bucket = engine::Bucket::open_cold(config, env.clone(), files(&env)).expect("it opens");
-    assert_eq!(bucket.replica_position(VB), Err(Refusal::Loading));
+    assert_eq!(bucket.replicas().replica_position(VB), Err(Refusal::Loading));
     while bucket.load_step() != Progress::Idle {}
-    assert_eq!(bucket.replica_position(VB).map(|at| at.start), Ok(Seqno(1)));
+    assert_eq!(bucket.replicas().replica_position(VB).map(|at| at.start), Ok(Seqno(1)));
 }

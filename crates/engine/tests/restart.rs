@@ -46,11 +46,11 @@ fn an_unclean_stop_keeps_what_was_persisted_and_begins_a_new_history() {
 fn who_waits_for_persistence_is_told_once_it_is_true() {
     let world = World::new(3);
     let stored = world.set("k", "v").expect("stored");
-    let waiting = world.bucket.persisted(VB, stored.seqno).expect("served").expect("not yet");
+    let waiting = world.bucket.durability().persisted(VB, stored.seqno).expect("served").expect("not yet");
     assert_eq!(waiting.try_take(), None);
     assert_eq!(world.bucket.flush_step(), Progress::Worked);
     assert_eq!(waiting.try_take(), Some(()));
-    assert!(world.bucket.persisted(VB, stored.seqno).expect("served").is_none());
+    assert!(world.bucket.durability().persisted(VB, stored.seqno).expect("served").is_none());
 }
 
 #[test]

@@ -257,8 +257,8 @@ impl Side {
                 while bucket.fetch_step() != Progress::Idle {}
                 let _ = match self.loses {
                     Loses::Nothing => Ok(false),
-                    Loses::Values => bucket.evict_value(VB, key),
-                    Loses::Documents { .. } => bucket.evict_whole(VB, key),
+                    Loses::Values => bucket.eviction().evict_value(VB, key),
+                    Loses::Documents { .. } => bucket.eviction().evict_whole(VB, key),
                 };
                 String::new()
             }

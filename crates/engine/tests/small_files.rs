@@ -45,9 +45,9 @@ fn write() -> (Env, SimHandles, Manifest) {
         Manifest::new(ManifestUid(uid), scopes.clone(), all).expect("a valid manifest")
     };
     let all = [collection(8, "a"), collection(9, "b"), collection(10, "c")];
-    world.bucket.set_manifest(with(3, &all)).expect("taken");
+    world.bucket.collections().set_manifest(with(3, &all)).expect("taken");
     let last = with(4, &[all[0].clone(), all[2].clone()]);
-    world.bucket.set_manifest(last.clone()).expect("taken");
+    world.bucket.collections().set_manifest(last.clone()).expect("taken");
     let key = DocKey { collection: CollectionId(8), key: b"k" };
     world.bucket.store(VB, &common::set(key, "v"), world.now()).expect("there is room");
     world.bucket.close().expect("the disk works");
@@ -92,9 +92,9 @@ fn one_damaged_file_changes_nothing_and_is_mended() {
         rot(&*env.disk, name);
         assert_eq!(small_file_faults(&*env.disk, DIR.as_ref()).len(), 1, "{name}");
         let world = start(&env, &handles);
-        assert_eq!(*world.bucket.manifest(), manifest, "{name}");
+        assert_eq!(*world.bucket.collections().manifest(), manifest, "{name}");
         assert_eq!(world.bucket.uuid(), uuid.uuid(), "{name}");
-        assert_eq!(world.bucket.next_ids().collection, CollectionId(11), "{name}");
+        assert_eq!(world.bucket.collections().next_ids().collection, CollectionId(11), "{name}");
         assert_eq!(document(&world).as_deref(), Some(&b"v"[..]), "{name}");
         assert_eq!(small_file_faults(&*env.disk, DIR.as_ref()), [], "{name}");
     }
@@ -108,9 +108,9 @@ fn a_lost_manifest_is_what_the_vbuckets_have_stored() {
         lose(&*env.disk, "manifest.json");
         lose(&*env.disk, "manifest.json.copy");
         let world = start(&env, &handles);
-        assert_eq!(*world.bucket.manifest(), manifest);
+        assert_eq!(*world.bucket.collections().manifest(), manifest);
         assert_eq!(document(&world).as_deref(), Some(&b"v"[..]));
-        let NextIds { scope, collection } = world.bucket.next_ids();
+        let NextIds { scope, collection } = world.bucket.collections().next_ids();
         assert!(collection > CollectionId(1 << 16) && scope > ScopeId(1 << 16), "no id is used twice");
         world.bucket.close().expect("the disk works");
         assert_eq!(small_file_faults(&*env.disk, DIR.as_ref()), []);
@@ -123,18 +123,22 @@ fn an_older_manifest_gives_no_id_a_second_time() {
     let names = ["manifest.json", "manifest.json.copy"];
     let older = names.map(|name| bytes_of(&*env.disk, &path(name)));
     let world = start(&env, &handles);
-    let made = world.bucket.next_ids().collection;
+    let made = world.bucket.collections().next_ids().collection;
     let with_one_more = manifest.collections().cloned().chain([collection(made.0, "d")]);
     let newer = Manifest::new(ManifestUid(5), manifest.scopes().cloned(), with_one_more).expect("valid");
-    world.bucket.set_manifest(newer).expect("taken");
+    world.bucket.collections().set_manifest(newer).expect("taken");
     world.bucket.close().expect("the disk works");
     for (name, bytes) in names.iter().zip(&older) {
         put(&*env.disk, &path(name), bytes);
     }
     // A node alone has written the file before any vBucket learnt of the change.
     let world = start(&env, &handles);
-    assert_eq!(world.bucket.manifest().uid(), ManifestUid(5), "that of the vBuckets");
-    assert!(world.bucket.next_ids().collection > made, "{:?}", world.bucket.next_ids());
+    assert_eq!(world.bucket.collections().manifest().uid(), ManifestUid(5), "that of the vBuckets");
+    assert!(
+        world.bucket.collections().next_ids().collection > made,
+        "{:?}",
+        world.bucket.collections().next_ids()
+    );
 }
 
 /// Both files are put back from a backup, on a node of a cluster.
@@ -144,13 +148,13 @@ fn a_member_uses_no_manifest_that_is_older_than_its_vbuckets() {
     let names = ["manifest.json", "manifest.json.copy"];
     let older = names.map(|name| bytes_of(&*env.disk, &path(name)));
     let world = start(&env, &handles);
-    let made = world.bucket.next_ids().collection;
+    let made = world.bucket.collections().next_ids().collection;
     let with = |uid, more: &[Collection]| {
         let all = manifest.collections().cloned().chain(more.iter().cloned());
         Manifest::new(ManifestUid(uid), manifest.scopes().cloned(), all).expect("a valid manifest")
     };
     let newer = with(5, &[collection(made.0, "d")]);
-    world.bucket.set_manifest(newer.clone()).expect("taken");
+    world.bucket.collections().set_manifest(newer.clone()).expect("taken");
     let key = DocKey { collection: made, key: b"new" };
     world.bucket.store(VB, &common::set(key, "v"), world.now()).expect("there is room");
     world.bucket.close().expect("the disk works");
@@ -161,18 +165,23 @@ fn a_member_uses_no_manifest_that_is_older_than_its_vbuckets() {
         |world: &World| world.bucket.get(VB, key, world.now()).map(|found| found.version.value().to_vec());
     put_back();
     let world = start_member();
-    assert_eq!(*world.bucket.manifest(), newer, "that of the vBuckets");
-    assert!(world.bucket.next_ids().collection > made, "{:?}", world.bucket.next_ids());
+    assert_eq!(*world.bucket.collections().manifest(), newer, "that of the vBuckets");
+    assert!(
+        world.bucket.collections().next_ids().collection > made,
+        "{:?}",
+        world.bucket.collections().next_ids()
+    );
     // The cluster's manifest is the same one, and then the next one, which keeps the collection.
-    world.bucket.set_manifest(newer.clone()).expect("it is no change");
+    world.bucket.collections().set_manifest(newer.clone()).expect("it is no change");
     world
         .bucket
+        .collections()
         .set_manifest(with(6, &[collection(made.0, "d"), collection(made.0 + 1, "e")]))
         .expect("taken");
     assert_eq!(new(&world).as_deref(), Ok(&b"v"[..]));
     world.bucket.close().expect("the disk works");
     let world = start_member();
-    assert_eq!(world.bucket.manifest().uid(), ManifestUid(6));
+    assert_eq!(world.bucket.collections().manifest().uid(), ManifestUid(6));
     assert_eq!(new(&world).as_deref(), Ok(&b"v"[..]));
 }
 
@@ -198,7 +207,7 @@ fn a_manifest_without_checksum_is_compared_with_the_vbuckets() {
     {
         put(&*env.disk, &path("manifest.json"), changed.as_bytes());
         let world = start(&env, &handles);
-        assert_eq!(*world.bucket.manifest(), manifest, "{changed}");
+        assert_eq!(*world.bucket.collections().manifest(), manifest, "{changed}");
         assert_eq!(document(&world).as_deref(), Some(&b"v"[..]));
         world.bucket.close().expect("the disk works");
         assert!(bytes_of(&*env.disk, &path("manifest.json")).starts_with(b"stave-file 1 "));
@@ -237,9 +246,13 @@ fn a_lost_identity_is_replaced_and_histories_begin_anew() {
     let world = start(&env, &handles);
     assert_ne!(world.bucket.uuid(), uuid);
     assert_ne!(history(&world), old);
-    assert_eq!(*world.bucket.manifest(), manifest);
+    assert_eq!(*world.bucket.collections().manifest(), manifest);
     world.bucket.close().expect("the disk works");
-    assert_eq!(*start(&env, &handles).bucket.manifest(), manifest, "it belongs to the new identity now");
+    assert_eq!(
+        *start(&env, &handles).bucket.collections().manifest(),
+        manifest,
+        "it belongs to the new identity now"
+    );
 }
 
 /// An ephemeral bucket's manifest is in its file alone.
@@ -260,7 +273,7 @@ fn a_start_that_ends_while_it_replaces_the_identity_keeps_the_manifest() {
     let scopes = default.scopes().cloned().chain([scope(8, "s")]);
     let all = default.collections().cloned().chain([collection(8, "a")]);
     let manifest = Manifest::new(ManifestUid(3), scopes, all).expect("a valid manifest");
-    bucket.set_manifest(manifest.clone()).expect("taken");
+    bucket.collections().set_manifest(manifest.clone()).expect("taken");
     bucket.close().expect("the disk works");
     rot(&disk, "uuid");
     rot(&disk, "uuid.copy");
@@ -279,7 +292,7 @@ fn a_start_that_ends_while_it_replaces_the_identity_keeps_the_manifest() {
         let after = [cut.image(Survival::Everything), cut.image(Survival::Synced), refused];
         for disk in after {
             let again = start_on(&disk).unwrap_or_else(|failure| panic!("change {nth} of {all}: {failure}"));
-            assert_eq!(*again.manifest(), manifest, "change {nth} of {all}");
+            assert_eq!(*again.collections().manifest(), manifest, "change {nth} of {all}");
         }
     }
 }

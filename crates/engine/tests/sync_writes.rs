@@ -46,7 +46,7 @@ impl World {
     }
 
     fn acknowledge(&self, node: &str, prepared: Seqno) {
-        self.bucket.acknowledged(VB, node, prepared);
+        self.bucket.durability().acknowledged(VB, node, prepared);
     }
 }
 
@@ -222,12 +222,12 @@ fn time_runs_out_for_each_by_itself() {
         writer.store(VB, &set(doc(key), "v"), world.now()).expect("prepared")
     };
     let (slow, quick) = (write("slow", 30_000), write("quick", 300));
-    world.bucket.sync_write_step();
+    world.bucket.durability().sync_write_step();
     world.handles.clock.advance(Duration::from_millis(299));
-    world.bucket.sync_write_step();
+    world.bucket.durability().sync_write_step();
     assert_eq!(outcome(&quick), None);
     world.handles.clock.advance(Duration::from_millis(1));
-    world.bucket.sync_write_step();
+    world.bucket.durability().sync_write_step();
     assert_eq!((outcome(&quick), outcome(&slow)), (Some(SyncOutcome::Aborted), None));
     assert_eq!(world.get("quick"), Err(Refusal::NotFound));
     world.bucket.inspect(VB, |vb| {
@@ -289,7 +289,7 @@ fn whoever_loses_the_role_gives_up_and_whoever_gets_it_goes_on() {
         assert_eq!(world.set("a", "x"), Err(Refusal::SyncWriteInProgress));
         // It has no timeout any more.
         world.handles.clock.advance(Duration::from_secs(3600));
-        world.bucket.sync_write_step();
+        world.bucket.durability().sync_write_step();
         assert_eq!(world.in_flight(), 1);
         world.become_(VbState::Active, ALONE);
         assert_eq!(world.get("a").as_deref(), Ok("1"));
@@ -367,7 +367,7 @@ fn prepares_in_flight_survive_a_crash_and_are_committed_by_whoever_comes_after()
         let writer = world.bucket.durably(durable(level, 10));
         writer.store(VB, &set(doc("aborted"), "x"), world.now()).expect("prepared");
         world.handles.clock.advance(Duration::from_millis(10));
-        world.bucket.sync_write_step();
+        world.bucket.durability().sync_write_step();
         world.flush();
         world.set_durably("lost", "x", level).expect("prepared");
         let world = world.restart();
@@ -413,7 +413,7 @@ fn prepares_on_disk_have_a_size() {
     world.flush();
     assert!((1000..1100).contains(&bytes()), "{}", bytes());
     world.handles.clock.advance(Duration::from_millis(10));
-    world.bucket.sync_write_step();
+    world.bucket.durability().sync_write_step();
     world.flush();
     assert_eq!((world.in_flight(), bytes()), (0, 0));
 }

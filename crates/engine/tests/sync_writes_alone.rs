@@ -185,11 +185,11 @@ fn what_waits_for_the_disk_too_long_is_ambiguous_and_stays_in_the_way_until_it_i
     let world = World::new(5);
     let waiting = world.prepare("a");
     world.handles.clock.advance(Duration::from_secs(10));
-    world.bucket.sync_write_step();
+    world.bucket.durability().sync_write_step();
     assert_eq!(outcome(&waiting), Some(SyncOutcome::GivenUp));
     assert_eq!(world.set("a", "x"), Err(Refusal::SyncWriteInProgress));
     world.handles.clock.advance(Duration::from_secs(10));
-    world.bucket.sync_write_step();
+    world.bucket.durability().sync_write_step();
     assert_eq!(world.high_seqno(), Seqno(2), "no abort was written");
     world.flush();
     assert_eq!(world.get("a").as_deref(), Ok("v"));
@@ -213,20 +213,21 @@ fn levels_stand_in_one_line() {
 #[test]
 fn who_sets_a_topology_knows_when_all_is_committed_that_it_does_not_cover() {
     let world = World::new(7);
-    assert_eq!(world.bucket.alone_committed(VB).map(|wait| wait.is_none()), Ok(true));
+    assert_eq!(world.bucket.durability().alone_committed(VB).map(|wait| wait.is_none()), Ok(true));
     let alone = world.prepare("a");
     world
         .bucket
         .set_vbucket_state(VB, VbState::Active, topology(r#"[["n_0","n_1"]]"#))
         .expect("there is one");
-    let waiting = world.bucket.alone_committed(VB).expect("there is one").expect("one is in flight");
+    let waiting =
+        world.bucket.durability().alone_committed(VB).expect("there is one").expect("one is in flight");
     let two = world.durably(VB, doc("b"), PERSIST).expect("prepared");
     assert_eq!(waiting.try_take(), None);
     world.flush();
     assert_eq!((waiting.try_take(), outcome(&alone)), (Some(()), Some(SyncOutcome::Committed)));
     assert_eq!((world.get("a").as_deref(), world.get("b")), (Ok("v"), Err(Refusal::NotFound)));
     assert_eq!(outcome(&two), None);
-    world.bucket.acknowledged(VB, "n_1", two.seqno);
+    world.bucket.durability().acknowledged(VB, "n_1", two.seqno);
     assert_eq!((outcome(&two), world.get("b").as_deref()), (Some(SyncOutcome::Committed), Ok("v")));
     // Other vBuckets are alone still, and take either kind of version.
     let other = VbId(VB.0 + 1);
@@ -264,13 +265,13 @@ fn a_dropped_collection_takes_it_along() {
         Manifest::new(ManifestUid(uid), [scope], all.into_iter().flatten()).expect("it is valid")
     };
     let world = World::new(9);
-    world.bucket.set_manifest(manifest(1, true)).expect("it is newer");
+    world.bucket.collections().set_manifest(manifest(1, true)).expect("it is newer");
     world.flush();
     let stream = Stream::new(&world);
     stream.take();
     let key = DocKey { collection: A, key: b"k" };
     let waiting = world.durably(VB, key, PERSIST).expect("prepared");
-    world.bucket.set_manifest(manifest(2, false)).expect("it is newer");
+    world.bucket.collections().set_manifest(manifest(2, false)).expect("it is newer");
     world.flush();
     assert_ne!(outcome(&waiting), None, "somebody says what became of it");
     assert_eq!((world.documents(), world.sync_writes().in_flight), (0, 0));

@@ -102,13 +102,13 @@ fn on_disk(world: World, store: Store) -> (World, Vec<(u32, String)>) {
 fn on_an_active_vbucket_they_are_aborted_and_leave_the_disk() {
     for (name, store) in STORES {
         let world = open(store);
-        world.bucket.set_manifest(manifest(1, &[DEFAULT, A])).expect("it follows");
+        world.bucket.collections().set_manifest(manifest(1, &[DEFAULT, A])).expect("it follows");
         become_active(&world, r#"[["n_0","n_1"]]"#);
         let first = prepare(&world, A, "first");
         let kept = prepare(&world, DEFAULT, "kept");
         let last = prepare(&world, A, "last");
         assert!(world.bucket.flush_all());
-        world.bucket.set_manifest(manifest(2, &[DEFAULT])).expect("it follows");
+        world.bucket.collections().set_manifest(manifest(2, &[DEFAULT])).expect("it follows");
         let high = world.bucket.with_vbucket(VB, |vb| vb.high_seqno());
         erase(&world);
         assert_eq!(
@@ -119,8 +119,8 @@ fn on_an_active_vbucket_they_are_aborted_and_leave_the_disk() {
         assert_eq!(world.bucket.with_vbucket(VB, |vb| vb.high_seqno()), high, "no abort is needed");
         assert_eq!(in_flight(&world), 1);
         // A collection that begins anew under the same id is another one.
-        world.bucket.set_manifest(manifest(3, &[DEFAULT, A])).expect("it follows");
-        world.bucket.acknowledged(VB, "n_1", high.expect("there is one"));
+        world.bucket.collections().set_manifest(manifest(3, &[DEFAULT, A])).expect("it follows");
+        world.bucket.durability().acknowledged(VB, "n_1", high.expect("there is one"));
         assert_eq!((outcome(&kept), in_flight(&world)), (Some(SyncOutcome::Committed), 0), "{name}");
         assert_eq!(read(&world, A, "first"), Err(Refusal::NotFound));
         let (world, found) = on_disk(world, store);
@@ -134,11 +134,11 @@ fn on_an_active_vbucket_they_are_aborted_and_leave_the_disk() {
 fn they_are_not_loaded_and_not_committed_when_a_collection_begins_anew_before_they_are_erased() {
     for (name, store) in STORES {
         let world = open(store);
-        world.bucket.set_manifest(manifest(1, &[DEFAULT, A])).expect("it follows");
+        world.bucket.collections().set_manifest(manifest(1, &[DEFAULT, A])).expect("it follows");
         become_active(&world, r#"[["n_0","n_1"]]"#);
         let pending = prepare(&world, A, "k");
-        world.bucket.set_manifest(manifest(2, &[DEFAULT])).expect("it follows");
-        world.bucket.set_manifest(manifest(3, &[DEFAULT, A])).expect("it follows");
+        world.bucket.collections().set_manifest(manifest(2, &[DEFAULT])).expect("it follows");
+        world.bucket.collections().set_manifest(manifest(3, &[DEFAULT, A])).expect("it follows");
         assert!(world.bucket.flush_all());
         let (world, _) = on_disk(world, store);
         assert_eq!(
@@ -149,11 +149,11 @@ fn they_are_not_loaded_and_not_committed_when_a_collection_begins_anew_before_th
         drop(world);
 
         let world = open(store);
-        world.bucket.set_manifest(manifest(1, &[DEFAULT, A])).expect("it follows");
+        world.bucket.collections().set_manifest(manifest(1, &[DEFAULT, A])).expect("it follows");
         become_active(&world, r#"[["n_0","n_1"]]"#);
         let pending = prepare(&world, A, "k");
-        world.bucket.set_manifest(manifest(2, &[DEFAULT])).expect("it follows");
-        world.bucket.set_manifest(manifest(3, &[DEFAULT, A])).expect("it follows");
+        world.bucket.collections().set_manifest(manifest(2, &[DEFAULT])).expect("it follows");
+        world.bucket.collections().set_manifest(manifest(3, &[DEFAULT, A])).expect("it follows");
         become_active(&world, r#"[["n_0"]]"#);
         assert_eq!((outcome(&pending), in_flight(&world)), (Some(SyncOutcome::Aborted), 0), "{name}");
         assert_eq!(read(&world, A, "k"), Err(Refusal::NotFound), "{name}");
@@ -169,9 +169,9 @@ impl Replica {
     fn new(store: Store) -> Replica {
         let world = open(store);
         world.bucket.set_vbucket_state(VB, VbState::Replica, None).expect("there is one");
-        let position = world.bucket.replica_position(VB).expect("it is a replica");
+        let position = world.bucket.replicas().replica_position(VB).expect("it is a replica");
         let log = vec![FailoverEntry { uuid: VbUuid(7), seqno: Seqno(0) }];
-        let stream = world.bucket.adopt_failover(&position, log).expect("it stands there");
+        let stream = world.bucket.replicas().adopt_failover(&position, log).expect("it stands there");
         Replica { world, stream }
     }
 
@@ -180,12 +180,12 @@ impl Replica {
         let (start, end) = (Seqno(seqno - 1), Seqno(seqno));
         let snapshot =
             IncomingSnapshot { start, end, begins_checkpoint: true, ..IncomingSnapshot::default() };
-        self.world.bucket.begin_snapshot(self.stream, &snapshot).expect("it fits");
-        self.world.bucket.apply_replicated(self.stream, &mut vec![change]).expect("it fits");
+        self.world.bucket.replicas().begin_snapshot(self.stream, &snapshot).expect("it fits");
+        self.world.bucket.replicas().apply_replicated(self.stream, &mut vec![change]).expect("it fits");
     }
 
     fn event(&self, seqno: u64, event: &SystemEvent) {
-        let event = self.world.bucket.received_event(event, Seqno(seqno), Cas(seqno << 16));
+        let event = self.world.bucket.replicas().received_event(event, Seqno(seqno), Cas(seqno << 16));
         self.apply(seqno, Incoming::Version(event.expect("it is sound")));
     }
 
@@ -197,7 +197,8 @@ impl Replica {
             sync_write: SyncWrite::Prepare(MAJORITY),
             ..VersionMeta::default()
         };
-        let prepare = self.world.bucket.received(meta, key(collection, name), b"new").expect("it is sound");
+        let prepare =
+            self.world.bucket.replicas().received(meta, key(collection, name), b"new").expect("it is sound");
         self.apply(seqno, Incoming::Version(prepare));
     }
 }
@@ -219,7 +220,7 @@ fn on_a_replica_they_end_with_the_event_that_drops_their_collection() {
         replica.event(5, &SystemEvent::CollectionEnd { manifest, scope, id: A });
         erase(&replica.world);
         assert_eq!(in_flight(&replica.world), 1, "{name}");
-        assert_eq!(replica.world.bucket.replica_prepared(VB), Some(Seqno(4)), "{name}");
+        assert_eq!(replica.world.bucket.durability().replica_prepared(VB), Some(Seqno(4)), "{name}");
         let (world, found) = on_disk(replica.world, store);
         assert_eq!(found, [(0, "kept".to_owned())], "{name}");
         become_active(&world, r#"[["n_0"]]"#);

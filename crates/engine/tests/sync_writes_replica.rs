@@ -15,9 +15,9 @@ struct Replica {
 }
 
 fn connect(world: &World) -> ReplicaStream {
-    let position = world.bucket.replica_position(VB).expect("it is a replica");
+    let position = world.bucket.replicas().replica_position(VB).expect("it is a replica");
     let log = vec![FailoverEntry { uuid: VbUuid(7), seqno: Seqno(0) }];
-    world.bucket.adopt_failover(&position, log).expect("it stands there")
+    world.bucket.replicas().adopt_failover(&position, log).expect("it stands there")
 }
 
 impl Replica {
@@ -37,7 +37,7 @@ impl Replica {
             high_completed: Some(Seqno(high_completed)),
             ..IncomingSnapshot::default()
         };
-        self.world.bucket.begin_snapshot(self.stream, &snapshot).expect("it fits");
+        self.world.bucket.replicas().begin_snapshot(self.stream, &snapshot).expect("it fits");
     }
 
     fn version(&self, key: &str, seqno: u64, sync_write: SyncWrite) -> Incoming {
@@ -49,7 +49,9 @@ impl Replica {
             ..VersionMeta::default()
         };
         let value = format!("v{seqno}");
-        Incoming::Version(self.world.bucket.received(meta, doc(key), value.as_bytes()).expect("it is sound"))
+        Incoming::Version(
+            self.world.bucket.replicas().received(meta, doc(key), value.as_bytes()).expect("it is sound"),
+        )
     }
 
     fn prepare(&self, key: &str, seqno: u64, level: DurabilityLevel) {
@@ -57,11 +59,11 @@ impl Replica {
     }
 
     fn apply(&self, change: Incoming) -> Result<(), ReplicaRefusal> {
-        self.world.bucket.apply_replicated(self.stream, &mut vec![change]).map(drop)
+        self.world.bucket.replicas().apply_replicated(self.stream, &mut vec![change]).map(drop)
     }
 
     fn prepared(&self) -> u64 {
-        self.world.bucket.replica_prepared(VB).expect("it is a replica").0
+        self.world.bucket.durability().replica_prepared(VB).expect("it is a replica").0
     }
 
     fn in_flight(&self) -> usize {
@@ -171,7 +173,7 @@ fn whoever_becomes_active_commits_what_it_has() {
             (Err(Refusal::ReCommitInProgress), Err(Refusal::ReCommitInProgress)),
             "whoever was active before may have committed it, and told so"
         );
-        world.bucket.acknowledged(VB, "n_2", Seqno(2));
+        world.bucket.durability().acknowledged(VB, "n_2", Seqno(2));
         assert!(world.bucket.flush_all(), "the disk works");
         assert_eq!((world.get("a").as_deref(), world.get("b").as_deref()), (Ok("v1"), Ok("v2")));
         world.set("a", "x").expect("nothing is in the way any more");
@@ -189,7 +191,7 @@ fn what_it_commits_then_takes_the_place_of_what_is_on_disk_alone() {
     replica.snapshot(0, 1, MEMORY, 0);
     replica.apply(replica.version("a", 1, SyncWrite::No)).expect("it fits");
     replica.flush();
-    assert_eq!(replica.world.bucket.evict_whole(VB, doc("a")), Ok(true));
+    assert_eq!(replica.world.bucket.eviction().evict_whole(VB, doc("a")), Ok(true));
     replica.snapshot(1, 2, MEMORY, 0);
     replica.prepare("a", 2, DurabilityLevel::Majority);
     let Replica { world, .. } = replica;

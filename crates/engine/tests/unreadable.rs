@@ -27,7 +27,7 @@ fn spoiled(plain: &str, xattr: bool) -> Watched {
         world.bucket.subdoc_mutate(VB, doc("k"), &request, true, world.bucket.now()).expect("changed");
     }
     assert!(world.bucket.flush_all());
-    assert_eq!(world.bucket.evict_value(VB, doc("k")), Ok(true));
+    assert_eq!(world.bucket.eviction().evict_value(VB, doc("k")), Ok(true));
     world.spy.spoiled.lock().insert("k".to_owned());
     world.settle("k", || world.bucket.get(VB, doc("k"), world.bucket.now())).expect("it is there");
     world

@@ -12,7 +12,7 @@ fn an_evicted_value_comes_back_and_the_account_is_right() {
     world.set("k", &"v".repeat(1000));
     let full = world.used();
     assert!(world.bucket.flush_all());
-    assert_eq!(world.bucket.evict_value(VB, doc("k")), Ok(true));
+    assert_eq!(world.bucket.eviction().evict_value(VB, doc("k")), Ok(true));
     world.check_account();
     assert!(world.used() + 1000 <= full);
     assert_eq!(world.bucket.with_vbucket(VB, |vb| vb.counts().without_value), Some(1));
@@ -32,19 +32,19 @@ fn an_evicted_value_comes_back_and_the_account_is_right() {
 #[test]
 fn only_what_is_on_disk_and_free_leaves_memory() {
     let world = Watched::new(2);
-    assert_eq!(world.bucket.evict_value(VB, doc("none")), Err(Refusal::NotFound));
+    assert_eq!(world.bucket.eviction().evict_value(VB, doc("none")), Err(Refusal::NotFound));
     world.set("dirty", "v");
-    assert_eq!(world.bucket.evict_value(VB, doc("dirty")), Ok(false));
+    assert_eq!(world.bucket.eviction().evict_value(VB, doc("dirty")), Ok(false));
     world.set("locked", "v");
     world.set("empty", "");
     assert!(world.bucket.flush_all());
     let lock = world.bucket.get_and_lock(VB, doc("locked"), 10, world.bucket.now()).expect("locked");
-    assert_eq!(world.bucket.evict_value(VB, doc("locked")), Ok(false));
-    assert_eq!(world.bucket.evict_value(VB, doc("empty")), Ok(false));
-    assert_eq!(world.bucket.evict_value(VB, doc("dirty")), Ok(true), "clean by now");
-    assert_eq!(world.bucket.evict_value(VB, doc("dirty")), Ok(true), "out already");
+    assert_eq!(world.bucket.eviction().evict_value(VB, doc("locked")), Ok(false));
+    assert_eq!(world.bucket.eviction().evict_value(VB, doc("empty")), Ok(false));
+    assert_eq!(world.bucket.eviction().evict_value(VB, doc("dirty")), Ok(true), "clean by now");
+    assert_eq!(world.bucket.eviction().evict_value(VB, doc("dirty")), Ok(true), "out already");
     world.bucket.unlock(VB, doc("locked"), lock.cas, world.bucket.now()).expect("unlocked");
-    assert_eq!(world.bucket.evict_value(VB, doc("locked")), Ok(true));
+    assert_eq!(world.bucket.eviction().evict_value(VB, doc("locked")), Ok(true));
     // The disk knows nothing of the CAS that the lock gave it.
     let found = world.settle("locked", || world.bucket.get(VB, doc("locked"), world.bucket.now()));
     let found = found.expect("it is there");
@@ -159,7 +159,7 @@ fn a_value_without_room_is_lent_and_goes_when_its_readers_have_it() {
         world.set(&format!("k{n}"), &"v".repeat(1000));
         assert!(world.bucket.flush_all());
     }
-    assert_eq!(world.bucket.evict_value(VB, doc("k0")), Ok(true));
+    assert_eq!(world.bucket.eviction().evict_value(VB, doc("k0")), Ok(true));
     let hollow = world.used();
     assert!(world.bucket.memory().is_above_high_watermark());
     let waiting = [0, 0].map(|_| world.bucket.fetch(VB, doc("k0")).expect("few wait"));
@@ -204,7 +204,7 @@ fn large_values_are_read_in_parts_and_lent_a_few_at_a_time() {
     let again = world.set_in(VB, "k0", "small");
     assert_eq!(again, Err(Refusal::OverQuota), "{} of {}", world.used(), world.bucket.memory().quota_bytes());
     let late = world.bucket.fetch(VB, doc("full0")).expect("few wait");
-    assert_eq!(world.bucket.evict_value(VB, doc("full0")), Ok(true));
+    assert_eq!(world.bucket.eviction().evict_value(VB, doc("full0")), Ok(true));
     assert_eq!(world.bucket.fetch_step(), Progress::Idle, "too much is lent");
     drop(waiting);
     assert_eq!(world.bucket.fetch_step(), Progress::Worked);

@@ -68,7 +68,7 @@ fn race(quota_bytes: u64) {
     for key in 0..KEYS {
         write(&world, key, 0);
         assert!(world.bucket.flush_all());
-        assert_eq!(world.bucket.evict_value(VB, doc(&name(key))), Ok(true));
+        assert_eq!(world.bucket.eviction().evict_value(VB, doc(&name(key))), Ok(true));
     }
     let written = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -78,7 +78,7 @@ fn race(quota_bytes: u64) {
             while !written.load(Ordering::Acquire) {
                 assert!(world.bucket.flush_all());
                 key = (key + 7) % KEYS;
-                world.bucket.evict_value(VB, doc(&name(key))).expect("it is there");
+                world.bucket.eviction().evict_value(VB, doc(&name(key))).expect("it is there");
                 std::thread::yield_now();
             }
         });

@@ -56,7 +56,7 @@ fn what_needs_no_document_is_answered_at_once() {
     assert_eq!((stats.documents, stats.tombstones, stats.without_value), (9, 1, 9), "as the file says");
     assert_eq!((stats.high_seqno, stats.persisted_seqno), (Seqno(11), Seqno(11)));
     assert!(world.bucket.observe_seqno(VbId(1), stats.uuid).is_ok());
-    assert!(world.bucket.persisted(VbId(1), Seqno(11)).expect("served").is_none());
+    assert!(world.bucket.durability().persisted(VbId(1), Seqno(11)).expect("served").is_none());
     world.bucket.set_vbucket_state(VbId(1), VbState::Replica, None).expect("it is there");
     assert!(world.bucket.flush_all());
     while world.bucket.load_step() != Progress::Idle {}

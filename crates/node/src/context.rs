@@ -256,7 +256,7 @@ impl Context<'_> {
     fn unknown_collection_in(&mut self, vb: VbId) -> Outcome {
         let bucket = self.bucket();
         let uid = bucket.with_vbucket(vb, |vb| vb.collections().uid());
-        let uid = uid.unwrap_or_else(|| bucket.manifest().uid());
+        let uid = uid.unwrap_or_else(|| bucket.collections().manifest().uid());
         self.reply.unknown_collection(Status::UnknownCollection, uid.0);
         Outcome::Done
     }
@@ -310,7 +310,7 @@ impl Context<'_> {
 /// before the vBucket's role, and before what the user may do.
 pub(crate) fn has_no_such_collection(bucket: &Bucket, vb: VbId, key: DocKey<'_>) -> bool {
     key.collection != CollectionId::DEFAULT
-        && bucket.manifest().collection(key.collection).is_none()
+        && bucket.collections().manifest().collection(key.collection).is_none()
         && bucket.with_vbucket(vb, |_| ()).is_some()
 }
 

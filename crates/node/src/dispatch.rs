@@ -191,7 +191,7 @@ fn refuse(reply: &mut Reply<'_>, session: &Session, refused: Refused) {
         Refused::Status(status) => reply.status(status),
         Refused::Error(status, context) => reply.error(status, &context),
         Refused::UnknownCollection => {
-            let uid = session.bucket.as_ref().map_or(0, |bucket| bucket.manifest().uid().0);
+            let uid = session.bucket.as_ref().map_or(0, |bucket| bucket.collections().manifest().uid().0);
             reply.unknown_collection(Status::UnknownCollection, uid);
         }
     }

@@ -435,7 +435,7 @@ impl Host {
                 tracing::error!(bucket = spec.name, %vb, ?refusal, "a vBucket keeps its role until it is held again");
             }
         }
-        bucket.set_replicas(spec.replicas);
+        bucket.durability().set_replicas(spec.replicas);
         if spec.durability_min.is_some()
             && let Err(error) = require_durability(&bucket, spec)
         {

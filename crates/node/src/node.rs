@@ -512,7 +512,7 @@ fn shape_of(served: &Served) -> BucketShape {
         kind: bucket.config().kind,
         backend: bucket.config().backend,
         vbuckets: bucket.vbuckets(),
-        manifest_uid: served.bucket.manifest().uid(),
+        manifest_uid: served.bucket.collections().manifest().uid(),
         replicas: served.spec.replicas,
     }
 }

@@ -173,7 +173,7 @@ impl Management for Node {
         bucket: &Bucket,
         change: &ManifestChange,
     ) -> Result<Arc<Manifest>, ManifestError> {
-        let manifest = bucket.change_manifest(change)?;
+        let manifest = bucket.collections().change_manifest(change)?;
         self.show_manifests();
         Ok(manifest)
     }
@@ -208,7 +208,7 @@ impl Node {
         if let Some(host) = self.host() {
             host.note(&spec, self.env())?;
         }
-        bucket.set_replicas(spec.replicas);
+        bucket.durability().set_replicas(spec.replicas);
         let redraw = spec.replicas != old.replicas;
         self.serve_bucket(Served { spec, bucket });
         if redraw { self.redraw_map() } else { Ok(()) }

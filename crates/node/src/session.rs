@@ -198,7 +198,9 @@ impl Session {
     /// What some user may do in the selected bucket, without what was given up.
     pub fn rights_as(&self, user: &User) -> Rights {
         match &self.bucket {
-            Some(bucket) => Rights::of(user.grants(), bucket.name(), &bucket.manifest(), self.dropped),
+            Some(bucket) => {
+                Rights::of(user.grants(), bucket.name(), &bucket.collections().manifest(), self.dropped)
+            }
             None => {
                 let all = Rights::without_bucket(user.grants()).whole.less(self.dropped);
                 Rights { whole: all, node: all, narrow: None }
@@ -211,7 +213,7 @@ impl Session {
         if self.rights.narrow.is_some()
             && let Some(bucket) = &self.bucket
         {
-            self.rights.follow(&bucket.manifest(), self.dropped);
+            self.rights.follow(&bucket.collections().manifest(), self.dropped);
         }
     }
 

@@ -229,7 +229,7 @@ impl Maker {
     fn make(&mut self) -> u64 {
         self.made += 1;
         let before = ALLOCATIONS.get();
-        let changed = self.bucket.change_manifest(|present, next| {
+        let changed = self.bucket.collections().change_manifest(|present, next| {
             let mut new = present.successor();
             let (id, scope, name) = (next.collection, base::ScopeId(0), format!("c{}", self.made));
             let one = vbucket::Collection { id, scope, name, max_ttl_s: None };

@@ -97,7 +97,7 @@ impl Desk {
         let answers = self.send(&[set(key, value, 0)]);
         assert_eq!(answers[0].1, Status::Success);
         assert!(self.bucket.flush_all());
-        assert_eq!(self.bucket.evict_value(vb(key), DocKey::new(key.as_bytes())), Ok(true));
+        assert_eq!(self.bucket.eviction().evict_value(vb(key), DocKey::new(key.as_bytes())), Ok(true));
     }
 }
 
@@ -359,7 +359,7 @@ fn what_is_on_disk_alone_is_answered_as_if_it_were_not() {
         ("k6", opcode::REPLACE, Status::Success),
     ] {
         assert!(desk.bucket.flush_all());
-        desk.bucket.evict_whole(vb(name), DocKey::new(name.as_bytes())).expect("it is there");
+        desk.bucket.eviction().evict_whole(vb(name), DocKey::new(name.as_bytes())).expect("it is there");
         let extras: &[u8] = if matches!(opcode, opcode::ADD | opcode::REPLACE) { &[0; 8] } else { &[] };
         let cas = if opcode == opcode::UNLOCK_KEY { base::Cas(1) } else { base::Cas::ANY };
         assert_eq!(desk.send(&[RequestParts { extras, cas, ..request(opcode, name, 0) }]), [], "{name}");

@@ -128,7 +128,7 @@ fn a_sync_write_that_is_committed_after_the_lease_is_ambiguous() {
     let (answers, next) = world.ask(opcode::SET, &[0; 8], b"v", true);
     assert_eq!((answers, next), (vec![], Next::Later));
     world.clock.handles.clock.advance(Duration::from_secs(60));
-    world.bucket.acknowledged(VbId(0), "there", Seqno(1));
+    world.bucket.durability().acknowledged(VbId(0), "there", Seqno(1));
     let (answers, _) = feed(&mut world.connection, &[]);
     assert_eq!(statuses(&answers), [Status::SyncWriteAmbiguous]);
     let found = world.bucket.get(VbId(0), DocKey::new(b"k"), world.bucket.now());

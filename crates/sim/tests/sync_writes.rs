@@ -138,7 +138,7 @@ impl Run {
     /// A vBucket gets a topology. When that is answered, all that was told of or is on its way is on disk.
     fn give_topology(&mut self, disk: &SimDisk, bucket: &Bucket, vb: VbId) {
         bucket.set_vbucket_state(vb, VbState::Active, Some(chain_of_one())).expect("there is such a vBucket");
-        let waits = bucket.alone_committed(vb).expect("there is a disk");
+        let waits = bucket.durability().alone_committed(vb).expect("there is a disk");
         if waits.is_some() {
             bucket.flush_step();
         }

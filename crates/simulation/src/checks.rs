@@ -279,7 +279,7 @@ fn check_history(bucket: &Bucket, vb: VbId, history: Option<VbUuid>) -> Result<(
 
 /// A vBucket counts as many documents of each collection as it has.
 fn check_counts(bucket: &Bucket, vb: VbId, records: &Records) -> Result<(), String> {
-    let open: Vec<CollectionId> = bucket.manifest().collections().map(|one| one.id).collect();
+    let open: Vec<CollectionId> = bucket.collections().manifest().collections().map(|one| one.id).collect();
     for id in open {
         let is_document = |(key, record): &(&Vec<u8>, &copies::Record)| {
             record.kind == base::ItemKind::Mutation && key.first().copied() == u8::try_from(id.0).ok()

@@ -51,7 +51,7 @@ pub fn check_erased(bucket: &Bucket, store: &dyn KvStore, vbs: &[VbId]) -> Resul
         // What somebody asks for comes first.
         bucket.compact_step();
     }
-    let manifest = bucket.manifest();
+    let manifest = bucket.collections().manifest();
     for vb in vbs {
         let failed = |failure: kvstore::Failure| format!("{vb:?} cannot be read: {failure}");
         let Some(snapshot) = store.snapshot(*vb).map_err(failed)? else { continue };

@@ -318,7 +318,9 @@ impl World {
                 let _ = bucket.create_checkpoint(vb);
             }
             _ => {
-                let evict = |key: &Key| bucket.evict_value(VbId(key.vb), DocKey::new(&key.name)) == Ok(true);
+                let evict = |key: &Key| {
+                    bucket.eviction().evict_value(VbId(key.vb), DocKey::new(&key.name)) == Ok(true)
+                };
                 if self.clients.keys.iter().filter(|key| evict(key)).count() > 0 {
                     self.works(at, Job::Eviction);
                 }

@@ -191,7 +191,9 @@ impl Node {
         if bucket.manifest.get("scopes").is_some() {
             let text = bucket.manifest.to_string();
             let new = Manifest::parse(text.as_bytes()).map_err(|error| format!("a manifest: {error}"))?;
-            if new.uid() > local.manifest().uid() && local.set_manifest(new).is_err() {
+            if new.uid() > local.collections().manifest().uid()
+                && local.collections().set_manifest(new).is_err()
+            {
                 return Ok(false);
             }
         }

@@ -319,7 +319,7 @@ impl Node {
         let mut worked = Vec::new();
         let Some(bucket) = self.bucket.clone() else { return worked };
         let evicted = |bucket: &Bucket| {
-            let stats = bucket.eviction_stats();
+            let stats = bucket.eviction().eviction_stats();
             stats.evicted_values + stats.evicted_documents
         };
         let expired = |bucket: &Bucket| {

@@ -33,7 +33,7 @@ pub(super) fn change(
         }
         What::SystemEvent(seqno, ..) => {
             let event = read_event(message).ok_or("an event of collections that makes no sense")?;
-            let version = bucket.received_event(&event, seqno, message.cas);
+            let version = bucket.replicas().received_event(&event, seqno, message.cas);
             let version = version.map_err(|_| "a number that no event has")?;
             return Ok((Incoming::Version(version), seqno));
         }
@@ -99,5 +99,8 @@ fn version(
         return Err("a compressed value that was not agreed on");
     }
     let meta = VersionMeta { cas: message.cas, datatype, ..meta };
-    bucket.received(meta, key, message.value).map_err(|_| "a key, value or number that no document has")
+    bucket
+        .replicas()
+        .received(meta, key, message.value)
+        .map_err(|_| "a key, value or number that no document has")
 }

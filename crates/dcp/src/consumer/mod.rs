@@ -216,7 +216,7 @@ impl Consumer {
     /// Asks for a stream from where the vBucket stands; later, if that cannot be said now.
     fn ask(&mut self, vb: VbId, out: &mut Vec<u8>) {
         let now = self.now();
-        let position = self.bucket.replica_position(vb);
+        let position = self.bucket.replicas().replica_position(vb);
         let opaque = self.next_opaque;
         let Some(track) = self.track(vb) else { return };
         let position = match position {

@@ -20,13 +20,13 @@ impl Consumer {
     /// Has it told when prepares of a vBucket are on disk.
     pub(super) fn follow_prepares(&self, vb: VbId) {
         if let (Some(prepared), Some(_)) = (&self.prepared, &self.config.consumer_name) {
-            self.bucket.follow_prepares(vb, prepared);
+            self.bucket.durability().follow_prepares(vb, prepared);
         }
     }
 
     pub(super) fn unfollow_prepares(&self, vb: VbId) {
         if let Some(prepared) = &self.prepared {
-            self.bucket.unfollow_prepares(vb, prepared);
+            self.bucket.durability().unfollow_prepares(vb, prepared);
         }
     }
 
@@ -46,7 +46,9 @@ impl Consumer {
         let is_streaming =
             |track: &&mut super::Track| track.stage == Stage::Streaming && track.stream.is_some();
         let Some(track) = self.track(vb).filter(is_streaming) else { return };
-        let Some(prepared) = bucket.replica_prepared(vb).filter(|seqno| *seqno > track.acknowledged) else {
+        let Some(prepared) =
+            bucket.durability().replica_prepared(vb).filter(|seqno| *seqno > track.acknowledged)
+        else {
             return;
         };
         track.acknowledged = prepared;

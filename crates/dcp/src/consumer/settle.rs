@@ -29,7 +29,7 @@ pub struct Settled {
     /// What is this node's now, and for how long nobody could write meanwhile.
     pub taken_over: Vec<(VbId, Option<Duration>)>,
     /// Whether something could not be applied for want of memory: to be settled again when there is room
-    /// ([`engine::Bucket::replica_room`]).
+    /// ([`engine::Replicas::replica_room`]).
     pub is_full: bool,
     /// Whether the turn ended before the messages that came: there is more to do at once, when others of the thread have
     /// had their turn.
@@ -171,7 +171,8 @@ impl Consumer {
         let outcome = match &mut queued.work {
             Work::Accepted(log) => self.accepted(track, std::mem::take(log)),
             Work::Snapshot(snapshot, acknowledge) => {
-                let begun = stream_of(track).and_then(|stream| self.bucket.begin_snapshot(stream, snapshot));
+                let begun = stream_of(track)
+                    .and_then(|stream| self.bucket.replicas().begin_snapshot(stream, snapshot));
                 if begun.is_ok() && *acknowledge {
                     track.acknowledge_at = Some(snapshot.end);
                 }
@@ -187,7 +188,7 @@ impl Consumer {
                 outcome
             }
             Work::Advanced(seqno) => stream_of(track)
-                .and_then(|stream| self.bucket.seqno_advanced(stream, *seqno))
+                .and_then(|stream| self.bucket.replicas().seqno_advanced(stream, *seqno))
                 .map(|_| track.applied = *seqno),
             Work::State(state) => return Ok(self.take_role(vb, track, *state, out)),
             Work::End(reason) => {
@@ -222,14 +223,14 @@ impl Consumer {
 
     fn accepted(&mut self, track: &mut super::Track, log: Vec<FailoverEntry>) -> Result<(), ReplicaRefusal> {
         let position = track.position.take().ok_or(ReplicaRefusal::NotReplica)?;
-        track.stream = Some(self.bucket.adopt_failover(&position, log)?);
+        track.stream = Some(self.bucket.replicas().adopt_failover(&position, log)?);
         track.rollbacks = 0;
         Ok(())
     }
 
     fn apply(&mut self, track: &mut super::Track, changes: &mut Vec<Incoming>) -> Result<(), ReplicaRefusal> {
         let before = changes.len();
-        let outcome = self.bucket.apply_replicated(stream_of(track)?, changes);
+        let outcome = self.bucket.replicas().apply_replicated(stream_of(track)?, changes);
         self.counts.changes += (before - changes.len()) as u64;
         outcome.map(|_| ())
     }

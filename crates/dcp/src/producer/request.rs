@@ -99,7 +99,7 @@ impl Producer {
             return Err(Status::Erange.into());
         }
         if let (true, Some(node)) = (self.agreed.sync_writes, &self.agreed.consumer_name) {
-            self.bucket.replica_resumes(vb, node, request.start);
+            self.bucket.durability().replica_resumes(vb, node, request.start);
         }
         let log = start.failover.iter().map(|entry| (VbUuid(entry.uuid.0), entry.seqno));
         let log = FailoverLog::encode(log);

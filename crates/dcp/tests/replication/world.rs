@@ -212,7 +212,7 @@ impl World {
             3 => {
                 let key = self.names.name(dice.below(KEYS));
                 // Refused if there is no such value in memory.
-                let _ = bucket.evict_value(vb, DocKey::new(&key));
+                let _ = bucket.eviction().evict_value(vb, DocKey::new(&key));
             }
             4 => self.set_memory(at, true),
             5 => self.set_memory(at, false),

@@ -139,6 +139,6 @@ pub fn run(trace: &Trace, resident_percent: u32) -> Outcome {
         lru: models::lru(trace, room),
         best_unchanging: models::best_unchanging(trace, room),
         optimum: models::optimum(trace, room),
-        eviction: simulation.bucket.eviction_stats(),
+        eviction: simulation.bucket.eviction().eviction_stats(),
     }
 }

@@ -85,7 +85,7 @@ impl World {
     }
 
     fn stats(&self) -> CheckpointMemoryStats {
-        self.bucket.checkpoint_memory()
+        self.bucket.checkpoints.checkpoint_memory()
     }
 }
 

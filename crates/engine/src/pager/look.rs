@@ -8,7 +8,7 @@ use base::{Cas, Moment, Version};
 use super::walk::CHUNK_VERSIONS;
 use crate::bucket::Bucket;
 use crate::config::EvictionPolicy;
-use crate::evict::Eviction;
+use crate::evict::EvictionCounters;
 use crate::shard::Shard;
 use crate::victims::Victims;
 
@@ -38,7 +38,7 @@ impl Seen {
         self.saturated += other.saturated;
     }
 
-    pub(super) fn add_to(&self, eviction: &Eviction) {
+    pub(super) fn add_to(&self, eviction: &EvictionCounters) {
         let add = |sum: &AtomicU64, count| {
             sum.fetch_add(count, Ordering::Relaxed);
         };

@@ -226,7 +226,7 @@ impl Watched {
     pub fn set_evicted(&self, key: &str, value: &str) -> Mutated {
         let mutated = self.set(key, value);
         assert!(self.bucket.flush_all());
-        assert_eq!(self.bucket.evict_value(VB, doc(key)), Ok(true));
+        assert_eq!(self.bucket.eviction().evict_value(VB, doc(key)), Ok(true));
         mutated
     }
 

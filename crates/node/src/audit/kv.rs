@@ -261,7 +261,7 @@ impl Deed<'_> {
             }
             AuditEvent::ManifestSet => {
                 let bucket = self.session.bucket.as_ref();
-                let uid = bucket.map_or(0, |bucket| bucket.manifest().uid().0);
+                let uid = bucket.map_or(0, |bucket| bucket.collections().manifest().uid().0);
                 let name = bucket.map_or("", |bucket| bucket.name());
                 record.with("bucket_name", name).with("new_manifest_uid", format!("{uid:x}"))
             }

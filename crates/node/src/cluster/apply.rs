@@ -302,11 +302,11 @@ impl Cluster {
         }
         let failed = |what: String| ApplyError::Manifest(name.to_owned(), what);
         let uid = Manifest::uid_in(manifest).map_err(|error| failed(error.to_string()))?;
-        if uid <= bucket.manifest().uid() {
+        if uid <= bucket.collections().manifest().uid() {
             return Ok(());
         }
         let new = Manifest::from_json(manifest).map_err(|error| failed(error.to_string()))?;
-        bucket.set_manifest(new).map_err(|refusal| failed(refusal.to_string()))
+        bucket.collections().set_manifest(new).map_err(|refusal| failed(refusal.to_string()))
     }
 
     /// Which copies of a bucket this node says are damaged.

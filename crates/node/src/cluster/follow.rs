@@ -291,11 +291,11 @@ impl Cluster {
                 settings: bucket_list::to_json(&spec),
                 replicas: spec.replicas,
                 vbuckets: bucket.vbuckets(),
-                manifest: bucket.manifest().to_json(),
+                manifest: bucket.collections().manifest().to_json(),
             };
             let view = View { state, version: Version::ABSENT, ..View::default() };
             state = command::apply(&view, &create)?;
-            let ids = bucket.next_ids();
+            let ids = bucket.collections().next_ids();
             if let Some(bucket) = state.buckets.get_mut(&spec.name) {
                 bucket.next_ids = NextIds { scope: ids.scope.0, collection: ids.collection.0 };
             }

@@ -15,7 +15,7 @@ const DEFAULT: &[u8] = b"_default";
 
 /// Sends the manifest.
 pub fn manifest(ctx: &mut Context<'_>, _: &Request<'_>) -> Outcome {
-    let json = visible(&ctx.bucket().manifest(), &ctx.session.rights);
+    let json = visible(&ctx.bucket().collections().manifest(), &ctx.session.rights);
     ctx.reply.json(Status::Success, json.as_bytes());
     Outcome::Done
 }
@@ -47,7 +47,7 @@ pub fn set_manifest(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
         let context = format!("Collections::Manager::update manifest json invalid:{text}: invalid arguments");
         return ctx.invalid(&context);
     };
-    match ctx.bucket().set_manifest(new) {
+    match ctx.bucket().collections().set_manifest(new) {
         Ok(()) => {
             ctx.node.show_manifests();
             ctx.reply.ok();
@@ -80,7 +80,7 @@ pub fn collection_id(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     if !is_name(scope) || !is_name(collection) {
         return ctx.status(Status::Einval);
     }
-    let manifest = ctx.bucket().manifest();
+    let manifest = ctx.bucket().collections().manifest();
     match find(&manifest, scope, collection) {
         Ok(found) if !ctx.session.rights.sees_collection(found.id) => {
             let scope = ctx.session.rights.sees_scope(found.scope);
@@ -99,7 +99,7 @@ pub fn scope_id(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     if names.next().is_some() || !is_name(scope) || !is_name(rest) {
         return ctx.status(Status::Einval);
     }
-    let manifest = ctx.bucket().manifest();
+    let manifest = ctx.bucket().collections().manifest();
     match find_scope(&manifest, scope) {
         Some(found) if ctx.session.rights.sees_scope(found.id) => number(ctx, &manifest, found.id.0),
         _ => unknown(ctx, Status::UnknownScope),
@@ -138,7 +138,7 @@ fn is_name(name: &[u8]) -> bool {
 /// The collection of a request that is about one, not about a document; refused if there is none.
 pub fn check(bucket: &Bucket, id: u32) -> Option<CollectionId> {
     let id = CollectionId(id);
-    bucket.manifest().collection(id).map(|_| id)
+    bucket.collections().manifest().collection(id).map(|_| id)
 }
 
 /// Answers that a collection does not exist.
@@ -148,7 +148,7 @@ pub fn unknown_collection(ctx: &mut Context<'_>) -> Outcome {
 
 /// Answers that a scope or collection does not exist, with the manifest that says so.
 pub fn unknown(ctx: &mut Context<'_>, status: Status) -> Outcome {
-    let uid = ctx.bucket().manifest().uid();
+    let uid = ctx.bucket().collections().manifest().uid();
     ctx.reply.unknown_collection(status, uid.0);
     Outcome::Done
 }

@@ -121,7 +121,7 @@ pub fn evict_key(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     if cx.bucket().state_of(request.vbucket) != Some(VbState::Active) {
         return cx.refuse(Refusal::NotMyVbucket);
     }
-    match cx.bucket().evict_value(request.vbucket, cx.key) {
+    match cx.bucket().eviction().evict_value(request.vbucket, cx.key) {
         Ok(true) => cx.status(Status::Success),
         Ok(false) => cx.status(Status::KeyEexists),
         Err(refusal) => cx.refuse(refusal),

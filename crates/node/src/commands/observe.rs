@@ -190,7 +190,7 @@ pub fn seqno_persistence(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome
     let Some(seqno) = decode_u64(request.extras) else {
         return cx.invalid("Request must include extras of length 8");
     };
-    match cx.bucket().persisted(request.vbucket, Seqno(seqno)) {
+    match cx.bucket().durability().persisted(request.vbucket, Seqno(seqno)) {
         Ok(None) => {
             cx.reply.ok();
             Outcome::Done

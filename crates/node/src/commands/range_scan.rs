@@ -96,7 +96,7 @@ pub fn create(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
 
 /// Waits until a change is stored; then the request is handled again.
 fn wait(cx: &mut Context<'_>, seqno: Seqno, wait_ms: u64) -> Outcome {
-    match cx.bucket().persisted(cx.vbucket, seqno) {
+    match cx.bucket().durability().persisted(cx.vbucket, seqno) {
         Ok(None) => Outcome::Again(Box::pin(std::future::ready(Ready::Look(None)))),
         Ok(Some(waiting)) => {
             let timeout = cx.timeout(wait_ms.min(MOST_WAIT_MS));

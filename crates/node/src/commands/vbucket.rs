@@ -55,7 +55,7 @@ pub fn set_vbucket(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
 
 /// Answers when what was prepared alone in the vBucket is committed.
 fn tell_set(cx: &mut Context<'_>) -> Outcome {
-    match cx.bucket().alone_committed(cx.vbucket) {
+    match cx.bucket().durability().alone_committed(cx.vbucket) {
         Ok(None) => {
             cx.reply.ok();
             Outcome::Done

@@ -67,7 +67,7 @@ impl<'a> Following<'a> {
         Following { link, followed: BTreeMap::new(), declared: 0, has_line: false, is_full: false }
     }
 
-    /// Whether it waits for room in the bucket: see [`engine::Bucket::replica_room`].
+    /// Whether it waits for room in the bucket: see [`engine::Replicas::replica_room`].
     pub fn is_full(&self) -> bool {
         self.is_full
     }

@@ -62,7 +62,7 @@ pub fn reset(inquiry: &Inquiry<'_>, args: &[&[u8]], _: &mut Sheet) -> Result<(),
         Some(&b"timings") => Baseline { commands, sync_writes, ..Baseline::clone(&then) },
         Some(_) => return Err(Refused::Invalid("The only argument of this stat group is `timings`")),
         None => {
-            let evicted = inquiry.bucket.eviction_stats();
+            let evicted = inquiry.bucket.eviction().eviction_stats();
             Baseline {
                 commands,
                 sync_writes,

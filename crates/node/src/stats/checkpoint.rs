@@ -20,7 +20,7 @@ fn pressure_name(pressure: Pressure) -> &'static str {
 
 /// What the main group says about checkpoints.
 pub(super) fn put_checkpoints(bucket: &Bucket, all: &StateStats, sheet: &mut Sheet) {
-    let share = bucket.checkpoint_memory();
+    let share = bucket.checkpoints().checkpoint_memory();
     sheet.put("ep_num_checkpoints", all.checkpoints);
     sheet.put("ep_checkpoint_memory", all.checkpoint_item_bytes + all.checkpoint_overhead_bytes);
     sheet.put("ep_checkpoint_memory_queue", all.checkpoint_item_bytes);

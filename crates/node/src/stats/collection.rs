@@ -31,7 +31,7 @@ fn number(text: &[u8]) -> Result<u32, Refused> {
 
 /// The collection that is written as `scope.collection` or `0xID`.
 pub(super) fn named(inquiry: &Inquiry<'_>, name: &[u8]) -> Result<CollectionId, Refused> {
-    let manifest = inquiry.bucket.manifest();
+    let manifest = inquiry.bucket.collections().manifest();
     if !name.starts_with(b"0x") {
         return Ok(of_path(&manifest, name)?.id);
     }
@@ -41,7 +41,7 @@ pub(super) fn named(inquiry: &Inquiry<'_>, name: &[u8]) -> Result<CollectionId, 
 
 /// `collections [SCOPE.COLLECTION]`
 pub fn collections(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
-    let manifest = inquiry.bucket.manifest();
+    let manifest = inquiry.bucket.collections().manifest();
     let only = args.first().map(|path| of_path(&manifest, path)).transpose()?;
     only.map_or(Ok(()), |only| inquiry.require_in(only.id, Privilege::SimpleStats))?;
     if only.is_none() {
@@ -53,13 +53,13 @@ pub fn collections(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> 
 
 /// `manifest`
 pub fn manifest(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
-    sheet.put("manifest_uid", inquiry.bucket.manifest().uid());
+    sheet.put("manifest_uid", inquiry.bucket.collections().manifest().uid());
     Ok(())
 }
 
 /// `collections-byid 0xID`
 pub fn collection_by_id(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
-    let manifest = inquiry.bucket.manifest();
+    let manifest = inquiry.bucket.collections().manifest();
     let id = CollectionId(number(args[0])?);
     let only = manifest.collection(id).ok_or(NO_COLLECTION)?;
     inquiry.require_in(id, Privilege::SimpleStats)?;
@@ -69,13 +69,13 @@ pub fn collection_by_id(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet
 
 /// `scopes [SCOPE]`
 pub fn scopes(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
-    let manifest = inquiry.bucket.manifest();
+    let manifest = inquiry.bucket.collections().manifest();
     let Some(name) = args.first() else {
         sheet.put("manifest_uid", manifest.uid());
         for one in manifest.collections().filter(|one| inquiry.counts(one.id)) {
             sheet.put(format_args!("{:#x}:{:#x}:name", one.scope.0, one.id.0), &one.name);
         }
-        let totals = inquiry.bucket.collection_totals();
+        let totals = inquiry.bucket.collections().collection_totals();
         let scopes = manifest.scopes().filter(|scope| is_counted(inquiry, &manifest, scope));
         scopes.for_each(|scope| put_scope(inquiry, &manifest, scope, &totals, sheet));
         return Ok(());
@@ -91,7 +91,7 @@ fn is_counted(inquiry: &Inquiry<'_>, manifest: &Manifest, scope: &Scope) -> bool
 
 /// `scopes-byid 0xID`
 pub fn scope_by_id(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
-    let manifest = inquiry.bucket.manifest();
+    let manifest = inquiry.bucket.collections().manifest();
     let scope = manifest.scope(ScopeId(number(args[0])?)).ok_or(NO_SCOPE)?;
     put_one_scope(inquiry, &manifest, scope, sheet)
 }
@@ -106,7 +106,7 @@ fn put_one_scope(
         return Err(NO_SCOPE);
     }
     put_collections(inquiry, manifest, sheet, |one| one.scope == scope.id);
-    put_scope(inquiry, manifest, scope, &inquiry.bucket.collection_totals(), sheet);
+    put_scope(inquiry, manifest, scope, &inquiry.bucket.collections().collection_totals(), sheet);
     Ok(())
 }
 
@@ -116,7 +116,7 @@ fn put_collections(
     sheet: &mut Sheet,
     is_wanted: impl Fn(&Collection) -> bool,
 ) {
-    let totals = inquiry.bucket.collection_totals();
+    let totals = inquiry.bucket.collections().collection_totals();
     for one in manifest.collections().filter(|one| is_wanted(one) && inquiry.counts(one.id)) {
         let mut under = sheet.under(format_args!("{:#x}:{:#x}", one.scope.0, one.id.0));
         under.put("name", &one.name);

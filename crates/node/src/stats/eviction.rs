@@ -20,7 +20,7 @@ pub(super) fn resident_percent(of: &StateStats) -> u64 {
 /// What the main group says about documents that left memory, and those that came back.
 pub(super) fn put_eviction(inquiry: &Inquiry<'_>, all: &StateStats, sheet: &mut Sheet) {
     let (bucket, since) = (inquiry.bucket, inquiry.node.times.of(inquiry.bucket).baseline());
-    let done = bucket.eviction_stats();
+    let done = bucket.eviction().eviction_stats();
     sheet.put("ep_oom_errors", done.refused_above_quota);
     sheet.put("ep_tmp_oom_errors", done.refused_below_quota);
     sheet.put("ep_num_pager_runs", done.passes.saturating_sub(since.pager_runs));
@@ -76,7 +76,7 @@ pub fn details(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<
     put_residency(&stats, &all, sheet);
     put_ops(&all.ops, sheet);
     sheet.put("get_not_resident", all.ops.get_not_resident);
-    put_pager(&bucket.eviction_stats(), sheet);
+    put_pager(&bucket.eviction().eviction_stats(), sheet);
     for key in [Key::FreqDecayPercent, Key::FreqCounterIncrementFactor, Key::AutoEviction] {
         put_setting(bucket, key, sheet);
     }

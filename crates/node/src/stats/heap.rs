@@ -68,7 +68,7 @@ pub fn ephemeral(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Resul
     sheet.put("tombstone_purger_passes", purged.passes);
     sheet.put("ht_tombstone_purged_count", purged.tombstones);
     sheet.put("seqlist_purged_count", purged.stale_copies);
-    sheet.put("auto_delete_count", bucket.eviction_stats().deleted_documents);
+    sheet.put("auto_delete_count", bucket.eviction().eviction_stats().deleted_documents);
     for key in [Key::EvictionPolicy, Key::PurgeAge, Key::PurgeInterval] {
         put_setting(bucket, key, sheet);
     }

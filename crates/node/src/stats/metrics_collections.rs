@@ -10,7 +10,13 @@ use super::metrics::{Kind, Numbers, Page};
 pub(super) fn put(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
     let all: Vec<_> = buckets
         .iter()
-        .map(|numbers| (numbers.bucket.name(), numbers.bucket.manifest(), numbers.bucket.collection_totals()))
+        .map(|numbers| {
+            (
+                numbers.bucket.name(),
+                numbers.bucket.collections().manifest(),
+                numbers.bucket.collections().collection_totals(),
+            )
+        })
         .collect();
     let mut each = |name: &str, kind, help: &str, value: &dyn Fn(&CollectionTotals) -> u64| {
         page.head(name, kind, help)?;

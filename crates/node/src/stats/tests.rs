@@ -391,7 +391,7 @@ fn waiting_for_the_disk_is_timed() {
     let world = World::new();
     world.set("a", 1);
     assert!(world.bucket.flush_all());
-    assert_eq!(world.bucket.evict_value(VbId(1), DocKey::new(b"a")), Ok(true));
+    assert_eq!(world.bucket.eviction().evict_value(VbId(1), DocKey::new(b"a")), Ok(true));
     let waiting = world.bucket.fetch(VbId(1), DocKey::new(b"a")).expect("there is room");
     world.handles.clock.advance(std::time::Duration::from_micros(300));
     assert_eq!(world.bucket.fetch_step(), engine::Progress::Worked);
@@ -467,7 +467,7 @@ fn what_is_evicted_and_fetched_is_told() {
     world.set("a", 1);
     world.set("b", 2);
     assert!(world.bucket.flush_all());
-    assert_eq!(world.bucket.evict_value(VbId(1), DocKey::new(b"a")), Ok(true));
+    assert_eq!(world.bucket.eviction().evict_value(VbId(1), DocKey::new(b"a")), Ok(true));
     let eviction = world.stats("eviction-details");
     let expected = [
         ("ep_num_non_resident", "1"),
@@ -490,7 +490,10 @@ fn what_the_pager_and_the_filter_know_is_told() {
     }
     assert!(world.bucket.flush_all());
     for n in 0..40 {
-        assert_eq!(world.bucket.evict_whole(VbId(1), DocKey::new(format!("k{n}").as_bytes())), Ok(true));
+        assert_eq!(
+            world.bucket.eviction().evict_whole(VbId(1), DocKey::new(format!("k{n}").as_bytes())),
+            Ok(true)
+        );
     }
     let eviction = world.stats("eviction-details");
     for (name, value) in [

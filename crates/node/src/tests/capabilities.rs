@@ -160,7 +160,11 @@ fn uses_a_collection(world: &mut World) {
     let json =
         br#"{"uid":"1","scopes":[{"name":"_default","uid":"0","collections":[{"name":"_default","uid":"0"}]},
         {"name":"s","uid":"8","collections":[{"name":"c","uid":"8"}]}]}"#;
-    world.bucket().set_manifest(vbucket::Manifest::parse(json).expect("a manifest")).expect("a successor");
+    world
+        .bucket()
+        .collections()
+        .set_manifest(vbucket::Manifest::parse(json).expect("a manifest"))
+        .expect("a successor");
     let key = [&[8][..], KEY].concat();
     let parts = RequestParts { key: &key, vbucket: vb(KEY), ..RequestParts::default() };
     let set = RequestParts { opcode: opcode::SET, extras: &[0; 8], value: b"in c", ..parts };

@@ -187,7 +187,7 @@ pub(super) fn node_with_collections() -> Arc<Node> {
         {"name":"s","uid":"8","collections":[{"name":"c","uid":"8"},{"name":"d","uid":"9"}]},
         {"name":"t","uid":"9","collections":[{"name":"e","uid":"a"}]}]}"#;
     let manifest = vbucket::Manifest::parse(json).expect("a manifest");
-    node.bucket("default").expect("there is one").set_manifest(manifest).expect("a successor");
+    node.bucket("default").expect("there is one").collections().set_manifest(manifest).expect("a successor");
     node
 }
 
@@ -290,7 +290,7 @@ fn roles_follow_the_manifest() {
         br#"{"uid":"2","scopes":[{"name":"_default","uid":"0","collections":[{"name":"_default","uid":"0"}]},
         {"name":"s","uid":"8","collections":[{"name":"c","uid":"b"},{"name":"d","uid":"9"}]}]}"#;
     let manifest = vbucket::Manifest::parse(json).expect("a manifest");
-    node.bucket("default").expect("there is one").set_manifest(manifest).expect("a successor");
+    node.bucket("default").expect("there is one").collections().set_manifest(manifest).expect("a successor");
     assert_eq!(
         [8, 11].map(|id| status_of(&mut narrow, &get(id))),
         [Status::UnknownCollection, Status::KeyEnoent]

@@ -84,7 +84,10 @@ fn changed_by_another_bucket(user: &str) -> Vec<&'static str> {
     let json =
         br#"{"uid":"1","scopes":[{"name":"_default","uid":"0","collections":[{"name":"_default","uid":"0"}]},
         {"name":"hidden","uid":"8","collections":[]}]}"#;
-    other.set_manifest(vbucket::Manifest::parse(json).expect("a manifest")).expect("a successor");
+    other
+        .collections()
+        .set_manifest(vbucket::Manifest::parse(json).expect("a manifest"))
+        .expect("a successor");
     let mut guest = connect_as(&node, "guest", FULL);
     for key in 0..100_u8 {
         feed(&mut guest, &[set(&[b'k', key], &[b'v'; 1000], 1), get(&[b'k', key], 2)].concat());

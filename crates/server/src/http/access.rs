@@ -168,7 +168,7 @@ fn is_node(shared: &Shared, request: &Request) -> bool {
 
 /// What a user may do in a bucket, its scopes and collections as they are now.
 pub(super) fn rights_in(user: &User, bucket: &Bucket) -> Rights {
-    Rights::of(user.grants(), bucket.name(), &bucket.manifest(), Privileges::NONE)
+    Rights::of(user.grants(), bucket.name(), &bucket.collections().manifest(), Privileges::NONE)
 }
 
 /// A bucket that a user may not select is answered like one that does not exist.

@@ -292,7 +292,8 @@ impl Recording {
     pub(super) fn done(self, shared: &Shared) {
         let Recording { mut record, fields, bucket } = self;
         if fields.iter().any(|field| matches!(field, Field::ManifestUid)) {
-            let uid = bucket.and_then(|name| Some(shared.node.bucket(&name)?.manifest().uid().0));
+            let uid =
+                bucket.and_then(|name| Some(shared.node.bucket(&name)?.collections().manifest().uid().0));
             record = record.with("new_manifest_uid", format!("{:x}", uid.unwrap_or_default()));
         }
         shared.node.audit.record(record);

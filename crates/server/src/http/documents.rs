@@ -85,7 +85,7 @@ fn within(
 ) -> Result<Within, Refused> {
     let bucket = find(shared, &caller.0, bucket)?;
     let (scope, collection) = (scope.unwrap_or("_default"), collection.unwrap_or("_default"));
-    let manifest = bucket.manifest();
+    let manifest = bucket.collections().manifest();
     let rights = rights_in(&caller.0, &bucket);
     let there = manifest.scope_named(scope).and_then(|scope| manifest.collection_named(scope.id, collection));
     let there = there.filter(|there| rights.sees_collection(there.id));

@@ -172,7 +172,7 @@ pub(super) async fn list(
         Ok(bucket) => bucket,
         Err(response) => return *response,
     };
-    let manifest = bucket.manifest();
+    let manifest = bucket.collections().manifest();
     let rights = rights_in(&caller.0, &bucket);
     Json(shown(&manifest, &rights)).into_response()
 }
@@ -377,9 +377,9 @@ pub(super) async fn ensure(
         return refusal(Refused::Invalid("The uid of a manifest is a hexadecimal number".to_owned()));
     };
     // All vBuckets have a manifest before whoever set it is answered.
-    if bucket.manifest().uid() >= ManifestUid(wanted) {
+    if bucket.collections().manifest().uid() >= ManifestUid(wanted) {
         return Json(json!({})).into_response();
     }
-    let message = format!("The manifest has the uid {} until now", bucket.manifest().uid());
+    let message = format!("The manifest has the uid {} until now", bucket.collections().manifest().uid());
     (StatusCode::GATEWAY_TIMEOUT, Json(json!({ "errors": { "_": message } }))).into_response()
 }

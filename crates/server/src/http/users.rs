@@ -216,7 +216,7 @@ fn is_there(shared: &Shared, grant: &Grant) -> bool {
     let Some(name) = grant.bucket().filter(|name| *name != ALL_BUCKETS) else { return true };
     let Some(bucket) = shared.node.bucket(name) else { return false };
     let Some(scope) = grant.scope() else { return true };
-    let manifest = bucket.manifest();
+    let manifest = bucket.collections().manifest();
     let Some(scope) = manifest.scope_named(scope) else { return false };
     grant.collection().is_none_or(|name| manifest.collection_named(scope.id, name).is_some())
 }

@@ -75,7 +75,7 @@ impl<'a> Drive<'a> {
     }
 
     async fn wait(&mut self, wait: Duration) -> Result<Woken, LinkError> {
-        let room = self.following.is_full().then(|| self.link.bucket().replica_room());
+        let room = self.following.is_full().then(|| self.link.bucket().replicas().replica_room());
         let has_room = async {
             match room {
                 Some(Some(room)) => drop(room.await),

@@ -93,7 +93,8 @@ impl Client<'_> {
         if let Told::Wrote { seqno, .. } = told
             && self.rng.chance(1, 50)
         {
-            self.promised.extend(self.world.bucket.persisted(vb_of(key), *seqno).expect("few wait"));
+            self.promised
+                .extend(self.world.bucket.durability().persisted(vb_of(key), *seqno).expect("few wait"));
         }
     }
 

@@ -19,7 +19,7 @@ fn a_document_is_compared_with_the_disk() {
     assert_eq!((&*told["key_valid"], &*told["key_flags"], &*told["key_is_dirty"]), ("valid", "5", "false"));
     assert_eq!(told.len(), world.stats("key a 1").len() + 1);
     assert_eq!(world.stats("vkey-byid a 1 0x0"), told);
-    assert_eq!(world.bucket.evict_value(VbId(1), DocKey::new(b"a")), Ok(true));
+    assert_eq!(world.bucket.eviction().evict_value(VbId(1), DocKey::new(b"a")), Ok(true));
     assert_eq!(world.stats("vkey a 1")["key_valid"], "valid", "the disk has what memory has not");
     assert_eq!(world.refusal("vkey b 1"), Some(Status::KeyEnoent));
     assert_eq!(world.refusal("vkey a"), Some(Status::Einval));
@@ -94,7 +94,7 @@ fn the_store_is_told() {
     assert!(world.bucket.flush_all());
     let told = world.stats("kvstore");
     assert_eq!((&*told["rw_0:io_num_write"], &*told["rw_0:failure_set"]), ("2", "0"));
-    assert_eq!(world.bucket.evict_value(VbId(1), DocKey::new(b"a")), Ok(true));
+    assert_eq!(world.bucket.eviction().evict_value(VbId(1), DocKey::new(b"a")), Ok(true));
     let waiting = world.bucket.fetch(VbId(1), DocKey::new(b"a"));
     assert_eq!(world.bucket.fetch_step(), engine::Progress::Worked);
     assert!(waiting.is_ok());
@@ -119,7 +119,7 @@ fn a_reset_has_stats_begin_again() {
     let times = world.node.times.of(&world.bucket);
     let fetch = |us| {
         assert!(world.bucket.flush_all());
-        assert_eq!(world.bucket.evict_value(VbId(1), DocKey::new(b"a")), Ok(true));
+        assert_eq!(world.bucket.eviction().evict_value(VbId(1), DocKey::new(b"a")), Ok(true));
         let waiting = world.bucket.fetch(VbId(1), DocKey::new(b"a"));
         world.handles.clock.advance(Duration::from_micros(us));
         assert_eq!(world.bucket.fetch_step(), engine::Progress::Worked);

@@ -59,7 +59,7 @@ impl World {
             r#"{{"uid":"{uid}","scopes":[{{"name":"_default","uid":"0","collections":[{default}{collections}]}}]}}"#
         );
         let manifest = Manifest::parse(json.as_bytes()).expect("a manifest");
-        self.bucket.set_manifest(manifest).expect("a successor");
+        self.bucket.collections().set_manifest(manifest).expect("a successor");
     }
 }
 

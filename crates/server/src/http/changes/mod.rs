@@ -209,7 +209,7 @@ fn wishes(
             ("tokens", "short") => are_tokens_whole = false,
             ("tokens", "whole") => are_tokens_whole = true,
             ("collections", names) => {
-                collections = Chosen::read(&bucket.manifest().to_json(), names)?;
+                collections = Chosen::read(&bucket.collections().manifest().to_json(), names)?;
                 check_rights(user, bucket, names, &collections.ids())?;
             }
             ("follow", "true") => follow = true,
@@ -230,7 +230,7 @@ fn wishes(
         place = Some(since(bucket, last)?);
     }
     let (since, anchor) = place.unwrap_or_else(|| (Token::start(bucket.vbuckets()), None));
-    let writer = Writer { format, values, names: names(&bucket.manifest()) };
+    let writer = Writer { format, values, names: names(&bucket.collections().manifest()) };
     let filter = collections.filter();
     let wishes = Wishes { writer, follow, since, from_now, anchor, are_tokens_whole, filter };
     Ok((wishes, collections.ids(), is_of_this_node))

@@ -214,7 +214,7 @@ fn purge(world: &mut World) {
 
 fn drop_collection(world: &mut World) {
     change_and_flush(world);
-    world.bucket().set_manifest(manifest(2, &[8])).expect("the disk is well");
+    world.bucket().collections().set_manifest(manifest(2, &[8])).expect("the disk is well");
     world.manifests = vec![2];
     assert!(world.bucket().flush_all(), "the disk is well");
     world.note();
@@ -235,7 +235,7 @@ fn change_manifest(world: &mut World) {
     let mut last = 1;
     for (uid, collections) in [(2, &[8, 9, 10][..]), (3, &[8, 10])] {
         world.manifests.push(uid);
-        if world.bucket().set_manifest(manifest(uid, collections)).is_ok() {
+        if world.bucket().collections().set_manifest(manifest(uid, collections)).is_ok() {
             last = uid;
             world.manifests.retain(|known| *known >= last);
         }

@@ -253,7 +253,7 @@ fn look(world: &mut World) -> Bucketful {
         world.model.vbuckets.iter().for_each(|(vb, of)| bring_whole(&bucket, *vb, of.docs.keys(), wrong));
     }
     let vbuckets = all.filter_map(|vb| Some((vb, Found::read(&bucket, vb, &PREPARED, wrong)?))).collect();
-    Bucketful { uuid: bucket.uuid().to_owned(), manifest: bucket.manifest().uid().0, vbuckets }
+    Bucketful { uuid: bucket.uuid().to_owned(), manifest: bucket.collections().manifest().uid().0, vbuckets }
 }
 
 /// On a disk that is well everything is saved and filed within a few tries.

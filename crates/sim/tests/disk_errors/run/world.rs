@@ -204,7 +204,7 @@ impl World {
                 living.map(|version| version.stored_key().to_vec()).collect::<Vec<_>>()
             });
             for key in living.unwrap_or_default() {
-                let _ = bucket.evict_whole(vb, DocKey::parse(&key).expect("it was stored"));
+                let _ = bucket.eviction().evict_whole(vb, DocKey::parse(&key).expect("it was stored"));
             }
         }
     }
@@ -286,13 +286,13 @@ impl World {
     /// The other node sends a snapshot of changes to the replica.
     pub fn replicate(&mut self, changes: u64) {
         let bucket = self.bucket();
-        let Ok(position) = bucket.replica_position(REPLICA) else { return };
+        let Ok(position) = bucket.replicas().replica_position(REPLICA) else { return };
         let log = vec![FailoverEntry { uuid: VbUuid(PRODUCER), seqno: Seqno(0) }];
-        let Ok(stream) = bucket.adopt_failover(&position, log) else { return };
+        let Ok(stream) = bucket.replicas().adopt_failover(&position, log) else { return };
         let from = position.start.0;
         let end = Seqno(from + changes);
         let snapshot = IncomingSnapshot { start: Seqno(from), end, ..IncomingSnapshot::default() };
-        if bucket.begin_snapshot(stream, &snapshot).is_err() {
+        if bucket.replicas().begin_snapshot(stream, &snapshot).is_err() {
             return;
         }
         let mut all = Vec::new();
@@ -309,10 +309,13 @@ impl World {
             };
             let value = format!("sent {}", self.written);
             let value = if meta.kind.is_deleted() { &b""[..] } else { value.as_bytes() };
-            let new = bucket.received(meta, DocKey::new(key.as_bytes()), value).expect("it is well formed");
+            let new = bucket
+                .replicas()
+                .received(meta, DocKey::new(key.as_bytes()), value)
+                .expect("it is well formed");
             all.push(Incoming::Version(new));
         }
-        let _ = bucket.apply_replicated(stream, &mut all);
+        let _ = bucket.replicas().apply_replicated(stream, &mut all);
         self.replicated = end.0;
         self.note();
     }
@@ -347,7 +350,7 @@ impl World {
         let mut world = World::new(kind, disk, 7);
         world.open(false).expect("the disk is well");
         let bucket = world.bucket();
-        bucket.set_manifest(manifest(1, &[8, 9])).expect("it follows");
+        bucket.collections().set_manifest(manifest(1, &[8, 9])).expect("it follows");
         let roles = [
             (ALONE, VbState::Active, Some(topology(&["n_0"]))),
             (CHAINED, VbState::Active, Some(topology(&["n_0", "n_1"]))),

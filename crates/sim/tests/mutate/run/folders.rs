@@ -146,14 +146,14 @@ impl World {
         assert!(opened.down.is_empty(), "they are new");
         for served in &opened.served {
             let name = *NAMES.iter().find(|name| **name == served.spec.name).expect("one of them");
-            served.bucket.set_manifest(manifest(1, 1)).expect("it is the first");
+            served.bucket.collections().set_manifest(manifest(1, 1)).expect("it is the first");
             world.fill(rng, name, &served.bucket, 8);
             assert!(served.bucket.flush_all(), "no fault is planned");
             let of_bucket =
                 contents(&disk).into_iter().filter(|(path, _)| path.starts_with(world.folder(name)));
             let older: Contents = of_bucket.collect();
             world.older.extend(older);
-            served.bucket.set_manifest(manifest(2, 2)).expect("it follows");
+            served.bucket.collections().set_manifest(manifest(2, 2)).expect("it follows");
             world.fill(rng, name, &served.bucket, 9);
             assert!(served.bucket.flush_all(), "no fault is planned");
             if rng.chance(1, 2) {
@@ -305,8 +305,10 @@ impl World {
                 started.wrong.push(format!("{name} is neither served nor refused"));
                 continue;
             };
-            if *served.bucket.manifest() != *self.manifest {
-                started.wrong.push(format!("{name} has manifest {:?}", served.bucket.manifest().uid()));
+            if *served.bucket.collections().manifest() != *self.manifest {
+                started
+                    .wrong
+                    .push(format!("{name} has manifest {:?}", served.bucket.collections().manifest().uid()));
             }
             for ((vb, collection, key), expected) in documents {
                 if served.bucket.with_vbucket(*vb, |vb| vb.state()) != Some(VbState::Active) {

@@ -147,8 +147,8 @@ impl Look<'_> {
         if bucket.uuid() != world.bucket_uuid {
             self.started.wrong.push("the bucket has another UUID".to_owned());
         }
-        if *bucket.manifest() != *world.manifest {
-            self.started.wrong.push(format!("another manifest, {:?}", bucket.manifest().uid()));
+        if *bucket.collections().manifest() != *world.manifest {
+            self.started.wrong.push(format!("another manifest, {:?}", bucket.collections().manifest().uid()));
         }
         for (vb, promised) in &world.promised {
             if bucket.with_vbucket(*vb, |vb| vb.state()) == Some(VbState::Active) {

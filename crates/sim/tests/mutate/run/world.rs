@@ -145,7 +145,7 @@ impl World {
             let (bucket, handles) = open(rng.next_u64(), &disk, keeper).expect("no fault is planned");
             world.look(&bucket);
             if life <= 2 {
-                bucket.set_manifest(manifest(life, life as u32)).expect("it follows");
+                bucket.collections().set_manifest(manifest(life, life as u32)).expect("it follows");
             }
             world.live(rng, &bucket, &handles, &disk);
             assert!(bucket.flush_all(), "no fault is planned");
@@ -175,7 +175,7 @@ impl World {
 
     fn look(&mut self, bucket: &Bucket) {
         bucket.uuid().clone_into(&mut self.bucket_uuid);
-        self.manifest = bucket.manifest();
+        self.manifest = bucket.collections().manifest();
         for (vb, promised) in &mut self.promised {
             (promised.uuid, promised.high_seqno) =
                 bucket.with_vbucket(*vb, |vb| (vb.uuid(), vb.high_seqno())).expect("it has this many");

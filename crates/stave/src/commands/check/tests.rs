@@ -415,7 +415,7 @@ fn write_small_files(env: &Env) -> Vec<std::path::PathBuf> {
     let default = vbucket::Manifest::default();
     let (scopes, collections) = (default.scopes().cloned(), default.collections().cloned());
     let manifest = vbucket::Manifest::new(vbucket::ManifestUid(1), scopes, collections).expect("valid");
-    bucket.set_manifest(manifest).expect("taken");
+    bucket.collections().set_manifest(manifest).expect("taken");
     bucket.close().expect("the disk works");
     let spec = node::config::BucketSpec::made("orders", 100 << 20, engine::BucketKind::Persistent, &[]);
     let mut list = node::bucket_list::BucketList::read(data, env).expect("there is none");
