@@ -134,10 +134,17 @@ impl Bucket {
         });
         core.follow_filter_settings();
         core.settings.apply_to_clocks(&core.context.clock);
+        let bucket = Bucket::of_parts(core);
+        bucket.find_vbuckets(&stop, manifest, &identity)?;
+        Ok(bucket)
+    }
+
+    /// The parts, lower ones first: each is given those that it uses.
+    fn of_parts(core: Arc<Core>) -> Bucket {
         let checkpoints = Arc::new(Checkpoints::new(&core));
         let eviction = Arc::new(Eviction::new(&core));
         let collections = Arc::new(BucketCollections::new(&core, &checkpoints));
-        let bucket = Bucket {
+        Bucket {
             durability: Arc::new(Durability::new(&core)),
             replicas: Arc::new(Replicas::new(&core, &checkpoints, &collections, &eviction)),
             checkpoints,
@@ -160,9 +167,7 @@ impl Bucket {
             flushing: Mutex::default(),
             crashed: Mutex::default(),
             core,
-        };
-        bucket.find_vbuckets(&stop, manifest, &identity)?;
-        Ok(bucket)
+        }
     }
 
     fn find_vbuckets(
