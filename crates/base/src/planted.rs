@@ -140,6 +140,10 @@ bugs! {
     EmptyFolderBelieved,
     /// A manifest that is older than what the bucket's vBuckets have stored is believed.
     OlderManifestBelieved,
+    /// What the folders of its buckets have seen of the cluster is not asked when a member starts.
+    BucketsDoNotVouch,
+    /// A node that ended within the founding of a cluster is not taken for its founder.
+    FounderForgotten,
     /// A bucket that cannot be opened keeps the node from starting.
     OneBucketEndsStart,
     /// A bucket that cannot be closed keeps those behind it from being closed.

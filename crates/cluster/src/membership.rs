@@ -106,6 +106,13 @@ impl Membership {
         Place { tenure: self.tenure, revision: self.revision }
     }
 
+    /// Whether a node that has seen one thing after the other has seen this after `other`: every state that a node
+    /// follows has a higher revision than the one before, one of another branch, or of another cluster that it was told
+    /// to adopt, included.
+    pub fn is_later_than(&self, other: &Membership) -> bool {
+        self.revision > other.revision
+    }
+
     /// Whether a node that has seen this may follow a state.
     pub fn check(&self, state: &State) -> Result<(), Stale> {
         if planted::is(Bug::OlderStateFollowed) {

@@ -13,7 +13,7 @@ use crate::audit::settings as audit_settings;
 use crate::bucket_form::BucketForm;
 use crate::changes::short::Short;
 use crate::changes::token::Token;
-use crate::cluster::{flushed, identity, noted, seen_users};
+use crate::cluster::{flushed, founding, identity, noted, seen_users};
 use crate::config::{BucketSpec, Config, Settings};
 use crate::connection::{Connection, Next};
 use crate::counters::WorkerCounters;
@@ -96,6 +96,8 @@ pub fn small_files(bytes: &[u8]) {
         audit_settings::file(folder),
         down::file(folder),
         flushed::file(folder),
+        founding::file(folder),
+        SmallFile::new(folder, "membership"),
         SmallFile::new(folder, "alternate-address.json"),
         SmallFile::new(folder, "manifest.json"),
         SmallFile::new(folder, "bucket.uuid"),

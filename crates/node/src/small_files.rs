@@ -12,7 +12,7 @@ use crate::alternate;
 use crate::audit::settings as audit_settings;
 use crate::changes::anchor::faults as position_faults;
 use crate::changes::cursor::faults as cursor_faults;
-use crate::cluster::{flushed, identity, membership, noted, seen_users};
+use crate::cluster::{flushed, founding, identity, membership, noted, seen_users, vouched};
 use crate::{bucket_list, data_dir, down, kept_users, opened};
 
 /// More than the longest of them takes.
@@ -35,6 +35,7 @@ pub fn node_faults(disk: &dyn Disk, folder: &Path) -> Vec<Fault> {
         of(identity::file(folder), |bytes, version| identity::parse(bytes, version).map(drop)),
         of(noted::file(folder), |bytes, version| noted::parse(bytes, version).map(drop)),
         membership::fault(disk, folder),
+        of(founding::file(folder), |bytes, version| founding::parse(bytes, version).map(drop)),
         of(seen_users::file(folder), |bytes, version| seen_users::parse(bytes, version).map(drop)),
         of(kept_users::file(folder), kept_users::check),
         of(audit_settings::file(folder), audit_settings::check),
@@ -53,6 +54,7 @@ pub fn bucket_faults(disk: &dyn Disk, folder: &Path) -> Vec<Fault> {
     let flushes = flushed::file(folder);
     let understood = |bytes: &[u8], version| flushed::parse(bytes, version).map(drop);
     faults.extend(flushes.fault(disk, understood).map(|fault| (flushes.path(), fault)));
+    faults.extend(vouched::fault(disk, folder));
     faults.extend(cursor_faults(disk, folder));
     faults.extend(position_faults(disk, folder));
     faults
@@ -135,6 +137,10 @@ fn mending(disk: &dyn Disk, (path, what): Fault) -> Mending {
             Cure::PutAside,
             "how often the cluster has emptied the bucket: what cluster-buckets.json says of it counts alone",
         ),
+        (_, "membership") => (
+            Cure::PutAside,
+            "what the bucket's folder has seen of the cluster: cluster-membership and other buckets say it",
+        ),
         (_, "buckets.json") => (
             Cure::AtNextStart,
             "nothing: the next start puts it together again from each bucket's bucket.json",
@@ -153,6 +159,11 @@ fn mending(disk: &dyn Disk, (path, what): Fault) -> Mending {
         (_, "alternate-address.json") => (
             Cure::PutAside,
             "the address for clients of another network: it is as the configuration has it from the next start on",
+        ),
+        (_, "cluster-founding") => (
+            Cure::PutAside,
+            "that this node was about to found a cluster: if it did, it is not taken for its founder, and leaves it with \
+             --leave-cluster",
         ),
         (_, "cluster-users.json") => (
             Cure::PutAside,

@@ -8,9 +8,10 @@ mod support;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use ::cluster::store::Commit;
+use ::cluster::store::{Commit, LeaseId, Snapshot, StoreFailure, Swap, Swapped, Version};
 use ::cluster::{Command, MemoryStore, State, Store, View, Writer};
 use base::encryption::WrappingKeys;
 use base::env::Env;
@@ -89,6 +90,71 @@ impl Member {
         assert!(self.cluster.stop(), "its threads end as they should");
         self.server.stop().expect("a clean stop");
     }
+}
+
+/// A store that a founder reaches until it has written the first state, so that the founder never sees it.
+struct Founded {
+    store: Arc<dyn Store>,
+    is_away: Arc<AtomicBool>,
+}
+
+impl Founded {
+    fn there(&self) -> Result<&dyn Store, StoreFailure> {
+        if self.is_away.load(Ordering::SeqCst) {
+            return Err(StoreFailure { operation: "reach", reason: "it is away".to_owned() });
+        }
+        Ok(&*self.store)
+    }
+}
+
+impl Store for Founded {
+    fn read(&self) -> Result<Snapshot, StoreFailure> {
+        self.there()?.read()
+    }
+
+    fn swap(&self, swap: Swap<'_>) -> Result<Swapped, StoreFailure> {
+        self.there()?.swap(swap)
+    }
+
+    fn commit(&self, commit: Commit<'_>) -> Result<Swapped, StoreFailure> {
+        let is_first = commit.guard.is_some_and(|(_, version)| version == Version::ABSENT);
+        let swapped = self.there()?.commit(commit)?;
+        self.is_away.fetch_or(is_first, Ordering::SeqCst);
+        Ok(swapped)
+    }
+
+    fn wait(&self, after: Version, at_most: Duration) -> Result<(), StoreFailure> {
+        self.there()?.wait(after, at_most)
+    }
+
+    fn grant(&self, ttl: Duration) -> Result<LeaseId, StoreFailure> {
+        self.there()?.grant(ttl)
+    }
+
+    fn keep_alive(&self, lease: LeaseId) -> Result<bool, StoreFailure> {
+        self.there()?.keep_alive(lease)
+    }
+
+    fn revoke(&self, lease: LeaseId) -> Result<(), StoreFailure> {
+        self.there()?.revoke(lease)
+    }
+}
+
+/// A node with a document founds a cluster, and ends before it has seen what it wrote.
+fn founded_and_ended(folder: &Path, store: &Arc<dyn Store>) {
+    let server = server::serve(support::config(folder, 1, ""), Env::real()).expect("a node alone");
+    let put = Client::connect(&server, "default", &[]).set(b"key", b"value");
+    assert_eq!(put, Some(Status::Success));
+    server.stop().expect("a clean stop");
+    let is_away = Arc::new(AtomicBool::new(false));
+    let once: Arc<dyn Store> = Arc::new(Founded { store: Arc::clone(store), is_away: Arc::clone(&is_away) });
+    let founder = Member::start(folder, &once);
+    let has_founded = (0..20_000).any(|_| {
+        is_away.load(Ordering::SeqCst) || founder.cluster.wait_until(Duration::from_millis(1), |_, _| false)
+    });
+    assert!(has_founded, "it writes the first state");
+    founder.stop();
+    assert!(!folder.join("cluster-membership").exists(), "it has not seen it");
 }
 
 fn store() -> Arc<dyn Store> {
@@ -494,6 +560,38 @@ fn a_member_that_lost_all_but_its_identity_serves_nothing() {
     member.stop();
 }
 
+/// Another node joins before the founder is back.
+#[test]
+fn a_founder_that_ended_before_it_saw_what_it_wrote_is_taken_back() {
+    let (store, folders) = (store(), [(); 2].map(|()| tempfile::tempdir().expect("a folder")));
+    founded_and_ended(folders[0].path(), &store);
+    let alone = server::serve(support::config(folders[0].path(), 1, ""), Env::real()).err();
+    assert!(alone.is_some_and(|why| why.to_string().contains("--join")), "it belongs to a cluster");
+    let second = Member::start(folders[1].path(), &store);
+    second.wait("it joins", |view| view.state.nodes.len() == 2);
+    let first = Member::served(folders[0].path(), &store);
+    assert!(first.has(b"key"));
+    assert!(!folders[0].path().join("cluster-founding").exists(), "it is over");
+    first.stop();
+    second.stop();
+}
+
+/// The same state, and nothing of the folder but the identity is left: that is no founder.
+#[test]
+fn a_founder_that_lost_all_but_its_identity_serves_nothing() {
+    let (store, folder) = (store(), tempfile::tempdir().expect("a folder"));
+    founded_and_ended(folder.path(), &store);
+    let lost = Lost::of(folder.path(), |name| !name.starts_with("node-uuid"));
+    let member = Member::start(folder.path(), &store);
+    assert!(!member.cluster.wait_until_served(SOON));
+    serves_nothing(&member);
+    member.stop();
+    lost.put_back();
+    let member = Member::served(folder.path(), &store);
+    assert!(member.has(b"key"));
+    member.stop();
+}
+
 /// Folder and list of the buckets are gone, and the rest of the node's data says that it has had the bucket.
 #[test]
 fn a_bucket_that_a_member_has_had_does_not_begin_empty() {
@@ -559,6 +657,45 @@ fn not_emptied_again(encryption: Option<WrappingKeys>) {
     let (code, told) = http(&member.server, "POST", flush, "");
     assert_eq!(code, 200, "{told}");
     assert!(member.lacks(b"after"));
+    member.stop();
+}
+
+/// What the node has noted of its cluster is put back, both slots, together with the store: the bucket's folder has seen
+/// more. The older state has another bucket of that name, for which this one would go.
+#[test]
+fn an_older_note_that_is_put_back_does_not_have_an_older_state_followed() {
+    older_note_put_back(None);
+}
+
+#[test]
+fn the_same_of_a_note_where_files_are_encrypted() {
+    older_note_put_back(Some(WrappingKeys::parse(&"1".repeat(64), "the test").expect("keys")));
+}
+
+fn older_note_put_back(encryption: Option<WrappingKeys>) {
+    let (store, folder) = (store(), tempfile::tempdir().expect("a folder"));
+    let member = Member::of(folder.path(), &store, encryption.clone());
+    make_bucket(&member);
+    member.stop();
+    let (path, older) = (folder.path().join("cluster-membership"), state(&store));
+    let older_note = std::fs::read(&path).expect("it is there");
+    let member = Member::of(folder.path(), &store, encryption.clone());
+    assert_eq!(http(&member.server, "DELETE", "/pools/default/buckets/default", "").0, 200);
+    make_bucket(&member);
+    let newer = state(&store);
+    member.stop();
+    restore(&store, &older);
+    std::fs::write(&path, older_note).expect("written");
+    let log = Log::listen();
+    let config = Config { is_member: true, encryption, ..support::config(folder.path(), 1, "") };
+    let member = Member::joined(server::serve(config, Env::real()).expect("the node starts"), &store);
+    assert!(!member.cluster.wait_until_served(SOON), "it follows the older state");
+    let why = member.cluster.outside().expect("it stays outside");
+    assert!(why.contains("restored from an older state"), "{why}");
+    assert!(log.has_line(&["cluster-membership is older than what the folders"]));
+    assert_eq!(quarantined(folder.path()), 1, "the second bucket stays");
+    restore(&store, &newer);
+    assert!(member.has(b"key"));
     member.stop();
 }
 

@@ -18,6 +18,7 @@ use serde_json::Value;
 use vbucket::{Manifest, Topology};
 
 use super::noted::Note;
+use super::vouched::{Vouched, vouch, vouch_all};
 use super::{Cluster, flushed, hold_all, layout};
 use crate::bucket_list;
 use crate::down::Down;
@@ -32,6 +33,7 @@ pub(super) struct Asked {
     given: BTreeMap<String, Given<Topology>>,
     /// Buckets of which the state says nothing: that was logged.
     unknown: BTreeSet<String>,
+    pub(super) vouched: Vouched,
 }
 
 /// The buckets that are not what the document says, each with the reason.
@@ -89,8 +91,8 @@ impl Cluster {
     /// Makes the node what the document says to one of its lives; idempotent, and repeated until it succeeds. Returns
     /// the buckets for which it did not: what fails for one bucket keeps no other one from becoming what it is to be.
     pub(super) fn apply(&self, view: &View, incarnation: u64, asked: &mut Asked) -> Failed {
-        let mut failed = Failed::new();
-        let Some(agent) = Agent::new(&view.state, &self.uuid, incarnation) else { return failed };
+        let Some(agent) = Agent::new(&view.state, &self.uuid, incarnation) else { return Failed::new() };
+        let mut failed = vouch_all(self, &view.state, asked);
         self.drop_buckets(&view.state, agent, asked, &mut failed);
         let buckets = &view.state.buckets;
         each(buckets, &mut failed, |name, bucket| self.apply_bucket(view, agent, name, bucket, asked));
@@ -135,6 +137,7 @@ impl Cluster {
             }
         }
         let Some(local) = self.node.bucket(name) else { return Ok(Refusals::of(refused)?) };
+        vouch(self, &local, &view.state, asked)?;
         let target = LocalTarget { node: &self.node, view, name, bucket: &local };
         let given = asked.given.entry(name.to_owned()).or_default();
         let applied = apply_bucket(&agent, bucket, &target, given);
@@ -362,6 +365,7 @@ impl Asked {
         self.settings.remove(name);
         self.given.remove(name);
         self.unknown.remove(name);
+        self.vouched.forget(name);
     }
 }
 
@@ -492,7 +496,6 @@ fn topology_of(state: &State, chains: &[Chain]) -> Option<Topology> {
     Topology::of(chains.iter().map(chain).collect::<Option<Vec<_>>>()?).ok()
 }
 
-/// Makes a bucket that is not there.
 /// Notes that the node has a bucket, once it is there.
 fn note_had(cluster: &Cluster, name: &str, bucket: &::cluster::Bucket) -> Result<(), ApplyError> {
     if cluster.node.bucket(name).is_none() {
@@ -507,6 +510,7 @@ const LOST: &str = "this node has had the bucket, and has neither its entry in b
                     or mount their volume, and start the node again; as soon as other nodes have all of the bucket, they \
                     fill this node's copies";
 
+/// Makes a bucket that is not there.
 fn create(cluster: &Cluster, name: &str, bucket: &::cluster::Bucket) -> Result<(), ApplyError> {
     let spec = bucket_list::from_json(&bucket.settings);
     let spec = spec.ok_or_else(|| ApplyError::Settings(name.to_owned()))?;

@@ -1,9 +1,8 @@
 //! The small files of a member, each damaged in each way after a stop and after a crash within a write: what is read is
 //! what was written last, or the file is refused by name.
 //!
-//! Two files may say something older. Of `cluster-membership` a damaged newest slot leaves the one before, which is logged
-//! and told by a check. A file that is whole and older, or gone, looks like one of a node that has seen less: nothing
-//! beside it says more.
+//! `cluster-membership` is not kept twice: of a damaged newest slot, and of a file that is whole and older, or gone, the
+//! folder of a bucket knows.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,13 +12,16 @@ use base::SmallFile;
 use base::env::sim::{Fault, SimDisk, SimHandles, Survival};
 use base::env::{Disk, Env, OpenMode};
 
-use super::membership::{self, Seen};
+use super::membership::Seen;
 use super::noted::{Note, Noted};
-use super::{identity, noted};
+use super::{identity, vouched};
 use crate::data_dir;
 
 const FOLDER: &str = "/data";
 const MEMBERSHIP: &str = "cluster-membership";
+/// The folder of the node's bucket.
+const BUCKET: &str = "/data/buckets/b";
+const NODE: &str = "u";
 /// How often everything is written.
 const VERSIONS: u64 = 4;
 
@@ -65,7 +67,7 @@ fn env_on(disk: &SimDisk) -> Env {
 }
 
 fn state(version: u64) -> State {
-    let found = command::found("u", &Address::new("h".to_owned(), 1, 2), 7);
+    let found = command::found(NODE, &Address::new("h".to_owned(), 1, 2), 7);
     (1..version).fold(found, |state, _| state.next())
 }
 
@@ -83,6 +85,7 @@ fn write(env: &Env, version: u64, said: &mut Said) -> Result<(), String> {
     let text = |error: std::io::Error| error.to_string();
     let mut seen = Seen::read(env, folder.clone()).map_err(text)?;
     seen.note(env, &state(version)).map_err(text)?;
+    vouched::write(env, Path::new(BUCKET), NODE, &Membership::of(&state(version))).map_err(text)?;
     said.seen = version;
     let mut notes = Noted::read(env, folder.clone()).map_err(text)?;
     notes.put(env, "b", Some(note(version))).map_err(text)?;
@@ -104,7 +107,9 @@ fn read(env: &Env, name: &str) -> Result<u64, String> {
     };
     match name.trim_end_matches(".copy") {
         MEMBERSHIP => {
-            let seen = Seen::read(env, folder).map_err(|error| error.to_string())?;
+            let text = |error: std::io::Error| error.to_string();
+            let mut seen = Seen::read(env, folder).map_err(text)?;
+            vouched::put_right(env, &mut seen, NODE, [(env, Path::new(BUCKET))].into_iter()).map_err(text)?;
             let of = |version| format!("{:?}", Membership::of(&state(version)));
             Ok(seen.get().map_or(0, |seen| version(of, format!("{seen:?}"))))
         }
@@ -122,17 +127,6 @@ fn read(env: &Env, name: &str) -> Result<u64, String> {
             let found = data_dir::revision_file(&folder).open(&*env.disk, data_dir::parse_revision, |_| {});
             Ok(found.map_err(|error| error.to_string())?.map_or(0, |found| found as u64))
         }
-    }
-}
-
-/// Whether a check finds anything wrong with a file.
-fn is_told(env: &Env, name: &str) -> bool {
-    let (disk, folder) = (&*env.disk, Path::new(FOLDER));
-    match name.trim_end_matches(".copy") {
-        MEMBERSHIP => membership::fault(disk, folder).is_some(),
-        "cluster-buckets.json" => noted::file(folder).fault(disk, noted::parse).is_some(),
-        "node-uuid" => identity::file(folder).fault(disk, identity::parse).is_some(),
-        _ => data_dir::revision_file(folder).fault(disk, data_dir::parse_revision).is_some(),
     }
 }
 
@@ -163,15 +157,11 @@ fn damages(path: &Path, all: &FileContents, older: &[FileContents]) -> Vec<(Harm
 }
 
 /// What is wrong with what a damaged file says; `Ok` if nothing is.
-fn judge(env: &Env, name: &str, kind: Harm, said: (u64, u64)) -> Result<(), String> {
+fn judge(env: &Env, name: &str, said: (u64, u64)) -> Result<(), String> {
     let (last, next) = said;
     let is_twice = name.trim_end_matches(".copy") != MEMBERSHIP;
     match read(env, name) {
         Ok(found) if (last..=next).contains(&found) => Ok(()),
-        // Nothing says that there was more.
-        Ok(_) if !is_twice && matches!(kind, Harm::Stale | Harm::Remove) => Ok(()),
-        // The newest slot is damaged; after a crash another one may be, too.
-        Ok(found) if !is_twice && found + 1 == last && is_told(env, name) => Ok(()),
         Ok(found) => Err(format!("it says {found}, and {last} to {next} was written")),
         // After a crash the other may be the one that was being written.
         Err(_) if is_twice && last == next => {
@@ -184,8 +174,9 @@ fn judge(env: &Env, name: &str, kind: Harm, said: (u64, u64)) -> Result<(), Stri
 
 /// Damages each file of a folder in each way; answers how many there were.
 fn try_all(disk: &SimDisk, last: Said, next: Said, older: &[FileContents], wrong: &mut Vec<String>) -> u64 {
-    let all: FileContents =
-        disk.contents().into_iter().filter(|(path, _)| path.extension() != Some("next".as_ref())).collect();
+    let is_of_node =
+        |path: &Path| path.extension() != Some("next".as_ref()) && path.parent() == Some(Path::new(FOLDER));
+    let all: FileContents = disk.contents().into_iter().filter(|(path, _)| is_of_node(path)).collect();
     let mut tried = 0;
     for path in all.keys() {
         let name = path.file_name().and_then(|name| name.to_str()).expect("a name");
@@ -198,7 +189,7 @@ fn try_all(disk: &SimDisk, last: Said, next: Said, older: &[FileContents], wrong
                     .expect("no fault is planned"),
             }
             tried += 1;
-            if let Err(what) = judge(&env_on(disk), name, kind, (last.of(name), next.of(name))) {
+            if let Err(what) = judge(&env_on(disk), name, (last.of(name), next.of(name))) {
                 wrong.push(format!("{kind:?} of {name}: {what}"));
             }
             put(disk, path, &all[path]);
@@ -209,7 +200,7 @@ fn try_all(disk: &SimDisk, last: Said, next: Said, older: &[FileContents], wrong
 
 fn fresh() -> SimDisk {
     let disk = SimDisk::new();
-    disk.create_dir_all_synced(Path::new(FOLDER)).expect("no fault is planned");
+    disk.create_dir_all_synced(Path::new(BUCKET)).expect("no fault is planned");
     disk
 }
 

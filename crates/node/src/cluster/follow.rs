@@ -1,6 +1,7 @@
 //! Following the document: read, become what it says, report, lead if elected, wait for the next change.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -13,6 +14,7 @@ use ::cluster::{
 use super::apply::{Failed, let_go_of};
 use super::credentials::{self, Known};
 use super::trouble::{Trouble, Troubles};
+use super::vouched::vouch_all;
 use super::{Cluster, ClusterError};
 use crate::bucket_list;
 use ::cluster::state::{NextIds, Reader};
@@ -28,6 +30,7 @@ const BATCH_BYTES: usize = 512 << 10;
 /// How soon what did not succeed is tried again, and how long a change may be overlooked.
 const TRY_AGAIN: Duration = Duration::from_millis(200);
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
+const FOUNDING: &str = "whether this node founds a cluster";
 /// Why a node serves nothing that has lost all but its identity.
 const FORGOTTEN: &str = "the cluster has this node with its copies, and of the folder of data nothing is left but the node's \
                          identity: put the folder back, or mount its volume, and start the node again; if the copies are \
@@ -55,13 +58,10 @@ struct Memory {
 /// node's identity was lost. Its copies do not begin empty, as those of a member; the lease is given up, so that the
 /// cluster fails the node over.
 fn has_forgotten(cluster: &Cluster, state: &State) -> bool {
-    // A founder may have ended before it noted what it wrote.
-    let is_as_founded =
-        state.nodes.len() == 1 && state.revision <= State::empty().revision + 1 + state.buckets.len() as u64;
     let has_forgotten = cluster.knows_of_no_cluster
         && cluster.membership.lock().get().is_none()
         && state.node_of(&cluster.uuid).is_some()
-        && !is_as_founded;
+        && !cluster.founding.is_of(cluster.node.env(), &cluster.uuid, state);
     if has_forgotten {
         cluster.has_forgotten.store(true, Ordering::SeqCst);
     }
@@ -166,6 +166,8 @@ impl Cluster {
                 return self.write_credentials();
             }
             let mut state = self.found()?;
+            let noted = self.founding.note(self.node.env(), &state);
+            noted.map_err(|error| ClusterError::Io(FOUNDING, io::Error::other(error)))?;
             super::users::ClusterUsers(self).move_users_at_first();
             self.write(&mut state, None)?;
             return Ok(Duration::ZERO);
@@ -181,6 +183,8 @@ impl Cluster {
         if let Err(stale) = self.note_seen(&view.state)? {
             return self.refuse(snapshot, &stale);
         }
+        let is_over = self.founding.is_over(self.node.env());
+        is_over.map_err(|error| ClusterError::Io(FOUNDING, io::Error::other(error)))?;
         self.note_promised_state(&view);
         if view.state.node_of(&self.uuid).is_none() {
             return self.look_from_outside(memory, snapshot, view);
@@ -368,7 +372,8 @@ impl Cluster {
             return Ok(Duration::ZERO);
         }
         self.resign(snapshot)?;
-        let failed = self.serve_nobody();
+        let mut failed = vouch_all(self, &view.state, &mut memory.asked);
+        failed.extend(self.serve_nobody());
         let now = self.node.env().clock.monotonic();
         memory.not_let_go.keep(|name| failed.contains_key(name), now);
         for (name, error) in &failed {

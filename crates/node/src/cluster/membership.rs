@@ -11,11 +11,9 @@ use base::env::{Disk, Env, OpenMode};
 use base::planted::{self, Bug};
 use serde::{Deserialize, Serialize};
 
-use super::seen_users;
+use super::{founding, seen_users};
 
 const FILE: &str = "cluster-membership";
-/// What is written before it takes the place of the file, when there is none yet.
-const NEXT: &str = "cluster-membership.next";
 /// Written by versions that had no `cluster-membership`, too.
 const BUCKETS: &str = "cluster-buckets.json";
 const NODE_UUID: &str = "node-uuid";
@@ -28,6 +26,9 @@ struct Slot {
     format: u32,
     /// Rises with every write.
     write: u64,
+    /// Whose it is, in the folder of a bucket; empty in the folder of the node's data.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    node: String,
     #[serde(flatten)]
     seen: Membership,
 }
@@ -54,7 +55,11 @@ impl Slot {
 
 /// What is wrong with the file, if there is one. Changes nothing.
 pub fn fault(disk: &dyn Disk, folder: &Path) -> Option<(PathBuf, String)> {
-    let path = folder.join(FILE);
+    fault_of(disk, folder.join(FILE))
+}
+
+/// The same of a file of this form in the folder of a bucket.
+pub(super) fn fault_of(disk: &dyn Disk, path: PathBuf) -> Option<(PathBuf, String)> {
     let file = match disk.open(&path, OpenMode::Read) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
         file => file,
@@ -76,6 +81,9 @@ pub fn fault(disk: &dyn Disk, folder: &Path) -> Option<(PathBuf, String)> {
 /// What the node has seen. What is in memory is what is in the file.
 pub struct Seen {
     folder: PathBuf,
+    file: &'static str,
+    /// Whose it is, in the folder of a bucket.
+    node: String,
     writes: u64,
     /// `None` before the node has seen any state.
     seen: Option<Membership>,
@@ -84,28 +92,40 @@ pub struct Seen {
 impl Seen {
     /// Reads it from the folder of the node's data.
     pub fn read(env: &Env, folder: PathBuf) -> io::Result<Seen> {
-        let file = match env.disk.open(&folder.join(FILE), OpenMode::Read) {
+        let none = Seen::nothing(folder, FILE, "");
+        none.read_again(env)?.ok_or_else(|| {
+            io::Error::other(format!(
+                "{FILE} is damaged: without it this node could follow an older state of its cluster; start it with \
+                 another --data, or leave the cluster with --leave-cluster"
+            ))
+        })
+    }
+
+    /// One that says nothing yet: the next write makes the whole file.
+    pub(super) fn nothing(folder: PathBuf, file: &'static str, node: &str) -> Seen {
+        Seen { folder, file, node: node.to_owned(), writes: 0, seen: None }
+    }
+
+    /// What the file says; `None` if it is damaged. A file of another node says nothing.
+    pub(super) fn read_again(self, env: &Env) -> io::Result<Option<Seen>> {
+        let path = self.folder.join(self.file);
+        let file = match env.disk.open(&path, OpenMode::Read) {
             Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Ok(Seen { folder, writes: 0, seen: None });
-            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Some(self)),
             Err(error) => return Err(error),
         };
         let mut bytes = vec![0; 2 * SLOT];
         let read = file.read_at(&mut bytes, 0)?;
         let newest = bytes[..read].chunks(SLOT).filter_map(Slot::parse).max_by_key(|slot| slot.write);
-        let damaged = || {
-            io::Error::other(format!(
-                "{FILE} is damaged: without it this node could follow an older state of its cluster; start it with \
-                 another --data, or leave the cluster with --leave-cluster"
-            ))
-        };
-        let Slot { write, seen, .. } = newest.ok_or_else(damaged)?;
-        if let Some((path, what)) = fault(&*env.disk, &folder) {
+        let Some(Slot { write, node, seen, .. }) = newest else { return Ok(None) };
+        if node != self.node {
+            return Ok(Some(self));
+        }
+        if let Some((path, what)) = fault_of(&*env.disk, path) {
             let (path, revision) = (path.display(), seen.revision);
             tracing::warn!(%path, what, revision, "the node may have seen one state more; a power failure within a write leaves this, too");
         }
-        Ok(Seen { folder, writes: write, seen: Some(seen) })
+        Ok(Some(Seen { writes: write, seen: Some(seen), ..self }))
     }
 
     /// What was seen; `None` before the node has seen any state.
@@ -128,14 +148,14 @@ impl Seen {
 
     /// Notes something else, whatever was noted before.
     pub(super) fn put(&mut self, env: &Env, next: Membership) -> io::Result<()> {
-        let slot = Slot { format: FORMAT, write: self.writes + 1, seen: next };
+        let slot = Slot { format: FORMAT, write: self.writes + 1, node: self.node.clone(), seen: next };
         let bytes = slot.bytes()?;
-        let path = self.folder.join(FILE);
+        let path = self.folder.join(self.file);
         // Of an encrypted file both slots are one page, which a power failure within a write would take.
         let is_one_page = env.disk.beneath().is_some();
         if self.seen.is_none() || is_one_page {
             // Whole from the start: an empty file is damage.
-            let new = self.folder.join(NEXT);
+            let new = self.folder.join(format!("{}.next", self.file));
             let file = env.disk.open(&new, OpenMode::Create)?;
             file.set_len(0)?;
             file.write_at(&[bytes.clone(), bytes].concat(), 0)?;
@@ -173,7 +193,8 @@ pub fn may_start_alone(env: &Env, folder: &Path) -> io::Result<bool> {
 
 /// Whether a folder of data belongs to a node of a cluster.
 pub fn belongs_to_cluster(env: &Env, folder: &Path) -> io::Result<bool> {
-    let names = [FILE.to_owned(), BUCKETS.to_owned(), copy_of(BUCKETS)];
+    let twice = [BUCKETS, founding::FILE].into_iter().flat_map(|name| [name.to_owned(), copy_of(name)]);
+    let names: Vec<String> = twice.chain([FILE.to_owned()]).collect();
     names.iter().try_fold(false, |any, name| Ok(any || exists(env, &folder.join(name))?))
 }
 
@@ -182,7 +203,7 @@ pub fn belongs_to_cluster(env: &Env, folder: &Path) -> io::Result<bool> {
 /// that left.
 pub fn leave_cluster(env: &Env, folder: &Path) -> io::Result<()> {
     // Of a small file the copy, too: what is left of it would be read.
-    let twice = [NODE_UUID, BUCKETS, seen_users::FILE];
+    let twice = [NODE_UUID, BUCKETS, seen_users::FILE, founding::FILE];
     let twice = twice.into_iter().flat_map(|name| [name.to_owned(), copy_of(name)]);
     for name in twice.chain([FILE.to_owned()]) {
         let path = folder.join(&name);

@@ -11,6 +11,7 @@ mod credentials;
 mod damaged_files;
 pub mod flushed;
 mod follow;
+pub mod founding;
 pub mod identity;
 mod layout;
 mod life;
@@ -22,6 +23,7 @@ pub mod seen_users;
 pub mod serving;
 mod trouble;
 pub(crate) mod users;
+pub mod vouched;
 
 use std::io;
 use std::path::PathBuf;
@@ -41,6 +43,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::config::UserSpec;
 use crate::node::Node;
+use founding::Founding;
 use membership::Seen as Membership;
 use noted::Noted;
 
@@ -150,6 +153,7 @@ pub struct Cluster {
     names: names::Resolver,
     /// Whether the node had an identity when it was started, and its folder knew of no cluster.
     knows_of_no_cluster: bool,
+    founding: Founding,
     /// Whether the cluster has it all the same: then it keeps no lease.
     has_forgotten: AtomicBool,
     /// What this node has of the cluster's buckets.
@@ -238,9 +242,10 @@ impl Cluster {
             identity::of_node(&node).map_err(|error| ClusterError::Io("the node's identity", error))?;
         let noted = Noted::read(node.env(), data_folder(&node));
         let noted = noted.map_err(|error| ClusterError::Io("what is noted of buckets", error))?;
-        let membership = Membership::read(node.env(), data_folder(&node));
+        let membership = vouched::seen_by(&node, &uuid, data_folder(&node));
         let membership =
             membership.map_err(|error| ClusterError::Io("what is noted of the cluster", error))?;
+        let founding = Founding::read(node.env(), data_folder(&node));
         let limits = node
             .host()
             .map(|host| Limits { quota_bytes: host.memory_quota_bytes(), vbuckets: host.config().vbuckets });
@@ -266,6 +271,7 @@ impl Cluster {
             names,
             // Before a node belongs to a cluster it notes a state without itself.
             knows_of_no_cluster: had_uuid && noted.is_empty() && membership.get().is_none(),
+            founding,
             has_forgotten: AtomicBool::new(false),
             noted: Mutex::new(noted),
             membership: Mutex::new(membership),

@@ -6,14 +6,15 @@ mod known;
 use known::{Simulator, must_find};
 
 use super::{roles, strangers_are_answered_a_little_at_a_time, turns};
-use crate::cluster::{apply, noted};
+use crate::cluster::{apply, founding, noted};
 use crate::config::descriptors;
 use crate::{connection_memory, http_connections, login_throttle, reaper};
 
 /// They panic where they find something.
-const TESTS: [fn(); 12] = [
+const TESTS: [fn(); 13] = [
     apply::tests::what_fails_for_one_bucket_keeps_no_other_one_from_its_turn,
     noted::tests::a_bucket_that_the_node_has_had_is_known_by_its_identity,
+    founding::tests::a_founder_is_known_until_it_has_noted_a_state,
     http_connections::tests::a_head_has_one_deadline_however_it_trickles,
     http_connections::tests::a_reader_that_takes_almost_nothing_is_given_up,
     reaper::tests::who_takes_nothing_of_what_is_sent_is_cut,

@@ -56,6 +56,10 @@ pub enum Class {
     BucketList,
     Cursor,
     Position,
+    /// What a member has seen of its cluster,
+    Membership,
+    /// and what a bucket's folder says of that.
+    Vouched,
     /// Values of a log-structured store,
     LogSegment,
     /// its key index,
@@ -87,6 +91,8 @@ impl Class {
             _ if name.starts_with("uuid") => Class::Uuid,
             "clean" => Class::Mark,
             _ if name.starts_with("buckets.json") => Class::BucketList,
+            "cluster-membership" => Class::Membership,
+            "membership" => Class::Vouched,
             _ => Class::Other,
         }
     }
@@ -103,6 +109,8 @@ impl Class {
             Class::BucketList => "bucket list",
             Class::Cursor => "cursor",
             Class::Position => "position",
+            Class::Membership => "cluster membership",
+            Class::Vouched => "bucket's membership",
             Class::LogSegment => "log segment",
             Class::LogRun => "log run",
             Class::LogManifest => "log manifest",
@@ -146,7 +154,8 @@ const OF_LOG: [Class; 11] = [
 ];
 
 /// Files beside the documents.
-const OF_NODE: [Class; 3] = [Class::BucketList, Class::Cursor, Class::Position];
+const OF_NODE: [Class; 5] =
+    [Class::BucketList, Class::Cursor, Class::Position, Class::Membership, Class::Vouched];
 
 /// Whether a file is one of those beside the documents.
 pub fn is_of_node(path: &Path) -> bool {

@@ -1,10 +1,11 @@
-//! Files beside the documents: the list of buckets, cursors and kept positions. What they say is what was written last, or
-//! they are refused with the file's name; of the first two, which are kept twice, one damaged file costs nothing and is
-//! told of.
+//! Files beside the documents: the list of buckets, cursors, kept positions, and what a member has seen of its cluster.
+//! What they say is what was written last, or they are refused with the file's name; of the first two, which are kept
+//! twice, one damaged file costs nothing and is told of.
 
 use std::path::Path;
 use std::sync::Arc;
 
+use ::cluster::{Address, Membership, State, command};
 use base::env::sim::{SimDisk, SplitMix64};
 use base::env::{Disk, Env};
 use base::{Seqno, VbUuid};
@@ -13,6 +14,7 @@ use node::bucket_list::BucketList;
 use node::changes::anchor::Anchor;
 use node::changes::cursor;
 use node::changes::token::{AnchorId, Place, Token};
+use node::cluster::{membership::Seen, vouched};
 use node::config::BucketSpec;
 
 use super::damage::{Damage, Kind};
@@ -28,12 +30,15 @@ const STARTS: u64 = 8;
 const VERSIONS: u64 = 4;
 const CURSORS: [&str; 2] = ["a", "b"];
 const READER: u32 = 7;
+/// By what its cluster knows the node.
+const NODE: &str = "4e4f4445";
 
 /// What was written last.
 struct Written {
     specs: Vec<BucketSpec>,
     cursors: Vec<Token>,
     positions: Vec<(AnchorId, Token)>,
+    seen: Membership,
 }
 
 /// Damages files beside the documents, and looks at what they say.
@@ -43,7 +48,12 @@ pub fn run(seed: u64, only: Option<Kind>, tally: &mut Tally) {
     disk.create_dir_all_synced(Path::new(DIR)).expect("no fault is planned");
     let (bucket, handles) = open(seed, &disk, Keeper::Files).expect("no fault is planned");
     let env = handles.env();
-    let mut written = Written { specs: Vec::new(), cursors: Vec::new(), positions: Vec::new() };
+    let mut written = Written {
+        specs: Vec::new(),
+        cursors: Vec::new(),
+        positions: Vec::new(),
+        seen: Membership::default(),
+    };
     let mut older: Vec<Contents> = Vec::new();
     for version in 1..=VERSIONS {
         if version > 1 {
@@ -114,6 +124,15 @@ fn write(rng: &mut SplitMix64, env: &Env, bucket: &Bucket, version: u64, written
     }
     let kept = Anchor::keep(bucket, at(), READER).expect("no fault is planned");
     written.positions.push((kept.id, kept.token));
+    let mut seen = Seen::read(env, DATA.into()).expect("it is sound");
+    seen.note(env, &state(version)).expect("no fault is planned");
+    written.seen = Membership::of(&state(version));
+    vouched::write(bucket.env(), Path::new(DIR), NODE, &written.seen).expect("no fault is planned");
+}
+
+fn state(version: u64) -> State {
+    let found = command::found(NODE, &Address::new("h".to_owned(), 1, 2), 7);
+    (1..version).fold(found, |state, _| state.next())
 }
 
 fn look(env: &Env, bucket: &Bucket, written: &Written) -> Started {
@@ -143,5 +162,17 @@ fn look(env: &Env, bucket: &Bucket, written: &Written) -> Started {
             Err(error) => started.refuse(&error, &id.name()),
         }
     }
+    match seen(env, bucket) {
+        Ok(Some(found)) if found == written.seen => {}
+        Ok(found) => started.wrong.push(format!("the node has seen {found:?} of its cluster")),
+        Err(error) => started.refuse(&error, "cluster-membership"),
+    }
     started
+}
+
+/// What a member that starts has seen of its cluster.
+fn seen(env: &Env, bucket: &Bucket) -> std::io::Result<Option<Membership>> {
+    let mut seen = Seen::read(env, DATA.into())?;
+    vouched::put_right(env, &mut seen, NODE, [(bucket.env(), Path::new(DIR))].into_iter())?;
+    Ok(seen.get().cloned())
 }

@@ -389,11 +389,13 @@ fn small_files_that_decide_about_data_are_looked_at() {
         ("/data/buckets/orders/manifest.json", "{\"manifest\":1}"),
         ("/data/buckets/orders/bucket.json", "{}"),
         ("/data/buckets/orders/flushes", "[7]"),
+        ("/data/buckets/orders/membership", "slot"),
         ("/data/buckets.json", "{"),
         ("/data/cluster-revision", "seven"),
         ("/data/node-uuid", "short"),
         ("/data/cluster-buckets.json", "[]"),
         ("/data/cluster-users.json", "[]"),
+        ("/data/cluster-founding", "-"),
         ("/data/cluster-membership", "slot"),
     ] {
         put(path, content.as_bytes());
