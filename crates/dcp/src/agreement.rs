@@ -16,7 +16,8 @@ const PRODUCER_FLAGS: u32 = OpenFlags::PRODUCER
     | OpenFlags::DELETE_TIMES
     | OpenFlags::NO_VALUE_WITH_DATATYPE
     | OpenFlags::PITR
-    | OpenFlags::DELETED_USER_XATTRS;
+    | OpenFlags::DELETED_USER_XATTRS
+    | OpenFlags::SKIP_DELETES;
 /// Flags that a consumer may be opened with.
 const CONSUMER_FLAGS: u32 = OpenFlags::XATTRS
     | OpenFlags::NO_VALUE

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use base::planted::{self, Bug};
 use base::{ItemKind, Seqno, SyncWrite, Version, VersionMeta};
 use engine::{Bucket, Follower};
+use protocol::dcp::OpenFlags;
 use vbucket::CursorName;
 
 use crate::agreement::Agreement;
@@ -80,7 +81,12 @@ impl Common<'_> {
 
     /// Whether the consumer is told of gaps in place of what it is not shown.
     pub(crate) fn tells_gaps(&self) -> bool {
-        self.features.collections && !self.agreed.sync_writes
+        self.features.collections && (!self.agreed.sync_writes || self.may_skip_deletions())
+    }
+
+    /// Whether a stream that begins from disk leaves deletions out: for who is told of gaps alone.
+    pub(crate) fn may_skip_deletions(&self) -> bool {
+        self.features.collections && self.agreed.flags.has(OpenFlags::SKIP_DELETES)
     }
 
     /// What the consumer is told of changes in seqno order, when it has everything up to `sent`.

@@ -88,6 +88,8 @@ struct Consumer {
     woken: Arc<AtomicBool>,
     out: Vec<u8>,
     documents: BTreeMap<String, (u64, String)>,
+    /// Seqnos of the deletions.
+    deleted: Vec<u64>,
     snapshot: Option<(u64, u64)>,
     last: u64,
     markers: Vec<Marker>,
@@ -100,7 +102,11 @@ impl Consumer {
     }
 
     fn with(world: &World, controls: &[(&str, &str)], features: Features) -> Consumer {
-        let flags = OpenFlags(OpenFlags::PRODUCER | OpenFlags::XATTRS);
+        Consumer::of(world, controls, features, OpenFlags::XATTRS)
+    }
+
+    fn of(world: &World, controls: &[(&str, &str)], features: Features, flags: u32) -> Consumer {
+        let flags = OpenFlags(OpenFlags::PRODUCER | flags);
         let mut agreed = Agreement::open(flags, b"test", true).expect("a producer");
         for (key, value) in controls {
             assert_eq!(agreed.control(key.as_bytes(), value.as_bytes()), Status::Success, "{key}");
@@ -115,6 +121,7 @@ impl Consumer {
             woken,
             out: Vec::new(),
             documents: BTreeMap::new(),
+            deleted: Vec::new(),
             snapshot: None,
             last: 0,
             markers: Vec::new(),
@@ -176,6 +183,7 @@ impl Consumer {
             }
             What::Deletion(deletion) => {
                 self.within(deletion.by_seqno);
+                self.deleted.push(deletion.by_seqno.0);
                 self.documents.remove(&String::from_utf8_lossy(message.key).into_owned());
             }
             What::SeqnoAdvanced(seqno) => self.within(seqno),
@@ -247,6 +255,47 @@ fn a_stream_ends_where_it_was_told_to() {
     consumer.drain(&world);
     assert_eq!((consumer.last, consumer.ended), (10, Some(EndReason::Ok)));
     assert_eq!(consumer.markers[0].flags, Marker::DISK | Marker::CHECKPOINT);
+}
+
+/// Who has nothing yet needs no tombstones of what is on disk, and is told where the snapshot ends all the same.
+#[test]
+fn deletions_on_disk_are_left_out_of_streams_from_the_beginning_that_ask_for_it() {
+    let world = World::new(3);
+    for key in ["a", "b", "c"] {
+        world.set(key, "v");
+    }
+    for key in ["a", "c"] {
+        let deleted = world.bucket.delete(VB, DocKey::new(key.as_bytes()), Cas::ANY, world.bucket.now());
+        deleted.expect("it is there");
+    }
+    world.flush();
+    let knows = Features { collections: true, ..Features::default() };
+    let (skip, from_disk) = (OpenFlags::SKIP_DELETES, StreamFlags(StreamFlags::DISK_ONLY));
+    for (features, flags, start, deleted) in [
+        (knows, skip, 0, vec![]),
+        (knows, 0, 0, vec![4, 5]),
+        (knows, skip, 1, vec![4, 5]),
+        (Features::default(), skip, 0, vec![4, 5]),
+    ] {
+        for sync_writes in [false, true] {
+            let controls = [NOOP[0], ("enable_sync_writes", "true"), ("consumer_name", "n")];
+            let controls = if sync_writes { &controls[..] } else { &controls[..1] };
+            let mut consumer = Consumer::of(&world, controls, features, flags);
+            let (start, end) = (Seqno(start), Seqno(u64::MAX));
+            let uuid = world.bucket.standing(VB).expect("there is one").uuid;
+            let (snapshot_start, snapshot_end) = (start, start);
+            let request = StreamRequest { start, end, uuid, snapshot_start, snapshot_end, flags: from_disk };
+            consumer.last = start.0;
+            consumer.request(request).expect("accepted");
+            consumer.drain(&world);
+            assert_eq!(
+                (consumer.deleted, consumer.last),
+                (deleted.clone(), 5),
+                "{features:?} {flags} {start:?}"
+            );
+            assert_eq!(consumer.ended, Some(EndReason::Ok));
+        }
+    }
 }
 
 #[test]

@@ -92,13 +92,7 @@ pub fn plain_len(version: &Whole) -> usize {
 
 /// Whether a plain value may be stored: system xattrs have an allowance of their own, everything else together one.
 pub fn check_size(plain: &[u8], datatype: Datatype) -> Result<(), Refusal> {
-    let may_exceed = datatype.is_xattr() && plain.len() > limits::MAX_SYSTEM_XATTR_BYTES;
-    let system_bytes = match may_exceed {
-        true => {
-            subdoc::xattr::split(plain, datatype.0).map_err(|_| Refusal::BadXattr)?.0.system_section().len()
-        }
-        false => 0,
-    };
+    let system_bytes = system_bytes(plain, datatype)?;
     let is_within = system_bytes <= limits::MAX_SYSTEM_XATTR_BYTES
         && plain.len() - system_bytes <= limits::MAX_VALUE_BYTES;
     if is_within { Ok(()) } else { Err(Refusal::TooBig) }
@@ -107,6 +101,15 @@ pub fn check_size(plain: &[u8], datatype: Datatype) -> Result<(), Refusal> {
 /// A stored value, inflated, cut into xattrs and body; `Unreadable` if it has not the xattrs that its datatype says.
 pub fn split(plain: &[u8], datatype: Datatype) -> Result<(Xattrs<'_>, &[u8]), Refusal> {
     subdoc::xattr::split(plain, datatype.0).map_err(|_| Refusal::Unreadable)
+}
+
+/// How long the system xattrs of a plain value are; 0 if the value is too short for them to be too long.
+pub fn system_bytes(plain: &[u8], datatype: Datatype) -> Result<usize, Refusal> {
+    if !datatype.is_xattr() || plain.len() <= limits::MAX_SYSTEM_XATTR_BYTES {
+        return Ok(0);
+    }
+    let (xattrs, _) = subdoc::xattr::split(plain, datatype.0).map_err(|_| Refusal::BadXattr)?;
+    Ok(xattrs.system_section().len())
 }
 
 /// The xattr section as bytes in front of the body; empty if there is none.
@@ -209,6 +212,10 @@ pub(crate) fn checked<'a>(
 fn check_xattrs(plain: &[u8], datatype: Datatype) -> Result<(), Refusal> {
     if datatype.is_xattr() {
         subdoc::xattr::validate(plain).map_err(|_| Refusal::BadXattr)?;
+        // As in the field, other than where attributes are changed by path.
+        if system_bytes(plain, datatype)? > limits::MAX_SYSTEM_XATTR_BYTES {
+            return Err(Refusal::Invalid);
+        }
     }
     check_size(plain, datatype)
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use ::cluster::Pass;
 use base::planted::{self, Bug};
-use base::{DurabilityLevel, Moment};
+use base::{Cas, DurabilityLevel, Moment};
 use engine::{Bucket, FetchPin, InlineFlush, SyncOutcome};
 use protocol::feature::Feature;
 use protocol::{FrameError, Limits, Parsed, Request, Status, parse};
@@ -456,6 +456,7 @@ impl Connection {
         Envelope {
             opcode: request.opcode,
             opaque: request.opaque,
+            has_cas: request.cas != Cas::ANY,
             silence: row.map_or(crate::command::Silence::None, |row| row.silence),
             features: self.session.features,
         }

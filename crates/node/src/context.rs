@@ -134,7 +134,7 @@ impl LaterReply {
             cas: self.cas,
             extras: &self.extras,
             key: &self.key,
-            value: &[],
+            ..Answer::default()
         };
         match &self.value {
             LaterValue::Bytes(value) => reply.send(&Answer { value, ..answer }),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ::cluster::Pass;
 use base::planted::{self, Bug};
-use base::{DocKey, Moment, VbId};
+use base::{Cas, DocKey, Moment, VbId};
 use protocol::feature::Feature;
 use protocol::{FrameInfos, Request, Status, opcode};
 
@@ -52,6 +52,8 @@ pub struct Desk<'a> {
 enum Refused {
     Status(Status),
     Error(Status, String),
+    /// Neither the user nor the bucket is known (any more), which clients of any age are told.
+    NoAccess,
     /// The collection is not there for this user.
     UnknownCollection,
 }
@@ -114,6 +116,7 @@ fn handle(
     let envelope = Envelope {
         opcode: request.opcode,
         opaque: request.opaque,
+        has_cas: request.cas != Cas::ANY,
         silence: row.map_or(Silence::None, |row| row.silence),
         features: desk.session.features,
     };
@@ -190,6 +193,7 @@ fn refuse(reply: &mut Reply<'_>, session: &Session, refused: Refused) {
     match refused {
         Refused::Status(status) => reply.status(status),
         Refused::Error(status, context) => reply.error(status, &context),
+        Refused::NoAccess => reply.status_for_all(Status::Eaccess),
         Refused::UnknownCollection => {
             let uid = session.bucket.as_ref().map_or(0, |bucket| bucket.collections().manifest().uid().0);
             reply.unknown_collection(Status::UnknownCollection, uid);
@@ -237,7 +241,7 @@ fn admit<'a>(
     request: &Request<'a>,
 ) -> Result<Admitted<'a>, Refused> {
     if !session.is_authenticated() && row.is_none_or(|row| row.access != Access::Anybody) {
-        return Err(Refused::Status(Status::Eaccess));
+        return Err(Refused::NoAccess);
     }
     let Some(row) = row else {
         let retired = RETIRED.contains(&request.opcode);
@@ -248,7 +252,7 @@ fn admit<'a>(
         .map_err(|context| Refused::Error(Status::Einval, context))?;
     if let (Access::Bucket(status), None) = (row.access, &session.bucket) {
         let is_lost = session.lost_bucket.is_some();
-        return Err(Refused::Status(if is_lost { Status::Eaccess } else { status }));
+        return Err(if is_lost { Refused::NoAccess } else { Refused::Status(status) });
     }
     if row.is_ordered && session.has(Feature::UnorderedExecution) {
         let context = "DCP on connections with unordered execution is not supported";
@@ -323,14 +327,16 @@ fn frame_infos<'a>(row: &Row, request: &Request<'a>) -> Result<FrameInfos<'a>, R
 /// Runs the handler with another user's rights, which only those who may impersonate can ask for.
 fn impersonated(ctx: &mut Context<'_>, request: &Request<'_>, name: &[u8]) -> Outcome {
     if !ctx.may(Privilege::Impersonate) {
-        return ctx.error(Status::Eaccess, "Impersonate needs the privilege Impersonate");
+        ctx.reply.error_for_all(Status::Eaccess, "Impersonate needs the privilege Impersonate");
+        return Outcome::Done;
     }
     if name.first() == Some(&b'^') {
         return ctx.error(Status::NotSupported, "External authentication service not configured");
     }
     let Some(user) = ctx.node.users().get(name).cloned() else {
         let context = format!("User \"{}\" is not a Couchbase user", name.escape_ascii());
-        return ctx.error(Status::Eaccess, &context);
+        ctx.reply.error_for_all(Status::Eaccess, &context);
+        return Outcome::Done;
     };
     let extra = ctx.infos.extra_privilege.and_then(Privilege::from_name);
     let mine = ctx.session.rights.clone();

@@ -26,6 +26,8 @@ pub struct Answer<'a> {
     pub key: &'a [u8],
     /// The value.
     pub value: &'a [u8],
+    /// Whether the status is one that clients without extended errors are told, too.
+    pub is_for_all: bool,
 }
 
 /// What of a request is needed to answer it, whenever that is.
@@ -35,6 +37,8 @@ pub struct Envelope {
     pub opcode: u8,
     /// The request's opaque.
     pub opaque: u32,
+    /// Whether the request names a CAS.
+    pub has_cas: bool,
     /// Which answers are not sent.
     pub silence: Silence,
     /// What was agreed on when it came.
@@ -91,7 +95,9 @@ impl<'a> Reply<'a> {
     fn response<'b>(&mut self, answer: &Answer<'b>) -> Option<Response<'b>> {
         self.answered = Some(answer.status);
         let has_xerror = self.envelope.features.has(Feature::Xerror);
-        let Some(status) = status_map::visible(answer.status, self.envelope.opcode, has_xerror) else {
+        let Envelope { opcode, has_cas, .. } = self.envelope;
+        let understands = has_xerror || answer.is_for_all;
+        let Some(status) = status_map::visible(answer.status, opcode, has_cas, understands) else {
             self.close = Some(CloseReason::StatusNotUnderstood(answer.status));
             return None;
         };
@@ -154,6 +160,11 @@ impl<'a> Reply<'a> {
         self.send(&Answer::default());
     }
 
+    /// Sends a status without a body to clients of any age.
+    pub fn status_for_all(&mut self, status: Status) {
+        self.send(&Answer { status, is_for_all: true, ..Answer::default() });
+    }
+
     /// Sends a status without a body.
     pub fn status(&mut self, status: Status) {
         self.send(&Answer { status, ..Answer::default() });
@@ -171,14 +182,24 @@ impl<'a> Reply<'a> {
 
     /// Sends JSON, marked as such if that was agreed on.
     pub fn json(&mut self, status: Status, json: &[u8]) {
+        self.send(&self.of_json(status, json));
+    }
+
+    fn of_json<'j>(&self, status: Status, json: &'j [u8]) -> Answer<'j> {
         let datatype = if self.envelope.features.has(Feature::Json) { Datatype::JSON } else { Datatype::RAW };
-        self.send(&Answer { status, datatype, value: json, ..Answer::default() });
+        Answer { status, datatype, value: json, ..Answer::default() }
     }
 
     /// Sends an error with a message for whoever debugs the client.
     pub fn error(&mut self, status: Status, context: &str) {
         let body = serde_json::json!({ "error": { "context": context } });
         self.json(status, body.to_string().as_bytes());
+    }
+
+    /// The same to clients of any age.
+    pub fn error_for_all(&mut self, status: Status, context: &str) {
+        let body = serde_json::json!({ "error": { "context": context } }).to_string();
+        self.send(&Answer { is_for_all: true, ..self.of_json(status, body.as_bytes()) });
     }
 
     /// Sends an error with a reference that also stands in the log.

@@ -43,16 +43,21 @@ pub fn context_of(refusal: Refusal) -> &'static str {
 
 /// The status as a client may see it: one that did not negotiate extended errors knows only the old ones.
 /// Nothing if there is no old one that would not mislead it; then the connection is closed.
-pub fn visible(status: Status, opcode: u8, has_xerror: bool) -> Option<Status> {
+pub fn visible(status: Status, opcode: u8, has_cas: bool, has_xerror: bool) -> Option<Status> {
     if has_xerror {
         return Some(status);
     }
     match status {
+        Status::Locked if has_cas && matches!(opcode, opcode::DELETE | opcode::DELETEQ) => {
+            Some(Status::Etmpfail)
+        }
         Status::Locked | Status::NotLocked if is_tried_again(opcode) => Some(Status::Etmpfail),
-        Status::Locked => Some(Status::KeyEexists),
+        Status::Locked | Status::CasValueInvalid => Some(Status::KeyEexists),
         Status::SyncWriteInProgress | Status::SyncWriteReCommitInProgress => Some(Status::Etmpfail),
         Status::CannotApplyCollectionsManifest => Some(Status::Einternal),
-        Status::NoBucket | Status::DurabilityImpossible | Status::SyncWriteAmbiguous => None,
+        Status::NoBucket | Status::Eaccess | Status::DurabilityImpossible | Status::SyncWriteAmbiguous => {
+            None
+        }
         other => Some(other),
     }
 }

@@ -65,7 +65,9 @@ features! {
     0x0020 SubdocAllowsAccessOnMultipleXattrKeys "Several user attributes in one request.",
     0x0021 SubdocBinaryXattr "Attributes with binary values.",
     0x0022 RangeScanIncludeXattr "Range scans with attributes.",
+    0x0024 GetRandomKeyIncludeXattr "A document chosen by chance with attributes.",
     0x0025 MutateWithMeta "The command of that name.",
+    0x0026 DcpSkipDeletesInInitialBackfill "Streams that begin with what is on disk, without deletions.",
 }
 
 impl Feature {

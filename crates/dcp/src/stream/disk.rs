@@ -105,6 +105,7 @@ impl Stream {
             agreed: agreed.clone(),
             features: common.features,
             interest: self.interest.clone(),
+            skips_deletions: self.sent == Seqno(0) && common.may_skip_deletions(),
         });
         let backfill = bucket.backfills().begin(self.vb, self.sent, reading, writer, common.follower);
         common.on_disk.set(common.on_disk.get() + 1);

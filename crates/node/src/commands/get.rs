@@ -50,10 +50,14 @@ fn whole(cx: &mut Context<'_>, read: impl FnOnce(&Context<'_>) -> Result<Found, 
     if let Some(what) = lacking_for_whole(cx) {
         return cx.error(Status::NotSupported, what);
     }
-    let found = match read(cx) {
-        Ok(found) => found,
-        Err(refusal) => return cx.refuse(refusal),
-    };
+    match read(cx) {
+        Ok(found) => send_whole(cx, &found, &[]),
+        Err(refusal) => cx.refuse(refusal),
+    }
+}
+
+/// Sends flags, CAS and the whole value.
+fn send_whole(cx: &mut Context<'_>, found: &Found, key: &[u8]) -> Outcome {
     let (version, meta) = (&found.version, found.version.meta());
     let wanted = if cx.may(Privilege::SystemXattrRead) { WantedXattrs::All } else { WantedXattrs::User };
     let takes_snappy = cx.session.has(Feature::Snappy) && cx.bucket().keeps_compressed();
@@ -75,7 +79,7 @@ fn whole(cx: &mut Context<'_>, read: impl FnOnce(&Context<'_>) -> Result<Found, 
     };
     let flags = meta.flags.to_be_bytes();
     let datatype = cx.session.visible_datatype(datatype);
-    let answer = Answer { datatype, cas: found.cas, extras: &flags, ..Answer::default() };
+    let answer = Answer { datatype, cas: found.cas, extras: &flags, key, ..Answer::default() };
     match shown {
         Cow::Borrowed(shown) => {
             let from = version.value().len() - shown.len();
@@ -86,13 +90,15 @@ fn whole(cx: &mut Context<'_>, read: impl FnOnce(&Context<'_>) -> Result<Found, 
     Outcome::Done
 }
 
-/// Get random key: some document of the bucket.
+/// Get random key: some document of the bucket, with its xattrs if the client asks for them and can understand them.
 pub fn get_random_key(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     let with_collections = cx.session.has(Feature::Collections);
-    let collection = match request.extras {
-        [] if !with_collections => 0,
-        [a, b, c, d] if with_collections => u32::from_be_bytes([*a, *b, *c, *d]),
-        _ if with_collections => return cx.invalid("Request must include extras of length 4"),
+    let (collection, wants_xattrs) = match request.extras {
+        [] if !with_collections => (0, false),
+        [a, b, c, d, rest @ ..] if with_collections && rest.len() <= 1 => {
+            (u32::from_be_bytes([*a, *b, *c, *d]), rest.first().is_some_and(|asked| *asked != 0))
+        }
+        _ if with_collections => return cx.invalid("Request must include extras of length 4 or 5"),
         _ => return cx.invalid("Request must not include extras without collections"),
     };
     let Some(collection) = super::collections::check(&cx.bucket(), collection) else {
@@ -111,6 +117,9 @@ pub fn get_random_key(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
         ByChance::Loading(vb) => return cx.refuse_key(vb, DocKey::new(&[]), Refusal::Loading),
     };
     let stored = found.version.clone();
+    if wants_xattrs && stored.meta().datatype.is_xattr() && lacking_for_whole(cx).is_none() {
+        return send_whole(cx, &found, stored.stored_key());
+    }
     let key = if with_collections { stored.stored_key() } else { stored.key().key };
     send(cx, &found, key)
 }

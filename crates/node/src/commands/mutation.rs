@@ -51,7 +51,7 @@ pub fn done(
     let token = || MutationToken { uuid: mutated.uuid, seqno: mutated.seqno }.encode();
     let token = cx.session.has(Feature::MutationSeqno).then(token);
     let extras: &[u8] = token.as_ref().map_or(&[], |token| token);
-    let answer = Answer { status, datatype, cas: mutated.cas, extras, key: &[], value };
+    let answer = Answer { status, datatype, cas: mutated.cas, extras, value, ..Answer::default() };
     tell(cx, mutated, &answer, None)
 }
 

@@ -36,13 +36,17 @@ const GRANTED: Features = Features::of(&[
     Feature::SubdocAllowsAccessOnMultipleXattrKeys,
     Feature::SubdocBinaryXattr,
     Feature::RangeScanIncludeXattr,
+    Feature::GetRandomKeyIncludeXattr,
     Feature::MutateWithMeta,
+    Feature::DcpSkipDeletesInInitialBackfill,
     Feature::GetClusterConfigWithKnownVersion,
     Feature::DedupeNotMyVbucketClustermap,
 ]);
 
+const RANDOM_KEY_NEEDS: &str = "GetRandomKeyIncludeXattr needs XATTR, JSON and SnappyEverywhere";
+
 /// Features that need another one.
-const NEEDS: [(Feature, Feature, &str); 5] = [
+const NEEDS: [(Feature, Feature, &str); 8] = [
     (Feature::ClustermapChangeNotification, Feature::Duplex, "Clustermap change notification needs Duplex"),
     (
         Feature::ClustermapChangeNotificationBrief,
@@ -52,6 +56,9 @@ const NEEDS: [(Feature, Feature, &str); 5] = [
     (Feature::Vattr, Feature::Xattr, "VAttr needs XATTR"),
     (Feature::SubdocDocumentMacroSupport, Feature::Xattr, "SubdocDocumentMacroSupport needs XATTR"),
     (Feature::RangeScanIncludeXattr, Feature::Xattr, "RangeScanIncludeXattr needs XATTR"),
+    (Feature::GetRandomKeyIncludeXattr, Feature::Xattr, RANDOM_KEY_NEEDS),
+    (Feature::GetRandomKeyIncludeXattr, Feature::Json, RANDOM_KEY_NEEDS),
+    (Feature::GetRandomKeyIncludeXattr, Feature::SnappyEverywhere, RANDOM_KEY_NEEDS),
 ];
 
 /// Agrees on features; what was agreed on before is gone.

@@ -227,6 +227,8 @@ fn clients_without_extended_errors_are_told_of_locks_in_old_words() {
     let set = client.ask(opcode::SET, &[0; 8], JSON, Cas::ANY).0;
     assert_eq!(set, Status::KeyEexists);
     assert_eq!(client.ask(opcode::DELETE, b"", b"", Cas::ANY).0, Status::KeyEexists);
+    assert_eq!(client.ask(opcode::DELETE, b"", b"", OTHER).0, Status::Etmpfail);
+    assert_eq!(client.ask(opcode::SET, &[0; 8], JSON, OTHER).0, Status::KeyEexists);
     assert_eq!(client.with_meta(opcode::SET_WITH_META, 99, Cas::ANY), Status::KeyEexists);
     assert_eq!(client.with_meta(opcode::DELETE_WITH_META, 99, Cas::ANY), Status::Etmpfail);
     assert_eq!(client.at_path(opcode::SUBDOC_GET, "a", "", &[], Cas::ANY), Status::Etmpfail);
@@ -237,12 +239,51 @@ fn clients_without_extended_errors_are_told_of_locks_in_old_words() {
 #[test]
 fn old_clients_know_no_statuses_of_durable_writes() {
     use crate::status_map::visible;
-    let old = |status| visible(status, opcode::SET, false);
+    let old = |status| visible(status, opcode::SET, false, false);
     assert_eq!(old(Status::SyncWriteInProgress), Some(Status::Etmpfail));
     assert_eq!(old(Status::SyncWriteReCommitInProgress), Some(Status::Etmpfail));
     assert_eq!(old(Status::DurabilityImpossible), None);
     assert_eq!(old(Status::SyncWriteAmbiguous), None);
     assert_eq!(old(Status::DurabilityInvalidLevel), Some(Status::DurabilityInvalidLevel));
+}
+
+/// Who has not logged in is told, whatever the client understands.
+#[test]
+fn old_clients_that_lack_a_right_are_disconnected() {
+    let node = node();
+    let (answers, next) = feed(&mut connect(&node), &get(b"k", 1));
+    assert_eq!(statuses(&answers), [(1, Status::Eaccess)]);
+    assert!(!matches!(next, Next::Close(_)));
+    let refused = Next::Close(CloseReason::StatusNotUnderstood(Status::Eaccess));
+    let mut old = connect_as(&node, "reader", &[Feature::Json]);
+    assert_eq!(statuses(&feed(&mut old, &get(b"k", 1)).0), [(1, Status::KeyEnoent)], "what the user may do");
+    let (answers, next) = feed(&mut old, &set(b"k", b"v", 2));
+    assert_eq!((answers.len(), next), (0, refused));
+    let select = RequestParts { opcode: opcode::SELECT_BUCKET, key: b"none", ..RequestParts::default() };
+    let mut old = connect_as(&node, "reader", &[Feature::Json]);
+    assert!(matches!(feed(&mut old, &request(&select)).1, Next::Close(_)));
+    let mut new = connect_as(&node, "reader", FULL);
+    assert_eq!(statuses(&feed(&mut new, &set(b"k", b"v", 2)).0), [(2, Status::Eaccess)]);
+}
+
+#[test]
+fn attributes_of_the_system_that_are_too_long_are_invalid_with_meta() {
+    let mut client = Client::new();
+    let attribute = [b"_s\0\"", &vec![b'x'; 1 << 20][..], b"\"\0"].concat();
+    let section = [&(attribute.len() as u32).to_be_bytes()[..], &attribute].concat();
+    let value = [&(section.len() as u32).to_be_bytes()[..], &section, b"{}"].concat();
+    let extras = [&[0; 8], &1u64.to_be_bytes()[..], &1_000u64.to_be_bytes()].concat();
+    let parts = RequestParts {
+        opcode: opcode::SET_WITH_META,
+        extras: &extras,
+        key: client.key,
+        value: &value,
+        datatype: Datatype::XATTR.0,
+        vbucket: vb(client.key),
+        ..RequestParts::default()
+    };
+    let (answers, _) = feed(&mut client.connection, &request(&parts));
+    assert_eq!(statuses(&answers)[0].1, Status::Einval);
 }
 
 #[test]
@@ -294,5 +335,9 @@ fn hello_grants_what_there_is_of_the_later_features() {
     };
     assert_eq!(hello(&[0x22, 0x25, 0x06]), (Status::Success, vec![0, 0x06, 0, 0x22, 0, 0x25]));
     assert_eq!(hello(&[0x22]).0, Status::Einval, "range scans with attributes need attributes");
-    assert_eq!(hello(&[0x24, 0x26]), (Status::Success, Vec::new()));
+    assert_eq!(hello(&[0x26]), (Status::Success, vec![0, 0x26]));
+    assert_eq!(hello(&[0x24, 0x06, 0x0b]).0, Status::Einval, "a random document needs all values compressed");
+    let all = hello(&[0x06, 0x0a, 0x0b, 0x13, 0x24]);
+    assert_eq!(all, (Status::Success, vec![0, 0x06, 0, 0x0a, 0, 0x0b, 0, 0x13, 0, 0x24]));
+    assert_eq!(hello(&[0x23]), (Status::Success, Vec::new()));
 }

@@ -113,3 +113,30 @@ fn a_replica_shows_whole_documents_too() {
     assert_eq!(ask(&mut admin, opcode::GET_EX_REPLICA, "k").3, all);
     assert_eq!(ask(&mut admin, opcode::GET_EX, "k").0, Some(Status::NotMyVbucket));
 }
+
+#[test]
+fn a_document_chosen_by_chance_has_its_attributes_if_that_is_asked() {
+    let node = node();
+    let mut admin = connect_as(&node, "admin", NEEDED);
+    let json = Datatype::JSON.with(Datatype::XATTR);
+    store(&mut admin, "k", json, &value(&[("u", "1"), ("_s", "2")], "{}"));
+    let random = |client: &mut Connection, extras: &[u8]| {
+        let parts = RequestParts { opcode: opcode::GET_RANDOM_KEY, extras, ..RequestParts::default() };
+        let (answers, _) = feed(client, &request(&parts));
+        let told = each(&answers, |answer| {
+            let status = Status::from_code(answer.status_code).expect("a known status");
+            (status, Datatype(answer.datatype), answer.key.to_vec(), answer.value.to_vec())
+        });
+        told.into_iter().next().expect("one answer")
+    };
+    let of = |datatype, value: &[u8]| (Status::Success, datatype, b"\0k".to_vec(), value.to_vec());
+    let whole = value(&[("u", "1"), ("_s", "2")], "{}");
+    assert_eq!(random(&mut admin, &[0, 0, 0, 0, 1]), of(json, &whole));
+    assert_eq!(random(&mut admin, &[0, 0, 0, 0, 0]), of(Datatype::JSON, b"{}"));
+    assert_eq!(random(&mut admin, &[0; 4]), of(Datatype::JSON, b"{}"));
+    assert_eq!(random(&mut admin, &[0; 6]).0, Status::Einval);
+    let mut reader = connect_as(&node, "reader", NEEDED);
+    assert_eq!(random(&mut reader, &[0, 0, 0, 0, 1]), of(json, &value(&[("u", "1")], "{}")));
+    let mut old = connect_as(&node, "admin", &[Feature::Collections, Feature::Json]);
+    assert_eq!(random(&mut old, &[0, 0, 0, 0, 1]), of(Datatype::JSON, b"{}"));
+}
