@@ -1,7 +1,6 @@
 //! Following the document: read, become what it says, report, lead if elected, wait for the next change.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -30,7 +29,6 @@ const BATCH_BYTES: usize = 512 << 10;
 /// How soon what did not succeed is tried again, and how long a change may be overlooked.
 const TRY_AGAIN: Duration = Duration::from_millis(200);
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-const FOUNDING: &str = "whether this node founds a cluster";
 /// Why a node serves nothing that has lost all but its identity.
 const FORGOTTEN: &str = "the cluster has this node with its copies, and of the folder of data nothing is left but the node's \
                          identity: put the folder back, or mount its volume, and start the node again; if the copies are \
@@ -166,8 +164,7 @@ impl Cluster {
                 return self.write_credentials();
             }
             let mut state = self.found()?;
-            let noted = self.founding.note(self.node.env(), &state);
-            noted.map_err(|error| ClusterError::Io(FOUNDING, io::Error::other(error)))?;
+            self.founding.note(self.node.env(), &state)?;
             super::users::ClusterUsers(self).move_users_at_first();
             self.write(&mut state, None)?;
             return Ok(Duration::ZERO);
@@ -183,8 +180,7 @@ impl Cluster {
         if let Err(stale) = self.note_seen(&view.state)? {
             return self.refuse(snapshot, &stale);
         }
-        let is_over = self.founding.is_over(self.node.env());
-        is_over.map_err(|error| ClusterError::Io(FOUNDING, io::Error::other(error)))?;
+        self.founding.is_over(self.node.env())?;
         self.note_promised_state(&view);
         if view.state.node_of(&self.uuid).is_none() {
             return self.look_from_outside(memory, snapshot, view);

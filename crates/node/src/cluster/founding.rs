@@ -3,6 +3,7 @@
 //! A node whose folder knows of no cluster does not follow a state that has the node in it, since that state was followed
 //! by a node with more in its folder (record 136). A founder that ended before it noted what it wrote is told by this file.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,6 +11,8 @@ use ::cluster::State;
 use base::env::Env;
 use base::planted::{self, Bug};
 use base::{SmallFile, SmallFileError};
+
+use super::ClusterError;
 
 pub(super) const FILE: &str = "cluster-founding";
 
@@ -27,6 +30,10 @@ pub fn parse(bytes: &[u8], _version: u16) -> Result<String, String> {
 /// Who founded a cluster: its identity begins with that node's.
 fn founder(identity: &str) -> Option<&str> {
     identity.split_once('-').map(|(founder, _)| founder).filter(|founder| !founder.is_empty())
+}
+
+fn failed(error: SmallFileError) -> ClusterError {
+    ClusterError::Io("whether this node founds a cluster", io::Error::other(error))
 }
 
 /// Whether this node is about to found a cluster. What is in memory is what is in the file.
@@ -56,16 +63,16 @@ impl Founding {
     }
 
     /// Notes durably that this state is about to be written as a cluster's first.
-    pub(super) fn note(&self, env: &Env, state: &State) -> Result<(), SmallFileError> {
-        self.file.write(&*env.disk, state.cluster.as_bytes())?;
+    pub(super) fn note(&self, env: &Env, state: &State) -> Result<(), ClusterError> {
+        self.file.write(&*env.disk, state.cluster.as_bytes()).map_err(failed)?;
         self.is_noted.store(true, Ordering::SeqCst);
         Ok(())
     }
 
     /// The node has noted a state.
-    pub(super) fn is_over(&self, env: &Env) -> Result<(), SmallFileError> {
+    pub(super) fn is_over(&self, env: &Env) -> Result<(), ClusterError> {
         if self.is_noted.load(Ordering::SeqCst) {
-            self.file.remove(&*env.disk)?;
+            self.file.remove(&*env.disk).map_err(failed)?;
             self.is_noted.store(false, Ordering::SeqCst);
         }
         Ok(())
