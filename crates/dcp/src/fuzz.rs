@@ -20,7 +20,7 @@ pub fn fuzz_consumer(bytes: &[u8]) {
     let bucket = Bucket::open(config, env, Arc::new(kvstore::Memory::default())).expect("an empty bucket");
     let bucket = Arc::new(bucket);
     for (vb, state) in [(VbId(0), VbState::Replica), (VbId(1), VbState::Pending)] {
-        bucket.set_vbucket_state(vb, state, None).expect("there is one");
+        bucket.roles().set_vbucket_state(vb, state, None).expect("there is one");
     }
     let config = ConsumerConfig {
         name: "fuzz".to_owned(),

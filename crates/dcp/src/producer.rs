@@ -257,7 +257,7 @@ impl Producer {
 
     fn forget_if_empty(&self, vb: VbId) {
         if self.slots[usize::from(vb.0)].is_none() {
-            self.bucket.unfollow(vb, &self.follower);
+            self.bucket.streams().unfollow(vb, &self.follower);
         }
     }
 
@@ -397,7 +397,7 @@ impl Drop for Producer {
                 any = true;
             }
             if any {
-                self.bucket.unfollow(VbId(at as u16), &self.follower);
+                self.bucket.streams().unfollow(VbId(at as u16), &self.follower);
             }
         }
     }

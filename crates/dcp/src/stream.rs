@@ -231,7 +231,7 @@ impl Stream {
         }
         self.sent = self.sent.max(end);
         if let (Phase::Memory(cursor), true) = (&self.phase, pending.moves_cursor) {
-            common.bucket.advance_stream(self.place(), *cursor, end);
+            common.bucket.streams().advance_stream(self.place(), *cursor, end);
         }
         true
     }
@@ -239,7 +239,7 @@ impl Stream {
     /// Whether the vBucket is not the one any more that the stream began with. One that was given another role and its
     /// own again in between has another history, of which the consumer has to hear.
     fn broken_off(&self, bucket: &Bucket) -> Option<EndReason> {
-        match bucket.stream_state(self.vb) {
+        match bucket.streams().stream_state(self.vb) {
             Some((state, incarnation, _, _)) if state == self.state && incarnation != self.incarnation => {
                 Some(EndReason::Rollback)
             }
@@ -273,12 +273,12 @@ impl Stream {
 
     fn left(&self, before: Phase, bucket: &Bucket, on_disk: &Cell<usize>) {
         match before {
-            Phase::Memory(cursor) => bucket.leave_memory(self.place(), cursor),
+            Phase::Memory(cursor) => bucket.streams().leave_memory(self.place(), cursor),
             Phase::Disk(disk) => {
                 on_disk.set(on_disk.get() - 1);
-                bucket.backfills().cancel(&disk.backfill);
+                bucket.streams().backfills().cancel(&disk.backfill);
                 if let Some((cursor, _)) = disk.cursor {
-                    bucket.leave_memory(self.place(), cursor);
+                    bucket.streams().leave_memory(self.place(), cursor);
                 }
             }
             Phase::Begin | Phase::Done(_) => {}
@@ -287,7 +287,7 @@ impl Stream {
 
     /// Ends because a change cannot be read: a consumer that was told of what follows would never hear of it.
     fn give_up_unreadable(&mut self, common: &Common<'_>) -> More {
-        common.bucket.note_unreadable(self.vb);
+        common.bucket.fetching().note_unreadable(self.vb);
         self.leave(common, Phase::Done(EndReason::BackfillFailed));
         More::Some
     }

@@ -96,10 +96,11 @@ impl Common<'_> {
         if !self.agreed.sync_writes || !changes.iter().any(is_alone) {
             return changes;
         }
-        let parts = changes.into_iter().flat_map(|version| match self.bucket.parts_of_alone(&version) {
-            Some([prepare, commit]) => [Some(prepare), Some(commit)],
-            None => [Some(version), None],
-        });
+        let parts =
+            changes.into_iter().flat_map(|version| match self.bucket.streams().parts_of_alone(&version) {
+                Some([prepare, commit]) => [Some(prepare), Some(commit)],
+                None => [Some(version), None],
+            });
         // It may have the prepare already.
         parts.flatten().filter(|version| version.meta().by_seqno > sent).collect()
     }

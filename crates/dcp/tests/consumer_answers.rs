@@ -192,7 +192,7 @@ fn requests(mut bytes: &[u8]) -> Vec<(u8, u32)> {
 impl World {
     fn new(state: State) -> World {
         let (_, _, bucket) = buckets::simulated(3, 2, false);
-        bucket.set_vbucket_state(VB, VbState::Replica, None).expect("there is one");
+        bucket.roles().set_vbucket_state(VB, VbState::Replica, None).expect("there is one");
         let config = ConsumerConfig {
             name: "link".to_owned(),
             consumer_name: Some("to".to_owned()),
@@ -234,14 +234,15 @@ impl World {
             let bytes = self.bytes(&sample, self.opaque, VB, seqno);
             self.take(&bytes).expect("it is well formed");
         }
-        let become_one = |state| self.bucket.set_vbucket_state(VB, state, None).expect("there is one");
+        let become_one =
+            |state| self.bucket.roles().set_vbucket_state(VB, state, None).expect("there is one");
         match state {
             Active => become_one(VbState::Active),
             Dead => become_one(VbState::Dead),
             TakesOver => become_one(VbState::Pending),
             Deleted => {
                 become_one(VbState::Dead);
-                self.bucket.delete_vbucket(VB).expect("it may go").expect("the disk works");
+                self.bucket.roles().delete_vbucket(VB).expect("it may go").expect("the disk works");
             }
             _ => {}
         }

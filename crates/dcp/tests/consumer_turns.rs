@@ -37,7 +37,7 @@ impl World {
         let consumer = Consumer::new(Arc::clone(&bucket), config);
         let mut world = World { bucket, consumer, opaques: Vec::new() };
         for vb in (0..vbuckets).map(VbId) {
-            world.bucket.set_vbucket_state(vb, VbState::Replica, None).expect("there is one");
+            world.bucket.roles().set_vbucket_state(vb, VbState::Replica, None).expect("there is one");
             let mut out = Vec::new();
             world.consumer.want(vb, Mode::Replicate, &mut out);
             let Parsed::Request { request, .. } = parse(&out, Limits::AUTHENTICATED) else {
@@ -88,7 +88,7 @@ impl World {
     }
 
     fn high(&self, vb: VbId) -> Seqno {
-        self.bucket.stream_state(vb).expect("there is one").3
+        self.bucket.streams().stream_state(vb).expect("there is one").3
     }
 }
 

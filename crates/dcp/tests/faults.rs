@@ -236,7 +236,7 @@ impl World {
         // Some are prepared, and committed with the seqno behind: this node is alone.
         let level = DurabilityLevel::from_wire(dice.below(10) as u8);
         let durable = level.map(|level| Durable { level, timeout: Duration::from_secs(3) });
-        let writer = self.bucket.durably(durable);
+        let writer = self.bucket.documents().durably(durable);
         let (changed, value) = if dice.one_in(4) {
             (writer.delete(vb, doc, Cas::ANY, now), None)
         } else {
@@ -253,7 +253,7 @@ impl World {
 
     fn set_state(&mut self, vb: VbId, state: VbState) {
         self.counts.role_changes += 1;
-        self.bucket.set_vbucket_state(vb, state, None).expect("there is one");
+        self.bucket.roles().set_vbucket_state(vb, state, None).expect("there is one");
         // One that becomes active takes over what it has missed.
         self.note_collections();
     }
@@ -275,19 +275,19 @@ impl World {
         let vb = VbId(dice.below(VBUCKETS.into()) as u16);
         match dice.below(100) {
             0..50 => (0..dice.below(8) + 1).for_each(|_| self.change(dice)),
-            50..62 => _ = self.bucket.flush_step(),
-            62..78 => _ = self.bucket.backfills().step(),
+            50..62 => _ = self.bucket.flushing().flush_step(),
+            62..78 => _ = self.bucket.streams().backfills().step(),
             78..81 => {
                 self.counts.purges += 1;
                 let request = CompactRequest { purge_before_s: Some(u32::MAX), purge_through: None };
-                drop(self.bucket.compact(vb, request));
-                self.bucket.compact_step();
+                drop(self.bucket.compaction().compact(vb, request));
+                self.bucket.compaction().compact_step();
             }
             81..84 => {
                 self.counts.dropped += 1;
-                self.bucket.drop_stream_cursors(vb);
+                self.bucket.streams().drop_stream_cursors(vb);
             }
-            84..86 => self.bucket.create_checkpoint(vb).expect("there is one"),
+            84..86 => self.bucket.roles().create_checkpoint(vb).expect("there is one"),
             86..88 => {
                 let key = format!("k{}", dice.below(KEYS));
                 // Refused if there is no such value in memory.
@@ -307,7 +307,7 @@ impl World {
             92..93 if dice.one_in(2) => self.crash(),
             _ => {
                 self.clock.advance(Duration::from_secs(dice.below(4)));
-                self.bucket.keep_step();
+                self.bucket.maintenance().keep_step();
             }
         }
     }
@@ -367,7 +367,7 @@ fn run(seed: u64) -> [Row; 17] {
     }
     (0..VBUCKETS).for_each(|vb| world.set_state(VbId(vb), VbState::Active));
     // What was prepared alone is seen when it is on disk.
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     for consumer in &mut consumers {
         consumer.finish(&world, &mut dice);
         for vb in (0..VBUCKETS).map(VbId) {
@@ -379,8 +379,8 @@ fn run(seed: u64) -> [Row; 17] {
         world.counts.seen.add(&consumer.counts);
     }
     drop(consumers);
-    assert_eq!(world.bucket.backfills().held_bytes(), 0);
-    while world.bucket.backfills().step() != Progress::Idle {}
+    assert_eq!(world.bucket.streams().backfills().held_bytes(), 0);
+    while world.bucket.streams().backfills().step() != Progress::Idle {}
     assert_eq!(world.bucket.memory().account().exact()[Part::Streams as usize], 0, "all is given back");
     world.counts.rows()
 }

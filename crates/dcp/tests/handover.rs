@@ -104,14 +104,14 @@ fn what_waits_for_the_disk_goes_over_with_all_that_is_behind_it() {
     let level = DurabilityLevel::PersistToMajority;
     let durable = Durable { level, timeout: Duration::from_secs(10) };
     let request = buckets::set(DocKey::new(b"durable"), b"value");
-    from.bucket.durably(Some(durable)).store(VB, &request, from.bucket.now()).expect("prepared");
+    from.bucket.documents().durably(Some(durable)).store(VB, &request, from.bucket.now()).expect("prepared");
     from.set(VB, "behind", "value").expect("stored");
     let mut wire = Wire::connect(&from, &to);
     wire.tell(|consumer, out| consumer.want(VB, Mode::TakeOver, out));
     wire.run().expect("a producer that keeps to the rules");
     assert_eq!((from.role(VB), to.role(VB)), (Some(VbState::Dead), Some(VbState::Pending)));
     assert_eq!((to.get(VB, "durable"), to.get(VB, "behind")), (None, None));
-    assert!(from.bucket.flush_all());
+    assert!(from.bucket.flushing().flush_all());
     wire.run().expect("a producer that keeps to the rules");
     assert_eq!(stage(&wire.consumer, VB), Some(Stage::TakenOver));
     for key in ["before", "durable", "behind"] {

@@ -34,11 +34,11 @@ impl World {
 
     fn set(&self, key: &str, value: &str) {
         let request = buckets::set(DocKey::new(key.as_bytes()), value.as_bytes());
-        self.bucket.store(VB, &request, self.bucket.now()).expect("stored");
+        self.bucket.documents().store(VB, &request, self.bucket.now()).expect("stored");
     }
 
     fn flush(&self) {
-        assert!(self.bucket.flush_all());
+        assert!(self.bucket.flushing().flush_all());
     }
 
     /// The process ends without a word, and begins again with what is on disk.
@@ -74,7 +74,7 @@ impl World {
     /// A replica whose disk has the first four changes of a snapshot up to 9, and whose memory has nothing.
     fn inside_a_snapshot(seed: u64) -> World {
         let world = World::new(seed);
-        world.bucket.set_vbucket_state(VB, VbState::Replica, None).expect("there is one");
+        world.bucket.roles().set_vbucket_state(VB, VbState::Replica, None).expect("there is one");
         let stream = world.follow(9);
         (1..=4).for_each(|seqno| world.receive(stream, seqno));
         world.flush();
@@ -142,7 +142,7 @@ impl Consumer {
         loop {
             self.woken.store(false, Ordering::Relaxed);
             let step = self.producer.step(&mut self.out, 64 << 10);
-            let read = world.bucket.backfills().step() == Progress::Worked;
+            let read = world.bucket.streams().backfills().step() == Progress::Worked;
             let got = self.receive();
             if step == Step::Idle && !read && got == 0 && !self.woken.load(Ordering::Relaxed) {
                 return;
@@ -227,7 +227,7 @@ fn memory_disk_and_what_comes_later() {
     assert!(consumer.has("later", "2") && consumer.ended.is_none());
     let last = consumer.markers.last().expect("there were some");
     assert_eq!((last.start, last.end, last.flags), (Seqno(352), Seqno(352), Marker::MEMORY));
-    world.bucket.set_vbucket_state(VB, VbState::Replica, None).expect("there is one");
+    world.bucket.roles().set_vbucket_state(VB, VbState::Replica, None).expect("there is one");
     consumer.drain(&world);
     assert_eq!((consumer.ended, consumer.producer.streams()), (Some(EndReason::StateChanged), 0));
 }
@@ -303,7 +303,7 @@ fn what_was_saved_inside_a_snapshot_goes_on_from_memory_after_a_promotion() {
     let world = World::inside_a_snapshot(5);
     let stream = world.follow(9);
     (5..=6).for_each(|seqno| world.receive(stream, seqno));
-    world.bucket.set_vbucket_state(VB, VbState::Active, None).expect("there is one");
+    world.bucket.roles().set_vbucket_state(VB, VbState::Active, None).expect("there is one");
     let mut consumer = Consumer::new(&world, &NOOP);
     consumer.request(Consumer::everything()).expect("from the beginning");
     // The disk has four of the six changes, and still says that they lie in a replica's snapshot.
@@ -359,13 +359,13 @@ fn a_consumer_that_had_everything_at_first_is_sent_back_when_it_misses_tombstone
     assert_eq!(consumer.documents.len(), 1);
     // It is slow, and loses its place in memory.
     let now = world.bucket.now();
-    world.bucket.delete(VB, DocKey::new(b"a"), Cas::ANY, now).expect("it is there");
+    world.bucket.documents().delete(VB, DocKey::new(b"a"), Cas::ANY, now).expect("it is there");
     world.set("b", "1");
     world.flush();
-    world.bucket.drop_stream_cursors(VB);
+    world.bucket.streams().drop_stream_cursors(VB);
     let request = CompactRequest { purge_before_s: Some(u32::MAX), purge_through: None };
-    drop(world.bucket.compact(VB, request));
-    assert_eq!(world.bucket.compact_step(), Progress::Worked);
+    drop(world.bucket.compaction().compact(VB, request));
+    assert_eq!(world.bucket.compaction().compact_step(), Progress::Worked);
     consumer.drain(&world);
     assert_eq!((consumer.documents.len(), consumer.ended), (1, Some(EndReason::Rollback)));
 }
@@ -414,10 +414,15 @@ fn with_a_prepare_behind_a_change(seed: u64) -> World {
     world.set("a", "1");
     let topology =
         Some(engine::topology_from_json(&serde_json::json!([["n_0", "n_1"]])).expect("a chain of two nodes"));
-    world.bucket.set_vbucket_state(VB, VbState::Active, topology).expect("there is one");
+    world.bucket.roles().set_vbucket_state(VB, VbState::Active, topology).expect("there is one");
     let durable = Durable { level: DurabilityLevel::Majority, timeout: Duration::from_secs(10) };
     let request = buckets::set(DocKey::new(b"b"), b"2");
-    world.bucket.durably(Some(durable)).store(VB, &request, world.bucket.now()).expect("prepared");
+    world
+        .bucket
+        .documents()
+        .durably(Some(durable))
+        .store(VB, &request, world.bucket.now())
+        .expect("prepared");
     world
 }
 
@@ -453,7 +458,12 @@ fn a_prepare_alone_wakes_no_consumer_that_does_not_see_it() {
     consumer.drain(&world);
     let request = buckets::set(DocKey::new(b"c"), b"3");
     let durable = Durable { level: DurabilityLevel::Majority, timeout: Duration::from_secs(10) };
-    world.bucket.durably(Some(durable)).store(VB, &request, world.bucket.now()).expect("prepared");
+    world
+        .bucket
+        .documents()
+        .durably(Some(durable))
+        .store(VB, &request, world.bucket.now())
+        .expect("prepared");
     consumer.drain(&world);
     assert_eq!((consumer.markers.len(), consumer.last), (1, 2));
 }

@@ -297,7 +297,7 @@ fn messages(world: &World, agreed: Agreed, window: u32) -> Vec<u8> {
     loop {
         let mut out: Vec<u8> = Vec::new();
         let step = producer.step(&mut out, 64 << 10);
-        let worked = world.bucket.backfills().step() == Progress::Worked;
+        let worked = world.bucket.streams().backfills().step() == Progress::Worked;
         producer.acknowledge(out.len() as u32);
         if out.is_empty() && !worked && step == Step::Idle {
             assert_eq!(producer.streams(), 0, "it ends");

@@ -36,12 +36,12 @@ fn fill(bucket: &Bucket, documents: u64, value_bytes: usize) {
             cas: Cas::ANY,
             preserve_expiry: false,
         };
-        bucket.store(VB, &request, bucket.now()).expect("there is room");
+        bucket.documents().store(VB, &request, bucket.now()).expect("there is room");
         if n % 10_000 == 9_999 {
-            assert!(bucket.flush_all());
+            assert!(bucket.flushing().flush_all());
         }
     }
-    assert!(bucket.flush_all());
+    assert!(bucket.flushing().flush_all());
 }
 
 /// Reads living documents until told to stop; returns the times of reads in nanoseconds, sorted.
@@ -52,7 +52,7 @@ fn read_all_the_time(bucket: &Bucket, documents: u64, stop: &AtomicBool) -> Vec<
     while !stop.load(Ordering::Relaxed) {
         let key = key_of(n);
         let (now, begin) = (bucket.now(), clock.monotonic_ns());
-        assert!(bucket.get(VB, DocKey::new(key.as_bytes()), now).is_ok(), "it never expires");
+        assert!(bucket.documents().get(VB, DocKey::new(key.as_bytes()), now).is_ok(), "it never expires");
         times.push(clock.monotonic_ns() - begin);
         n = ((n + 7918) % documents) | 1;
     }
@@ -67,8 +67,8 @@ fn measure(bucket: &Arc<Bucket>, documents: u64, what: &str, is_done: impl Fn() 
     let times = std::thread::scope(|scope| {
         let reader = scope.spawn(|| read_all_the_time(bucket, documents, &stop));
         while !is_done() {
-            let busy = bucket.keep_step();
-            bucket.flush_step();
+            let busy = bucket.maintenance().keep_step();
+            bucket.flushing().flush_step();
             if !busy {
                 std::thread::yield_now();
             }
@@ -79,7 +79,7 @@ fn measure(bucket: &Arc<Bucket>, documents: u64, what: &str, is_done: impl Fn() 
     let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize] as f64 / 1000.0;
     println!("{what}: {:.2} s, {} reads beside it", (clock.monotonic() - begin).as_secs_f64(), times.len());
     println!("  reads: p50 {:.1} us, p99.9 {:.1} us, p99.99 {:.1} us", at(0.5), at(0.999), at(0.9999));
-    for chore in bucket.chore_stats().iter().filter(|chore| chore.name == what) {
+    for chore in bucket.maintenance().chore_stats().iter().filter(|chore| chore.name == what) {
         let per_step = Duration::from_nanos(chore.total_ns / chore.steps.max(1));
         println!(
             "  steps: {}, {per_step:?} each, the longest {:?}",
@@ -105,12 +105,14 @@ fn main() {
     let before = item_bytes();
     set("exp_pager_stime", "1");
     set("exp_pager_enabled", "true");
-    measure(&bucket, documents, "expiry_pager", || bucket.expiry_stats().by_pager == documents.div_ceil(2));
-    println!("  {:?}", bucket.expiry_stats());
+    measure(&bucket, documents, "expiry_pager", || {
+        bucket.documents().expiry_stats().by_pager == documents.div_ceil(2)
+    });
+    println!("  {:?}", bucket.documents().expiry_stats());
     set("exp_pager_enabled", "false");
     set("item_compressor_interval", "1");
     set("compression_mode", "active");
-    measure(&bucket, documents, "compressor", || bucket.compression_stats().rounds >= 2);
-    println!("  {:?}", bucket.compression_stats());
+    measure(&bucket, documents, "compressor", || bucket.compression().compression_stats().rounds >= 2);
+    println!("  {:?}", bucket.compression().compression_stats());
     println!("items: {before} MiB before, {} MiB now", item_bytes());
 }

@@ -95,11 +95,11 @@ fn main() {
     let bucket = Bucket::open(config, env.clone(), Arc::clone(&store)).expect("the folder can be made");
     let bucket = &bucket;
     std::thread::scope(|scope| {
-        scope.spawn(|| bucket.run_flusher());
-        scope.spawn(|| bucket.run_filer());
+        scope.spawn(|| bucket.flushing().run_flusher());
+        scope.spawn(|| bucket.flushing().run_filer());
         measure(bucket, &*store, &dir, collections);
-        bucket.stop_flusher();
-        bucket.stop_filer();
+        bucket.flushing().stop_flusher();
+        bucket.flushing().stop_filer();
     });
     let unfiled = store.stats().unfiled_bytes >> 20;
     let begun = env.clock.monotonic();

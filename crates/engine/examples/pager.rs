@@ -28,19 +28,19 @@ fn main() {
     let bucket = open(vbuckets);
     fill(&bucket, documents, vbuckets);
     // The housekeeper's first steps have nothing to do.
-    bucket.keep_step();
+    bucket.maintenance().keep_step();
     let used = bucket.memory().used_bytes();
     bucket.settings().put(Key::MaxSize, used * 100 / USED_PERCENT);
     bucket.set_param("paging_visitor_pause_ms", "0").expect("it can be set");
     let begun = bucket.env().clock.monotonic();
     while bucket.memory().is_above_high_watermark() {
-        bucket.keep_step();
+        bucket.maintenance().keep_step();
     }
-    while bucket.keep_step() {}
+    while bucket.maintenance().keep_step() {}
     let seconds = (bucket.env().clock.monotonic() - begun).as_secs_f64();
     let stats = bucket.eviction().eviction_stats();
     let times = bucket.lock_times_of(Holder::Pager);
-    let steps = bucket.chore_stats();
+    let steps = bucket.maintenance().chore_stats();
     let pager = steps.iter().find(|chore| chore.name == "pager").expect("there is one");
     let long: u64 = times.ranges_ns().filter(|range| range.from >= LONG_NS).map(|range| range.count).sum();
     println!("{documents} documents of 512 bytes in {vbuckets} vBuckets, {} evicted", stats.evicted_values);
@@ -104,9 +104,9 @@ fn fill(bucket: &Bucket, documents: u32, vbuckets: u16) {
             cas: Cas::ANY,
             preserve_expiry: false,
         };
-        bucket.store(vb, &request, bucket.now()).expect("there is room");
+        bucket.documents().store(vb, &request, bucket.now()).expect("there is room");
     }
-    assert!(bucket.flush_all(), "the simulated disk works");
+    assert!(bucket.flushing().flush_all(), "the simulated disk works");
 }
 
 fn print_histogram(times: &HistogramCounts) {

@@ -57,9 +57,9 @@ fn fill(env: &Env, dir: &Path, documents: u64, value_bytes: usize, vbuckets: u16
             cas: Cas::ANY,
             preserve_expiry: false,
         };
-        bucket.store(vb_of(&key, vbuckets), &request, bucket.now()).expect("there is room");
+        bucket.documents().store(vb_of(&key, vbuckets), &request, bucket.now()).expect("there is room");
     }
-    assert!(bucket.flush_all(), "the disk works");
+    assert!(bucket.flushing().flush_all(), "the disk works");
     bucket.close().expect("the disk works");
 }
 
@@ -73,15 +73,15 @@ fn read(bucket: &Bucket, key: &str) -> Vec<u8> {
     // Held until the value was looked at: it may be in memory only for that.
     let mut fetched;
     loop {
-        match bucket.get(vb, key, bucket.now()) {
+        match bucket.documents().get(vb, key, bucket.now()) {
             Ok(found) => return found.version.value().to_vec(),
             Err(Refusal::Loading) => {
-                if let Some(loaded) = bucket.loaded(vb) {
+                if let Some(loaded) = bucket.loading().loaded(vb) {
                     wait(loaded);
                 }
             }
             Err(Refusal::NotResident) => {
-                let fetch = bucket.fetch(vb, key).expect("few wait");
+                let fetch = bucket.fetching().fetch(vb, key).expect("few wait");
                 fetched = wait(fetch);
                 assert!(matches!(fetched, Fetched::Look(_)), "the files are sound");
             }
@@ -112,8 +112,10 @@ fn main() {
         let bucket = bucket.clone();
         env.spawn.spawn(name, Box::new(move || run(&bucket))).expect("threads can be started")
     };
-    let fetchers: Vec<_> = (0..THREADS).map(|_| start("fetch", Bucket::run_fetcher)).collect();
-    let loaders: Vec<_> = (0..THREADS).map(|_| start("load", Bucket::run_loader)).collect();
+    let fetchers: Vec<_> =
+        (0..THREADS).map(|_| start("fetch", |bucket| bucket.fetching().run_fetcher())).collect();
+    let loaders: Vec<_> =
+        (0..THREADS).map(|_| start("load", |bucket| bucket.loading().run_loader())).collect();
     let last = documents - 1;
     assert_eq!(read(&bucket, &key_of(last)), value_of(last, value_bytes), "the first read is correct");
     println!("first correct read after{:8.1} ms", ms());
@@ -125,7 +127,7 @@ fn main() {
     for loader in loaders {
         assert!(loader.join());
     }
-    let stats = bucket.warmup_stats();
+    let stats = bucket.loading().warmup_stats();
     println!("states found after      {:8.1} ms", stats.states_us as f64 / 1000.0);
     println!(
         "metadata loaded after   {:8.1} ms ({} keys)",
@@ -133,8 +135,8 @@ fn main() {
         stats.keys
     );
     println!("values loaded after     {:8.1} ms ({} values)", stats.total_us as f64 / 1000.0, stats.values);
-    println!("fetches                 {:?}", bucket.fetch_stats());
-    bucket.stop_fetchers();
+    println!("fetches                 {:?}", bucket.fetching().fetch_stats());
+    bucket.fetching().stop_fetchers();
     for fetcher in fetchers {
         assert!(fetcher.join());
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use base::Part;
 use base::memory::{HeapUsage, Parts, ProcessMemory, trim_system, trim_system_above};
 
-use crate::bucket::Bucket;
+use crate::bucket_core::Core;
 use crate::keeper::{Chore, Next, Slice};
 use crate::memory::MemoryAccount;
 use crate::settings::Key;
@@ -44,7 +44,7 @@ pub(crate) fn limit_free_memory(memory: &MemoryAccount) {
     trim_system_above((memory.quota_bytes() / MOST_FREE_ONE_IN).max(LEAST_MOST_FREE_BYTES));
 }
 
-impl Bucket {
+impl Core {
     /// The account beside the figures of those who hand out the memory.
     pub fn account_check(&self) -> AccountFigures {
         AccountFigures {
@@ -78,34 +78,36 @@ pub(crate) struct AccountCheck {
 impl AccountCheck {
     /// Once the bucket rests, buffers of saves and bursts are not needed any more; they lie free between what stays,
     /// where neither allocator gives them back by itself.
-    fn trim(&mut self, bucket: &Bucket) {
-        let used = bucket.memory.used_bytes();
+    fn trim(&mut self, core: &Core) {
+        let used = core.memory.used_bytes();
         if std::mem::replace(&mut self.used_bytes, used) != used {
             self.is_trimmed = false;
-            limit_free_memory(&bucket.memory);
+            limit_free_memory(&core.memory);
         } else if !std::mem::replace(&mut self.is_trimmed, true) {
-            bucket.context.heap.trim();
-            bucket.context.tables.trim();
+            core.context.heap.trim();
+            core.context.tables.trim();
             trim_system();
         }
     }
 }
 
 impl Chore for AccountCheck {
-    fn step(&mut self, bucket: &Bucket, _slice: &Slice<'_>) -> Next {
-        self.trim(bucket);
-        let now = bucket.env.clock.monotonic();
-        let interval = Duration::from_secs(bucket.settings.get(Key::AccountCheckInterval));
+    type Of = Core;
+
+    fn step(&mut self, core: &Core, _slice: &Slice<'_>) -> Next {
+        self.trim(core);
+        let now = core.env.clock.monotonic();
+        let interval = Duration::from_secs(core.settings.get(Key::AccountCheckInterval));
         if self.compared.is_some_and(|compared| now < compared + interval) {
             return Next::After(LOOK_EVERY);
         }
         self.compared = Some(now);
         // The quota may be another one by now, and the estimate has to be as good as it demands.
-        bucket.context.account().scale_to(bucket.memory.quota_bytes());
-        let figures = bucket.account_check();
+        core.context.account().scale_to(core.memory.quota_bytes());
+        let figures = core.account_check();
         if !figures.is_right() {
             tracing::warn!(
-                bucket = bucket.name(),
+                bucket = core.name(),
                 charged_bytes = figures.charged[Part::Documents as usize],
                 heap_bytes = figures.heap.used_bytes,
                 "the account of documents is not what the heap says"

@@ -1,32 +1,32 @@
 //! From the disk, or the list of an ephemeral bucket, to a stream: a few threads read what is no longer in checkpoints, a slice at a time, into bounded buffers.
 
+use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use base::{Account, CollectionId, Seqno, VbId, VbState};
+use buffers::Pool;
+use frames::Piece;
 use kvstore::{KvStore, Snapshot, Values};
 use parking_lot::{Condvar, Mutex};
+use place::{KeyPlace, Place};
+use slice::{Made, Slice};
 
-use crate::bucket::Bucket;
 use crate::bucket_core::Core;
 use crate::config::{BucketConfig, BucketKind};
 use crate::ephemeral::open_range;
 use crate::failure_log::{Failed, FailureLog};
 use crate::fetch_queue::FetchQueue;
-use crate::flusher::Progress;
 use crate::follower::Follower;
 use crate::memory::MemoryAccount;
+use crate::progress::Progress;
 use crate::refusal::Refusal;
 use crate::shard_guard::Holder;
 use crate::tasks::{StoreOp, TaskId, Tasks};
 use crate::unreadable::Unreadables;
 use crate::vbuckets::VBuckets;
-use buffers::Pool;
-use frames::Piece;
-use place::{KeyPlace, Place};
-use slice::{Made, Slice};
 
 mod buffers;
 mod frames;
@@ -134,7 +134,7 @@ pub struct Backfill {
 impl Backfill {
     fn cancel(&self) {
         self.is_cancelled.store(true, Ordering::Relaxed);
-        self.follower.parked.lock().retain(|other| !std::ptr::eq(&**other, self));
+        self.follower.parked.lock().retain(|other| !std::ptr::addr_eq(Arc::as_ptr(other), self));
         let (pieces, snapshot) = {
             let mut state = self.state.lock();
             self.is_read(&mut state);
@@ -197,7 +197,7 @@ impl BackfillQueue {
 
     fn unpark(&self, follower: &Follower) {
         let parked = std::mem::take(&mut *follower.parked.lock());
-        parked.into_iter().for_each(|parked| self.push(parked));
+        parked.into_iter().filter_map(|parked| parked.downcast().ok()).for_each(|parked| self.push(parked));
     }
 
     fn wait(&self) -> Option<Arc<Backfill>> {
@@ -210,25 +210,6 @@ impl BackfillQueue {
                 return Some(next);
             }
             self.wake.wait(&mut waiting);
-        }
-    }
-}
-
-impl Bucket {
-    /// Reading for streams of what is no longer in memory.
-    pub fn backfills(&self) -> Backfills<'_> {
-        let Core { config, store, vbuckets, memory, unreadable, failure_log, tasks, .. } = &*self.core;
-        let Bucket { fetching, backfills: queue, .. } = self;
-        Backfills {
-            config,
-            store: &**store,
-            vbuckets,
-            memory,
-            fetching,
-            unreadable,
-            failure_log,
-            queue,
-            tasks,
         }
     }
 }
@@ -247,7 +228,17 @@ pub struct Backfills<'a> {
     tasks: &'a Tasks,
 }
 
-impl Backfills<'_> {
+impl<'a> Backfills<'a> {
+    pub(crate) fn of(
+        core: &'a Core,
+        fetching: &'a FetchQueue,
+        queue: &'a Arc<BackfillQueue>,
+    ) -> Backfills<'a> {
+        let Core { config, store, vbuckets, memory, unreadable, failure_log, tasks, .. } = core;
+        let store = &**store;
+        Backfills { config, store, vbuckets, memory, fetching, unreadable, failure_log, queue, tasks }
+    }
+
     /// Begins to read what a vBucket had changed after `after`, as the store has it now, and to make of it what `writer`
     /// does. `follower` is told when there is something to take.
     pub fn begin(
@@ -406,7 +397,7 @@ impl Backfills<'_> {
         let mut parked = follower.parked.lock();
         // Under the lock: whoever takes something afterwards finds it parked.
         if !self.has_room(follower) && !backfill.is_cancelled.load(Ordering::Relaxed) {
-            parked.push(Arc::clone(backfill));
+            parked.push(Arc::clone(backfill) as Arc<dyn Any + Send + Sync>);
             return Progress::Worked;
         }
         drop(parked);

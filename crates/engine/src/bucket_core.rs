@@ -261,3 +261,9 @@ impl Core {
         if shard.vb.collections().is_open(id) { Ok(shard) } else { Err(Refusal::UnknownCollection) }
     }
 }
+
+/// Whether an event of a bucket is to be logged that clients, other nodes or a bad disk can bring about again and again:
+/// then how many of its kind were left out since the last line.
+pub fn admit_log(bucket: &Core, kind: &'static str) -> Option<u64> {
+    bucket.failure_log.admit_of_user(kind)
+}

@@ -9,19 +9,18 @@
 //! queued is in nobody's way: most of it are versions that the hash table holds anyway, and a flusher that hurries
 //! writes more, because less is de-duplicated.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use base::VbId;
 use vbucket::{CheckpointLimits, CheckpointMarks, Pressure, Removed, VBucket};
 
-use crate::bucket::Bucket;
 use crate::bucket_core::Core;
 use crate::disposal::Disposal;
 use crate::keeper::{Chore, ChoreId, Next, Slice};
 use crate::settings::Key;
 use crate::shard_guard::Holder;
-use std::sync::Arc;
 
 /// Between two passes while nothing presses.
 const CALM_PAUSE: Duration = Duration::from_secs(1);
@@ -204,61 +203,61 @@ struct Pass {
 }
 
 impl Pass {
-    fn begin(bucket: &Bucket, stage: Stage) -> Pass {
-        let mut left = Vec::with_capacity(usize::from(bucket.vbuckets()));
-        bucket.each_vbucket(|vb| left.push((vb.checkpoints().bytes(), vb.id())));
+    fn begin(checkpoints: &Checkpoints, stage: Stage) -> Pass {
+        let mut left = Vec::with_capacity(usize::from(checkpoints.core.vbuckets()));
+        checkpoints.core.each_vbucket(|vb| left.push((vb.checkpoints().bytes(), vb.id())));
         left.sort_unstable();
         Pass { stage, left }
     }
 
-    fn visit(&self, bucket: &Bucket, vb: VbId) {
-        let relief = &bucket.checkpoints.relief;
+    fn visit(&self, checkpoints: &Checkpoints, vb: VbId) {
+        let relief = &checkpoints.relief;
         match self.stage {
-            Stage::RemoveClosed => {
-                take_out(bucket, vb, &relief.removed_items, |vb| Some(vb.checkpoints_mut().remove_closed()))
-            }
+            Stage::RemoveClosed => take_out(checkpoints, vb, &relief.removed_items, |vb| {
+                Some(vb.checkpoints_mut().remove_closed())
+            }),
             Stage::Expel => {
-                take_out(bucket, vb, &relief.expelled_items, |vb| Some(vb.checkpoints_mut().expel()))
+                take_out(checkpoints, vb, &relief.expelled_items, |vb| Some(vb.checkpoints_mut().expel()))
             }
-            Stage::DropSlowest => drop_slowest(bucket, vb),
+            Stage::DropSlowest => drop_slowest(checkpoints, vb),
         }
     }
 }
 
 fn take_out(
-    bucket: &Bucket,
+    checkpoints: &Checkpoints,
     vb: VbId,
     count: &AtomicU64,
     take: impl FnOnce(&mut VBucket) -> Option<Removed>,
 ) {
-    let Ok(mut shard) = bucket.vbuckets.find(vb, Holder::CheckpointRecovery) else { return };
+    let Ok(mut shard) = checkpoints.core.vbuckets.find(vb, Holder::CheckpointRecovery) else { return };
     let removed = take(&mut shard.vb);
     drop(shard);
     if let Some(removed) = removed.filter(|removed| !removed.is_empty()) {
         count.fetch_add(removed.items(), Ordering::Relaxed);
-        bucket.checkpoints.dispose(removed);
+        checkpoints.dispose(removed);
     }
 }
 
 /// Drops streams of `vb` from the slowest on, as long as each holds its part of what is too much: one that is only a
 /// little behind the flusher is not what memory is short of.
-fn drop_slowest(bucket: &Bucket, vb: VbId) {
+fn drop_slowest(checkpoints: &Checkpoints, vb: VbId) {
     loop {
-        let stats = bucket.checkpoints.checkpoint_memory();
+        let stats = checkpoints.checkpoint_memory();
         let too_much = stats.used_bytes.saturating_sub(stats.lower_mark_bytes);
         if too_much == 0 {
             return;
         }
-        let least_bytes = too_much / u64::from(bucket.vbuckets());
+        let least_bytes = too_much / u64::from(checkpoints.core.vbuckets());
         let mut name = None;
-        take_out(bucket, vb, &bucket.checkpoints.relief.removed_items, |vb| {
+        take_out(checkpoints, vb, &checkpoints.relief.removed_items, |vb| {
             let (_, dropped) = vb.checkpoints_mut().drop_slowest_cursor(least_bytes)?;
             name = Some(dropped);
             Some(vb.checkpoints_mut().expel())
         });
         let Some(name) = name else { return };
-        bucket.checkpoints.relief.dropped_streams.fetch_add(1, Ordering::Relaxed);
-        tracing::info!(bucket = bucket.name(), %vb, %name, "the slowest stream goes on from the disk");
+        checkpoints.relief.dropped_streams.fetch_add(1, Ordering::Relaxed);
+        tracing::info!(bucket = checkpoints.core.name(), %vb, %name, "the slowest stream goes on from the disk");
     }
 }
 
@@ -274,22 +273,22 @@ pub(crate) struct CheckpointRecovery {
 
 impl CheckpointRecovery {
     /// Recovers memory down to the lower mark, or as much as there is. Whether it has come to an end.
-    fn recover(&mut self, bucket: &Bucket, slice: &Slice<'_>) -> bool {
-        let memory = &bucket.context.checkpoints;
+    fn recover(&mut self, checkpoints: &Checkpoints, slice: &Slice<'_>) -> bool {
+        let memory = &checkpoints.core.context.checkpoints;
         if self.pass.is_none() && memory.pressure() >= Pressure::Recover {
-            self.pass = Some(Pass::begin(bucket, Stage::RemoveClosed));
+            self.pass = Some(Pass::begin(checkpoints, Stage::RemoveClosed));
         }
-        let lower_mark = bucket.checkpoints.checkpoint_memory().lower_mark_bytes;
+        let lower_mark = checkpoints.checkpoint_memory().lower_mark_bytes;
         while let Some(pass) = &mut self.pass {
             if memory.used_bytes() <= lower_mark {
                 self.pass = None;
             } else if let Some((_, vb)) = pass.left.pop() {
-                pass.visit(bucket, vb);
+                pass.visit(checkpoints, vb);
                 if slice.is_over() {
                     return false;
                 }
             } else {
-                self.pass = pass.stage.next().map(|stage| Pass::begin(bucket, stage));
+                self.pass = pass.stage.next().map(|stage| Pass::begin(checkpoints, stage));
             }
         }
         true
@@ -298,22 +297,22 @@ impl CheckpointRecovery {
 
 impl CheckpointRecovery {
     /// Lets go of what was kept for long enough, or of all of it if memory is short. Whether it has come to an end.
-    fn age(&mut self, bucket: &Bucket, slice: &Slice<'_>) -> bool {
-        let memory = &bucket.context.checkpoints;
-        let now = bucket.env.clock.monotonic();
-        let is_short = bucket.memory.is_above_low_watermark();
+    fn age(&mut self, checkpoints: &Checkpoints, slice: &Slice<'_>) -> bool {
+        let memory = &checkpoints.core.context.checkpoints;
+        let now = checkpoints.core.env.clock.monotonic();
+        let is_short = checkpoints.core.memory.is_above_low_watermark();
         if self.ageing.is_none() && memory.kept_bytes() > 0 && (is_short || now >= self.kept_until) {
             self.kept_until = now + KEPT_TIME;
             memory.begin_epoch();
             self.ageing = Some((if is_short { 0 } else { 2 }, 0));
         }
         let Some((epochs, first)) = self.ageing.take() else { return true };
-        for vb in first..bucket.vbuckets() {
+        for vb in first..checkpoints.core.vbuckets() {
             if slice.is_over() {
                 self.ageing = Some((epochs, vb));
                 return false;
             }
-            take_out(bucket, VbId(vb), &bucket.checkpoints.relief.removed_items, |vb| {
+            take_out(checkpoints, VbId(vb), &checkpoints.relief.removed_items, |vb| {
                 Some(vb.checkpoints_mut().remove_kept(epochs))
             });
         }
@@ -322,16 +321,18 @@ impl CheckpointRecovery {
 }
 
 impl Chore for CheckpointRecovery {
-    fn step(&mut self, bucket: &Bucket, slice: &Slice<'_>) -> Next {
-        bucket.checkpoints.set_checkpoint_limits();
-        let has_recovered = self.recover(bucket, slice) && self.age(bucket, slice);
-        if !bucket.checkpoints.relief.disposal.free(|| slice.is_over()) || !has_recovered {
+    type Of = Checkpoints;
+
+    fn step(&mut self, checkpoints: &Checkpoints, slice: &Slice<'_>) -> Next {
+        checkpoints.set_checkpoint_limits();
+        let has_recovered = self.recover(checkpoints, slice) && self.age(checkpoints, slice);
+        if !checkpoints.relief.disposal.free(|| slice.is_over()) || !has_recovered {
             return Next::Again;
         }
-        if bucket.context.checkpoints.pressure() >= Pressure::Recover {
+        if checkpoints.core.context.checkpoints.pressure() >= Pressure::Recover {
             return Next::After(PRESSED_PAUSE);
         }
-        bucket.checkpoints.relief.is_called.store(false, Ordering::Relaxed);
+        checkpoints.relief.is_called.store(false, Ordering::Relaxed);
         Next::After(CALM_PAUSE)
     }
 }

@@ -12,7 +12,6 @@ use base::planted::{self, Bug};
 
 use crate::config::BucketConfig;
 use crate::failure::Failure;
-use crate::open::write_file;
 
 /// Present while the last stop was a clean one.
 const NAME: &str = "clean";
@@ -143,6 +142,17 @@ impl LastStop {
         write_file(env, &config.dir.join(NAME), text.as_bytes())?;
         env.disk.sync_dir(&config.dir).map_err(|source| Failure::io("sync", &config.dir, source))
     }
+}
+
+/// Writes a file of the bucket's folder, durably but for its name.
+fn write_file(env: &Env, path: &Path, bytes: &[u8]) -> Result<(), Failure> {
+    let write = || {
+        let file = env.disk.open(path, OpenMode::Create)?;
+        file.set_len(0)?;
+        file.write_at(bytes, 0)?;
+        file.sync_data()
+    };
+    write().map_err(|source| Failure::io("write", path, source))
 }
 
 #[cfg(test)]

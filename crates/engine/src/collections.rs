@@ -15,10 +15,10 @@ use vbucket::{
 use crate::account_check::limit_free_memory;
 use crate::bucket_core::Core;
 use crate::checkpoint_recovery::Checkpoints;
+use crate::disk_state::FLUSH_TRIES;
 use crate::failure::Failure;
 use crate::keeper::{ChoreId, Keeper};
 use crate::manifest_file;
-use crate::open::FLUSH_TRIES;
 use crate::shard::Shard;
 use crate::shard_guard::Holder;
 
@@ -259,11 +259,6 @@ impl BucketCollections {
     pub fn collection_seqno(&self, vb: VbId, id: CollectionId) -> Option<Seqno> {
         let shard = self.core.vbuckets.find(vb, Holder::FrontEnd).ok()?;
         shard.vb.collections().get(id).map(|one| one.high_seqno)
-    }
-
-    /// The longest that documents of a collection may live, if it says so.
-    pub(crate) fn collection_ttl_s(&self, vb: VbId, id: CollectionId) -> Option<u32> {
-        self.core.vbuckets.find(vb, Holder::FrontEnd).ok()?.vb.collections().get(id)?.max_ttl_s
     }
 
     /// What the bucket has of each collection of its manifest, in the manifest's order.

@@ -1,18 +1,24 @@
 //! Compactions: those that somebody asks for, and those of files that waste much.
 
 use std::cell::Cell;
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::{CollectionId, Seqno, VbId, Version};
-use kvstore::{Compaction, Expired, Usage};
+use kvstore::{Expired, Usage};
 
-use crate::bucket::Bucket;
-use crate::compaction_queue::{CompactOutcome, CompactRequest, CompactionStats, Job};
+use crate::bucket_core::Core;
+use crate::collections::BucketCollections;
+use crate::compaction_queue::{CompactOutcome, CompactRequest, CompactionQueue, CompactionStats, Job};
 use crate::completion::Completion;
+use crate::documents::Documents;
+use crate::evict::Eviction;
 use crate::expiry::ExpiredBy;
 use crate::failure_log::Failed;
+use crate::fetcher::Fetching;
 use crate::flush_queue::LARGE_BACKLOG;
-use crate::flusher::Progress;
+use crate::flusher::Flushing;
+use crate::progress::Progress;
 use crate::refusal::Refusal;
 use crate::shard_guard::Holder;
 use crate::tasks::{StoreOp, TaskId};
@@ -26,32 +32,63 @@ const SHORT_BYTES: u64 = 1 << 20;
 /// Items that are looked at under a vBucket's lock at once.
 const SLICE_ITEMS: usize = 256;
 
-impl Bucket {
+/// Compactions of files, and what they find expired.
+pub struct Compaction {
+    pub(crate) core: Arc<Core>,
+    pub(crate) collections: Arc<BucketCollections>,
+    pub(crate) documents: Arc<Documents>,
+    pub(crate) eviction: Arc<Eviction>,
+    pub(crate) fetching: Arc<Fetching>,
+    pub(crate) flushing: Arc<Flushing>,
+    pub(crate) queue: CompactionQueue,
+}
+
+impl Compaction {
+    pub(crate) fn new(
+        core: &Arc<Core>,
+        collections: &Arc<BucketCollections>,
+        documents: &Arc<Documents>,
+        eviction: &Arc<Eviction>,
+        fetching: &Arc<Fetching>,
+        flushing: &Arc<Flushing>,
+    ) -> Compaction {
+        Compaction {
+            core: Arc::clone(core),
+            collections: Arc::clone(collections),
+            documents: Arc::clone(documents),
+            eviction: Arc::clone(eviction),
+            fetching: Arc::clone(fetching),
+            flushing: Arc::clone(flushing),
+            queue: CompactionQueue::default(),
+        }
+    }
+
     /// Asks for a compaction of a vBucket's file. Refused as busy if one is under way or waiting already.
     pub fn compact(&self, vb: VbId, request: CompactRequest) -> Result<Completion<CompactOutcome>, Refusal> {
-        drop(self.vbuckets.find(vb, Holder::FrontEnd)?);
-        if self.is_ephemeral() {
+        drop(self.core.vbuckets.find(vb, Holder::FrontEnd)?);
+        if self.core.is_ephemeral() {
             return Err(Refusal::NoDisk);
         }
-        self.compacting.ask(vb, request, self.is_short(vb)).ok_or(Refusal::Busy)
+        self.queue.ask(vb, request, self.is_short(vb)).ok_or(Refusal::Busy)
     }
 
     /// What compactions came to.
     pub fn compaction_stats(&self) -> CompactionStats {
-        self.compacting.stats()
+        self.queue.stats()
     }
 
     /// Compacts one vBucket: the next that somebody asked for, or else the one whose file wastes most. If there is
     /// none, makes a filter of evicted keys anew that is stale.
     pub fn compact_step(&self) -> Progress {
-        let Some(job) = self.compacting.begin(|| self.most_fragmented()) else {
+        let Some(job) = self.queue.begin(|| self.most_fragmented()) else {
             return self.eviction.filter_step();
         };
         self.carry_out(job)
     }
 
     fn carry_out(&self, job: Job) -> Progress {
-        let (outcome, progress) = self.tasks.run(TaskId::Compactor, || self.compact_now(job.vb, job.request));
+        let (outcome, progress) =
+            self.core.tasks.run(TaskId::Compactor, || self.compact_now(job.vb, job.request));
         if let Some(completer) = job.completer {
             completer.complete(outcome);
         }
@@ -60,27 +97,27 @@ impl Bucket {
 
     /// Whether the compaction of a vBucket's file waits for the disk most of the time, as far as that is known.
     pub(crate) fn is_short(&self, vb: VbId) -> bool {
-        self.store.usage(vb).is_some_and(|usage| usage.file_bytes <= SHORT_BYTES)
+        self.core.store.usage(vb).is_some_and(|usage| usage.file_bytes <= SHORT_BYTES)
     }
 
     /// Helps until the bucket is closed whenever many short compactions wait, as when a collection was dropped: each
     /// waits for syncs that the disk does for several at once. For a thread of its own. Ends at once if there is no disk.
     pub fn help_compactor(&self) {
-        if self.is_ephemeral() {
+        if self.core.is_ephemeral() {
             return;
         }
-        while let Some(job) = self.compacting.begin_to_help() {
+        while let Some(job) = self.queue.begin_to_help() {
             self.carry_out(job);
         }
     }
 
     /// Runs such steps until the bucket is closed; for a thread of its own. Ends at once if there is no disk.
     pub fn run_compactor(&self) {
-        if self.is_ephemeral() {
+        if self.core.is_ephemeral() {
             return;
         }
         let mut pause = LOOK_EVERY;
-        while self.compacting.pause(pause) {
+        while self.queue.pause(pause) {
             pause = match self.compact_step() {
                 Progress::Worked => Duration::ZERO,
                 Progress::Idle => LOOK_EVERY,
@@ -91,32 +128,33 @@ impl Bucket {
 
     /// Lets the compactor's thread, and those that help it, end soon.
     pub fn stop_compactor(&self) {
-        self.compacting.stop();
+        self.queue.stop();
     }
 
     /// The vBucket whose file wastes most, of those that waste enough; before them, one whose file is not encrypted as a
     /// new one would be. Asks for nothing that is not in memory.
     fn most_fragmented(&self) -> Option<Job> {
-        let now = self.env.clock.monotonic();
+        let now = self.core.env.clock.monotonic();
         let worth = |usage: &Usage| {
             let wasted = usage.file_bytes.saturating_sub(usage.used_bytes);
             let is_much = u128::from(wasted) * 100
-                >= u128::from(usage.file_bytes) * u128::from(self.config.compact_percent);
-            let is_worth = is_much && wasted >= self.config.compact_min_waste_bytes;
+                >= u128::from(usage.file_bytes) * u128::from(self.core.config.compact_percent);
+            let is_worth = is_much && wasted >= self.core.config.compact_min_waste_bytes;
             // One that is not encrypted as it should be comes first, however little it wastes.
             (is_worth || !usage.is_current).then_some((!usage.is_current, wasted))
         };
-        let usage = (0..self.vbuckets()).map(VbId).filter_map(|vb| Some((vb, self.store.usage(vb)?)));
+        let usage =
+            (0..self.core.vbuckets()).map(VbId).filter_map(|vb| Some((vb, self.core.store.usage(vb)?)));
         let wasteful = usage.filter_map(|(vb, usage)| Some((worth(&usage)?, vb)));
-        let (_, vb) = wasteful.filter(|(_, vb)| !self.compacting.is_left_alone(*vb, now)).max()?;
-        let purge_before_s = self.now().unix_s().checked_sub(self.config.purge_age_s);
+        let (_, vb) = wasteful.filter(|(_, vb)| !self.queue.is_left_alone(*vb, now)).max()?;
+        let purge_before_s = self.core.now().unix_s().checked_sub(self.core.config.purge_age_s);
         let request = CompactRequest { purge_before_s, ..CompactRequest::default() };
         Some(Job { vb, request, is_short: false, completer: None })
     }
 
     fn compact_now(&self, vb: VbId, request: CompactRequest) -> (CompactOutcome, Progress) {
-        let now = self.now();
-        let incarnation = self.vbuckets.hold(vb, Holder::Compactor).incarnation;
+        let now = self.core.now();
+        let incarnation = self.core.vbuckets.hold(vb, Holder::Compactor).incarnation;
         let expired = Cell::new(0);
         let on_expired = |version: &Version| {
             expired.set(expired.get() + u64::from(self.expire_stored(vb, version)));
@@ -126,18 +164,19 @@ impl Bucket {
         let dropped = self.collections.dropped_on_disk(vb);
         let is_dropped =
             |id, seqno| dropped.iter().any(|(of, end): &(CollectionId, Seqno)| *of == id && seqno <= *end);
-        let compaction = Compaction {
+        let compaction = kvstore::Compaction {
             is_dropped: &is_dropped,
             purge_before_s: request.purge_before_s,
             purge_through: request.purge_through,
             expired_before_s: Some(now.unix_s()),
             on_expired: &on_expired,
-            observe: &|progress| self.compacting.progress(vb, progress),
+            observe: &|progress| self.queue.progress(vb, progress),
         };
-        let compacted = self.tasks.store_op(StoreOp::Compact, || self.store.compact(vb, &compaction));
+        let compacted =
+            self.core.tasks.store_op(StoreOp::Compact, || self.core.store.compact(vb, &compaction));
         if let Ok(compacted) = &compacted {
             // Who saved what was purged may not have noted yet that it is saved; so long it would stay in memory.
-            drop(self.flushing.lock());
+            drop(self.flushing.space.lock());
             self.forget_purged(vb, incarnation, compacted.purge_seqno, &request);
         }
         match compacted {
@@ -147,23 +186,23 @@ impl Bucket {
                     // Tombstones among them that were not in memory could not be found there.
                     self.eviction.recount_evicted(vb, incarnation);
                 }
-                self.compacting.done(vb, &compacted, expired.get());
+                self.queue.done(vb, &compacted, expired.get());
                 (CompactOutcome::Done, Progress::Worked)
             }
             Err(kvstore::Failure::NoVbucket { .. }) => {
                 // Nothing is on disk yet, so there is nothing to give back.
                 self.collections.erased_from_disk(vb, incarnation, &dropped);
-                self.compacting.gave_up(vb, self.env.clock.monotonic(), false);
+                self.queue.gave_up(vb, self.core.env.clock.monotonic(), false);
                 (CompactOutcome::Done, Progress::Worked)
             }
             Err(kvstore::Failure::CompactionEnded { .. } | kvstore::Failure::CompactionRuns { .. }) => {
-                self.compacting.gave_up(vb, self.env.clock.monotonic(), false);
+                self.queue.gave_up(vb, self.core.env.clock.monotonic(), false);
                 (CompactOutcome::Ended, Progress::Failed)
             }
             Err(failure) => {
-                self.failure_log.failed(self.name(), vb, Failed::Compaction, &failure);
-                self.unreadable.note_served(self.name(), vb, &failure);
-                self.compacting.gave_up(vb, self.env.clock.monotonic(), true);
+                self.core.failure_log.failed(self.core.name(), vb, Failed::Compaction, &failure);
+                self.core.unreadable.note_served(self.core.name(), vb, &failure);
+                self.queue.gave_up(vb, self.core.env.clock.monotonic(), true);
                 (CompactOutcome::Failed, Progress::Failed)
             }
         }
@@ -172,16 +211,16 @@ impl Bucket {
     /// Makes a tombstone of an expired document that a compaction came across, as a reader would have done. Says
     /// whether it did: not if the document was changed since, or the flusher is far behind.
     fn expire_stored(&self, vb: VbId, stored: &Version) -> bool {
-        let now = self.now();
-        let hash = self.hash(stored.key());
+        let now = self.core.now();
+        let hash = self.core.hash(stored.key());
         // If nothing of it is in memory, it has to come back before it can change.
         let _held = match self.eviction.is_evicted(vb, stored.key()) {
             Ok(false) => None,
-            Ok(true) => Some(self.fetch_now(vb, stored.key())),
+            Ok(true) => Some(self.fetching.fetch_now(vb, stored.key())),
             Err(_) => return false,
         };
         let version = {
-            let Ok(shard) = self.vbuckets.active(vb, Holder::Compactor) else { return false };
+            let Ok(shard) = self.core.vbuckets.active(vb, Holder::Compactor) else { return false };
             let Ok(found) = shard.vb.find(hash, stored.key()) else { return false };
             match found.filter(|version| version.is_expired(now)) {
                 Some(version) if shard.unflushed() < LARGE_BACKLOG => version.clone(),
@@ -189,11 +228,11 @@ impl Bucket {
             }
         };
         let by = ExpiredBy::Compactor;
-        match self.expire_as(vb, hash, &version, &version, by, now) {
+        match self.documents.expire_as(vb, hash, &version, &version, by, now) {
             // Its system xattrs stay, so they have to be read.
-            Err(Refusal::NotResident) => match self.store.get(vb, version.key()) {
+            Err(Refusal::NotResident) => match self.core.store.get(vb, version.key()) {
                 Ok(Some(whole)) if whole.meta().by_seqno == version.meta().by_seqno => {
-                    self.expire_as(vb, hash, &version, &whole, by, now) == Ok(true)
+                    self.documents.expire_as(vb, hash, &version, &whole, by, now) == Ok(true)
                 }
                 _ => false,
             },
@@ -213,7 +252,7 @@ impl Bucket {
         while let Some(at) = cursor {
             let mut freed = Vec::with_capacity(SLICE_ITEMS);
             {
-                let mut shard = self.vbuckets.hold(vb, Holder::Compactor);
+                let mut shard = self.core.vbuckets.hold(vb, Holder::Compactor);
                 if shard.incarnation != incarnation {
                     return;
                 }
@@ -226,7 +265,7 @@ impl Bucket {
                     }
                 });
                 for version in found.drain(..) {
-                    freed.extend(shard.vb.forget_tombstone(self.hash(version.key()), &version));
+                    freed.extend(shard.vb.forget_tombstone(self.core.hash(version.key()), &version));
                 }
             }
             drop(freed);

@@ -1,8 +1,9 @@
 //! Which form values are held and sent in, and what the compressor came to.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::bucket::Bucket;
+use crate::bucket_core::Core;
 
 /// What the compressor did so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,10 +52,20 @@ impl CompressionCounters {
     }
 }
 
-impl Bucket {
+/// Compressing values that are cold.
+pub struct Compression {
+    pub(crate) core: Arc<Core>,
+    pub(crate) counters: CompressionCounters,
+}
+
+impl Compression {
+    pub(crate) fn new(core: &Arc<Core>) -> Compression {
+        Compression { core: Arc::clone(core), counters: CompressionCounters::default() }
+    }
+
     /// What the compressor did so far.
     pub fn compression_stats(&self) -> CompressionStats {
-        let counters = &self.compression;
+        let counters = &self.counters;
         // First what is added last, so that nothing negative is ever saved.
         let after_bytes = counters.after_bytes.load(Ordering::Acquire);
         CompressionStats {

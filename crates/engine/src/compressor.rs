@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use base::{Datatype, DocKey, Moment, NewVersion, Seqno, VbId, Version, VersionMeta};
 
-use crate::bucket::Bucket;
+use crate::compression::Compression;
 use crate::keeper::{Chore, Next, Slice};
 use crate::refusal::Refusal;
 use crate::settings::Key;
@@ -82,34 +82,36 @@ struct Visit {
 }
 
 impl Chore for Compressor {
-    fn step(&mut self, bucket: &Bucket, slice: &Slice<'_>) -> Next {
-        if !bucket.compresses() {
+    type Of = Compression;
+
+    fn step(&mut self, compression: &Compression, slice: &Slice<'_>) -> Next {
+        if !compression.core.compresses() {
             *self = Compressor::default();
             return Next::After(OFF_PAUSE);
         }
-        let now = bucket.env.clock.monotonic();
-        if self.round.is_none() && !self.begin_round(bucket, now) {
+        let now = compression.core.env.clock.monotonic();
+        if self.round.is_none() && !self.begin_round(compression, now) {
             let left = (self.began.unwrap_or(now) + ROUND_TIME).saturating_sub(now);
             return Next::After(left);
         }
-        let is_over = || slice.is_over() || bucket.env.clock.monotonic() >= now + WORK_TIME;
+        let is_over = || slice.is_over() || compression.core.env.clock.monotonic() >= now + WORK_TIME;
         while !is_over() {
-            if !self.work(bucket, &is_over) {
+            if !self.work(compression, &is_over) {
                 self.round = None;
-                bucket.compression.rounds.fetch_add(1, Ordering::Relaxed);
+                compression.counters.rounds.fetch_add(1, Ordering::Relaxed);
                 break;
             }
         }
         self.press.shrink();
-        Next::After(Duration::from_millis(bucket.settings.get(Key::CompressorInterval)))
+        Next::After(Duration::from_millis(compression.core.settings.get(Key::CompressorInterval)))
     }
 }
 
 impl Compressor {
     /// Begins a round if it is time for one.
-    fn begin_round(&mut self, bucket: &Bucket, now: Duration) -> bool {
+    fn begin_round(&mut self, compression: &Compression, now: Duration) -> bool {
         let is_due = |began: Option<Duration>, every| began.is_none_or(|began| now >= began + every);
-        let ratio = bucket.settings.get(Key::MinCompressionRatio);
+        let ratio = compression.core.settings.get(Key::MinCompressionRatio);
         if ratio != self.ratio {
             (self.ratio, self.began_full) = (ratio, None);
         }
@@ -121,18 +123,18 @@ impl Compressor {
         if is_full {
             self.began_full = Some(now);
         }
-        self.known.resize(usize::from(bucket.vbuckets()), Known::default());
+        self.known.resize(usize::from(compression.core.vbuckets()), Known::default());
         self.round = Some(Round { is_full, next_vb: 0, visit: None });
         true
     }
 
     /// Does a little of the round; false if it is over.
-    fn work(&mut self, bucket: &Bucket, is_over: &dyn Fn() -> bool) -> bool {
+    fn work(&mut self, compression: &Compression, is_over: &dyn Fn() -> bool) -> bool {
         let Some(mut round) = self.round.take() else { return false };
         let is_more = match round.visit.take() {
-            None => self.enter_next(bucket, &mut round),
+            None => self.enter_next(compression, &mut round),
             Some(visit) => {
-                round.visit = self.advance(bucket, visit, is_over);
+                round.visit = self.advance(compression, visit, is_over);
                 true
             }
         };
@@ -141,11 +143,11 @@ impl Compressor {
     }
 
     /// Goes to the next vBucket in which there is something to try; false if there is none.
-    fn enter_next(&mut self, bucket: &Bucket, round: &mut Round) -> bool {
-        while round.next_vb < bucket.vbuckets() {
+    fn enter_next(&mut self, compression: &Compression, round: &mut Round) -> bool {
+        while round.next_vb < compression.core.vbuckets() {
             let vb = VbId(round.next_vb);
             round.next_vb += 1;
-            let Ok(shard) = bucket.vbuckets.loaded(vb, Holder::Compressor) else { continue };
+            let Ok(shard) = compression.core.vbuckets.loaded(vb, Holder::Compressor) else { continue };
             let (incarnation, persisted) = (shard.incarnation, shard.vb.persisted_seqno());
             drop(shard);
             let known = &mut self.known[usize::from(vb.0)];
@@ -165,15 +167,20 @@ impl Compressor {
     }
 
     /// Tries what was left, or else the values of the next few items; nothing: the vBucket is done.
-    fn advance(&mut self, bucket: &Bucket, mut visit: Visit, is_over: &dyn Fn() -> bool) -> Option<Visit> {
+    fn advance(
+        &mut self,
+        compression: &Compression,
+        mut visit: Visit,
+        is_over: &dyn Fn() -> bool,
+    ) -> Option<Visit> {
         let found = match (visit.left.is_empty(), visit.cursor) {
-            (false, _) => visit.find_left(bucket)?,
-            (true, Some(cursor)) => visit.find_next(bucket, cursor)?,
+            (false, _) => visit.find_left(compression)?,
+            (true, Some(cursor)) => visit.find_next(compression, cursor)?,
             (true, None) => return None,
         };
         let mut found = found.into_iter();
         for version in found.by_ref() {
-            self.compress(bucket, &visit, &version);
+            self.compress(compression, &visit, &version);
             if is_over() {
                 break;
             }
@@ -183,16 +190,16 @@ impl Compressor {
         Some(visit)
     }
 
-    fn compress(&mut self, bucket: &Bucket, visit: &Visit, version: &Version) {
-        let stats = &bucket.compression;
-        let Some(new) = self.press.compressed(bucket, version) else {
+    fn compress(&mut self, compression: &Compression, visit: &Visit, version: &Version) {
+        let stats = &compression.counters;
+        let Some(new) = self.press.compressed(compression, version) else {
             stats.gained_little.fetch_add(1, Ordering::Relaxed);
             return;
         };
         let saved = (version.allocated_bytes(), new.allocated_bytes());
-        let (hash, now) = (bucket.hash(version.key()), bucket.now());
+        let (hash, now) = (compression.core.hash(version.key()), compression.core.now());
         let swapped = {
-            let Some(mut shard) = visit.shard(bucket) else { return };
+            let Some(mut shard) = visit.shard(compression) else { return };
             shard.vb.recode_value(hash, version, new, now)
         };
         match swapped {
@@ -217,7 +224,7 @@ struct Press {
 
 impl Press {
     /// The same version with its value compressed; nothing if that gains too little.
-    fn compressed(&mut self, bucket: &Bucket, version: &Version) -> Option<NewVersion> {
+    fn compressed(&mut self, compression: &Compression, version: &Version) -> Option<NewVersion> {
         let plain = version.value();
         let most = snap::raw::max_compress_len(plain.len());
         if self.space.len() < most {
@@ -225,13 +232,13 @@ impl Press {
         }
         let encoder = self.encoder.get_or_insert_with(|| Box::new(snap::raw::Encoder::new()));
         let len = encoder.compress(plain, &mut self.space).ok()?;
-        let ratio = bucket.settings.get(Key::MinCompressionRatio);
+        let ratio = compression.core.settings.get(Key::MinCompressionRatio);
         if (len as u64).saturating_mul(ratio) > plain.len() as u64 * 1000 {
             return None;
         }
         let meta = version.meta();
         let meta = VersionMeta { datatype: meta.datatype.with(Datatype::SNAPPY), ..meta };
-        let new = NewVersion::new(&bucket.context.heap, meta, version.key(), &[&self.space[..len]]);
+        let new = NewVersion::new(&compression.core.context.heap, meta, version.key(), &[&self.space[..len]]);
         // The heap rounds sizes, so a few bytes may be no gain at all.
         (new.allocated_bytes() < version.allocated_bytes()).then_some(new)
     }
@@ -243,13 +250,18 @@ impl Press {
     }
 }
 
-impl Bucket {
+impl Compression {
     /// Compresses the value of a key in memory, however hot and short it is. False if it has to stay as it is: it is
     /// not on disk yet, locked, not in memory, compressed already, or gains too little.
     pub fn compress_value(&self, vb: VbId, key: DocKey<'_>) -> Result<bool, Refusal> {
-        let (hash, now) = (self.hash(key), self.now());
-        let found =
-            self.vbuckets.loaded(vb, Holder::FrontEnd)?.vb.find(hash, key)?.map(|version| version.clone());
+        let (hash, now) = (self.core.hash(key), self.core.now());
+        let found = self
+            .core
+            .vbuckets
+            .loaded(vb, Holder::FrontEnd)?
+            .vb
+            .find(hash, key)?
+            .map(|version| version.clone());
         let version = found.filter(|version| version.is_live(now)).ok_or(Refusal::NotFound)?;
         if !version.is_resident() || version.meta().datatype.is_snappy() {
             return Ok(false);
@@ -257,7 +269,7 @@ impl Bucket {
         let Some(new) = Press::default().compressed(self, &version) else { return Ok(false) };
         // What was there, or what was not used, goes when the lock is released.
         let swapped = {
-            let mut shard = self.vbuckets.loaded(vb, Holder::FrontEnd)?;
+            let mut shard = self.core.vbuckets.loaded(vb, Holder::FrontEnd)?;
             shard.vb.recode_value(hash, &version, new, now)
         };
         Ok(swapped.is_ok())
@@ -266,8 +278,9 @@ impl Bucket {
 
 impl Visit {
     /// The vBucket's lock, if it still is the same vBucket.
-    fn shard<'b>(&self, bucket: &'b Bucket) -> Option<ShardGuard<'b>> {
-        bucket
+    fn shard<'b>(&self, compression: &'b Compression) -> Option<ShardGuard<'b>> {
+        compression
+            .core
             .vbuckets
             .loaded(self.vb, Holder::Compressor)
             .ok()
@@ -288,10 +301,10 @@ impl Visit {
     }
 
     /// Those to try among the next few items; nothing if the vBucket is another one by now.
-    fn find_next(&mut self, bucket: &Bucket, cursor: u64) -> Option<Vec<Version>> {
-        let now = bucket.now();
+    fn find_next(&mut self, compression: &Compression, cursor: u64) -> Option<Vec<Version>> {
+        let now = compression.core.now();
         let (mut found, mut visited) = (Vec::new(), 0);
-        let shard = self.shard(bucket)?;
+        let shard = self.shard(compression)?;
         let next = shard.vb.table().visit(cursor, CHUNK_ITEMS, |version| {
             visited += 1;
             if self.wants(&shard, version, now) {
@@ -300,18 +313,18 @@ impl Visit {
         });
         drop(shard);
         self.cursor = next;
-        bucket.compression.visited.fetch_add(visited, Ordering::Relaxed);
+        compression.counters.visited.fetch_add(visited, Ordering::Relaxed);
         Some(found)
     }
 
     /// Those to try among the keys that were left.
-    fn find_left(&mut self, bucket: &Bucket) -> Option<Vec<Version>> {
-        let now = bucket.now();
+    fn find_left(&mut self, compression: &Compression) -> Option<Vec<Version>> {
+        let now = compression.core.now();
         let left = std::mem::take(&mut self.left);
-        let shard = self.shard(bucket)?;
+        let shard = self.shard(compression)?;
         let find = |stored: &[u8]| {
             let key = DocKey::parse(stored)?;
-            let found = shard.vb.find(bucket.hash(key), key).ok()??;
+            let found = shard.vb.find(compression.core.hash(key), key).ok()??;
             self.wants(&shard, &found, now).then(|| found.clone())
         };
         Some(left.iter().filter_map(|stored| find(stored)).collect())

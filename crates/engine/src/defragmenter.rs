@@ -3,12 +3,14 @@
 //! A slab is sparse if less of it is used than the threshold allows: when none is left, no more than that is wasted.
 //! Copies fill one slab after the other, so each version moves once.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use base::{NewVersion, VbId, Version};
 
-use crate::bucket::Bucket;
+use crate::bucket_core::Core;
+use crate::evict::Eviction;
 use crate::keeper::{Chore, Next, Slice};
 use crate::settings::Key;
 use crate::shard_guard::Holder;
@@ -63,16 +65,20 @@ struct Pass {
 
 impl Defragmenter {
     /// Begins a pass if so much is wasted.
-    fn begin(&mut self, bucket: &Bucket) -> bool {
-        let (heap, threshold) = (&bucket.context.heap, bucket.settings.get(Key::DefragmenterThreshold));
-        let is_pressed = bucket.memory.is_slack_in_the_way();
+    fn begin(&mut self, defragmentation: &Defragmentation) -> bool {
+        let (heap, threshold) = (
+            &defragmentation.core.context.heap,
+            defragmentation.core.settings.get(Key::DefragmenterThreshold),
+        );
+        let is_pressed = defragmentation.core.memory.is_slack_in_the_way();
         let threshold = if is_pressed { (threshold / PRESSED_DIVISOR).max(1) } else { threshold };
         let usage = heap.usage();
-        if usage.slack_bytes() <= (usage.held_bytes / 100 * threshold).max(bucket.memory.little_slack_bytes())
+        if usage.slack_bytes()
+            <= (usage.held_bytes / 100 * threshold).max(defragmentation.core.memory.little_slack_bytes())
         {
             return false;
         }
-        bucket.defragmented.passes.fetch_add(1, Ordering::Relaxed);
+        defragmentation.counters.passes.fetch_add(1, Ordering::Relaxed);
         heap.trim();
         self.pass = Some(Pass {
             vb: VbId(0),
@@ -84,43 +90,46 @@ impl Defragmenter {
     }
 
     /// How long it rests.
-    fn rest(&mut self, bucket: &Bucket, has_helped: bool) -> Next {
-        let regular = Duration::from_millis(bucket.settings.get(Key::DefragmenterInterval));
-        let is_pressed = bucket.memory.is_slack_in_the_way();
+    fn rest(&mut self, defragmentation: &Defragmentation, has_helped: bool) -> Next {
+        let regular = Duration::from_millis(defragmentation.core.settings.get(Key::DefragmenterInterval));
+        let is_pressed = defragmentation.core.memory.is_slack_in_the_way();
         // What is refused is what would be held with it: it is not there any more, so a little is added for it.
-        let with_the_next = bucket.memory.held_bytes() + bucket.memory.little_slack_bytes();
-        let is_refusing = !bucket.memory.admits(with_the_next);
+        let with_the_next =
+            defragmentation.core.memory.held_bytes() + defragmentation.core.memory.little_slack_bytes();
+        let is_refusing = !defragmentation.core.memory.admits(with_the_next);
         if is_refusing && !has_helped {
-            bucket.eviction.squeeze();
+            defragmentation.eviction.squeeze();
         }
         let pressed = if has_helped || is_refusing { PRESSED_PAUSE } else { FUTILE_PAUSE };
-        bucket.eviction.counters.is_defragmenter_called.store(is_pressed, Ordering::Relaxed);
+        defragmentation.eviction.counters.is_defragmenter_called.store(is_pressed, Ordering::Relaxed);
         Next::After(if is_pressed { pressed } else { regular })
     }
 }
 
 impl Chore for Defragmenter {
-    fn step(&mut self, bucket: &Bucket, slice: &Slice<'_>) -> Next {
-        if !bucket.settings.is_on(Key::DefragmenterEnabled) {
+    type Of = Defragmentation;
+
+    fn step(&mut self, defragmentation: &Defragmentation, slice: &Slice<'_>) -> Next {
+        if !defragmentation.core.settings.is_on(Key::DefragmenterEnabled) {
             self.pass = None;
-            return self.rest(bucket, false);
+            return self.rest(defragmentation, false);
         }
-        let now_ns = bucket.env.clock.monotonic_ns();
+        let now_ns = defragmentation.core.env.clock.monotonic_ns();
         if now_ns < self.rest_until_ns {
             return Next::After(Duration::from_nanos(self.rest_until_ns - now_ns));
         }
-        if self.pass.is_none() && !self.begin(bucket) {
-            return self.rest(bucket, false);
+        if self.pass.is_none() && !self.begin(defragmentation) {
+            return self.rest(defragmentation, false);
         }
-        let heap = &bucket.context.heap;
+        let heap = &defragmentation.core.context.heap;
         let Some(pass) = &mut self.pass else { return Next::Again };
         {
             let _moving = heap.moving();
-            while pass.vb.0 < bucket.vbuckets() {
+            while pass.vb.0 < defragmentation.core.vbuckets() {
                 if slice.is_over() {
                     return Next::Again;
                 }
-                match bucket.move_some(pass.vb, pass.cursor, pass.percent) {
+                match defragmentation.move_some(pass.vb, pass.cursor, pass.percent) {
                     Some(next) => pass.cursor = next,
                     None => (pass.vb, pass.cursor) = (VbId(pass.vb.0 + 1), 0),
                 }
@@ -130,20 +139,35 @@ impl Chore for Defragmenter {
         let slack_at_begin = pass.slack_at_begin;
         self.pass = None;
         let has_helped = heap.usage().slack_bytes() < slack_at_begin - slack_at_begin / HELP_ONE_IN;
-        let next = self.rest(bucket, has_helped);
+        let next = self.rest(defragmentation, has_helped);
         if let Next::After(pause) = next {
             let pause = pause.min(FUTILE_PAUSE);
-            self.rest_until_ns = bucket.env.clock.monotonic_ns() + pause.as_nanos() as u64;
+            self.rest_until_ns = defragmentation.core.env.clock.monotonic_ns() + pause.as_nanos() as u64;
         }
         next
     }
 }
 
-impl Bucket {
+/// Moving versions together when the heap wastes much.
+pub struct Defragmentation {
+    pub(crate) core: Arc<Core>,
+    pub(crate) eviction: Arc<Eviction>,
+    pub(crate) counters: DefragmenterCounters,
+}
+
+impl Defragmentation {
+    pub(crate) fn new(core: &Arc<Core>, eviction: &Arc<Eviction>) -> Defragmentation {
+        Defragmentation {
+            core: Arc::clone(core),
+            eviction: Arc::clone(eviction),
+            counters: DefragmenterCounters::default(),
+        }
+    }
+
     /// What the defragmenter did so far.
     pub fn defragmenter_stats(&self) -> DefragmenterStats {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let DefragmenterCounters { passes, visited, moved } = &self.defragmented;
+        let DefragmenterCounters { passes, visited, moved } = &self.counters;
         DefragmenterStats { passes: of(passes), visited: of(visited), moved: of(moved) }
     }
 
@@ -153,7 +177,7 @@ impl Bucket {
         let mut sparse: Vec<Version> = Vec::with_capacity(VERSIONS_A_LOCK);
         let mut visited = 0;
         let next = {
-            let shard = self.vbuckets.loaded(vb, Holder::Defragmenter).ok()?;
+            let shard = self.core.vbuckets.loaded(vb, Holder::Defragmenter).ok()?;
             shard.vb.table().visit(cursor, VERSIONS_A_LOCK, |version| {
                 visited += 1;
                 // What somebody else holds stays where it is for him, so moving it would cost memory.
@@ -162,17 +186,17 @@ impl Bucket {
                 }
             })
         };
-        self.defragmented.visited.fetch_add(visited, Ordering::Relaxed);
+        self.counters.visited.fetch_add(visited, Ordering::Relaxed);
         if sparse.is_empty() {
             return next;
         }
-        let prepare = |there: Version| (self.hash(there.key()), self.copy(&there), there);
+        let prepare = |there: Version| (self.core.hash(there.key()), self.copy(&there), there);
         let copies: Vec<(u64, NewVersion, Version)> = sparse.into_iter().map(prepare).collect();
         let mut left = Vec::with_capacity(copies.len());
-        if let Ok(mut shard) = self.vbuckets.loaded(vb, Holder::Defragmenter) {
+        if let Ok(mut shard) = self.core.vbuckets.loaded(vb, Holder::Defragmenter) {
             for (hash, copy, there) in copies {
                 let moved = shard.vb.move_version(hash, &there, copy);
-                self.defragmented.moved.fetch_add(u64::from(moved.is_ok()), Ordering::Relaxed);
+                self.counters.moved.fetch_add(u64::from(moved.is_ok()), Ordering::Relaxed);
                 let (Ok(old) | Err(old)) = moved;
                 left.push((old, there));
             }
@@ -182,7 +206,7 @@ impl Bucket {
 
     /// The same version once more, at another place.
     fn copy(&self, version: &Version) -> NewVersion {
-        let (heap, meta, key) = (&self.context.heap, version.meta(), version.key());
+        let (heap, meta, key) = (&self.core.context.heap, version.meta(), version.key());
         if version.shares_value() {
             NewVersion::like(heap, meta, key, version)
         } else if version.is_resident() {

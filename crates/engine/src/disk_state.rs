@@ -3,9 +3,11 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use base::RateLimit;
+use base::env::Clock;
 use kvstore::Failure;
 
-use crate::bucket::Bucket;
+/// How often a stop tries to save what the disk refused.
+pub(crate) const FLUSH_TRIES: usize = 3;
 
 /// What is known of the disk from the last saves.
 #[derive(Default)]
@@ -37,7 +39,7 @@ pub struct SaveStats {
     pub failed_saves: u64,
     /// How often the disk became full.
     pub times_full: u64,
-    /// Groups of vBuckets that somebody wrote in the flusher's stead (see [`Bucket::inline_flush`]).
+    /// Groups of vBuckets that somebody wrote in the flusher's stead (see [`Flushing::inline_flush`](crate::Flushing::inline_flush)).
     pub stood_in: u64,
     /// Changes that were not saved because the same batch had a later one of the same document.
     pub deduplicated: u64,
@@ -48,55 +50,48 @@ impl DiskState {
     pub(crate) fn is_full(&self) -> bool {
         self.is_full.load(Ordering::Relaxed)
     }
-}
 
-impl Bucket {
     /// What became of saves.
-    pub fn save_stats(&self) -> SaveStats {
+    pub(crate) fn stats(&self, is_held: bool) -> SaveStats {
         SaveStats {
-            is_disk_full: self.disk.is_full(),
-            is_held: self.flush.is_held(),
-            is_failing: self.disk.is_failing.load(Ordering::Relaxed),
-            failed_saves: self.disk.failed_saves.load(Ordering::Relaxed),
-            times_full: self.disk.times_full.load(Ordering::Relaxed),
-            stood_in: self.disk.stood_in.load(Ordering::Relaxed),
-            deduplicated: self.disk.deduplicated.load(Ordering::Relaxed),
+            is_disk_full: self.is_full(),
+            is_held,
+            is_failing: self.is_failing.load(Ordering::Relaxed),
+            failed_saves: self.failed_saves.load(Ordering::Relaxed),
+            times_full: self.times_full.load(Ordering::Relaxed),
+            stood_in: self.stood_in.load(Ordering::Relaxed),
+            deduplicated: self.deduplicated.load(Ordering::Relaxed),
         }
     }
 
     /// Looks at what became of a group that was saved. Whatever is wrong is logged when it begins and when it is over,
     /// not at each try, and seldom if it comes and goes.
-    pub(crate) fn note_saves(&self, outcomes: &[Result<(), Failure>]) {
-        let disk = &self.disk;
-        let admits = |told: &RateLimit| told.admit(self.env.clock.monotonic());
+    pub(crate) fn note(&self, bucket: &str, clock: &dyn Clock, outcomes: &[Result<(), Failure>]) {
+        let admits = |told: &RateLimit| told.admit(clock.monotonic());
         let failures = || outcomes.iter().filter_map(|outcome| outcome.as_ref().err());
         let failed = failures().count() as u64;
-        disk.failed_saves.fetch_add(failed, Ordering::Relaxed);
+        self.failed_saves.fetch_add(failed, Ordering::Relaxed);
         if let Some(full) = failures().find(|failure| failure.is_disk_full()) {
-            if !disk.is_full.swap(true, Ordering::Relaxed) {
-                disk.times_full.fetch_add(1, Ordering::Relaxed);
-                if let Some(left_out) = admits(&disk.told_of_full) {
-                    tracing::error!(bucket = self.name(), failure = %full, left_out, "the disk is full; changes are refused until there is room");
+            if !self.is_full.swap(true, Ordering::Relaxed) {
+                self.times_full.fetch_add(1, Ordering::Relaxed);
+                if let Some(left_out) = admits(&self.told_of_full) {
+                    tracing::error!(bucket, failure = %full, left_out, "the disk is full; changes are refused until there is room");
                 }
             }
         } else if failed < outcomes.len() as u64
-            && disk.is_full.swap(false, Ordering::Relaxed)
-            && let Some(left_out) = admits(&disk.told_of_room)
+            && self.is_full.swap(false, Ordering::Relaxed)
+            && let Some(left_out) = admits(&self.told_of_room)
         {
-            tracing::info!(
-                bucket = self.name(),
-                left_out,
-                "the disk has room again; changes are taken again"
-            );
+            tracing::info!(bucket, left_out, "the disk has room again; changes are taken again");
         }
         match failures().next() {
             Some(failure) => {
-                let begins = !disk.is_failing.swap(true, Ordering::Relaxed) && !failure.is_disk_full();
-                if let Some(left_out) = begins.then(|| admits(&disk.told_of_failing)).flatten() {
-                    tracing::error!(bucket = self.name(), %failure, left_out, "cannot write; the changes stay in memory, trying again");
+                let begins = !self.is_failing.swap(true, Ordering::Relaxed) && !failure.is_disk_full();
+                if let Some(left_out) = begins.then(|| admits(&self.told_of_failing)).flatten() {
+                    tracing::error!(bucket, %failure, left_out, "cannot write; the changes stay in memory, trying again");
                 }
             }
-            None => disk.is_failing.store(false, Ordering::Relaxed),
+            None => self.is_failing.store(false, Ordering::Relaxed),
         }
     }
 }

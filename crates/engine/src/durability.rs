@@ -4,7 +4,8 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use base::planted::{self, Bug};
@@ -12,7 +13,6 @@ use base::{DurabilityLevel, Seqno, VbId, VbState};
 use parking_lot::Mutex;
 use vbucket::{Completed, Garbage, NO_DEADLINE};
 
-use crate::bucket::Bucket;
 use crate::bucket_core::Core;
 use crate::completion::{Completer, Completion, completion};
 use crate::keeper::{Chore, ChoreId, LONGEST_PAUSE, Next, Slice};
@@ -21,11 +21,7 @@ use crate::refusal::Refusal;
 use crate::settings::Key;
 use crate::shard::Shard;
 use crate::shard_guard::Holder;
-use crate::sync_waiters::DEFAULT_SYNC_WRITE_TIMEOUT;
-use crate::sync_waiters::Durable;
-use crate::sync_waiters::SyncOutcome;
-use std::sync::Arc;
-use std::sync::atomic::AtomicU8;
+use crate::sync_waiters::{DEFAULT_SYNC_WRITE_TIMEOUT, Durable, SyncOutcome};
 
 /// Prepares that are committed under a vBucket's lock at once: each is copied there.
 const COMMITS_AT_ONCE: usize = 32;
@@ -328,10 +324,12 @@ impl Durability {
 pub(crate) struct SyncWrites;
 
 impl Chore for SyncWrites {
-    fn step(&mut self, bucket: &Bucket, slice: &Slice<'_>) -> Next {
+    type Of = Durability;
+
+    fn step(&mut self, durability: &Durability, slice: &Slice<'_>) -> Next {
         loop {
-            let now_ns = bucket.env.clock.monotonic_ns();
-            match bucket.durability.abort_overdue(now_ns) {
+            let now_ns = durability.core.env.clock.monotonic_ns();
+            match durability.abort_overdue(now_ns) {
                 Ok(()) if slice.is_over() => return Next::Again,
                 Ok(()) => {}
                 Err(next) => {

@@ -5,12 +5,12 @@ use std::sync::atomic::Ordering;
 use base::{VbId, VbState};
 use vbucket::{Origin, VBucket};
 
-use crate::bucket::Bucket;
 use crate::failure::Failure;
+use crate::roles::Roles;
 use crate::shard::new_uuid;
 use crate::shard_guard::Holder;
 
-impl Bucket {
+impl Roles {
     /// Whether clients are to try again later: other nodes remove the bucket's documents, too.
     #[inline]
     pub fn is_emptying(&self) -> bool {
@@ -29,14 +29,14 @@ impl Bucket {
     /// emptied stays as it was, keeps no other one from being emptied, and is told. If its file went and the disk failed
     /// behind that, it is empty all the same, and told.
     pub fn remove_all_documents(&self) -> Result<(), Failure> {
-        Failure::all((0..self.vbuckets()).map(|vb| self.remove_documents(VbId(vb))))
+        Failure::all((0..self.core.vbuckets()).map(|vb| self.remove_documents(VbId(vb))))
     }
 
     fn remove_documents(&self, vb: VbId) -> Result<(), Failure> {
         // Nothing of it may be on its way to disk, and its role stays as it is.
-        let Ok(_claim) = self.claim(vb) else { return Ok(()) };
+        let Ok(_claim) = self.flushing.claim(vb) else { return Ok(()) };
         let (state, topology) = {
-            let mut shard = self.vbuckets.hold(vb, Holder::Roles);
+            let mut shard = self.core.vbuckets.hold(vb, Holder::Roles);
             if !shard.exists {
                 return Ok(());
             }
@@ -46,13 +46,14 @@ impl Bucket {
             }
             (state, topology)
         };
-        let removed = self.store.delete_vbucket(vb);
-        let is_gone = removed.is_ok() || self.is_not_stored(vb);
+        let removed = self.core.store.delete_vbucket(vb);
+        let is_gone = removed.is_ok() || self.core.is_not_stored(vb);
         let old = {
-            let mut shard = self.vbuckets.hold(vb, Holder::Roles);
+            let mut shard = self.core.vbuckets.hold(vb, Holder::Roles);
             let old = is_gone.then(|| {
                 let given_up = shard.sync_waiters.give_up();
-                let new = VBucket::new(vb, &self.context, Origin::empty(state, new_uuid(&self.env)));
+                let new =
+                    VBucket::new(vb, &self.core.context, Origin::empty(state, new_uuid(&self.core.env)));
                 (shard.replace(new), given_up)
             });
             shard.vb.begin_in(state, topology);
@@ -62,17 +63,17 @@ impl Bucket {
                     &mut shard,
                     &self.collections.manifest(),
                     None,
-                    self.now(),
+                    self.core.now(),
                 ),
                 _ => None,
             };
-            self.queue_flush(&mut shard);
+            self.core.queue_flush(&mut shard);
             (old, events)
         };
         if old.0.is_some() {
-            self.unreadable.forget(vb);
+            self.core.unreadable.forget(vb);
             self.durability.waiters.forget(vb);
-            self.warmup.forget(vb);
+            self.loading.warmup.forget(vb);
         }
         self.parked.persisted(vb, base::Seqno(u64::MAX));
         drop(old);

@@ -6,9 +6,8 @@ use std::ops::ControlFlow;
 use base::{DocKey, Seqno, VbId, Version};
 use kvstore::{Failure, Snapshot, Values, VbStateDoc};
 use parking_lot::Mutex;
-use vbucket::{ReadId, Resume, ResumePoint, SliceLimits};
+use vbucket::{ReadId, SliceLimits};
 
-use crate::bucket::Bucket;
 use crate::flusher::state_document;
 use crate::refusal::Refusal;
 use crate::shard::Shard;
@@ -50,33 +49,6 @@ pub enum Resumed {
     Range(Box<MemoryRange>),
     /// It must first forget everything after this seqno.
     RollBack(Seqno),
-}
-
-impl Bucket {
-    /// A vBucket's items with a seqno of `from` or more, as they are now. Refused if the bucket has a disk to read them
-    /// from, and as busy if too many read already.
-    pub fn memory_range(&self, vb: VbId, from: Seqno) -> Result<MemoryRange, Refusal> {
-        let mut shard = self.vbuckets.find(vb, Holder::FrontEnd)?;
-        if !self.is_ephemeral() {
-            return Err(Refusal::Invalid);
-        }
-        open_range(&self.vbuckets, &mut shard, from)
-    }
-
-    /// The items that a client lacks, if it may go on where it stands. What it is judged by and what it gets are of the
-    /// same moment: no tombstone is purged in between.
-    pub fn resume_from_memory(&self, vb: VbId, client: &ResumePoint) -> Result<Resumed, Refusal> {
-        let mut shard = self.vbuckets.find(vb, Holder::FrontEnd)?;
-        let (high, purge) = (shard.vb.high_seqno(), shard.vb.purge_seqno());
-        match shard.vb.failover().rollback_point(client, high, purge) {
-            Resume::Accept if !self.is_ephemeral() => Err(Refusal::Invalid),
-            Resume::Accept => {
-                let range = open_range(&self.vbuckets, &mut shard, client.start.next())?;
-                Ok(Resumed::Range(Box::new(range)))
-            }
-            Resume::RollBack(to) => Ok(Resumed::RollBack(to)),
-        }
-    }
 }
 
 /// The items of a vBucket of an ephemeral bucket from `from` on.

@@ -1,16 +1,19 @@
 //! Takes documents of dropped collections out of memory, and has their files compacted.
 
-use crate::bucket::Bucket;
-use crate::compaction_queue::CompactRequest;
-use crate::keeper::Chore;
-use crate::keeper::Next;
-use crate::keeper::Slice;
-use crate::shard_guard::Holder;
-use base::VbId;
-use base::Version;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+
+use base::{VbId, Version};
 use vbucket::DroppedCollection;
+
+use crate::bucket_core::Core;
+use crate::collections::BucketCollections;
+use crate::compaction_queue::CompactRequest;
+use crate::compactor::Compaction;
+use crate::durability::Durability;
+use crate::keeper::{Chore, Next, Slice};
+use crate::shard_guard::Holder;
 
 /// Items that are looked at under a vBucket's lock at once.
 const SLICE_ITEMS: usize = 256;
@@ -19,7 +22,29 @@ const PAUSE: Duration = Duration::from_secs(60);
 /// How long it rests while it waits for a compaction.
 const PAUSE_FOR_DISK: Duration = Duration::from_secs(1);
 
-impl Bucket {
+/// What the eraser works with.
+pub(crate) struct Erasing {
+    pub(crate) core: Arc<Core>,
+    pub(crate) collections: Arc<BucketCollections>,
+    pub(crate) compaction: Arc<Compaction>,
+    pub(crate) durability: Arc<Durability>,
+}
+
+impl Erasing {
+    pub(crate) fn new(
+        core: &Arc<Core>,
+        collections: &Arc<BucketCollections>,
+        compaction: &Arc<Compaction>,
+        durability: &Arc<Durability>,
+    ) -> Erasing {
+        Erasing {
+            core: Arc::clone(core),
+            collections: Arc::clone(collections),
+            compaction: Arc::clone(compaction),
+            durability: Arc::clone(durability),
+        }
+    }
+
     /// Has documents of dropped collections leave memory, and then the disk. Says whether more may be done at once.
     fn erase_slice(&self, slice: &Slice<'_>) -> Next {
         if self.collections.manifest.is_undecided.load(Ordering::Relaxed)
@@ -33,7 +58,7 @@ impl Bucket {
             return Next::After(PAUSE);
         }
         let mut is_left = false;
-        for vb in (0..self.vbuckets()).map(VbId) {
+        for vb in (0..self.core.vbuckets()).map(VbId) {
             while self.erase_some(vb, &mut is_left) {
                 if slice.is_over() {
                     self.collections.manifest.is_dropping.store(true, Ordering::Relaxed);
@@ -53,7 +78,7 @@ impl Bucket {
         self.durability.end_dropped_prepares(vb);
         let mut freed: Vec<Version> = Vec::new();
         let (more, wants_compaction) = {
-            let mut shard = self.vbuckets.hold(vb, Holder::Eraser);
+            let mut shard = self.core.vbuckets.hold(vb, Holder::Eraser);
             if !shard.exists || shard.vb.collections().dropped().is_empty() {
                 return false;
             }
@@ -67,11 +92,11 @@ impl Bucket {
             (more, !more && shard.vb.collections().dropped().iter().any(is_ready))
         };
         drop(freed);
-        if wants_compaction && !self.is_ephemeral() {
-            let purge_before_s = self.now().unix_s().checked_sub(self.config.purge_age_s);
+        if wants_compaction && !self.core.is_ephemeral() {
+            let purge_before_s = self.core.now().unix_s().checked_sub(self.core.config.purge_age_s);
             // If one is waiting already it will do; it is asked for again until nothing is left.
             let request = CompactRequest { purge_before_s, ..CompactRequest::default() };
-            let _ = self.compacting.ask(vb, request, self.is_short(vb));
+            let _ = self.compaction.queue.ask(vb, request, self.compaction.is_short(vb));
         }
         more
     }
@@ -82,7 +107,9 @@ impl Bucket {
 pub(crate) struct Eraser;
 
 impl Chore for Eraser {
-    fn step(&mut self, bucket: &Bucket, slice: &Slice<'_>) -> Next {
-        bucket.erase_slice(slice)
+    type Of = Erasing;
+
+    fn step(&mut self, erasing: &Erasing, slice: &Slice<'_>) -> Next {
+        erasing.erase_slice(slice)
     }
 }

@@ -1,5 +1,6 @@
 //! Taking documents out of memory: values, whole documents, or for good, as the bucket's policy says.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use base::frequency::copy_frequency;
@@ -10,7 +11,6 @@ use crate::config::EvictionPolicy;
 use crate::keeper::ChoreId;
 use crate::refusal::Refusal;
 use crate::shard_guard::Holder;
-use std::sync::Arc;
 
 /// What eviction did so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

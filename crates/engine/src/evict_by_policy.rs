@@ -5,11 +5,11 @@ use std::sync::atomic::Ordering;
 use base::{Cas, ItemKind, VbId, Version};
 use vbucket::{Basis, Change, Existence};
 
-use crate::bucket::Bucket;
 use crate::config::EvictionPolicy;
+use crate::documents::Documents;
 use crate::evict::Evicted;
 
-impl Bucket {
+impl Documents {
     /// Evicts those of these versions that still stand in the table and may go, as the policy says.
     pub(crate) fn evict(&self, policy: EvictionPolicy, vb: VbId, versions: &[Version]) -> Evicted {
         let (evicted, counter) = match policy {
@@ -20,7 +20,7 @@ impl Bucket {
                 (self.eviction.evict_documents(vb, versions), &self.eviction.counters.evicted_documents)
             }
             EvictionPolicy::AutoDelete => {
-                let out = |version: &Version| self.delete_cold(vb, self.hash(version.key()), version);
+                let out = |version: &Version| self.delete_cold(vb, self.core.hash(version.key()), version);
                 (self.one_by_one(versions, out), &self.eviction.counters.deleted_documents)
             }
             EvictionPolicy::FailNewData => return Evicted::default(),
@@ -42,7 +42,7 @@ impl Bucket {
     /// Deletes exactly this version of a document of an active vBucket for good, because there is no room for it: a
     /// deletion like any other, with a seqno of its own.
     pub(crate) fn delete_cold(&self, vb: VbId, hash: u64, version: &Version) -> bool {
-        let now = self.now();
+        let now = self.core.now();
         let writer = self.at_once();
         let tombstone = writer.tombstone_of(version, ItemKind::Deletion, now);
         let Ok(new) = tombstone else { return false };

@@ -7,7 +7,7 @@ use kvstore::Values;
 
 use crate::evict::Eviction;
 use crate::failure_log::Failed;
-use crate::flusher::Progress;
+use crate::progress::Progress;
 use crate::refusal::Refusal;
 use crate::shard_guard::Holder;
 

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use base::{DocKey, ItemKind, Moment, VbId, VersionMeta};
 
-use crate::bucket::Bucket;
+use crate::documents::Documents;
 use crate::refusal::Refusal;
 use crate::settings::Key;
 
@@ -54,7 +54,7 @@ impl ExpiryCounters {
     }
 }
 
-impl Bucket {
+impl Documents {
     /// What became of expired documents.
     pub fn expiry_stats(&self) -> ExpiryStats {
         let [by_access, by_pager, by_compactor] =
@@ -76,7 +76,7 @@ impl Bucket {
     /// the document's collection says comes before what the bucket says.
     #[inline]
     pub(crate) fn capped_expiry(&self, meta: &VersionMeta, ttl_s: Option<u32>, now: Moment) -> u32 {
-        let max_ttl_s = ttl_s.map_or_else(|| self.settings.get(Key::MaxTtl), u64::from);
+        let max_ttl_s = ttl_s.map_or_else(|| self.core.settings.get(Key::MaxTtl), u64::from);
         if max_ttl_s == 0 || meta.kind != ItemKind::Mutation {
             return meta.expiry;
         }
@@ -87,8 +87,9 @@ impl Bucket {
     /// Makes a tombstone of a document of an active vBucket if it has expired. Says whether it did. Refused if it has
     /// xattrs that are not in memory.
     pub(crate) fn expire_if_due(&self, vb: VbId, key: DocKey<'_>, by: ExpiredBy) -> Result<bool, Refusal> {
-        let (now, hash) = (self.now(), self.hash(key));
-        let found = self.active_with(vb, key.collection)?.vb.find(hash, key)?.map(|version| version.clone());
+        let (now, hash) = (self.core.now(), self.core.hash(key));
+        let found =
+            self.core.active_with(vb, key.collection)?.vb.find(hash, key)?.map(|version| version.clone());
         match found.filter(|version| version.is_expired(now)) {
             Some(version) => self.expire_as(vb, hash, &version, &version, by, now),
             None => Ok(false),

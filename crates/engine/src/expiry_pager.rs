@@ -4,15 +4,17 @@
 //! expired is passed over: each notes the earliest expiry that it has seen since the last pass.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use base::{VbId, Version};
 
-use crate::bucket::Bucket;
 use crate::completion::Completion;
+use crate::documents::Documents;
 use crate::expiry::ExpiredBy;
 use crate::fetch_queue::{FetchPin, Fetched};
+use crate::fetcher::Fetching;
 use crate::flush_queue::LARGE_BACKLOG;
 use crate::keeper::{Chore, Next, Slice};
 use crate::refusal::Refusal;
@@ -47,7 +49,7 @@ struct Pass {
     visit: Option<Visit>,
     /// Expired documents whose xattrs are still to be asked for.
     hollow: VecDeque<(VbId, Version)>,
-    fetching: Vec<Fetching>,
+    fetching: Vec<Awaited>,
 }
 
 /// The vBucket that a pass is in.
@@ -60,7 +62,7 @@ struct Visit {
 }
 
 /// An expired document whose xattrs are being read.
-struct Fetching {
+struct Awaited {
     vb: VbId,
     version: Version,
     fetch: Completion<Fetched>,
@@ -77,15 +79,17 @@ enum Chunk {
 }
 
 impl Chore for ExpiryPager {
-    fn step(&mut self, bucket: &Bucket, slice: &Slice<'_>) -> Next {
-        if !bucket.settings.is_on(Key::ExpiryPagerEnabled) {
+    type Of = Expiring;
+
+    fn step(&mut self, expiring: &Expiring, slice: &Slice<'_>) -> Next {
+        if !expiring.documents.core.settings.is_on(Key::ExpiryPagerEnabled) {
             if let Some(mut pass) = self.pass.take() {
-                pass.leave_visit(bucket);
+                pass.leave_visit(expiring);
             }
             return Next::After(OFF_PAUSE);
         }
-        let now = bucket.env.clock.monotonic();
-        let interval = Duration::from_secs(bucket.settings.get(Key::ExpiryPagerInterval));
+        let now = expiring.documents.core.env.clock.monotonic();
+        let interval = Duration::from_secs(expiring.documents.core.settings.get(Key::ExpiryPagerInterval));
         let began = *self.began.get_or_insert(now);
         if self.pass.is_none() {
             match (began + interval).checked_sub(now) {
@@ -97,31 +101,31 @@ impl Chore for ExpiryPager {
             }
         }
         let Some(pass) = &mut self.pass else { return Next::After(interval) };
-        if let Some(next) = pass.run(bucket, slice) {
+        if let Some(next) = pass.run(expiring, slice) {
             return next;
         }
         self.pass = None;
-        bucket.expiry.passes.fetch_add(1, Ordering::Relaxed);
-        let spent = bucket.env.clock.monotonic() - self.began.unwrap_or(now);
+        expiring.documents.expiry.passes.fetch_add(1, Ordering::Relaxed);
+        let spent = expiring.documents.core.env.clock.monotonic() - self.began.unwrap_or(now);
         Next::After(interval.saturating_sub(spent))
     }
 }
 
 impl Pass {
     /// Works until the slice or the pass is over; nothing: the pass is.
-    fn run(&mut self, bucket: &Bucket, slice: &Slice<'_>) -> Option<Next> {
-        self.take_fetched(bucket);
+    fn run(&mut self, expiring: &Expiring, slice: &Slice<'_>) -> Option<Next> {
+        self.take_fetched(expiring);
         loop {
             if slice.is_over() {
                 return Some(Next::Again);
             }
-            if !self.fetch_hollow(bucket) {
+            if !self.fetch_hollow(expiring) {
                 return Some(Next::After(FETCH_PAUSE));
             }
-            if self.visit.is_none() && !self.enter_next(bucket) {
+            if self.visit.is_none() && !self.enter_next(expiring) {
                 break;
             }
-            match self.chunk(bucket) {
+            match self.chunk(expiring) {
                 Chunk::More => {}
                 Chunk::Over => self.visit = None,
                 Chunk::Wait => return Some(Next::After(FLUSHER_PAUSE)),
@@ -131,37 +135,39 @@ impl Pass {
     }
 
     /// Goes to the next vBucket in which something may have expired; false if there is none.
-    fn enter_next(&mut self, bucket: &Bucket) -> bool {
-        while self.next_vb < bucket.vbuckets() {
+    fn enter_next(&mut self, expiring: &Expiring) -> bool {
+        while self.next_vb < expiring.documents.core.vbuckets() {
             let vb = VbId(self.next_vb);
             self.next_vb += 1;
-            let Ok(mut shard) = bucket.vbuckets.active(vb, Holder::ExpiryPager) else { continue };
-            if shard.vb.may_have_expired(bucket.now()) {
+            let Ok(mut shard) = expiring.documents.core.vbuckets.active(vb, Holder::ExpiryPager) else {
+                continue;
+            };
+            if shard.vb.may_have_expired(expiring.documents.core.now()) {
                 shard.vb.begin_expiry_pass();
                 self.visit = Some(Visit { vb, incarnation: shard.incarnation, cursor: 0, earliest: 0 });
-                bucket.expiry.vbuckets_visited.fetch_add(1, Ordering::Relaxed);
+                expiring.documents.expiry.vbuckets_visited.fetch_add(1, Ordering::Relaxed);
                 return true;
             }
-            bucket.expiry.vbuckets_skipped.fetch_add(1, Ordering::Relaxed);
+            expiring.documents.expiry.vbuckets_skipped.fetch_add(1, Ordering::Relaxed);
         }
         false
     }
 
     /// Looks at a few items, and makes tombstones of those that have expired.
-    fn chunk(&mut self, bucket: &Bucket) -> Chunk {
+    fn chunk(&mut self, expiring: &Expiring) -> Chunk {
         let Some(visit) = &mut self.visit else { return Chunk::Over };
-        let now = bucket.now();
+        let now = expiring.documents.core.now();
         let mut expired = Vec::new();
         let next = {
-            let Ok(shard) = bucket.vbuckets.active(visit.vb, Holder::ExpiryPager) else {
+            let Ok(shard) = expiring.documents.core.vbuckets.active(visit.vb, Holder::ExpiryPager) else {
                 // Another role, or gone.
-                visit.leave(bucket);
+                visit.leave(expiring);
                 return Chunk::Over;
             };
             if shard.incarnation != visit.incarnation {
                 return Chunk::Over;
             }
-            if shard.unflushed() >= LARGE_BACKLOG || bucket.disk.is_full() {
+            if shard.unflushed() >= LARGE_BACKLOG || expiring.documents.core.disk.is_full() {
                 return Chunk::Wait;
             }
             shard.vb.table().visit(visit.cursor, CHUNK_ITEMS, |version| {
@@ -173,7 +179,7 @@ impl Pass {
             })
         };
         for version in expired {
-            let outcome = bucket.expire_by_pager(visit.vb, &version);
+            let outcome = expiring.expire_by_pager(visit.vb, &version);
             if outcome != Ok(true) {
                 // Whatever became of it, the next pass looks again.
                 visit.earliest = earlier(visit.earliest, version.meta().expiry);
@@ -183,7 +189,7 @@ impl Pass {
             }
         }
         let Some(cursor) = next else {
-            visit.end(bucket);
+            visit.end(expiring);
             return Chunk::Over;
         };
         visit.cursor = cursor;
@@ -191,25 +197,25 @@ impl Pass {
     }
 
     /// Asks for xattrs as far as there may be readers; false if some are left.
-    fn fetch_hollow(&mut self, bucket: &Bucket) -> bool {
+    fn fetch_hollow(&mut self, expiring: &Expiring) -> bool {
         while self.fetching.len() < MAX_FETCHING {
             let Some((vb, version)) = self.hollow.pop_front() else { return true };
             // If too many wait already, it is there at the next pass.
-            if let Ok(fetch) = bucket.fetch(vb, version.key()) {
-                self.fetching.push(Fetching { vb, version, fetch });
+            if let Ok(fetch) = expiring.fetching.fetch(vb, version.key()) {
+                self.fetching.push(Awaited { vb, version, fetch });
             }
         }
         self.hollow.is_empty()
     }
 
     /// Makes tombstones of the documents whose xattrs have come.
-    fn take_fetched(&mut self, bucket: &Bucket) {
-        self.fetching.retain(|Fetching { vb, version, fetch }| {
+    fn take_fetched(&mut self, expiring: &Expiring) {
+        self.fetching.retain(|Awaited { vb, version, fetch }| {
             match fetch.try_take() {
                 Some(Fetched::Look(pin)) => {
-                    bucket.expiry.fetched.fetch_add(1, Ordering::Relaxed);
+                    expiring.documents.expiry.fetched.fetch_add(1, Ordering::Relaxed);
                     // If it left memory again, or was changed, that is for the next pass.
-                    let _ = bucket.expire_if_due(*vb, version.key(), ExpiredBy::Pager);
+                    let _ = expiring.documents.expire_if_due(*vb, version.key(), ExpiredBy::Pager);
                     drop::<Option<FetchPin>>(pin);
                     false
                 }
@@ -220,38 +226,48 @@ impl Pass {
     }
 
     /// Gives up in the midst of a vBucket.
-    fn leave_visit(&mut self, bucket: &Bucket) {
+    fn leave_visit(&mut self, expiring: &Expiring) {
         if let Some(visit) = self.visit.take() {
-            visit.leave(bucket);
+            visit.leave(expiring);
         }
     }
 }
 
 impl Visit {
     /// It was seen whole.
-    fn end(&self, bucket: &Bucket) {
-        self.with_shard(bucket, |shard| shard.vb.end_expiry_pass(self.earliest));
+    fn end(&self, expiring: &Expiring) {
+        self.with_shard(expiring, |shard| shard.vb.end_expiry_pass(self.earliest));
     }
 
     /// It was not seen whole, so anything may have expired in it.
-    fn leave(&self, bucket: &Bucket) {
-        self.with_shard(bucket, |shard| shard.vb.end_expiry_pass(1));
+    fn leave(&self, expiring: &Expiring) {
+        self.with_shard(expiring, |shard| shard.vb.end_expiry_pass(1));
     }
 
-    fn with_shard(&self, bucket: &Bucket, change: impl FnOnce(&mut Shard)) {
-        let mut shard = bucket.vbuckets.hold(self.vb, Holder::ExpiryPager);
+    fn with_shard(&self, expiring: &Expiring, change: impl FnOnce(&mut Shard)) {
+        let mut shard = expiring.documents.core.vbuckets.hold(self.vb, Holder::ExpiryPager);
         if shard.incarnation == self.incarnation {
             change(&mut shard);
         }
     }
 }
 
-impl Bucket {
+/// What the expiry pager works with.
+pub(crate) struct Expiring {
+    pub(crate) documents: Arc<Documents>,
+    pub(crate) fetching: Arc<Fetching>,
+}
+
+impl Expiring {
+    pub(crate) fn new(documents: &Arc<Documents>, fetching: &Arc<Fetching>) -> Expiring {
+        Expiring { documents: Arc::clone(documents), fetching: Arc::clone(fetching) }
+    }
+
     fn expire_by_pager(&self, vb: VbId, version: &Version) -> Result<bool, Refusal> {
-        let (now, hash) = (self.now(), self.hash(version.key()));
-        let outcome = self.expire_as(vb, hash, version, version, ExpiredBy::Pager, now);
+        let (now, hash) = (self.documents.core.now(), self.documents.core.hash(version.key()));
+        let outcome = self.documents.expire_as(vb, hash, version, version, ExpiredBy::Pager, now);
         if outcome == Err(Refusal::Unreadable) {
-            self.note_unreadable(vb);
+            self.fetching.note_unreadable(vb);
         }
         outcome
     }

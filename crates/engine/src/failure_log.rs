@@ -9,8 +9,6 @@ use base::env::Clock;
 use base::{RateLimit, VbId};
 use parking_lot::Mutex;
 
-use crate::bucket_core::Core;
-
 /// What failed. One kind does not keep another one out of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failed {
@@ -65,16 +63,14 @@ pub(crate) struct FailureLog {
     of_users: Mutex<BTreeMap<&'static str, RateLimit>>,
 }
 
-/// Whether an event of a bucket is to be logged that clients, other nodes or a bad disk can bring about again and again:
-/// then how many of its kind were left out since the last line.
-pub fn admit_log(bucket: &Core, kind: &'static str) -> Option<u64> {
-    let log = &bucket.failure_log;
-    log.of_users.lock().entry(kind).or_default().admit(log.clock.monotonic())
-}
-
 impl FailureLog {
     pub(crate) fn new(clock: &Arc<dyn Clock>) -> FailureLog {
         FailureLog { clock: Arc::clone(clock), limits: Default::default(), of_users: Mutex::default() }
+    }
+
+    /// Whether an event of a higher floor is to be logged, by its name.
+    pub(crate) fn admit_of_user(&self, kind: &'static str) -> Option<u64> {
+        self.of_users.lock().entry(kind).or_default().admit(self.clock.monotonic())
     }
 
     /// It failed with this error of the store.

@@ -1,23 +1,22 @@
 //! From the disk to a reader: one step reads the values of one vBucket that somebody waits for.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use base::{Datatype, DocKey, NewVersion, VbId, Version, VersionMeta};
+use base::{CollectionId, Datatype, DocKey, NewVersion, Seqno, VbId, Version, VersionMeta};
+use kvstore::Values;
 use vbucket::{Look, Placed};
 
-use crate::bucket::Bucket;
+use crate::bucket_core::Core;
 use crate::completion::Completion;
+use crate::evict::Eviction;
 use crate::failure_log::Failed;
-use crate::fetch_queue::{FetchPin, Fetched, Held, Work};
-use crate::flusher::Progress;
+use crate::fetch_queue::{FetchPin, FetchQueue, Fetched, Held, Work};
+use crate::progress::Progress;
 use crate::refusal::Refusal;
 use crate::shard_guard::Holder;
 use crate::tasks::{StoreOp, TaskId};
-use base::CollectionId;
-use base::Seqno;
-use kvstore::Values;
-use std::ops::ControlFlow;
 
 /// Values of one batch that are read at once, in bytes as far as they are known; one value may be larger.
 const READ_BYTES: u64 = 4 << 20;
@@ -59,19 +58,30 @@ struct Wanted {
     is_tied: bool,
 }
 
-impl Bucket {
+/// From the disk to a reader: values that are not in memory, who waits for them and who reads.
+pub struct Fetching {
+    pub(crate) core: Arc<Core>,
+    pub(crate) eviction: Arc<Eviction>,
+    pub(crate) queue: Arc<FetchQueue>,
+}
+
+impl Fetching {
+    pub(crate) fn new(core: &Arc<Core>, eviction: &Arc<Eviction>) -> Fetching {
+        Fetching { core: Arc::clone(core), eviction: Arc::clone(eviction), queue: Arc::default() }
+    }
+
     /// Asks for a value that is not in memory, as an operation that was refused with [`Refusal::NotResident`] found
     /// out. Refused as busy if too many wait already.
     pub fn fetch(&self, vb: VbId, key: DocKey<'_>) -> Result<Completion<Fetched>, Refusal> {
-        if vb.0 >= self.vbuckets() {
+        if vb.0 >= self.core.vbuckets() {
             return Err(Refusal::NotMyVbucket);
         }
-        self.fetching.wait(vb, key, self.env.clock.monotonic_ns()).ok_or(Refusal::Busy)
+        self.queue.wait(vb, key, self.core.env.clock.monotonic_ns()).ok_or(Refusal::Busy)
     }
 
     /// Reads what readers of the next vBucket wait for.
     pub fn fetch_step(&self) -> Progress {
-        match self.fetching.take() {
+        match self.queue.take() {
             Some(work) => self.fetch_work(work),
             None => Progress::Idle,
         }
@@ -79,44 +89,44 @@ impl Bucket {
 
     /// Runs fetch steps until the bucket is closed; for threads of their own.
     pub fn run_fetcher(&self) {
-        while let Some(work) = self.fetching.wait_for_work() {
+        while let Some(work) = self.queue.wait_for_work() {
             self.fetch_work(work);
         }
     }
 
     /// Lets the fetcher threads end after their present steps; whoever still waits is told that nobody comes.
     pub fn stop_fetchers(&self) {
-        self.fetching.stop();
+        self.queue.stop();
     }
 
     /// What fetchers did so far.
     pub fn fetch_stats(&self) -> FetchStats {
         FetchStats {
-            fetched: self.fetching.fetched.load(Ordering::Relaxed),
-            failed: self.fetching.failed.load(Ordering::Relaxed),
-            batches: self.fetching.batches.load(Ordering::Relaxed),
-            waiting: self.fetching.waiting() as u64,
-            unreadable: self.fetching.unreadable.load(Ordering::Relaxed),
+            fetched: self.queue.fetched.load(Ordering::Relaxed),
+            failed: self.queue.failed.load(Ordering::Relaxed),
+            batches: self.queue.batches.load(Ordering::Relaxed),
+            waiting: self.queue.waiting() as u64,
+            unreadable: self.queue.unreadable.load(Ordering::Relaxed),
         }
     }
 
     /// Counts that a stored value could not be read, and says so in the log, the rarer the more often that happens.
     pub fn note_unreadable(&self, vb: VbId) {
-        self.fetching.note_unreadable(self.name(), vb);
+        self.queue.note_unreadable(self.core.name(), vb);
     }
 
     fn fetch_work(&self, work: Work) -> Progress {
         for (vb, held) in work.given_back {
             match held {
-                Held::Version(version) if self.memory.is_above_high_watermark() => {
-                    self.eviction.evict_version(vb, self.hash(version.key()), &version);
+                Held::Version(version) if self.core.memory.is_above_high_watermark() => {
+                    self.eviction.evict_version(vb, self.core.hash(version.key()), &version);
                 }
                 Held::Version(_) => {}
                 Held::Absence(key, incarnation) => self.end_look(vb, &key, incarnation),
             }
         }
         let Some((vb, keys)) = work.batch else { return Progress::Worked };
-        self.tasks.run(TaskId::Fetcher, || self.fetch_batch(vb, &keys))
+        self.core.tasks.run(TaskId::Fetcher, || self.fetch_batch(vb, &keys))
     }
 
     /// Reads a batch in parts of limited size. What is not needed any more is not read.
@@ -138,9 +148,9 @@ impl Bucket {
             if !part.is_empty() && part_bytes + wanted.bytes > READ_BYTES {
                 progress = worse(progress, self.fetch_part(vb, &std::mem::take(&mut part)));
                 part_bytes = 0;
-                if self.fetching.is_lent_out() {
+                if self.queue.is_lent_out() {
                     self.forgo(vb, &wanted);
-                    self.fetching.put_back(vb, &keys[at..]);
+                    self.queue.put_back(vb, &keys[at..]);
                     return progress;
                 }
             }
@@ -154,16 +164,16 @@ impl Bucket {
     }
 
     fn tell(&self, vb: VbId, key: &[u8], outcome: &Fetched) {
-        for waiter in self.fetching.finish(vb, key) {
+        for waiter in self.queue.finish(vb, key) {
             waiter.complete(outcome.clone());
         }
     }
 
     fn fetch_part(&self, vb: VbId, part: &[Wanted]) -> Progress {
-        let since = part.iter().filter_map(|wanted| self.fetching.asked_ns(vb, &wanted.key));
-        since.for_each(|since_ns| self.tasks.waited_for_fetcher(since_ns));
+        let since = part.iter().filter_map(|wanted| self.queue.asked_ns(vb, &wanted.key));
+        since.for_each(|since_ns| self.core.tasks.waited_for_fetcher(since_ns));
         let keys: Vec<DocKey<'_>> = part.iter().map(|wanted| parse(&wanted.key)).collect();
-        let answers = self.tasks.store_op(StoreOp::Fetch, || self.store.get_many(vb, &keys));
+        let answers = self.core.tasks.store_op(StoreOp::Fetch, || self.core.store.get_many(vb, &keys));
         assert_eq!(answers.len(), keys.len(), "a store answers for each key");
         let (mut fetched, mut failed, mut largest) = (0, 0, 0);
         for (wanted, answer) in std::iter::zip(part, answers) {
@@ -172,24 +182,24 @@ impl Bucket {
             *(if matches!(outcome, Fetched::Failed) { &mut failed } else { &mut fetched }) += 1;
             self.tell(vb, &wanted.key, &outcome);
         }
-        self.fetching.count(fetched, failed);
-        self.fetching.lately_bytes.store(largest, Ordering::Relaxed);
+        self.queue.count(fetched, failed);
+        self.queue.lately_bytes.store(largest, Ordering::Relaxed);
         if failed == 0 { Progress::Worked } else { Progress::Failed }
     }
 
     /// Fetches what there is for a key, for a background step.
     pub(crate) fn fetch_now(&self, vb: VbId, key: DocKey<'_>) -> Fetched {
         match self.want(vb, &key.to_stored().0.into()) {
-            Ok(wanted) => self.receive(vb, &wanted, self.store.get(vb, key)),
+            Ok(wanted) => self.receive(vb, &wanted, self.core.store.get(vb, key)),
             Err(outcome) => outcome,
         }
     }
 
-    /// Finds out what the disk is to be asked for; what is to be told otherwise. Tell [`Bucket::receive`] the answer,
-    /// or [`Bucket::forgo`] it.
+    /// Finds out what the disk is to be asked for; what is to be told otherwise. Tell [`Fetching::receive`] the answer,
+    /// or [`Fetching::forgo`] it.
     fn want(&self, vb: VbId, key: &Arc<[u8]>) -> Result<Wanted, Fetched> {
-        let (doc_key, hash) = (parse(key), self.hash(parse(key)));
-        let mut shard = self.vbuckets.hold(vb, Holder::Fetcher);
+        let (doc_key, hash) = (parse(key), self.core.hash(parse(key)));
+        let mut shard = self.core.vbuckets.hold(vb, Holder::Fetcher);
         if shard.unloaded.is_some() {
             return Err(Fetched::Look(None));
         }
@@ -200,7 +210,7 @@ impl Bucket {
             Look::InMemory => return Err(Fetched::Look(None)),
             Look::Nowhere => return Err(self.absent(vb, key.clone(), incarnation)),
             Look::Value(bytes) => (u64::from(bytes), false),
-            Look::OnDisk => (self.fetching.lately_bytes.load(Ordering::Relaxed), true),
+            Look::OnDisk => (self.queue.lately_bytes.load(Ordering::Relaxed), true),
         };
         Ok(Wanted { key: key.clone(), incarnation, purges, bytes, is_tied })
     }
@@ -213,7 +223,7 @@ impl Bucket {
     }
 
     fn end_look(&self, vb: VbId, key: &[u8], incarnation: u64) {
-        let mut shard = self.vbuckets.hold(vb, Holder::Fetcher);
+        let mut shard = self.core.vbuckets.hold(vb, Holder::Fetcher);
         if shard.incarnation == incarnation {
             shard.vb.end_look(parse(key));
         }
@@ -221,7 +231,7 @@ impl Bucket {
 
     /// There is nothing for a key, and its tie lasts as long as the pin.
     fn absent(&self, vb: VbId, key: Arc<[u8]>, incarnation: u64) -> Fetched {
-        Fetched::Look(Some(FetchPin::new(&self.fetching, vb, Held::Absence(key, incarnation))))
+        Fetched::Look(Some(FetchPin::new(&self.queue, vb, Held::Absence(key, incarnation))))
     }
 
     /// Puts what the disk answered in place for those who wait for it.
@@ -234,8 +244,8 @@ impl Bucket {
         let found = match answer {
             Ok(found) => found,
             Err(failure) => {
-                self.failure_log.failed(self.name(), vb, Failed::Document, &failure);
-                self.unreadable.note_served(self.name(), vb, &failure);
+                self.core.failure_log.failed(self.core.name(), vb, Failed::Document, &failure);
+                self.core.unreadable.note_served(self.core.name(), vb, &failure);
                 self.forgo(vb, wanted);
                 return Fetched::Failed;
             }
@@ -245,7 +255,7 @@ impl Bucket {
             Some(version) => self.deliver(vb, wanted.incarnation, version),
             None if !self.is_hollow(vb, wanted) => Fetched::Look(None),
             None => {
-                self.failure_log.found_wrong(self.name(), vb, Failed::ValueMissing);
+                self.core.failure_log.found_wrong(self.core.name(), vb, Failed::ValueMissing);
                 Fetched::Failed
             }
         }
@@ -254,7 +264,7 @@ impl Bucket {
     /// Puts what the disk has of a key of which nothing was in memory in the table.
     fn bring_back(&self, vb: VbId, wanted: &Wanted, found: Option<Version>) -> Fetched {
         let key = parse(&wanted.key);
-        let mut shard = self.vbuckets.hold(vb, Holder::Fetcher);
+        let mut shard = self.core.vbuckets.hold(vb, Holder::Fetcher);
         if shard.incarnation != wanted.incarnation {
             return Fetched::Look(None);
         }
@@ -264,7 +274,7 @@ impl Bucket {
             drop(shard);
             return self.absent(vb, wanted.key.clone(), wanted.incarnation);
         };
-        let (is_there, filter) = shard.vb.bring_back(self.hash(key), &version, wanted.purges);
+        let (is_there, filter) = shard.vb.bring_back(self.core.hash(key), &version, wanted.purges);
         shard.vb.end_look(key);
         drop(shard);
         drop(filter);
@@ -273,12 +283,12 @@ impl Bucket {
 
     /// Sees to it that a version that was brought goes again if there is no room for it.
     fn lend(&self, vb: VbId, version: Version) -> Option<FetchPin> {
-        let is_lent = self.memory.is_above_high_watermark();
+        let is_lent = self.core.memory.is_above_high_watermark();
         if is_lent {
             self.eviction.counters.is_room_wanted.store(true, Ordering::Relaxed);
             self.eviction.wake_pager();
         }
-        is_lent.then(|| FetchPin::new(&self.fetching, vb, Held::Version(version)))
+        is_lent.then(|| FetchPin::new(&self.queue, vb, Held::Version(version)))
     }
 
     /// Puts a value in place for those who wait for it.
@@ -287,7 +297,7 @@ impl Bucket {
             Brought::Placed(whole) => Fetched::Look(self.lend(vb, whole)),
             Brought::NotNeeded => Fetched::Look(None),
             Brought::Unfitting => {
-                self.failure_log.found_wrong(self.name(), vb, Failed::ValueUnfitting);
+                self.core.failure_log.found_wrong(self.core.name(), vb, Failed::ValueUnfitting);
                 Fetched::Failed
             }
         }
@@ -295,9 +305,9 @@ impl Bucket {
 
     /// Puts a version that was read from disk in the place of the same one without value.
     pub(crate) fn bring(&self, vb: VbId, incarnation: u64, read: Version) -> Brought {
-        let hash = self.hash(read.key());
+        let hash = self.core.hash(read.key());
         let hollow = {
-            let mut shard = self.vbuckets.hold(vb, Holder::Fetcher);
+            let mut shard = self.core.vbuckets.hold(vb, Holder::Fetcher);
             if shard.incarnation != incarnation {
                 return Brought::NotNeeded;
             }
@@ -321,8 +331,8 @@ impl Bucket {
             return Brought::Unfitting;
         }
         let meta = VersionMeta { datatype, ..hollow.meta() };
-        let whole = NewVersion::like(&self.context.heap, meta, read.key(), &read).publish();
-        let mut shard = self.vbuckets.hold(vb, Holder::Fetcher);
+        let whole = NewVersion::like(&self.core.context.heap, meta, read.key(), &read).publish();
+        let mut shard = self.core.vbuckets.hold(vb, Holder::Fetcher);
         if shard.incarnation != incarnation {
             return Brought::NotNeeded;
         }
@@ -335,8 +345,8 @@ impl Bucket {
     /// Whether the version of a key is in memory without its value.
     fn is_hollow(&self, vb: VbId, wanted: &Wanted) -> bool {
         let key = parse(&wanted.key);
-        let shard = self.vbuckets.hold(vb, Holder::Fetcher);
-        shard.incarnation == wanted.incarnation && shard.vb.hollow(self.hash(key), key).is_some()
+        let shard = self.core.vbuckets.hold(vb, Holder::Fetcher);
+        shard.incarnation == wanted.incarnation && shard.vb.hollow(self.core.hash(key), key).is_some()
     }
 }
 
@@ -345,11 +355,7 @@ fn value_bytes(found: &Option<Version>) -> u64 {
 }
 
 /// What the disk has of a document, read by the thread that asks, whatever memory has.
-pub fn read_from_disk(
-    bucket: &Bucket,
-    vb: VbId,
-    key: DocKey<'_>,
-) -> Result<Option<Version>, kvstore::Failure> {
+pub fn read_from_disk(bucket: &Core, vb: VbId, key: DocKey<'_>) -> Result<Option<Version>, kvstore::Failure> {
     bucket.store.get(vb, key)
 }
 
@@ -361,19 +367,19 @@ fn parse(key: &[u8]) -> DocKey<'_> {
     DocKey::parse(key).expect("it was encoded when it was asked for")
 }
 
-impl Bucket {
+impl Fetching {
     /// Brings some living document of a collection into memory: the first one of a vBucket that was changed after a change
     /// chosen by chance.
     pub(crate) fn fetch_any(&self, vb: VbId, collection: CollectionId) -> Fetched {
-        let now = self.now();
+        let now = self.core.now();
         let (high, collections) = {
-            let shard = self.vbuckets.hold(vb, Holder::Compactor);
+            let shard = self.core.vbuckets.hold(vb, Holder::Compactor);
             (shard.vb.high_seqno(), shard.vb.collections().clone())
         };
-        let from = Seqno(self.env.random.next_u64() % high.0.max(1) + 1);
+        let from = Seqno(self.core.env.random.next_u64() % high.0.max(1) + 1);
         let mut chosen = None;
         for from in [from, Seqno(0)] {
-            let scanned = self.store.scan(vb, from, Values::Leave, &mut |version| {
+            let scanned = self.core.store.scan(vb, from, Values::Leave, &mut |version| {
                 let is_of_it = version.key().collection == collection && !collections.hides(&version);
                 if !version.is_live(now) || !is_of_it {
                     return ControlFlow::Continue(());
@@ -382,7 +388,7 @@ impl Bucket {
                 ControlFlow::Break(())
             });
             if let Err(failure) = scanned {
-                self.failure_log.failed(self.name(), vb, Failed::Document, &failure);
+                self.core.failure_log.failed(self.core.name(), vb, Failed::Document, &failure);
                 return Fetched::Failed;
             }
             if chosen.is_some() {

@@ -7,8 +7,8 @@ use base::RateLimit;
 use kvstore::Background;
 use parking_lot::{Condvar, Mutex};
 
-use crate::bucket::Bucket;
-use crate::flusher::Progress;
+use crate::flusher::Flushing;
+use crate::progress::Progress;
 use crate::tasks::{StoreOp, TaskId};
 
 /// How often the filer looks whether there is something to do.
@@ -46,15 +46,15 @@ impl Filer {
     }
 }
 
-impl Bucket {
+impl Flushing {
     /// Does a bounded piece of the store's work behind the saves.
     pub fn file_step(&self) -> Progress {
-        self.tasks.step(TaskId::Filer, || file(self))
+        self.core.tasks.step(TaskId::Filer, || file(self))
     }
 
     /// Runs such steps until the bucket is closed; for a thread of its own. Ends at once if there is no disk.
     pub fn run_filer(&self) {
-        if self.is_ephemeral() {
+        if self.core.is_ephemeral() {
             return;
         }
         loop {
@@ -76,24 +76,25 @@ impl Bucket {
     }
 }
 
-fn file(bucket: &Bucket) -> Progress {
-    let is_short = bucket.memory.is_above_low_watermark();
-    let most = if is_short { bucket.memory.quota_bytes() / UNFILED_ONE_IN } else { u64::MAX };
-    bucket.store.hold_at_most(most);
-    let step = || bucket.store.background_step();
-    let done = bucket.tasks.store_op_if(StoreOp::Save, step, |done| !matches!(done, Ok(Background::Idle)));
+fn file(flushing: &Flushing) -> Progress {
+    let is_short = flushing.core.memory.is_above_low_watermark();
+    let most = if is_short { flushing.core.memory.quota_bytes() / UNFILED_ONE_IN } else { u64::MAX };
+    flushing.core.store.hold_at_most(most);
+    let step = || flushing.core.store.background_step();
+    let done =
+        flushing.core.tasks.store_op_if(StoreOp::Save, step, |done| !matches!(done, Ok(Background::Idle)));
     // Also beside what was filed.
-    for (vb, reason) in bucket.store.take_damage() {
-        bucket.unreadable.note_damaged(bucket.name(), vb, reason);
+    for (vb, reason) in flushing.core.store.take_damage() {
+        flushing.core.unreadable.note_damaged(flushing.core.name(), vb, reason);
     }
-    let (filer, now) = (&bucket.filer, bucket.env.clock.monotonic());
+    let (filer, now) = (&flushing.filer, flushing.core.env.clock.monotonic());
     match done {
         Ok(done) => {
             if filer.is_failing.swap(false, Ordering::Relaxed)
                 && let Some(left_out) = filer.told_of_end.admit(now)
             {
                 tracing::info!(
-                    bucket = bucket.name(),
+                    bucket = flushing.core.name(),
                     left_out,
                     "the files are being brought up to date again"
                 );
@@ -104,7 +105,7 @@ fn file(bucket: &Bucket) -> Progress {
             if !filer.is_failing.swap(true, Ordering::Relaxed)
                 && let Some(left_out) = filer.told_of_failing.admit(now)
             {
-                tracing::error!(bucket = bucket.name(), %failure, left_out, "cannot bring the files up to date; the changes are in the journal, trying again");
+                tracing::error!(bucket = flushing.core.name(), %failure, left_out, "cannot bring the files up to date; the changes are in the journal, trying again");
             }
             Progress::Failed
         }

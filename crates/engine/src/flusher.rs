@@ -1,17 +1,25 @@
 //! From the checkpoints to the disk: one step writes what a group of vBuckets has waiting.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use base::planted::{self, Bug};
 use base::{Seqno, SyncWrite, VbId, Version, VersionMeta};
 use kvstore::{CheckpointType, FailoverEntry, SaveBatch, VbStateDoc};
+use parking_lot::Mutex;
 use vbucket::{FlushBatch, Pressure, Removed, SnapshotKind};
 
-use crate::bucket::Bucket;
-use crate::durability::Settled;
+use crate::bucket_core::Core;
+use crate::checkpoint_recovery::Checkpoints;
+use crate::claims::Claims;
+use crate::disk_state::SaveStats;
+use crate::durability::{Durability, Settled};
+use crate::filer::Filer;
 use crate::flush_queue::{Due, LARGE_BACKLOG};
+use crate::progress::Progress;
+use crate::replica::Replicas;
 use crate::shard_guard::Holder;
 use crate::tasks::{StoreOp, TaskId};
 use crate::topology::TopologyValues;
@@ -21,51 +29,75 @@ const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(1);
 /// What was removed of so many vBuckets is freed together.
 const FREED_TOGETHER: usize = 64;
 
-/// What a step did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress {
-    /// There is nothing to do.
-    Idle,
-    /// Something was done, and there may be more.
-    Worked,
-    /// The disk refused; what was taken stays queued.
-    Failed,
+/// From memory to the disk: the flusher, the filer behind it, and who keeps them from a vBucket.
+pub struct Flushing {
+    pub(crate) core: Arc<Core>,
+    pub(crate) checkpoints: Arc<Checkpoints>,
+    pub(crate) durability: Arc<Durability>,
+    pub(crate) replicas: Arc<Replicas>,
+    /// Held while the role of a vBucket changes. Taken before `space`.
+    pub(crate) claims: Claims,
+    /// Held while a batch is written. Taken before any vBucket's lock.
+    pub(crate) space: Mutex<FlushSpace>,
+    pub(crate) filer: Filer,
 }
 
-impl Bucket {
+impl Flushing {
+    pub(crate) fn new(
+        core: &Arc<Core>,
+        checkpoints: &Arc<Checkpoints>,
+        durability: &Arc<Durability>,
+        replicas: &Arc<Replicas>,
+    ) -> Flushing {
+        Flushing {
+            core: Arc::clone(core),
+            checkpoints: Arc::clone(checkpoints),
+            durability: Arc::clone(durability),
+            replicas: Arc::clone(replicas),
+            claims: Claims::default(),
+            space: Mutex::default(),
+            filer: Filer::default(),
+        }
+    }
+
+    /// How saving goes.
+    pub fn save_stats(&self) -> SaveStats {
+        self.core.disk.stats(self.core.flush.is_held())
+    }
+
     /// Writes what the next queued vBuckets have waiting, those that somebody waits for first; gathers no longer.
     pub fn flush_step(&self) -> Progress {
         let mut group = Vec::new();
-        self.flush.take(&mut group, Due::Now);
-        if group.is_empty() { Progress::Idle } else { self.flush_group(&group, &mut self.flushing.lock()) }
+        self.core.flush.take(&mut group, Due::Now);
+        if group.is_empty() { Progress::Idle } else { self.flush_group(&group, &mut self.space.lock()) }
     }
 
     /// Runs flush steps until the bucket is closed; for a thread of its own. Ends at once if there is no disk.
     pub fn run_flusher(&self) {
-        if self.is_ephemeral() {
+        if self.core.is_ephemeral() {
             return;
         }
         let mut group = Vec::new();
-        while self.flush.wait_for_work(&*self.env.clock) {
-            self.flush.take(&mut group, Due::Gathered(self.env.clock.monotonic()));
-            if self.flush_group(&group, &mut self.flushing.lock()) == Progress::Failed {
-                self.flush.pause(PAUSE_AFTER_FAILURE);
+        while self.core.flush.wait_for_work(&*self.core.env.clock) {
+            self.core.flush.take(&mut group, Due::Gathered(self.core.env.clock.monotonic()));
+            if self.flush_group(&group, &mut self.space.lock()) == Progress::Failed {
+                self.core.flush.pause(PAUSE_AFTER_FAILURE);
             }
             group.clear();
-            if self.context.checkpoints.pressure() == Pressure::Calm {
-                self.flush.hurry_no_longer();
+            if self.core.context.checkpoints.pressure() == Pressure::Calm {
+                self.core.flush.hurry_no_longer();
             }
         }
     }
 
     /// Lets the flusher thread end after its present step.
     pub fn stop_flusher(&self) {
-        self.flush.stop();
+        self.core.flush.stop();
     }
 
     /// Lets the flusher write nothing, or go on; what it has begun is finished. For tests of clients.
     pub fn hold_flusher(&self, is_held: bool) {
-        self.flush.hold(is_held);
+        self.core.flush.hold(is_held);
     }
 
     /// Writes everything that is queued now. False if the disk refused something: a vBucket that cannot be saved keeps
@@ -75,26 +107,26 @@ impl Bucket {
         self.wait_for_claims();
         loop {
             group.clear();
-            self.flush.take(&mut group, Due::Now);
+            self.core.flush.take(&mut group, Due::Now);
             if group.is_empty() {
                 break;
             }
             // each is tried once
             group.retain(|vb| !refused.contains(vb));
-            let space = &mut self.flushing.lock();
+            let space = &mut self.space.lock();
             let mut note = |vb| {
                 refused.insert(vb);
             };
-            self.tasks.run(TaskId::Flusher, || self.flush_noting(&group, space, &mut note));
+            self.core.tasks.run(TaskId::Flusher, || self.flush_noting(&group, space, &mut note));
         }
-        let now = self.env.clock.monotonic();
-        refused.iter().for_each(|vb| self.flush.push(*vb, now));
+        let now = self.core.env.clock.monotonic();
+        refused.iter().for_each(|vb| self.core.flush.push(*vb, now));
         refused.is_empty()
     }
 
     /// Writes what a group of different vBuckets has waiting.
     pub(crate) fn flush_group(&self, group: &[VbId], space: &mut FlushSpace) -> Progress {
-        self.tasks.run(TaskId::Flusher, || self.flush_noting(group, space, &mut |_| {}))
+        self.core.tasks.run(TaskId::Flusher, || self.flush_noting(group, space, &mut |_| {}))
     }
 
     /// The same; `refused` is told of each vBucket that could not be saved.
@@ -104,9 +136,9 @@ impl Bucket {
         space: &mut FlushSpace,
         refused: &mut dyn FnMut(VbId),
     ) -> Progress {
-        assert!(group.len() <= self.flush.group_vbuckets(), "the queue gives no more");
+        assert!(group.len() <= self.core.flush.group_vbuckets(), "the queue gives no more");
         let take = |(i, vb): (usize, &VbId)| {
-            self.vbuckets.prefetch(group.get(i + 1).copied());
+            self.core.vbuckets.prefetch(group.get(i + 1).copied());
             self.take_batch(*vb)
         };
         let batches: Vec<FlushBatch> = group.iter().enumerate().filter_map(take).collect();
@@ -114,14 +146,14 @@ impl Bucket {
             return Progress::Worked;
         }
         let outcomes = self.save(&batches, space);
-        self.note_saves(&outcomes);
+        self.core.disk.note(self.core.name(), &*self.core.env.clock, &outcomes);
         // One vBucket that cannot be saved holds up no others.
         let mut progress = Progress::Failed;
         let mut settled = Settled::default();
         let mut removed = Vec::with_capacity(batches.len().min(FREED_TOGETHER));
         let mut rest = batches.into_iter().zip(outcomes).peekable();
         while let Some((batch, saved)) = rest.next() {
-            self.vbuckets.prefetch(rest.peek().map(|(next, _)| next.id));
+            self.core.vbuckets.prefetch(rest.peek().map(|(next, _)| next.id));
             match saved {
                 _ if saved.is_ok() || planted::is(Bug::FailedSaveCounts) => {
                     removed.push(self.saved(batch, &mut settled));
@@ -129,7 +161,7 @@ impl Bucket {
                 }
                 saved => {
                     if let Err(failure) = &saved {
-                        self.unreadable.note_served(self.name(), batch.id, failure);
+                        self.core.unreadable.note_served(self.core.name(), batch.id, failure);
                     }
                     self.not_saved(&batch);
                     refused(batch.id);
@@ -149,13 +181,13 @@ impl Bucket {
     }
 
     fn take_batch(&self, vb: VbId) -> Option<FlushBatch> {
-        let mut shard = self.vbuckets.hold(vb, Holder::Flusher);
+        let mut shard = self.core.vbuckets.hold(vb, Holder::Flusher);
         shard.flush_queued = false;
         if shard.is_claimed {
             // It is queued again when it is released.
             return None;
         }
-        shard.vb.take_flush_batch(self.config.flush_batch_items as u64)
+        shard.vb.take_flush_batch(self.core.config.flush_batch_items as u64)
     }
 
     /// Frees what nobody needs any more, which was not looked at for long.
@@ -170,7 +202,7 @@ impl Bucket {
     /// nobody needs any more.
     fn saved(&self, batch: FlushBatch, settled: &mut Settled) -> Removed {
         let (removed, has_more) = {
-            let mut shard = self.vbuckets.hold(batch.id, Holder::Flusher);
+            let mut shard = self.core.vbuckets.hold(batch.id, Holder::Flusher);
             let prepared = shard.vb.high_prepared_seqno();
             let removed = shard.vb.flushed(batch.high_seqno);
             shard.ops.drained += batch.range.as_ref().map_or(0, |range| range.items());
@@ -179,10 +211,10 @@ impl Bucket {
             }
             let has_more = self.durability.settle_held(&mut shard, settled);
             if shard.vb.has_unflushed() {
-                self.queue_flush(&mut shard);
+                self.core.queue_flush(&mut shard);
             }
             if shard.unflushed() > LARGE_BACKLOG {
-                self.flush.hurry(batch.id);
+                self.core.flush.hurry(batch.id);
             }
             (removed, has_more)
         };
@@ -196,11 +228,11 @@ impl Bucket {
     }
 
     fn not_saved(&self, batch: &FlushBatch) {
-        let mut shard = self.vbuckets.hold(batch.id, Holder::Flusher);
+        let mut shard = self.core.vbuckets.hold(batch.id, Holder::Flusher);
         shard.vb.flush_failed();
-        self.queue_flush(&mut shard);
+        self.core.queue_flush(&mut shard);
         // It has waited already.
-        self.flush.hurry(batch.id);
+        self.core.flush.hurry(batch.id);
     }
 
     fn save(&self, batches: &[FlushBatch], space: &mut FlushSpace) -> Vec<Result<(), kvstore::Failure>> {
@@ -211,7 +243,7 @@ impl Bucket {
         }
         for (batch, state) in batches.iter().zip(states.iter_mut()) {
             let deduplicated = add_newest(batch, items);
-            self.disk.deduplicated.fetch_add(deduplicated, Ordering::Relaxed);
+            self.core.disk.deduplicated.fetch_add(deduplicated, Ordering::Relaxed);
             ends.push(items.len());
             set_state(state, batch, &mut topologies);
         }
@@ -222,7 +254,7 @@ impl Bucket {
         };
         let group: Vec<(VbId, SaveBatch<'_>)> =
             batches.iter().zip(ends.iter()).zip(states.iter()).map(batch_of).collect();
-        let saved = self.tasks.store_op(StoreOp::Commit, || self.store.save_group(&group));
+        let saved = self.core.tasks.store_op(StoreOp::Commit, || self.core.store.save_group(&group));
         space.clear();
         saved
     }

@@ -1,12 +1,11 @@
 //! Who wants to know which vBuckets have news: one for each connection that streams changes.
 
+use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use base::VbId;
 use parking_lot::Mutex;
-
-use crate::backfill::Backfill;
 
 /// Bits of a word.
 const BITS: usize = u64::BITS as usize;
@@ -23,8 +22,8 @@ pub struct Follower {
     pub(crate) buffered: AtomicUsize,
     /// Bytes of lists of changes that its streams have taken from memory.
     listed: AtomicUsize,
-    /// Its backfills that wait until it has taken some of that.
-    pub(crate) parked: Mutex<Vec<Arc<Backfill>>>,
+    /// Its backfills that wait until it has taken some of that; what they are it does not know.
+    pub(crate) parked: Mutex<Vec<Arc<dyn Any + Send + Sync>>>,
 }
 
 impl Follower {

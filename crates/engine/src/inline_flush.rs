@@ -4,14 +4,14 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::bucket::Bucket;
-use crate::flusher::Progress;
+use crate::flusher::Flushing;
+use crate::progress::Progress;
 
 /// The flusher's next step, done by the thread that waits for it when it calls [`InlineFlush::finish`]. Until then, for
 /// microseconds, the flusher is not woken for what is urgent; if this is dropped instead, the flusher does the work.
 #[must_use = "while it is there the flusher is not woken"]
 pub struct InlineFlush<'a> {
-    bucket: &'a Bucket,
+    flushing: &'a Flushing,
     is_over: bool,
 }
 
@@ -26,32 +26,32 @@ pub enum InlineFlushOutcome {
     Failed,
 }
 
-impl Bucket {
+impl Flushing {
     /// Announces that the caller will do what is urgent itself. Nothing if that may not be: there is no disk, or nothing
     /// is to be written.
     pub fn inline_flush(&self) -> Option<InlineFlush<'_>> {
-        (!self.is_ephemeral() && self.flush.inline_flush())
-            .then(|| InlineFlush { bucket: self, is_over: false })
+        (!self.core.is_ephemeral() && self.core.flush.inline_flush())
+            .then(|| InlineFlush { flushing: self, is_over: false })
     }
 }
 
 impl InlineFlush<'_> {
     /// Writes what somebody waits for, with the disk's own syncs; blocks for as long as that takes.
     pub fn finish(mut self) -> InlineFlushOutcome {
-        let bucket = self.bucket;
-        let Some(mut space) = bucket.flushing.try_lock() else { return InlineFlushOutcome::Nothing };
+        let flushing = self.flushing;
+        let Some(mut space) = flushing.space.try_lock() else { return InlineFlushOutcome::Nothing };
         let mut group = Vec::new();
         self.is_over = true;
-        bucket.flush.stand_down(Some(&mut group));
+        flushing.core.flush.stand_down(Some(&mut group));
         if group.is_empty() {
             return InlineFlushOutcome::Nothing;
         }
-        let start = bucket.env.clock.monotonic();
-        match bucket.flush_group(&group, &mut space) {
+        let start = flushing.core.env.clock.monotonic();
+        match flushing.flush_group(&group, &mut space) {
             Progress::Failed => InlineFlushOutcome::Failed,
             Progress::Idle | Progress::Worked => {
-                bucket.disk.stood_in.fetch_add(1, Ordering::Relaxed);
-                InlineFlushOutcome::Wrote(bucket.env.clock.monotonic().saturating_sub(start))
+                flushing.core.disk.stood_in.fetch_add(1, Ordering::Relaxed);
+                InlineFlushOutcome::Wrote(flushing.core.env.clock.monotonic().saturating_sub(start))
             }
         }
     }
@@ -60,7 +60,7 @@ impl InlineFlush<'_> {
 impl Drop for InlineFlush<'_> {
     fn drop(&mut self) {
         if !self.is_over {
-            self.bucket.flush.stand_down(None);
+            self.flushing.core.flush.stand_down(None);
         }
     }
 }

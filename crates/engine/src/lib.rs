@@ -1,10 +1,12 @@
 //! One bucket: joins memory and disk and runs the background steps; knows no protocol and no socket.
 
 mod account_check;
+mod as_configured;
 mod backfill;
 mod bucket;
 mod bucket_core;
 mod checkpoint_recovery;
+mod checkpoint_stats;
 mod claims;
 mod clean_mark;
 mod collections;
@@ -19,6 +21,7 @@ mod counters;
 mod defragmenter;
 mod disk_state;
 mod disposal;
+mod documents;
 mod durability;
 mod empty;
 mod ephemeral;
@@ -41,6 +44,7 @@ mod inline_flush;
 mod keeper;
 mod loader;
 mod lock;
+mod maintenance;
 mod manifest_file;
 mod memory;
 mod mutated;
@@ -50,10 +54,12 @@ mod pager;
 mod persistence;
 mod prepare;
 mod prepare_followers;
+mod progress;
 mod range_scan;
 mod read;
 mod refusal;
 mod replica;
+mod roles;
 mod rollback;
 pub mod settings;
 mod shard;
@@ -63,8 +69,10 @@ mod standing;
 mod stats;
 mod store;
 mod stream;
+mod stream_from_memory;
 mod subdocument;
 mod sync_waiters;
+mod task_stats;
 mod tasks;
 mod tombstone_purger;
 mod topology;
@@ -83,37 +91,42 @@ mod writer;
 pub use account_check::AccountFigures;
 pub use backfill::{Backfill, BackfillReading, BackfillScope, Backfilled, Backfills, Frames, WriteChanges};
 pub use bucket::Bucket;
-pub use bucket_core::Core;
+pub use bucket_core::{Core, admit_log};
 pub use checkpoint_recovery::{CheckpointMemoryStats, Checkpoints};
+pub use checkpoint_stats::CheckpointStats;
 pub use clean_mark::forget_clean_stop;
 pub use collections::{BucketCollections, CollectionTotals, ManifestRefusal, NextIds};
 pub use coming::{Coming, Step};
 pub use compaction_queue::{CompactOutcome, CompactRequest, CompactionRun, CompactionStats};
+pub use compactor::Compaction;
 pub use completion::{Completer, Completion, completion};
-pub use compression::CompressionStats;
+pub use compression::{Compression, CompressionStats};
 pub use config::{
     BucketConfig, BucketKind, DEFAULT_COMPACT_MIN_WASTE_BYTES, DEFAULT_COMPACT_PERCENT, DEFAULT_PURGE_AGE_S,
     EvictionPolicy, MOST_RANGE_SCANS,
 };
 pub use counters::OpCounts;
-pub use defragmenter::DefragmenterStats;
+pub use defragmenter::{Defragmentation, DefragmenterStats};
 pub use disk_state::SaveStats;
+pub use documents::Documents;
 pub use durability::Durability;
 pub use ephemeral::{MemoryRange, Resumed};
 pub use evict::{Eviction, EvictionStats};
 pub use expiry::ExpiryStats;
 pub use failure::Failure;
-pub use failure_log::admit_log;
 pub use fetch_queue::{FetchPin, Fetched};
-pub use fetcher::{FetchStats, read_from_disk};
+pub use fetcher::{FetchStats, Fetching, read_from_disk};
 pub use flush_queue::FlushQueue;
-pub use flusher::Progress;
+pub use flusher::Flushing;
 pub use follower::Follower;
 pub use inline_flush::{InlineFlush, InlineFlushOutcome};
-pub use keeper::{Chore, ChoreId, ChoreStats, Next, Slice, TIME_SLICE};
+pub use keeper::{Chore, ChoreId, Next, Slice, TIME_SLICE};
+pub use loader::Loading;
+pub use maintenance::{ChoreStats, Maintenance};
 pub use memory::MemoryAccount;
 pub use mutated::Mutated;
 pub use persistence::MAX_WAITERS;
+pub use progress::Progress;
 pub use range_scan::{
     RangeScanFigures, RangeScanForm, RangeScanId, RangeScanProgress, RangeScanRefusal, RangeScanWanted,
     RangeScans, Sampling, SnapshotRequirement,
@@ -121,19 +134,22 @@ pub use range_scan::{
 pub use read::{ByChance, Found, Observed, Seen};
 pub use refusal::Refusal;
 pub use replica::{Applied, Incoming, ReplicaPosition, ReplicaRefusal, ReplicaStream, Replicas};
+pub use roles::Roles;
 pub use settings::{Changed, SettingError, Settings};
 pub use shard_guard::{FRONT_END_SAMPLE, HOLDERS, Holder};
 pub use small_files::{small_file_faults, uuid_in};
 pub use standing::Standing;
 pub use stats::{
-    BucketStats, CheckpointStats, DiskCounts, DiskTotals, STATES, StateStats, StoreStats, VbStats,
-    prepare_bytes_on_disk,
+    BucketStats, DiskCounts, DiskTotals, STATES, StateStats, StoreStats, VbStats, prepare_bytes_on_disk,
 };
 pub use store::{StoreMode, StoreRequest};
-pub use stream::{Changes, StreamCursor, StreamPart, StreamPlace, StreamRefusal, StreamStart, StreamWanted};
+pub use stream::{
+    Changes, StreamCursor, StreamPart, StreamPlace, StreamRefusal, StreamStart, StreamWanted, Streams,
+};
 pub use sync_waiters::{DEFAULT_SYNC_WRITE_TIMEOUT, Durable, SyncOutcome};
-pub use tasks::{StoreTimes, TaskKind, TaskStats, task_stats};
-pub use tombstone_purger::PurgeStats;
+pub use task_stats::{StoreTimes, task_stats};
+pub use tasks::{TaskKind, TaskStats};
+pub use tombstone_purger::{PurgeStats, Tombstones};
 pub use topology::topology_from_json;
 pub use traffic::Traffic;
 pub use update::{CounterRequest, End};

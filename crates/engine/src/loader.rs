@@ -2,21 +2,24 @@
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use base::planted::{self, Bug};
 use base::{CollectionId, Seqno, SyncWrite, VbId, Version};
 use kvstore::{Counts, Values};
 use vbucket::{Collections, Loaded};
 
-use crate::bucket::Bucket;
+use crate::bucket_core::Core;
 use crate::completion::Completion;
+use crate::durability::Durability;
 use crate::failure_log::Failed;
-use crate::fetcher::Brought;
-use crate::flusher::Progress;
+use crate::fetcher::{Brought, Fetching};
+use crate::flusher::Flushing;
+use crate::progress::Progress;
 use crate::shard::{Shard, dead};
 use crate::shard_guard::Holder;
 use crate::tasks::TaskId;
-use crate::warmup::{Slice, WarmupStats};
+use crate::warmup::{Slice, Warmup, WarmupStats};
 
 /// Values read before they are put in place, in bytes: what a step holds beyond what the account knows.
 const STEP_BYTES: usize = 4 << 20;
@@ -27,41 +30,41 @@ const LEAST_RECORD_BYTES: u64 = 16;
 /// No item takes fewer bytes in memory.
 const LEAST_ITEM_BYTES: u64 = 64;
 
-fn load_vbucket(bucket: &Bucket) -> Progress {
-    let Some(vb) = bucket.warmup.take_vbucket() else { return Progress::Idle };
+fn load_vbucket(loading: &Loading) -> Progress {
+    let Some(vb) = loading.warmup.take_vbucket() else { return Progress::Idle };
     let (incarnation, counts) = {
-        let shard = bucket.vbuckets.hold(vb, Holder::Loader);
+        let shard = loading.core.vbuckets.hold(vb, Holder::Loader);
         match shard.unloaded {
             Some(counts) => (shard.incarnation, counts),
-            None => return bucket.load_done(vb, None),
+            None => return loading.load_done(vb, None),
         }
     };
-    match bucket.read_documents(vb, &counts) {
-        Ok(Some(loaded)) => bucket.install(vb, incarnation, loaded),
-        Ok(None) => bucket.load_done(vb, None),
+    match loading.read_documents(vb, &counts) {
+        Ok(Some(loaded)) => loading.install(vb, incarnation, loaded),
+        Ok(None) => loading.load_done(vb, None),
         Err(failure) => {
-            bucket.give_up(vb, incarnation, &failure);
-            bucket.load_done(vb, None)
+            loading.give_up(vb, incarnation, &failure);
+            loading.load_done(vb, None)
         }
     }
 }
 
-fn warm_slice(bucket: &Bucket) -> Progress {
-    if bucket.memory.is_above_low_watermark() {
-        bucket.warmup.stop_at_watermark(bucket.env.clock.monotonic());
+fn warm_slice(loading: &Loading) -> Progress {
+    if loading.core.memory.is_above_low_watermark() {
+        loading.warmup.stop_at_watermark(loading.core.env.clock.monotonic());
     }
-    let Some(slice) = bucket.warmup.take_slice() else { return Progress::Idle };
+    let Some(slice) = loading.warmup.take_slice() else { return Progress::Idle };
     let mut read: Vec<Version> = Vec::new();
     let mut bytes = 0;
     let (mut rest, mut has_room) = (None, true);
-    let scanned = bucket.store.scan(slice.vb, slice.from, Values::Read, &mut |version| {
+    let scanned = loading.core.store.scan(slice.vb, slice.from, Values::Read, &mut |version| {
         let seqno = version.meta().by_seqno;
         if seqno > slice.end {
             return ControlFlow::Break(());
         }
         // What was read is charged already.
-        has_room = !bucket.memory.is_above_low_watermark();
-        if !has_room || bytes >= STEP_BYTES || bucket.warmup.is_stopping() {
+        has_room = !loading.core.memory.is_above_low_watermark();
+        if !has_room || bytes >= STEP_BYTES || loading.warmup.is_stopping() {
             rest = Some(seqno);
             return ControlFlow::Break(());
         }
@@ -73,33 +76,60 @@ fn warm_slice(bucket: &Bucket) -> Progress {
     });
     if let Err(failure) = scanned {
         // Whoever asks for one of these values is told about its own.
-        bucket.failure_log.failed(bucket.name(), slice.vb, Failed::LoadAhead, &failure);
+        loading.core.failure_log.failed(loading.core.name(), slice.vb, Failed::LoadAhead, &failure);
     }
     let mut values = 0;
     for version in read {
-        values += u64::from(matches!(bucket.bring(slice.vb, slice.incarnation, version), Brought::Placed(_)));
+        values += u64::from(matches!(
+            loading.fetching.bring(slice.vb, slice.incarnation, version),
+            Brought::Placed(_)
+        ));
     }
     if !has_room {
-        bucket.warmup.stop_at_watermark(bucket.env.clock.monotonic());
+        loading.warmup.stop_at_watermark(loading.core.env.clock.monotonic());
     }
-    bucket.warmup.warmed(slice, rest, values, bucket.env.clock.monotonic());
+    loading.warmup.warmed(slice, rest, values, loading.core.env.clock.monotonic());
     Progress::Worked
 }
 
-impl Bucket {
+/// From the disk to memory after a start: what is loaded, and what is not yet.
+pub struct Loading {
+    pub(crate) core: Arc<Core>,
+    pub(crate) durability: Arc<Durability>,
+    pub(crate) fetching: Arc<Fetching>,
+    pub(crate) flushing: Arc<Flushing>,
+    pub(crate) warmup: Warmup,
+}
+
+impl Loading {
+    pub(crate) fn new(
+        core: &Arc<Core>,
+        durability: &Arc<Durability>,
+        fetching: &Arc<Fetching>,
+        flushing: &Arc<Flushing>,
+    ) -> Loading {
+        Loading {
+            core: Arc::clone(core),
+            durability: Arc::clone(durability),
+            fetching: Arc::clone(fetching),
+            flushing: Arc::clone(flushing),
+            warmup: Warmup::new(core.env.clock.monotonic()),
+        }
+    }
+
     /// Waits until a vBucket's documents are loaded; it is then loaded before others. Nothing: they are.
     pub fn loaded(&self, vb: VbId) -> Option<Completion<()>> {
-        if vb.0 >= self.vbuckets() {
+        if vb.0 >= self.core.vbuckets() {
             return None;
         }
-        let shard = self.vbuckets.hold(vb, Holder::FrontEnd);
+        let shard = self.core.vbuckets.hold(vb, Holder::FrontEnd);
         shard.unloaded.as_ref()?;
         Some(self.warmup.want(vb))
     }
 
     /// How far loading is.
     pub fn warmup_stats(&self) -> WarmupStats {
-        self.warmup.stats(self.env.clock.monotonic())
+        self.warmup.stats(self.core.env.clock.monotonic())
     }
 
     /// Runs steps until everything is loaded that there is room for, or the bucket is closed; for threads of their own.
@@ -114,7 +144,7 @@ impl Bucket {
 
     /// Loads the metadata of one vBucket, of one that somebody waits for if there is any.
     pub fn load_step(&self) -> Progress {
-        self.tasks.step(TaskId::Loader, || load_vbucket(self))
+        self.core.tasks.step(TaskId::Loader, || load_vbucket(self))
     }
 
     /// The documents of a vBucket without their values; nothing if the bucket is being closed.
@@ -123,19 +153,19 @@ impl Bucket {
         vb: VbId,
         counts: &Counts,
     ) -> Result<Option<Loaded>, kvstore::Failure> {
-        let mut loaded = Loaded::new(&self.context, self.room(counts));
-        let collections = self.vbuckets.hold(vb, Holder::Loader).vb.collections().clone();
+        let mut loaded = Loaded::new(&self.core.context, self.room(counts));
+        let collections = self.core.vbuckets.hold(vb, Holder::Loader).vb.collections().clone();
         loaded.expect(items_in(counts));
         let mut until_look = ITEMS_PER_LOOK;
         let mut stopped = false;
-        let Some(snapshot) = self.store.snapshot(vb)? else { return Ok(Some(loaded)) };
+        let Some(snapshot) = self.core.store.snapshot(vb)? else { return Ok(Some(loaded)) };
         let prepared = self.load_prepares(&*snapshot, &collections, &mut loaded)?;
         snapshot.scan(Seqno(0), Values::Leave, &mut |version| {
-            let hash = self.hash(version.key());
+            let hash = self.core.hash(version.key());
             let is_prepared = !prepared.is_empty() && prepared.contains(version.stored_key());
             if version.key().collection == CollectionId::SYSTEM || collections.hides(&version) {
                 // Events are in no table, and what is dropped comes back no more.
-            } else if !is_prepared && self.evicts_whole() && self.memory.is_above_low_watermark() {
+            } else if !is_prepared && self.core.evicts_whole() && self.core.memory.is_above_low_watermark() {
                 loaded.leave_out(hash, &version);
             } else {
                 loaded.insert(hash, version);
@@ -185,15 +215,15 @@ impl Bucket {
     /// Items that there will be in memory: not more than fit into it, if not all have to be there.
     fn room(&self, counts: &Counts) -> usize {
         let items = items_in(counts);
-        let left = self.memory.low_watermark_bytes().saturating_sub(self.memory.used_bytes());
-        let fit = if self.evicts_whole() { left / LEAST_ITEM_BYTES } else { u64::MAX };
+        let left = self.core.memory.low_watermark_bytes().saturating_sub(self.core.memory.used_bytes());
+        let fit = if self.core.evicts_whole() { left / LEAST_ITEM_BYTES } else { u64::MAX };
         items.min(fit) as usize
     }
 
     fn install(&self, vb: VbId, incarnation: u64, loaded: Loaded) -> Progress {
         let counts = loaded.counts();
         let (old, high_seqno) = {
-            let mut shard = self.vbuckets.hold(vb, Holder::Loader);
+            let mut shard = self.core.vbuckets.hold(vb, Holder::Loader);
             if shard.incarnation != incarnation {
                 drop(shard);
                 return self.load_done(vb, None);
@@ -216,31 +246,31 @@ impl Bucket {
         let (counts, slice) = loaded.unwrap_or_default();
         let keys = counts.documents + counts.tombstones;
         let values = counts.documents - counts.without_value - counts.evicted_documents;
-        self.warmup.loaded(vb, keys, values, slice, self.env.clock.monotonic());
+        self.warmup.loaded(vb, keys, values, slice, self.core.env.clock.monotonic());
         Progress::Worked
     }
 
     /// The documents of a vBucket cannot be read: it is dead until somebody mends it.
     fn give_up(&self, vb: VbId, incarnation: u64, failure: &kvstore::Failure) {
         // Nothing of it may be on its way to disk while it is replaced.
-        let (_roles, _flushing) = (self.roles_of(vb), self.flushing.lock());
+        let (_roles, _flushing) = (self.flushing.roles_of(vb), self.flushing.space.lock());
         let old = {
-            let mut shard = self.vbuckets.hold(vb, Holder::Loader);
+            let mut shard = self.core.vbuckets.hold(vb, Holder::Loader);
             if shard.incarnation != incarnation {
                 return;
             }
-            let old = shard.replace(dead(vb, &self.context, &self.env));
+            let old = shard.replace(dead(vb, &self.core.context, &self.core.env));
             (old, shard.sync_waiters.give_up())
         };
         drop(old);
         self.durability.waiters.forget(vb);
         self.warmup.count_failed();
-        self.unreadable.note_dead(self.name(), vb, failure);
+        self.core.unreadable.note_dead(self.core.name(), vb, failure);
     }
 
     /// Loads a slice of values of one vBucket that nobody waits for, while there is room.
     pub fn warm_step(&self) -> Progress {
-        self.tasks.step(TaskId::Loader, || warm_slice(self))
+        self.core.tasks.step(TaskId::Loader, || warm_slice(self))
     }
 }
 

@@ -3,7 +3,7 @@
 use base::{Cas, DocKey, Moment, NewVersion, VbId};
 use vbucket::Basis;
 
-use crate::bucket::Bucket;
+use crate::documents::Documents;
 use crate::read::Found;
 use crate::refusal::Refusal;
 
@@ -12,7 +12,7 @@ const DEFAULT_LOCK_S: u32 = 15;
 /// The longest lock, in seconds.
 const MAX_LOCK_S: u32 = 30;
 
-impl Bucket {
+impl Documents {
     /// Locks a document for `seconds` (0 and over 30 mean 15) and returns it under the lock's CAS.
     pub fn get_and_lock(
         &self,
@@ -23,7 +23,7 @@ impl Bucket {
     ) -> Result<Found, Refusal> {
         let seconds = if seconds == 0 || seconds > MAX_LOCK_S { DEFAULT_LOCK_S } else { seconds };
         let until = Moment(now.0 + u64::from(seconds) * 1_000_000_000);
-        let hash = self.hash(key);
+        let hash = self.core.hash(key);
         for _ in 0..crate::write::MAX_TRIES {
             let found = self.get_unprepared(vb, key, now).map_err(not_parked)?;
             if found.cas == Cas::LOCKED {
@@ -31,10 +31,10 @@ impl Bucket {
             }
             let old = found.version;
             // A lock is a version of its own because it shows another CAS.
-            let copy = NewVersion::like(&self.context.heap, old.meta(), key, &old);
+            let copy = NewVersion::like(&self.core.context.heap, old.meta(), key, &old);
             base::frequency::copy_frequency(old.frequency(), copy.frequency());
             let outcome = {
-                let mut shard = self.active_with(vb, key.collection).map_err(not_parked)?;
+                let mut shard = self.core.active_with(vb, key.collection).map_err(not_parked)?;
                 shard.vb.lock(hash, copy, Basis::of(Some(&old)), until, now)
             };
             match outcome.map_err(|refused| Refusal::from(refused.refusal)) {
@@ -51,8 +51,8 @@ impl Bucket {
 
     /// Ends a lock.
     pub fn unlock(&self, vb: VbId, key: DocKey<'_>, cas: Cas, now: Moment) -> Result<(), Refusal> {
-        let hash = self.hash(key);
-        Ok(self.active_with(vb, key.collection).map_err(not_parked)?.vb.unlock(hash, key, cas, now)?)
+        let hash = self.core.hash(key);
+        Ok(self.core.active_with(vb, key.collection).map_err(not_parked)?.vb.unlock(hash, key, cas, now)?)
     }
 }
 

@@ -1,58 +1,60 @@
 //! From the disk to memory: opening a bucket, and closing it.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
-use base::env::{Env, OpenMode};
+use base::env::Env;
 use base::planted::{self, Bug};
 use base::{Seqno, VbId, VbState};
 use kvstore::KvStore;
 use parking_lot::Mutex;
 use vbucket::{BucketContext, Origin, VBucket};
 
+use crate::account_check::AccountCheck;
 use crate::bucket::Bucket;
 use crate::bucket_core::Core;
-use crate::checkpoint_recovery::Checkpoints;
-use crate::claims::Roles;
+use crate::checkpoint_recovery::{CheckpointRecovery, Checkpoints};
 use crate::clean_mark::LastStop;
 use crate::collections::BucketCollections;
-use crate::compaction_queue::CompactionQueue;
-use crate::compression::CompressionCounters;
+use crate::compactor::Compaction;
+use crate::compression::Compression;
+use crate::compressor::Compressor;
 use crate::config::{BucketConfig, BucketKind};
 use crate::counters::OpCounts;
-use crate::defragmenter::DefragmenterCounters;
-use crate::disk_state::DiskState;
-use crate::durability::Durability;
+use crate::defragmenter::{Defragmentation, Defragmenter};
+use crate::disk_state::{DiskState, FLUSH_TRIES};
+use crate::documents::Documents;
+use crate::durability::{Durability, SyncWrites};
+use crate::eraser::{Eraser, Erasing};
 use crate::evict::Eviction;
-use crate::expiry::ExpiryCounters;
+use crate::expiry_pager::{Expiring, ExpiryPager};
 use crate::failure::Failure;
 use crate::failure_log::FailureLog;
-use crate::filer::Filer;
+use crate::fetcher::Fetching;
 use crate::flush_queue::{FlushQueue, Pace};
-use crate::flusher::Progress;
+use crate::flusher::Flushing;
 use crate::identity::{self, Identity};
-use crate::keeper::Keeper;
+use crate::keeper::{ChoreId, Keeper};
+use crate::loader::Loading;
+use crate::maintenance::{Maintenance, bound};
 use crate::manifest_file;
 use crate::memory::MemoryAccount;
 use crate::origin::origin;
-use crate::persistence::PersistenceWaiters;
-use crate::range_scan::RangeScanTable;
+use crate::pager::Pager;
+use crate::progress::Progress;
+use crate::range_scan::{Scans, StaleRangeScans};
 use crate::replica::Replicas;
+use crate::roles::Roles;
 use crate::settings::Key;
 use crate::shard::{Shard, dead, new_uuid};
 use crate::shard_guard::Holder;
+use crate::stream::Streams;
 use crate::sync_waiters::SyncWaiters;
 use crate::tasks::Tasks;
-use crate::tombstone_purger::PurgeCounters;
+use crate::tombstone_purger::{TombstonePurger, Tombstones};
 use crate::traffic::Traffic;
 use crate::unreadable::Unreadables;
 use crate::vbuckets::VBuckets;
-use crate::warmup::Warmup;
-
-/// How often a stop tries to save what the disk refused.
-pub(crate) const FLUSH_TRIES: usize = 3;
 
 /// A vBucket without documents, with a history of its own.
 fn empty_shard(id: VbId, config: &BucketConfig, context: &BucketContext, env: &Env) -> Shard {
@@ -81,14 +83,14 @@ impl Bucket {
     /// load anything then.
     pub fn open(config: BucketConfig, env: Env, store: Arc<dyn KvStore>) -> Result<Bucket, Failure> {
         let bucket = Bucket::open_cold(config, env, store)?;
-        while bucket.load_step() != Progress::Idle {}
-        while bucket.warm_step() != Progress::Idle {}
+        while bucket.loading.load_step() != Progress::Idle {}
+        while bucket.loading.warm_step() != Progress::Idle {}
         Ok(bucket)
     }
 
     /// Opens a bucket that can serve at once: finds the states of its vBuckets on disk, and begins a new history for
-    /// each vBucket whose last stop was not clean. Documents are loaded by [`Bucket::run_loader`], values that are not
-    /// in memory are brought by [`Bucket::run_fetcher`].
+    /// each vBucket whose last stop was not clean. Documents are loaded by [`Loading::run_loader`], values that are not
+    /// in memory are brought by [`Fetching::run_fetcher`].
     ///
     /// A vBucket whose file is damaged is dead until somebody mends it; the others serve.
     ///
@@ -143,28 +145,52 @@ impl Bucket {
     fn of_parts(core: Arc<Core>) -> Bucket {
         let checkpoints = Arc::new(Checkpoints::new(&core));
         let eviction = Arc::new(Eviction::new(&core));
+        let durability = Arc::new(Durability::new(&core));
         let collections = Arc::new(BucketCollections::new(&core, &checkpoints));
+        let documents = Arc::new(Documents::new(&core, &checkpoints, &durability, &eviction));
+        let replicas = Arc::new(Replicas::new(&core, &checkpoints, &collections, &eviction));
+        let flushing = Arc::new(Flushing::new(&core, &checkpoints, &durability, &replicas));
+        let fetching = Arc::new(Fetching::new(&core, &eviction));
+        let loading = Arc::new(Loading::new(&core, &durability, &fetching, &flushing));
+        let compaction =
+            Arc::new(Compaction::new(&core, &collections, &documents, &eviction, &fetching, &flushing));
+        let scans = Arc::new(Scans::new(&core));
+        let compression = Arc::new(Compression::new(&core));
+        let defragmentation = Arc::new(Defragmentation::new(&core, &eviction));
+        let tombstones = Arc::new(Tombstones::new(&core, &checkpoints));
+        let expiring = Arc::new(Expiring::new(&documents, &fetching));
+        let erasing = Arc::new(Erasing::new(&core, &collections, &compaction, &durability));
+        let chores = vec![
+            (ChoreId::CheckpointRecovery, bound(CheckpointRecovery::default(), &checkpoints)),
+            (ChoreId::Pager, bound(Pager::default(), &documents)),
+            (ChoreId::ExpiryPager, bound(ExpiryPager::default(), &expiring)),
+            (ChoreId::TombstonePurger, bound(TombstonePurger::default(), &tombstones)),
+            (ChoreId::Compressor, bound(Compressor::default(), &compression)),
+            (ChoreId::Defragmenter, bound(Defragmenter::default(), &defragmentation)),
+            (ChoreId::AccountCheck, bound(AccountCheck::default(), &core)),
+            (ChoreId::Eraser, bound(Eraser, &erasing)),
+            (ChoreId::SyncWrites, bound(SyncWrites, &durability)),
+            (ChoreId::RangeScans, bound(StaleRangeScans, &scans)),
+        ];
         Bucket {
-            durability: Arc::new(Durability::new(&core)),
-            replicas: Arc::new(Replicas::new(&core, &checkpoints, &collections, &eviction)),
+            maintenance: Maintenance::new(&core, &replicas, chores),
+            roles: Roles::new(&core, &checkpoints, &collections, &durability, &flushing, &loading),
+            streams: Arc::new(Streams::new(&core, &checkpoints, &fetching)),
             checkpoints,
+            durability,
             eviction,
             collections,
-            expiry: ExpiryCounters::default(),
-            compression: CompressionCounters::default(),
-            defragmented: DefragmenterCounters::default(),
-            purged: PurgeCounters::default(),
-            parked: PersistenceWaiters::default(),
-            is_emptying: AtomicBool::new(false),
+            documents,
+            replicas,
+            flushing,
+            fetching,
+            loading,
+            compaction,
+            scans,
+            compression,
+            defragmentation,
+            tombstones,
             traffic: Traffic::default(),
-            filer: Filer::default(),
-            compacting: CompactionQueue::default(),
-            fetching: Arc::default(),
-            backfills: Arc::default(),
-            range_scans: RangeScanTable::default(),
-            warmup: Warmup::new(core.env.clock.monotonic()),
-            roles: Roles::default(),
-            flushing: Mutex::default(),
             crashed: Mutex::default(),
             core,
         }
@@ -192,12 +218,12 @@ impl Bucket {
                     shard.vb = VBucket::new(vb, &self.context, origin(&self.env, stored));
                     if counts.documents + counts.tombstones > 0 || shard.vb.high_seqno() > Seqno(0) {
                         shard.unloaded = Some(counts);
-                        self.warmup.add(vb, &counts);
+                        self.loading.warmup.add(vb, &counts);
                     }
                 }
                 Err(failure) => {
                     self.unreadable.note_dead(self.name(), vb, &failure);
-                    self.warmup.count_failed();
+                    self.loading.warmup.count_failed();
                     shard.vb = dead(vb, &self.context, &self.env);
                 }
             }
@@ -228,8 +254,8 @@ impl Bucket {
                 self.now(),
             ));
         }
-        self.warmup.found_all(self.env.clock.monotonic());
-        let warmup = self.warmup_stats();
+        self.loading.warmup.found_all(self.env.clock.monotonic());
+        let warmup = self.loading.warmup_stats();
         tracing::info!(
             bucket = self.name(),
             last_stop = stop.name(states > 0),
@@ -253,7 +279,7 @@ impl Bucket {
         if self.is_ephemeral() {
             return self.collections.close_manifest();
         }
-        if !(0..FLUSH_TRIES).any(|_| self.flush_all()) {
+        if !(0..FLUSH_TRIES).any(|_| self.flushing.flush_all()) {
             return Err(Failure::NotFlushed { bucket: self.name().to_owned() });
         }
         self.collections.close_manifest()?;
@@ -263,15 +289,4 @@ impl Bucket {
         let crashed = self.crashed.lock().iter().copied().filter(is_unread).collect();
         LastStop::mark(&self.config, &self.env, &self.uuid, &crashed)
     }
-}
-
-/// Writes a file of the bucket's folder, durably but for its name.
-pub(crate) fn write_file(env: &Env, path: &Path, bytes: &[u8]) -> Result<(), Failure> {
-    let write = || {
-        let file = env.disk.open(path, OpenMode::Create)?;
-        file.set_len(0)?;
-        file.write_at(bytes, 0)?;
-        file.sync_data()
-    };
-    write().map_err(|source| Failure::io("write", path, source))
 }

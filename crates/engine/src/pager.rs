@@ -14,9 +14,9 @@ use base::Part;
 
 use self::look::{Look, Seen};
 use self::walk::{Class, Walk};
-use crate::bucket::Bucket;
+use crate::bucket_core::admit_log;
 use crate::config::EvictionPolicy;
-use crate::failure_log::admit_log;
+use crate::documents::Documents;
 use crate::keeper::{Chore, ChoreId, Next, Slice};
 use crate::settings::Key;
 use crate::victims::Victims;
@@ -89,36 +89,39 @@ struct Pass {
 }
 
 impl Chore for Pager {
-    fn step(&mut self, bucket: &Bucket, slice: &Slice<'_>) -> Next {
-        bucket.context.frequency.set(bucket.settings.get(Key::FreqCounterIncrementFactor));
-        let now_ns = bucket.env.clock.monotonic_ns();
+    type Of = Documents;
+
+    fn step(&mut self, documents: &Documents, slice: &Slice<'_>) -> Next {
+        documents.core.context.frequency.set(documents.core.settings.get(Key::FreqCounterIncrementFactor));
+        let now_ns = documents.core.env.clock.monotonic_ns();
         if now_ns < self.rest_until_ns {
             return Next::After(Duration::from_nanos(self.rest_until_ns - now_ns));
         }
         loop {
             match std::mem::take(&mut self.work) {
-                Work::Nothing if !self.begin(bucket) => return self.rest(bucket, LOOK_EVERY),
+                Work::Nothing if !self.begin(documents) => return self.rest(documents, LOOK_EVERY),
                 Work::Nothing => {}
                 Work::Learn(mut pass) => {
                     self.work =
-                        if self.learn(bucket, &mut pass) { Work::Learn(pass) } else { Work::Pass(pass) };
+                        if self.learn(documents, &mut pass) { Work::Learn(pass) } else { Work::Pass(pass) };
                 }
                 Work::Pass(mut pass) => {
-                    if !self.chunk(bucket, &mut pass) {
+                    if !self.chunk(documents, &mut pass) {
                         self.work = Work::Pass(pass);
-                    } else if let Some(pause) = self.end(bucket, &pass) {
-                        self.rest_until_ns = bucket.env.clock.monotonic_ns() + pause.as_nanos() as u64;
+                    } else if let Some(pause) = self.end(documents, &pass) {
+                        self.rest_until_ns =
+                            documents.core.env.clock.monotonic_ns() + pause.as_nanos() as u64;
                         return Next::After(pause);
                     }
                 }
                 Work::Decay(mut walk, percent) => {
-                    if decay(bucket, &mut walk, percent) {
+                    if decay(documents, &mut walk, percent) {
                         self.work = Work::Decay(walk, percent);
                     }
                 }
             }
             if slice.is_over() {
-                let pause = Duration::from_millis(bucket.settings.get(Key::PagerVisitPause));
+                let pause = Duration::from_millis(documents.core.settings.get(Key::PagerVisitPause));
                 return if pause.is_zero() { Next::Again } else { Next::After(pause) };
             }
         }
@@ -127,35 +130,36 @@ impl Chore for Pager {
 
 impl Pager {
     /// Begins a pass if there is a need for one.
-    fn begin(&mut self, bucket: &Bucket) -> bool {
-        let used_at_begin = bucket.memory.used_bytes();
-        let (low, high) = (bucket.memory.low_watermark_bytes(), bucket.memory.high_watermark_bytes());
-        let is_room_wanted = bucket.eviction.counters.is_room_wanted.swap(false, Ordering::Relaxed);
+    fn begin(&mut self, documents: &Documents) -> bool {
+        let used_at_begin = documents.core.memory.used_bytes();
+        let (low, high) =
+            (documents.core.memory.low_watermark_bytes(), documents.core.memory.high_watermark_bytes());
+        let is_room_wanted = documents.eviction.counters.is_room_wanted.swap(false, Ordering::Relaxed);
         let is_short = if self.is_unfinished || is_room_wanted {
             used_at_begin >= low + high.saturating_sub(low) / NEAR_LOW_ONE_IN
         } else {
-            bucket.memory.is_above_high_watermark()
+            documents.core.memory.is_above_high_watermark()
         };
         self.is_unfinished = false;
         // One small pass each time that the defragmenter says so, and not without end.
-        let is_squeezed = bucket.eviction.counters.is_squeezed.swap(false, Ordering::Relaxed);
+        let is_squeezed = documents.eviction.counters.is_squeezed.swap(false, Ordering::Relaxed);
         let target = if is_short || !is_squeezed {
             low
         } else {
-            used_at_begin.saturating_sub(bucket.memory.quota_bytes() / SQUEEZED_ONE_IN).max(low / 2)
+            used_at_begin.saturating_sub(documents.core.memory.quota_bytes() / SQUEEZED_ONE_IN).max(low / 2)
         };
         let is_short = is_short || used_at_begin > target && is_squeezed;
-        if bucket.eviction_policy() == EvictionPolicy::FailNewData || !is_short {
+        if documents.core.eviction_policy() == EvictionPolicy::FailNewData || !is_short {
             return false;
         }
-        bucket.eviction.counters.is_awake.store(true, Ordering::Relaxed);
-        bucket.eviction.counters.passes.fetch_add(1, Ordering::Relaxed);
-        let walk = Walk::new(bucket);
+        documents.eviction.counters.is_awake.store(true, Ordering::Relaxed);
+        documents.eviction.counters.passes.fetch_add(1, Ordering::Relaxed);
+        let walk = Walk::new(documents);
         let mut bytes_ahead = [0; 2];
         walk.vbuckets.iter().for_each(|stop| bytes_ahead[stop.class as usize] += stop.bytes);
         let residents = walk.vbuckets.iter().map(|stop| stop.residents).sum();
         self.victims.iter_mut().for_each(Victims::begin_pass);
-        let now_ns = bucket.now().0;
+        let now_ns = documents.core.now().0;
         let before_ns = std::mem::replace(&mut self.last_pass_ns, now_ns);
         // At the first pass nobody knows what is young.
         let young = if before_ns == 0 { RangeInclusive::new(1, 0) } else { before_ns..=now_ns };
@@ -173,28 +177,28 @@ impl Pager {
         true
     }
 
-    fn rest(&mut self, bucket: &Bucket, pause: Duration) -> Next {
-        bucket.eviction.counters.is_awake.store(false, Ordering::Relaxed);
+    fn rest(&mut self, documents: &Documents, pause: Duration) -> Next {
+        documents.eviction.counters.is_awake.store(false, Ordering::Relaxed);
         // Whoever passed the watermark before that has not woken anybody.
-        let is_short = bucket.memory.is_above_high_watermark()
-            || bucket.eviction.counters.is_room_wanted.load(Ordering::Relaxed);
-        if is_short && bucket.eviction_policy() != EvictionPolicy::FailNewData {
+        let is_short = documents.core.memory.is_above_high_watermark()
+            || documents.eviction.counters.is_room_wanted.load(Ordering::Relaxed);
+        if is_short && documents.core.eviction_policy() != EvictionPolicy::FailNewData {
             return Next::Again;
         }
         Next::After(pause)
     }
 
     /// Learns from some documents, if more has to be known. Whether it did.
-    fn learn(&mut self, bucket: &Bucket, pass: &mut Pass) -> bool {
+    fn learn(&mut self, documents: &Documents, pass: &mut Pass) -> bool {
         while let Some(stop) = pass.walk.stop() {
             let victims = &mut self.victims[stop.class as usize];
             if victims.knows_enough() {
                 pass.walk.at += 1;
                 continue;
             }
-            let mut look = Look::new(bucket, pass.young.clone(), victims);
+            let mut look = Look::new(documents, pass.young.clone(), victims);
             look.learns_only = true;
-            pass.walk.look(bucket, stop, |shard, version| look.at(shard, version));
+            pass.walk.look(documents, stop, |shard, version| look.at(shard, version));
             return true;
         }
         (pass.walk.at, pass.walk.cursor) = (0, 0);
@@ -202,10 +206,10 @@ impl Pager {
     }
 
     /// Evicts from some documents. Whether the pass is over.
-    fn chunk(&mut self, bucket: &Bucket, pass: &mut Pass) -> bool {
-        let left = pass.left_to_free(bucket);
+    fn chunk(&mut self, documents: &Documents, pass: &mut Pass) -> bool {
+        let left = pass.left_to_free(documents);
         let Some(stop) = pass.walk.stop().filter(|_| left > 0) else { return true };
-        let policy = bucket.eviction_policy();
+        let policy = documents.core.eviction_policy();
         if policy == EvictionPolicy::AutoDelete && stop.class != Class::Active {
             // They follow the deletions of their active vBuckets.
             pass.skip_vbucket();
@@ -213,32 +217,32 @@ impl Pager {
         }
         let victims = &mut self.victims[stop.class as usize];
         victims.aim(pass.ratio(victims, stop.class, left));
-        let mut look = Look::new(bucket, pass.young.clone(), victims);
-        pass.walk.look(bucket, stop, |shard, version| look.at(shard, version));
+        let mut look = Look::new(documents, pass.young.clone(), victims);
+        pass.walk.look(documents, stop, |shard, version| look.at(shard, version));
         let Look { seen, found, .. } = look;
-        seen.add_to(&bucket.eviction.counters);
+        seen.add_to(&documents.eviction.counters);
         let below = u64::from(victims.threshold().below);
         match stop.class {
-            Class::Active => bucket.eviction.counters.active_threshold.store(below, Ordering::Relaxed),
-            Class::Replica => bucket.eviction.counters.replica_threshold.store(below, Ordering::Relaxed),
+            Class::Active => documents.eviction.counters.active_threshold.store(below, Ordering::Relaxed),
+            Class::Replica => documents.eviction.counters.replica_threshold.store(below, Ordering::Relaxed),
         }
         let ahead = &mut pass.bytes_ahead[stop.class as usize];
         *ahead = ahead.saturating_sub(seen.bytes);
         pass.seen.add(&seen);
-        let evicted = bucket.evict(policy, stop.vb, &found);
+        let evicted = documents.evict(policy, stop.vb, &found);
         pass.freed_bytes += evicted.freed_bytes;
         self.evicted_since_aging += evicted.documents;
         false
     }
 
     /// What comes after a pass: a pause if it did not help, or what the next round of the loop finds to do.
-    fn end(&mut self, bucket: &Bucket, pass: &Pass) -> Option<Duration> {
-        let used = bucket.memory.used_bytes();
+    fn end(&mut self, documents: &Documents, pass: &Pass) -> Option<Duration> {
+        let used = documents.core.memory.used_bytes();
         let has_seen_all = pass.walk.stop().is_none();
         if pass.seen.saturated * SATURATED_ONE_IN > pass.seen.visited {
-            self.lower(bucket, bucket.settings.get(Key::FreqDecayPercent));
+            self.lower(documents, documents.core.settings.get(Key::FreqDecayPercent));
         } else if self.evicted_since_aging >= EXCHANGES_PER_AGING * pass.residents {
-            self.lower(bucket, AGED_PERCENT);
+            self.lower(documents, AGED_PERCENT);
         }
         // What was freed may not be to be seen: the heap has it in pages that it cannot give back, or others were
         // quicker.
@@ -247,12 +251,12 @@ impl Pager {
         if has_helped {
             self.pause = Duration::ZERO;
         }
-        let is_above = bucket.memory.is_above_high_watermark();
+        let is_above = documents.core.memory.is_above_high_watermark();
         if is_above && has_seen_all {
-            self.check_metadata(bucket, pass.seen.metadata_bytes);
+            self.check_metadata(documents, pass.seen.metadata_bytes);
         }
-        if bucket.memory.is_slack_in_the_way() || (!has_helped && is_above && pass.freed_bytes > 0) {
-            bucket.keeper.wake(ChoreId::Defragmenter);
+        if documents.core.memory.is_slack_in_the_way() || (!has_helped && is_above && pass.freed_bytes > 0) {
+            documents.core.keeper.wake(ChoreId::Defragmenter);
         }
         if has_helped || !is_above {
             return None;
@@ -261,39 +265,39 @@ impl Pager {
         Some(self.pause)
     }
 
-    fn lower(&mut self, bucket: &Bucket, percent: u64) {
-        bucket.eviction.counters.decays.fetch_add(1, Ordering::Relaxed);
+    fn lower(&mut self, documents: &Documents, percent: u64) {
+        documents.eviction.counters.decays.fetch_add(1, Ordering::Relaxed);
         self.evicted_since_aging = 0;
         self.victims = Default::default();
-        self.work = Work::Decay(Walk::new(bucket), percent);
+        self.work = Work::Decay(Walk::new(documents), percent);
     }
 
     /// Metadata alone that pass the high watermark are nothing that value eviction can do anything about.
-    fn check_metadata(&mut self, bucket: &Bucket, metadata_bytes: u64) {
-        let parts = bucket.context.account().exact();
+    fn check_metadata(&mut self, documents: &Documents, metadata_bytes: u64) {
+        let parts = documents.core.context.account().exact();
         let others = (parts.iter().sum::<i64>() - parts[Part::Documents as usize]).max(0) as u64;
-        let is_value_eviction = bucket.eviction_policy() == EvictionPolicy::ValueOnly;
-        if !is_value_eviction || metadata_bytes + others < bucket.memory.high_watermark_bytes() {
+        let is_value_eviction = documents.core.eviction_policy() == EvictionPolicy::ValueOnly;
+        if !is_value_eviction || metadata_bytes + others < documents.core.memory.high_watermark_bytes() {
             return;
         }
-        if bucket.settings.is_on(Key::AutoEviction) {
-            let left_out = admit_log(bucket, "full eviction");
+        if documents.core.settings.is_on(Key::AutoEviction) {
+            let left_out = admit_log(&documents.core, "full eviction");
             if let Some(left_out) = left_out {
                 tracing::warn!(
-                    bucket = bucket.name(),
+                    bucket = documents.core.name(),
                     metadata_bytes,
                     left_out,
                     "metadata alone fill the memory: full eviction"
                 );
             }
-            if let Err(error) = bucket.set_param("item_eviction_policy", "full_eviction")
+            if let Err(error) = documents.core.set_param("item_eviction_policy", "full_eviction")
                 && let Some(left_out) = left_out
             {
-                tracing::error!(bucket = bucket.name(), %error, left_out, "cannot change to full eviction");
+                tracing::error!(bucket = documents.core.name(), %error, left_out, "cannot change to full eviction");
             }
         } else if !std::mem::replace(&mut self.has_warned, true) {
             tracing::warn!(
-                bucket = bucket.name(),
+                bucket = documents.core.name(),
                 metadata_bytes,
                 "metadata alone fill the memory, and value eviction cannot help: raise max_size, or set item_eviction_policy to full_eviction"
             );
@@ -303,10 +307,10 @@ impl Pager {
 
 impl Pass {
     /// Bytes that are still to be freed.
-    fn left_to_free(&self, bucket: &Bucket) -> u64 {
+    fn left_to_free(&self, documents: &Documents) -> u64 {
         // What was evicted may still be held by a reader, or be waste of the heap for a while.
         let planned = self.used_at_begin.saturating_sub(self.target).saturating_sub(self.freed_bytes);
-        bucket.memory.used_bytes().saturating_sub(self.target).min(planned)
+        documents.core.memory.used_bytes().saturating_sub(self.target).min(planned)
     }
 
     /// The share of what is evictable in the rest of a class that has to go.
@@ -326,9 +330,9 @@ impl Pass {
 }
 
 /// Lowers the frequencies of some documents, with their values or without. Whether there are more.
-fn decay(bucket: &Bucket, walk: &mut Walk, percent: u64) -> bool {
+fn decay(documents: &Documents, walk: &mut Walk, percent: u64) -> bool {
     let Some(stop) = walk.stop() else { return false };
-    walk.look(bucket, stop, |_, version| {
+    walk.look(documents, stop, |_, version| {
         let frequency = version.frequency();
         let count = frequency.load(Ordering::Relaxed);
         let lowered = u64::from(count) * percent / 100;

@@ -1,18 +1,14 @@
 //! A sync write begins: its change is prepared.
 
+use base::planted::{self, Bug};
+use base::{DurabilityLevel, Moment, NewVersion, VbId};
+use vbucket::{Change, NO_DEADLINE, Prepared};
+
 use crate::counters::OpCounts;
 use crate::mutated::Mutated;
 use crate::refusal::Refusal;
 use crate::sync_waiters::Durable;
 use crate::writer::Writer;
-use base::DurabilityLevel;
-use base::Moment;
-use base::NewVersion;
-use base::VbId;
-use base::planted::{self, Bug};
-use vbucket::Change;
-use vbucket::NO_DEADLINE;
-use vbucket::Prepared;
 
 impl Writer<'_> {
     /// Prepares a change of an active vBucket: one lock, once.
@@ -28,14 +24,14 @@ impl Writer<'_> {
         finish: impl FnOnce(&mut NewVersion),
     ) -> Result<Mutated, Refusal> {
         let needs_disk = durable.level != DurabilityLevel::Majority;
-        if needs_disk && self.is_ephemeral() {
+        if needs_disk && self.core.is_ephemeral() {
             return Err(Refusal::DurabilityInvalidLevel);
         }
         let timeout_ns = u64::try_from(durable.timeout.as_nanos()).unwrap_or(u64::MAX);
-        let deadline_ns = self.env.clock.monotonic_ns().saturating_add(timeout_ns).min(NO_DEADLINE - 1);
+        let deadline_ns = self.core.env.clock.monotonic_ns().saturating_add(timeout_ns).min(NO_DEADLINE - 1);
         let (outcome, uuid, pending) = {
             let collection = change.new.document_key().collection;
-            let mut shard = self.active_with(vb, collection)?;
+            let mut shard = self.core.active_with(vb, collection)?;
             if shard.vb.topology().is_none() && self.durability.lacks_replicas() {
                 return Err(Refusal::DurabilityImpossible);
             }
@@ -60,9 +56,9 @@ impl Writer<'_> {
                         ));
                     }
                     if needs_disk {
-                        self.queue_urgent_flush(&mut shard);
+                        self.core.queue_urgent_flush(&mut shard);
                     } else {
-                        self.queue_flush(&mut shard);
+                        self.core.queue_flush(&mut shard);
                     }
                 }
                 Err(vbucket::Refusal::Changed | vbucket::Refusal::Unknown) => {}
@@ -75,7 +71,7 @@ impl Writer<'_> {
                 let mutated = Mutated::of(&stored, uuid, pending);
                 drop((stored.garbage, committed));
                 if needs_disk {
-                    self.flush.hurry(vb);
+                    self.core.flush.hurry(vb);
                 }
                 Ok(mutated)
             }

@@ -13,7 +13,6 @@ use base::{CollectionId, Moment, Seqno, VbId, VbUuid, Version};
 use kvstore::{Failure, KvStore, Snapshot, Values};
 use parking_lot::Mutex;
 
-use crate::bucket::Bucket;
 use crate::bucket_core::Core;
 use crate::config::{BucketConfig, BucketKind};
 use crate::failure_log::{Failed, FailureLog};
@@ -238,14 +237,25 @@ pub struct RangeScans<'a> {
     table: &'a RangeScanTable,
 }
 
-impl<'a> RangeScans<'a> {
-    /// Those of a bucket.
-    pub fn of(bucket: &'a Bucket) -> RangeScans<'a> {
-        let Core { env, config, settings, store, vbuckets, unreadable, failure_log, .. } = &*bucket.core;
-        let table = &bucket.range_scans;
-        RangeScans { env, config, settings, store: &**store, vbuckets, unreadable, failure_log, table }
+/// Scans that are under way, and what they read.
+pub(crate) struct Scans {
+    core: Arc<Core>,
+    table: RangeScanTable,
+}
+
+impl Scans {
+    pub(crate) fn new(core: &Arc<Core>) -> Scans {
+        Scans { core: Arc::clone(core), table: RangeScanTable::default() }
     }
 
+    pub(crate) fn range_scans(&self) -> RangeScans<'_> {
+        let Core { env, config, settings, store, vbuckets, unreadable, failure_log, .. } = &*self.core;
+        let table = &self.table;
+        RangeScans { env, config, settings, store: &**store, vbuckets, unreadable, failure_log, table }
+    }
+}
+
+impl RangeScans<'_> {
     /// Whether a scan that needs this could be made now, as far as can be told without the disk.
     pub fn check(&self, vb: VbId, wanted: &RangeScanWanted) -> Result<(), RangeScanRefusal> {
         self.look(vb, wanted).map(drop)
@@ -614,8 +624,10 @@ struct Present {
 pub(crate) struct StaleRangeScans;
 
 impl Chore for StaleRangeScans {
-    fn step(&mut self, bucket: &Bucket, _: &Slice<'_>) -> Next {
-        RangeScans::of(bucket).end_stale();
+    type Of = Scans;
+
+    fn step(&mut self, scans: &Scans, _: &Slice<'_>) -> Next {
+        scans.range_scans().end_stale();
         Next::After(LONGEST_PAUSE)
     }
 }

@@ -4,7 +4,7 @@ use base::planted::{self, Bug};
 use base::{Cas, CollectionId, DocKey, Moment, Seqno, VbId, VbState, VbUuid, Version};
 use vbucket::{Basis, Change, Existence};
 
-use crate::bucket::Bucket;
+use crate::documents::Documents;
 use crate::expiry::ExpiredBy;
 use crate::refusal::Refusal;
 use crate::shard::Shard;
@@ -73,7 +73,7 @@ fn is_decided(shard: &Shard, key: DocKey<'_>) -> Result<(), Refusal> {
     }
 }
 
-impl Bucket {
+impl Documents {
     /// Reads a living document of an active vBucket.
     pub fn get(&self, vb: VbId, key: DocKey<'_>, now: Moment) -> Result<Found, Refusal> {
         self.get_in_state(vb, key, VbState::Active, now)
@@ -88,7 +88,8 @@ impl Bucket {
     pub(crate) fn get_unprepared(&self, vb: VbId, key: DocKey<'_>, now: Moment) -> Result<Found, Refusal> {
         match self.get(vb, key, now) {
             Err(Refusal::NotFound) => {
-                let in_the_way = self.vbuckets.active(vb, Holder::FrontEnd)?.vb.sync_write_in_the_way(key);
+                let in_the_way =
+                    self.core.vbuckets.active(vb, Holder::FrontEnd)?.vb.sync_write_in_the_way(key);
                 Err(in_the_way.map_or(Refusal::NotFound, Refusal::from))
             }
             found => found,
@@ -96,7 +97,7 @@ impl Bucket {
     }
 
     fn get_in_state(&self, vb: VbId, key: DocKey<'_>, state: VbState, now: Moment) -> Result<Found, Refusal> {
-        let hash = self.hash(key);
+        let hash = self.core.hash(key);
         let found = {
             let mut shard = self.in_state(vb, state, key.collection)?;
             is_decided(&shard, key)?;
@@ -123,7 +124,7 @@ impl Bucket {
         match found {
             Some(seen) if !seen.version.is_expired(now) => {
                 let version = Whole::of(seen.version)?;
-                self.context.frequency.raise(&version);
+                self.core.context.frequency.raise(&version);
                 Ok(Found { version, cas: seen.cas })
             }
             Some(expired) => {
@@ -135,7 +136,7 @@ impl Bucket {
     }
 
     fn in_state(&self, vb: VbId, state: VbState, id: CollectionId) -> Result<ShardGuard<'_>, Refusal> {
-        let shard = self.vbuckets.find(vb, Holder::FrontEnd)?;
+        let shard = self.core.vbuckets.find(vb, Holder::FrontEnd)?;
         match shard.vb.state() == state {
             true if shard.unloaded.is_some() => Err(Refusal::Loading),
             true if shard.vb.collections().is_open(id) => Ok(shard),
@@ -155,14 +156,14 @@ impl Bucket {
 
     /// Reads whatever a vBucket has for a key, whatever its role is.
     pub fn peek_in_any_state(&self, vb: VbId, key: DocKey<'_>, now: Moment) -> Result<Option<Seen>, Refusal> {
-        let state = self.state_of(vb).ok_or(Refusal::NotMyVbucket)?;
+        let state = self.core.state_of(vb).ok_or(Refusal::NotMyVbucket)?;
         self.peek_in_state(vb, key, state, now)
     }
 
     /// Reads whatever there is for a key of an active vBucket as it is, expired or not.
     pub fn peek_as_is(&self, vb: VbId, key: DocKey<'_>, now: Moment) -> Result<Option<Seen>, Refusal> {
-        let hash = self.hash(key);
-        let shard = self.active_with(vb, key.collection)?;
+        let hash = self.core.hash(key);
+        let shard = self.core.active_with(vb, key.collection)?;
         Ok(shard
             .vb
             .find(hash, key)?
@@ -176,7 +177,7 @@ impl Bucket {
         state: VbState,
         now: Moment,
     ) -> Result<Option<Seen>, Refusal> {
-        let hash = self.hash(key);
+        let hash = self.core.hash(key);
         // Somebody may have replaced the expired document by another one that has expired since `now`, too.
         for _ in 0..MAX_TRIES {
             let found = {
@@ -190,7 +191,14 @@ impl Bucket {
             match found {
                 Some(found) if found.version.is_expired(now) && state == VbState::Active => {
                     self.expire(vb, hash, &found.version, now)?;
-                    if self.vbuckets.active(vb, Holder::FrontEnd)?.vb.sync_write_in_the_way(key).is_some() {
+                    if self
+                        .core
+                        .vbuckets
+                        .active(vb, Holder::FrontEnd)?
+                        .vb
+                        .sync_write_in_the_way(key)
+                        .is_some()
+                    {
                         // It stays as it is until that is decided; nobody sees it.
                         return Ok(None);
                     }
@@ -239,7 +247,7 @@ impl Bucket {
 
     /// Where the vBucket's history stands, asked by one that saw history `uuid`.
     pub fn observe_seqno(&self, vb: VbId, uuid: VbUuid) -> Result<Observed, Refusal> {
-        let shard = self.vbuckets.find(vb, Holder::FrontEnd)?;
+        let shard = self.core.vbuckets.find(vb, Holder::FrontEnd)?;
         if shard.vb.state() == VbState::Dead {
             return Err(Refusal::NotMyVbucket);
         }
@@ -256,11 +264,11 @@ impl Bucket {
     /// A document of a collection chosen by chance among those of active vBuckets, one whose value is in memory if there
     /// is any.
     pub fn random_key(&self, collection: CollectionId, now: Moment) -> ByChance {
-        let random = self.env.random.next_u64();
-        let from = (random % u64::from(self.vbuckets())) as u16;
+        let random = self.core.env.random.next_u64();
+        let from = (random % u64::from(self.core.vbuckets())) as u16;
         let mut fallback = ByChance::None;
-        for vb in (from..self.vbuckets()).chain(0..from).map(VbId) {
-            let shard = self.vbuckets.hold(vb, Holder::FrontEnd);
+        for vb in (from..self.core.vbuckets()).chain(0..from).map(VbId) {
+            let shard = self.core.vbuckets.hold(vb, Holder::FrontEnd);
             if !shard.exists || shard.vb.state() != VbState::Active {
                 continue;
             }

@@ -1,6 +1,7 @@
 //! A replica follows an active vBucket of another node: where it stands, and what it is sent.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use base::version::MAX_SEQNO;
@@ -24,7 +25,6 @@ use crate::flush_queue::LARGE_BACKLOG;
 use crate::refusal::Refusal;
 use crate::shard_guard::{Holder, ShardGuard};
 use crate::value;
-use std::sync::Arc;
 
 /// Changes of replicas are taken up to so many hundredths of the quota.
 const REPLICA_PERCENT: u64 = 99;
@@ -101,7 +101,7 @@ pub struct Applied {
 pub enum ReplicaRefusal {
     /// The vBucket is no replica (or pending), or the stream is void: ask for a position again, if at all.
     NotReplica,
-    /// Its documents are not loaded yet: wait for [`Bucket::loaded`].
+    /// Its documents are not loaded yet: wait for [`Loading::loaded`](crate::Loading::loaded).
     Loading,
     /// There is no room now: wait for [`Replicas::replica_room`].
     Full,

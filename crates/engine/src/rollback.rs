@@ -5,26 +5,26 @@ use base::{Seqno, VbId, VbState};
 use kvstore::{RolledBack, StoredVb};
 use vbucket::VBucket;
 
-use crate::bucket::Bucket;
 use crate::failure::Failure;
 use crate::failure_log::Failed;
 use crate::origin::origin;
 use crate::refusal::Refusal;
+use crate::roles::Roles;
 use crate::shard::dead;
 use crate::shard_guard::Holder;
 
-impl Bucket {
+impl Roles {
     /// Goes back to the newest commit with a seqno of `to` or less that is not inside a snapshot which goes beyond that,
     /// and says which seqno that is; to nothing if there is no such commit, or no disk. For whoever follows another node: active vBuckets do not go back.
     ///
     /// Blocks while the disk works; meanwhile operations on documents wait as while they are loaded.
     pub fn rollback(&self, vb: VbId, to: Seqno) -> Result<Result<Seqno, Failure>, Refusal> {
         // Nothing of it may be on its way to disk, and its role stays as it is.
-        let _claim = self.claim(vb)?;
-        if self.vbuckets.find(vb, Holder::FrontEnd)?.vb.state() == VbState::Active {
+        let _claim = self.flushing.claim(vb)?;
+        if self.core.vbuckets.find(vb, Holder::FrontEnd)?.vb.state() == VbState::Active {
             return Err(Refusal::Invalid);
         }
-        let high_seqno = self.vbuckets.find(vb, Holder::FrontEnd)?.vb.high_seqno();
+        let high_seqno = self.core.vbuckets.find(vb, Holder::FrontEnd)?.vb.high_seqno();
         if high_seqno <= to {
             return Ok(Ok(high_seqno));
         }
@@ -40,31 +40,31 @@ impl Bucket {
             return Ok(Ok(rolled_back.seqno));
         }
         self.begin_again(vb, rolled_back.stored)?;
-        if let Ok(mut shard) = self.vbuckets.find(vb, Holder::Roles) {
+        if let Ok(mut shard) = self.core.vbuckets.find(vb, Holder::Roles) {
             shard.ops.rollbacks += 1;
             shard.ops.rolled_back += high_seqno.0.saturating_sub(rolled_back.seqno.0);
         }
         self.durability.waiters.forget(vb);
         let reloaded = self.reload(vb);
         // Whoever waited for documents to be loaded looks again.
-        self.warmup.forget(vb);
+        self.loading.warmup.forget(vb);
         Ok(reloaded.map(|()| rolled_back.seqno).map_err(Failure::from))
     }
 
     /// A commit inside a snapshot that ends behind `to` is of no use: the producer would send its consumer back to the
     /// snapshot's start. So it goes there at once, as far as the disk can.
     fn roll_store_back(&self, vb: VbId, to: Seqno) -> Result<RolledBack, kvstore::Failure> {
-        let mut rolled_back = self.store.rollback(vb, to)?;
+        let mut rolled_back = self.core.store.rollback(vb, to)?;
         while let Some(start) = rolled_back.stored.as_ref().and_then(|stored| stored.unfinished_behind(to)) {
-            match self.store.rollback(vb, start) {
+            match self.core.store.rollback(vb, start) {
                 Ok(further) => rolled_back = further,
                 // What was reached is a commit, too: its producer says the rest. Unless the store went further.
                 Err(failure) => {
-                    let stands = self.store.snapshot(vb)?.map_or(Seqno(0), |stored| stored.high_seqno());
+                    let stands = self.core.store.snapshot(vb)?.map_or(Seqno(0), |stored| stored.high_seqno());
                     if stands != rolled_back.seqno {
                         return Err(failure);
                     }
-                    self.failure_log.failed(self.name(), vb, Failed::FurtherRollback, &failure);
+                    self.core.failure_log.failed(self.core.name(), vb, Failed::FurtherRollback, &failure);
                     break;
                 }
             }
@@ -85,22 +85,25 @@ impl Bucket {
         if planted::is(Bug::FailedRollbackIgnored) {
             return Ok(());
         }
-        let persisted = self.vbuckets.hold(vb, Holder::Roles).vb.persisted_seqno();
-        match self.store.snapshot(vb) {
+        let persisted = self.core.vbuckets.hold(vb, Holder::Roles).vb.persisted_seqno();
+        match self.core.store.snapshot(vb) {
             Ok(Some(stored)) if stored.high_seqno() >= persisted => return Ok(()),
             Ok(None) if persisted == Seqno(0) => return Ok(()),
             Ok(None) => self.begin_again(vb, None)?,
             Ok(Some(_)) | Err(_) => {
-                self.unreadable.note_dead(self.name(), vb, failure);
+                self.core.unreadable.note_dead(self.core.name(), vb, failure);
                 let (old, given_up) = {
-                    let mut shard = self.vbuckets.hold(vb, Holder::Roles);
-                    (shard.replace(dead(vb, &self.context, &self.env)), shard.sync_waiters.give_up())
+                    let mut shard = self.core.vbuckets.hold(vb, Holder::Roles);
+                    (
+                        shard.replace(dead(vb, &self.core.context, &self.core.env)),
+                        shard.sync_waiters.give_up(),
+                    )
                 };
                 drop((old, given_up));
             }
         }
         self.durability.waiters.forget(vb);
-        self.warmup.forget(vb);
+        self.loading.warmup.forget(vb);
         Ok(())
     }
 
@@ -108,18 +111,18 @@ impl Bucket {
     fn begin_again(&self, vb: VbId, stored: Option<StoredVb>) -> Result<(), Refusal> {
         let counts = stored.as_ref().map(|stored| stored.counts);
         let new = match stored {
-            Some(stored) => VBucket::new(vb, &self.context, origin(&self.env, stored)),
-            None => dead(vb, &self.context, &self.env),
+            Some(stored) => VBucket::new(vb, &self.core.context, origin(&self.core.env, stored)),
+            None => dead(vb, &self.core.context, &self.core.env),
         };
         let (old, given_up) = {
-            let mut shard = self.vbuckets.find(vb, Holder::Roles)?;
+            let mut shard = self.core.vbuckets.find(vb, Holder::Roles)?;
             let (state, topology) = (shard.vb.state(), shard.vb.topology().cloned());
             let histories = shard.vb.failover().clone();
             let old = shard.replace(new);
             // The role and the histories that it has, not those of back then.
             shard.vb.take_over(state, topology, histories);
             shard.unloaded = counts;
-            self.queue_flush(&mut shard);
+            self.core.queue_flush(&mut shard);
             (old, shard.sync_waiters.give_up())
         };
         drop((old, given_up));
@@ -128,10 +131,10 @@ impl Bucket {
 
     /// Loads the documents of a vBucket that has none in memory; one whose documents cannot be read is dead.
     fn reload(&self, vb: VbId) -> Result<(), kvstore::Failure> {
-        let Some(counts) = self.vbuckets.hold(vb, Holder::Roles).unloaded else { return Ok(()) };
-        match self.read_documents(vb, &counts) {
+        let Some(counts) = self.core.vbuckets.hold(vb, Holder::Roles).unloaded else { return Ok(()) };
+        match self.loading.read_documents(vb, &counts) {
             Ok(Some(loaded)) => {
-                let mut shard = self.vbuckets.hold(vb, Holder::Roles);
+                let mut shard = self.core.vbuckets.hold(vb, Holder::Roles);
                 shard.unloaded = None;
                 let nothing = shard.vb.install(loaded);
                 drop(shard);
@@ -141,8 +144,12 @@ impl Bucket {
             // The bucket is being closed: nobody will ask.
             Ok(None) => Ok(()),
             Err(failure) => {
-                self.unreadable.note_dead(self.name(), vb, &failure);
-                let old = self.vbuckets.hold(vb, Holder::Roles).replace(dead(vb, &self.context, &self.env));
+                self.core.unreadable.note_dead(self.core.name(), vb, &failure);
+                let old = self.core.vbuckets.hold(vb, Holder::Roles).replace(dead(
+                    vb,
+                    &self.core.context,
+                    &self.core.env,
+                ));
                 drop(old);
                 Err(failure)
             }

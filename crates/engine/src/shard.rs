@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use base::CollectionId;
 use base::env::Env;
-use base::{VbId, VbState, VbUuid};
+use base::{CollectionId, VbId, VbState, VbUuid};
 use vbucket::{BucketContext, CollectionOps, Origin, VBucket};
 
+use crate::checkpoint_stats::CheckpointStats;
 use crate::counters::OpCounts;
 use crate::follower::Follower;
-use crate::stats::CheckpointStats;
 use crate::sync_waiters::SyncWaiters;
 
 /// A vBucket and what the engine keeps under the same lock.

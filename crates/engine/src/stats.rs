@@ -1,10 +1,11 @@
 //! What a bucket can tell about itself: each vBucket, all of them by role, and what its store holds.
 
 use base::{Cas, RevSeqno, Seqno, VbId, VbState, VbUuid};
-use vbucket::{CheckpointManager, ClockCounts};
+use vbucket::ClockCounts;
 
 use crate::bucket::Bucket;
 use crate::bucket_core::Core;
+use crate::checkpoint_stats::CheckpointStats;
 use crate::counters::OpCounts;
 use crate::failure::Failure;
 use crate::shard::Shard;
@@ -14,29 +15,6 @@ pub use kvstore::{Counts as DiskCounts, Stats as StoreStats};
 
 /// The roles in the order of their wire numbers.
 pub const STATES: [VbState; 4] = [VbState::Active, VbState::Replica, VbState::Pending, VbState::Dead];
-
-/// What a vBucket's checkpoints hold.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CheckpointStats {
-    /// Number of the open checkpoint.
-    pub open_id: u64,
-    /// Checkpoints in memory, the open one included.
-    pub checkpoints: u64,
-    /// Changes in memory.
-    pub items: u64,
-    /// Changes in the open checkpoint.
-    pub open_items: u64,
-    /// Bytes of the versions queued, which the hash table may hold as well.
-    pub item_bytes: u64,
-    /// Bytes of everything else that checkpoints and cursors need.
-    pub overhead_bytes: u64,
-    /// Changes that the flusher has not written yet.
-    pub unpersisted_items: u64,
-    /// Changes that a later one of the same document replaced there.
-    pub merged: u64,
-    /// Readers other than the flusher.
-    pub other_cursors: u64,
-}
 
 /// What one vBucket can tell, read in one piece under its lock.
 #[derive(Clone, Copy, Debug)]
@@ -220,28 +198,6 @@ impl Bucket {
 pub fn prepare_bytes_on_disk(bucket: &Core) -> u64 {
     let of = |vb| bucket.store.snapshot(VbId(vb)).ok()??.prepare_bytes().ok();
     (0..bucket.vbuckets()).filter_map(of).sum()
-}
-
-impl CheckpointStats {
-    pub(crate) fn of(manager: &CheckpointManager) -> CheckpointStats {
-        let mut stats = CheckpointStats {
-            open_id: manager.open_id(),
-            checkpoints: manager.checkpoints(),
-            items: manager.items(),
-            open_items: manager.open_items(),
-            item_bytes: manager.bytes(),
-            overhead_bytes: manager.overhead_bytes(),
-            merged: manager.merged,
-            ..CheckpointStats::default()
-        };
-        for cursor in manager.cursors() {
-            match &*cursor.name {
-                "persistence" => stats.unpersisted_items = cursor.items_behind,
-                _ => stats.other_cursors += 1,
-            }
-        }
-        stats
-    }
 }
 
 impl VbStats {

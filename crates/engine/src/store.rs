@@ -60,7 +60,7 @@ impl<'a> StoreRequest<'a> {
 impl Writer<'_> {
     /// Stores a document. Xattrs that the document has stay with it.
     pub fn store(&self, vb: VbId, request: &StoreRequest<'_>, now: Moment) -> Result<Mutated, Refusal> {
-        let prepared = value::prepare(request.body, request.datatype, self.keeps_compressed())?;
+        let prepared = value::prepare(request.body, request.datatype, self.core.keeps_compressed())?;
         let meta = VersionMeta {
             flags: request.flags,
             expiry: absolute_expiry(request.expiry, now),
@@ -76,7 +76,7 @@ impl Writer<'_> {
             basis: Basis::NoXattrs,
             preserve_expiry: request.preserve_expiry,
         };
-        let hash = self.hash(request.key);
+        let hash = self.core.hash(request.key);
         match self.apply(vb, hash, change, now, |ops| ops.stores += 1, |_| {}) {
             Err(Refusal::Busy) => self.store_keeping_xattrs(vb, request, &prepared, meta, now),
             outcome => outcome,

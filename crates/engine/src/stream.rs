@@ -10,7 +10,10 @@ use vbucket::{
     CursorId, CursorName, Dropped, FailoverEntry, Range, RangeLimit, RegisterRefusal, Resume, ResumePoint,
 };
 
-use crate::bucket::Bucket;
+use crate::backfill::{BackfillQueue, Backfills};
+use crate::bucket_core::Core;
+use crate::checkpoint_recovery::Checkpoints;
+use crate::fetcher::Fetching;
 use crate::follower::Follower;
 use crate::refusal::Refusal;
 use crate::shard_guard::{Holder, ShardGuard};
@@ -125,7 +128,29 @@ pub struct StreamCursor {
     pub from: Seqno,
 }
 
-impl Bucket {
+/// What streams of changes ask for: where they may begin, what comes next, and reading what memory lacks.
+pub struct Streams {
+    pub(crate) core: Arc<Core>,
+    pub(crate) checkpoints: Arc<Checkpoints>,
+    pub(crate) fetching: Arc<Fetching>,
+    pub(crate) backfills: Arc<BackfillQueue>,
+}
+
+impl Streams {
+    pub(crate) fn new(core: &Arc<Core>, checkpoints: &Arc<Checkpoints>, fetching: &Arc<Fetching>) -> Streams {
+        Streams {
+            core: Arc::clone(core),
+            checkpoints: Arc::clone(checkpoints),
+            fetching: Arc::clone(fetching),
+            backfills: Arc::default(),
+        }
+    }
+
+    /// Reading for streams of what is no longer in memory.
+    pub fn backfills(&self) -> Backfills<'_> {
+        Backfills::of(&self.core, &self.fetching.queue, &self.backfills)
+    }
+
     /// Asks whether a stream may begin where its consumer stands, and has `follower` told of what happens from now on.
     pub fn begin_stream(
         &self,
@@ -135,7 +160,7 @@ impl Bucket {
         wanted: StreamWanted<'_>,
         only_active: bool,
     ) -> Result<StreamStart, StreamRefusal> {
-        let shard = self.vbuckets.find(vb, Holder::FrontEnd)?;
+        let shard = self.core.vbuckets.find(vb, Holder::FrontEnd)?;
         if only_active && shard.vb.state() != VbState::Active {
             return Err(StreamRefusal::NotMyVbucket);
         }
@@ -152,7 +177,7 @@ impl Bucket {
         at: &ResumePoint,
         wanted: StreamWanted<'_>,
     ) -> Result<StreamStart, StreamRefusal> {
-        let shard = self.vbuckets.find(vb, Holder::FrontEnd)?;
+        let shard = self.core.vbuckets.find(vb, Holder::FrontEnd)?;
         let goes_on = shard.is_half_given;
         if !goes_on && shard.vb.state() != VbState::Active {
             return Err(StreamRefusal::NotMyVbucket);
@@ -162,13 +187,13 @@ impl Bucket {
 
     /// Whether a vBucket has what a stream would be about.
     pub fn look_for(&self, vb: VbId, wanted: StreamWanted<'_>) -> Result<(), StreamRefusal> {
-        look_for(self.vbuckets.find(vb, Holder::FrontEnd)?.vb.collections(), wanted, Seqno(u64::MAX))
+        look_for(self.core.vbuckets.find(vb, Holder::FrontEnd)?.vb.collections(), wanted, Seqno(u64::MAX))
             .map(|_| ())
     }
 
     /// How much of a vBucket a collection is; nothing if either is not there.
     pub fn stream_part(&self, vb: VbId, collection: CollectionId) -> Option<StreamPart> {
-        let shard = self.vbuckets.find(vb, Holder::FrontEnd).ok()?;
+        let shard = self.core.vbuckets.find(vb, Holder::FrontEnd).ok()?;
         let high_seqno = shard.vb.collections().get(collection)?.high_seqno;
         Some(StreamPart {
             high_seqno,
@@ -178,7 +203,8 @@ impl Bucket {
     }
 
     fn stream_shard(&self, place: StreamPlace) -> Option<ShardGuard<'_>> {
-        self.vbuckets
+        self.core
+            .vbuckets
             .find(place.vb, Holder::FrontEnd)
             .ok()
             .filter(|shard| shard.incarnation == place.incarnation)
@@ -201,7 +227,7 @@ impl Bucket {
     }
 
     /// What a stream gets next from memory, up to the checkpoint with which the limit is reached; the same again until
-    /// [`Bucket::advance_stream`] says that it was taken.
+    /// [`Streams::advance_stream`] says that it was taken.
     pub fn take_changes(&self, place: StreamPlace, cursor: CursorId, limit: RangeLimit) -> Changes {
         let Some(mut shard) = self.stream_shard(place) else { return Changes::Dropped };
         match shard.vb.take_for_stream(cursor, limit) {
@@ -221,7 +247,7 @@ impl Bucket {
     pub fn parts_of_alone(&self, version: &Version) -> Option<[Version; 2]> {
         let meta = version.meta();
         let SyncWrite::Alone(level) = meta.sync_write else { return None };
-        let (heap, key) = (&self.context.heap, version.key());
+        let (heap, key) = (&self.core.context.heap, version.key());
         let commit = VersionMeta { sync_write: meta.sync_write.stored(meta.by_seqno), ..meta };
         let prepare = VersionMeta { by_seqno: Seqno(meta.by_seqno.0 - 1), ..meta };
         let prepare = NewVersion::prepare_like(heap, level, prepare, key, version);
@@ -254,7 +280,7 @@ impl Bucket {
 
     /// Drops all streams' places in the memory of a vBucket, as when memory runs short.
     pub fn drop_stream_cursors(&self, vb: VbId) {
-        let Ok(mut shard) = self.vbuckets.find(vb, Holder::FrontEnd) else { return };
+        let Ok(mut shard) = self.core.vbuckets.find(vb, Holder::FrontEnd) else { return };
         let checkpoints = shard.vb.checkpoints_mut();
         while checkpoints.drop_slowest_cursor(0).is_some() {}
         let removed = checkpoints.remove_closed();
@@ -264,14 +290,14 @@ impl Bucket {
 
     /// `follower` is told of nothing more that happens to this vBucket.
     pub fn unfollow(&self, vb: VbId, follower: &Arc<Follower>) {
-        if let Some(mut shard) = self.vbuckets.any(vb, Holder::FrontEnd) {
+        if let Some(mut shard) = self.core.vbuckets.any(vb, Holder::FrontEnd) {
             shard.followers.retain(|other| !Arc::ptr_eq(other, follower));
         }
     }
 
     /// Where a vBucket's history stands, for a stream that wants to know whether it is still the one it began with.
     pub fn stream_state(&self, vb: VbId) -> Option<(VbState, u64, VbUuid, Seqno)> {
-        let shard = self.vbuckets.find(vb, Holder::FrontEnd).ok()?;
+        let shard = self.core.vbuckets.find(vb, Holder::FrontEnd).ok()?;
         Some((shard.vb.state(), shard.incarnation, shard.vb.uuid(), shard.vb.high_seqno()))
     }
 }

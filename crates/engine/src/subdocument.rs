@@ -4,7 +4,7 @@ use base::{Cas, Datatype, DocKey, ItemKind, Moment, VbId, VbState, VbUuid, Versi
 use subdoc::exec::{self, ClockMode, Document, LookupOutcome, Metadata, MutationOutcome};
 use subdoc::request::{LookupRequest, MutationRequest, doc_flag};
 
-use crate::bucket::Bucket;
+use crate::documents::Documents;
 use crate::mutated::Mutated;
 use crate::read::Seen;
 use crate::refusal::Refusal;
@@ -20,7 +20,7 @@ enum Stop {
     Answered(Box<MutationOutcome>),
 }
 
-impl Bucket {
+impl Documents {
     /// Bytes of a document's value without compression, if it is in memory: what each path of an operation on it costs.
     /// 0 if there is none, or if none may be looked at.
     pub fn plain_bytes(&self, vb: VbId, key: DocKey<'_>, replica: bool, now: Moment) -> usize {
@@ -48,10 +48,10 @@ impl Bucket {
         }
         let whole = found.as_ref().map(Seen::whole).transpose()?;
         if let Some(whole) = &whole {
-            self.context.frequency.raise(whole);
+            self.core.context.frequency.raise(whole);
         }
         let plain = whole.as_ref().map(value::plain).transpose()?.unwrap_or_default();
-        let uuid = self.with_vbucket(vb, |vb| vb.uuid()).unwrap_or_default();
+        let uuid = self.core.with_vbucket(vb, |vb| vb.uuid()).unwrap_or_default();
         let mut document = found.as_ref().map(|f| document(&f.version, &plain, uuid, now));
         let cas = found.as_ref().map_or(Cas(0), |f| f.cas);
         let (Some(document), true) = (&mut document, is_locked) else {
@@ -74,7 +74,7 @@ impl Writer<'_> {
         preserve_expiry: bool,
         now: Moment,
     ) -> Result<(Option<Mutated>, MutationOutcome), Refusal> {
-        let uuid = self.with_vbucket(vb, |vb| vb.uuid()).ok_or(Refusal::NotMyVbucket)?;
+        let uuid = self.core.with_vbucket(vb, |vb| vb.uuid()).ok_or(Refusal::NotMyVbucket)?;
         let mut answered = None;
         for _ in 0..MAX_TRIES {
             let found = self.peek(vb, key, now)?;

@@ -8,8 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use base::env::Clock;
 use base::{Histogram, HistogramCounts};
 
-use crate::bucket_core::Core;
-use crate::flusher::Progress;
+use crate::progress::Progress;
 
 /// What a task mostly does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +43,7 @@ pub(crate) enum TaskId {
 
 /// A row for each: name, kind, and what it does.
 type TaskRow = (&'static str, TaskKind, &'static str);
-static TASKS: [TaskRow; 6] = [
+pub(crate) static TASKS: [TaskRow; 6] = [
     ("flusher", TaskKind::Writer, "Saves changes"),
     ("filer", TaskKind::Writer, "Brings files up to date behind the journal"),
     ("compactor", TaskKind::Writer, "Compacts files"),
@@ -69,7 +68,7 @@ pub(crate) enum StoreOp {
     Backfill,
 }
 
-static STORE_OPS: [&str; 5] = ["commit", "save", "compact", "fetch", "backfill"];
+pub(crate) static STORE_OPS: [&str; 5] = ["commit", "save", "compact", "fetch", "backfill"];
 
 /// When one task runs and how long that takes. Several threads may run it at the same time.
 #[derive(Default)]
@@ -77,7 +76,7 @@ pub(crate) struct TaskClock {
     running: AtomicU64,
     started_ns: AtomicU64,
     previous_ns: AtomicU64,
-    wait: Histogram,
+    pub(crate) wait: Histogram,
     run: Histogram,
 }
 
@@ -158,8 +157,8 @@ pub struct TaskStats {
 /// The clocks of a bucket's tasks that have threads of their own, and of what its store does.
 pub(crate) struct Tasks {
     clock: Arc<dyn Clock>,
-    tasks: [TaskClock; TASKS.len()],
-    store: [Histogram; STORE_OPS.len()],
+    pub(crate) tasks: [TaskClock; TASKS.len()],
+    pub(crate) store: [Histogram; STORE_OPS.len()],
 }
 
 impl Tasks {
@@ -201,40 +200,6 @@ impl Tasks {
             self.store[op as usize].record(self.clock.monotonic_ns().saturating_sub(started_ns));
         }
         done
-    }
-}
-
-/// What each background task of a bucket did so far, chores last.
-pub fn task_stats(bucket: &Core) -> Vec<TaskStats> {
-    let with_threads = std::iter::zip(&bucket.tasks.tasks, TASKS);
-    let with_threads =
-        with_threads.map(|(clock, (name, kind, does))| clock.stats(name, kind, does, u64::MAX));
-    with_threads.chain(bucket.keeper.task_stats()).collect()
-}
-
-/// How long operations of a bucket's store took so far.
-#[derive(Clone, Debug)]
-pub struct StoreTimes {
-    /// By kind of operation.
-    pub ops: Vec<(&'static str, HistogramCounts)>,
-    /// How long clients waited until a fetcher began to read what they had asked for.
-    pub fetch_wait: HistogramCounts,
-    /// How long it read.
-    pub fetch: HistogramCounts,
-    /// How long it took to make groups of changes durable.
-    pub commit: HistogramCounts,
-}
-
-impl StoreTimes {
-    /// The times of a bucket.
-    pub fn of(bucket: &Core) -> StoreTimes {
-        let Tasks { tasks, store, .. } = &bucket.tasks;
-        StoreTimes {
-            ops: std::iter::zip(STORE_OPS, store).map(|(name, times)| (name, times.counts())).collect(),
-            fetch_wait: tasks[TaskId::Fetcher as usize].wait.counts(),
-            fetch: store[StoreOp::Fetch as usize].counts(),
-            commit: store[StoreOp::Commit as usize].counts(),
-        }
     }
 }
 

@@ -4,13 +4,15 @@
 //! stale in the list of items, and stale copies that no range read needs are freed.
 //! Tombstones are looked for as often as the setting says; passes in between do the second stage alone.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use base::{Seqno, VbId, Version};
 use vbucket::{SeqList, TombstoneLimits};
 
-use crate::bucket::Bucket;
+use crate::bucket_core::Core;
+use crate::checkpoint_recovery::Checkpoints;
 use crate::keeper::{Chore, Next, Slice};
 use crate::settings::Key;
 use crate::shard_guard::Holder;
@@ -43,11 +45,26 @@ pub(crate) struct PurgeCounters {
     stale_copies: AtomicU64,
 }
 
-impl Bucket {
+/// Tombstones in memory that are old enough to be forgotten.
+pub struct Tombstones {
+    pub(crate) core: Arc<Core>,
+    pub(crate) checkpoints: Arc<Checkpoints>,
+    pub(crate) counters: PurgeCounters,
+}
+
+impl Tombstones {
+    pub(crate) fn new(core: &Arc<Core>, checkpoints: &Arc<Checkpoints>) -> Tombstones {
+        Tombstones {
+            core: Arc::clone(core),
+            checkpoints: Arc::clone(checkpoints),
+            counters: PurgeCounters::default(),
+        }
+    }
+
     /// What was purged so far; nothing in a bucket with a disk, where compaction does it.
     pub fn purge_stats(&self) -> PurgeStats {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let PurgeCounters { passes, tombstones, stale_copies } = &self.purged;
+        let PurgeCounters { passes, tombstones, stale_copies } = &self.counters;
         PurgeStats { passes: of(passes), tombstones: of(tombstones), stale_copies: of(stale_copies) }
     }
 }
@@ -73,30 +90,32 @@ struct Pass {
 }
 
 impl Chore for TombstonePurger {
-    fn step(&mut self, bucket: &Bucket, slice: &Slice<'_>) -> Next {
-        if !bucket.is_ephemeral() {
+    type Of = Tombstones;
+
+    fn step(&mut self, tombstones: &Tombstones, slice: &Slice<'_>) -> Next {
+        if !tombstones.core.is_ephemeral() {
             return Next::After(NEVER);
         }
-        let mut pass = self.pass.take().unwrap_or_else(|| self.begin(bucket));
-        while pass.vb < bucket.vbuckets() {
-            pass.work(bucket);
+        let mut pass = self.pass.take().unwrap_or_else(|| self.begin(tombstones));
+        while pass.vb < tombstones.core.vbuckets() {
+            pass.work(tombstones);
             if slice.is_over() {
                 self.pass = Some(pass);
                 return Next::Again;
             }
         }
-        Next::After(self.until_due(bucket).map_or(REST, |left| left.min(REST)))
+        Next::After(self.until_due(tombstones).map_or(REST, |left| left.min(REST)))
     }
 }
 
 impl TombstonePurger {
-    fn begin(&mut self, bucket: &Bucket) -> Pass {
-        let is_due = self.until_due(bucket).is_some_and(|left| left.is_zero());
+    fn begin(&mut self, tombstones: &Tombstones) -> Pass {
+        let is_due = self.until_due(tombstones).is_some_and(|left| left.is_zero());
         let before_s = is_due.then(|| {
-            bucket.purged.passes.fetch_add(1, Ordering::Relaxed);
-            self.last_purge = Some(bucket.env.clock.monotonic());
-            let age_s = u32::try_from(bucket.settings.get(Key::PurgeAge)).unwrap_or(u32::MAX);
-            bucket.now().unix_s().saturating_sub(age_s).saturating_add(1)
+            tombstones.counters.passes.fetch_add(1, Ordering::Relaxed);
+            self.last_purge = Some(tombstones.core.env.clock.monotonic());
+            let age_s = u32::try_from(tombstones.core.settings.get(Key::PurgeAge)).unwrap_or(u32::MAX);
+            tombstones.core.now().unix_s().saturating_sub(age_s).saturating_add(1)
         });
         let mut pass = Pass { vb: 0, before_s, purging: None, sweeping: None, is_seconds_turn: false };
         pass.begin_vbucket();
@@ -104,10 +123,10 @@ impl TombstonePurger {
     }
 
     /// How long until tombstones are looked for again; nothing if they never are.
-    fn until_due(&self, bucket: &Bucket) -> Option<Duration> {
-        let interval = Duration::from_secs(bucket.settings.get(Key::PurgeInterval));
+    fn until_due(&self, tombstones: &Tombstones) -> Option<Duration> {
+        let interval = Duration::from_secs(tombstones.core.settings.get(Key::PurgeInterval));
         let last = self.last_purge.unwrap_or_default();
-        let since = bucket.env.clock.monotonic().saturating_sub(last);
+        let since = tombstones.core.env.clock.monotonic().saturating_sub(last);
         (!interval.is_zero())
             .then(|| if self.last_purge.is_none() { Duration::ZERO } else { interval.saturating_sub(since) })
     }
@@ -122,15 +141,15 @@ impl Pass {
 
     /// Takes one look at the present vBucket, or goes on to the next. While the first stage goes on the second follows
     /// behind it, so that there are never many stale copies because of it.
-    fn work(&mut self, bucket: &Bucket) {
+    fn work(&mut self, tombstones: &Tombstones) {
         // Dropped after the lock is released.
         let mut forgotten: Vec<Version> = Vec::new();
         let mut removed = None;
-        match bucket.vbuckets.find(VbId(self.vb), Holder::TombstonePurger) {
+        match tombstones.core.vbuckets.find(VbId(self.vb), Holder::TombstonePurger) {
             Ok(mut shard) => match (self.purging, self.before_s) {
                 (Some(from), Some(before_s)) if !self.is_seconds_turn => {
                     self.purging = shard.vb.purge_tombstones(from, before_s, FIRST_STAGE, &mut forgotten);
-                    bucket.purged.tombstones.fetch_add(forgotten.len() as u64, Ordering::Relaxed);
+                    tombstones.counters.tombstones.fetch_add(forgotten.len() as u64, Ordering::Relaxed);
                     self.is_seconds_turn = true;
                 }
                 _ => {
@@ -139,7 +158,7 @@ impl Pass {
                             from > Seqno(0) || shard.vb.seq_list().is_some_and(SeqList::needs_sweep);
                         is_needed.then(|| shard.vb.sweep_stale(from, SWEPT_AT_ONCE, &mut forgotten))?
                     });
-                    bucket.purged.stale_copies.fetch_add(forgotten.len() as u64, Ordering::Relaxed);
+                    tombstones.counters.stale_copies.fetch_add(forgotten.len() as u64, Ordering::Relaxed);
                     self.sweeping = next.or(self.purging);
                     self.is_seconds_turn = false;
                     removed = Some(shard.vb.remove_read_checkpoints());
@@ -149,7 +168,7 @@ impl Pass {
         }
         drop(forgotten);
         if let Some(removed) = removed {
-            bucket.checkpoints.dispose(removed);
+            tombstones.checkpoints.dispose(removed);
         }
         if self.purging.is_none() && self.sweeping.is_none() {
             self.vb += 1;

@@ -1,10 +1,12 @@
 //! Changes that build on the document's value: append, prepend, counters, touch.
 
-use base::{Cas, Datatype, DocKey, ItemKind, Moment, NewVersion, VbId, VersionMeta, limits};
+use base::{Cas, CollectionId, Datatype, DocKey, ItemKind, Moment, NewVersion, VbId, VersionMeta, limits};
 
+use crate::documents::Documents;
 use crate::mutated::Mutated;
 use crate::read::Seen;
 use crate::refusal::Refusal;
+use crate::shard_guard::Holder;
 use crate::value;
 use crate::whole::Whole;
 use crate::write::{Computed, absolute_expiry};
@@ -124,7 +126,7 @@ impl Writer<'_> {
         now: Moment,
     ) -> Result<(Option<Mutated>, Whole), Refusal> {
         let wanted = VersionMeta { expiry: absolute_expiry(expiry, now), ..VersionMeta::default() };
-        let expiry = self.capped_expiry(&wanted, self.collections.collection_ttl_s(vb, key.collection), now);
+        let expiry = self.capped_expiry(&wanted, self.collection_ttl_s(vb, key.collection), now);
         let found = self.get_unprepared(vb, key, now)?;
         if found.cas == Cas::LOCKED {
             return Err(Refusal::Locked);
@@ -165,4 +167,11 @@ fn number_version(
 fn parse_number(body: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(body).ok()?.trim();
     text.parse().ok()
+}
+
+impl Documents {
+    /// The longest that documents of a collection may live, if it says so.
+    pub(crate) fn collection_ttl_s(&self, vb: VbId, id: CollectionId) -> Option<u32> {
+        self.core.vbuckets.find(vb, Holder::FrontEnd).ok()?.vb.collections().get(id)?.max_ttl_s
+    }
 }

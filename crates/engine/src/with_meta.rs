@@ -4,12 +4,11 @@ use base::{Cas, Datatype, DocKey, Moment, NewVersion, SyncWrite, VbId, VersionMe
 use subdoc::exec::Late;
 use vbucket::{ConflictRule, Existence, MAX_FOREIGN_CAS, MAX_REV_SEQNO, WithMeta};
 
-use crate::bucket::Bucket;
+use crate::documents::Documents;
 use crate::mutated::Mutated;
 use crate::refusal::Refusal;
 use crate::settings::Key;
-use crate::value;
-use crate::write;
+use crate::{value, write};
 
 /// A change that brings its own metadata.
 pub struct WithMetaRequest<'a> {
@@ -33,7 +32,7 @@ pub struct WithMetaRequest<'a> {
     pub late: Option<&'a Late>,
 }
 
-impl Bucket {
+impl Documents {
     /// Applies a change that brings its own metadata; one that loses the conflict is refused as `Exists`.
     /// It is never a sync write, as in the field.
     pub fn apply_with_meta(
@@ -62,7 +61,7 @@ impl Bucket {
 
 /// The system xattrs of what is deleted without a value, which the tombstone keeps, and the CAS of that version.
 fn kept_attributes(
-    bucket: &Bucket,
+    documents: &Documents,
     vb: VbId,
     request: &WithMetaRequest<'_>,
     now: Moment,
@@ -70,7 +69,7 @@ fn kept_attributes(
     if !request.meta.kind.is_deleted() || !request.value.is_empty() {
         return Ok(None);
     }
-    let found = bucket.peek(vb, request.key, now)?.filter(|one| one.version.meta().datatype.is_xattr());
+    let found = documents.peek(vb, request.key, now)?.filter(|one| one.version.meta().datatype.is_xattr());
     let Some(version) = found.map(|found| found.version) else {
         return Ok(None);
     };
@@ -78,7 +77,7 @@ fn kept_attributes(
 }
 
 fn apply_with(
-    bucket: &Bucket,
+    documents: &Documents,
     vb: VbId,
     request: &WithMetaRequest<'_>,
     kept: Option<(Vec<u8>, Cas)>,
@@ -91,30 +90,30 @@ fn apply_with(
         _ if request.value.is_empty() => (request.value, Datatype::RAW),
         _ => (request.value, request.datatype),
     };
-    let (datatype, bytes) = value::checked(bucket.keeps_compressed(), sent, value)?;
+    let (datatype, bytes) = value::checked(documents.core.keeps_compressed(), sent, value)?;
     let meta = VersionMeta { datatype, sync_write: SyncWrite::No, ..request.meta };
-    let new = NewVersion::new(&bucket.context.heap, meta, request.key, &[&bytes]);
-    bucket.admit(&new)?;
-    let hash = bucket.hash(request.key);
+    let new = NewVersion::new(&documents.core.context.heap, meta, request.key, &[&bytes]);
+    documents.admit(&new)?;
+    let hash = documents.core.hash(request.key);
     let mut change = WithMeta {
         new,
         existence: if request.add { Existence::Absent } else { Existence::Any },
         expected: request.expected,
         attributes_of: kept.map(|(_, cas)| cas),
-        rule: if request.force { ConflictRule::Force } else { bucket.settings.conflict_rule() },
+        rule: if request.force { ConflictRule::Force } else { documents.core.settings.conflict_rule() },
         regenerate_cas: request.regenerate_cas || is_replaced,
     };
     let (outcome, uuid) = {
-        let mut shard = bucket.active_with(vb, request.key.collection)?;
+        let mut shard = documents.core.active_with(vb, request.key.collection)?;
         let ttl_s = shard.vb.collections().get(request.key.collection).and_then(|one| one.max_ttl_s);
-        change.new.meta_mut().expiry = bucket.capped_expiry(&request.meta, ttl_s, now);
+        change.new.meta_mut().expiry = documents.capped_expiry(&request.meta, ttl_s, now);
         let outcome = shard.vb.apply_with_meta(hash, change, now, |new| {
             if let Some(late) = request.late {
                 write::fill(late, new);
             }
         });
         if outcome.is_ok() {
-            bucket.queue_flush(&mut shard);
+            documents.core.queue_flush(&mut shard);
         }
         (outcome, shard.vb.uuid())
     };
@@ -129,10 +128,10 @@ fn apply_with(
 }
 
 /// Whether a change gets a CAS of this node because its own is too far ahead; refused if the settings say so.
-fn replaces_cas(bucket: &Bucket, request: &WithMetaRequest<'_>, now: Moment) -> Result<bool, Refusal> {
-    let strategy = bucket.settings.get(Key::ImpossibleCas);
+fn replaces_cas(documents: &Documents, request: &WithMetaRequest<'_>, now: Moment) -> Result<bool, Refusal> {
+    let strategy = documents.core.settings.get(Key::ImpossibleCas);
     let is_asked = strategy != 0 && !request.regenerate_cas;
-    if !is_asked || !bucket.context.clock.is_impossible(request.meta.cas, now.0) {
+    if !is_asked || !documents.core.context.clock.is_impossible(request.meta.cas, now.0) {
         return Ok(false);
     }
     if strategy == 1 { Err(Refusal::ImpossibleCas) } else { Ok(true) }

@@ -4,8 +4,8 @@ use base::{Cas, Datatype, DocKey, ItemKind, Moment, NewVersion, VbId, Version, V
 use subdoc::exec::Late;
 use vbucket::{Basis, Change, Existence};
 
-use crate::bucket::Bucket;
 use crate::counters::OpCounts;
+use crate::documents::Documents;
 use crate::mutated::Mutated;
 use crate::read::Seen;
 use crate::refusal::Refusal;
@@ -75,7 +75,7 @@ impl Writer<'_> {
         }
         let (outcome, uuid) = {
             let collection = change.new.key().collection;
-            let mut shard = self.active_with(vb, collection)?;
+            let mut shard = self.core.active_with(vb, collection)?;
             let ttl_s = shard.vb.collections().get(collection).and_then(|one| one.max_ttl_s);
             change.new.meta_mut().expiry = self.capped_expiry(&change.new.meta(), ttl_s, now);
             let kind = change.new.meta().kind;
@@ -88,7 +88,7 @@ impl Writer<'_> {
                         ItemKind::Deletion => ops.deletes += 1,
                         ItemKind::Expiration | ItemKind::SystemEvent => {}
                     });
-                    self.queue_flush(&mut shard);
+                    self.core.queue_flush(&mut shard);
                 }
                 // It is computed again: nobody was refused anything yet.
                 Err(vbucket::Refusal::Changed | vbucket::Refusal::Unknown) => {}
@@ -146,28 +146,28 @@ impl Writer<'_> {
         let basis = Basis::of(found.map(|f| &f.version));
         let change = Change { new, existence: Existence::Any, cas, basis, preserve_expiry };
         let count = |ops: &mut OpCounts| *(if deleted { &mut ops.deletes } else { &mut ops.stores }) += 1;
-        let mutated = self.apply(vb, self.hash(key), change, now, count, |new| fill(&late, new))?;
+        let mutated = self.apply(vb, self.core.hash(key), change, now, count, |new| fill(&late, new))?;
         Ok((mutated, outcome))
     }
 }
 
-impl Bucket {
+impl Documents {
     /// Whether the disk takes changes, and the quota has room for a new version; there it is for tombstones,
     /// as long as what waits for the disk has not filled its share.
     pub(crate) fn admit(&self, new: &NewVersion) -> Result<(), Refusal> {
-        if self.disk.is_full() {
+        if self.core.disk.is_full() {
             return Err(Refusal::DiskFull);
         }
-        let held_bytes = self.memory.held_bytes();
-        if held_bytes >= self.memory.high_watermark_bytes() {
+        let held_bytes = self.core.memory.held_bytes();
+        if held_bytes >= self.core.memory.high_watermark_bytes() {
             self.eviction.make_room();
         }
-        let is_room =
-            (new.is_deleted() || self.memory.admits(held_bytes)) && self.checkpoints.have_checkpoints_room();
+        let is_room = (new.is_deleted() || self.core.memory.admits(held_bytes))
+            && self.checkpoints.have_checkpoints_room();
         if is_room {
             Ok(())
         } else {
-            Err(self.eviction.counters.refuse(held_bytes >= self.memory.quota_bytes()))
+            Err(self.eviction.counters.refuse(held_bytes >= self.core.memory.quota_bytes()))
         }
     }
 }

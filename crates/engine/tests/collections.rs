@@ -114,7 +114,7 @@ impl World {
             cas: Cas::ANY,
             preserve_expiry: false,
         };
-        self.bucket.store(VB, &request, self.bucket.now()).map(|mutated| mutated.seqno)
+        self.bucket.documents().store(VB, &request, self.bucket.now()).map(|mutated| mutated.seqno)
     }
 
     fn set(&self, collection: CollectionId, name: &str) -> Seqno {
@@ -125,11 +125,11 @@ impl World {
     fn get(&self, collection: CollectionId, name: &str) -> Result<u32, Refusal> {
         let mut held = None;
         loop {
-            match self.bucket.get(VB, key(collection, name), self.bucket.now()) {
+            match self.bucket.documents().get(VB, key(collection, name), self.bucket.now()) {
                 Err(Refusal::NotResident) => {
-                    let fetch = self.bucket.fetch(VB, key(collection, name)).expect("few wait");
+                    let fetch = self.bucket.fetching().fetch(VB, key(collection, name)).expect("few wait");
                     while held.is_none() || fetch.try_take().is_none() {
-                        if self.bucket.fetch_step() == Progress::Idle {
+                        if self.bucket.fetching().fetch_step() == Progress::Idle {
                             break;
                         }
                         held = Some(Fetched::Look(None));
@@ -160,10 +160,10 @@ impl World {
     /// Runs what runs in the background until nothing dropped is left.
     fn erase(&self) {
         for _ in 0..50 {
-            assert!(self.kind == Kind::Ephemeral || self.bucket.flush_all());
+            assert!(self.kind == Kind::Ephemeral || self.bucket.flushing().flush_all());
             self.handles.clock.advance(Duration::from_secs(2));
-            while self.bucket.keep_step() {}
-            while self.kind != Kind::Ephemeral && self.bucket.compact_step() != Progress::Idle {}
+            while self.bucket.maintenance().keep_step() {}
+            while self.kind != Kind::Ephemeral && self.bucket.compaction().compact_step() != Progress::Idle {}
             if self.dropped() == 0 {
                 return;
             }
@@ -195,7 +195,7 @@ fn documents_of_collections_are_apart() {
         }
         assert_eq!(world.get(A, "k"), Ok(0));
         assert_eq!(world.get(B, "k"), Err(Refusal::NotFound));
-        let deleted = world.bucket.delete(VB, key(A, "k"), Cas::ANY, world.bucket.now());
+        let deleted = world.bucket.documents().delete(VB, key(A, "k"), Cas::ANY, world.bucket.now());
         assert!(deleted.is_ok());
         assert_eq!((world.get(A, "k"), world.get(DEFAULT, "k")), (Err(Refusal::NotFound), Ok(0)));
         assert_eq!(world.documents(), [(0, 1), (8, 0), (9, 0)]);
@@ -214,13 +214,13 @@ fn an_unknown_collection_refuses_everything() {
     let (bucket, now, unknown) = (&world.bucket, world.bucket.now(), key(NONE, "k"));
     let refused = Err(Refusal::UnknownCollection);
     assert_eq!(world.set_for(NONE, "k", 0).map(drop), refused);
-    assert_eq!(bucket.get(VB, unknown, now).map(drop), refused);
-    assert_eq!(bucket.peek(VB, unknown, now).map(drop), refused);
-    assert_eq!(bucket.peek_as_is(VB, unknown, now).map(drop), refused);
-    assert_eq!(bucket.touch(VB, unknown, 1, now).map(drop), refused);
-    assert_eq!(bucket.delete(VB, unknown, Cas::ANY, now).map(drop), refused);
-    assert_eq!(bucket.get_and_lock(VB, unknown, 1, now).map(drop), refused);
-    assert_eq!(bucket.unlock(VB, unknown, Cas(1), now), refused);
+    assert_eq!(bucket.documents().get(VB, unknown, now).map(drop), refused);
+    assert_eq!(bucket.documents().peek(VB, unknown, now).map(drop), refused);
+    assert_eq!(bucket.documents().peek_as_is(VB, unknown, now).map(drop), refused);
+    assert_eq!(bucket.documents().touch(VB, unknown, 1, now).map(drop), refused);
+    assert_eq!(bucket.documents().delete(VB, unknown, Cas::ANY, now).map(drop), refused);
+    assert_eq!(bucket.documents().get_and_lock(VB, unknown, 1, now).map(drop), refused);
+    assert_eq!(bucket.documents().unlock(VB, unknown, Cas(1), now), refused);
     let request = CounterRequest {
         key: unknown,
         increment: true,
@@ -229,7 +229,7 @@ fn an_unknown_collection_refuses_everything() {
         expiry: 0,
         preserve_expiry: false,
     };
-    assert_eq!(bucket.count(VB, &request, now).map(drop), refused);
+    assert_eq!(bucket.documents().count(VB, &request, now).map(drop), refused);
 }
 
 #[test]
@@ -249,7 +249,7 @@ fn a_collections_max_ttl_comes_before_the_buckets() {
         world.set_for(collection, "k", sent).expect("stored");
         assert_eq!(world.get(collection, "k"), Ok(expected), "{collection} {sent}");
     }
-    let touched = world.bucket.touch(VB, key(A, "k"), 500, world.bucket.now());
+    let touched = world.bucket.documents().touch(VB, key(A, "k"), 500, world.bucket.now());
     assert!(touched.is_ok());
     assert_eq!(world.get(A, "k"), Ok(now_s + 10));
     world.take(2, &[(DEFAULT, None), (A, Some(20)), (B, Some(0))]);
@@ -285,10 +285,10 @@ fn manifest_changes_wait_for_the_disk_like_others() {
     let (used, quota) = (bucket.memory().used_bytes(), bucket.memory().quota_bytes());
     assert!(used <= quota + most_bytes, "{used} of {quota}");
     for _ in 0..50 {
-        assert!(bucket.flush_all());
+        assert!(bucket.flushing().flush_all());
         handles.clock.advance(Duration::from_secs(2));
-        while bucket.keep_step() {}
-        while bucket.compact_step() != Progress::Idle {}
+        while bucket.maintenance().keep_step() {}
+        while bucket.compaction().compact_step() != Progress::Idle {}
     }
     assert!(bucket.memory().used_bytes() < quota / 2, "{} of {quota}", bucket.memory().used_bytes());
     assert!(
@@ -311,9 +311,9 @@ fn the_lists_of_collections_are_charged_and_given_back() {
     let change = |uid: u32, all: &[(CollectionId, Option<u32>)]| {
         bucket.collections().set_manifest(manifest(u64::from(uid), all)).expect("there is room");
         if uid.is_multiple_of(20) {
-            assert!(bucket.flush_all());
+            assert!(bucket.flushing().flush_all());
             handles.clock.advance(Duration::from_secs(2));
-            while bucket.keep_step() {}
+            while bucket.maintenance().keep_step() {}
         }
     };
     let mut all = vec![(DEFAULT, None)];
@@ -379,7 +379,7 @@ fn collections_are_there_after_a_restart() {
             world.set(A, name);
         }
         world.set(DEFAULT, "a");
-        assert!(world.bucket.flush_all());
+        assert!(world.bucket.flushing().flush_all());
         // Decided, but not on the disk of any vBucket.
         world.take(2, &[(DEFAULT, None), (A, Some(7))]);
         let mut world = world.restart();
@@ -411,9 +411,9 @@ fn what_is_dropped_is_gone_at_once_and_erased_later() {
         for i in 0..10 {
             world.set(DEFAULT, &format!("k{i}"));
         }
-        world.bucket.delete(VB, key(A, "k1"), Cas::ANY, world.bucket.now()).expect("deleted");
+        world.bucket.documents().delete(VB, key(A, "k1"), Cas::ANY, world.bucket.now()).expect("deleted");
         if kind == Kind::FullEviction {
-            assert!(world.bucket.flush_all());
+            assert!(world.bucket.flushing().flush_all());
             for i in 0..500 {
                 assert_eq!(world.bucket.eviction().evict_whole(VB, key(A, &format!("k{}", 2 * i))), Ok(true));
             }
@@ -447,9 +447,9 @@ fn what_is_dropped_stays_so_over_a_restart() {
             world.set(A, &format!("k{i}"));
         }
         world.set(DEFAULT, "d");
-        assert!(world.bucket.flush_all());
+        assert!(world.bucket.flushing().flush_all());
         world.take(2, &[(DEFAULT, None)]);
-        assert!(world.bucket.flush_all());
+        assert!(world.bucket.flushing().flush_all());
         let world = world.restart();
         assert_eq!((world.dropped(), world.stats_documents()), (1, 1), "{kind:?}");
         assert_eq!(world.bucket.with_vbucket(VB, |vb| vb.table().len()), Some(1), "it is not loaded");
@@ -471,7 +471,7 @@ fn the_default_collection_may_go_and_come_back_empty() {
         }
         world.set(A, "k1");
         if kind == Kind::FullEviction {
-            assert!(world.bucket.flush_all());
+            assert!(world.bucket.flushing().flush_all());
             assert_eq!(world.bucket.eviction().evict_whole(VB, key(DEFAULT, "k2")), Ok(true));
         }
         world.take(2, &[(A, None), (B, None)]);
@@ -492,7 +492,7 @@ fn the_default_collection_may_go_and_come_back_empty() {
             cas: Cas::ANY,
             preserve_expiry: false,
         };
-        assert!(world.bucket.store(VB, &added, world.bucket.now()).is_ok(), "{kind:?}");
+        assert!(world.bucket.documents().store(VB, &added, world.bucket.now()).is_ok(), "{kind:?}");
         assert_eq!(world.documents(), [(0, 1), (8, 1), (9, 0)], "{kind:?}");
         world.erase();
         assert_eq!(world.documents(), [(0, 1), (8, 1), (9, 0)], "{kind:?}");
@@ -504,11 +504,11 @@ fn the_default_collection_may_go_and_come_back_empty() {
 #[test]
 fn only_active_vbuckets_take_over_a_manifest_others_when_they_become_active() {
     let world = World::new(Kind::Journaled);
-    world.bucket.set_vbucket_state(VB, VbState::Replica, None).expect("set");
+    world.bucket.roles().set_vbucket_state(VB, VbState::Replica, None).expect("set");
     world.take(1, &[(DEFAULT, None), (A, None)]);
     let has = |world: &World| world.bucket.with_vbucket(VB, |vb| vb.collections().is_open(A));
     assert_eq!(has(&world), Some(false));
-    world.bucket.set_vbucket_state(VB, VbState::Active, None).expect("set");
+    world.bucket.roles().set_vbucket_state(VB, VbState::Active, None).expect("set");
     assert_eq!(has(&world), Some(true));
     world.set(A, "k");
 }

@@ -64,13 +64,13 @@ impl World {
         for id in first..first + COLLECTIONS {
             let key = DocKey { collection: CollectionId(id), key: b"k" };
             let vb = VbId((id % u32::from(VBUCKETS)) as u16);
-            self.bucket.store(vb, &set(key, "value"), self.bucket.now()).expect("there is room");
+            self.bucket.documents().store(vb, &set(key, "value"), self.bucket.now()).expect("there is room");
         }
-        assert!(self.bucket.flush_all());
+        assert!(self.bucket.flushing().flush_all());
         self.change(|next| {
             (first..first + COLLECTIONS).for_each(|id| next.remove_collection(CollectionId(id)))
         });
-        assert!(self.bucket.flush_all());
+        assert!(self.bucket.flushing().flush_all());
         self.work();
     }
 
@@ -87,10 +87,10 @@ impl World {
     fn work(&self) {
         for _ in 0..MOST_STEPS {
             self.handles.clock.advance(Duration::from_secs(2));
-            self.bucket.keep_step();
-            while self.bucket.flush_step() == Progress::Worked {}
-            while self.bucket.file_step() == Progress::Worked {}
-            while self.bucket.compact_step() == Progress::Worked {}
+            self.bucket.maintenance().keep_step();
+            while self.bucket.flushing().flush_step() == Progress::Worked {}
+            while self.bucket.flushing().file_step() == Progress::Worked {}
+            while self.bucket.compaction().compact_step() == Progress::Worked {}
             let mut dropped = 0;
             self.bucket.each_vbucket(|vb| dropped += vb.collections().dropped().len());
             if dropped == 0 && self.store.stats().unfiled_bytes == 0 {

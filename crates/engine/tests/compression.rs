@@ -43,7 +43,7 @@ fn try_store(world: &Watched, key: &str, body: &[u8], datatype: Datatype) -> Res
         cas: Cas::ANY,
         preserve_expiry: false,
     };
-    world.bucket.store(VB, &request, world.bucket.now())
+    world.bucket.documents().store(VB, &request, world.bucket.now())
 }
 
 fn store_packed(world: &Watched, key: &str, plain: &str) -> Mutated {
@@ -63,7 +63,7 @@ fn with_meta(world: &Watched, key: &str, value: &[u8], datatype: Datatype) -> Re
         regenerate_cas: false,
         late: None,
     };
-    world.bucket.apply_with_meta(VB, &request, world.bucket.now())
+    world.bucket.documents().apply_with_meta(VB, &request, world.bucket.now())
 }
 
 /// What is in memory.
@@ -79,22 +79,23 @@ fn is_packed(world: &Watched, key: &str) -> bool {
 
 /// The plain value, fetched if need be.
 fn read(world: &Watched, key: &str) -> String {
-    let found = world.settle(key, || world.bucket.get(VB, doc(key), world.bucket.now())).expect("found");
+    let found =
+        world.settle(key, || world.bucket.documents().get(VB, doc(key), world.bucket.now())).expect("found");
     String::from_utf8(value::plain(&found.version).expect("readable").into_owned()).expect("text")
 }
 
 fn set_mode(world: &Watched, mode: &str) {
     world.bucket.set_param("compression_mode", mode).expect("a good value");
-    while world.bucket.keep_step() {}
+    while world.bucket.maintenance().keep_step() {}
 }
 
 fn wait(world: &Watched, seconds: u64) {
     world.handles.clock.advance(Duration::from_secs(seconds));
-    while world.bucket.keep_step() {}
+    while world.bucket.maintenance().keep_step() {}
 }
 
 fn stats(world: &Watched) -> CompressionStats {
-    world.bucket.compression_stats()
+    world.bucket.compression().compression_stats()
 }
 
 fn check_account(world: &Watched) {
@@ -140,7 +141,7 @@ fn cold_values_are_compressed_and_nothing_else_about_them_changes() {
     world.set("hot", &json);
     world.set("short", "{\"a\":1}");
     world.set("noise", &noise(500));
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     held(&world, "hot").frequency().store(17, Ordering::Relaxed);
     held(&world, "cold").frequency().store(16, Ordering::Relaxed);
     let before = held(&world, "cold");
@@ -183,11 +184,11 @@ fn what_changes_or_is_still_to_be_written_is_left_alone() {
     assert_eq!(stats(&world).compressed, 0, "it is not on disk yet");
     for _ in 0..3 {
         world.set("k", &long_json());
-        assert!(world.bucket.flush_all());
+        assert!(world.bucket.flushing().flush_all());
         wait(&world, 5);
     }
     assert_eq!(stats(&world).compressed, 0, "it changes all the time");
-    world.bucket.get_and_lock(VB, doc("k"), 30, world.bucket.now()).expect("locked");
+    world.bucket.documents().get_and_lock(VB, doc("k"), 30, world.bucket.now()).expect("locked");
     wait(&world, 5);
     wait(&world, 5);
     assert_eq!(stats(&world).compressed, 0, "it is locked");
@@ -201,7 +202,7 @@ fn the_ratio_decides_and_another_one_is_tried_on_everything() {
     world.bucket.set_param("min_compression_ratio", "50").expect("a good value");
     set_mode(&world, "active");
     world.set("k", &long_json());
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     wait(&world, 5);
     wait(&world, 5);
     assert_eq!((stats(&world).compressed, stats(&world).gained_little), (0, 1));
@@ -212,7 +213,7 @@ fn the_ratio_decides_and_another_one_is_tried_on_everything() {
     for mode in ["passive", "off"] {
         set_mode(&world, mode);
         world.set(mode, &long_json());
-        assert!(world.bucket.flush_all());
+        assert!(world.bucket.flushing().flush_all());
         wait(&world, 700);
         wait(&world, 700);
         assert_eq!(stats(&world).compressed, 1, "{mode}");
@@ -223,8 +224,8 @@ fn the_ratio_decides_and_another_one_is_tried_on_everything() {
 fn replicas_are_compressed_too() {
     let world = Watched::new(6);
     world.set("k", &long_json());
-    assert!(world.bucket.flush_all());
-    world.bucket.set_vbucket_state(VB, base::VbState::Replica, None).expect("set");
+    assert!(world.bucket.flushing().flush_all());
+    world.bucket.roles().set_vbucket_state(VB, base::VbState::Replica, None).expect("set");
     set_mode(&world, "active");
     wait(&world, 5);
     assert_eq!(stats(&world).compressed, 1);
@@ -234,8 +235,8 @@ fn replicas_are_compressed_too() {
 fn recoded(seed: u64) -> Watched {
     let world = Watched::new(seed);
     world.set("k", &long_json());
-    assert!(world.bucket.flush_all());
-    assert_eq!(world.bucket.compress_value(VB, doc("k")), Ok(true));
+    assert!(world.bucket.flushing().flush_all());
+    assert_eq!(world.bucket.compression().compress_value(VB, doc("k")), Ok(true));
     assert!(is_packed(&world, "k"));
     world
 }
@@ -248,9 +249,9 @@ fn a_compressed_value_leaves_memory_and_comes_back_as_the_disk_has_it() {
     check_account(&world);
     assert_eq!(read(&world, "k"), long_json());
     assert_eq!(held(&world, "k").meta(), VersionMeta { datatype: Datatype::JSON, ..meta });
-    assert_eq!(world.bucket.fetch_stats().failed, 0);
+    assert_eq!(world.bucket.fetching().fetch_stats().failed, 0);
     check_account(&world);
-    assert_eq!(world.bucket.compress_value(VB, doc("k")), Ok(true), "and again");
+    assert_eq!(world.bucket.compression().compress_value(VB, doc("k")), Ok(true), "and again");
     let world = world.restart(256 << 20);
     assert_eq!(read(&world, "k"), long_json());
     assert_eq!(held(&world, "k").meta(), VersionMeta { datatype: Datatype::JSON, ..meta });
@@ -259,7 +260,7 @@ fn a_compressed_value_leaves_memory_and_comes_back_as_the_disk_has_it() {
 #[test]
 fn a_compressed_value_that_is_locked_meanwhile_comes_back_under_the_locks_cas() {
     let world = recoded(8);
-    let locked = world.bucket.get_and_lock(VB, doc("k"), 1, world.bucket.now()).expect("locked");
+    let locked = world.bucket.documents().get_and_lock(VB, doc("k"), 1, world.bucket.now()).expect("locked");
     drop(locked.version);
     wait(&world, 2);
     assert_eq!(world.bucket.eviction().evict_value(VB, doc("k")), Ok(true));
@@ -267,7 +268,7 @@ fn a_compressed_value_that_is_locked_meanwhile_comes_back_under_the_locks_cas() 
     assert_eq!(read(&world, "k"), long_json());
     let meta = held(&world, "k").meta();
     assert_eq!((meta.cas, meta.datatype), (locked.cas, Datatype::JSON), "the form is that of what was read");
-    assert_eq!(world.bucket.fetch_stats().failed, 0);
+    assert_eq!(world.bucket.fetching().fetch_stats().failed, 0);
     check_account(&world);
 }
 
@@ -275,8 +276,8 @@ fn a_compressed_value_that_is_locked_meanwhile_comes_back_under_the_locks_cas() 
 fn a_value_that_arrived_compressed_is_on_disk_as_it_arrived() {
     let world = Watched::new(9);
     store_packed(&world, "k", &long_json());
-    assert!(world.bucket.flush_all());
-    assert_eq!(world.bucket.compress_value(VB, doc("k")), Ok(false), "it is already");
+    assert!(world.bucket.flushing().flush_all());
+    assert_eq!(world.bucket.compression().compress_value(VB, doc("k")), Ok(false), "it is already");
     assert_eq!(world.bucket.eviction().evict_value(VB, doc("k")), Ok(true));
     assert_eq!(read(&world, "k"), long_json());
     assert!(is_packed(&world, "k"));
@@ -287,18 +288,21 @@ fn changes_build_on_compressed_values() {
     let world = recoded(10);
     let (bucket, json) = (&world.bucket, long_json());
     let recode = || {
-        assert!(bucket.flush_all());
-        assert_eq!(bucket.compress_value(VB, doc("k")), Ok(true));
+        assert!(bucket.flushing().flush_all());
+        assert_eq!(bucket.compression().compress_value(VB, doc("k")), Ok(true));
     };
     let now = bucket.now();
-    bucket.join(VB, doc("k"), b" ", Datatype::RAW, End::Back, Cas::ANY, now).expect("joined");
-    bucket.join(VB, doc("k"), &pack(b"  "), Datatype::SNAPPY, End::Front, Cas::ANY, now).expect("joined");
+    bucket.documents().join(VB, doc("k"), b" ", Datatype::RAW, End::Back, Cas::ANY, now).expect("joined");
+    bucket
+        .documents()
+        .join(VB, doc("k"), &pack(b"  "), Datatype::SNAPPY, End::Front, Cas::ANY, now)
+        .expect("joined");
     assert_eq!(
         (read(&world, "k"), held(&world, "k").meta().datatype),
         (format!("  {json} "), Datatype::JSON)
     );
     recode();
-    let (touched, old) = bucket.touch(VB, doc("k"), 500, now).expect("touched");
+    let (touched, old) = bucket.documents().touch(VB, doc("k"), 500, now).expect("touched");
     assert!(touched.is_some() && *value::plain(&old).expect("readable") == *format!("  {json} ").as_bytes());
     assert_eq!((read(&world, "k"), is_packed(&world, "k")), (format!("  {json} "), true));
     subdoc_set(&world, "_sys.x", true);
@@ -309,12 +313,12 @@ fn changes_build_on_compressed_values() {
     assert_eq!(held(&world, "k").meta().datatype, Datatype(7));
     // A whole new body keeps the xattrs of the compressed one.
     store_packed(&world, "k", &json);
-    let version = world.bucket.get(VB, doc("k"), now).expect("found").version;
+    let version = world.bucket.documents().get(VB, doc("k"), now).expect("found").version;
     let plain = value::plain(&version).expect("readable");
     let (xattrs, body) = value::split(&plain, version.meta().datatype).expect("readable");
     assert_eq!((xattrs.get(b"_sys"), body), (Some(&b"{\"x\":42}"[..]), json.as_bytes()));
     recode();
-    bucket.delete(VB, doc("k"), Cas::ANY, now).expect("deleted");
+    bucket.documents().delete(VB, doc("k"), Cas::ANY, now).expect("deleted");
     let tombstone = held(&world, "k");
     assert_eq!((tombstone.meta().kind, tombstone.meta().datatype), (ItemKind::Deletion, Datatype::XATTR));
     let (xattrs, _) = value::split(tombstone.value(), tombstone.meta().datatype).expect("readable");
@@ -330,7 +334,7 @@ fn changes_build_on_compressed_values() {
     };
     store_packed(&world, "n", &format!("7{}", " ".repeat(200)));
     assert!(is_packed(&world, "n"));
-    assert_eq!(bucket.count(VB, &number, now).expect("counted").1, 8);
+    assert_eq!(bucket.documents().count(VB, &number, now).expect("counted").1, 8);
 }
 
 fn subdoc_set(world: &Watched, path: &str, xattr: bool) {
@@ -339,7 +343,7 @@ fn subdoc_set(world: &Watched, path: &str, xattr: bool) {
     let features = Features { xattr: true, multiple_xattr_keys: false };
     let request = request::parse_single_mutation(0xc8, &extras, &value, &features);
     let request = request.unwrap_or_else(|refusal| panic!("{}", refusal.context));
-    let changed = world.bucket.subdoc_mutate(VB, doc("k"), &request, true, world.bucket.now());
+    let changed = world.bucket.documents().subdoc_mutate(VB, doc("k"), &request, true, world.bucket.now());
     assert!(changed.is_ok_and(|(mutated, _)| mutated.is_some()), "{path}");
 }
 
@@ -347,9 +351,9 @@ fn subdoc_set(world: &Watched, path: &str, xattr: bool) {
 fn a_document_with_compressed_xattrs_expires_with_its_system_xattrs() {
     let world = recoded(11);
     subdoc_set(&world, "_sys.x", true);
-    world.bucket.touch(VB, doc("k"), 10, world.bucket.now()).expect("touched");
-    assert!(world.bucket.flush_all());
-    assert_eq!(world.bucket.compress_value(VB, doc("k")), Ok(true));
+    world.bucket.documents().touch(VB, doc("k"), 10, world.bucket.now()).expect("touched");
+    assert!(world.bucket.flushing().flush_all());
+    assert_eq!(world.bucket.compression().compress_value(VB, doc("k")), Ok(true));
     world.handles.clock.advance(Duration::from_secs(11));
     assert_eq!(world.get("k"), Err(Refusal::NotFound));
     let tombstone = held(&world, "k");
@@ -407,8 +411,11 @@ fn hostile_blocks_are_refused_wherever_they_come() {
                 assert!(matches!(refused, Some(Refusal::BadSnappy | Refusal::TooBig)), "{way}: {what}");
             }
             for end in [End::Front, End::Back] {
-                let refused =
-                    world.bucket.join(VB, doc("k"), &block, Datatype::SNAPPY, end, Cas::ANY, now).err();
+                let refused = world
+                    .bucket
+                    .documents()
+                    .join(VB, doc("k"), &block, Datatype::SNAPPY, end, Cas::ANY, now)
+                    .err();
                 assert!(matches!(refused, Some(Refusal::BadSnappy | Refusal::TooBig)), "{end:?}: {what}");
             }
             // With metadata nothing at all is no block, but a value without bytes (record 0141).

@@ -20,10 +20,10 @@ fn start(env: &Env, handles: &SimHandles, store: Store) -> World {
 }
 
 fn flush(world: &World) {
-    while world.bucket.flush_step() != engine::Progress::Idle {}
+    while world.bucket.flushing().flush_step() != engine::Progress::Idle {}
     // what is behind a journal is filed once nothing is saved for a while
     world.handles.clock.advance(Duration::from_secs(20));
-    while world.bucket.file_step() != engine::Progress::Idle {}
+    while world.bucket.flushing().file_step() != engine::Progress::Idle {}
 }
 
 fn file_of(disk: &dyn Disk, vb: VbId) -> PathBuf {

@@ -22,7 +22,7 @@ fn churned(seed: u64) -> World {
     for n in (0..KEYS).filter(|n| n % 4 != 0) {
         world.set(&format!("key-{n}"), "small").expect("stored");
     }
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     world
 }
 
@@ -30,7 +30,7 @@ fn churned(seed: u64) -> World {
 fn keep(world: &World, passes: u32) {
     for _ in 0..passes {
         world.handles.clock.advance(Duration::from_secs(20));
-        world.bucket.keep_step();
+        world.bucket.maintenance().keep_step();
     }
 }
 
@@ -61,18 +61,18 @@ fn sparse_slabs_are_emptied_and_answers_stay() {
     world.bucket.set_param("defragmenter_enabled", "false").expect("a switch");
     keep(&world, 3);
     assert!(world.bucket.account_check().heap.held_bytes > held / 10 * 9, "nothing moves while it is off");
-    assert_eq!(world.bucket.defragmenter_stats().moved, 0);
+    assert_eq!(world.bucket.defragmentation().defragmenter_stats().moved, 0);
     world.bucket.set_param("defragmenter_enabled", "true").expect("a switch");
     keep(&world, 3);
     let usage = world.bucket.account_check().heap;
     assert!(usage.held_bytes < held / 2, "{held} became {}", usage.held_bytes);
     assert!(usage.slack_bytes() <= usage.held_bytes / 5, "{usage:?}");
-    let stats = world.bucket.defragmenter_stats();
+    let stats = world.bucket.defragmentation().defragmenter_stats();
     assert!(stats.moved > 0 && stats.visited > stats.moved, "{stats:?}");
     assert_eq!(world.bucket.account_check().difference_bytes(), 0);
     check_answers(&world);
     let world = world.restart();
-    while world.bucket.load_step() != engine::Progress::Idle {}
-    while world.bucket.warm_step() != engine::Progress::Idle {}
+    while world.bucket.loading().load_step() != engine::Progress::Idle {}
+    while world.bucket.loading().warm_step() != engine::Progress::Idle {}
     check_answers(&world);
 }

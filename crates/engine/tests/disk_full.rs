@@ -43,7 +43,7 @@ fn assert_refuses(world: &World, cas: Cas) {
     assert_eq!(world.set("k", "other").map(drop), Err(Refusal::DiskFull));
     assert_eq!(world.set("new", "other").map(drop), Err(Refusal::DiskFull));
     assert_eq!(world.store("k", "other", StoreMode::Replace, cas, 0).map(drop), Err(Refusal::DiskFull));
-    assert_eq!(bucket.delete(VB, doc("k"), Cas::ANY, now).map(drop), Err(Refusal::DiskFull));
+    assert_eq!(bucket.documents().delete(VB, doc("k"), Cas::ANY, now).map(drop), Err(Refusal::DiskFull));
     let meta = VersionMeta {
         cas: Cas(1 << 40),
         rev_seqno: RevSeqno(9),
@@ -61,7 +61,7 @@ fn assert_refuses(world: &World, cas: Cas) {
         regenerate_cas: false,
         late: None,
     };
-    assert_eq!(bucket.apply_with_meta(VB, &foreign, now).map(drop), Err(Refusal::DiskFull));
+    assert_eq!(bucket.documents().apply_with_meta(VB, &foreign, now).map(drop), Err(Refusal::DiskFull));
     let after = (
         bucket.memory().account().exact()[base::Part::Documents as usize] as u64,
         bucket.with_vbucket(VB, |vb| vb.high_seqno()),
@@ -73,7 +73,7 @@ fn recovers(store: fn(&Env) -> Arc<dyn KvStore>) {
     let (env, handles) = Env::sim(1);
     let world = world(env, handles, store);
     let stored = world.set("k", "saved").expect("stored");
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     fill(&world);
     world.set("behind", "not saved yet").expect("nobody knows yet");
     let waiting =
@@ -81,21 +81,24 @@ fn recovers(store: fn(&Env) -> Arc<dyn KvStore>) {
     let failed = (0..1000).find(|n| {
         // an append that fits into what the journal has prepared still works
         let _ = world.set("k", &format!("{n}").repeat(1000));
-        world.bucket.flush_step() == Progress::Failed
+        world.bucket.flushing().flush_step() == Progress::Failed
     });
     assert!(failed.is_some());
-    assert!(world.bucket.save_stats().is_disk_full);
+    assert!(world.bucket.flushing().save_stats().is_disk_full);
     assert_refuses(&world, stored.cas);
     assert_eq!(world.get("behind"), Ok("not saved yet".into()));
-    assert_eq!(world.bucket.flush_step(), Progress::Failed, "it keeps trying");
-    assert_eq!(world.bucket.save_stats().times_full, 1);
+    assert_eq!(world.bucket.flushing().flush_step(), Progress::Failed, "it keeps trying");
+    assert_eq!(world.bucket.flushing().save_stats().times_full, 1);
 
     world.handles.disk.heal();
-    assert!(world.bucket.flush_all());
-    assert!(!world.bucket.save_stats().is_disk_full && !world.bucket.save_stats().is_failing);
+    assert!(world.bucket.flushing().flush_all());
+    assert!(
+        !world.bucket.flushing().save_stats().is_disk_full
+            && !world.bucket.flushing().save_stats().is_failing
+    );
     assert_eq!(waiting.try_take(), Some(()));
     world.set("after", "room").expect("there is room again");
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     let World { env, handles, bucket } = world;
     drop(bucket);
     let world = self::world(env, handles, store);
@@ -121,7 +124,7 @@ fn overwriting_while_the_disk_is_full_does_not_grow() {
         for n in 0..20 {
             world.set(&format!("k{n}"), "saved").expect("stored");
         }
-        assert!(world.bucket.flush_all());
+        assert!(world.bucket.flushing().flush_all());
         fill(&world);
         let mut refused = 0;
         for round in 0..2000 {
@@ -132,7 +135,7 @@ fn overwriting_while_the_disk_is_full_does_not_grow() {
                     refused += 1;
                 }
             }
-            world.bucket.flush_step();
+            world.bucket.flushing().flush_step();
         }
         assert!(refused > 1000, "{refused}");
         let queued = world.bucket.stats().all().checkpoint_item_bytes;
@@ -146,10 +149,10 @@ fn what_has_expired_still_goes() {
     let (env, handles) = Env::sim(3);
     let world = world(env, handles, files);
     world.store("k", "short", StoreMode::Set, Cas::ANY, 10).expect("stored");
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     fill(&world);
     world.set("other", "v").expect("nobody knows yet");
-    assert_eq!(world.bucket.flush_step(), Progress::Failed);
+    assert_eq!(world.bucket.flushing().flush_step(), Progress::Failed);
     world.handles.clock.advance(std::time::Duration::from_secs(20));
     assert_eq!(world.get("k"), Err(Refusal::NotFound));
 }
@@ -160,10 +163,10 @@ fn another_failure_refuses_nothing() {
     let world = world(env, handles, files);
     world.handles.disk.plan(Fault::for_ever(On::Kind(Call::Sync), 1, Effect::IO_ERROR));
     world.set("k", "v").expect("stored");
-    assert_eq!(world.bucket.flush_step(), Progress::Failed);
-    let stats = world.bucket.save_stats();
+    assert_eq!(world.bucket.flushing().flush_step(), Progress::Failed);
+    let stats = world.bucket.flushing().save_stats();
     assert!(stats.is_failing && !stats.is_disk_full && stats.failed_saves > 0);
     world.set("k", "w").expect("stored");
     world.handles.disk.heal();
-    assert!(world.bucket.flush_all() && !world.bucket.save_stats().is_failing);
+    assert!(world.bucket.flushing().flush_all() && !world.bucket.flushing().save_stats().is_failing);
 }

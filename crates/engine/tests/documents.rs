@@ -37,14 +37,15 @@ fn existence_and_cas_decide() {
 fn deleting_leaves_a_tombstone_that_counts_on() {
     let world = World::new(3);
     world.set("k", "v").expect("stored");
-    world.bucket.delete(VB, key("k"), Cas::ANY, world.now()).expect("deleted");
+    world.bucket.documents().delete(VB, key("k"), Cas::ANY, world.now()).expect("deleted");
     assert_eq!(world.get("k"), Err(Refusal::NotFound));
-    assert_eq!(world.bucket.delete(VB, key("k"), Cas::ANY, world.now()), Err(Refusal::NotFound));
-    let tombstone = world.bucket.peek(VB, key("k"), world.now()).expect("served").expect("a tombstone");
+    assert_eq!(world.bucket.documents().delete(VB, key("k"), Cas::ANY, world.now()), Err(Refusal::NotFound));
+    let tombstone =
+        world.bucket.documents().peek(VB, key("k"), world.now()).expect("served").expect("a tombstone");
     assert!(tombstone.version.is_deleted());
     assert_eq!(tombstone.version.meta().rev_seqno.0, 2);
     world.set("k", "again").expect("stored");
-    let found = world.bucket.get(VB, key("k"), world.now()).expect("found");
+    let found = world.bucket.documents().get(VB, key("k"), world.now()).expect("found");
     assert_eq!(found.version.meta().rev_seqno.0, 3);
 }
 
@@ -55,7 +56,8 @@ fn documents_expire_when_somebody_looks() {
     assert_eq!(world.get("k"), Ok("v".into()));
     world.handles.clock.advance(Duration::from_secs(12));
     assert_eq!(world.get("k"), Err(Refusal::NotFound));
-    let tombstone = world.bucket.peek(VB, key("k"), world.now()).expect("served").expect("a tombstone");
+    let tombstone =
+        world.bucket.documents().peek(VB, key("k"), world.now()).expect("served").expect("a tombstone");
     assert_eq!(tombstone.version.meta().kind, base::ItemKind::Expiration);
     assert!(world.store("k", "w", StoreMode::Add, Cas::ANY, 0).is_ok());
 }
@@ -64,15 +66,18 @@ fn documents_expire_when_somebody_looks() {
 fn a_lock_lets_only_its_cas_pass_until_it_ends() {
     let world = World::new(5);
     let before = world.set("k", "v").expect("stored");
-    let locked = world.bucket.get_and_lock(VB, key("k"), 10, world.now()).expect("locked");
+    let locked = world.bucket.documents().get_and_lock(VB, key("k"), 10, world.now()).expect("locked");
     assert_ne!(locked.cas, before.cas);
-    assert_eq!(world.bucket.get(VB, key("k"), world.now()).expect("found").cas, Cas::LOCKED);
+    assert_eq!(world.bucket.documents().get(VB, key("k"), world.now()).expect("found").cas, Cas::LOCKED);
     assert_eq!(world.set("k", "w"), Err(Refusal::Locked));
     assert_eq!(world.store("k", "w", StoreMode::Set, before.cas, 0), Err(Refusal::Locked));
-    assert_eq!(world.bucket.unlock(VB, key("k"), before.cas, world.now()), Err(Refusal::Locked));
+    assert_eq!(world.bucket.documents().unlock(VB, key("k"), before.cas, world.now()), Err(Refusal::Locked));
     assert!(world.store("k", "w", StoreMode::Set, locked.cas, 0).is_ok());
-    assert_eq!(world.bucket.unlock(VB, key("k"), locked.cas, world.now()), Err(Refusal::NotLocked));
-    world.bucket.get_and_lock(VB, key("k"), 10, world.now()).expect("locked");
+    assert_eq!(
+        world.bucket.documents().unlock(VB, key("k"), locked.cas, world.now()),
+        Err(Refusal::NotLocked)
+    );
+    world.bucket.documents().get_and_lock(VB, key("k"), 10, world.now()).expect("locked");
     world.handles.clock.advance(Duration::from_secs(11));
     assert!(world.set("k", "x").is_ok());
 }
@@ -81,7 +86,15 @@ fn a_lock_lets_only_its_cas_pass_until_it_ends() {
 fn values_are_joined_and_counted() {
     let world = World::new(6);
     let join = |part: &str, end| {
-        world.bucket.join(VB, key("k"), part.as_bytes(), Datatype::RAW, end, Cas::ANY, world.now())
+        world.bucket.documents().join(
+            VB,
+            key("k"),
+            part.as_bytes(),
+            Datatype::RAW,
+            end,
+            Cas::ANY,
+            world.now(),
+        )
     };
     assert_eq!(join("x", End::Back), Err(Refusal::NotFound));
     world.set("k", "mid").expect("stored");
@@ -91,7 +104,7 @@ fn values_are_joined_and_counted() {
     let count = |increment, delta, initial| {
         let request =
             CounterRequest { key: key("n"), increment, delta, initial, expiry: 0, preserve_expiry: false };
-        world.bucket.count(VB, &request, world.now()).map(|(_, number)| number)
+        world.bucket.documents().count(VB, &request, world.now()).map(|(_, number)| number)
     };
     assert_eq!(count(true, 1, None), Err(Refusal::NotFound));
     assert_eq!(count(true, 1, Some(40)), Ok(40));
@@ -121,17 +134,17 @@ fn the_quota_refuses_documents_but_not_deletions() {
             cas: Cas::ANY,
             preserve_expiry: false,
         };
-        bucket.store(VB, &request, bucket.now())
+        bucket.documents().store(VB, &request, bucket.now())
     };
     let is_refused = |n: &u32| {
         let stored = store(*n);
-        assert!(bucket.flush_all(), "what waits for the disk is not in the way");
+        assert!(bucket.flushing().flush_all(), "what waits for the disk is not in the way");
         stored == Err(Refusal::OverQuota)
     };
     let refused = (0..200).find(is_refused).expect("the quota is reached");
     assert!(refused > 70);
-    bucket.delete(VB, key("key0"), Cas::ANY, bucket.now()).expect("deletions have room");
+    bucket.documents().delete(VB, key("key0"), Cas::ANY, bucket.now()).expect("deletions have room");
     bucket.set_param("max_size", "1MiB").expect("it may be changed");
-    assert!(bucket.keep_step());
+    assert!(bucket.maintenance().keep_step());
     assert!(store(0).is_ok());
 }

@@ -54,7 +54,7 @@ impl World {
             cas: Cas::ANY,
             preserve_expiry: false,
         };
-        self.bucket.store(VB, &request, self.bucket.now())
+        self.bucket.documents().store(VB, &request, self.bucket.now())
     }
 
     fn set(&self, key: &str, value: &str) -> Mutated {
@@ -62,11 +62,11 @@ impl World {
     }
 
     fn delete(&self, key: &str) -> Mutated {
-        self.bucket.delete(VB, doc(key), Cas::ANY, self.bucket.now()).expect("deleted")
+        self.bucket.documents().delete(VB, doc(key), Cas::ANY, self.bucket.now()).expect("deleted")
     }
 
     fn get(&self, key: &str) -> Option<String> {
-        let found = self.bucket.get(VB, doc(key), self.bucket.now()).ok()?;
+        let found = self.bucket.documents().get(VB, doc(key), self.bucket.now()).ok()?;
         Some(String::from_utf8_lossy(found.version.value()).into_owned())
     }
 
@@ -74,7 +74,7 @@ impl World {
     fn pass(&self, seconds: u64) {
         for _ in 0..seconds {
             self.handles.clock.advance(Duration::from_secs(1));
-            self.bucket.keep_step();
+            self.bucket.maintenance().keep_step();
         }
     }
 
@@ -105,15 +105,15 @@ fn nothing_is_kept_but_the_name() {
     let stored = world.set("k", "v");
     assert_eq!(world.get("k").as_deref(), Some("v"));
     assert_eq!(world.bucket.durability().persisted(VB, stored.seqno).err(), Some(Refusal::NoDisk));
-    assert_eq!(world.bucket.compact(VB, Default::default()).err(), Some(Refusal::NoDisk));
-    let observed = world.bucket.observe_seqno(VB, stored.uuid).expect("its history");
+    assert_eq!(world.bucket.compaction().compact(VB, Default::default()).err(), Some(Refusal::NoDisk));
+    let observed = world.bucket.documents().observe_seqno(VB, stored.uuid).expect("its history");
     assert_eq!((observed.persisted_seqno, observed.high_seqno), (Seqno(0), stored.seqno));
-    assert_eq!(world.bucket.flush_step(), Progress::Idle);
+    assert_eq!(world.bucket.flushing().flush_step(), Progress::Idle);
     assert_eq!(world.bucket.eviction().evict_value(VB, doc("k")), Ok(false));
     // threads that have nothing to do without a disk end at once
-    world.bucket.run_flusher();
-    world.bucket.run_filer();
-    world.bucket.run_compactor();
+    world.bucket.flushing().run_flusher();
+    world.bucket.flushing().run_filer();
+    world.bucket.compaction().run_compactor();
     world.bucket.close().expect("there is nothing to write");
     let files = world.env.disk.read_dir(Path::new("/data/cache")).expect("its folder");
     assert_eq!(files, ["uuid", "uuid.copy"]);
@@ -122,8 +122,8 @@ fn nothing_is_kept_but_the_name() {
         World { bucket: open(&world.env, 256 << 20), env: world.env.clone(), handles: world.handles.clone() };
     assert_eq!(again.bucket.uuid(), world.bucket.uuid());
     assert_eq!(again.get("k"), None);
-    assert_eq!(again.bucket.observe_seqno(VB, stored.uuid).err(), Some(Refusal::OtherHistory));
-    assert!(again.bucket.warmup_stats().state == engine::WarmupState::Done);
+    assert_eq!(again.bucket.documents().observe_seqno(VB, stored.uuid).err(), Some(Refusal::OtherHistory));
+    assert!(again.bucket.loading().warmup_stats().state == engine::WarmupState::Done);
 }
 
 /// Whatever call the disk refused it with, and however often: after a stop that says it was clean, what was served is
@@ -158,7 +158,7 @@ fn tombstones_are_forgotten_when_they_are_old_enough() {
     for key in ["a", "b", "c"] {
         world.set(key, "v");
     }
-    world.bucket.keep_step();
+    world.bucket.maintenance().keep_step();
     world.delete("a");
     world.pass(30);
     world.delete("b");
@@ -198,7 +198,7 @@ fn the_last_change_stays() {
     let deleted = world.delete("a");
     world.pass(200);
     assert_eq!(world.counts(), (0, 1, 0, 0));
-    let mut range = world.bucket.memory_range(VB, Seqno(0)).expect("few are open");
+    let mut range = world.bucket.streams().memory_range(VB, Seqno(0)).expect("few are open");
     assert_eq!(seqnos(&range.next(10, usize::MAX).expect("it is there")), [deleted.seqno.0]);
 }
 
@@ -209,7 +209,7 @@ fn a_range_stays_as_it_was_opened() {
         world.set(&key.to_string(), "old");
     }
     world.delete("999");
-    let mut range = world.bucket.memory_range(VB, Seqno(0)).expect("few are open");
+    let mut range = world.bucket.streams().memory_range(VB, Seqno(0)).expect("few are open");
     let purge_seqno = range.purge_seqno();
     assert_eq!(range.state().expect("it is in memory").snap_end, 1001);
     assert!(
@@ -222,7 +222,7 @@ fn a_range_stays_as_it_was_opened() {
     world.pass(121);
     let (documents, tombstones, stale, purged) = world.counts();
     assert_eq!((documents, tombstones, stale, purged), (999, 0, 501, 1001));
-    let stats = world.bucket.purge_stats();
+    let stats = world.bucket.tombstones().purge_stats();
     assert_eq!((stats.tombstones, stats.stale_copies), (1, 0), "the range read needs them all");
     let first = range.next(300, usize::MAX).expect("it is there");
     assert_eq!(first.len(), 300);
@@ -247,8 +247,8 @@ fn a_range_stays_as_it_was_opened() {
     assert_eq!((range.high_seqno(), range.purge_seqno(), purge_seqno), (Seqno(1001), Seqno(0), Seqno(0)));
     world.pass(1);
     assert_eq!(world.counts().2, 0, "nobody needs them any more");
-    assert_eq!(world.bucket.purge_stats().stale_copies, 501);
-    let mut later = world.bucket.memory_range(VB, Seqno(1001)).expect("few are open");
+    assert_eq!(world.bucket.tombstones().purge_stats().stale_copies, 501);
+    let mut later = world.bucket.streams().memory_range(VB, Seqno(1001)).expect("few are open");
     assert_eq!(seqnos(&later.next(usize::MAX, usize::MAX).expect("it is there")).len(), 500);
     assert_eq!(later.purge_seqno(), Seqno(1001));
     drop((range, later, read));
@@ -261,7 +261,7 @@ fn bytes_bound_a_slice() {
     (0..100).for_each(|key| {
         world.set(&key.to_string(), &"v".repeat(1000));
     });
-    let mut range = world.bucket.memory_range(VB, Seqno(0)).expect("few are open");
+    let mut range = world.bucket.streams().memory_range(VB, Seqno(0)).expect("few are open");
     assert_eq!(range.next(usize::MAX, 0).expect("it is there").len(), 1);
     let some = range.next(usize::MAX, 10_000).expect("it is there").len();
     assert!((8..=10).contains(&some), "{some}");
@@ -274,13 +274,13 @@ fn a_range_ends_with_its_vbucket() {
     (0..10).for_each(|key| {
         world.set(&key.to_string(), "v");
     });
-    let mut range = world.bucket.memory_range(VB, Seqno(0)).expect("few are open");
+    let mut range = world.bucket.streams().memory_range(VB, Seqno(0)).expect("few are open");
     assert_eq!(range.next(3, usize::MAX).expect("it is there").len(), 3);
     let uuid = world.bucket.with_vbucket(VB, |vb| vb.uuid()).expect("it is there");
-    world.bucket.set_vbucket_state(VB, VbState::Dead, None).expect("it is there");
-    assert!(world.bucket.delete_vbucket(VB).expect("it is dead").is_ok());
+    world.bucket.roles().set_vbucket_state(VB, VbState::Dead, None).expect("it is there");
+    assert!(world.bucket.roles().delete_vbucket(VB).expect("it is dead").is_ok());
     assert_eq!(range.next(3, usize::MAX).err(), Some(Refusal::NotMyVbucket));
-    world.bucket.set_vbucket_state(VB, VbState::Active, None).expect("it is made anew");
+    world.bucket.roles().set_vbucket_state(VB, VbState::Active, None).expect("it is made anew");
     assert_eq!(range.next(3, usize::MAX).err(), Some(Refusal::NotMyVbucket));
     drop(range);
     assert_eq!(world.counts(), (0, 0, 0, 0));
@@ -294,9 +294,9 @@ fn a_replica_goes_back_to_nothing() {
     (0..10).for_each(|key| {
         world.set(&key.to_string(), "v");
     });
-    let back = |to| world.bucket.rollback(VB, Seqno(to)).map(|result| result.expect("no disk fails"));
+    let back = |to| world.bucket.roles().rollback(VB, Seqno(to)).map(|result| result.expect("no disk fails"));
     assert_eq!(back(5), Err(Refusal::Invalid));
-    world.bucket.set_vbucket_state(VB, VbState::Replica, None).expect("it is there");
+    world.bucket.roles().set_vbucket_state(VB, VbState::Replica, None).expect("it is there");
     assert_eq!(back(10), Ok(Seqno(10)), "there is nothing to forget");
     assert_eq!(world.counts().0, 10);
     assert_eq!(back(5), Ok(Seqno(0)));
@@ -318,12 +318,13 @@ fn whoever_missed_a_purged_tombstone_goes_back() {
         snapshot_end: Seqno(seqno),
         ..ResumePoint::default()
     };
-    let resume = |seqno| match world.bucket.resume_from_memory(VB, &client(seqno)).expect("it is there") {
-        Resumed::Range(mut range) => Ok(seqnos(&range.next(10, usize::MAX).expect("it is there"))),
-        Resumed::RollBack(to) => Err(to),
-    };
+    let resume =
+        |seqno| match world.bucket.streams().resume_from_memory(VB, &client(seqno)).expect("it is there") {
+            Resumed::Range(mut range) => Ok(seqnos(&range.next(10, usize::MAX).expect("it is there"))),
+            Resumed::RollBack(to) => Err(to),
+        };
     assert_eq!(resume(2), Ok(vec![3, 4]));
-    let Ok(Resumed::Range(mut early)) = world.bucket.resume_from_memory(VB, &client(2)) else {
+    let Ok(Resumed::Range(mut early)) = world.bucket.streams().resume_from_memory(VB, &client(2)) else {
         panic!("it stands well");
     };
     world.pass(121);
@@ -332,7 +333,10 @@ fn whoever_missed_a_purged_tombstone_goes_back() {
     assert_eq!([resume(1), resume(2)], [const { Err(Seqno(0)) }; 2]);
     assert_eq!([resume(0), resume(3), resume(4)], [Ok(vec![4]), Ok(vec![4]), Ok(vec![])]);
     let stranger = ResumePoint { uuid: base::VbUuid(12345), ..client(4) };
-    assert!(matches!(world.bucket.resume_from_memory(VB, &stranger), Ok(Resumed::RollBack(Seqno(0)))));
+    assert!(matches!(
+        world.bucket.streams().resume_from_memory(VB, &stranger),
+        Ok(Resumed::RollBack(Seqno(0)))
+    ));
 }
 
 #[test]
@@ -345,7 +349,7 @@ fn a_full_bucket_refuses_and_loses_nothing() {
             Ok(_) => stored += 1,
             Err(refusal) => break refusal,
         }
-        world.bucket.keep_step();
+        world.bucket.maintenance().keep_step();
     };
     assert_eq!(refused, Refusal::OverQuota);
     world.pass(200);
@@ -367,10 +371,10 @@ fn a_locked_document_is_held_once() {
     world.set("a", &"v".repeat(10_000));
     let before = world.bucket.memory().used_bytes();
     let now = world.bucket.now();
-    world.bucket.get_and_lock(VB, doc("a"), 10, now).expect("nobody else locked it");
+    world.bucket.documents().get_and_lock(VB, doc("a"), 10, now).expect("nobody else locked it");
     let grown = world.bucket.memory().used_bytes() - before;
     assert!(grown < 1000, "{grown}");
-    let mut range = world.bucket.memory_range(VB, Seqno(0)).expect("few are open");
+    let mut range = world.bucket.streams().memory_range(VB, Seqno(0)).expect("few are open");
     assert_eq!(seqnos(&range.next(10, usize::MAX).expect("it is there")), [1]);
 }
 
@@ -412,7 +416,7 @@ proptest! {
                 },
                 Op::Pass(seconds) => world.pass(seconds),
                 Op::Open => {
-                    let range = world.bucket.memory_range(VB, Seqno(0)).expect("few are open");
+                    let range = world.bucket.streams().memory_range(VB, Seqno(0)).expect("few are open");
                     ranges.push_back((range, documents.clone()));
                 }
                 Op::Next(items) => if let Some((range, expected)) = ranges.front_mut() {
@@ -458,13 +462,14 @@ fn a_stream_reads_the_list_then_memory_and_misses_nothing() {
     world.delete("7");
     let follower = engine::Follower::new(8, || {});
     let start = bucket
+        .streams()
         .begin_stream(VB, &follower, &ResumePoint::default(), StreamWanted::Everything, true)
         .expect("from the start");
-    let cursor = bucket.join_memory(start.place, &"s".into(), Seqno(0)).expect("a place in memory");
+    let cursor = bucket.streams().join_memory(start.place, &"s".into(), Seqno(0)).expect("a place in memory");
     assert_eq!((start.high_seqno, cursor.from), (Seqno(2001), Seqno(2001)));
     world.set("8", "later");
-    let backfill = bucket.backfills().begin(VB, Seqno(0), READING, Box::new(Lines), &follower);
-    assert_eq!(bucket.backfills().step(), Progress::Worked);
+    let backfill = bucket.streams().backfills().begin(VB, Seqno(0), READING, Box::new(Lines), &follower);
+    assert_eq!(bucket.streams().backfills().step(), Progress::Worked);
     // what happens while it reads does not show
     (0..2000).for_each(|key| {
         world.set(&key.to_string(), "new");
@@ -474,31 +479,31 @@ fn a_stream_reads_the_list_then_memory_and_misses_nothing() {
     world.pass(130);
     let mut read = Vec::new();
     let scope = loop {
-        let taken = bucket.backfills().take(&backfill, 100_000);
+        let taken = bucket.streams().backfills().take(&backfill, 100_000);
         assert!(!taken.has_failed);
         read.extend(lines(&taken).into_iter().map(|(seqno, _)| seqno));
         if taken.is_done {
             break taken.scope.expect("it has begun");
         }
-        while bucket.backfills().step() != Progress::Idle {}
+        while bucket.streams().backfills().step() != Progress::Idle {}
     };
     assert_eq!((scope.high_seqno, scope.purge_seqno), (Seqno(2002), Seqno(0)));
     assert_eq!(read, (1..2003).filter(|seqno| ![8, 9].contains(seqno)).collect::<Vec<u64>>());
     let mut from_memory = std::collections::BTreeMap::new();
     while let engine::Changes::Range(range) =
-        bucket.take_changes(start.place, cursor.id, vbucket::RangeLimit::items(100))
+        bucket.streams().take_changes(start.place, cursor.id, vbucket::RangeLimit::items(100))
     {
         let new = range.iter().filter(|version| version.meta().by_seqno > scope.high_seqno);
         from_memory.extend(new.map(|v| (v.meta().by_seqno.0, v.is_deleted())));
-        bucket.advance_stream(start.place, cursor.id, range.end());
+        bucket.streams().advance_stream(start.place, cursor.id, range.end());
     }
     assert_eq!(from_memory.len() as u64, 2000, "two of 2002 changes were replaced in the checkpoint");
     assert!(
         from_memory.get(&4003).is_some_and(|deleted| *deleted),
         "it was purged, and is in the checkpoint still"
     );
-    bucket.leave_memory(start.place, cursor.id);
-    bucket.unfollow(VB, &follower);
+    bucket.streams().leave_memory(start.place, cursor.id);
+    bucket.streams().unfollow(VB, &follower);
     drop(backfill);
     world.pass(2);
     assert_eq!(world.counts().2, 0);
@@ -509,7 +514,7 @@ fn a_stream_reads_the_list_then_memory_and_misses_nothing() {
         snapshot_end: Seqno(3000),
         ..ResumePoint::default()
     };
-    let begun = bucket.begin_stream(VB, &follower, &missed, StreamWanted::Everything, true);
+    let begun = bucket.streams().begin_stream(VB, &follower, &missed, StreamWanted::Everything, true);
     assert_eq!(begun.err(), Some(engine::StreamRefusal::RollBack(Seqno(0))));
     world.end();
 }
@@ -518,7 +523,7 @@ fn a_stream_reads_the_list_then_memory_and_misses_nothing() {
 fn sync_writes_need_no_disk_but_for_the_levels_that_ask_for_one() {
     let world = World::new(21);
     let two = engine::topology_from_json(&serde_json::json!([["n_0", "n_1"]])).expect("it is a topology");
-    world.bucket.set_vbucket_state(VB, VbState::Active, Some(two)).expect("there is such a vBucket");
+    world.bucket.roles().set_vbucket_state(VB, VbState::Active, Some(two)).expect("there is such a vBucket");
     let write = |key: &str, level, timeout_ms| {
         let request = StoreRequest {
             key: doc(key),
@@ -531,7 +536,7 @@ fn sync_writes_need_no_disk_but_for_the_levels_that_ask_for_one() {
             preserve_expiry: false,
         };
         let durable = engine::Durable { level, timeout: Duration::from_millis(timeout_ms) };
-        world.bucket.durably(Some(durable)).store(VB, &request, world.bucket.now())
+        world.bucket.documents().durably(Some(durable)).store(VB, &request, world.bucket.now())
     };
     for level in [DurabilityLevel::MajorityAndPersistOnActive, DurabilityLevel::PersistToMajority] {
         assert_eq!(write("a", level, 1000), Err(Refusal::DurabilityInvalidLevel));
@@ -552,7 +557,7 @@ fn sync_writes_need_no_disk_but_for_the_levels_that_ask_for_one() {
     });
     let mut seen = Vec::new();
     let all = ResumePoint::default();
-    let Ok(Resumed::Range(range)) = world.bucket.resume_from_memory(VB, &all) else {
+    let Ok(Resumed::Range(range)) = world.bucket.streams().resume_from_memory(VB, &all) else {
         panic!("all is in the list");
     };
     let scanned = range.scan(Seqno(0), Values::Read, &mut |version| {

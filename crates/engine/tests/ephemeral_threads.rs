@@ -30,7 +30,7 @@ fn set(bucket: &Bucket, key: u64, number: u64) {
         cas: Cas::ANY,
         preserve_expiry: false,
     };
-    bucket.store(VB, &request, bucket.now()).expect("there is room");
+    bucket.documents().store(VB, &request, bucket.now()).expect("there is room");
 }
 
 /// Each writer has keys of its own, and gives them rising numbers; every seventh change is a deletion.
@@ -39,7 +39,7 @@ fn write(bucket: &Bucket, writer: u64) {
         let key = (number * 37 % KEYS) * WRITERS + writer;
         if number % 7 == 6 {
             let now = bucket.now();
-            let _ = bucket.delete(VB, doc(&key.to_string()), Cas::ANY, now);
+            let _ = bucket.documents().delete(VB, doc(&key.to_string()), Cas::ANY, now);
         } else {
             set(bucket, key, number);
         }
@@ -52,7 +52,7 @@ fn write(bucket: &Bucket, writer: u64) {
 /// Reads everything in slices. What is delivered must be a snapshot: in order, each key once, and all keys that nobody
 /// ever touches.
 fn read_all(bucket: &Arc<Bucket>, untouched: u64, slice: usize) -> usize {
-    let mut range = bucket.memory_range(VB, Seqno(0)).expect("few are open");
+    let mut range = bucket.streams().memory_range(VB, Seqno(0)).expect("few are open");
     let mut last = Seqno(0);
     let mut keys = BTreeMap::new();
     while !range.is_done() {
@@ -93,7 +93,7 @@ fn ranges_are_snapshots_whatever_happens_meanwhile() {
             cas: Cas::ANY,
             preserve_expiry: false,
         };
-        bucket.store(VB, &request, bucket.now()).expect("there is room");
+        bucket.documents().store(VB, &request, bucket.now()).expect("there is room");
     }
     bucket.set_param("ephemeral_metadata_purge_age", "1").expect("it is right");
     bucket.set_param("ephemeral_metadata_purge_interval", "1").expect("it is right");
@@ -102,7 +102,7 @@ fn ranges_are_snapshots_whatever_happens_meanwhile() {
         let keeper = scope.spawn(|| {
             while !written.load(Ordering::Acquire) {
                 handles.clock.advance(Duration::from_millis(500));
-                bucket.keep_step();
+                bucket.maintenance().keep_step();
                 std::thread::yield_now();
             }
         });
@@ -133,7 +133,7 @@ fn ranges_are_snapshots_whatever_happens_meanwhile() {
     assert!(expected.purge_seqno > Seqno(0), "some tombstones were purged");
     bucket.set_param("ephemeral_metadata_purge_age", "0").expect("it is right");
     handles.clock.advance(Duration::from_secs(2));
-    bucket.keep_step();
+    bucket.maintenance().keep_step();
     let stats = bucket.vbucket_stats(VB).expect("it is there");
     let list = stats.seq_list.expect("it has no disk");
     assert!(stats.tombstones <= 1, "the last change may be one");

@@ -17,7 +17,7 @@ const VALUE: usize = 1000;
 fn world(seed: u64) -> Watched {
     let (env, handles) = Env::sim(seed);
     let world = Watched::open(env, handles, QUOTA);
-    world.bucket.keep_step();
+    world.bucket.maintenance().keep_step();
     world
 }
 
@@ -31,7 +31,7 @@ fn key(n: usize) -> String {
 
 /// Writes until the bucket is above the high watermark, and says how many documents that were.
 fn fill(world: &Watched, vb: VbId) -> usize {
-    fill_and(world, vb, || assert!(world.bucket.flush_all()))
+    fill_and(world, vb, || assert!(world.bucket.flushing().flush_all()))
 }
 
 /// The same, with something done after each document.
@@ -68,7 +68,7 @@ fn frequency(world: &Watched, key: &str) -> u8 {
 /// Runs the housekeeper until nothing is due, with pauses in between.
 fn keep(world: &Watched) {
     for _ in 0..50 {
-        while world.bucket.keep_step() {}
+        while world.bucket.maintenance().keep_step() {}
         world.handles.clock.advance(Duration::from_millis(100));
     }
 }
@@ -76,19 +76,19 @@ fn keep(world: &Watched) {
 #[test]
 fn a_write_above_the_high_watermark_wakes_the_pager_and_the_cold_leave() {
     let world = world(1);
-    let steps = |world: &Watched| world.bucket.chore_stats()[1].steps;
+    let steps = |world: &Watched| world.bucket.maintenance().chore_stats()[1].steps;
     world.set("first", "v");
     let before = steps(&world);
-    world.bucket.keep_step();
+    world.bucket.maintenance().keep_step();
     assert_eq!(steps(&world), before, "below the watermark nobody wakes it");
     let documents = fill(&world, VB);
     let hot = documents / 4;
     for _ in 0..30 {
         (0..hot).for_each(|n| assert_eq!(world.get(&key(n)), Ok(value(n))));
     }
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     world.set("above", &value(0));
-    assert!(world.bucket.keep_step(), "the write woke it");
+    assert!(world.bucket.maintenance().keep_step(), "the write woke it");
     assert!(steps(&world) > before);
     let memory = world.bucket.memory();
     let (low, high) = (memory.low_watermark_bytes(), memory.high_watermark_bytes());
@@ -110,15 +110,15 @@ fn what_is_not_on_disk_or_locked_stays() {
     let world = world(2);
     // What is not on disk has a share of the memory, here all of it.
     world.bucket.set_param("checkpoint_memory_ratio", "1").expect("a good value");
-    world.bucket.keep_step();
+    world.bucket.maintenance().keep_step();
     let documents = fill_and(&world, VB, || {});
     keep(&world);
     assert_eq!(residents(&world, VB, documents), documents, "nothing of it is on disk");
     assert!(world.bucket.eviction().eviction_stats().kept_dirty > 0);
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     let now = world.bucket.now();
     for n in (0..documents).step_by(2) {
-        world.bucket.get_and_lock(VB, doc(&key(n)), 30, now).expect("locked");
+        world.bucket.documents().get_and_lock(VB, doc(&key(n)), 30, now).expect("locked");
     }
     world.set("above", &value(0));
     keep(&world);
@@ -135,14 +135,16 @@ fn replicas_go_first() {
     for n in 0..each {
         world.set_in(VB, &key(n), &value(n)).expect("stored");
         world.set_in(replica, &key(n), &value(n)).expect("stored");
-        assert!(world.bucket.flush_all());
+        assert!(world.bucket.flushing().flush_all());
     }
-    world.bucket.set_vbucket_state(replica, VbState::Replica, None).expect("there is such a vBucket");
+    world.bucket.roles().set_vbucket_state(replica, VbState::Replica, None).expect("there is such a vBucket");
     let more = (1000..1100).find(|n| {
         let is_above = world.bucket.memory().is_above_high_watermark();
-        is_above || world.set_in(VbId(1), &key(*n), &value(*n)).is_err() || !world.bucket.flush_all()
+        is_above
+            || world.set_in(VbId(1), &key(*n), &value(*n)).is_err()
+            || !world.bucket.flushing().flush_all()
     });
-    assert!(more.is_some() && world.bucket.flush_all());
+    assert!(more.is_some() && world.bucket.flushing().flush_all());
     world.set("above", &value(0));
     keep(&world);
     assert_eq!(residents(&world, VB, each), each, "there was enough in the replica");
@@ -154,9 +156,9 @@ fn when_the_replicas_are_not_enough_active_ones_go_too() {
     let world = world(4);
     let replica = VbId(5);
     world.set_in(replica, &key(0), &value(0)).expect("stored");
-    world.bucket.set_vbucket_state(replica, VbState::Replica, None).expect("there is such a vBucket");
+    world.bucket.roles().set_vbucket_state(replica, VbState::Replica, None).expect("there is such a vBucket");
     let documents = fill(&world, VB);
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     world.set("above", &value(0));
     keep(&world);
     assert!(!is_resident(&world, replica, &key(0)));
@@ -168,7 +170,7 @@ fn when_the_replicas_are_not_enough_active_ones_go_too() {
 fn what_was_written_since_the_last_pass_is_spared_once() {
     let world = world(5);
     let old = fill(&world, VB);
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     world.set("above", &value(0));
     keep(&world);
     // Old documents are used more than the new ones.
@@ -185,11 +187,11 @@ fn what_was_written_since_the_last_pass_is_spared_once() {
         world.set(&key(n), &value(n));
         young.push(key(n));
         // What a flush lets go must not be what brings it back under the watermark.
-        assert!(world.bucket.flush_all());
+        assert!(world.bucket.flushing().flush_all());
     }
     world.set("above", &value(1));
     while world.bucket.eviction().eviction_stats().passes == passes {
-        assert!(world.bucket.keep_step());
+        assert!(world.bucket.maintenance().keep_step());
     }
     assert!(young.iter().all(|key| is_resident(&world, VB, key)));
     assert!(world.bucket.eviction().eviction_stats().kept_young > 0);
@@ -204,7 +206,7 @@ fn a_frequency_survives_eviction_updates_and_locks() {
     let now = || world.bucket.now();
     let (fresh, raised) = (base::INITIAL_FREQUENCY, base::INITIAL_FREQUENCY + 3);
     assert_eq!(frequency(&world, "k"), raised);
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     assert_eq!(world.bucket.eviction().evict_value(VB, doc("k")), Ok(true));
     assert_eq!(frequency(&world, "k"), raised);
     assert_eq!(world.get("k"), Err(Refusal::NotResident));
@@ -213,10 +215,10 @@ fn a_frequency_survives_eviction_updates_and_locks() {
     assert_eq!(frequency(&world, "k"), raised + 1);
     world.set("k", "w");
     assert_eq!(frequency(&world, "k"), raised + 2, "a change is an access");
-    world.bucket.get_and_lock(VB, doc("k"), 10, now()).expect("locked");
+    world.bucket.documents().get_and_lock(VB, doc("k"), 10, now()).expect("locked");
     assert_eq!(frequency(&world, "k"), raised + 3);
     world.handles.clock.advance(Duration::from_secs(20));
-    world.bucket.delete(VB, doc("k"), Cas::ANY, now()).expect("deleted");
+    world.bucket.documents().delete(VB, doc("k"), Cas::ANY, now()).expect("deleted");
     world.set("k", "again");
     assert_eq!(frequency(&world, "k"), fresh, "another document begins anew");
 }
@@ -225,7 +227,7 @@ fn a_frequency_survives_eviction_updates_and_locks() {
 fn saturated_frequencies_decay() {
     let world = world(7);
     let documents = fill(&world, VB);
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     world.bucket.with_vbucket(VB, |vb| {
         vb.table().iter().for_each(|version| version.frequency().store(u8::MAX, Ordering::Relaxed));
     });
@@ -242,15 +244,16 @@ fn every_policy_does_what_it_says() {
     let world = world(8);
     world.bucket.settings().put(Key::EvictionPolicy, EvictionPolicy::FailNewData as u64);
     let documents = fill(&world, VB);
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     keep(&world);
     assert_eq!(residents(&world, VB, documents), documents);
     assert_eq!(world.bucket.eviction().eviction_stats().passes, 0);
     // auto_delete: documents of active vBuckets are deleted as if a client did.
     let replica = VbId(5);
     world.set_in(replica, "r", &value(0)).expect("stored");
-    world.bucket.set_vbucket_state(replica, VbState::Replica, None).expect("there is such a vBucket");
-    let locked = world.bucket.get_and_lock(VB, doc(&key(0)), 30, world.bucket.now()).expect("locked");
+    world.bucket.roles().set_vbucket_state(replica, VbState::Replica, None).expect("there is such a vBucket");
+    let locked =
+        world.bucket.documents().get_and_lock(VB, doc(&key(0)), 30, world.bucket.now()).expect("locked");
     let high_seqno = |vb| world.bucket.with_vbucket(vb, |vb| vb.high_seqno().0).expect("it is there");
     let (before, replica_before) = (high_seqno(VB), high_seqno(replica));
     world.bucket.settings().put(Key::EvictionPolicy, EvictionPolicy::AutoDelete as u64);
@@ -260,8 +263,8 @@ fn every_policy_does_what_it_says() {
     assert_eq!(world.bucket.eviction().eviction_stats().deleted_documents, deleted);
     assert_eq!(high_seqno(VB), before + deleted, "each has a seqno of its own");
     assert_eq!(high_seqno(replica), replica_before);
-    assert!(world.bucket.unlock(VB, doc(&key(0)), locked.cas, world.bucket.now()).is_ok());
-    assert!(world.bucket.flush_all(), "and goes to disk");
+    assert!(world.bucket.documents().unlock(VB, doc(&key(0)), locked.cas, world.bucket.now()).is_ok());
+    assert!(world.bucket.flushing().flush_all(), "and goes to disk");
     assert_eq!(world.get(&key(0)), Ok(value(0)));
 }
 
@@ -275,7 +278,7 @@ fn metadata_alone_above_the_watermark_lead_to_full_eviction_only_if_that_is_allo
                 break;
             }
             world.set_in(VB, &key(n), "").expect("there is room");
-            assert!(world.bucket.flush_all());
+            assert!(world.bucket.flushing().flush_all());
         }
         world.set_in(VB, "above", "").expect("there is room");
         keep(&world);
@@ -291,10 +294,10 @@ fn sixteen_readers_of_one_value_cause_one_read() {
     let waiting: Vec<_> = (0..16)
         .map(|_| {
             assert_eq!(world.get("k"), Err(Refusal::NotResident));
-            world.bucket.fetch(VB, doc("k")).expect("few wait")
+            world.bucket.fetching().fetch(VB, doc("k")).expect("few wait")
         })
         .collect();
-    while world.bucket.fetch_step() != Progress::Idle {}
+    while world.bucket.fetching().fetch_step() != Progress::Idle {}
     assert_eq!(*world.spy.batches.lock(), [(VB, vec!["k".to_owned()])]);
     assert!(waiting.iter().all(|one| one.try_take().is_some()));
     (0..16).for_each(|_| assert_eq!(world.get("k"), Ok("v".into())));
@@ -310,7 +313,7 @@ fn lock_holds_are_timed_by_who_holds() {
     let (before, flusher) = (holds(Holder::FrontEnd), holds(Holder::Flusher));
     (0..640).for_each(|_| assert!(world.get("k").is_ok()));
     assert_eq!(holds(Holder::FrontEnd), before + 10, "one in 64");
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     assert!(holds(Holder::Flusher) > flusher);
     fill(&world, VB);
     keep(&world);

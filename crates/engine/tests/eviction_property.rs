@@ -101,17 +101,17 @@ impl World {
                 }
             }
             Act::Delete(key) => {
-                if bucket.delete(VB, doc(&name(*key)), Cas::ANY, bucket.now()).is_ok() {
+                if bucket.documents().delete(VB, doc(&name(*key)), Cas::ANY, bucket.now()).is_ok() {
                     self.model.remove(key);
                 }
             }
             Act::Get(key) => prop_assert_eq!(self.get(*key), self.model.get(key).cloned()),
-            Act::Lock(key) => drop(bucket.get_and_lock(VB, doc(&name(*key)), 10, bucket.now())),
-            Act::Flush => prop_assert!(bucket.flush_all()),
+            Act::Lock(key) => drop(bucket.documents().get_and_lock(VB, doc(&name(*key)), 10, bucket.now())),
+            Act::Flush => prop_assert!(bucket.flushing().flush_all()),
             Act::Wait(ms) => self.watched.handles.clock.advance(Duration::from_millis(u64::from(*ms))),
             Act::Keep => {
                 let (_, must_stay) = self.residents();
-                bucket.keep_step();
+                bucket.maintenance().keep_step();
                 let (left, _) = self.residents();
                 let gone: Vec<&u8> = must_stay.iter().filter(|key| !left.contains(key)).collect();
                 prop_assert!(gone.is_empty(), "left memory: {:?}", gone);
@@ -130,7 +130,7 @@ proptest! {
         for act in &acts {
             world.act(act)?;
         }
-        prop_assert!(world.watched.bucket.flush_all());
+        prop_assert!(world.watched.bucket.flushing().flush_all());
         for key in 0..KEYS {
             prop_assert_eq!(world.get(key), world.model.get(&key).cloned());
         }
@@ -140,7 +140,7 @@ proptest! {
 #[test]
 fn such_acts_do_evict() {
     let mut world = World::new();
-    world.watched.bucket.keep_step();
+    world.watched.bucket.maintenance().keep_step();
     for n in 0..400_u16 {
         let act = match n % 8 {
             6 => Act::Flush,

@@ -28,7 +28,7 @@ fn store_in(world: &Watched, vb: VbId, key: &str, value: &str, expiry: u32) {
         cas: Cas::ANY,
         preserve_expiry: false,
     };
-    world.bucket.store(vb, &request, world.bucket.now()).expect("stored");
+    world.bucket.documents().store(vb, &request, world.bucket.now()).expect("stored");
 }
 
 fn store(world: &Watched, key: &str, expiry: u32) {
@@ -41,7 +41,7 @@ fn set_xattr(world: &Watched, key: &str, path: &str, expiry: u32) {
     let value = [path.as_bytes(), b"\"kept\""].concat();
     let request = request::parse_single_mutation(DICT_UPSERT, &extras, &value, &FEATURES);
     let request = request.unwrap_or_else(|refusal| panic!("{}", refusal.context));
-    let changed = world.bucket.subdoc_mutate(VB, doc(key), &request, false, world.bucket.now());
+    let changed = world.bucket.documents().subdoc_mutate(VB, doc(key), &request, false, world.bucket.now());
     assert!(changed.is_ok_and(|(mutated, _)| mutated.is_some()));
 }
 
@@ -59,11 +59,11 @@ fn wait(world: &Watched, seconds: u64) {
 
 /// Runs the housekeeper until nothing is due.
 fn keep(world: &Watched) {
-    while world.bucket.keep_step() {}
+    while world.bucket.maintenance().keep_step() {}
 }
 
 fn stats(world: &Watched) -> ExpiryStats {
-    world.bucket.expiry_stats()
+    world.bucket.documents().expiry_stats()
 }
 
 fn high_seqno(world: &Watched, vb: VbId) -> u64 {
@@ -89,7 +89,7 @@ fn whoever_asks_for_an_expired_document_makes_it_a_tombstone() {
     assert_expired(&world, VB, "k", 2);
     assert_eq!(high_seqno(&world, VB), 2);
     assert_eq!(stats(&world), ExpiryStats { by_access: 1, ..ExpiryStats::default() });
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     assert_eq!(world.get("k"), Err(Refusal::NotFound));
     assert_eq!(high_seqno(&world, VB), 2, "once is enough");
 }
@@ -115,7 +115,7 @@ fn the_pager_finds_what_nobody_asks_for() {
     assert_expired(&world, VbId(5), "elsewhere", 2);
     assert_eq!(high_seqno(&world, VB), 1200);
     assert!(world.get("long7").is_ok() && world.get("never7").is_ok());
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     let disk = world.bucket.disk_counts(VB).expect("readable");
     assert_eq!((disk.documents, disk.tombstones), (600, 300));
 }
@@ -126,7 +126,7 @@ fn whoever_changes_a_document_is_never_told_busy_because_what_has_expired_is_rep
     let world = Watched::new(1);
     let append = || {
         let now = world.bucket.now();
-        world.bucket.join(VB, doc("k"), b"x", base::Datatype::RAW, End::Back, Cas::ANY, now).err()
+        world.bucket.documents().join(VB, doc("k"), b"x", base::Datatype::RAW, End::Back, Cas::ANY, now).err()
     };
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -161,7 +161,7 @@ fn a_vbucket_in_which_nothing_can_have_expired_is_passed_over() {
     // What came from disk is known, too.
     store(&world, "third", 650);
     let world = world.restart(256 << 20);
-    while world.bucket.load_step() != engine::Progress::Idle {}
+    while world.bucket.loading().load_step() != engine::Progress::Idle {}
     keep(&world);
     assert_eq!(visits(&world), (0, 0));
     assert_eq!(visits(&world), (1, 1));
@@ -172,20 +172,21 @@ fn replicas_never_expire_by_themselves() {
     let world = Watched::new(4);
     keep(&world);
     store(&world, "k", 10);
-    assert!(world.bucket.flush_all());
-    world.bucket.set_vbucket_state(VB, VbState::Replica, None).expect("set");
+    assert!(world.bucket.flushing().flush_all());
+    world.bucket.roles().set_vbucket_state(VB, VbState::Replica, None).expect("set");
     wait(&world, 600);
     keep(&world);
     assert_eq!(stats(&world).passes, 1);
-    let read = world.bucket.get_replica(VB, doc("k"), world.bucket.now());
+    let read = world.bucket.documents().get_replica(VB, doc("k"), world.bucket.now());
     assert_eq!(read.err(), Some(Refusal::NotFound), "nobody can read it any more");
-    let compaction = world.bucket.compact(VB, CompactRequest::default()).expect("none is under way");
-    world.bucket.compact_step();
+    let compaction =
+        world.bucket.compaction().compact(VB, CompactRequest::default()).expect("none is under way");
+    world.bucket.compaction().compact_step();
     assert_eq!(compaction.try_take(), Some(CompactOutcome::Done));
     assert_eq!(high_seqno(&world, VB), 1);
     assert_eq!(stats(&world), ExpiryStats { passes: 1, vbuckets_skipped: 7, ..ExpiryStats::default() });
     // Once it is active it does.
-    world.bucket.set_vbucket_state(VB, VbState::Active, None).expect("set");
+    world.bucket.roles().set_vbucket_state(VB, VbState::Active, None).expect("set");
     wait(&world, 600);
     keep(&world);
     assert_eq!((stats(&world).by_pager, high_seqno(&world, VB)), (1, 2));
@@ -220,7 +221,7 @@ fn store_hollow(world: &Watched, documents: usize) {
         set_xattr(world, &key, "_system.x", 0);
         set_xattr(world, &key, "user.x", 10);
     }
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     for n in 0..documents {
         assert_eq!(world.bucket.eviction().evict_value(VB, doc(&format!("k{n}"))), Ok(true));
     }
@@ -228,7 +229,7 @@ fn store_hollow(world: &Watched, documents: usize) {
 
 /// Has everything fetched, and lets the pager see it.
 fn fetch(world: &Watched) {
-    while world.bucket.fetch_step() != engine::Progress::Idle {}
+    while world.bucket.fetching().fetch_step() != engine::Progress::Idle {}
     world.handles.clock.advance(Duration::from_millis(10));
     keep(world);
 }
@@ -241,7 +242,7 @@ fn a_pass_that_is_cut_short_leaves_the_rest_to_the_next() {
         store_hollow(&world, 300);
         wait(&world, 600);
         keep(&world);
-        let set_state = |state| world.bucket.set_vbucket_state(VB, state, None).expect("set");
+        let set_state = |state| world.bucket.roles().set_vbucket_state(VB, state, None).expect("set");
         if by_role {
             set_state(VbState::Replica);
             fetch(&world);
@@ -269,13 +270,17 @@ fn system_xattrs_stay_and_are_fetched_if_need_be_a_few_at_a_time() {
     store_hollow(&world, DOCUMENTS);
     wait(&world, 600);
     keep(&world);
-    assert_eq!((world.bucket.fetch_stats().waiting, stats(&world).by_pager), (64, 0), "no more at once");
+    assert_eq!(
+        (world.bucket.fetching().fetch_stats().waiting, stats(&world).by_pager),
+        (64, 0),
+        "no more at once"
+    );
     let mut rounds = 0;
     while stats(&world).passes == 0 {
         fetch(&world);
         rounds += 1;
     }
-    assert_eq!((rounds, world.bucket.fetch_stats().batches), (3, 3), "read in batches");
+    assert_eq!((rounds, world.bucket.fetching().fetch_stats().batches), (3, 3), "read in batches");
     assert_eq!((stats(&world).by_pager, stats(&world).fetched), (150, 150));
     for n in 0..DOCUMENTS {
         let tombstone = find(&world, VB, &format!("k{n}")).expect("its tombstone");
@@ -300,7 +305,7 @@ fn xattrs_that_cannot_be_read_are_tried_again_at_the_next_pass() {
     keep(&world);
     store(&world, "k", 0);
     set_xattr(&world, "k", "_system.x", 10);
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     assert_eq!(world.bucket.eviction().evict_value(VB, doc("k")), Ok(true));
     world.spy.unreadable.lock().insert("k".into());
     let pass = |world: &Watched| {
@@ -321,7 +326,7 @@ fn what_is_changed_while_it_is_fetched_stays() {
     keep(&world);
     store(&world, "k", 0);
     set_xattr(&world, "k", "_system.x", 10);
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     assert_eq!(world.bucket.eviction().evict_value(VB, doc("k")), Ok(true));
     wait(&world, 600);
     keep(&world);
@@ -344,7 +349,7 @@ fn a_pass_waits_for_a_flusher_that_is_far_behind() {
     }
     keep(&world);
     assert_eq!(stats(&world).by_pager, 0);
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     world.handles.clock.advance(Duration::from_millis(100));
     keep(&world);
     assert_eq!((stats(&world).by_pager, stats(&world).passes), (1, 1));
@@ -358,21 +363,22 @@ fn a_compaction_expires_what_is_only_on_disk() {
     set_xattr(&world, "k", "_system.x", 10);
     // The last record of a file stays whatever it is, and is not even looked at.
     store(&world, "last", 0);
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     for key in ["bare", "k"] {
         assert_eq!(world.bucket.eviction().evict_value(VB, doc(key)), Ok(true));
     }
     wait(&world, 11);
-    let compaction = world.bucket.compact(VB, CompactRequest::default()).expect("none is under way");
-    world.bucket.compact_step();
+    let compaction =
+        world.bucket.compaction().compact(VB, CompactRequest::default()).expect("none is under way");
+    world.bucket.compaction().compact_step();
     assert_eq!(compaction.try_take(), Some(CompactOutcome::Done));
     assert_eq!(stats(&world), ExpiryStats { by_compactor: 2, ..ExpiryStats::default() });
     assert_expired(&world, VB, "bare", 2);
     assert_expired(&world, VB, "k", 3);
     assert_eq!(high_seqno(&world, VB), 6);
     let world = world.restart(256 << 20);
-    while world.bucket.load_step() != engine::Progress::Idle {}
-    while world.bucket.warm_step() != engine::Progress::Idle {}
+    while world.bucket.loading().load_step() != engine::Progress::Idle {}
+    while world.bucket.loading().warm_step() != engine::Progress::Idle {}
     for (key, system) in [("bare", None), ("k", Some(&b"{\"x\":\"kept\"}"[..]))] {
         let tombstone = find(&world, VB, key).expect("from disk");
         let meta = tombstone.meta();
@@ -397,7 +403,7 @@ fn with_meta(world: &Watched, key: &str, meta: VersionMeta) -> Result<engine::Mu
         regenerate_cas: false,
         late: None,
     };
-    world.bucket.apply_with_meta(VB, &request, world.bucket.now())
+    world.bucket.documents().apply_with_meta(VB, &request, world.bucket.now())
 }
 
 #[test]
@@ -426,13 +432,19 @@ fn no_document_lives_longer_than_the_bucket_allows() {
     // Whatever is changed gets it.
     let bucket = &world.bucket;
     let at = bucket.now();
-    bucket.join(VB, doc("before"), b" ", base::Datatype::RAW, End::Back, Cas::ANY, at).expect("joined");
+    bucket
+        .documents()
+        .join(VB, doc("before"), b" ", base::Datatype::RAW, End::Back, Cas::ANY, at)
+        .expect("joined");
     assert_eq!(expiry("before"), now + 100);
-    bucket.count(VB, &CounterRequest { key: doc("counted"), ..number }, at).expect("made");
+    bucket.documents().count(VB, &CounterRequest { key: doc("counted"), ..number }, at).expect("made");
     assert_eq!(expiry("counted"), now + 100);
-    bucket.touch(VB, doc("shorter"), 0, at).expect("touched");
+    bucket.documents().touch(VB, doc("shorter"), 0, at).expect("touched");
     assert_eq!(expiry("shorter"), now + 100);
-    assert!(bucket.touch(VB, doc("shorter"), 5000, at).expect("touched").0.is_none(), "it has that already");
+    assert!(
+        bucket.documents().touch(VB, doc("shorter"), 5000, at).expect("touched").0.is_none(),
+        "it has that already"
+    );
     set_xattr(&world, "longer", "user.x", 3000);
     assert_eq!(expiry("longer"), now + 100);
     // By replication between clusters, too.
@@ -447,7 +459,7 @@ fn no_document_lives_longer_than_the_bucket_allows() {
     assert_eq!(expiry("foreign"), now + 100);
     with_meta(&world, "gone", foreign(now + 5000, ItemKind::Deletion)).expect("applied");
     assert_eq!(expiry("gone"), now + 5000, "the time of a deletion is no expiry");
-    bucket.delete(VB, doc("absolute"), Cas::ANY, at).expect("deleted");
+    bucket.documents().delete(VB, doc("absolute"), Cas::ANY, at).expect("deleted");
     assert_eq!(expiry("absolute"), now);
     // And no longer.
     world.bucket.set_param("max_ttl", "0").expect("a good value");
@@ -471,6 +483,6 @@ fn an_expiry_that_is_kept_stays_as_it_is() {
         preserve_expiry: true,
     };
     let now = world.bucket.now();
-    world.bucket.store(VB, &request, now).expect("stored");
+    world.bucket.documents().store(VB, &request, now).expect("stored");
     assert_eq!(find(&world, VB, "k").expect("there").meta().expiry, now.unix_s() + 5000);
 }

@@ -12,9 +12,9 @@ fn filled(quota_bytes: u64, documents: u32) -> World {
     let world = stores::open(env, handles, stores::journaled, |config| config.quota_bytes = quota_bytes);
     for number in 0..documents {
         world.set(&format!("key{number}"), &"v".repeat(1000)).expect("there is room");
-        assert!(world.bucket.flush_all());
+        assert!(world.bucket.flushing().flush_all());
     }
-    while world.bucket.file_step() == Progress::Worked {}
+    while world.bucket.flushing().file_step() == Progress::Worked {}
     world
 }
 

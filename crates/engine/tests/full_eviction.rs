@@ -38,11 +38,11 @@ fn counts(world: &Watched) -> [u64; 4] {
 }
 
 fn delete(world: &Watched, key: &str) -> Result<(), Refusal> {
-    world.bucket.delete(VB, doc(key), Cas::ANY, world.bucket.now()).map(|_| ())
+    world.bucket.documents().delete(VB, doc(key), Cas::ANY, world.bucket.now()).map(|_| ())
 }
 
 fn evict(world: &Watched, key: &str) -> bool {
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     world.bucket.eviction().evict_whole(VB, doc(key)).expect("it is there")
 }
 
@@ -57,12 +57,12 @@ fn set_expiring(world: &Watched, key: &str, seconds: u32) {
         cas: Cas::ANY,
         preserve_expiry: false,
     };
-    world.bucket.store(VB, &request, world.bucket.now()).expect("stored");
+    world.bucket.documents().store(VB, &request, world.bucket.now()).expect("stored");
 }
 
 fn compact(world: &Watched, request: CompactRequest) {
-    let waiting = world.bucket.compact(VB, request).expect("none is under way");
-    while world.bucket.compact_step() != Progress::Idle {}
+    let waiting = world.bucket.compaction().compact(VB, request).expect("none is under way");
+    while world.bucket.compaction().compact_step() != Progress::Idle {}
     assert_eq!(waiting.try_take(), Some(CompactOutcome::Done));
 }
 
@@ -72,8 +72,8 @@ fn purge_all() -> CompactRequest {
 
 /// What a fetch brings that the disk is asked for now.
 fn fetch(world: &Watched, key: &str) -> Fetched {
-    let waiting = world.bucket.fetch(VB, doc(key)).expect("few wait");
-    assert_ne!(world.bucket.fetch_step(), Progress::Idle);
+    let waiting = world.bucket.fetching().fetch(VB, doc(key)).expect("few wait");
+    assert_ne!(world.bucket.fetching().fetch_step(), Progress::Idle);
     waiting.try_take().expect("read")
 }
 
@@ -86,7 +86,7 @@ fn a_document_leaves_whole_and_comes_back() {
     let world = world(1);
     world.set("k", &"v".repeat(1000));
     assert!(!world.bucket.eviction().evict_whole(VB, doc("k")).expect("it is there"), "it is dirty");
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     assert_eq!(world.bucket.eviction().evict_value(VB, doc("k")), Ok(true), "all of it goes");
     assert_eq!(counts(&world), [1, 0, 1, 0]);
     assert_eq!((stats(&world).without_value, stats(&world).item_bytes), (1, 0));
@@ -115,8 +115,8 @@ fn the_filter_spares_the_disk() {
     assert_eq!(world.settle("other", || world.get("other")), Err(Refusal::NotFound));
     assert_eq!((reads(&world), stats(&world).filter_bytes), (1, 0));
     world.bucket.set_param("bfilter_enabled", "true").expect("a switch");
-    assert_eq!(world.bucket.compact_step(), Progress::Worked, "a filter is made again");
-    assert_eq!(world.bucket.compact_step(), Progress::Idle);
+    assert_eq!(world.bucket.compaction().compact_step(), Progress::Worked, "a filter is made again");
+    assert_eq!(world.bucket.compaction().compact_step(), Progress::Idle);
     assert_eq!(world.get("other"), Err(Refusal::NotFound));
     assert_eq!((world.get("k"), world.get("l")), (Err(Refusal::NotResident), Err(Refusal::NotResident)));
     world.end();
@@ -133,15 +133,15 @@ fn every_operation_on_a_key_that_may_be_on_disk_is_refused_before_it_changes_any
     let before = (stats(&world).high_seqno, bucket.op_counts().conflicts, world.used());
     assert_eq!(world.set_in(VB, "k", "2").err(), Some(Refusal::NotResident));
     assert_eq!(delete(&world, "k"), Err(Refusal::NotResident));
-    assert_eq!(bucket.peek(VB, doc("k"), now).err(), Some(Refusal::NotResident));
-    assert_eq!(bucket.peek_as_is(VB, doc("k"), now).err(), Some(Refusal::NotResident));
-    assert_eq!(bucket.touch(VB, doc("k"), 0, now).err(), Some(Refusal::NotResident));
-    assert_eq!(bucket.get_and_lock(VB, doc("k"), 1, now).err(), Some(Refusal::NotResident));
-    assert_eq!(bucket.unlock(VB, doc("k"), Cas(1), now), Err(Refusal::NotResident));
+    assert_eq!(bucket.documents().peek(VB, doc("k"), now).err(), Some(Refusal::NotResident));
+    assert_eq!(bucket.documents().peek_as_is(VB, doc("k"), now).err(), Some(Refusal::NotResident));
+    assert_eq!(bucket.documents().touch(VB, doc("k"), 0, now).err(), Some(Refusal::NotResident));
+    assert_eq!(bucket.documents().get_and_lock(VB, doc("k"), 1, now).err(), Some(Refusal::NotResident));
+    assert_eq!(bucket.documents().unlock(VB, doc("k"), Cas(1), now), Err(Refusal::NotResident));
     assert_eq!(bucket.eviction().evict_value(VB, doc("k")), Err(Refusal::NotResident));
     assert_eq!((stats(&world).high_seqno, bucket.op_counts().conflicts, world.used()), before);
     world.settle("k", || world.set_in(VB, "k", "2")).expect("stored");
-    let found = bucket.get(VB, doc("k"), now).expect("found");
+    let found = bucket.documents().get(VB, doc("k"), now).expect("found");
     assert_eq!(found.version.meta().rev_seqno.0, 3, "the tombstone's revision was not lost");
     assert_eq!(counts(&world), [1, 0, 0, 0]);
 }
@@ -158,10 +158,10 @@ fn the_certainty_that_there_is_nothing_lasts_as_long_as_its_loan() {
     let second = fetch(&world, "none");
     assert_eq!(reads(&world), 1, "the second reader shares what the first one found");
     drop(first);
-    world.bucket.fetch_step();
+    world.bucket.fetching().fetch_step();
     assert_eq!(world.get("none"), Err(Refusal::NotFound));
     drop(second);
-    world.bucket.fetch_step();
+    world.bucket.fetching().fetch_step();
     assert_eq!(world.get("none"), Err(Refusal::NotResident), "nobody remembers");
     assert_eq!(world.settle("none", || world.set_in(VB, "none", "now")).expect("stored").seqno.0, 2);
     world.check_account();
@@ -192,7 +192,7 @@ fn a_key_that_the_disk_is_asked_for_stays_when_it_is_written_meanwhile() {
     assert!(evict(&world, "k"));
     // Nobody can write it without asking the disk too; whoever did is told the same.
     let held = during_the_read(&world, "new", |world| {
-        let answer = world.bucket.fetch(VB, doc("new")).expect("it waits, too");
+        let answer = world.bucket.fetching().fetch(VB, doc("new")).expect("it waits, too");
         assert_eq!(world.set_in(VB, "new", "x").err(), Some(Refusal::NotResident));
         assert!(answer.try_take().is_none());
     });
@@ -200,7 +200,7 @@ fn a_key_that_the_disk_is_asked_for_stays_when_it_is_written_meanwhile() {
     assert!(!evict(&world, "new"), "who asked has not looked");
     assert_eq!(world.get("new"), Ok("x".into()));
     drop(held);
-    world.bucket.fetch_step();
+    world.bucket.fetching().fetch_step();
     assert!(evict(&world, "new"));
     assert_eq!(world.settle("new", || world.get("new")), Ok("x".into()));
 }
@@ -211,9 +211,9 @@ fn a_vbucket_that_is_made_anew_gets_nothing_of_the_old_one() {
     world.set("k", "old");
     assert!(evict(&world, "k"));
     let held = during_the_read(&world, "k", |world| {
-        world.bucket.set_vbucket_state(VB, VbState::Dead, None).expect("it is there");
-        world.bucket.delete_vbucket(VB).expect("it is dead").expect("the disk works");
-        world.bucket.set_vbucket_state(VB, VbState::Active, None).expect("made again");
+        world.bucket.roles().set_vbucket_state(VB, VbState::Dead, None).expect("it is there");
+        world.bucket.roles().delete_vbucket(VB).expect("it is dead").expect("the disk works");
+        world.bucket.roles().set_vbucket_state(VB, VbState::Active, None).expect("made again");
     });
     assert!(matches!(held, Fetched::Look(None)));
     assert_eq!((world.get("k"), counts(&world)), (Err(Refusal::NotFound), [0; 4]));
@@ -235,7 +235,7 @@ fn a_tombstone_that_is_purged_while_it_is_read_does_not_come_back() {
     assert_eq!(counts(&world), [1, 0, 1, 0], "both are gone");
     assert_eq!(world.settle("k", || world.get("k")), Err(Refusal::NotFound));
     world.settle("k", || world.set_in(VB, "k", "again")).expect("stored");
-    let found = world.bucket.get(VB, doc("k"), world.bucket.now()).expect("found");
+    let found = world.bucket.documents().get(VB, doc("k"), world.bucket.now()).expect("found");
     assert_eq!(
         found.version.meta().rev_seqno.0,
         5,
@@ -261,7 +261,7 @@ fn without_room_a_document_is_lent_and_goes_whole() {
     let world = Watched::open_with(env, handles, 100_000, &settings());
     for n in 0..80 {
         world.set(&format!("k{n}"), &"v".repeat(1000));
-        assert!(world.bucket.flush_all());
+        assert!(world.bucket.flushing().flush_all());
     }
     assert!(evict(&world, "k0"));
     assert!(world.bucket.memory().is_above_high_watermark());
@@ -269,7 +269,7 @@ fn without_room_a_document_is_lent_and_goes_whole() {
     assert!(matches!(held, Fetched::Look(Some(_))));
     assert_eq!(world.get("k0"), Ok("v".repeat(1000)));
     drop(held);
-    assert_eq!(world.bucket.fetch_step(), Progress::Worked);
+    assert_eq!(world.bucket.fetching().fetch_step(), Progress::Worked);
     assert_eq!((world.get("k0"), counts(&world)), (Err(Refusal::NotResident), [80, 0, 1, 0]));
     world.end();
 }
@@ -288,7 +288,7 @@ fn a_start_loads_what_there_is_room_for_and_knows_of_the_rest() {
     assert!(evicted_documents > 500 && evicted_documents < 1500, "{evicted_documents}");
     assert_eq!(evicted_tombstones, 100, "what was changed last did not fit");
     assert!(world.used() < 85_000, "{}", world.used());
-    let warmup = world.bucket.warmup_stats();
+    let warmup = world.bucket.loading().warmup_stats();
     assert_eq!((warmup.keys, warmup.at_watermark), (2000, true));
     world.bucket.settings().put(Key::MaxSize, QUOTA_BYTES);
     let misses = (0..500).filter(|n| world.get(&format!("none{n}")) != Err(Refusal::NotFound)).count();
@@ -323,7 +323,7 @@ fn back_to_keeping_metadata_what_is_out_still_comes_back() {
 fn a_document_by_chance_comes_from_disk_if_nothing_is_in_memory() {
     let world = world(12);
     assert!(matches!(
-        world.bucket.random_key(base::CollectionId::DEFAULT, world.bucket.now()),
+        world.bucket.documents().random_key(base::CollectionId::DEFAULT, world.bucket.now()),
         ByChance::None
     ));
     for n in 0..50 {
@@ -333,16 +333,18 @@ fn a_document_by_chance_comes_from_disk_if_nothing_is_in_memory() {
     (0..50).for_each(|n| assert!(evict(&world, &format!("k{n}"))));
     for _ in 0..20 {
         assert!(matches!(
-            world.bucket.random_key(base::CollectionId::DEFAULT, world.bucket.now()),
+            world.bucket.documents().random_key(base::CollectionId::DEFAULT, world.bucket.now()),
             ByChance::Evicted(VB)
         ));
         let waiting = world
             .bucket
+            .fetching()
             .fetch(VB, base::DocKey { collection: base::CollectionId::DEFAULT, key: &[] })
             .expect("few wait");
-        assert_eq!(world.bucket.fetch_step(), Progress::Worked);
+        assert_eq!(world.bucket.fetching().fetch_step(), Progress::Worked);
         let held = waiting.try_take().expect("read");
-        let ByChance::Found(found) = world.bucket.random_key(base::CollectionId::DEFAULT, world.bucket.now())
+        let ByChance::Found(found) =
+            world.bucket.documents().random_key(base::CollectionId::DEFAULT, world.bucket.now())
         else {
             panic!("brought")
         };
@@ -363,9 +365,9 @@ fn a_compaction_expires_what_is_not_in_memory() {
     assert!(evict(&world, "long"));
     world.handles.clock.advance(Duration::from_secs(60));
     compact(&world, CompactRequest::default());
-    assert_eq!(world.bucket.compaction_stats().documents_expired, 20);
+    assert_eq!(world.bucket.compaction().compaction_stats().documents_expired, 20);
     assert_eq!((counts(&world), stats(&world).high_seqno.0), ([1, 20, 1, 0], 41));
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     let disk = world.bucket.disk_counts(VB).expect("readable");
     assert_eq!((disk.documents, disk.tombstones), (1, 20));
 }
@@ -377,16 +379,16 @@ fn a_stale_filter_is_made_anew_and_denies_nothing() {
     for n in 0..12_000 {
         world.set(&key(n), "v");
     }
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     (0..12_000).for_each(|n| assert_eq!(world.bucket.eviction().evict_whole(VB, doc(&key(n))), Ok(true)));
     let large = stats(&world).filter_bytes;
-    assert_eq!(world.bucket.compact_step(), Progress::Idle, "it is not stale");
+    assert_eq!(world.bucket.compaction().compact_step(), Progress::Idle, "it is not stale");
     for n in 100..12_000 {
         assert!(world.settle(&key(n), || world.get(&key(n))).is_ok());
     }
     assert_eq!(counts(&world), [12_000, 0, 100, 0]);
-    assert_eq!(world.bucket.compact_step(), Progress::Worked);
-    assert_eq!(world.bucket.compact_step(), Progress::Idle);
+    assert_eq!(world.bucket.compaction().compact_step(), Progress::Worked);
+    assert_eq!(world.bucket.compaction().compact_step(), Progress::Idle);
     assert!(stats(&world).filter_bytes * 4 < large);
     assert_eq!(counts(&world), [12_000, 0, 100, 0]);
     (0..100).for_each(|n| assert_eq!(world.get(&key(n)), Err(Refusal::NotResident)));

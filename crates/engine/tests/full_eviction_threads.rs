@@ -31,7 +31,7 @@ fn settle<T>(world: &Watched, key: &[u8], mut ask: impl FnMut() -> Result<T, Ref
     loop {
         match ask() {
             Err(Refusal::NotResident) => {
-                held.replace(wait(world.bucket.fetch(VB, DocKey::new(key)).expect("few wait")));
+                held.replace(wait(world.bucket.fetching().fetch(VB, DocKey::new(key)).expect("few wait")));
             }
             Err(Refusal::OverQuota) => std::thread::yield_now(),
             answer => return answer,
@@ -53,7 +53,7 @@ impl Writer<'_> {
         let live = known.is_some_and(|(_, deleted, _)| !deleted);
         let (bucket, name) = (&self.world.bucket, name(key));
         if self.rng.chance(1, 4) {
-            let delete = || bucket.delete(VB, DocKey::new(&name), Cas::ANY, bucket.now());
+            let delete = || bucket.documents().delete(VB, DocKey::new(&name), Cas::ANY, bucket.now());
             match settle(self.world, &name, delete) {
                 Ok(mutated) => {
                     assert!(live, "there was nothing to delete");
@@ -79,7 +79,7 @@ impl Writer<'_> {
             cas,
             preserve_expiry: false,
         };
-        match (mode, settle(self.world, &name, || bucket.store(VB, &request, bucket.now()))) {
+        match (mode, settle(self.world, &name, || bucket.documents().store(VB, &request, bucket.now()))) {
             (StoreMode::Add, Err(Refusal::Exists)) => assert!(live, "add found a document"),
             (StoreMode::Replace, Err(Refusal::NotFound)) => assert!(!live, "replace found none"),
             (mode, answer) => {
@@ -94,7 +94,7 @@ impl Writer<'_> {
 
 /// Whether so much had to be read from the disk that the rest is worth looking at.
 fn is_much_fetched(world: &Watched) -> bool {
-    world.bucket.fetch_stats().fetched > 100
+    world.bucket.fetching().fetch_stats().fetched > 100
 }
 
 /// Reads documents and tombstones; nothing of a key ever goes back. Goes on until much had to be read, however seldom
@@ -106,7 +106,7 @@ fn read(world: &Watched, stride: u64) {
         let key = n * stride % KEYS;
         let (bucket, name) = (&world.bucket, name(key));
         let found = settle(world, &name, || {
-            let found = bucket.peek(VB, DocKey::new(&name), bucket.now())?;
+            let found = bucket.documents().peek(VB, DocKey::new(&name), bucket.now())?;
             found.map(|found| found.whole()).transpose()
         });
         let Some(whole) = found.expect("nothing else refuses") else { continue };
@@ -131,14 +131,14 @@ fn race(quota_bytes: u64, filtered: bool) {
     let world = &whole_world;
     let done = AtomicBool::new(false);
     let known = std::thread::scope(|scope| {
-        let fetchers = [(); 2].map(|()| scope.spawn(|| world.bucket.run_fetcher()));
+        let fetchers = [(); 2].map(|()| scope.spawn(|| world.bucket.fetching().run_fetcher()));
         let evicting = scope.spawn(|| {
             let mut rng = SplitMix64::new(3);
             while !done.load(Ordering::Acquire) {
-                world.bucket.flush_step();
+                world.bucket.flushing().flush_step();
                 // The housekeeper gives back what the heap holds and nobody uses.
                 world.handles.clock.advance(Duration::from_millis(20));
-                world.bucket.keep_step();
+                world.bucket.maintenance().keep_step();
                 for _ in 0..KEYS {
                     let _ = world.bucket.eviction().evict_whole(VB, DocKey::new(&name(rng.below(KEYS))));
                 }
@@ -148,8 +148,8 @@ fn race(quota_bytes: u64, filtered: bool) {
         let compacting = scope.spawn(|| {
             let request = CompactRequest { purge_before_s: Some(u32::MAX), ..CompactRequest::default() };
             while !done.load(Ordering::Acquire) {
-                let waiting = world.bucket.compact(VB, request).expect("it is the only one");
-                world.bucket.compact_step();
+                let waiting = world.bucket.compaction().compact(VB, request).expect("it is the only one");
+                world.bucket.compaction().compact_step();
                 wait(waiting);
                 (0..200).for_each(|_| std::thread::yield_now());
             }
@@ -174,12 +174,12 @@ fn race(quota_bytes: u64, filtered: bool) {
         done.store(true, Ordering::Release);
         evicting.join().expect("evictions go on to the end");
         compacting.join().expect("compactions go on to the end");
-        world.bucket.stop_fetchers();
+        world.bucket.fetching().stop_fetchers();
         fetchers.into_iter().for_each(|fetcher| fetcher.join().expect("fetchers end"));
         known
     });
     let live = known.iter().flatten().filter(|known| matches!(known, Some((_, false, _)))).count();
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     let stats = world.bucket.vbucket_stats(VB).expect("it is there");
     let disk = world.bucket.disk_counts(VB).expect("readable");
     assert_eq!((stats.documents, stats.tombstones), (disk.documents, disk.tombstones));

@@ -16,7 +16,7 @@ const LIMIT: u64 = QUOTA + QUOTA / 20;
 fn world(seed: u64) -> Watched {
     let (env, handles) = Env::sim(seed);
     let world = Watched::open(env, handles, QUOTA);
-    world.bucket.keep_step();
+    world.bucket.maintenance().keep_step();
     world
 }
 
@@ -32,9 +32,9 @@ fn held(world: &Watched) -> u64 {
 
 /// Saves what is there, and lets the housekeeper do what is due.
 fn work(world: &Watched) {
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     world.handles.clock.advance(Duration::from_millis(20));
-    (0..8).for_each(|_| _ = world.bucket.keep_step());
+    (0..8).for_each(|_| _ = world.bucket.maintenance().keep_step());
 }
 
 /// A value of some size: most are small, few are so large that the heap has no slots for them.
@@ -58,8 +58,8 @@ fn write_mixed(world: &Watched, documents: usize) -> u64 {
             tries += 1;
             if refusal == Refusal::NotResident {
                 // The filter of evicted keys is not sure.
-                let fetched = world.bucket.fetch(VB, doc(&key(n))).expect("few wait");
-                world.bucket.fetch_step();
+                let fetched = world.bucket.fetching().fetch(VB, doc(&key(n))).expect("few wait");
+                world.bucket.fetching().fetch_step();
                 pin = Some(wait(fetched));
                 continue;
             }
@@ -107,10 +107,10 @@ fn slack_refuses_changes_until_the_defragmenter_has_taken_it_away() {
     while world.set_in(VB, &key(documents), &value).is_ok() {
         documents += 1;
         if documents % 64 == 0 {
-            assert!(world.bucket.flush_all());
+            assert!(world.bucket.flushing().flush_all());
         }
     }
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     let memory = world.bucket.memory();
     let out = (0..documents).filter(|n| n % 4 != 0);
     let evicted = out.filter(|n| world.bucket.eviction().evict_value(VB, doc(&key(*n))) == Ok(true)).count();
@@ -137,7 +137,7 @@ fn a_little_slack_does_not_count() {
     let world = world(3);
     let memory = world.bucket.memory();
     (0..200).for_each(|n| _ = world.set_in(VB, &key(n), &"v".repeat(1000)).expect("there is room"));
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     (0..200).for_each(|n| _ = world.bucket.eviction().evict_value(VB, doc(&key(n))));
     assert!((1..256 << 10).contains(&memory.slack_bytes()), "{}", memory.slack_bytes());
     assert_eq!(memory.held_bytes(), memory.used_bytes());

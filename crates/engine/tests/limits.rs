@@ -33,7 +33,7 @@ fn with_meta(
         regenerate_cas: false,
         late: None,
     };
-    bucket.apply_with_meta(VB, &request, bucket.now())
+    bucket.documents().apply_with_meta(VB, &request, bucket.now())
 }
 
 #[test]
@@ -45,11 +45,11 @@ fn a_revision_beyond_what_files_hold_is_refused() {
     }
     with_meta(&world.bucket, b"v", Datatype::RAW, 1, most).expect("it fits");
     world.set("k", "w").expect("the count stops, the process does not");
-    world.bucket.delete(VB, key("k"), Cas::ANY, world.now()).expect("deleted");
+    world.bucket.documents().delete(VB, key("k"), Cas::ANY, world.now()).expect("deleted");
     world.set("k", "x").expect("stored");
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     let world = world.restart();
-    let found = world.bucket.get(VB, key("k"), world.now()).expect("found");
+    let found = world.bucket.documents().get(VB, key("k"), world.now()).expect("found");
     assert_eq!(found.version.meta().rev_seqno, RevSeqno(most));
 }
 
@@ -72,16 +72,17 @@ fn the_lock_of_an_expired_document_guards_nothing() {
     let world = World::new(3);
     let lock = || {
         world.store("k", "v", StoreMode::Set, Cas::ANY, 5).expect("stored");
-        let found = world.bucket.get_and_lock(VB, key("k"), 30, world.now()).expect("locked");
+        let found = world.bucket.documents().get_and_lock(VB, key("k"), 30, world.now()).expect("locked");
         world.handles.clock.advance(Duration::from_secs(7));
         found.cas
     };
     let cas = lock();
-    assert_eq!(world.bucket.unlock(VB, key("k"), cas, world.now()), Err(Refusal::NotFound));
-    assert_eq!(world.bucket.delete(VB, key("k"), Cas::ANY, world.now()), Err(Refusal::NotFound));
+    assert_eq!(world.bucket.documents().unlock(VB, key("k"), cas, world.now()), Err(Refusal::NotFound));
+    assert_eq!(world.bucket.documents().delete(VB, key("k"), Cas::ANY, world.now()), Err(Refusal::NotFound));
     lock();
     assert_eq!(world.get("k"), Err(Refusal::NotFound));
-    let tombstone = world.bucket.peek(VB, key("k"), world.now()).expect("served").expect("a tombstone");
+    let tombstone =
+        world.bucket.documents().peek(VB, key("k"), world.now()).expect("served").expect("a tombstone");
     assert_eq!(tombstone.version.meta().kind, ItemKind::Expiration);
     lock();
     world.store("k", "w", StoreMode::Add, Cas::ANY, 0).expect("there is nothing");
@@ -93,18 +94,18 @@ fn the_lock_of_an_expired_document_guards_nothing() {
 #[test]
 fn what_holds_a_lock_is_not_shown_by_chance() {
     let world = World::new(4);
-    let chosen = || match world.bucket.random_key(base::CollectionId::DEFAULT, world.now()) {
+    let chosen = || match world.bucket.documents().random_key(base::CollectionId::DEFAULT, world.now()) {
         ByChance::Found(found) => Some(found),
         _ => None,
     };
     assert!(chosen().is_none());
     world.set("k", "v").expect("stored");
-    let locked = world.bucket.get_and_lock(VB, key("k"), 30, world.now()).expect("locked");
+    let locked = world.bucket.documents().get_and_lock(VB, key("k"), 30, world.now()).expect("locked");
     for _ in 0..20 {
         let found = chosen().expect("there is one");
         assert_eq!((found.version.key(), found.cas), (key("k"), Cas::LOCKED));
     }
-    world.bucket.unlock(VB, key("k"), locked.cas, world.now()).expect("unlocked");
+    world.bucket.documents().unlock(VB, key("k"), locked.cas, world.now()).expect("unlocked");
     assert_eq!(chosen().expect("there is one").cas, locked.cas);
 }
 
@@ -124,7 +125,7 @@ fn xattrs_count_where_they_belong() {
     let mut rev = 0;
     let mut put = |value: &[u8]| {
         rev += 1;
-        assert!(world.bucket.flush_all(), "what waits for the disk is not in the way");
+        assert!(world.bucket.flushing().flush_all(), "what waits for the disk is not in the way");
         with_meta(&world.bucket, value, xattr, 1, rev).map(|_| ())
     };
     assert_eq!(put(&with_xattr("user", 2 * MIB, 19 * MIB)), Err(Refusal::TooBig));
@@ -132,11 +133,12 @@ fn xattrs_count_where_they_belong() {
     assert_eq!(put(&with_xattr("_sys", MIB - 100, 20 * MIB)), Ok(()));
     assert_eq!(put(&with_xattr("user", 2 * MIB, 17 * MIB)), Ok(()));
     let body = vec![b'b'; 2 * MIB];
-    let join =
-        |part: &[u8]| world.bucket.join(VB, key("k"), part, Datatype::RAW, End::Back, Cas::ANY, world.now());
+    let join = |part: &[u8]| {
+        world.bucket.documents().join(VB, key("k"), part, Datatype::RAW, End::Back, Cas::ANY, world.now())
+    };
     assert_eq!(join(&body), Err(Refusal::TooBig));
     assert!(join(&body[..MIB / 2]).is_ok());
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     let text = "b".repeat(19 * MIB);
     assert_eq!(world.set("k", &text), Err(Refusal::TooBig));
     assert!(world.set("k", &text[MIB * 2..]).is_ok());
@@ -153,14 +155,14 @@ fn the_memory_account_survives_restarts_and_ends_at_nothing() {
         world.set(&format!("key{}", n % 30), &"v".repeat(n)).expect("stored");
     }
     let used = documents_bytes(&world.bucket);
-    assert!(used > 0 && world.bucket.flush_all());
+    assert!(used > 0 && world.bucket.flushing().flush_all());
     let world = world.restart();
     assert_eq!(documents_bytes(&world.bucket), used);
     let waiting =
         world.bucket.durability().persisted(VB, Seqno(1000)).expect("few wait").expect("it is far away");
-    world.bucket.set_vbucket_state(VB, VbState::Dead, None).expect("it is there");
+    world.bucket.roles().set_vbucket_state(VB, VbState::Dead, None).expect("it is there");
     assert!(waiting.try_take().is_none());
-    world.bucket.delete_vbucket(VB).expect("it is dead").expect("the disk works");
+    world.bucket.roles().delete_vbucket(VB).expect("it is dead").expect("the disk works");
     assert_eq!(documents_bytes(&world.bucket), 0);
     assert!(waiting.is_abandoned(), "nobody waits for what will never be");
     assert_eq!(world.bucket.durability().persisted(VB, Seqno(1)).err(), Some(Refusal::NotMyVbucket));

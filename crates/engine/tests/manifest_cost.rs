@@ -100,14 +100,14 @@ impl World {
     fn cost_of_one(&self) -> Cost {
         let before = self.cost();
         self.make(1);
-        assert!(self.bucket.flush_all());
+        assert!(self.bucket.flushing().flush_all());
         self.cost() - before
     }
 
     /// Brings the files up to date.
     fn file(&self) {
         self.handles.clock.advance(Duration::from_secs(2));
-        while self.bucket.file_step() == Progress::Worked {}
+        while self.bucket.flushing().file_step() == Progress::Worked {}
         assert_eq!(self.store.stats().unfiled_bytes, 0);
     }
 
@@ -121,7 +121,7 @@ fn the_last_collection_costs_what_the_first_one_costs() {
     let world = World::new(VBUCKETS);
     // Files, a segment of the journal, and the numbers of each vBucket's state are there.
     world.make(1);
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     world.file();
     // The first one behind a filing also puts on record what was filed.
     world.cost_of_one();
@@ -136,7 +136,7 @@ fn the_last_collection_costs_what_the_first_one_costs() {
     // One record of all vBuckets, and the table of files once more; a save for each would be 264 bytes.
     assert!(first.journal_bytes <= 96 * u64::from(VBUCKETS) + 4096, "{first:?}");
     world.make(MOST - 10 - world.collections());
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     world.file();
     world.cost_of_one();
     while world.collections() < MOST {

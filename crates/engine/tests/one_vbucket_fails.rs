@@ -16,11 +16,11 @@ const DAMAGED: VbId = VbId(0);
 const SOUND: [VbId; 3] = [VbId(1), VbId(3), VbId(6)];
 
 fn put(world: &World, vb: VbId, key: &str, value: &str) {
-    world.bucket.store(vb, &set(doc(key), value), world.now()).expect("there is room");
+    world.bucket.documents().store(vb, &set(doc(key), value), world.now()).expect("there is room");
 }
 
 fn value_of(world: &World, vb: VbId, key: &str) -> Option<String> {
-    let found = world.bucket.get(vb, doc(key), world.now()).ok()?;
+    let found = world.bucket.documents().get(vb, doc(key), world.now()).ok()?;
     Some(String::from_utf8_lossy(found.version.value()).into_owned())
 }
 
@@ -44,7 +44,7 @@ fn a_stop_saves_every_vbucket_that_can_be_saved() {
     for vb in SOUND.into_iter().chain([DAMAGED]) {
         (0..20).for_each(|i| put(&world, vb, &format!("k{i}"), "before"));
     }
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     rot(&*env.disk, DAMAGED);
     for vb in SOUND.into_iter().chain([DAMAGED]) {
         (0..20).for_each(|i| put(&world, vb, &format!("k{i}"), &format!("{vb} {i} after")));
@@ -92,19 +92,19 @@ fn a_vbucket_that_cannot_be_emptied_holds_up_no_other() {
     for vb in SOUND {
         put(&world, vb, "k", "v");
     }
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     handles.disk.plan(Fault::once(On::Kind(Call::Remove), 1, Effect::IO_ERROR));
-    assert!(world.bucket.remove_all_documents().is_err(), "one of them stays");
+    assert!(world.bucket.roles().remove_all_documents().is_err(), "one of them stays");
     let left = SOUND.into_iter().filter(|vb| value_of(&world, *vb, "k").is_some()).count();
     assert_eq!(left, 1);
     let second = SOUND.into_iter().find(|vb| value_of(&world, *vb, "k").is_none()).expect("one is empty");
     put(&world, second, "k", "v");
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     handles.disk.plan(Fault::for_ever(On::Kind(Call::Remove), 1, Effect::IO_ERROR));
-    let failure = world.bucket.remove_all_documents().expect_err("both stay").to_string();
+    let failure = world.bucket.roles().remove_all_documents().expect_err("both stay").to_string();
     assert!(SOUND.into_iter().filter(|vb| value_of(&world, *vb, "k").is_some()).count() >= 2);
     assert!(failure.contains("; "), "each is told: {failure}");
     handles.disk.heal();
-    world.bucket.remove_all_documents().expect("the disk is well again");
+    world.bucket.roles().remove_all_documents().expect("the disk is well again");
     assert!(SOUND.into_iter().all(|vb| value_of(&world, vb, "k").is_none()));
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 use base::{CollectionId, Seqno, VbId, VbState, VbUuid};
 use common::{VB, World, stores};
 use engine::{
-    BucketKind, Progress, RangeScanId, RangeScanProgress, RangeScanRefusal, RangeScanWanted, RangeScans,
-    Refusal, Sampling, SnapshotRequirement, StoreMode,
+    BucketKind, Progress, RangeScanId, RangeScanProgress, RangeScanRefusal, RangeScanWanted, Refusal,
+    Sampling, SnapshotRequirement, StoreMode,
 };
 
 fn wanted() -> RangeScanWanted {
@@ -33,7 +33,7 @@ fn next(
 ) -> Result<(Vec<String>, RangeScanProgress), RangeScanRefusal> {
     let mut told = Vec::new();
     let until = world.env.clock.monotonic() + Duration::from_secs(1);
-    let progress = RangeScans::of(&world.bucket).go_on(VB, id, until, &mut |version| {
+    let progress = world.bucket.range_scans().go_on(VB, id, until, &mut |version| {
         let (key, value) = (version.key().key, version.value());
         told.push(format!("{}={}", String::from_utf8_lossy(key), String::from_utf8_lossy(value)));
         if told.len() >= most { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -42,7 +42,7 @@ fn next(
 }
 
 fn all(world: &World, wanted: RangeScanWanted) -> Result<String, RangeScanRefusal> {
-    let id = RangeScans::of(&world.bucket).create(VB, wanted)?;
+    let id = world.bucket.range_scans().create(VB, wanted)?;
     let (told, progress) = next(world, id, usize::MAX)?;
     assert_eq!(progress, RangeScanProgress::Complete);
     assert_eq!(next(world, id, 1), Err(RangeScanRefusal::Unknown), "a scan that is complete is gone");
@@ -57,11 +57,11 @@ fn worlds() -> impl Iterator<Item = World> {
         for key in ["d", "b", "e", "a", "c"] {
             world.set(key, "1").expect("stored");
         }
-        assert!(world.bucket.flush_all());
-        while world.bucket.file_step() == Progress::Worked {}
+        assert!(world.bucket.flushing().flush_all());
+        while world.bucket.flushing().file_step() == Progress::Worked {}
         world.set("b", "2").expect("stored");
         world.store("c", "", StoreMode::Set, base::Cas::ANY, 0).expect("stored");
-        assert!(world.bucket.flush_all());
+        assert!(world.bucket.flushing().flush_all());
         world
     })
 }
@@ -89,16 +89,20 @@ fn documents_come_in_the_order_of_keys_within_the_range() {
 #[test]
 fn a_scan_shows_the_moment_of_its_beginning_however_slowly_it_goes_on() {
     for world in worlds() {
-        let scans = RangeScans::of(&world.bucket);
+        let scans = world.bucket.range_scans();
         let id = scans.create(VB, wanted()).expect("made");
         assert_eq!(next(&world, id, 2), Ok((vec!["a=1".into(), "b=2".into()], RangeScanProgress::More)));
         world.set("bb", "new").expect("stored");
         world.set("d", "new").expect("stored");
-        world.bucket.delete(VB, common::doc("e"), base::Cas::ANY, world.now()).expect("it is there");
-        assert!(world.bucket.flush_all());
-        while world.bucket.file_step() == Progress::Worked {}
-        world.bucket.compact(VB, Default::default()).expect("taken");
-        while world.bucket.compact_step() == Progress::Worked {}
+        world
+            .bucket
+            .documents()
+            .delete(VB, common::doc("e"), base::Cas::ANY, world.now())
+            .expect("it is there");
+        assert!(world.bucket.flushing().flush_all());
+        while world.bucket.flushing().file_step() == Progress::Worked {}
+        world.bucket.compaction().compact(VB, Default::default()).expect("taken");
+        while world.bucket.compaction().compact_step() == Progress::Worked {}
         let rest = vec!["c=".to_owned(), "d=1".into(), "e=1".into()];
         assert_eq!(next(&world, id, 9), Ok((rest, RangeScanProgress::Complete)));
         assert_eq!(all(&world, wanted()).as_deref(), Ok("a=1 b=2 bb=new c= d=new"));
@@ -110,7 +114,7 @@ fn what_expired_is_not_shown() {
     let world = worlds().next().expect("one");
     let expiry = world.now().unix_s() + 10;
     world.store("a", "short", StoreMode::Set, base::Cas::ANY, expiry).expect("stored");
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     assert_eq!(all(&world, wanted()).as_deref(), Ok("a=short b=2 c= d=1 e=1"));
     world.handles.clock.advance(Duration::from_secs(20));
     assert_eq!(all(&world, wanted()).as_deref(), Ok("b=2 c= d=1 e=1"));
@@ -119,7 +123,7 @@ fn what_expired_is_not_shown() {
 #[test]
 fn the_snapshot_has_what_was_asked_for() {
     let world = worlds().next().expect("one");
-    let scans = RangeScans::of(&world.bucket);
+    let scans = world.bucket.range_scans();
     let (uuid, high) = world.bucket.inspect(VB, |vb| (vb.uuid(), vb.high_seqno())).expect("there is one");
     let create = |uuid, seqno, must_be_newest| {
         let requirement = Some(SnapshotRequirement { uuid, seqno, must_be_newest });
@@ -137,21 +141,21 @@ fn the_snapshot_has_what_was_asked_for() {
 #[test]
 fn a_scan_ends_with_the_role_of_its_vbucket_and_with_its_time() {
     let world = worlds().next().expect("one");
-    let scans = RangeScans::of(&world.bucket);
+    let scans = world.bucket.range_scans();
     let id = scans.create(VB, wanted()).expect("made");
     for state in [VbState::Replica, VbState::Active] {
-        world.bucket.set_vbucket_state(VB, state, None).expect("there is one");
+        world.bucket.roles().set_vbucket_state(VB, state, None).expect("there is one");
     }
     // Another history, although it is active again.
     assert_eq!(next(&world, id, 1), Err(RangeScanRefusal::Refused(Refusal::NotMyVbucket)));
     assert_eq!(next(&world, id, 1), Err(RangeScanRefusal::Unknown));
     let id = scans.create(VB, wanted()).expect("made");
     world.handles.clock.advance(Duration::from_secs(179));
-    world.bucket.keep_step();
+    world.bucket.maintenance().keep_step();
     assert_eq!(scans.figures().len(), 1);
     assert!(next(&world, id, 1).is_ok());
     world.handles.clock.advance(Duration::from_secs(2));
-    world.bucket.keep_step();
+    world.bucket.maintenance().keep_step();
     assert!(scans.figures().is_empty(), "it keeps no file open any more");
     assert_eq!(next(&world, id, 1), Err(RangeScanRefusal::Unknown));
 }
@@ -161,8 +165,8 @@ fn there_is_a_limit_and_what_ends_makes_room() {
     let (env, handles) = base::env::Env::sim(6);
     let world = stores::open(env, handles, stores::files, |config| config.most_range_scans = 2);
     world.set("k", "v").expect("stored");
-    assert!(world.bucket.flush_all());
-    let scans = RangeScans::of(&world.bucket);
+    assert!(world.bucket.flushing().flush_all());
+    let scans = world.bucket.range_scans();
     let first = scans.create(VB, wanted()).expect("made");
     scans.create(VB, wanted()).expect("made");
     assert_eq!(scans.create(VB, wanted()), Err(RangeScanRefusal::TooMany));
@@ -181,7 +185,7 @@ fn there_is_a_limit_and_what_ends_makes_room() {
 #[test]
 fn a_request_that_goes_on_excludes_others_and_learns_of_a_cancel() {
     let world = worlds().next().expect("one");
-    let scans = RangeScans::of(&world.bucket);
+    let scans = world.bucket.range_scans();
     let id = scans.create(VB, wanted()).expect("made");
     let until = world.env.clock.monotonic() + Duration::from_secs(1);
     let went = scans.go_on(VB, id, until, &mut |_| {
@@ -202,8 +206,8 @@ fn a_sample_is_spread_over_continuations_and_all_is_told_where_there_is_less() {
     for n in 0..400 {
         world.set(&format!("k{n}"), "v").expect("stored");
     }
-    assert!(world.bucket.flush_all());
-    let scans = RangeScans::of(&world.bucket);
+    assert!(world.bucket.flushing().flush_all());
+    let scans = world.bucket.range_scans();
     let once = all(&world, sample(100, 7)).expect("some");
     let id = scans.create(VB, sample(100, 7)).expect("made");
     let mut in_parts = Vec::new();
@@ -230,14 +234,14 @@ fn an_ephemeral_bucket_has_nothing_that_could_be_scanned() {
         },
     );
     world.set("k", "v").expect("stored");
-    let refused = RangeScans::of(&world.bucket).create(VB, wanted());
+    let refused = world.bucket.range_scans().create(VB, wanted());
     assert_eq!(refused, Err(RangeScanRefusal::Refused(Refusal::NoDisk)));
 }
 
 /// The stored keys from one on.
 fn keys_from(world: &World, from: &str, until: Duration) -> Result<String, RangeScanRefusal> {
     let mut told = Vec::new();
-    RangeScans::of(&world.bucket).keys(VB, common::doc(from), until, &mut |version| {
+    world.bucket.range_scans().keys(VB, common::doc(from), until, &mut |version| {
         told.push(String::from_utf8_lossy(version.key().key).into_owned());
         ControlFlow::Continue(())
     })?;
@@ -250,13 +254,17 @@ fn keys_are_those_of_stored_documents_in_their_order() {
         let late = world.env.clock.monotonic() + Duration::from_secs(3600);
         let expiry = world.now().unix_s() + 10;
         world.store("dd", "short", StoreMode::Set, base::Cas::ANY, expiry).expect("stored");
-        world.bucket.delete(VB, common::doc("a"), base::Cas::ANY, world.now()).expect("it is there");
+        world
+            .bucket
+            .documents()
+            .delete(VB, common::doc("a"), base::Cas::ANY, world.now())
+            .expect("it is there");
         assert_eq!(
             keys_from(&world, "\0", late).as_deref(),
             Ok("a b c d e"),
             "what is not stored is not told"
         );
-        assert!(world.bucket.flush_all());
+        assert!(world.bucket.flushing().flush_all());
         assert_eq!(keys_from(&world, "\0", late).as_deref(), Ok("b c d dd e"));
         assert_eq!(keys_from(&world, "bb", late).as_deref(), Ok("c d dd e"));
         assert_eq!(keys_from(&world, "f", late).as_deref(), Ok(""));
@@ -266,10 +274,10 @@ fn keys_are_those_of_stored_documents_in_their_order() {
         for n in 0..40 {
             world.set(&format!("k{n:02}"), "1").expect("stored");
         }
-        assert!(world.bucket.flush_all());
+        assert!(world.bucket.flushing().flush_all());
         let cut = keys_from(&world, "k", Duration::ZERO).expect("read");
         assert_eq!((cut.split(' ').next(), cut.split(' ').count()), (Some("k00"), 16));
-        let nowhere = RangeScans::of(&world.bucket).keys(VbId(9), common::doc("a"), late, &mut |_| panic!());
+        let nowhere = world.bucket.range_scans().keys(VbId(9), common::doc("a"), late, &mut |_| panic!());
         assert_eq!(nowhere, Err(RangeScanRefusal::Refused(Refusal::NotMyVbucket)));
     }
 }
@@ -282,9 +290,13 @@ fn the_time_of_tombstones_does_not_make_an_answer_without_keys() {
         }
         for n in 0..39 {
             let key = format!("k{n:02}");
-            world.bucket.delete(VB, common::doc(&key), base::Cas::ANY, world.now()).expect("it is there");
+            world
+                .bucket
+                .documents()
+                .delete(VB, common::doc(&key), base::Cas::ANY, world.now())
+                .expect("it is there");
         }
-        assert!(world.bucket.flush_all());
+        assert!(world.bucket.flushing().flush_all());
         assert_eq!(keys_from(&world, "k", Duration::ZERO).as_deref(), Ok("k39"));
     }
 }

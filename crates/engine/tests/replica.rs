@@ -17,7 +17,7 @@ use vbucket::{FailoverEntry, IncomingSnapshot, Misplaced, SnapshotKind};
 fn world(store: fn(&Env) -> Arc<dyn KvStore>) -> World {
     let (env, handles) = Env::sim(1);
     let world = stores::open(env, handles, store, |_| ());
-    world.bucket.set_vbucket_state(VB, VbState::Replica, None).expect("set");
+    world.bucket.roles().set_vbucket_state(VB, VbState::Replica, None).expect("set");
     world
 }
 
@@ -78,12 +78,12 @@ fn on_disk(world: &World) -> (u64, u64) {
 }
 
 fn read(world: &World, key: &str) -> Result<String, Refusal> {
-    let mut found = world.bucket.get_replica(VB, doc(key), world.now());
+    let mut found = world.bucket.documents().get_replica(VB, doc(key), world.now());
     if let Err(Refusal::NotResident) = found {
-        let fetch = world.bucket.fetch(VB, doc(key)).expect("few wait");
-        assert_eq!(world.bucket.fetch_step(), Progress::Worked);
+        let fetch = world.bucket.fetching().fetch(VB, doc(key)).expect("few wait");
+        assert_eq!(world.bucket.fetching().fetch_step(), Progress::Worked);
         let _held = fetch.try_take().expect("it was fetched");
-        found = world.bucket.get_replica(VB, doc(key), world.now());
+        found = world.bucket.documents().get_replica(VB, doc(key), world.now());
     }
     let found = found?;
     Ok(String::from_utf8_lossy(found.version.value()).into_owned())
@@ -96,11 +96,11 @@ fn knows_where_it_stands(store: fn(&Env) -> Arc<dyn KvStore>) {
     world.bucket.replicas().begin_snapshot(stream, &snapshot(0, 3)).expect("it follows");
     send(&world, stream, &[(1, "a", Some("1")), (3, "b", Some("1"))]);
     assert_eq!(stands(&world), (3, 11, 3, 3));
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     world.bucket.replicas().begin_snapshot(stream, &snapshot(4, 9)).expect("it follows");
     assert_eq!(on_disk(&world), (3, 3));
     send(&world, stream, &[(5, "c", Some("1"))]);
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     assert_eq!(on_disk(&world), (5, 3));
     send(&world, stream, &[(7, "b", None)]);
     assert_eq!(stands(&world), (7, 11, 3, 9));
@@ -118,7 +118,7 @@ fn knows_where_it_stands(store: fn(&Env) -> Arc<dyn KvStore>) {
     send(&world, stream, &[(7, "b", None), (10, "a", Some("2"))]);
     assert_eq!(stands(&world), (10, 11, 10, 10));
     assert_eq!(on_disk(&world), (5, 3), "all of it is there, in memory");
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     assert_eq!(on_disk(&world), (10, 10));
     let world = crash(world, store);
     assert_eq!(stands(&world), (10, 11, 10, 10));
@@ -184,8 +184,8 @@ fn what_breaks_the_order_is_refused_without_a_trace() {
     let applied = world.bucket.replicas().apply_replicated(stream, &mut vec![commit]);
     assert_eq!(applied, Err(ReplicaRefusal::Misplaced(Misplaced::NotPrepared)));
 
-    world.bucket.set_vbucket_state(VB, VbState::Dead, None).expect("set");
-    world.bucket.set_vbucket_state(VB, VbState::Replica, None).expect("set");
+    world.bucket.roles().set_vbucket_state(VB, VbState::Dead, None).expect("set");
+    world.bucket.roles().set_vbucket_state(VB, VbState::Replica, None).expect("set");
     let applied =
         world.bucket.replicas().apply_replicated(stream, &mut vec![change(&world, 6, "d", Some("1"))]);
     assert_eq!(applied, Err(ReplicaRefusal::NotReplica), "its role was another one meanwhile");
@@ -232,7 +232,7 @@ fn nothing_up_to_the_end_of_a_snapshot_completes_it() {
     assert_eq!((inside.high_seqno, inside.is_complete), (Seqno(2), false));
     let end = world.bucket.replicas().seqno_advanced(stream, Seqno(5)).expect("it lies in the snapshot");
     assert_eq!((end.high_seqno, end.is_complete), (Seqno(5), true));
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     let world = crash(world, files);
     assert_eq!(stands(&world), (5, 11, 5, 5));
 }
@@ -245,8 +245,8 @@ fn who_was_told_that_nothing_changed_up_to_a_seqno_goes_back_before_it() {
         world.bucket.replicas().begin_snapshot(stream, &snapshot(1, 5)).expect("it follows");
         send(&world, stream, &[(2, "a", Some("1"))]);
         world.bucket.replicas().seqno_advanced(stream, Seqno(5)).expect("it lies in the snapshot");
-        assert!(world.bucket.flush_all());
-        let seqno = world.bucket.rollback(VB, Seqno(4)).expect("a replica").expect("the disk works");
+        assert!(world.bucket.flushing().flush_all());
+        let seqno = world.bucket.roles().rollback(VB, Seqno(4)).expect("a replica").expect("the disk works");
         assert_eq!((seqno, position(&world).start), (Seqno(2), Seqno(2)));
     }
 }
@@ -259,8 +259,8 @@ fn becoming_active_inside_a_snapshot_gives_up_the_rest() {
     send(&world, stream, &[(1, "a", Some("1")), (3, "b", Some("1"))]);
     world.bucket.replicas().begin_snapshot(stream, &snapshot(4, 9)).expect("it follows");
     send(&world, stream, &[(5, "c", Some("1")), (6, "d", Some("1"))]);
-    assert!(world.bucket.flush_all());
-    world.bucket.set_vbucket_state(VB, VbState::Active, None).expect("set");
+    assert!(world.bucket.flushing().flush_all());
+    world.bucket.roles().set_vbucket_state(VB, VbState::Active, None).expect("set");
     let (uuid, histories) =
         world.bucket.with_vbucket(VB, |vb| (vb.uuid(), vb.failover().to_entries())).expect("it is there");
     assert_eq!(histories, [FailoverEntry { uuid, seqno: Seqno(3) }, log(&[(11, 0)])[0]]);
@@ -282,9 +282,9 @@ fn becoming_active_inside_a_snapshot_gives_up_the_rest() {
     assert_eq!(resume(3, (3, 3)), Some(vbucket::Resume::Accept));
 
     // And when it follows again, it stands at a place of its own history.
-    world.bucket.set_vbucket_state(VB, VbState::Replica, None).expect("set");
+    world.bucket.roles().set_vbucket_state(VB, VbState::Replica, None).expect("set");
     assert_eq!(stands(&world), (7, uuid.0, 7, 7));
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     assert_eq!(stands(&crash(world, files)), (7, uuid.0, 7, 7));
 }
 
@@ -293,14 +293,14 @@ fn who_was_active_and_crashed_goes_on_in_the_history_that_others_know() {
     let newest =
         |world: &World| world.bucket.with_vbucket(VB, |vb| vb.failover().newest()).expect("it is there");
     let world = world(files);
-    world.bucket.set_vbucket_state(VB, VbState::Active, None).expect("set");
+    world.bucket.roles().set_vbucket_state(VB, VbState::Active, None).expect("set");
     world.set("a", "1").expect("it is active");
     let known = newest(&world);
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     let world = crash(world, files);
     let own = newest(&world);
     assert!(own.uuid != known.uuid && own.seqno == Seqno(1), "more than this may have been lost");
-    world.bucket.set_vbucket_state(VB, VbState::Replica, None).expect("set");
+    world.bucket.roles().set_vbucket_state(VB, VbState::Replica, None).expect("set");
     assert_eq!(stands(&world), (1, known.uuid.0, 1, 1));
 }
 
@@ -309,18 +309,18 @@ fn goes_back(store: fn(&Env) -> Arc<dyn KvStore>) {
     let stream = accepted(&world, &[(11, 0)]);
     world.bucket.replicas().begin_snapshot(stream, &snapshot(1, 2)).expect("it follows");
     send(&world, stream, &[(1, "a", Some("1")), (2, "b", Some("1"))]);
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     let stream = accepted(&world, &[(22, 2), (11, 0)]);
     world.bucket.replicas().begin_snapshot(stream, &snapshot(3, 8)).expect("it follows");
     send(&world, stream, &[(4, "a", Some("2"))]);
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     send(&world, stream, &[(8, "c", Some("2"))]);
-    assert!(world.bucket.flush_all());
-    let unchanged = world.bucket.rollback(VB, Seqno(8)).expect("a replica").expect("the disk works");
+    assert!(world.bucket.flushing().flush_all());
+    let unchanged = world.bucket.roles().rollback(VB, Seqno(8)).expect("a replica").expect("the disk works");
     assert_eq!((unchanged, stands(&world)), (Seqno(8), (8, 22, 8, 8)));
 
     // The commit at 4 is inside a snapshot that goes beyond 7: nobody could go on from there.
-    let back = world.bucket.rollback(VB, Seqno(7)).expect("a replica").expect("the disk works");
+    let back = world.bucket.roles().rollback(VB, Seqno(7)).expect("a replica").expect("the disk works");
     // Of the newer history it has nothing now: whoever never heard of that knows the older one.
     assert_eq!((back, stands(&world)), (Seqno(2), (2, 11, 2, 2)));
     let applied =
@@ -329,7 +329,7 @@ fn goes_back(store: fn(&Env) -> Arc<dyn KvStore>) {
     assert_eq!((read(&world, "a"), read(&world, "c")), (Ok("1".into()), Err(Refusal::NotFound)));
 
     // Then it follows another history.
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     let world = crash(world, store);
     assert_eq!(stands(&world), (2, 11, 2, 2));
     let histories = world.bucket.with_vbucket(VB, |vb| vb.failover().to_entries());
@@ -338,7 +338,7 @@ fn goes_back(store: fn(&Env) -> Arc<dyn KvStore>) {
     world.bucket.replicas().begin_snapshot(stream, &snapshot(2, 3)).expect("it follows");
     send(&world, stream, &[(3, "c", Some("3"))]);
     assert_eq!((stands(&world), read(&world, "c")), ((3, 33, 3, 3), Ok("3".into())));
-    let back = world.bucket.rollback(VB, Seqno(0)).expect("a replica").expect("the disk works");
+    let back = world.bucket.roles().rollback(VB, Seqno(0)).expect("a replica").expect("the disk works");
     assert_eq!((back, stands(&world)), (Seqno(0), (0, 0, 0, 0)));
     let stats = world.bucket.vbucket_stats(VB).expect("it is there");
     assert_eq!((stats.state, stats.documents), (VbState::Replica, 0));
@@ -351,12 +351,12 @@ fn goes_back_into_a_snapshot(store: fn(&Env) -> Arc<dyn KvStore>) {
     let stream = accepted(&world, &[(22, 6), (11, 0)]);
     world.bucket.replicas().begin_snapshot(stream, &snapshot(1, 8)).expect("it follows");
     send(&world, stream, &[(2, "a", Some("1"))]);
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     send(&world, stream, &[(8, "b", Some("1"))]);
     world.bucket.replicas().begin_snapshot(stream, &snapshot(9, 12)).expect("it follows");
     send(&world, stream, &[(12, "c", Some("1"))]);
-    assert!(world.bucket.flush_all());
-    let back = world.bucket.rollback(VB, Seqno(9)).expect("a replica").expect("the disk works");
+    assert!(world.bucket.flushing().flush_all());
+    let back = world.bucket.roles().rollback(VB, Seqno(9)).expect("a replica").expect("the disk works");
     assert_eq!((back, stands(&world)), (Seqno(2), (2, 22, 0, 8)));
     let world = crash(world, store);
     assert_eq!(stands(&world), (2, 22, 0, 8));
@@ -381,16 +381,16 @@ fn a_replica_without_a_disk_goes_back_to_nothing() {
     (config.vbuckets, config.kind) = (8, BucketKind::Ephemeral);
     let bucket = engine::Bucket::open(config, env.clone(), Arc::new(kvstore::Nothing)).expect("it opens");
     let world = World { env, handles, bucket };
-    world.bucket.set_vbucket_state(VB, VbState::Replica, None).expect("set");
+    world.bucket.roles().set_vbucket_state(VB, VbState::Replica, None).expect("set");
     let stream = accepted(&world, &[(11, 0)]);
     world.bucket.replicas().begin_snapshot(stream, &snapshot(1, 9)).expect("it follows");
     send(&world, stream, &[(2, "a", Some("1")), (5, "a", Some("2")), (7, "b", None)]);
     assert_eq!((stands(&world), read(&world, "a")), ((7, 11, 0, 9), Ok("2".into())));
-    let mut range = world.bucket.memory_range(VB, Seqno(1)).expect("few read");
+    let mut range = world.bucket.streams().memory_range(VB, Seqno(1)).expect("few read");
     let seqnos: Vec<u64> =
         range.next(9, 9999).expect("it is there").iter().map(|version| version.meta().by_seqno.0).collect();
     assert_eq!(seqnos, [5, 7]);
-    let back = world.bucket.rollback(VB, Seqno(5)).expect("a replica").expect("there is no disk");
+    let back = world.bucket.roles().rollback(VB, Seqno(5)).expect("a replica").expect("there is no disk");
     assert_eq!((back, stands(&world)), (Seqno(0), (0, 0, 0, 0)));
 }
 
@@ -406,7 +406,7 @@ fn what_a_producer_has_purged_is_known_after_a_restart() {
     };
     world.bucket.replicas().begin_snapshot(stream, &disk).expect("it follows");
     send(&world, stream, &[(2, "a", Some("1"))]);
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     let world = crash(world, files);
     assert_eq!((stands(&world), position(&world).purge), ((2, 11, 0, 9), Seqno(6)));
 }
@@ -416,7 +416,7 @@ fn a_replica_waits_for_room() {
     let (env, handles) = Env::sim(3);
     let env = env.with_heap(base::Heap::default());
     let world = stores::open(env, handles, files, |config| config.quota_bytes = 4 << 20);
-    world.bucket.set_vbucket_state(VB, VbState::Replica, None).expect("set");
+    world.bucket.roles().set_vbucket_state(VB, VbState::Replica, None).expect("set");
     let stream = accepted(&world, &[(11, 0)]);
     world.bucket.replicas().begin_snapshot(stream, &snapshot(1, 1000)).expect("it follows");
     let value = "v".repeat(64 << 10);
@@ -424,7 +424,7 @@ fn a_replica_waits_for_room() {
     for seqno in 1..=1000 {
         waiting.push(change(&world, seqno, &format!("k{seqno}"), Some(&value)));
         match world.bucket.replicas().apply_replicated(stream, &mut waiting) {
-            Ok(_) => assert!(world.bucket.flush_all()),
+            Ok(_) => assert!(world.bucket.flushing().flush_all()),
             Err(refusal) => {
                 assert_eq!((refusal, waiting.len()), (ReplicaRefusal::Full, 1));
                 break;
@@ -438,7 +438,7 @@ fn a_replica_waits_for_room() {
     assert!(room.try_take().is_none());
     for _ in 0..100 {
         world.handles.clock.advance(std::time::Duration::from_secs(1));
-        world.bucket.keep_step();
+        world.bucket.maintenance().keep_step();
     }
     assert_eq!(room.try_take(), Some(()), "values that are on disk made room");
     assert!(world.bucket.replicas().replica_room().is_none());
@@ -452,13 +452,13 @@ fn nothing_is_taken_before_the_documents_are_loaded() {
     let stream = accepted(&world, &[(11, 0)]);
     world.bucket.replicas().begin_snapshot(stream, &snapshot(1, 1)).expect("it follows");
     send(&world, stream, &[(1, "a", Some("1"))]);
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     let World { env, bucket, .. } = world;
     drop(bucket);
     let mut config = BucketConfig::new("test", "/data/test".into());
     config.vbuckets = 8;
     let bucket = engine::Bucket::open_cold(config, env.clone(), files(&env)).expect("it opens");
     assert_eq!(bucket.replicas().replica_position(VB), Err(Refusal::Loading));
-    while bucket.load_step() != Progress::Idle {}
+    while bucket.loading().load_step() != Progress::Idle {}
     assert_eq!(bucket.replicas().replica_position(VB).map(|at| at.start), Ok(Seqno(1)));
 }

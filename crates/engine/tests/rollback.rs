@@ -25,15 +25,15 @@ fn goes_back(store: fn(&Env) -> Arc<dyn KvStore>) {
     world.set("a", "1").expect("stored");
     world.set("b", "1").expect("stored");
     world.set("d", "1").expect("stored");
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     world.set("a", "2").expect("stored");
     world.set("c", "2").expect("stored");
-    world.bucket.delete(VB, doc("d"), Cas::ANY, world.now()).expect("deleted");
-    assert!(world.bucket.flush_all());
+    world.bucket.documents().delete(VB, doc("d"), Cas::ANY, world.now()).expect("deleted");
+    assert!(world.bucket.flushing().flush_all());
     world.set("b", "not on disk").expect("stored");
-    assert_eq!(world.bucket.rollback(VB, Seqno(4)).err(), Some(Refusal::Invalid), "it is active");
-    world.bucket.set_vbucket_state(VB, VbState::Replica, None).expect("set");
-    let seqno = world.bucket.rollback(VB, Seqno(5)).expect("a replica").expect("the disk works");
+    assert_eq!(world.bucket.roles().rollback(VB, Seqno(4)).err(), Some(Refusal::Invalid), "it is active");
+    world.bucket.roles().set_vbucket_state(VB, VbState::Replica, None).expect("set");
+    let seqno = world.bucket.roles().rollback(VB, Seqno(5)).expect("a replica").expect("the disk works");
     assert_eq!(seqno, Seqno(3));
 
     let check = |world: &World| {
@@ -46,18 +46,18 @@ fn goes_back(store: fn(&Env) -> Arc<dyn KvStore>) {
         assert_eq!(documents_bytes(world), stats.item_bytes as i64, "the account is right");
     };
     check(&world);
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     let World { env, handles, bucket } = world;
     drop(bucket);
     let world = open(env, handles, store);
     check(&world);
-    world.bucket.set_vbucket_state(VB, VbState::Active, None).expect("set");
+    world.bucket.roles().set_vbucket_state(VB, VbState::Active, None).expect("set");
     for key in ["a", "b", "d"] {
         assert_eq!(world.get(key), Ok("1".into()));
     }
     assert_eq!(world.get("c"), Err(Refusal::NotFound));
     assert_eq!(world.set("e", "3").expect("stored").seqno, Seqno(4));
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
 }
 
 fn documents_bytes(world: &World) -> i64 {
@@ -80,9 +80,9 @@ fn without_such_a_commit_nothing_is_left() {
     let world = open(env, handles, files);
     world.set("a", "1").expect("stored");
     world.set("b", "1").expect("stored");
-    assert!(world.bucket.flush_all());
-    world.bucket.set_vbucket_state(VB, VbState::Replica, None).expect("set");
-    let seqno = world.bucket.rollback(VB, Seqno(1)).expect("a replica").expect("the disk works");
+    assert!(world.bucket.flushing().flush_all());
+    world.bucket.roles().set_vbucket_state(VB, VbState::Replica, None).expect("set");
+    let seqno = world.bucket.roles().rollback(VB, Seqno(1)).expect("a replica").expect("the disk works");
     assert_eq!(seqno, Seqno(0));
     let stats = world.bucket.vbucket_stats(VB).expect("it is there");
     assert_eq!((stats.state, stats.high_seqno, stats.documents), (VbState::Replica, Seqno(0), 0));
@@ -94,13 +94,13 @@ fn others_go_on(world: &common::Watched) {
     let other = VbId(VB.0 + 1);
     let bucket = &world.bucket;
     let seqno = world.set_in(other, "k", "v").expect("it is active").seqno;
-    while bucket.flush_step() == Progress::Worked {}
+    while bucket.flushing().flush_step() == Progress::Worked {}
     let stats = bucket.vbucket_stats(other).expect("it is there");
     assert_eq!(stats.persisted_seqno, seqno, "it is written meanwhile");
     for state in [VbState::Replica, VbState::Active] {
-        bucket.set_vbucket_state(other, state, None).expect("its role changes meanwhile");
+        bucket.roles().set_vbucket_state(other, state, None).expect("its role changes meanwhile");
     }
-    while bucket.flush_step() == Progress::Worked {}
+    while bucket.flushing().flush_step() == Progress::Worked {}
 }
 
 type Replace = fn(&common::Watched);
@@ -111,20 +111,21 @@ fn other_vbuckets_are_written_and_change_roles_while_one_goes_back_or_goes() {
     let world = Arc::new(common::Watched::open_with_quota(3, 256 << 20));
     for value in ["1", "2"] {
         world.set("a", value);
-        assert!(world.bucket.flush_all());
+        assert!(world.bucket.flushing().flush_all());
     }
     let replace: [(VbState, Replace); 3] = [
         (VbState::Replica, |world| {
-            let back = world.bucket.rollback(VB, Seqno(1)).expect("a replica").expect("the disk works");
+            let back =
+                world.bucket.roles().rollback(VB, Seqno(1)).expect("a replica").expect("the disk works");
             assert_eq!(back, Seqno(1));
         }),
-        (VbState::Active, |world| world.bucket.remove_all_documents().expect("the disk works")),
+        (VbState::Active, |world| world.bucket.roles().remove_all_documents().expect("the disk works")),
         (VbState::Dead, |world| {
-            world.bucket.delete_vbucket(VB).expect("it is dead").expect("the disk works")
+            world.bucket.roles().delete_vbucket(VB).expect("it is dead").expect("the disk works")
         }),
     ];
     for (state, replace) in replace {
-        world.bucket.set_vbucket_state(VB, state, None).expect("set");
+        world.bucket.roles().set_vbucket_state(VB, state, None).expect("set");
         let (sender, meanwhile) = mpsc::channel();
         let seen = Arc::clone(&world);
         let hook = move || {
@@ -147,19 +148,22 @@ fn what_changes_while_a_vbucket_goes_back_is_written_behind_it() {
     let world = Arc::new(common::Watched::open_with_quota(4, 256 << 20));
     for value in ["1", "2"] {
         world.set("a", value);
-        assert!(world.bucket.flush_all());
+        assert!(world.bucket.flushing().flush_all());
     }
-    world.bucket.set_vbucket_state(VB, VbState::Replica, None).expect("set");
+    world.bucket.roles().set_vbucket_state(VB, VbState::Replica, None).expect("set");
     // The role waits to be written; while it goes back the flusher passes it over.
     world.spy.saves.lock().clear();
     let (bucket, spy) = (Arc::clone(&world.bucket), Arc::clone(&world.spy));
     let (sender, saved) = mpsc::channel();
     *world.spy.before_replacing.lock() = Some(Box::new(move || {
-        while bucket.flush_step() == Progress::Worked {}
+        while bucket.flushing().flush_step() == Progress::Worked {}
         let _ = sender.send(std::mem::take(&mut *spy.saves.lock()));
     }));
-    assert_eq!(world.bucket.rollback(VB, Seqno(1)).expect("a replica").expect("the disk works"), Seqno(1));
+    assert_eq!(
+        world.bucket.roles().rollback(VB, Seqno(1)).expect("a replica").expect("the disk works"),
+        Seqno(1)
+    );
     assert!(!saved.recv().expect("it was rolled back").contains(&VB), "nothing of it is written meanwhile");
-    while world.bucket.flush_step() == Progress::Worked {}
+    while world.bucket.flushing().flush_step() == Progress::Worked {}
     assert!(world.spy.saves.lock().contains(&VB), "it is written behind that");
 }

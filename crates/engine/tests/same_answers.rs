@@ -145,12 +145,12 @@ impl Side {
 
     fn purge(&self) -> String {
         let world = self.world();
-        assert!(world.bucket.flush_all());
+        assert!(world.bucket.flushing().flush_all());
         let request = CompactRequest { purge_before_s: Some(u32::MAX), ..CompactRequest::default() };
-        let waiting = world.bucket.compact(VB, request).expect("none is under way");
-        while world.bucket.compact_step() != Progress::Idle {}
+        let waiting = world.bucket.compaction().compact(VB, request).expect("none is under way");
+        while world.bucket.compaction().compact_step() != Progress::Idle {}
         assert_eq!(waiting.try_take(), Some(CompactOutcome::Done));
-        assert!(world.bucket.flush_all());
+        assert!(world.bucket.flushing().flush_all());
         let stats = world.bucket.vbucket_stats(VB).expect("it is there");
         let disk = world.bucket.disk_counts(VB).expect("readable");
         assert_eq!((stats.documents, stats.tombstones), (disk.documents, disk.tombstones));
@@ -173,7 +173,7 @@ impl Side {
             late: None,
         };
         let now = world.bucket.now();
-        let apply = || world.bucket.apply_with_meta(VB, &request, now);
+        let apply = || world.bucket.documents().apply_with_meta(VB, &request, now);
         told(world.settle(KEYS[at], apply), |mutated| format!("{mutated:?}"))
     }
 
@@ -182,16 +182,16 @@ impl Side {
             self.restart();
         }
         let (world, key) = (self.world(), doc(KEYS[at]));
-        let bucket = &world.bucket;
+        let (bucket, docs) = (&world.bucket, world.bucket.documents());
         let now = bucket.now();
         let cas_if = |wanted: bool| if wanted { self.seen[at] } else { Cas::ANY };
         let mut cas = None;
         let answer = match op {
-            Op::Get => told(world.settle(KEYS[at], || bucket.get(VB, key, now)), |found| {
+            Op::Get => told(world.settle(KEYS[at], || docs.get(VB, key, now)), |found| {
                 cas = Some(found.cas);
                 format!("{:?} {:?}", found.cas, shown(&found.version))
             }),
-            Op::Peek => told(world.settle(KEYS[at], || bucket.peek(VB, key, now)), |seen| {
+            Op::Peek => told(world.settle(KEYS[at], || docs.peek(VB, key, now)), |seen| {
                 format!("{:?}", seen.map(|seen| (seen.cas, plain(seen.version.meta()))))
             }),
             Op::Store { mode, cas: with_cas, json, expires, packed } => {
@@ -208,7 +208,7 @@ impl Side {
                     cas: cas_if(with_cas),
                     preserve_expiry: json && expires,
                 };
-                told(world.settle(KEYS[at], || bucket.store(VB, &request, now)), |mutated| {
+                told(world.settle(KEYS[at], || docs.store(VB, &request, now)), |mutated| {
                     cas = Some(mutated.cas);
                     format!("{mutated:?}")
                 })
@@ -216,7 +216,7 @@ impl Side {
             Op::Join { front, cas: with_cas, packed } => {
                 let end = if front { End::Front } else { End::Back };
                 let (part, datatype) = sent(b"8", packed);
-                let join = || bucket.join(VB, key, &part, datatype, end, cas_if(with_cas), now);
+                let join = || docs.join(VB, key, &part, datatype, end, cas_if(with_cas), now);
                 told(world.settle(KEYS[at], join), |mutated| format!("{mutated:?}"))
             }
             Op::Count => {
@@ -228,33 +228,33 @@ impl Side {
                     expiry: 0,
                     preserve_expiry: false,
                 };
-                told(world.settle(KEYS[at], || bucket.count(VB, &request, now)), |done| format!("{done:?}"))
+                told(world.settle(KEYS[at], || docs.count(VB, &request, now)), |done| format!("{done:?}"))
             }
             Op::Touch { soon } => {
                 let expiry = if soon { 4 } else { 0 };
-                told(world.settle(KEYS[at], || bucket.touch(VB, key, expiry, now)), |(mutated, old)| {
+                told(world.settle(KEYS[at], || docs.touch(VB, key, expiry, now)), |(mutated, old)| {
                     format!("{mutated:?} {:?}", shown(&old))
                 })
             }
             Op::Delete { cas: with_cas } => {
-                let delete = || bucket.delete(VB, key, cas_if(with_cas), now);
+                let delete = || docs.delete(VB, key, cas_if(with_cas), now);
                 told(world.settle(KEYS[at], delete), |mutated| format!("{mutated:?}"))
             }
-            Op::Lock => told(world.settle(KEYS[at], || bucket.get_and_lock(VB, key, 2, now)), |found| {
+            Op::Lock => told(world.settle(KEYS[at], || docs.get_and_lock(VB, key, 2, now)), |found| {
                 cas = Some(found.cas);
                 format!("{:?} {:?}", found.cas, shown(&found.version))
             }),
             Op::Unlock => {
-                let unlock = || bucket.unlock(VB, key, self.seen[at], now);
+                let unlock = || docs.unlock(VB, key, self.seen[at], now);
                 told(world.settle(KEYS[at], unlock), |()| "unlocked".into())
             }
             Op::SubdocSet { path, xattr } => self.subdoc_set(at, path, xattr),
             Op::SubdocGet { path, xattr } => self.subdoc_get(at, path, xattr),
             Op::WithMeta { delete, rev, packed } => self.with_meta(at, delete, rev, packed),
             Op::Evict => {
-                assert!(bucket.flush_all());
+                assert!(bucket.flushing().flush_all());
                 // What was lent goes back.
-                while bucket.fetch_step() != Progress::Idle {}
+                while bucket.fetching().fetch_step() != Progress::Idle {}
                 let _ = match self.loses {
                     Loses::Nothing => Ok(false),
                     Loses::Values => bucket.eviction().evict_value(VB, key),
@@ -263,14 +263,14 @@ impl Side {
                 String::new()
             }
             Op::Compress => {
-                assert!(bucket.flush_all());
+                assert!(bucket.flushing().flush_all());
                 if self.compresses {
-                    let _ = bucket.compress_value(VB, key);
+                    let _ = bucket.compression().compress_value(VB, key);
                 }
                 String::new()
             }
             Op::Flush => {
-                assert!(bucket.flush_all());
+                assert!(bucket.flushing().flush_all());
                 String::new()
             }
             Op::Wait => {
@@ -295,7 +295,7 @@ impl Side {
         let request = parsed.unwrap_or_else(|refusal| panic!("{}", refusal.context));
         let bucket = &self.world().bucket;
         let now = bucket.now();
-        let mutate = || bucket.subdoc_mutate(VB, doc(KEYS[at]), &request, false, now);
+        let mutate = || bucket.documents().subdoc_mutate(VB, doc(KEYS[at]), &request, false, now);
         told(self.world().settle(KEYS[at], mutate), |(mutated, outcome)| {
             format!("{mutated:?} {}", outcome.status)
         })
@@ -308,7 +308,7 @@ impl Side {
         let bucket = &self.world().bucket;
         let now = bucket.now();
         let look = || {
-            bucket.subdoc_lookup(VB, doc(KEYS[at]), &request, now, |outcome, cas| {
+            bucket.documents().subdoc_lookup(VB, doc(KEYS[at]), &request, now, |outcome, cas| {
                 let mut body = Vec::new();
                 let is_json = outcome.has_results() && subdoc::reply::write_lookup(outcome, &mut body);
                 format!("{} {is_json} {body:?} {cas:?}", outcome.status)
@@ -335,7 +335,7 @@ fn compare(others: &[(Loses, bool, &str)], ops: Vec<(usize, Op)>) {
         let told = keeping.run(at, Op::Get);
         others.iter_mut().for_each(|other| assert_eq!(told, other.run(at, Op::Get)));
     }
-    assert!(restarts || keeping.world().bucket.fetch_stats().fetched == 0);
+    assert!(restarts || keeping.world().bucket.fetching().fetch_stats().fetched == 0);
     others.into_iter().chain([keeping]).for_each(|side| side.world.expect("it is open").end());
 }
 

@@ -21,14 +21,14 @@ fn lines(effect: Effect) -> usize {
     let lines = logged("engine::disk_state", || {
         for round in 0..ROUNDS {
             let request = set(doc("k"), if round % 2 == 0 { "even" } else { "odd" });
-            world.bucket.store(VbId(0), &request, world.now()).expect("there is room");
+            world.bucket.documents().store(VbId(0), &request, world.now()).expect("there is room");
             handles.disk.plan(Fault::for_ever(On::Kind(Call::Write), 1, effect));
-            assert_eq!(world.bucket.flush_step(), Progress::Failed, "{round}");
+            assert_eq!(world.bucket.flushing().flush_step(), Progress::Failed, "{round}");
             handles.disk.heal();
-            assert!(world.bucket.flush_all(), "{round}");
+            assert!(world.bucket.flushing().flush_all(), "{round}");
         }
     });
-    assert!(world.bucket.save_stats().failed_saves >= ROUNDS as u64, "each failure is counted");
+    assert!(world.bucket.flushing().save_stats().failed_saves >= ROUNDS as u64, "each failure is counted");
     lines.len()
 }
 
@@ -51,9 +51,9 @@ fn reads_for_clients_that_fail() {
     world.set_evicted("k", &"v".repeat(1000));
     world.handles.disk.plan(Fault::for_ever(On::Kind(Call::Read), 1, Effect::IO_ERROR));
     let round = || {
-        let fetch = world.bucket.fetch(VB, doc("k")).expect("few wait");
+        let fetch = world.bucket.fetching().fetch(VB, doc("k")).expect("few wait");
         while fetch.try_take().is_none_or(|fetched| !matches!(fetched, Fetched::Failed)) {
-            assert_ne!(world.bucket.fetch_step(), Progress::Idle, "the client waits");
+            assert_ne!(world.bucket.fetching().fetch_step(), Progress::Idle, "the client waits");
         }
     };
     let lines = logged("engine", || (0..ROUNDS).for_each(|_| round()));
@@ -65,13 +65,16 @@ fn reads_for_clients_that_fail() {
 fn compactions_that_fail() {
     let (env, handles) = Env::sim(1);
     let world = open(env, handles.clone(), files, |_| {});
-    world.bucket.store(VbId(0), &set(doc("k"), "v"), world.now()).expect("there is room");
-    assert!(world.bucket.flush_all());
+    world.bucket.documents().store(VbId(0), &set(doc("k"), "v"), world.now()).expect("there is room");
+    assert!(world.bucket.flushing().flush_all());
     handles.disk.plan(Fault::for_ever(On::Kind(Call::Write), 1, Effect::IO_ERROR));
     let round = || {
-        let compacted =
-            world.bucket.compact(VbId(0), CompactRequest::default()).expect("it may be asked for");
-        assert_eq!(world.bucket.compact_step(), Progress::Failed);
+        let compacted = world
+            .bucket
+            .compaction()
+            .compact(VbId(0), CompactRequest::default())
+            .expect("it may be asked for");
+        assert_eq!(world.bucket.compaction().compact_step(), Progress::Failed);
         assert_eq!(compacted.try_take(), Some(CompactOutcome::Failed));
     };
     let lines = logged("engine", || (0..ROUNDS).for_each(|_| round()));
@@ -86,14 +89,14 @@ fn filing_that_comes_and_goes() {
     let lines = logged("engine::filer", || {
         for round in 0..ROUNDS as u64 {
             let request = set(doc("k"), "v");
-            world.bucket.store(VbId(0), &request, world.now()).expect("there is room");
-            assert!(world.bucket.flush_all());
+            world.bucket.documents().store(VbId(0), &request, world.now()).expect("there is room");
+            assert!(world.bucket.flushing().flush_all());
             // Long enough that it is filed because nothing else is saved.
             handles.clock.advance(Duration::from_millis(1_000));
             handles.disk.plan(Fault::for_ever(On::Kind(Call::Write), 1, Effect::DISK_FULL));
-            assert_eq!(world.bucket.file_step(), Progress::Failed, "{round}");
+            assert_eq!(world.bucket.flushing().file_step(), Progress::Failed, "{round}");
             handles.disk.heal();
-            while world.bucket.file_step() != Progress::Idle {}
+            while world.bucket.flushing().file_step() != Progress::Idle {}
         }
     });
     let most = ROUNDS / 5 + 1;

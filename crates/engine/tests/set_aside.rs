@@ -31,9 +31,9 @@ fn files_of(disk: &dyn Disk, folder: &str, vb: VbId) -> Vec<PathBuf> {
 fn damaged(env: &Env, handles: &SimHandles, store: Store, is_gone: bool) -> World {
     let world = start(env, handles, store);
     (0..20).for_each(|i| drop(world.set(&format!("k{i}"), "old").expect("there is room")));
-    while world.bucket.flush_step() != Progress::Idle {}
+    while world.bucket.flushing().flush_step() != Progress::Idle {}
     handles.clock.advance(Duration::from_secs(20));
-    while world.bucket.file_step() != Progress::Idle {}
+    while world.bucket.flushing().file_step() != Progress::Idle {}
     world.bucket.close().expect("a clean stop");
     drop(world);
     let path = files_of(&*env.disk, "/data/test", VB).pop().expect("it has a file");
@@ -55,13 +55,18 @@ fn is_set_aside(store: Store, is_gone: bool) {
     let (env, handles) = Env::sim(1);
     let world = damaged(&env, &handles, store, is_gone);
     assert_eq!(world.bucket.damaged(), [VB]);
-    let role = |role| world.bucket.set_vbucket_state(VB, role, None);
+    let role = |role| world.bucket.roles().set_vbucket_state(VB, role, None);
     for other in [VbState::Active, VbState::Replica, VbState::Pending] {
         assert_eq!(role(other), Err(Refusal::Unreadable), "it does not begin with nothing");
     }
     let sound = VbId(VB.0 ^ 1);
-    assert!(matches!(world.bucket.set_aside(sound, Path::new(QUARANTINE)), Err(Refusal::Invalid)));
-    world.bucket.set_aside(VB, Path::new(QUARANTINE)).expect("it is damaged").expect("the disk works");
+    assert!(matches!(world.bucket.roles().set_aside(sound, Path::new(QUARANTINE)), Err(Refusal::Invalid)));
+    world
+        .bucket
+        .roles()
+        .set_aside(VB, Path::new(QUARANTINE))
+        .expect("it is damaged")
+        .expect("the disk works");
     assert!(world.bucket.damaged().is_empty() && world.bucket.standing(VB).is_none());
     assert_eq!(files_of(&*env.disk, QUARANTINE, VB).len(), 1, "the file is kept");
     // Before it has a copy again, and after.
@@ -69,7 +74,7 @@ fn is_set_aside(store: Store, is_gone: bool) {
     drop(world);
     let world = start(&env, &handles, store);
     assert!(world.bucket.damaged().is_empty() && world.bucket.standing(VB).is_none());
-    world.bucket.set_vbucket_state(VB, VbState::Active, None).expect("it begins");
+    world.bucket.roles().set_vbucket_state(VB, VbState::Active, None).expect("it begins");
     assert!(world.get("k0").is_err(), "with nothing");
     world.set("k0", "new").expect("there is room");
     world.bucket.close().expect("a clean stop");
@@ -83,9 +88,9 @@ fn is_set_aside(store: Store, is_gone: bool) {
 fn damaged_while_served(env: &Env, handles: &SimHandles, store: Store) -> World {
     let world = start(env, handles, store);
     (0..20).for_each(|i| drop(world.set(&format!("k{i}"), "old").expect("there is room")));
-    while world.bucket.flush_step() != Progress::Idle {}
+    while world.bucket.flushing().flush_step() != Progress::Idle {}
     handles.clock.advance(Duration::from_secs(20));
-    while world.bucket.file_step() != Progress::Idle {}
+    while world.bucket.flushing().file_step() != Progress::Idle {}
     let path = files_of(&*env.disk, "/data/test", VB).pop().expect("it has a file");
     let file = env.disk.open(&path, OpenMode::ReadWrite).expect("it is there");
     let len = file.len().expect("the disk works") as usize;
@@ -94,8 +99,9 @@ fn damaged_while_served(env: &Env, handles: &SimHandles, store: Store) -> World 
 }
 
 fn compact(world: &World) -> CompactOutcome {
-    let waiting = world.bucket.compact(VB, CompactRequest::default()).expect("none is under way");
-    world.bucket.compact_step();
+    let waiting =
+        world.bucket.compaction().compact(VB, CompactRequest::default()).expect("none is under way");
+    world.bucket.compaction().compact_step();
     waiting.try_take().expect("it was done")
 }
 
@@ -109,14 +115,19 @@ fn is_found_while_served(store: Store) {
     assert!(world.get("k0").is_ok());
     world.set("k0", "new").expect("it is served");
     // It is given up for another copy, and its files are kept elsewhere.
-    let role = |role| world.bucket.set_vbucket_state(VB, role, None).expect("something is in memory");
+    let role = |role| world.bucket.roles().set_vbucket_state(VB, role, None).expect("something is in memory");
     role(VbState::Replica);
     assert!(
-        matches!(world.bucket.set_aside(VB, Path::new(QUARANTINE)), Err(Refusal::Invalid)),
+        matches!(world.bucket.roles().set_aside(VB, Path::new(QUARANTINE)), Err(Refusal::Invalid)),
         "it is in use"
     );
     role(VbState::Dead);
-    world.bucket.set_aside(VB, Path::new(QUARANTINE)).expect("it is damaged").expect("the disk works");
+    world
+        .bucket
+        .roles()
+        .set_aside(VB, Path::new(QUARANTINE))
+        .expect("it is damaged")
+        .expect("the disk works");
     assert!(world.bucket.damaged().is_empty() && world.bucket.standing(VB).is_none());
     assert_eq!(files_of(&*env.disk, QUARANTINE, VB).len(), 1, "the file is kept");
     role(VbState::Replica);
@@ -132,18 +143,23 @@ fn is_found_by_a_save(store: Store) {
     let world = damaged_while_served(&env, &handles, store);
     world.set("k0", "new").expect("it is served");
     let other = VbId(VB.0 ^ 1);
-    world.bucket.set_vbucket_state(other, VbState::Active, None).expect("it is made");
-    world.bucket.flush_step();
+    world.bucket.roles().set_vbucket_state(other, VbState::Active, None).expect("it is made");
+    world.bucket.flushing().flush_step();
     handles.clock.advance(Duration::from_secs(20));
-    world.bucket.file_step();
+    world.bucket.flushing().file_step();
     assert_eq!(world.bucket.damaged(), [VB]);
     assert!(!world.bucket.is_unreadable(VB), "it is served");
     for role in [VbState::Replica, VbState::Dead] {
-        world.bucket.set_vbucket_state(VB, role, None).expect("something is in memory");
+        world.bucket.roles().set_vbucket_state(VB, role, None).expect("something is in memory");
     }
-    world.bucket.set_aside(VB, Path::new(QUARANTINE)).expect("it is damaged").expect("the disk works");
+    world
+        .bucket
+        .roles()
+        .set_aside(VB, Path::new(QUARANTINE))
+        .expect("it is damaged")
+        .expect("the disk works");
     handles.clock.advance(Duration::from_secs(20));
-    world.bucket.file_step();
+    world.bucket.flushing().file_step();
     assert!(world.bucket.damaged().is_empty(), "nothing of it is filed any more");
     assert!(world.bucket.close().is_ok());
 }

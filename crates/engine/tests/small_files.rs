@@ -49,7 +49,7 @@ fn write() -> (Env, SimHandles, Manifest) {
     let last = with(4, &[all[0].clone(), all[2].clone()]);
     world.bucket.collections().set_manifest(last.clone()).expect("taken");
     let key = DocKey { collection: CollectionId(8), key: b"k" };
-    world.bucket.store(VB, &common::set(key, "v"), world.now()).expect("there is room");
+    world.bucket.documents().store(VB, &common::set(key, "v"), world.now()).expect("there is room");
     world.bucket.close().expect("the disk works");
     (env, handles, last)
 }
@@ -80,7 +80,7 @@ fn rot(disk: &dyn Disk, name: &str) {
 
 fn document(world: &World) -> Option<Vec<u8>> {
     let key = DocKey { collection: CollectionId(8), key: b"k" };
-    Some(world.bucket.get(VB, key, world.now()).ok()?.version.value().to_vec())
+    Some(world.bucket.documents().get(VB, key, world.now()).ok()?.version.value().to_vec())
 }
 
 #[test]
@@ -156,13 +156,14 @@ fn a_member_uses_no_manifest_that_is_older_than_its_vbuckets() {
     let newer = with(5, &[collection(made.0, "d")]);
     world.bucket.collections().set_manifest(newer.clone()).expect("taken");
     let key = DocKey { collection: made, key: b"new" };
-    world.bucket.store(VB, &common::set(key, "v"), world.now()).expect("there is room");
+    world.bucket.documents().store(VB, &common::set(key, "v"), world.now()).expect("there is room");
     world.bucket.close().expect("the disk works");
     let put_back = || names.iter().zip(&older).for_each(|(name, bytes)| put(&*env.disk, &path(name), bytes));
     let start_member =
         || open(env.clone(), handles.clone(), journaled, |config| config.needs_topology = true);
-    let new =
-        |world: &World| world.bucket.get(VB, key, world.now()).map(|found| found.version.value().to_vec());
+    let new = |world: &World| {
+        world.bucket.documents().get(VB, key, world.now()).map(|found| found.version.value().to_vec())
+    };
     put_back();
     let world = start_member();
     assert_eq!(*world.bucket.collections().manifest(), newer, "that of the vBuckets");

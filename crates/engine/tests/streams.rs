@@ -36,7 +36,7 @@ fn the_first_role_of_a_vbucket_begins_its_only_history() {
         log.iter().map(|entry| entry.seqno.0).collect::<Vec<_>>()
     };
     let become_ =
-        |world: &World, state| world.bucket.set_vbucket_state(VB, state, None).expect("there is one");
+        |world: &World, state| world.bucket.roles().set_vbucket_state(VB, state, None).expect("there is one");
     become_(&world, VbState::Dead);
     become_(&world, VbState::Active);
     assert_eq!(seqnos(&world), [0]);
@@ -60,21 +60,22 @@ fn a_stream_reads_the_disk_then_memory_and_misses_nothing() {
     for key in ["a", "b", "c"] {
         world.set(key, "1");
     }
-    assert!(bucket.flush_all());
+    assert!(bucket.flushing().flush_all());
     let (follower, wakes) = follower();
     let start = bucket
+        .streams()
         .begin_stream(VB, &follower, &ResumePoint::default(), StreamWanted::Everything, true)
         .expect("from the start");
     assert_eq!((start.high_seqno, start.state), (Seqno(3), VbState::Active));
     // What comes while it reads the disk is kept in memory for it.
-    let cursor = bucket.join_memory(start.place, &"s".into(), Seqno(0)).expect("a place in memory");
+    let cursor = bucket.streams().join_memory(start.place, &"s".into(), Seqno(0)).expect("a place in memory");
     world.set("d", "2");
     world.set("a", "2");
-    assert!(bucket.flush_all());
+    assert!(bucket.flushing().flush_all());
     assert_eq!(wakes.load(Ordering::Relaxed), 1);
-    let backfill = bucket.backfills().begin(VB, Seqno(0), READING, Box::new(WholeLines), &follower);
-    assert_eq!(bucket.backfills().step(), Progress::Worked);
-    let read = bucket.backfills().take(&backfill, usize::MAX);
+    let backfill = bucket.streams().backfills().begin(VB, Seqno(0), READING, Box::new(WholeLines), &follower);
+    assert_eq!(bucket.streams().backfills().step(), Progress::Worked);
+    let read = bucket.streams().backfills().take(&backfill, usize::MAX);
     let scope = read.scope.expect("it has begun");
     assert!(read.is_done && !read.has_failed);
     assert_eq!(
@@ -84,14 +85,19 @@ fn a_stream_reads_the_disk_then_memory_and_misses_nothing() {
     assert!(cursor.from <= scope.high_seqno, "there is no gap");
     let mut from_memory = Vec::new();
     world.set("e", "3");
-    while let Changes::Range(range) = bucket.take_changes(start.place, cursor.id, RangeLimit::items(1)) {
+    while let Changes::Range(range) =
+        bucket.streams().take_changes(start.place, cursor.id, RangeLimit::items(1))
+    {
         from_memory.extend(range.iter().filter(|v| v.meta().by_seqno > scope.high_seqno).cloned());
-        bucket.advance_stream(start.place, cursor.id, range.end());
+        bucket.streams().advance_stream(start.place, cursor.id, range.end());
     }
     assert_eq!(keys(&from_memory), ["e"]);
-    bucket.leave_memory(start.place, cursor.id);
-    assert!(matches!(bucket.take_changes(start.place, cursor.id, RangeLimit::items(1)), Changes::Dropped));
-    bucket.unfollow(VB, &follower);
+    bucket.streams().leave_memory(start.place, cursor.id);
+    assert!(matches!(
+        bucket.streams().take_changes(start.place, cursor.id, RangeLimit::items(1)),
+        Changes::Dropped
+    ));
+    bucket.streams().unfollow(VB, &follower);
     follower.take(|_| {});
     world.set("f", "4");
     assert!(!follower.is_marked());
@@ -104,11 +110,12 @@ fn a_stream_is_refused_where_histories_part() {
     let world = Watched::new(2);
     world.set("a", "1");
     let (follower, _) = follower();
-    let begin =
-        |at: &ResumePoint| world.bucket.begin_stream(VB, &follower, at, StreamWanted::Everything, true);
+    let begin = |at: &ResumePoint| {
+        world.bucket.streams().begin_stream(VB, &follower, at, StreamWanted::Everything, true)
+    };
     let unknown = ResumePoint { start: Seqno(1), uuid: VbUuid(1), ..ResumePoint::default() };
     assert_eq!(begin(&unknown).err(), Some(StreamRefusal::RollBack(Seqno(0))));
-    world.bucket.set_vbucket_state(VB, VbState::Replica, None).expect("there is one");
+    world.bucket.roles().set_vbucket_state(VB, VbState::Replica, None).expect("there is one");
     assert_eq!(begin(&ResumePoint::default()).err(), Some(StreamRefusal::NotMyVbucket));
     assert!(!follower.is_marked(), "who was refused follows nothing");
 }
@@ -120,30 +127,32 @@ fn a_backfill_waits_for_its_reader_and_ends_when_told() {
     for at in 0..600 {
         world.set(&format!("k{at}"), &value);
     }
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     let (follower, _) = follower();
-    let backfill = world.bucket.backfills().begin(VB, Seqno(0), READING, Box::new(WholeLines), &follower);
+    let backfill =
+        world.bucket.streams().backfills().begin(VB, Seqno(0), READING, Box::new(WholeLines), &follower);
     let mut steps = 0;
-    while world.bucket.backfills().step() == Progress::Worked {
+    while world.bucket.streams().backfills().step() == Progress::Worked {
         steps += 1;
     }
     assert!(steps < 10, "it holds a bounded part of 6 MB ready: {steps} slices");
     let mut read = Vec::new();
     loop {
-        let more = world.bucket.backfills().take(&backfill, 100_000);
+        let more = world.bucket.streams().backfills().take(&backfill, 100_000);
         read.extend(lines(&more));
         if more.is_done {
             break;
         }
-        world.bucket.backfills().step();
+        world.bucket.streams().backfills().step();
     }
     assert!(read.iter().zip(1..).all(|((seqno, _), expected)| *seqno == expected));
     assert_eq!(read.len(), 600);
-    let cancelled = world.bucket.backfills().begin(VB, Seqno(0), READING, Box::new(WholeLines), &follower);
-    world.bucket.backfills().step();
-    world.bucket.backfills().cancel(&cancelled);
-    while world.bucket.backfills().step() == Progress::Worked {}
-    assert!(world.bucket.backfills().take(&cancelled, usize::MAX).frames.is_empty());
+    let cancelled =
+        world.bucket.streams().backfills().begin(VB, Seqno(0), READING, Box::new(WholeLines), &follower);
+    world.bucket.streams().backfills().step();
+    world.bucket.streams().backfills().cancel(&cancelled);
+    while world.bucket.streams().backfills().step() == Progress::Worked {}
+    assert!(world.bucket.streams().backfills().take(&cancelled, usize::MAX).frames.is_empty());
     drop((backfill, cancelled));
     world.check_account();
 }
@@ -155,21 +164,21 @@ fn those_who_take_nothing_hold_up_nobody() {
     for at in 0..100 {
         world.set(&format!("k{at}"), &value);
     }
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     let begin = |follower: &Arc<Follower>| {
-        world.bucket.backfills().begin(VB, Seqno(0), READING, Box::new(WholeLines), follower)
+        world.bucket.streams().backfills().begin(VB, Seqno(0), READING, Box::new(WholeLines), follower)
     };
     let (idle, _) = follower();
     let stalled: Vec<_> = (0..8).map(|_| begin(&idle)).collect();
-    while world.bucket.backfills().step() == Progress::Worked {}
-    let held = world.bucket.backfills().held_bytes();
+    while world.bucket.streams().backfills().step() == Progress::Worked {}
+    let held = world.bucket.streams().backfills().held_bytes();
     assert!((1..=1 << 20).contains(&held), "{held} bytes of a share of a MiB, of which one has a part");
     let (busy, _) = follower();
     let read = begin(&busy);
     let mut items = 0;
     loop {
-        world.bucket.backfills().step();
-        let taken = world.bucket.backfills().take(&read, usize::MAX);
+        world.bucket.streams().backfills().step();
+        let taken = world.bucket.streams().backfills().take(&read, usize::MAX);
         items += lines(&taken).len();
         if taken.is_done {
             break;
@@ -178,9 +187,9 @@ fn those_who_take_nothing_hold_up_nobody() {
     assert_eq!(items, 100);
     // Once the first one is gone, the others go on.
     for backfill in &stalled {
-        world.bucket.backfills().cancel(backfill);
+        world.bucket.streams().backfills().cancel(backfill);
     }
-    assert_eq!(world.bucket.backfills().held_bytes(), 0);
+    assert_eq!(world.bucket.streams().backfills().held_bytes(), 0);
     assert_eq!(world.bucket.memory().account().exact()[base::Part::Streams as usize], 0);
 }
 
@@ -197,27 +206,28 @@ fn what_a_stream_has_taken_counts_until_it_is_sent() {
     for at in 0..100 {
         world.set(&format!("k{at}"), &value);
     }
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     let (follower, _) = follower();
-    let begin = || world.bucket.backfills().begin(VB, Seqno(0), READING, Box::new(WholeLines), &follower);
+    let begin =
+        || world.bucket.streams().backfills().begin(VB, Seqno(0), READING, Box::new(WholeLines), &follower);
     let (first, second) = (begin(), begin());
-    while world.bucket.backfills().step() == Progress::Worked {}
-    let held = world.bucket.backfills().held_bytes();
-    let unsent = world.bucket.backfills().take(&first, usize::MAX);
-    let second_unsent = world.bucket.backfills().take(&second, usize::MAX);
+    while world.bucket.streams().backfills().step() == Progress::Worked {}
+    let held = world.bucket.streams().backfills().held_bytes();
+    let unsent = world.bucket.streams().backfills().take(&first, usize::MAX);
+    let second_unsent = world.bucket.streams().backfills().take(&second, usize::MAX);
     assert!(!unsent.frames.is_empty() && !unsent.is_done);
-    assert!(world.bucket.backfills().held_bytes() >= held, "it is not sent");
-    assert_eq!(follower.waiting_bytes(), world.bucket.backfills().held_bytes());
-    while world.bucket.backfills().step() == Progress::Worked {}
+    assert!(world.bucket.streams().backfills().held_bytes() >= held, "it is not sent");
+    assert_eq!(follower.waiting_bytes(), world.bucket.streams().backfills().held_bytes());
+    while world.bucket.streams().backfills().step() == Progress::Worked {}
     let share = (32 << 20) / 32 / 4 + (76 << 10);
     assert!(follower.waiting_bytes() <= share, "nothing is read beyond the connection's share");
     // When it is sent the backfills go on by themselves.
     drop((unsent, second_unsent));
-    assert_eq!(world.bucket.backfills().step(), Progress::Worked);
-    world.bucket.backfills().cancel(&first);
-    world.bucket.backfills().cancel(&second);
+    assert_eq!(world.bucket.streams().backfills().step(), Progress::Worked);
+    world.bucket.streams().backfills().cancel(&first);
+    world.bucket.streams().backfills().cancel(&second);
     drop((first, second));
-    assert_eq!((follower.waiting_bytes(), world.bucket.backfills().held_bytes()), (0, 0));
+    assert_eq!((follower.waiting_bytes(), world.bucket.streams().backfills().held_bytes()), (0, 0));
 }
 
 #[test]
@@ -229,10 +239,10 @@ fn slow_consumers_hold_no_more_than_the_share_of_streams() {
     for at in 0..300 {
         world.set(&format!("k{at}"), &value);
     }
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     let followers: Vec<_> = (0..CONNECTIONS).map(|_| follower().0).collect();
     let begin = |follower: &Arc<Follower>| {
-        world.bucket.backfills().begin(VB, Seqno(0), READING, Box::new(WholeLines), follower)
+        world.bucket.streams().backfills().begin(VB, Seqno(0), READING, Box::new(WholeLines), follower)
     };
     // Each of many connections has several streams, and takes nothing; then now and then a little.
     let backfills: Vec<_> = followers.iter().flat_map(|one| [begin(one), begin(one), begin(one)]).collect();
@@ -240,21 +250,27 @@ fn slow_consumers_hold_no_more_than_the_share_of_streams() {
     let share = QUOTA / 32 + CONNECTIONS * (76 << 10) + (128 << 10);
     let mut most_kept = 0;
     for round in 0..50 {
-        while world.bucket.backfills().step() == Progress::Worked {
-            let (held, kept) =
-                (world.bucket.backfills().held_bytes(), world.bucket.backfills().buffer_bytes());
+        while world.bucket.streams().backfills().step() == Progress::Worked {
+            let (held, kept) = (
+                world.bucket.streams().backfills().held_bytes(),
+                world.bucket.streams().backfills().buffer_bytes(),
+            );
             assert_eq!(charged(&world), held + kept, "the account knows of everything");
             assert!(held <= share, "{held} bytes are held ready, of {share}");
             assert!(kept <= 4 << 20, "{kept} bytes are kept by one thread");
             most_kept = most_kept.max(kept);
         }
-        world.bucket.backfills().take(&backfills[round % backfills.len()], 20_000);
+        world.bucket.streams().backfills().take(&backfills[round % backfills.len()], 20_000);
     }
     assert!(most_kept > 0, "whoever reads has buffers");
     for backfill in &backfills {
-        world.bucket.backfills().cancel(backfill);
+        world.bucket.streams().backfills().cancel(backfill);
     }
-    assert_eq!((charged(&world), world.bucket.backfills().buffer_bytes()), (0, 0), "all is given back");
+    assert_eq!(
+        (charged(&world), world.bucket.streams().backfills().buffer_bytes()),
+        (0, 0),
+        "all is given back"
+    );
 }
 
 #[test]
@@ -264,14 +280,15 @@ fn an_unusually_large_document_leaves_no_large_buffers_behind() {
     for at in 0..30 {
         world.set(&format!("k{at}"), &"v".repeat(10_000));
     }
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     let (follower, _) = follower();
-    let backfill = world.bucket.backfills().begin(VB, Seqno(0), READING, Box::new(WholeLines), &follower);
+    let backfill =
+        world.bucket.streams().backfills().begin(VB, Seqno(0), READING, Box::new(WholeLines), &follower);
     let mut items = 0;
     loop {
-        world.bucket.backfills().step();
-        assert!(world.bucket.backfills().buffer_bytes() <= 4 << 20);
-        let taken = world.bucket.backfills().take(&backfill, usize::MAX);
+        world.bucket.streams().backfills().step();
+        assert!(world.bucket.streams().backfills().buffer_bytes() <= 4 << 20);
+        let taken = world.bucket.streams().backfills().take(&backfill, usize::MAX);
         items += lines(&taken).len();
         if taken.is_done {
             break;
@@ -283,13 +300,13 @@ fn an_unusually_large_document_leaves_no_large_buffers_behind() {
 #[test]
 fn a_pending_vbucket_makes_clients_wait_until_it_is_another() {
     let world = Watched::new(5);
-    world.bucket.set_vbucket_state(VB, VbState::Pending, None).expect("there is one");
+    world.bucket.roles().set_vbucket_state(VB, VbState::Pending, None).expect("there is one");
     assert_eq!(world.get("a"), Err(engine::Refusal::Pending));
     assert_eq!(world.set_in(VB, "a", "1").err(), Some(engine::Refusal::Pending));
-    let change = world.bucket.role_change(VB).expect("it is pending");
+    let change = world.bucket.roles().role_change(VB).expect("it is pending");
     assert_eq!(change.try_take(), None);
-    world.bucket.set_vbucket_state(VB, VbState::Active, None).expect("there is one");
+    world.bucket.roles().set_vbucket_state(VB, VbState::Active, None).expect("there is one");
     assert_eq!(change.try_take(), Some(()));
-    assert!(world.bucket.role_change(VB).is_none());
+    assert!(world.bucket.roles().role_change(VB).is_none());
     world.set("a", "1");
 }

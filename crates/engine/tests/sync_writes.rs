@@ -30,15 +30,15 @@ impl World {
     }
 
     fn become_(&self, state: VbState, json: &str) {
-        self.bucket.set_vbucket_state(VB, state, topology(json)).expect("there is such a vBucket");
+        self.bucket.roles().set_vbucket_state(VB, state, topology(json)).expect("there is such a vBucket");
     }
 
     fn set_durably(&self, key: &str, value: &str, level: DurabilityLevel) -> Result<Mutated, Refusal> {
-        self.bucket.durably(durable(level, 10_000)).store(VB, &set(doc(key), value), self.now())
+        self.bucket.documents().durably(durable(level, 10_000)).store(VB, &set(doc(key), value), self.now())
     }
 
     fn flush(&self) {
-        assert!(self.bucket.flush_all(), "the disk works");
+        assert!(self.bucket.flushing().flush_all(), "the disk works");
     }
 
     fn in_flight(&self) -> usize {
@@ -92,7 +92,8 @@ fn in_a_cluster_nothing_is_committed_before_the_topology_is_known() {
     let world = stores::open(env, handles, stores::files, |config| {
         (config.first_role, config.needs_topology) = (VbState::Dead, true);
     });
-    let active_without = || world.bucket.set_vbucket_state(VB, VbState::Active, None).expect("there is one");
+    let active_without =
+        || world.bucket.roles().set_vbucket_state(VB, VbState::Active, None).expect("there is one");
     active_without();
     for level in LEVELS {
         assert_eq!(world.set_durably("a", "1", level), Err(Refusal::DurabilityImpossible));
@@ -101,7 +102,7 @@ fn in_a_cluster_nothing_is_committed_before_the_topology_is_known() {
     world.become_(VbState::Active, TWO);
     let mutated = world.set_durably("a", "2", DurabilityLevel::Majority).expect("prepared");
     // It is taken over, as by DCP: whoever was in its chain says nothing to the new active one before that is told.
-    world.bucket.set_vbucket_state(VB, VbState::Pending, None).expect("there is one");
+    world.bucket.roles().set_vbucket_state(VB, VbState::Pending, None).expect("there is one");
     assert_eq!(outcome(&mutated), Some(SyncOutcome::GivenUp));
     active_without();
     world.flush();
@@ -166,8 +167,14 @@ fn a_document_with_a_prepare_is_left_alone() {
         assert_eq!(world.set(key, "x"), busy);
         assert_eq!(world.store(key, "x", StoreMode::Add, Cas::ANY, 0), busy);
         assert_eq!(world.set_durably(key, "x", DurabilityLevel::Majority), busy);
-        assert_eq!(bucket.touch(VB, doc(key), 100, now).map(drop), Err(Refusal::SyncWriteInProgress));
-        assert_eq!(bucket.get_and_lock(VB, doc(key), 10, now).map(drop), Err(Refusal::SyncWriteInProgress));
+        assert_eq!(
+            bucket.documents().touch(VB, doc(key), 100, now).map(drop),
+            Err(Refusal::SyncWriteInProgress)
+        );
+        assert_eq!(
+            bucket.documents().get_and_lock(VB, doc(key), 10, now).map(drop),
+            Err(Refusal::SyncWriteInProgress)
+        );
         let counter = CounterRequest {
             key: doc(key),
             increment: true,
@@ -176,9 +183,9 @@ fn a_document_with_a_prepare_is_left_alone() {
             expiry: 0,
             preserve_expiry: false,
         };
-        assert_eq!(bucket.count(VB, &counter, now).map(drop), Err(Refusal::SyncWriteInProgress));
+        assert_eq!(bucket.documents().count(VB, &counter, now).map(drop), Err(Refusal::SyncWriteInProgress));
         // What is not there cannot be deleted, whatever is prepared.
-        let deleted = bucket.delete(VB, doc(key), Cas::ANY, now);
+        let deleted = bucket.documents().delete(VB, doc(key), Cas::ANY, now);
         assert_eq!(deleted, if key == "there" { busy } else { Err(Refusal::NotFound) });
         world.acknowledge("n_1", prepared.seqno);
         assert_eq!(world.get(key).as_deref(), Ok("2"));
@@ -190,7 +197,7 @@ fn a_document_with_a_prepare_is_left_alone() {
 fn a_deletion_is_prepared_too() {
     let world = World::with_topology(8, TWO);
     world.set("a", "1").expect("stored");
-    let writer = world.bucket.durably(durable(DurabilityLevel::Majority, 1000));
+    let writer = world.bucket.documents().durably(durable(DurabilityLevel::Majority, 1000));
     let deleted = writer.delete(VB, doc("a"), Cas::ANY, world.now()).expect("prepared");
     assert_eq!(world.get("a").as_deref(), Ok("1"));
     world.acknowledge("n_1", deleted.seqno);
@@ -205,9 +212,9 @@ fn a_deletion_is_prepared_too() {
 fn the_lock_of_a_document_is_used_up_by_a_prepare() {
     let world = World::with_topology(9, TWO);
     world.set("a", "1").expect("stored");
-    let locked = world.bucket.get_and_lock(VB, doc("a"), 10, world.now()).expect("locked");
+    let locked = world.bucket.documents().get_and_lock(VB, doc("a"), 10, world.now()).expect("locked");
     assert_eq!(world.set_durably("a", "2", DurabilityLevel::Majority), Err(Refusal::Locked));
-    let writer = world.bucket.durably(durable(DurabilityLevel::Majority, 1000));
+    let writer = world.bucket.documents().durably(durable(DurabilityLevel::Majority, 1000));
     let with_cas = StoreRequest { cas: locked.cas, ..set(doc("a"), "2") };
     let prepared = writer.store(VB, &with_cas, world.now()).expect("prepared");
     world.acknowledge("n_1", prepared.seqno);
@@ -218,7 +225,7 @@ fn the_lock_of_a_document_is_used_up_by_a_prepare() {
 fn time_runs_out_for_each_by_itself() {
     let world = World::with_topology(10, TWO);
     let write = |key: &str, timeout_ms| {
-        let writer = world.bucket.durably(durable(DurabilityLevel::Majority, timeout_ms));
+        let writer = world.bucket.documents().durably(durable(DurabilityLevel::Majority, timeout_ms));
         writer.store(VB, &set(doc(key), "v"), world.now()).expect("prepared")
     };
     let (slow, quick) = (write("slow", 30_000), write("quick", 300));
@@ -244,13 +251,13 @@ fn time_runs_out_for_each_by_itself() {
 #[test]
 fn the_chore_wakes_for_the_first_deadline() {
     let world = World::with_topology(11, TWO);
-    let writer = world.bucket.durably(durable(DurabilityLevel::Majority, 40));
-    while world.bucket.keep_step() {}
+    let writer = world.bucket.documents().durably(durable(DurabilityLevel::Majority, 40));
+    while world.bucket.maintenance().keep_step() {}
     let mutated = writer.store(VB, &set(doc("a"), "v"), world.now()).expect("prepared");
     for _ in 0..4 {
         assert_eq!(outcome(&mutated), None);
         world.handles.clock.advance(Duration::from_millis(10));
-        world.bucket.keep_step();
+        world.bucket.maintenance().keep_step();
     }
     assert_eq!(outcome(&mutated), Some(SyncOutcome::Aborted));
 }
@@ -282,7 +289,7 @@ fn whoever_loses_the_role_gives_up_and_whoever_gets_it_goes_on() {
         let world = World::with_topology(14, TWO);
         let mutated = world.set_durably("a", "1", DurabilityLevel::Majority).expect("prepared");
         world.acknowledge("n_1", Seqno(0));
-        world.bucket.set_vbucket_state(VB, state, None).expect("there is such a vBucket");
+        world.bucket.roles().set_vbucket_state(VB, state, None).expect("there is such a vBucket");
         assert_eq!(outcome(&mutated), Some(SyncOutcome::GivenUp));
         world.become_(VbState::Active, TWO);
         // This node made it itself: nothing is committed anew.
@@ -322,8 +329,8 @@ fn an_expired_document_with_a_prepare_is_not_found() {
     let prepared = world.set_durably("a", "2", DurabilityLevel::Majority).expect("prepared");
     world.handles.clock.advance(Duration::from_secs(60));
     assert_eq!(world.get("a"), Err(Refusal::NotFound));
-    assert!(world.bucket.peek(VB, doc("a"), world.now()).expect("it can be read").is_none());
-    assert_eq!(world.bucket.delete(VB, doc("a"), Cas::ANY, world.now()), Err(Refusal::NotFound));
+    assert!(world.bucket.documents().peek(VB, doc("a"), world.now()).expect("it can be read").is_none());
+    assert_eq!(world.bucket.documents().delete(VB, doc("a"), Cas::ANY, world.now()), Err(Refusal::NotFound));
     assert_eq!(world.set("a", "x"), Err(Refusal::SyncWriteInProgress));
     world.acknowledge("n_1", prepared.seqno);
     assert_eq!(world.get("a").as_deref(), Ok("2"));
@@ -364,7 +371,7 @@ fn prepares_in_flight_survive_a_crash_and_are_committed_by_whoever_comes_after()
         world.set("changed", "old").expect("stored");
         world.set_durably("changed", "new", level).expect("prepared");
         world.set_durably("fresh", "new", level).expect("prepared");
-        let writer = world.bucket.durably(durable(level, 10));
+        let writer = world.bucket.documents().durably(durable(level, 10));
         writer.store(VB, &set(doc("aborted"), "x"), world.now()).expect("prepared");
         world.handles.clock.advance(Duration::from_millis(10));
         world.bucket.durability().sync_write_step();
@@ -407,7 +414,7 @@ fn prepares_on_disk_have_a_size() {
     let value: String = (0..1000).map(|n| char_of(n * n)).collect();
     let level = DurabilityLevel::Majority;
     let request = set(doc("k"), &value);
-    let writer = world.bucket.durably(durable(level, 10));
+    let writer = world.bucket.documents().durably(durable(level, 10));
     writer.store(VB, &request, world.now()).expect("prepared");
     assert_eq!(bytes(), 0, "it is in memory alone");
     world.flush();

@@ -23,7 +23,7 @@ const PERSIST: DurabilityLevel = DurabilityLevel::PersistToMajority;
 impl World {
     fn durably(&self, vb: VbId, key: DocKey<'_>, level: DurabilityLevel) -> Result<Mutated, Refusal> {
         let durable = Durable { level, timeout: Duration::from_secs(10) };
-        self.bucket.durably(Some(durable)).store(vb, &set(key, "v"), self.now())
+        self.bucket.documents().durably(Some(durable)).store(vb, &set(key, "v"), self.now())
     }
 
     fn prepare(&self, key: &str) -> Mutated {
@@ -32,11 +32,15 @@ impl World {
 
     fn remove_durably(&self, key: &str) -> Mutated {
         let durable = Durable { level: PERSIST, timeout: Duration::from_secs(10) };
-        self.bucket.durably(Some(durable)).delete(VB, doc(key), Cas::ANY, self.now()).expect("prepared")
+        self.bucket
+            .documents()
+            .durably(Some(durable))
+            .delete(VB, doc(key), Cas::ANY, self.now())
+            .expect("prepared")
     }
 
     fn flush(&self) {
-        assert!(self.bucket.flush_all(), "the disk works");
+        assert!(self.bucket.flushing().flush_all(), "the disk works");
     }
 
     fn high_seqno(&self) -> Seqno {
@@ -64,8 +68,12 @@ impl Stream<'_> {
     fn new(world: &World) -> Stream<'_> {
         let follower = Follower::new(8, || {});
         let (at, wanted) = (ResumePoint::default(), StreamWanted::Everything);
-        let start = world.bucket.begin_stream(VB, &follower, &at, wanted, true).expect("it begins");
-        let cursor = world.bucket.join_memory(start.place, &"s".into(), Seqno(0)).expect("a place in memory");
+        let start = world.bucket.streams().begin_stream(VB, &follower, &at, wanted, true).expect("it begins");
+        let cursor = world
+            .bucket
+            .streams()
+            .join_memory(start.place, &"s".into(), Seqno(0))
+            .expect("a place in memory");
         Stream { world, place: start.place, cursor: cursor.id, follower }
     }
 
@@ -73,9 +81,11 @@ impl Stream<'_> {
     fn take(&self) -> Vec<(u64, SyncWrite)> {
         let mut all = Vec::new();
         let bucket = &self.world.bucket;
-        while let Changes::Range(range) = bucket.take_changes(self.place, self.cursor, RangeLimit::NONE) {
+        while let Changes::Range(range) =
+            bucket.streams().take_changes(self.place, self.cursor, RangeLimit::NONE)
+        {
             all.extend(range.iter().map(|version| (version.meta().by_seqno.0, version.meta().sync_write)));
-            bucket.advance_stream(self.place, self.cursor, range.end());
+            bucket.streams().advance_stream(self.place, self.cursor, range.end());
         }
         all
     }
@@ -92,7 +102,11 @@ fn seqnos_and_figures_are_those_of_a_chain_of_one() {
     let figures = |chain: Option<&str>| {
         let world = World::new(1);
         if let Some(chain) = chain {
-            world.bucket.set_vbucket_state(VB, VbState::Active, topology(chain)).expect("there is one");
+            world
+                .bucket
+                .roles()
+                .set_vbucket_state(VB, VbState::Active, topology(chain))
+                .expect("there is one");
         }
         let mut seqnos = Vec::new();
         for (at, level) in LEVELS.iter().chain(&LEVELS).enumerate() {
@@ -217,6 +231,7 @@ fn who_sets_a_topology_knows_when_all_is_committed_that_it_does_not_cover() {
     let alone = world.prepare("a");
     world
         .bucket
+        .roles()
         .set_vbucket_state(VB, VbState::Active, topology(r#"[["n_0","n_1"]]"#))
         .expect("there is one");
     let waiting =
@@ -241,10 +256,10 @@ fn a_lost_role_leaves_it_to_the_disk() {
     for role in [VbState::Dead, VbState::Replica, VbState::Pending] {
         let world = World::new(8);
         let waiting = world.prepare("a");
-        world.bucket.set_vbucket_state(VB, role, None).expect("there is one");
+        world.bucket.roles().set_vbucket_state(VB, role, None).expect("there is one");
         assert_eq!(outcome(&waiting), Some(SyncOutcome::GivenUp));
         world.flush();
-        world.bucket.set_vbucket_state(VB, VbState::Active, None).expect("there is one");
+        world.bucket.roles().set_vbucket_state(VB, VbState::Active, None).expect("there is one");
         assert_eq!((world.get("a").as_deref(), world.sync_writes().in_flight), (Ok("v"), 0), "{role:?}");
     }
 }
@@ -283,42 +298,45 @@ fn a_dropped_collection_takes_it_along() {
 #[test]
 fn who_stands_in_for_the_flusher_has_written_what_it_waits_for() {
     let world = World::new(1);
-    world.bucket.store(VbId(1), &set(doc("gathers"), "v"), world.now()).expect("stored");
-    let inline_flush = world.bucket.inline_flush().expect("there is a disk");
+    world.bucket.documents().store(VbId(1), &set(doc("gathers"), "v"), world.now()).expect("stored");
+    let inline_flush = world.bucket.flushing().inline_flush().expect("there is a disk");
     let pending = world.prepare("k").pending.expect("it waits for the disk");
     assert!(matches!(inline_flush.finish(), InlineFlushOutcome::Wrote(_)));
     assert_eq!(pending.try_take(), Some(SyncOutcome::Committed));
     let persisted = |vb| world.bucket.vbucket_stats(vb).expect("there is one").persisted_seqno;
     assert_eq!((persisted(VB), persisted(VbId(1))), (Seqno(2), Seqno(0)), "nobody waits for the other");
-    assert_eq!(world.bucket.inline_flush().expect("there is a disk").finish(), InlineFlushOutcome::Nothing);
-    assert_eq!(world.bucket.save_stats().stood_in, 1);
+    assert_eq!(
+        world.bucket.flushing().inline_flush().expect("there is a disk").finish(),
+        InlineFlushOutcome::Nothing
+    );
+    assert_eq!(world.bucket.flushing().save_stats().stood_in, 1);
 }
 
 #[test]
 fn what_somebody_who_stands_in_leaves_undone_the_flusher_does() {
     let world = World::new(1);
-    let inline_flush = world.bucket.inline_flush();
+    let inline_flush = world.bucket.flushing().inline_flush();
     let pending = world.prepare("k").pending.expect("it waits for the disk");
     drop(inline_flush);
     assert_eq!(pending.try_take(), None);
     std::thread::scope(|scope| {
-        let flusher = scope.spawn(|| world.bucket.run_flusher());
+        let flusher = scope.spawn(|| world.bucket.flushing().run_flusher());
         assert_eq!(common::wait::wait(pending), SyncOutcome::Committed);
-        world.bucket.stop_flusher();
+        world.bucket.flushing().stop_flusher();
         flusher.join().expect("it ran");
     });
-    assert!(world.bucket.inline_flush().is_none(), "nothing is written any more");
+    assert!(world.bucket.flushing().inline_flush().is_none(), "nothing is written any more");
 }
 
 #[test]
 fn a_disk_that_refuses_who_stands_in_is_tried_again() {
     let world = World::new(1);
     world.handles.disk.plan(Fault::for_ever(On::Kind(Call::Write), 1, Effect::DISK_FULL));
-    let inline_flush = world.bucket.inline_flush().expect("there is a disk");
+    let inline_flush = world.bucket.flushing().inline_flush().expect("there is a disk");
     let pending = world.prepare("k").pending.expect("it waits for the disk");
     assert_eq!(inline_flush.finish(), InlineFlushOutcome::Failed);
     assert_eq!(pending.try_take(), None);
     world.handles.disk.heal();
-    assert_eq!(world.bucket.flush_step(), Progress::Worked);
+    assert_eq!(world.bucket.flushing().flush_step(), Progress::Worked);
     assert_eq!(pending.try_take(), Some(SyncOutcome::Committed));
 }

@@ -44,13 +44,14 @@ fn open(store: Store) -> World {
 }
 
 fn become_active(world: &World, chain: &str) {
-    world.bucket.set_vbucket_state(VB, VbState::Active, topology(chain)).expect("there is one");
+    world.bucket.roles().set_vbucket_state(VB, VbState::Active, topology(chain)).expect("there is one");
 }
 
 fn prepare(world: &World, collection: CollectionId, name: &str) -> Mutated {
     let durable = Durable { level: MAJORITY, timeout: Duration::from_secs(3600) };
     world
         .bucket
+        .documents()
         .durably(Some(durable))
         .store(VB, &set(key(collection, name), "new"), world.now())
         .expect("prepared")
@@ -61,17 +62,17 @@ fn in_flight(world: &World) -> usize {
 }
 
 fn read(world: &World, collection: CollectionId, name: &str) -> Result<Vec<u8>, Refusal> {
-    let found = world.bucket.get(VB, key(collection, name), world.now())?;
+    let found = world.bucket.documents().get(VB, key(collection, name), world.now())?;
     Ok(found.version.value().to_vec())
 }
 
 /// Runs what runs in the background until nothing dropped is left.
 fn erase(world: &World) {
     for _ in 0..50 {
-        assert!(world.bucket.flush_all());
+        assert!(world.bucket.flushing().flush_all());
         world.handles.clock.advance(Duration::from_secs(2));
-        while world.bucket.keep_step() {}
-        while world.bucket.compact_step() != Progress::Idle {}
+        while world.bucket.maintenance().keep_step() {}
+        while world.bucket.compaction().compact_step() != Progress::Idle {}
         if world.bucket.inspect(VB, |vb| vb.collections().dropped().is_empty()) == Some(true) {
             return;
         }
@@ -82,7 +83,7 @@ fn erase(world: &World) {
 /// Documents, prepares and aborts that the disk has, by collection and key, without those that are over.
 fn on_disk(world: World, store: Store) -> (World, Vec<(u32, String)>) {
     let World { env, handles, bucket } = world;
-    assert!(bucket.flush_all());
+    assert!(bucket.flushing().flush_all());
     drop(bucket);
     let mut all = Vec::new();
     let snapshot = store(&env).snapshot(VB).expect("the disk works").expect("it is saved");
@@ -107,7 +108,7 @@ fn on_an_active_vbucket_they_are_aborted_and_leave_the_disk() {
         let first = prepare(&world, A, "first");
         let kept = prepare(&world, DEFAULT, "kept");
         let last = prepare(&world, A, "last");
-        assert!(world.bucket.flush_all());
+        assert!(world.bucket.flushing().flush_all());
         world.bucket.collections().set_manifest(manifest(2, &[DEFAULT])).expect("it follows");
         let high = world.bucket.with_vbucket(VB, |vb| vb.high_seqno());
         erase(&world);
@@ -139,7 +140,7 @@ fn they_are_not_loaded_and_not_committed_when_a_collection_begins_anew_before_th
         let pending = prepare(&world, A, "k");
         world.bucket.collections().set_manifest(manifest(2, &[DEFAULT])).expect("it follows");
         world.bucket.collections().set_manifest(manifest(3, &[DEFAULT, A])).expect("it follows");
-        assert!(world.bucket.flush_all());
+        assert!(world.bucket.flushing().flush_all());
         let (world, _) = on_disk(world, store);
         assert_eq!(
             (outcome(&pending), in_flight(&world)),
@@ -168,7 +169,7 @@ struct Replica {
 impl Replica {
     fn new(store: Store) -> Replica {
         let world = open(store);
-        world.bucket.set_vbucket_state(VB, VbState::Replica, None).expect("there is one");
+        world.bucket.roles().set_vbucket_state(VB, VbState::Replica, None).expect("there is one");
         let position = world.bucket.replicas().replica_position(VB).expect("it is a replica");
         let log = vec![FailoverEntry { uuid: VbUuid(7), seqno: Seqno(0) }];
         let stream = world.bucket.replicas().adopt_failover(&position, log).expect("it stands there");
@@ -212,9 +213,9 @@ fn on_a_replica_they_end_with_the_event_that_drops_their_collection() {
         replica.prepare(2, A, "first");
         replica.prepare(3, DEFAULT, "kept");
         replica.prepare(4, A, "last");
-        assert!(replica.world.bucket.flush_all());
+        assert!(replica.world.bucket.flushing().flush_all());
         // The eraser has looked, and found nothing.
-        while replica.world.bucket.keep_step() {}
+        while replica.world.bucket.maintenance().keep_step() {}
         assert_eq!(in_flight(&replica.world), 3);
         let (manifest, scope) = (ManifestUid(2), ScopeId(0));
         replica.event(5, &SystemEvent::CollectionEnd { manifest, scope, id: A });

@@ -23,7 +23,7 @@ fn connect(world: &World) -> ReplicaStream {
 impl Replica {
     fn new(seed: u64) -> Replica {
         let world = World::new(seed);
-        world.bucket.set_vbucket_state(VB, VbState::Replica, None).expect("there is such a vBucket");
+        world.bucket.roles().set_vbucket_state(VB, VbState::Replica, None).expect("there is such a vBucket");
         let stream = connect(&world);
         Replica { world, stream }
     }
@@ -71,12 +71,12 @@ impl Replica {
     }
 
     fn read(&self, key: &str) -> Result<String, Refusal> {
-        let found = self.world.bucket.get_replica(VB, doc(key), self.world.now())?;
+        let found = self.world.bucket.documents().get_replica(VB, doc(key), self.world.now())?;
         Ok(String::from_utf8_lossy(found.version.value()).into_owned())
     }
 
     fn flush(&self) {
-        assert!(self.world.bucket.flush_all(), "the disk works");
+        assert!(self.world.bucket.flushing().flush_all(), "the disk works");
     }
 }
 
@@ -167,14 +167,14 @@ fn whoever_becomes_active_commits_what_it_has() {
         let topology = |json: serde_json::Value| Some(topology_from_json(&json).expect("it is a topology"));
         let two = topology(serde_json::json!([["n_1", "n_2"]]));
         let Replica { world, .. } = replica;
-        world.bucket.set_vbucket_state(VB, VbState::Active, two).expect("there is such a vBucket");
+        world.bucket.roles().set_vbucket_state(VB, VbState::Active, two).expect("there is such a vBucket");
         assert_eq!(
             (world.get("a"), world.set("a", "x")),
             (Err(Refusal::ReCommitInProgress), Err(Refusal::ReCommitInProgress)),
             "whoever was active before may have committed it, and told so"
         );
         world.bucket.durability().acknowledged(VB, "n_2", Seqno(2));
-        assert!(world.bucket.flush_all(), "the disk works");
+        assert!(world.bucket.flushing().flush_all(), "the disk works");
         assert_eq!((world.get("a").as_deref(), world.get("b").as_deref()), (Ok("v1"), Ok("v2")));
         world.set("a", "x").expect("nothing is in the way any more");
     }
@@ -196,11 +196,15 @@ fn what_it_commits_then_takes_the_place_of_what_is_on_disk_alone() {
     replica.prepare("a", 2, DurabilityLevel::Majority);
     let Replica { world, .. } = replica;
     let alone = topology_from_json(&serde_json::json!([["n_1"]])).expect("it is a topology");
-    world.bucket.set_vbucket_state(VB, VbState::Active, Some(alone)).expect("there is such a vBucket");
-    assert!(world.bucket.flush_all(), "the disk works");
+    world
+        .bucket
+        .roles()
+        .set_vbucket_state(VB, VbState::Active, Some(alone))
+        .expect("there is such a vBucket");
+    assert!(world.bucket.flushing().flush_all(), "the disk works");
     assert_eq!(world.get("a").as_deref(), Ok("v2"));
     // Nobody looked whether there was such a document: that is counted anew.
-    while world.bucket.compact_step() != engine::Progress::Idle {}
+    while world.bucket.compaction().compact_step() != engine::Progress::Idle {}
     let stats = world.bucket.vbucket_stats(VB).expect("there is such a vBucket");
     assert_eq!((stats.documents, stats.evicted_documents), (1, 0));
 }

@@ -24,12 +24,18 @@ fn spoiled(plain: &str, xattr: bool) -> Watched {
         let extras = [0, 2, 5];
         let request = request::parse_single_mutation(0xc8, &extras, b"_s{}", &XATTRS);
         let request = request.unwrap_or_else(|refusal| panic!("{}", refusal.context));
-        world.bucket.subdoc_mutate(VB, doc("k"), &request, true, world.bucket.now()).expect("changed");
+        world
+            .bucket
+            .documents()
+            .subdoc_mutate(VB, doc("k"), &request, true, world.bucket.now())
+            .expect("changed");
     }
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     assert_eq!(world.bucket.eviction().evict_value(VB, doc("k")), Ok(true));
     world.spy.spoiled.lock().insert("k".to_owned());
-    world.settle("k", || world.bucket.get(VB, doc("k"), world.bucket.now())).expect("it is there");
+    world
+        .settle("k", || world.bucket.documents().get(VB, doc("k"), world.bucket.now()))
+        .expect("it is there");
     world
 }
 
@@ -37,22 +43,22 @@ fn spoiled(plain: &str, xattr: bool) -> Watched {
 fn whoever_needs_the_value_is_refused() {
     let world = spoiled("1", false);
     let (bucket, now) = (&world.bucket, world.bucket.now());
-    let found = bucket.get(VB, doc("k"), now).expect("it is there");
+    let found = bucket.documents().get(VB, doc("k"), now).expect("it is there");
     assert_eq!(value::plain(&found.version), Err(Refusal::Unreadable));
 
     let extras = [0, 1, 0];
     let lookup = request::parse_single_lookup(0xc5, &extras, b"n", &XATTRS);
     let lookup = lookup.unwrap_or_else(|refusal| panic!("{}", refusal.context));
-    let looked = bucket.subdoc_lookup(VB, doc("k"), &lookup, now, |outcome, _| outcome.status);
+    let looked = bucket.documents().subdoc_lookup(VB, doc("k"), &lookup, now, |outcome, _| outcome.status);
     assert_eq!(looked, Err(Refusal::Unreadable));
 
     let change = request::parse_single_mutation(0xc8, &[0, 1, 1], b"n1", &XATTRS);
     let change = change.unwrap_or_else(|refusal| panic!("{}", refusal.context));
-    let changed = bucket.subdoc_mutate(VB, doc("k"), &change, true, now).map(drop);
+    let changed = bucket.documents().subdoc_mutate(VB, doc("k"), &change, true, now).map(drop);
     assert_eq!(changed, Err(Refusal::Unreadable));
 
     for end in [End::Front, End::Back] {
-        let joined = bucket.join(VB, doc("k"), b"x", Datatype::RAW, end, Cas::ANY, now).map(drop);
+        let joined = bucket.documents().join(VB, doc("k"), b"x", Datatype::RAW, end, Cas::ANY, now).map(drop);
         assert_eq!(joined, Err(Refusal::Unreadable));
     }
     let count = CounterRequest {
@@ -63,7 +69,7 @@ fn whoever_needs_the_value_is_refused() {
         expiry: 0,
         preserve_expiry: false,
     };
-    assert_eq!(bucket.count(VB, &count, now).map(drop), Err(Refusal::Unreadable));
+    assert_eq!(bucket.documents().count(VB, &count, now).map(drop), Err(Refusal::Unreadable));
     // What needs no old value mends the document.
     world.set("k", "2");
     assert_eq!(world.get("k"), Ok("2".to_owned()));
@@ -73,8 +79,11 @@ fn whoever_needs_the_value_is_refused() {
 fn xattrs_that_cannot_be_read_are_not_dropped() {
     let world = spoiled("1", true);
     let (bucket, now) = (&world.bucket, world.bucket.now());
-    assert_eq!(bucket.delete(VB, doc("k"), Cas::ANY, now).map(drop), Err(Refusal::Unreadable));
-    assert_eq!(world.bucket.store(VB, &common::set(doc("k"), "2"), now).map(drop), Err(Refusal::Unreadable));
+    assert_eq!(bucket.documents().delete(VB, doc("k"), Cas::ANY, now).map(drop), Err(Refusal::Unreadable));
+    assert_eq!(
+        world.bucket.documents().store(VB, &common::set(doc("k"), "2"), now).map(drop),
+        Err(Refusal::Unreadable)
+    );
 }
 
 #[test]
@@ -106,19 +115,19 @@ fn a_backfill_ends_with_an_error_at_a_change_that_cannot_be_read() {
     for key in ["a", "b", "c"] {
         world.set(key, "1");
     }
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     let follower = Follower::new(8, || {});
     let by_key = Some(base::CollectionId::DEFAULT);
     for (by_key, unread) in [(None, 1), (None, 2), (None, 3), (by_key, 1), (by_key, 3)] {
         let reading =
             BackfillReading { values: Values::Read, by_key, is_urgent: false, with_prepares: false };
-        let before = world.bucket.fetch_stats().unreadable;
+        let before = world.bucket.fetching().fetch_stats().unreadable;
         let writer = Box::new(Unread(Seqno(unread)));
-        let backfill = world.bucket.backfills().begin(VB, Seqno(0), reading, writer, &follower);
-        assert_eq!(world.bucket.backfills().step(), Progress::Failed);
-        let taken = world.bucket.backfills().take(&Arc::clone(&backfill), usize::MAX);
+        let backfill = world.bucket.streams().backfills().begin(VB, Seqno(0), reading, writer, &follower);
+        assert_eq!(world.bucket.streams().backfills().step(), Progress::Failed);
+        let taken = world.bucket.streams().backfills().take(&Arc::clone(&backfill), usize::MAX);
         assert!(taken.has_failed && !taken.is_done, "{by_key:?} {unread}");
-        assert_eq!(world.bucket.fetch_stats().unreadable, before + 1);
+        assert_eq!(world.bucket.fetching().fetch_stats().unreadable, before + 1);
     }
 }
 

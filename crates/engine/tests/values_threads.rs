@@ -36,7 +36,7 @@ fn read(world: &Watched, key: usize) -> u64 {
             Ok(text) => return number_in(key, &text),
             Err(Refusal::NotResident) => {
                 // What it brings is held until it was looked at.
-                let fetched = wait(world.bucket.fetch(VB, doc(&name)).expect("few wait"));
+                let fetched = wait(world.bucket.fetching().fetch(VB, doc(&name)).expect("few wait"));
                 if let Ok(text) = world.get(&name) {
                     return number_in(key, &text);
                 }
@@ -55,7 +55,7 @@ fn write(world: &Watched, key: usize, number: u64) {
             Err(Refusal::OverQuota) => {
                 // The housekeeper gives back what the heap holds and nobody uses.
                 world.handles.clock.advance(Duration::from_millis(20));
-                world.bucket.keep_step();
+                world.bucket.maintenance().keep_step();
             }
             Err(refusal) => panic!("{refusal:?}"),
         }
@@ -67,16 +67,16 @@ fn race(quota_bytes: u64) {
     let world = Watched::open(env, handles, quota_bytes);
     for key in 0..KEYS {
         write(&world, key, 0);
-        assert!(world.bucket.flush_all());
+        assert!(world.bucket.flushing().flush_all());
         assert_eq!(world.bucket.eviction().evict_value(VB, doc(&name(key))), Ok(true));
     }
     let written = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let fetchers = [(); 2].map(|()| scope.spawn(|| world.bucket.run_fetcher()));
+        let fetchers = [(); 2].map(|()| scope.spawn(|| world.bucket.fetching().run_fetcher()));
         let evicting = scope.spawn(|| {
             let mut key = 0;
             while !written.load(Ordering::Acquire) {
-                assert!(world.bucket.flush_all());
+                assert!(world.bucket.flushing().flush_all());
                 key = (key + 7) % KEYS;
                 world.bucket.eviction().evict_value(VB, doc(&name(key))).expect("it is there");
                 std::thread::yield_now();
@@ -110,10 +110,10 @@ fn race(quota_bytes: u64) {
                 (0..=WRITES).rev().find(|n| *n as usize % KEYS == key).expect("written")
             );
         }
-        world.bucket.stop_fetchers();
+        world.bucket.fetching().stop_fetchers();
         fetchers.into_iter().for_each(|fetcher| fetcher.join().expect("fetchers end"));
     });
-    assert!(world.bucket.fetch_stats().fetched > 0, "some values had to be read");
+    assert!(world.bucket.fetching().fetch_stats().fetched > 0, "some values had to be read");
     world.check_account();
 }
 

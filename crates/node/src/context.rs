@@ -153,7 +153,7 @@ impl Context<'_> {
 
     /// Whether reading the request's document takes long.
     pub(crate) fn has_large_document(&mut self) -> bool {
-        let bytes = self.bucket().plain_bytes(self.vbucket, self.key, false, self.now);
+        let bytes = self.bucket().documents().plain_bytes(self.vbucket, self.key, false, self.now);
         self.takes(bytes)
     }
 
@@ -235,7 +235,7 @@ impl Context<'_> {
     pub fn refuse_key(&mut self, vb: VbId, key: DocKey<'_>, refusal: Refusal) -> Outcome {
         match refusal {
             Refusal::BadSnappy => return self.error(Status::Einval, "Failed to inflate payload"),
-            Refusal::Unreadable => self.bucket().note_unreadable(vb),
+            Refusal::Unreadable => self.bucket().fetching().note_unreadable(vb),
             Refusal::UnknownCollection => return self.unknown_collection_in(vb),
             Refusal::NotMyVbucket if has_no_such_collection(&self.bucket(), vb, key) => {
                 return self.unknown_collection_in(vb);
@@ -266,7 +266,7 @@ impl Context<'_> {
     fn look_again(&mut self, vb: VbId, key: DocKey<'_>, refusal: Refusal) -> Outcome {
         let bucket = self.bucket();
         if refusal == Refusal::Loading {
-            let loaded = bucket.loaded(vb);
+            let loaded = bucket.loading().loaded(vb);
             return Outcome::Again(Box::pin(async move {
                 let loaded = match loaded {
                     Some(loaded) => loaded.await,
@@ -276,7 +276,7 @@ impl Context<'_> {
             }));
         }
         if refusal == Refusal::Pending {
-            let changed = bucket.role_change(vb);
+            let changed = bucket.roles().role_change(vb);
             return Outcome::Again(Box::pin(async move {
                 let changed = match changed {
                     Some(changed) => changed.await,
@@ -285,7 +285,7 @@ impl Context<'_> {
                 changed.map_or(Ready::Failed(Status::NotMyVbucket), |()| Ready::Look(None))
             }));
         }
-        match bucket.fetch(vb, key) {
+        match bucket.fetching().fetch(vb, key) {
             Ok(fetched) => Outcome::Again(Box::pin(async move {
                 match fetched.await {
                     Some(Fetched::Look(pin)) => Ready::Look(pin),

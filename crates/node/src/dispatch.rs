@@ -226,7 +226,7 @@ fn let_through(row: &Row, node: &Node, session: &Session) -> Result<Option<Pass>
         opcode::GET_REPLICA | opcode::GET_EX_REPLICA => None,
         _ => Some(fence.pass(node.env().clock.monotonic_ns()).ok_or(Closed::Fenced)?),
     };
-    match (bucket.is_some_and(|bucket| bucket.is_emptying()), has_traffic) {
+    match (bucket.is_some_and(|bucket| bucket.roles().is_emptying()), has_traffic) {
         (true, _) => Err(Closed::Emptying),
         (false, false) => Err(Closed::NoTraffic),
         (false, true) => Ok(pass),

@@ -263,7 +263,7 @@ impl Host {
         let name = bucket.name();
         let place = self.quarantine.place(env, &format!("{name}-vbucket-{vb}"))?;
         let failed = |source| HostFailure::Bucket { name: name.to_owned(), source };
-        match bucket.set_aside(vb, &place) {
+        match bucket.roles().set_aside(vb, &place) {
             Ok(set_aside) => set_aside.map_err(failed)?,
             // It is not damaged any more.
             Err(_) => return Ok(()),
@@ -640,16 +640,16 @@ type Run = fn(&Bucket);
 /// those, and its helpers; the housekeeper; those that read values, that load documents and end then, and that read for streams.
 fn threads_of_a_bucket() -> impl Iterator<Item = (String, Run)> {
     let writers: [(&str, Run); 4] = [
-        ("flush", Bucket::run_flusher),
-        ("file", Bucket::run_filer),
-        ("compact", Bucket::run_compactor),
-        ("keep", Bucket::run_keeper),
+        ("flush", |bucket| bucket.flushing().run_flusher()),
+        ("file", |bucket| bucket.flushing().run_filer()),
+        ("compact", |bucket| bucket.compaction().run_compactor()),
+        ("keep", |bucket| bucket.maintenance().run_keeper()),
     ];
     let others: [(&str, usize, Run); 4] = [
-        ("compact", COMPACTION_HELPERS, Bucket::help_compactor),
-        ("fetch", FETCHERS, Bucket::run_fetcher),
-        ("load", LOADERS, Bucket::run_loader),
-        ("backfill", BACKFILLERS, |bucket| bucket.backfills().run_backfiller()),
+        ("compact", COMPACTION_HELPERS, |bucket| bucket.compaction().help_compactor()),
+        ("fetch", FETCHERS, |bucket| bucket.fetching().run_fetcher()),
+        ("load", LOADERS, |bucket| bucket.loading().run_loader()),
+        ("backfill", BACKFILLERS, |bucket| bucket.streams().backfills().run_backfiller()),
     ];
     let writers = writers.into_iter().map(|(name, run)| (name.to_owned(), run));
     let numbered = |(name, count, run)| (0..count).map(move |at| (format!("{name}{at}"), run));
@@ -658,13 +658,13 @@ fn threads_of_a_bucket() -> impl Iterator<Item = (String, Run)> {
 
 /// Lets the threads of a bucket end.
 fn end(bucket: &Bucket) {
-    bucket.stop_loaders();
-    bucket.stop_fetchers();
-    bucket.backfills().stop();
-    bucket.stop_compactor();
-    bucket.stop_keeper();
-    bucket.stop_flusher();
-    bucket.stop_filer();
+    bucket.loading().stop_loaders();
+    bucket.fetching().stop_fetchers();
+    bucket.streams().backfills().stop();
+    bucket.compaction().stop_compactor();
+    bucket.maintenance().stop_keeper();
+    bucket.flushing().stop_flusher();
+    bucket.flushing().stop_filer();
 }
 
 fn join(threads: Vec<Task>) -> Result<(), HostFailure> {

@@ -224,7 +224,7 @@ impl Node {
             return Err(BucketError::NotFlushable);
         }
         tracing::info!(bucket = name, "all documents of the bucket are removed");
-        Ok(bucket.remove_all_documents()?)
+        Ok(bucket.roles().remove_all_documents()?)
     }
 
     /// Deletes a bucket with its documents: connections that have selected it are closed, its threads end, its folder

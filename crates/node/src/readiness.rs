@@ -63,7 +63,7 @@ pub fn problems(node: &Node) -> Vec<String> {
 fn of_bucket(bucket: &Arc<Bucket>) -> Vec<String> {
     let mut lines = Vec::new();
     let name = bucket.name();
-    if bucket.save_stats().is_disk_full {
+    if bucket.flushing().save_stats().is_disk_full {
         lines.push(format!("bucket {name}: the disk is full, and changes are refused: make room"));
     }
     let unreadable = bucket.unreadable();

@@ -332,7 +332,7 @@ fn answers_keep_their_order_unless_agreed_otherwise() {
     // The read overtakes; the no-op is not a document command and waits.
     assert_eq!((statuses(&answers), next), (vec![(2, Status::KeyEnoent)], Next::Later));
     let bucket = node.bucket("default").expect("it is served");
-    assert!(bucket.flush_all());
+    assert!(bucket.flushing().flush_all());
     let mut out = Output::default();
     assert!(unordered.poll_later(&mut Context::from_waker(Waker::noop()), &mut out));
     assert_eq!(statuses(&out.to_vec()), [(1, Status::Success)]);

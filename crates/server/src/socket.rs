@@ -343,7 +343,7 @@ impl Socket {
     fn handle(&mut self, bytes: &[u8]) -> Received {
         let worker = Rc::clone(&self.worker);
         let bucket = self.connection.lone_writers_bucket().filter(|_| worker.counters.has_one_connection());
-        let inline_flush = bucket.as_ref().and_then(|bucket| bucket.inline_flush());
+        let inline_flush = bucket.as_ref().and_then(|bucket| bucket.flushing().inline_flush());
         let mut output = worker.output.borrow_mut();
         let received = self.connection.receive(bytes, &mut output);
         self.send(&mut output);

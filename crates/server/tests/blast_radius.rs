@@ -140,7 +140,7 @@ fn a_damaged_journal_keeps_its_bucket_down_and_no_other() {
     ["a", "b", "c"].iter().for_each(|bucket| fill(&server, bucket, "1"));
     for bucket in ["a", "b", "c"] {
         let bucket = server.node().bucket(bucket).expect("it is served");
-        while bucket.flush_step() != engine::Progress::Idle {}
+        while bucket.flushing().flush_step() != engine::Progress::Idle {}
     }
     let image = image(folder.path());
     server.stop().expect("a clean stop");

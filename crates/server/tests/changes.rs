@@ -53,7 +53,7 @@ fn set(server: &Server, key: &str, value: &str) -> VbId {
         cas: Cas::ANY,
         preserve_expiry: false,
     };
-    bucket.store(vb, &request, bucket.now()).expect("stored");
+    bucket.documents().store(vb, &request, bucket.now()).expect("stored");
     vb
 }
 
@@ -201,7 +201,7 @@ fn what_comes_later_is_sent_when_it_comes() {
     let bucket = server.node().bucket("default").expect("it is served");
     let vb = set(&server, "last", "1");
     following.next("mutation");
-    bucket.set_vbucket_state(vb, VbState::Dead, None).expect("there is one");
+    bucket.roles().set_vbucket_state(vb, VbState::Dead, None).expect("there is one");
     assert_eq!(following.next("ended")["vbucket"], vb.0);
     // It ends when the node stops.
     server.stop().expect("a clean stop");
@@ -230,9 +230,9 @@ fn a_position_that_is_not_part_of_history_is_rolled_back_explicitly() {
     let (_, token) = all(&server, "");
     // Another vBucket takes its place: the history is a new one.
     let bucket = server.node().bucket("default").expect("it is served");
-    bucket.set_vbucket_state(vb, VbState::Dead, None).expect("there is one");
-    bucket.delete_vbucket(vb).expect("there is one").expect("the disk works");
-    bucket.set_vbucket_state(vb, VbState::Active, None).expect("made anew");
+    bucket.roles().set_vbucket_state(vb, VbState::Dead, None).expect("there is one");
+    bucket.roles().delete_vbucket(vb).expect("there is one").expect("the disk works");
+    bucket.roles().set_vbucket_state(vb, VbState::Active, None).expect("made anew");
     set(&server, "a", "2");
     let (events, token) = all(&server, &format!("&since={token}"));
     assert_eq!((&events[0]["event"], &events[0]["seqno"]), (&"rollback".into(), &0.into()));

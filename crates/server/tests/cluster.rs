@@ -619,7 +619,7 @@ fn a_copy_that_is_damaged_while_it_is_served_is_replaced_at_once() {
     let damaged = vb(b"key-0").0;
     assert_eq!(rot(&nodes, 1, &format!("{damaged}.couch.")), 1);
     let bucket = nodes.members[1].server.node().bucket("default").expect("it serves");
-    let compacted = bucket.compact(base::VbId(damaged), engine::CompactRequest::default());
+    let compacted = bucket.compaction().compact(base::VbId(damaged), engine::CompactRequest::default());
     drop(compacted.expect("none is under way"));
     nodes.wait("it is there again", |state| is_whole(state) && quarantined(&nodes, 1) == 1);
     assert!(bucket.damaged().is_empty() && nodes.members[1].cluster.lost().is_none());
@@ -886,7 +886,7 @@ fn disabled_traffic_of_one_node_leaves_replicas_other_nodes_and_the_map_alone() 
     let bucket = nodes.members[quiet].server.node().bucket("default").expect("it is served");
     let key = its.first().expect("it has some");
     let request = engine::StoreRequest::set(base::DocKey::new(key.as_bytes()), b"from inside");
-    bucket.store(vb(key.as_bytes()), &request, bucket.now()).expect("it is stored");
+    bucket.documents().store(vb(key.as_bytes()), &request, bucket.now()).expect("it is stored");
     ledger.insert(key.clone().into_bytes(), b"from inside".to_vec());
     wait_for_replicas(&nodes);
     assert_eq!([0, 1, 2].map(map), maps, "no node tells another map");

@@ -164,7 +164,7 @@ fn keys_are_exchanged_and_the_old_ones_go() {
     let mut client = Client::connect(&server, "a", &[]);
     set_durably(&mut client, "while keys are exchanged", b"{}");
     for (_, bucket) in server.node().buckets() {
-        while bucket.compact_step() == engine::Progress::Worked {}
+        while bucket.compaction().compact_step() == engine::Progress::Worked {}
     }
     assert_whole(&server, "a");
     server.stop().expect("a clean stop");
@@ -186,7 +186,7 @@ fn a_folder_that_was_plain_is_encrypted_by_and_by() {
     server.stop().expect("a clean stop");
     let server = start(folder.path(), &['1']);
     for (_, bucket) in server.node().buckets() {
-        while bucket.compact_step() == engine::Progress::Worked {}
+        while bucket.compaction().compact_step() == engine::Progress::Worked {}
     }
     assert_whole(&server, "a");
     server.stop().expect("a clean stop");

@@ -267,16 +267,16 @@ fn requests_of_every_family() {
             }
             handles.clock.advance(Duration::from_millis(rng.below(2000)));
             if rng.chance(1, 20) {
-                assert!(bucket.flush_all(), "the disk works");
+                assert!(bucket.flushing().flush_all(), "the disk works");
             }
             if round % 10 == 9 {
                 check(&bucket);
                 for vb in (0..VBUCKETS).map(VbId) {
-                    bucket.set_vbucket_state(vb, VbState::Active, None).expect("there are so many");
+                    bucket.roles().set_vbucket_state(vb, VbState::Active, None).expect("there are so many");
                 }
             }
         }
-        assert!(bucket.flush_all(), "the disk works");
+        assert!(bucket.flushing().flush_all(), "the disk works");
         check(&bucket);
     }
     println!("{requests} requests; of a tenth of them: {answers:?}");

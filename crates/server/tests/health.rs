@@ -26,7 +26,8 @@ fn a_node_is_ready_when_it_serves_every_vbucket_of_the_map() {
     let folder = tempfile::tempdir().expect("a folder");
     let server = support::start(folder.path(), "");
     let bucket = server.node().bucket("default").expect("it is served");
-    let become_one = |vb: u16, state| bucket.set_vbucket_state(VbId(vb), state, None).expect("there is one");
+    let become_one =
+        |vb: u16, state| bucket.roles().set_vbucket_state(VbId(vb), state, None).expect("there is one");
     let ok = || ["ok\n".to_owned(), "ok\n".to_owned()];
     assert_eq!(told(&server), ([200; 3], ok()));
     // Every vBucket counts, in each role in which it does not serve.
@@ -43,7 +44,7 @@ fn a_node_is_ready_when_it_serves_every_vbucket_of_the_map() {
         }
     }
     become_one(1, VbState::Dead);
-    bucket.delete_vbucket(VbId(1)).expect("it may go").expect("the disk works");
+    bucket.roles().delete_vbucket(VbId(1)).expect("it may go").expect("the disk works");
     become_one(2, VbState::Replica);
     let (codes, [ready, _]) = told(&server);
     assert_eq!(codes, [200, 503, 200]);

@@ -202,8 +202,8 @@ fn locked_documents_make_nothing_dearer_for_others() {
             cas: base::Cas::ANY,
             preserve_expiry: false,
         };
-        bucket.store(vb, &request, bucket.now()).expect("stored");
-        bucket.get_and_lock(vb, key, 30, bucket.now()).expect("locked");
+        bucket.documents().store(vb, &request, bucket.now()).expect("stored");
+        bucket.documents().get_and_lock(vb, key, 30, bucket.now()).expect("locked");
     }
     let gets = batches(opcode::GET, b"");
     desk.rounds(&gets, 20);
@@ -240,9 +240,9 @@ impl Maker {
         changed.expect("there is room");
         if self.made.is_multiple_of(20) {
             // What waits to be written would fill the share of the checkpoints.
-            assert!(self.bucket.flush_all());
+            assert!(self.bucket.flushing().flush_all());
             self.clock.clock.advance(std::time::Duration::from_secs(2));
-            while self.bucket.keep_step() {}
+            while self.bucket.maintenance().keep_step() {}
         }
         took
     }

@@ -45,7 +45,7 @@ fn write(client: &mut Client, level: &[u8]) {
 }
 
 fn stood_in(server: &Server) -> u64 {
-    server.node().bucket("default").expect("it is served").save_stats().stood_in
+    server.node().bucket("default").expect("it is served").flushing().save_stats().stood_in
 }
 
 fn on_one_worker(folder: &TempDir, test: impl FnOnce(&Server, Client)) {

@@ -102,7 +102,7 @@ fn whoever_asks_the_wrong_node_is_told_of_the_right_one() {
     let server = start(folder.path(), "");
     let bucket = server.node().bucket("default").expect("it is served");
     for vb in [1, 3] {
-        bucket.set_vbucket_state(VbId(vb), VbState::Replica, None).expect("there is one");
+        bucket.roles().set_vbucket_state(VbId(vb), VbState::Replica, None).expect("there is one");
     }
     server.node().set_cluster_map(layout(&server, 2, 5)).expect("it is newer");
     let mut client = Client::connect(&server, "default", &[]);
@@ -125,7 +125,7 @@ fn a_node_that_has_no_share_sends_nobody_a_map_without_itself() {
     let folder = tempfile::tempdir().expect("a folder");
     let server = start(folder.path(), "");
     let bucket = server.node().bucket("default").expect("it is served");
-    bucket.set_vbucket_state(VbId(1), VbState::Dead, None).expect("there is one");
+    bucket.roles().set_vbucket_state(VbId(1), VbState::Dead, None).expect("there is one");
     let mut client = Client::connect(&server, "default", &[]);
     let mut failed_over = layout(&server, 2, 5);
     failed_over.nodes[0].membership = Membership::FailedOver;

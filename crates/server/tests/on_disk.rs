@@ -84,7 +84,7 @@ impl Desk {
     fn settle(&mut self) -> Vec<Told> {
         let mut answers = Vec::new();
         while self.connection.has_later() {
-            let (loaded, fetched) = (self.bucket.load_step(), self.bucket.fetch_step());
+            let (loaded, fetched) = (self.bucket.loading().load_step(), self.bucket.fetching().fetch_step());
             let polled = self.poll();
             let idle = (loaded, fetched) == (Progress::Idle, Progress::Idle) && polled.is_empty();
             assert!(!idle || !self.connection.has_later(), "it waits for nothing");
@@ -96,7 +96,7 @@ impl Desk {
     fn set_evicted(&mut self, key: &str, value: &str) {
         let answers = self.send(&[set(key, value, 0)]);
         assert_eq!(answers[0].1, Status::Success);
-        assert!(self.bucket.flush_all());
+        assert!(self.bucket.flushing().flush_all());
         assert_eq!(self.bucket.eviction().evict_value(vb(key), DocKey::new(key.as_bytes())), Ok(true));
     }
 }
@@ -156,7 +156,7 @@ fn answers_stay_in_order_while_one_waits() {
     assert_eq!(received.next, Next::Later);
     assert_eq!(opaques(&told(&out.to_vec())), [1, 2]);
     assert!(desk.poll().is_empty());
-    assert_eq!(desk.bucket.fetch_step(), Progress::Worked);
+    assert_eq!(desk.bucket.fetching().fetch_step(), Progress::Worked);
     assert_eq!(desk.poll(), [(opcode::GET, Status::Success, 3, "old".into())]);
     let (answers, _) = feed(&mut desk.connection, &bytes[received.consumed..]);
     assert_eq!(opaques(&told(&answers)), [4, 5]);
@@ -236,7 +236,7 @@ fn a_value_that_is_no_block_is_an_error_to_every_client() {
         assert_eq!(desk.send(&[get("bad", 1)]), []);
         let answers = desk.settle();
         assert_eq!(answers, [(opcode::GET, Status::Einternal, 1, String::new())], "{features:?}");
-        assert_eq!(desk.bucket.fetch_stats().failed, 1);
+        assert_eq!(desk.bucket.fetching().fetch_stats().failed, 1);
     }
 }
 
@@ -245,7 +245,7 @@ fn who_waits_when_the_node_stops_is_told_to_try_again() {
     let mut desk = Desk::new(PLAIN);
     desk.set_evicted("k", "v");
     assert_eq!(desk.send(&[get("k", 1)]), []);
-    desk.bucket.stop_fetchers();
+    desk.bucket.fetching().stop_fetchers();
     assert_eq!(desk.poll(), [(opcode::GET, Status::Etmpfail, 1, String::new())]);
     assert_eq!(desk.send(&[get("k", 2)])[0].1, Status::Etmpfail);
 }
@@ -256,7 +256,7 @@ fn evict_key_takes_out_what_is_on_disk() {
     desk.send(&[set("k", "v", 0)]);
     assert_eq!(desk.send(&[request(opcode::EVICT_KEY, "none", 0)])[0].1, Status::KeyEnoent);
     assert_eq!(desk.send(&[request(opcode::EVICT_KEY, "k", 0)])[0].1, Status::KeyEexists);
-    assert!(desk.bucket.flush_all());
+    assert!(desk.bucket.flushing().flush_all());
     assert_eq!(desk.send(&[request(opcode::EVICT_KEY, "k", 0)])[0].1, Status::Success);
     assert_eq!(desk.bucket.stats().all().without_value, 1);
 }
@@ -276,7 +276,7 @@ fn restarted(features: &[Feature]) -> Desk {
 fn a_vbucket_that_is_being_loaded_is_waited_for() {
     let mut desk = restarted(UNORDERED);
     assert_eq!(desk.send(&[get("k1", 1), set("k2", "new", 2), get("none", 3)]), []);
-    assert_eq!(desk.bucket.load_step(), Progress::Worked);
+    assert_eq!(desk.bucket.loading().load_step(), Progress::Worked);
     let mut answers = desk.settle();
     answers.sort_by_key(|(_, _, opaque, _)| *opaque);
     let statuses: Vec<Status> = answers.iter().map(|(_, status, ..)| *status).collect();
@@ -324,8 +324,8 @@ fn what_names_no_key_works_while_loading() {
     let stat = RequestParts { opcode: opcode::STAT, key: b"warmup", ..RequestParts::default() };
     let answers = desk.send(&[stat]);
     assert!(answers.iter().any(|(.., value)| value == "loading keys"));
-    while desk.bucket.load_step() != Progress::Idle {}
-    while desk.bucket.warm_step() != Progress::Idle {}
+    while desk.bucket.loading().load_step() != Progress::Idle {}
+    while desk.bucket.loading().warm_step() != Progress::Idle {}
     let stat = RequestParts { opcode: opcode::STAT, key: b"warmup", ..RequestParts::default() };
     let answers = desk.send(&[stat]);
     assert!(answers.iter().any(|(.., value)| value == "done"));
@@ -358,7 +358,7 @@ fn what_is_on_disk_alone_is_answered_as_if_it_were_not() {
         ("k5", opcode::EVICT_KEY, Status::Success),
         ("k6", opcode::REPLACE, Status::Success),
     ] {
-        assert!(desk.bucket.flush_all());
+        assert!(desk.bucket.flushing().flush_all());
         desk.bucket.eviction().evict_whole(vb(name), DocKey::new(name.as_bytes())).expect("it is there");
         let extras: &[u8] = if matches!(opcode, opcode::ADD | opcode::REPLACE) { &[0; 8] } else { &[] };
         let cas = if opcode == opcode::UNLOCK_KEY { base::Cas(1) } else { base::Cas::ANY };
@@ -371,7 +371,7 @@ fn what_is_on_disk_alone_is_answered_as_if_it_were_not() {
 fn a_compaction_is_answered_when_it_is_done() {
     let mut desk = Desk::new(PLAIN);
     desk.send(&[set("k", "v", 0), request(opcode::DELETE, "k", 0), set("k2", "v", 0)]);
-    assert!(desk.bucket.flush_all());
+    assert!(desk.bucket.flushing().flush_all());
     let all = [[0; 16].as_slice(), &[1], &[0; 7]].concat();
     let compact = RequestParts { opcode: opcode::COMPACT_DB, vbucket: vb("k"), ..RequestParts::default() };
     let compact = RequestParts { extras: &all, opaque: 7, ..compact };
@@ -382,9 +382,9 @@ fn a_compaction_is_answered_when_it_is_done() {
     let (answers, _) = feed(&mut other, &bytes);
     assert_eq!(told(&answers)[0].1, Status::Etmpfail, "it is under way already");
     assert!(desk.poll().is_empty());
-    assert_eq!(desk.bucket.compact_step(), Progress::Worked);
+    assert_eq!(desk.bucket.compaction().compact_step(), Progress::Worked);
     assert_eq!(desk.poll(), [(opcode::COMPACT_DB, Status::Success, 7, String::new())]);
-    assert_eq!(desk.bucket.compaction_stats().runs, 1);
+    assert_eq!(desk.bucket.compaction().compaction_stats().runs, 1);
     let wrong = [[0; 16].as_slice(), &[2], &[0; 7]].concat();
     let answers = desk.send(&[RequestParts { extras: &wrong, ..compact }]);
     assert_eq!(answers[0].1, Status::Einval);

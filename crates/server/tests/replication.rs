@@ -53,7 +53,7 @@ impl Node {
 
     fn is_loaded(&self, vb: VbId) -> bool {
         let now = self.bucket().now();
-        self.bucket().peek_as_is(vb, DocKey::new(b"x"), now).err() != Some(Refusal::Loading)
+        self.bucket().documents().peek_as_is(vb, DocKey::new(b"x"), now).err() != Some(Refusal::Loading)
     }
 
     fn stop(&mut self) {
@@ -97,12 +97,12 @@ impl Node {
 
     fn set_roles(&self, role: VbState) {
         (0..VBUCKETS).for_each(|vb| {
-            self.bucket().set_vbucket_state(VbId(vb), role, None).expect("there is one");
+            self.bucket().roles().set_vbucket_state(VbId(vb), role, None).expect("there is one");
         });
     }
 
     fn high_seqnos(&self) -> Vec<Seqno> {
-        let high = |vb| self.bucket().stream_state(VbId(vb)).expect("there is one").3;
+        let high = |vb| self.bucket().streams().stream_state(VbId(vb)).expect("there is one").3;
         (0..VBUCKETS).map(high).collect()
     }
 
@@ -162,11 +162,11 @@ fn set(bucket: &Bucket, key: &str, value: &[u8], expiry: u32) -> Result<engine::
         cas: Cas::ANY,
         preserve_expiry: false,
     };
-    bucket.store(vb_of(key), &request, bucket.now())
+    bucket.documents().store(vb_of(key), &request, bucket.now())
 }
 
 fn delete(bucket: &Bucket, key: &str) {
-    let deleted = bucket.delete(vb_of(key), DocKey::new(key.as_bytes()), Cas::ANY, bucket.now());
+    let deleted = bucket.documents().delete(vb_of(key), DocKey::new(key.as_bytes()), Cas::ANY, bucket.now());
     assert!(matches!(deleted, Ok(_) | Err(Refusal::NotFound)), "{deleted:?}");
 }
 
@@ -194,7 +194,7 @@ fn set_with_xattr(bucket: &Bucket, key: &str, revision: u64) {
         regenerate_cas: false,
         late: None,
     };
-    bucket.apply_with_meta(vb_of(key), &request, bucket.now()).expect("it is stored");
+    bucket.documents().apply_with_meta(vb_of(key), &request, bucket.now()).expect("it is stored");
 }
 
 /// Everything that a message says of a document, but its access frequency.
@@ -215,7 +215,7 @@ type Documents = BTreeMap<(VbId, Vec<u8>), Document>;
 /// All documents and tombstones of a bucket, as a stream from its beginning has them.
 fn documents(bucket: &Arc<Bucket>) -> Documents {
     // A replica whose disk stands inside a snapshot that has grown since would break the stream off.
-    assert!(bucket.flush_all());
+    assert!(bucket.flushing().flush_all());
     let flags =
         OpenFlags::PRODUCER | OpenFlags::XATTRS | OpenFlags::DELETE_TIMES | OpenFlags::DELETED_USER_XATTRS;
     let mut agreed = Agreement::open(OpenFlags(flags), b"compare", true).expect("valid flags");
@@ -291,7 +291,7 @@ fn change(bucket: &Bucket, at: u64) {
         2 => {
             let key = format!("e{}", at % 30);
             set(bucket, &key, b"gone", 1_000_000_000).map(drop).expect("stored");
-            let found = bucket.get(vb_of(&key), DocKey::new(key.as_bytes()), bucket.now());
+            let found = bucket.documents().get(vb_of(&key), DocKey::new(key.as_bytes()), bucket.now());
             assert_eq!(found.err(), Some(Refusal::NotFound));
         }
         3 => set(bucket, &key, at.to_string().as_bytes(), 4_000_000_000).map(drop).expect("stored"),
@@ -416,7 +416,7 @@ fn a_replica_that_lost_its_role_follows_again_when_it_is_declared_again() {
     (0..200).for_each(|at| change(&active.bucket(), at));
     replica.follow(&active.source(Mode::Replicate));
     caught_up(&active, &replica);
-    replica.bucket().set_vbucket_state(VbId(3), VbState::Dead, None).expect("there is one");
+    replica.bucket().roles().set_vbucket_state(VbId(3), VbState::Dead, None).expect("there is one");
     (200..400).for_each(|at| change(&active.bucket(), at));
     replica.follow(&active.source(Mode::Replicate));
     assert!(replica.all_have_role(VbState::Replica));
@@ -478,8 +478,11 @@ fn taking_over_under_writes_loses_and_doubles_nothing() {
     });
     assert!(to.all_have_role(VbState::Active) && from.all_have_role(VbState::Dead));
     for (key, number) in ledgers.iter().flatten() {
-        let found =
-            to.bucket().get(vb_of(key), DocKey::new(key.as_bytes()), to.bucket().now()).expect("it is there");
+        let found = to
+            .bucket()
+            .documents()
+            .get(vb_of(key), DocKey::new(key.as_bytes()), to.bucket().now())
+            .expect("it is there");
         assert_eq!(found.version.value(), number.to_string().as_bytes(), "{key}");
         // Every acknowledged write once.
         assert_eq!(found.version.meta().rev_seqno, RevSeqno(*number), "{key}");

@@ -143,8 +143,8 @@ fn each_client_gets_the_form_that_it_agreed_on() {
     let part = Told { status: Some(Status::Success), datatype: 1, value: b"1".to_vec() };
     assert_eq!(with.set("by client", &pack(&json()), Datatype::SNAPPY), Some(Status::Success));
     assert_eq!(without.set("by bucket", &json(), Datatype::RAW), Some(Status::Success));
-    assert!(bucket.flush_all());
-    assert_eq!(bucket.compress_value(VB, DocKey::new(b"by bucket")), Ok(true));
+    assert!(bucket.flushing().flush_all());
+    assert_eq!(bucket.compression().compress_value(VB, DocKey::new(b"by bucket")), Ok(true));
     for key in ["by client", "by bucket"] {
         for opcode in [opcode::GET, opcode::GETK, opcode::GAT, opcode::GET_RANDOM_KEY] {
             assert_eq!(with.get(opcode, key), packed, "{opcode:#x}");
@@ -154,10 +154,10 @@ fn each_client_gets_the_form_that_it_agreed_on() {
         bucket.set_param("compression_mode", "off").expect("a good value");
         assert_eq!(with.get(opcode::GET, key), plain);
         bucket.set_param("compression_mode", "passive").expect("a good value");
-        bucket.set_vbucket_state(VB, VbState::Replica, None).expect("set");
+        bucket.roles().set_vbucket_state(VB, VbState::Replica, None).expect("set");
         assert_eq!(with.get(opcode::GET_REPLICA, key), packed);
         assert_eq!(without.get(opcode::GET_REPLICA, key), plain);
-        bucket.set_vbucket_state(VB, VbState::Active, None).expect("set");
+        bucket.roles().set_vbucket_state(VB, VbState::Active, None).expect("set");
         // A part of a document is never compressed.
         let look =
             RequestParts { opcode: opcode::SUBDOC_GET, key: key.as_bytes(), ..RequestParts::default() };
@@ -178,8 +178,8 @@ fn xattrs_of_a_compressed_value_do_not_travel_with_a_plain_read() {
     let set = RequestParts { opcode: opcode::SUBDOC_DICT_UPSERT, key: b"a", ..RequestParts::default() };
     let set = RequestParts { extras: &[0, 6, 5], value: b"_sys.x42", ..set };
     assert_eq!(with.ask(&set).status, Some(Status::Success));
-    assert!(bucket.flush_all());
-    assert_eq!(bucket.compress_value(VB, DocKey::new(b"a")), Ok(true));
+    assert!(bucket.flushing().flush_all());
+    assert_eq!(bucket.compression().compress_value(VB, DocKey::new(b"a")), Ok(true));
     let plain = Told { status: Some(Status::Success), datatype: 1, value: json() };
     assert_eq!(with.get(opcode::GET, "a"), plain);
 }

@@ -65,7 +65,7 @@ impl World {
         let members = ["here"].into_iter().chain(replicas).map(|name| Some(name.into()));
         let chain = vbucket::Chain::new(members.collect()).expect("a chain");
         let topology = vbucket::Topology::of(vec![chain]).expect("one chain");
-        bucket.set_vbucket_state(VbId(0), VbState::Active, Some(topology)).expect("it is there");
+        bucket.roles().set_vbucket_state(VbId(0), VbState::Active, Some(topology)).expect("it is there");
         let admin = UserSpec {
             name: "admin".to_owned(),
             password: "password".to_owned(),
@@ -131,6 +131,6 @@ fn a_sync_write_that_is_committed_after_the_lease_is_ambiguous() {
     world.bucket.durability().acknowledged(VbId(0), "there", Seqno(1));
     let (answers, _) = feed(&mut world.connection, &[]);
     assert_eq!(statuses(&answers), [Status::SyncWriteAmbiguous]);
-    let found = world.bucket.get(VbId(0), DocKey::new(b"k"), world.bucket.now());
+    let found = world.bucket.documents().get(VbId(0), DocKey::new(b"k"), world.bucket.now());
     assert!(found.is_ok_and(|found| found.cas != Cas::ANY), "it is committed, and whoever follows has it");
 }

@@ -106,7 +106,8 @@ impl Node {
         let chain: Vec<&str> = std::iter::once(&*own).chain(replicas.iter().copied()).collect();
         let topology = topology_from_json(&json!([chain])).expect("a chain");
         for vb in 0..VBUCKETS {
-            let led = self.bucket().set_vbucket_state(VbId(vb), VbState::Active, Some(topology.clone()));
+            let led =
+                self.bucket().roles().set_vbucket_state(VbId(vb), VbState::Active, Some(topology.clone()));
             led.expect("there is one");
         }
     }
@@ -134,7 +135,7 @@ fn vb_of(key: &str) -> VbId {
 }
 
 fn read(bucket: &Bucket, vb: VbId, key: &str) -> Result<Vec<u8>, Refusal> {
-    let found = bucket.get(vb, DocKey::new(key.as_bytes()), bucket.now())?;
+    let found = bucket.documents().get(vb, DocKey::new(key.as_bytes()), bucket.now())?;
     engine::value::plain(&found.version).map(std::borrow::Cow::into_owned)
 }
 
@@ -150,7 +151,7 @@ fn write(node: &Node, key: &str, value: &str, durable: Option<Durable>) -> Resul
         preserve_expiry: false,
     };
     let bucket = node.bucket();
-    bucket.durably(durable).store(vb_of(key), &request, bucket.now())
+    bucket.documents().durably(durable).store(vb_of(key), &request, bucket.now())
 }
 
 fn at(level: DurabilityLevel, timeout: Duration) -> Option<Durable> {
@@ -195,7 +196,8 @@ fn a_replica_has_what_is_committed_at_every_level() {
         assert_eq!(read(&active.bucket(), vb_of(&key), &key), Ok(value.clone().into_bytes()));
         eventually("the replica has the commit", || {
             let bucket = replica.bucket();
-            let found = bucket.get_replica(vb_of(&key), DocKey::new(key.as_bytes()), bucket.now());
+            let found =
+                bucket.documents().get_replica(vb_of(&key), DocKey::new(key.as_bytes()), bucket.now());
             found.is_ok_and(|found| {
                 engine::value::plain(&found.version).is_ok_and(|plain| *plain == *value.as_bytes())
             })
@@ -295,7 +297,7 @@ fn a_member_of_a_cluster_that_took_over_is_no_majority_alone() {
     // Now it is told that it is alone.
     let alone = names(&[&member.name()]);
     for vb in 0..VBUCKETS {
-        let led = member.bucket().set_vbucket_state(VbId(vb), VbState::Active, Some(alone.clone()));
+        let led = member.bucket().roles().set_vbucket_state(VbId(vb), VbState::Active, Some(alone.clone()));
         led.expect("there is one");
     }
     eventually("it is committed", || in_flight() == Some(0));
@@ -308,7 +310,7 @@ fn who_stops_streams_until_the_sync_writes_that_clients_wait_for_are_decided() {
     active.lead(&[&replica.name()]);
     replica.follow(&active, Mode::Replicate);
     assert_eq!(decide(&active, "k", "before", DurabilityLevel::PersistToMajority), SyncOutcome::Committed);
-    replica.bucket().hold_flusher(true);
+    replica.bucket().flushing().hold_flusher(true);
     let mut client = Client::connect(active.server(), "default", &[]);
     let mut idle = Client::connect(active.server(), "default", &[]);
     let persist_to_majority = [0x11, 0x03];
@@ -329,7 +331,7 @@ fn who_stops_streams_until_the_sync_writes_that_clients_wait_for_are_decided() {
     std::thread::scope(|scope| {
         scope.spawn(|| active.stop());
         assert!(idle.try_receive().is_none(), "whoever waits for nothing is closed at once");
-        replica.bucket().hold_flusher(false);
+        replica.bucket().flushing().hold_flusher(false);
         assert_eq!(client.receive().status, Status::Success);
         assert!(client.try_receive().is_none());
     });
@@ -362,7 +364,7 @@ fn nothing_that_was_committed_is_lost_when_nodes_change_places() {
         }
         other.start_again();
         (0..VBUCKETS).for_each(|vb| {
-            other.bucket().set_vbucket_state(VbId(vb), VbState::Replica, None).expect("there is one");
+            other.bucket().roles().set_vbucket_state(VbId(vb), VbState::Replica, None).expect("there is one");
         });
     }
 }

@@ -64,7 +64,8 @@ struct Run {
 
 impl Run {
     fn wrote(&mut self, bucket: &Bucket, vb: VbId, key: DocKey<'_>, mutated: Mutated, at: u64) {
-        let found = bucket.peek(vb, key, bucket.now()).expect("active").expect("just written").version;
+        let found =
+            bucket.documents().peek(vb, key, bucket.now()).expect("active").expect("just written").version;
         assert_eq!(
             (found.meta().by_seqno, found.meta().cas),
             (mutated.seqno, mutated.cas),
@@ -77,7 +78,7 @@ impl Run {
     fn promised(&mut self, bucket: &Bucket, at: u64) {
         for vb in (0..VBUCKETS).map(VbId) {
             let Some(uuid) = bucket.with_vbucket(vb, |vb| vb.uuid()) else { continue };
-            let Ok(observed) = bucket.observe_seqno(vb, uuid) else { continue };
+            let Ok(observed) = bucket.documents().observe_seqno(vb, uuid) else { continue };
             if observed.persisted_seqno > self.ledger.promised_at(vb, at) {
                 self.ledger.promised(vb, observed.persisted_seqno, at);
                 self.uuids.entry(vb).or_default().push((at, uuid));
@@ -96,7 +97,7 @@ impl Run {
 fn change(rng: &mut SplitMix64, bucket: &Bucket, vb: VbId, key: DocKey<'_>) -> Result<Mutated, Refusal> {
     let now = bucket.now();
     if rng.chance(1, 5) {
-        return bucket.delete(vb, key, Cas::ANY, now);
+        return bucket.documents().delete(vb, key, Cas::ANY, now);
     }
     let most = if rng.chance(1, 20) { 9000 } else { 150 };
     let mut body = vec![b'b'; rng.between(0, most) as usize];
@@ -112,7 +113,7 @@ fn change(rng: &mut SplitMix64, bucket: &Bucket, vb: VbId, key: DocKey<'_>) -> R
         cas: Cas::ANY,
         preserve_expiry: false,
     };
-    bucket.store(vb, &request, now)
+    bucket.documents().store(vb, &request, now)
 }
 
 /// Changes documents and runs flush steps in between, until `steps` are done or the disk failed four times in a row.
@@ -127,7 +128,7 @@ fn go_on(run: &mut Run, rng: &mut SplitMix64, world: &World, bucket: &Bucket, st
             run.wrote(bucket, vb, key, mutated, world.disk.changes());
         }
         if rng.chance(1, 6) {
-            match bucket.flush_step() {
+            match bucket.flushing().flush_step() {
                 Progress::Failed => failures += 1,
                 Progress::Worked | Progress::Idle => failures = 0,
             }
@@ -181,7 +182,7 @@ fn check_history(run: &Run, bucket: &Bucket, vb: VbId, at: u64, wrong: &mut Vec<
         run.uuids.get(&vb).and_then(|seen| seen.iter().rev().find(|(promised_at, _)| *promised_at <= at));
     let Some(&(_, uuid)) = seen else { return };
     let promised = run.ledger.promised_at(vb, at);
-    match bucket.observe_seqno(vb, uuid) {
+    match bucket.documents().observe_seqno(vb, uuid) {
         Ok(observed) if observed.uuid == uuid => {
             wrong.push(format!("{vb}: the history goes on after a crash"))
         }
@@ -210,7 +211,7 @@ fn check_next_change(bucket: &Bucket, vb: VbId, wrong: &mut Vec<String>) {
         cas: Cas::ANY,
         preserve_expiry: false,
     };
-    match bucket.store(vb, &request, bucket.now()) {
+    match bucket.documents().store(vb, &request, bucket.now()) {
         Ok(next) if next.seqno == high_seqno.next() && next.cas > max_cas => {}
         other => wrong.push(format!("{vb}: after seqno {high_seqno}, CAS {max_cas}: {other:?}")),
     }
@@ -391,7 +392,7 @@ fn after_a_far_cas(seed: u64) -> Vec<String> {
             regenerate_cas: false,
             late: None,
         };
-        match bucket.apply_with_meta(vb, &request, now) {
+        match bucket.documents().apply_with_meta(vb, &request, now) {
             Ok(mutated) if mutated.cas == far => {}
             other => wrong.push(format!("{vb}: a document with CAS {far}: {other:?}")),
         }
@@ -409,7 +410,7 @@ fn after_a_far_cas(seed: u64) -> Vec<String> {
         }
     };
     look(&first, &bucket, "before a restart", &mut rng);
-    assert!(bucket.flush_all(), "no fault planned");
+    assert!(bucket.flushing().flush_all(), "no fault planned");
     drop(bucket);
     let after = world(!seed, &disk);
     let bucket = open(&after).expect("no fault planned").bucket;

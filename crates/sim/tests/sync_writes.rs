@@ -76,7 +76,8 @@ impl Run {
         let (key, value) = (format!("k{}", rng.below(KEYS)), format!("v{}", rng.next_u64()));
         let level = LEVELS[rng.below(3) as usize];
         let durable = rng.chance(4, 5).then_some(Durable { level, timeout: Duration::from_secs(60) });
-        let Ok(mutated) = bucket.durably(durable).store(vb, &request(&key, &value), bucket.now()) else {
+        let Ok(mutated) = bucket.documents().durably(durable).store(vb, &request(&key, &value), bucket.now())
+        else {
             return;
         };
         let writes = self.writes.entry((vb, key.clone())).or_default();
@@ -95,7 +96,7 @@ impl Run {
         bucket: &Bucket,
         waiting: &mut Vec<Waiting>,
     ) {
-        let inline_flush = bucket.inline_flush().expect("there is a disk");
+        let inline_flush = bucket.flushing().inline_flush().expect("there is a disk");
         self.write(rng, disk, bucket, waiting);
         if stands.chance(1, 4) {
             // The flusher does it later, with whatever else there is by then.
@@ -130,17 +131,20 @@ impl Run {
 
     fn read(&mut self, rng: &mut SplitMix64, disk: &SimDisk, bucket: &Bucket) {
         let (vb, key) = (VbId(rng.below(u64::from(VBUCKETS)) as u16), format!("k{}", rng.below(KEYS)));
-        if let Ok(found) = bucket.get(vb, DocKey::new(key.as_bytes()), bucket.now()) {
+        if let Ok(found) = bucket.documents().get(vb, DocKey::new(key.as_bytes()), bucket.now()) {
             self.hears(disk, vb, key.as_bytes(), found.version.value());
         }
     }
 
     /// A vBucket gets a topology. When that is answered, all that was told of or is on its way is on disk.
     fn give_topology(&mut self, disk: &SimDisk, bucket: &Bucket, vb: VbId) {
-        bucket.set_vbucket_state(vb, VbState::Active, Some(chain_of_one())).expect("there is such a vBucket");
+        bucket
+            .roles()
+            .set_vbucket_state(vb, VbState::Active, Some(chain_of_one()))
+            .expect("there is such a vBucket");
         let waits = bucket.durability().alone_committed(vb).expect("there is a disk");
         if waits.is_some() {
-            bucket.flush_step();
+            bucket.flushing().flush_step();
         }
         let is_answered = waits.is_none_or(|waits| waits.try_take().is_some());
         let writes = self.writes.iter_mut().filter(|((of, _), _)| *of == vb && is_answered);
@@ -162,7 +166,7 @@ impl Run {
             }
         }
         for ((vb, key), writes) in &self.writes {
-            let found = bucket.get(*vb, DocKey::new(key.as_bytes()), bucket.now()).ok();
+            let found = bucket.documents().get(*vb, DocKey::new(key.as_bytes()), bucket.now()).ok();
             let found = found.map(|found| String::from_utf8_lossy(found.version.value()).into_owned());
             let is_told = |write: &Write| write.acknowledged_at.is_some_and(|told_at| told_at <= at);
             let least = writes.iter().rposition(is_told);
@@ -192,18 +196,21 @@ impl Stream {
     fn new(bucket: &Bucket, vb: VbId) -> Stream {
         let (at, wanted) = (ResumePoint::default(), StreamWanted::Everything);
         let follower = Follower::new(VBUCKETS, || {});
-        let start = bucket.begin_stream(vb, &follower, &at, wanted, true).expect("it is active");
-        let cursor = bucket.join_memory(start.place, &"s".into(), Seqno(0)).expect("all is in memory");
+        let start = bucket.streams().begin_stream(vb, &follower, &at, wanted, true).expect("it is active");
+        let cursor =
+            bucket.streams().join_memory(start.place, &"s".into(), Seqno(0)).expect("all is in memory");
         Stream { place: start.place, cursor: cursor.id }
     }
 
     /// Takes what there is.
     fn take(&self, run: &mut Run, disk: &SimDisk, bucket: &Bucket) {
-        if let Changes::Range(range) = bucket.take_changes(self.place, self.cursor, RangeLimit::NONE) {
+        if let Changes::Range(range) =
+            bucket.streams().take_changes(self.place, self.cursor, RangeLimit::NONE)
+        {
             for version in range.iter().filter(|version| !version.meta().sync_write.is_hidden()) {
                 run.hears(disk, self.place.vb, version.document_key().key, version.value());
             }
-            bucket.advance_stream(self.place, self.cursor, range.end());
+            bucket.streams().advance_stream(self.place, self.cursor, range.end());
         }
     }
 }
@@ -221,7 +228,7 @@ fn run(seed: u64, steps: u64, disk: &SimDisk) -> Run {
     // Without a topology prepare and commit are one version.
     let chained = if seed.is_multiple_of(2) { VBUCKETS } else { 0 };
     for vb in (0..chained).map(VbId) {
-        let active = bucket.set_vbucket_state(vb, VbState::Active, Some(chain_of_one()));
+        let active = bucket.roles().set_vbucket_state(vb, VbState::Active, Some(chain_of_one()));
         active.expect("there is such a vBucket");
     }
     // Some get one while there are such versions.
@@ -244,7 +251,7 @@ fn run(seed: u64, steps: u64, disk: &SimDisk) -> Run {
             run.acknowledge(disk, &mut waiting);
         }
         if rng.chance(1, 4) {
-            bucket.flush_step();
+            bucket.flushing().flush_step();
             run.acknowledge(disk, &mut waiting);
         }
     }

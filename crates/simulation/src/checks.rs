@@ -227,7 +227,7 @@ impl World {
             // A copy that no chain has any more, and that turns out to be damaged, need not be saved.
             let is_excused =
                 |damaged: &[VbId]| !damaged.is_empty() && !damaged.iter().any(|vb| has.contains(vb));
-            if !bucket.flush_all() && !is_excused(&bucket.damaged()) {
+            if !bucket.flushing().flush_all() && !is_excused(&bucket.damaged()) {
                 return Err(format!("node {at} cannot save what it has"));
             }
             drop(bucket);
@@ -235,7 +235,7 @@ impl World {
             self.nodes[at].is_up = true;
             self.nodes[at].open(&self.rules)?;
             let Some(bucket) = self.nodes[at].bucket.clone() else { continue };
-            while bucket.load_step() != Progress::Idle {}
+            while bucket.loading().load_step() != Progress::Idle {}
             for (vb, purged) in has.iter().zip(purged) {
                 let records = copies::read(&bucket, *vb);
                 let records = records.map_err(|what| format!("node {at} after a restart: {what}"))?;

@@ -403,9 +403,9 @@ pub fn is_undecided(world: &World, at: usize, number: usize, cas: u64) -> bool {
 
 /// What threads would do, once each.
 fn step_all(bucket: &Bucket) {
-    bucket.load_step();
-    bucket.fetch_step();
-    bucket.keep_step();
+    bucket.loading().load_step();
+    bucket.fetching().fetch_step();
+    bucket.maintenance().keep_step();
 }
 
 fn standing(bucket: &Bucket, vb: VbId, document: base::DocKey<'_>) -> Option<Standing> {

@@ -88,7 +88,7 @@ pub fn read(bucket: &Arc<Bucket>, vb: VbId) -> Result<Records, String> {
         loop {
             let before = received.len();
             let step = producer.step(&mut received, 1 << 20);
-            let worked = bucket.backfills().step() == Progress::Worked;
+            let worked = bucket.streams().backfills().step() == Progress::Worked;
             if step == Step::Idle && !worked && received.len() == before {
                 break;
             }

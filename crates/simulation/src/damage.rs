@@ -175,7 +175,7 @@ fn damage_served(world: &mut World, damage: &mut Damage, at: usize, vb: u16) {
         return;
     }
     // Whatever reads it finds it: values, streams, and this.
-    let compaction = bucket.compact(VbId(vb), request).ok();
+    let compaction = bucket.compaction().compact(VbId(vb), request).ok();
     world.show(|| format!("node {at}: vBucket {vb} is damaged while it is served"));
     world.tally.damages += 1;
     (world.forgetful, world.tally.damages_served) = (Some(at), world.tally.damages_served + 1);
@@ -208,7 +208,9 @@ fn follow_damage(world: &mut World, damage: &mut Damage) {
             continue;
         };
         match open.compaction.as_ref().map(Completion::try_take) {
-            None if !open.shows_at_start => open.compaction = bucket.compact(VbId(vb), request).ok(),
+            None if !open.shows_at_start => {
+                open.compaction = bucket.compaction().compact(VbId(vb), request).ok()
+            }
             Some(Some(CompactOutcome::Done)) => open.is_void = true,
             Some(Some(_)) => open.compaction = None,
             _ => {}

@@ -44,12 +44,15 @@ impl World {
 
 /// Compaction leaves nothing of collections that are not there any more.
 pub fn check_erased(bucket: &Bucket, store: &dyn KvStore, vbs: &[VbId]) -> Result<(), String> {
-    while bucket.file_step() == Progress::Worked {}
+    while bucket.flushing().file_step() == Progress::Worked {}
     for vb in vbs {
         let request = CompactRequest { purge_before_s: None, purge_through: None };
-        bucket.compact(*vb, request).map_err(|refusal| format!("{vb:?} is not compacted: {refusal:?}"))?;
+        bucket
+            .compaction()
+            .compact(*vb, request)
+            .map_err(|refusal| format!("{vb:?} is not compacted: {refusal:?}"))?;
         // What somebody asks for comes first.
-        bucket.compact_step();
+        bucket.compaction().compact_step();
     }
     let manifest = bucket.collections().manifest();
     for vb in vbs {

@@ -310,12 +310,13 @@ impl World {
             0 | 1 => {
                 let purge_before_s = self.rng.chance(1, 2).then(|| bucket.now().unix_s());
                 // Nothing to do if the vBucket is not there.
-                let _ = bucket.compact(vb, CompactRequest { purge_before_s, purge_through: None });
+                let _ =
+                    bucket.compaction().compact(vb, CompactRequest { purge_before_s, purge_through: None });
             }
-            2 => bucket.drop_stream_cursors(vb),
+            2 => bucket.streams().drop_stream_cursors(vb),
             3 => {
                 // Refused for what is not there.
-                let _ = bucket.create_checkpoint(vb);
+                let _ = bucket.roles().create_checkpoint(vb);
             }
             _ => {
                 let evict = |key: &Key| {

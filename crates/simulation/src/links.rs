@@ -156,7 +156,7 @@ impl Link {
             return None;
         }
         let RollBack { vb, to } = self.rollbacks.remove(0);
-        let outcome = match bucket.rollback(vb, to) {
+        let outcome = match bucket.roles().rollback(vb, to) {
             Ok(Ok(seqno)) => Ok(seqno),
             Ok(Err(_)) => Err("the disk"),
             Err(_) => Err("the role"),

@@ -157,7 +157,7 @@ impl Node {
         (self.member.applied, self.member.let_go) = (view.state.revision, view.state.revision);
         let Some(bucket) = self.bucket.clone() else { return };
         for vb in (0..bucket.vbuckets()).filter(|vb| self.role(*vb).is_some_and(|is| is != VbState::Dead)) {
-            let _ = bucket.set_vbucket_state(base::VbId(vb), VbState::Dead, None);
+            let _ = bucket.roles().set_vbucket_state(base::VbId(vb), VbState::Dead, None);
         }
     }
 

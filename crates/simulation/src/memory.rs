@@ -65,7 +65,8 @@ impl World {
         }
         for (at, bucket) in self.buckets() {
             // Nobody streams from it any more.
-            let (charged, kept) = (charged(&bucket, Part::Streams), bucket.backfills().buffer_bytes() as u64);
+            let (charged, kept) =
+                (charged(&bucket, Part::Streams), bucket.streams().backfills().buffer_bytes() as u64);
             if charged != kept {
                 return Err(format!(
                     "node {at}: {charged} bytes are charged for streams, and {kept} are held"

@@ -238,7 +238,7 @@ impl Node {
         for vb in (0..bucket.vbuckets()).map(VbId) {
             if matches!(bucket.state_of(vb), Some(VbState::Active | VbState::Pending)) {
                 // There is such a vBucket, which is all that could be refused.
-                let _ = bucket.set_vbucket_state(vb, VbState::Replica, None);
+                let _ = bucket.roles().set_vbucket_state(vb, VbState::Replica, None);
             }
         }
     }
@@ -323,21 +323,21 @@ impl Node {
             stats.evicted_values + stats.evicted_documents
         };
         let expired = |bucket: &Bucket| {
-            let stats = bucket.expiry_stats();
+            let stats = bucket.documents().expiry_stats();
             stats.by_access + stats.by_pager + stats.by_compactor
         };
         let before = (evicted(&bucket), expired(&bucket));
-        bucket.keep_step();
+        bucket.maintenance().keep_step();
         let has_worked = |progress: Progress| progress == Progress::Worked;
         if now_us >= self.slow_until_us {
             for (times, step, job) in [
-                (6, Bucket::flush_step as fn(&Bucket) -> Progress, Some(Job::Flush)),
-                (3, Bucket::file_step, None),
-                (4, Bucket::compact_step, Some(Job::Compaction)),
-                (6, |bucket| bucket.backfills().step(), Some(Job::Backfill)),
-                (5, Bucket::load_step, Some(Job::Warmup)),
-                (5, Bucket::warm_step, Some(Job::Warmup)),
-                (7, Bucket::fetch_step, None),
+                (6, (|bucket| bucket.flushing().flush_step()) as fn(&Bucket) -> Progress, Some(Job::Flush)),
+                (3, |bucket| bucket.flushing().file_step(), None),
+                (4, |bucket| bucket.compaction().compact_step(), Some(Job::Compaction)),
+                (6, |bucket| bucket.streams().backfills().step(), Some(Job::Backfill)),
+                (5, |bucket| bucket.loading().load_step(), Some(Job::Warmup)),
+                (5, |bucket| bucket.loading().warm_step(), Some(Job::Warmup)),
+                (7, |bucket| bucket.fetching().fetch_step(), None),
             ] {
                 if rng.chance(times, 10) && has_worked(step(&bucket)) {
                     worked.extend(job);

@@ -134,7 +134,7 @@ impl World {
             let (told, is_deletion) = self.promises.open[&(vb, key)];
             let name = &self.clients.keys[key].name;
             let doc = DocKey { collection: CollectionId(0), key: name };
-            let has = match bucket.get(VbId(vb), doc, bucket.now()) {
+            let has = match bucket.documents().get(VbId(vb), doc, bucket.now()) {
                 Ok(found) => found.cas.0,
                 // Somebody may have deleted it since.
                 Err(Refusal::NotFound) if is_deletion || self.history.is_deleted_after(key, told) => told,

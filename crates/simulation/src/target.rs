@@ -49,7 +49,7 @@ pub fn name_of(at: usize) -> String {
 impl SimSeat<'_> {
     /// Gives a vBucket the role in which it can follow, as a server's links do.
     fn take_role(&self, vb: VbId, mode: Mode) -> Result<(), NotDone> {
-        let high = self.bucket.stream_state(vb).map_or(Seqno(0), |(_, _, _, high)| high);
+        let high = self.bucket.streams().stream_state(vb).map_or(Seqno(0), |(_, _, _, high)| high);
         let is = self.bucket.state_of(vb);
         if mode == Mode::Replicate && is == Some(VbState::Active) && high > Seqno(0) {
             return Err(NotDone);
@@ -67,7 +67,7 @@ impl ApplyTarget for SimSeat<'_> {
     type Error = NotDone;
 
     fn role(&self, vb: u16) -> Option<VbState> {
-        let (role, _, _, high) = self.bucket.stream_state(VbId(vb))?;
+        let (role, _, _, high) = self.bucket.streams().stream_state(VbId(vb))?;
         (role != VbState::Dead || high > Seqno(0)).then_some(role)
     }
 
@@ -86,7 +86,7 @@ impl ApplyTarget for SimSeat<'_> {
     fn set_aside(&self, vb: u16) -> Result<(), NotDone> {
         let place = PathBuf::from(format!("/data/quarantine/{vb}-{}", self.view.state.revision));
         // It is tried again, as a server does, and keeps nothing else from being applied.
-        let _ = self.bucket.set_aside(VbId(vb), &place);
+        let _ = self.bucket.roles().set_aside(VbId(vb), &place);
         Ok(())
     }
 
@@ -101,11 +101,11 @@ impl ApplyTarget for SimSeat<'_> {
     }
 
     fn set_role(&self, vb: u16, role: VbState) -> Result<(), NotDone> {
-        self.bucket.set_vbucket_state(VbId(vb), role, None).map_err(|_| NotDone)
+        self.bucket.roles().set_vbucket_state(VbId(vb), role, None).map_err(|_| NotDone)
     }
 
     fn activate(&self, vb: u16, topology: Topology) -> Result<(), NotDone> {
-        self.bucket.set_vbucket_state(VbId(vb), VbState::Active, Some(topology)).map_err(|_| NotDone)
+        self.bucket.roles().set_vbucket_state(VbId(vb), VbState::Active, Some(topology)).map_err(|_| NotDone)
     }
 
     fn follow(&self, following: &BTreeMap<u16, Following>) -> Result<(), Refusals<NotDone>> {
@@ -126,7 +126,7 @@ impl ApplyTarget for SimSeat<'_> {
     }
 
     fn remove(&self, vb: u16) -> Result<(), NotDone> {
-        match self.bucket.delete_vbucket(VbId(vb)) {
+        match self.bucket.roles().delete_vbucket(VbId(vb)) {
             Ok(Ok(())) => Ok(()),
             _ => Err(NotDone),
         }

@@ -161,7 +161,7 @@ fn main() {
     let readers: Vec<_> = (0..threads)
         .map(|_| {
             let bucket = Arc::clone(&bucket);
-            std::thread::spawn(move || bucket.backfills().run_backfiller())
+            std::thread::spawn(move || bucket.streams().backfills().run_backfiller())
         })
         .collect();
     // The first one warms the cache, as reading the files has done.
@@ -186,7 +186,7 @@ fn main() {
         raws.push(raw);
         runs.push(run);
     }
-    bucket.backfills().stop();
+    bucket.streams().backfills().stop();
     for reader in readers {
         reader.join().expect("a backfiller never panics");
     }

@@ -164,7 +164,7 @@ impl Consumer {
                 vb,
                 mode: track.mode,
                 stage: track.stage,
-                high: self.bucket.stream_state(vb).map_or(Seqno(0), |(_, _, _, high)| high),
+                high: self.bucket.streams().stream_state(vb).map_or(Seqno(0), |(_, _, _, high)| high),
                 source_high: track.source_high,
                 blocked_for: track.blocked_for,
                 trouble: track.trouble,

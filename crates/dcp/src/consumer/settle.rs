@@ -237,7 +237,8 @@ impl Consumer {
 
     /// The producer hands the vBucket over, step by step; each is answered when it is done here.
     fn take_role(&mut self, vb: VbId, track: &mut super::Track, state: VbState, out: &mut Vec<u8>) -> Done {
-        if self.bucket.state_of(vb) != Some(state) && self.bucket.set_vbucket_state(vb, state, None).is_err()
+        if self.bucket.state_of(vb) != Some(state)
+            && self.bucket.roles().set_vbucket_state(vb, state, None).is_err()
         {
             super::close_stream(vb, out);
             return Done::Ended(Trouble::Here("the vBucket cannot be given its role"));

@@ -67,14 +67,14 @@ impl Producer {
             (None, None) if self.features.collections => StreamWanted::Everything,
             (None, None) => StreamWanted::Default,
         };
-        self.bucket.look_for(vb, wanted)?;
+        self.bucket.streams().look_for(vb, wanted)?;
         self.check_filter(&filter)?;
         if self.streams_of(vb).any(|stream| stream.stream_id == filter.stream_id) {
             return Err(Status::KeyEexists.into());
         }
         let mut request = *request;
         if request.flags.has(StreamFlags::FROM_LATEST)
-            && let Some((_, _, uuid, high)) = self.bucket.stream_state(vb)
+            && let Some((_, _, uuid, high)) = self.bucket.streams().stream_state(vb)
         {
             (request.start, request.snapshot_start, request.snapshot_end) = (high, high, high);
             request.uuid = uuid;
@@ -89,9 +89,9 @@ impl Producer {
             purge: filter.purge_seqno.map(Seqno),
         };
         let start = if request.flags.has(StreamFlags::TAKEOVER) && !only_active {
-            self.bucket.begin_handover(vb, &self.follower, &at, wanted)?
+            self.bucket.streams().begin_handover(vb, &self.follower, &at, wanted)?
         } else {
-            self.bucket.begin_stream(vb, &self.follower, &at, wanted, only_active)?
+            self.bucket.streams().begin_stream(vb, &self.follower, &at, wanted, only_active)?
         };
         let is_disk_only = request.flags.has(StreamFlags::DISK_ONLY);
         if is_disk_only && request.start > start.persisted_seqno {

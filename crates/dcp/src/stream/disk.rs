@@ -56,7 +56,7 @@ impl Stream {
         now: Duration,
     ) -> bool {
         let Phase::Disk(disk) = &self.phase else { return false };
-        if !bucket.backfills().is_stalled(&disk.backfill, now) {
+        if !bucket.streams().backfills().is_stalled(&disk.backfill, now) {
             return false;
         }
         self.pending = None;
@@ -81,7 +81,7 @@ impl Stream {
         }
         let mut cursor = None;
         if !self.flags.has(StreamFlags::DISK_ONLY) {
-            match bucket.join_memory(self.place(), common.name, self.sent) {
+            match bucket.streams().join_memory(self.place(), common.name, self.sent) {
                 Some(joined) if joined.from <= self.sent || planted::is(Bug::StreamSkipsDisk) => {
                     self.phase = Phase::Memory(joined.id);
                     return More::Some;
@@ -107,7 +107,8 @@ impl Stream {
             interest: self.interest.clone(),
             skips_deletions: self.sent == Seqno(0) && common.may_skip_deletions(),
         });
-        let backfill = bucket.backfills().begin(self.vb, self.sent, reading, writer, common.follower);
+        let backfill =
+            bucket.streams().backfills().begin(self.vb, self.sent, reading, writer, common.follower);
         common.on_disk.set(common.on_disk.get() + 1);
         self.phase = Phase::Disk(Box::new(Disk {
             backfill,
@@ -135,7 +136,7 @@ impl Stream {
         let Some(Interest::Collections(wanted, _)) = self.interest.as_deref() else { return None };
         match &wanted[..] {
             [only] if may => {
-                let part = common.bucket.stream_part(self.vb, *only)?;
+                let part = common.bucket.streams().stream_part(self.vb, *only)?;
                 let is_large = part.high_seqno.0 >= common.out_of_order_from;
                 (is_large || part.is_small_beside_others()).then_some(*only)
             }
@@ -150,7 +151,7 @@ impl Stream {
         allowance: &mut Allowance,
         out: &mut dyn Sink,
     ) -> More {
-        let taken = common.bucket.backfills().take(&disk.backfill, TAKE_BYTES);
+        let taken = common.bucket.streams().backfills().take(&disk.backfill, TAKE_BYTES);
         let scope = match taken.scope {
             Some(scope) if !taken.has_failed => scope,
             _ => {
@@ -265,14 +266,14 @@ impl Stream {
         if self.interest.as_deref() != Some(&Interest::Default) {
             return high;
         }
-        let part = common.bucket.stream_part(self.vb, CollectionId::DEFAULT);
+        let part = common.bucket.streams().stream_part(self.vb, CollectionId::DEFAULT);
         part.map_or(high, |part| part.high_seqno.min(high))
     }
 
     /// What follows the disk's state in memory, if that is older than the snapshot that the consumer has a part of.
     fn rest_of_snapshot(&self, common: &Common<'_>, disk: &Disk, high: Seqno) -> Option<Range> {
         let (cursor, _) = disk.cursor.filter(|(_, from)| *from <= high && high < self.must_reach)?;
-        match common.bucket.take_changes(self.place(), cursor, RangeLimit::NONE) {
+        match common.bucket.streams().take_changes(self.place(), cursor, RangeLimit::NONE) {
             Changes::Range(range) => Some(range),
             Changes::Nothing | Changes::Dropped => None,
         }
@@ -284,7 +285,7 @@ impl Stream {
             Some((cursor, from)) if from <= high => Phase::Memory(cursor),
             // Memory had moved on before the disk was read; or there is no cursor: look again.
             Some((cursor, _)) => {
-                common.bucket.leave_memory(self.place(), cursor);
+                common.bucket.streams().leave_memory(self.place(), cursor);
                 Phase::Begin
             }
             None if self.flags.has(StreamFlags::DISK_ONLY) => Phase::Done(EndReason::Ok),

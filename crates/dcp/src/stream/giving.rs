@@ -16,14 +16,14 @@ impl Stream {
         match self.handover {
             Handover::PendingSent => {
                 // From here on nothing is written any more: what is left is soon sent.
-                if bucket.give_away(self.vb, self.incarnation) {
+                if bucket.roles().give_away(self.vb, self.incarnation) {
                     let still = planted::is(Bug::TakeoverLeavesActive);
                     self.state = if still { VbState::Active } else { VbState::Dead };
                     self.handover = Handover::SendingRest;
                 }
             }
             Handover::ActiveSent => {
-                bucket.given_away(self.vb, self.incarnation);
+                bucket.roles().given_away(self.vb, self.incarnation);
                 self.handover = Handover::Done;
             }
             Handover::None | Handover::Sending | Handover::SendingRest | Handover::Done => {}
@@ -39,7 +39,7 @@ impl Stream {
     ) -> More {
         // What comes last may be visible only once it is on disk.
         let is_last = self.handover == Handover::SendingRest;
-        if self.unacknowledged > 0 || is_last && common.bucket.holds_back(self.place()) {
+        if self.unacknowledged > 0 || is_last && common.bucket.streams().holds_back(self.place()) {
             return More::Nothing;
         }
         match self.handover {

@@ -35,7 +35,7 @@ impl Stream {
         let is_own = self.state == VbState::Active && unfinished.is_none() && self.sent >= self.must_reach;
         let limit = RangeLimit { one_run: is_own || common.agreed.sync_writes, ..limit };
         let limit = limit.through(unfinished.unwrap_or(limit.through));
-        let take = |limit| common.bucket.take_changes(self.place(), cursor, limit);
+        let take = |limit| common.bucket.streams().take_changes(self.place(), cursor, limit);
         let range = match take(limit) {
             Changes::Range(range) if unfinished.is_some_and(|end| range.snapshot_end() > end) => {
                 self.phase = Phase::Memory(cursor);

@@ -30,18 +30,23 @@ impl Node {
 
     pub fn set_roles(&self, role: VbState) {
         for vb in 0..VBUCKETS {
-            self.bucket.set_vbucket_state(VbId(vb), role, None).expect("there is one");
+            self.bucket.roles().set_vbucket_state(VbId(vb), role, None).expect("there is one");
         }
     }
 
     pub fn set(&self, vb: VbId, key: &str, value: &str) -> Result<Seqno, engine::Refusal> {
         let request = buckets::set(DocKey::new(key.as_bytes()), value.as_bytes());
-        self.bucket.store(vb, &request, self.bucket.now()).map(|stored| stored.seqno)
+        self.bucket.documents().store(vb, &request, self.bucket.now()).map(|stored| stored.seqno)
     }
 
     pub fn get(&self, vb: VbId, key: &str) -> Option<Vec<u8>> {
         let (now, key) = (self.bucket.now(), DocKey::new(key.as_bytes()));
-        let found = self.bucket.get(vb, key, now).or_else(|_| self.bucket.get_replica(vb, key, now)).ok()?;
+        let found = self
+            .bucket
+            .documents()
+            .get(vb, key, now)
+            .or_else(|_| self.bucket.documents().get_replica(vb, key, now))
+            .ok()?;
         Some(found.version.value().to_vec())
     }
 
@@ -50,7 +55,7 @@ impl Node {
     }
 
     pub fn high(&self, vb: VbId) -> Seqno {
-        self.bucket.stream_state(vb).expect("there is one").3
+        self.bucket.streams().stream_state(vb).expect("there is one").3
     }
 
     pub fn advance(&self, by: std::time::Duration) {

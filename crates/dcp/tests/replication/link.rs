@@ -105,7 +105,7 @@ impl Link {
             self.consumer.rolled_back(vb, Ok(to), &mut self.to_producer);
             return None;
         }
-        let outcome = match self.target.rollback(vb, to) {
+        let outcome = match self.target.roles().rollback(vb, to) {
             Ok(Ok(seqno)) => Ok(seqno),
             Ok(Err(_)) => Err("the disk"),
             Err(_) => Err("the role"),

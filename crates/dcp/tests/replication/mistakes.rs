@@ -105,7 +105,7 @@ impl Between for Tampered<'_> {
     /// What the producer hears of a request.
     fn asked(&mut self, vb: VbId, asked: &mut StreamRequest) {
         if self.tamper.pretends.remove(&vb)
-            && let Some((_, _, uuid, high)) = self.source.stream_state(vb)
+            && let Some((_, _, uuid, high)) = self.source.streams().stream_state(vb)
         {
             let start = asked.start.min(high);
             *asked = StreamRequest { start, uuid, snapshot_start: start, snapshot_end: start, ..*asked };

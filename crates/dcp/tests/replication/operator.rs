@@ -75,7 +75,7 @@ impl Operator {
         match self.dice.below(100) {
             0..35 => (0..self.dice.below(6) + 1).for_each(|_| self.world.change(&mut self.dice)),
             35..50 => self.world.flush(at),
-            50..62 => _ = self.world.nodes[at].bucket.backfills().step(),
+            50..62 => _ = self.world.nodes[at].bucket.streams().backfills().step(),
             62..74 => self.world.upkeep(at, &mut self.dice),
             74..80 => self.world.advance(Duration::from_millis(self.dice.below(3000))),
             80..86 => self.third.act(&self.world, &mut self.dice)?,
@@ -317,7 +317,7 @@ impl Operator {
             for at in 0..self.nodes() {
                 self.world.flush(at);
                 self.world.keep(at);
-                self.world.nodes[at].bucket.backfills().step();
+                self.world.nodes[at].bucket.streams().backfills().step();
             }
             quiet = if self.is_level() { quiet + 1 } else { 0 };
             self.world.advance(Duration::from_millis(50));

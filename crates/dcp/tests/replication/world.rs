@@ -82,12 +82,12 @@ impl World {
         for vb in vbuckets() {
             for at in 0..world.nodes.len() {
                 let role = if at == 0 { VbState::Active } else { VbState::Replica };
-                world.nodes[at].bucket.set_vbucket_state(vb, role, None).expect("there is one");
+                world.nodes[at].bucket.roles().set_vbucket_state(vb, role, None).expect("there is one");
                 let uuid = world.place(at, vb).uuid;
                 world.branches.insert((vb.0, uuid), Branch::new());
             }
         }
-        world.nodes.iter().for_each(|node| assert!(node.bucket.flush_all()));
+        world.nodes.iter().for_each(|node| assert!(node.bucket.flushing().flush_all()));
         world
     }
 
@@ -114,7 +114,7 @@ impl World {
         if role == VbState::Active && self.role(at, vb) != Some(role) {
             self.look(at, vb)?;
         }
-        self.nodes[at].bucket.set_vbucket_state(vb, role, None).expect("there is one");
+        self.nodes[at].bucket.roles().set_vbucket_state(vb, role, None).expect("there is one");
         self.name_branch(at, vb, before)
     }
 
@@ -127,7 +127,7 @@ impl World {
         let bucket = Arc::clone(&self.nodes[at].bucket);
         let now = bucket.now();
         // It may expire by being looked at.
-        if let Err(Refusal::NotMyVbucket) = bucket.get(vb, doc, now) {
+        if let Err(Refusal::NotMyVbucket) = bucket.documents().get(vb, doc, now) {
             return;
         }
         self.learn(at, vb);
@@ -135,7 +135,7 @@ impl World {
         // Some are prepared, and committed at once with the seqno behind: whoever is active is alone.
         let level = DurabilityLevel::Majority;
         let durable = dice.one_in(8).then_some(Durable { level, timeout: Duration::from_secs(3) });
-        let writer = bucket.durably(durable);
+        let writer = bucket.documents().durably(durable);
         if dice.one_in(4) {
             // Refused if there is nothing to delete.
             let _ = writer.delete(vb, doc, Cas::ANY, now);
@@ -167,14 +167,14 @@ impl World {
         let bucket = Arc::clone(&self.nodes[at].bucket);
         for key in self.names.first(KEYS) {
             // Whatever there is.
-            let _ = bucket.get(vb, DocKey::new(&key), bucket.now());
+            let _ = bucket.documents().get(vb, DocKey::new(&key), bucket.now());
         }
         self.learn(at, vb);
     }
 
     pub fn flush(&mut self, at: usize) {
         let node = &mut self.nodes[at];
-        node.bucket.flush_step();
+        node.bucket.flushing().flush_step();
         for vb in vbuckets() {
             let persisted = node.bucket.with_vbucket(vb, |vb| vb.persisted_seqno().0).expect("there is one");
             let known = &mut node.persisted[usize::from(vb.0)];
@@ -183,7 +183,7 @@ impl World {
     }
 
     pub fn keep(&mut self, at: usize) {
-        self.nodes[at].bucket.keep_step();
+        self.nodes[at].bucket.maintenance().keep_step();
         vbuckets().for_each(|vb| self.learn(at, vb));
     }
 
@@ -201,14 +201,14 @@ impl World {
                 self.counts.purges += 1;
                 show(|| format!("node {at} {vb:?} is compacted"));
                 let request = CompactRequest { purge_before_s: Some(u32::MAX), purge_through: None };
-                drop(bucket.compact(vb, request));
-                bucket.compact_step();
+                drop(bucket.compaction().compact(vb, request));
+                bucket.compaction().compact_step();
             }
             1 => {
                 self.counts.dropped_cursors += 1;
-                bucket.drop_stream_cursors(vb);
+                bucket.streams().drop_stream_cursors(vb);
             }
-            2 => bucket.create_checkpoint(vb).expect("there is one"),
+            2 => bucket.roles().create_checkpoint(vb).expect("there is one"),
             3 => {
                 let key = self.names.name(dice.below(KEYS));
                 // Refused if there is no such value in memory.
@@ -216,7 +216,7 @@ impl World {
             }
             4 => self.set_memory(at, true),
             5 => self.set_memory(at, false),
-            6 => _ = bucket.file_step(),
+            6 => _ = bucket.flushing().file_step(),
             _ => self.keep(at),
         }
         for vb in vbuckets() {

@@ -320,7 +320,7 @@ impl Consumer {
             }
             let more = self.pull(1 << 20);
             let looked = self.look(u64::MAX, truth, None);
-            let read = truth.bucket().backfills().step() != Progress::Idle;
+            let read = truth.bucket().streams().backfills().step() != Progress::Idle;
             if !more && !read && looked == 0 && self.copies.iter().all(|copy| copy.is_open) {
                 return;
             }

@@ -18,7 +18,7 @@ fn a_node_that_is_killed_keeps_what_it_has_written() {
     }
     let bucket = cluster.dev.node(1).and_then(|node| node.bucket("default")).expect("it is there");
     // What nobody has written when it is killed is lost.
-    bucket.hold_flusher(true);
+    bucket.flushing().hold_flusher(true);
     assert_eq!(set(&mut client, "unwritten", "1", NO_LEVEL), Some(Status::Success));
     drop(bucket);
     let before = cluster.node(1);

@@ -47,7 +47,7 @@ fn write(bucket: &Bucket, keys: u64, counts: &Counts) {
         let (key, now) = (DocKey::new(name.as_bytes()), bucket.now());
         let vb = vbucket_map::vbucket_of(name.as_bytes(), bucket.vbuckets());
         if chance.is_multiple_of(DELETIONS) {
-            let deleted = bucket.delete(vb, key, Cas::ANY, now).is_ok();
+            let deleted = bucket.documents().delete(vb, key, Cas::ANY, now).is_ok();
             counts.deletions.fetch_add(u64::from(deleted), Ordering::Relaxed);
             continue;
         }
@@ -61,7 +61,7 @@ fn write(bucket: &Bucket, keys: u64, counts: &Counts) {
             cas: Cas::ANY,
             preserve_expiry: false,
         };
-        bucket.store(vb, &request, now).expect("there is room");
+        bucket.documents().store(vb, &request, now).expect("there is room");
         counts.sets.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -70,7 +70,7 @@ fn write(bucket: &Bucket, keys: u64, counts: &Counts) {
 fn read(bucket: &Arc<Bucket>, counts: &Counts) {
     let mut vb = 0;
     while !counts.is_over.load(Ordering::Relaxed) {
-        let mut range = bucket.memory_range(VbId(vb), Seqno(0)).expect("few are open");
+        let mut range = bucket.streams().memory_range(VbId(vb), Seqno(0)).expect("few are open");
         let mut last = Seqno(0);
         while !range.is_done() {
             let begin = Instant::now();
@@ -119,7 +119,7 @@ pub fn run(seconds: u64, keys: u64, vbuckets: u16) {
     );
     println!("|---|---|---|---|---|---|---|---|---|---|---|");
     std::thread::scope(|scope| {
-        let keeper = scope.spawn(|| bucket.run_keeper());
+        let keeper = scope.spawn(|| bucket.maintenance().run_keeper());
         let reader = scope.spawn(|| read(&bucket, &counts));
         let writer = scope.spawn(|| write(&bucket, keys, &counts));
         for second in 1..=seconds {
@@ -132,12 +132,13 @@ pub fn run(seconds: u64, keys: u64, vbuckets: u16) {
         // With nobody writing all tombstones grow old but the last change of each vBucket.
         std::thread::sleep(Duration::from_secs(6));
         row(seconds + 6, &bucket, &counts);
-        bucket.stop_keeper();
+        bucket.maintenance().stop_keeper();
         keeper.join().expect("the housekeeper ends");
     });
     let all = bucket.stats().all();
     assert!(all.tombstones <= u64::from(vbuckets) && all.stale_items == 0, "{all:?}");
-    let purger = bucket.chore_stats().into_iter().find(|chore| chore.name == "tombstone_purger");
+    let purger =
+        bucket.maintenance().chore_stats().into_iter().find(|chore| chore.name == "tombstone_purger");
     let purger = purger.expect("there is one");
     println!(
         "\nPurger: {} steps, {} ms in all, longest {:.1} ms. Longest slice of {SLICE_ITEMS} for the reader: {} us.",

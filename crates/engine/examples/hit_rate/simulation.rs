@@ -67,9 +67,9 @@ impl Simulation {
                 cas: Cas::ANY,
                 preserve_expiry: false,
             };
-            self.bucket.store(*vb, &request, self.bucket.now()).expect("there is room");
+            self.bucket.documents().store(*vb, &request, self.bucket.now()).expect("there is room");
         }
-        assert!(self.bucket.flush_all(), "the simulated disk works");
+        assert!(self.bucket.flushing().flush_all(), "the simulated disk works");
     }
 
     /// Makes the quota such that half-way between the watermarks this share of the values is in memory.
@@ -83,7 +83,7 @@ impl Simulation {
 
     fn keep(&self) {
         while self.bucket.memory().is_above_high_watermark() {
-            self.bucket.keep_step();
+            self.bucket.maintenance().keep_step();
             self.handles.clock.advance(Duration::from_millis(10));
         }
     }
@@ -92,16 +92,16 @@ impl Simulation {
     fn read(&self, document: u32) -> bool {
         self.handles.clock.advance(STEP);
         let (vb, key) = &self.keys[document as usize];
-        let get = || self.bucket.get(*vb, DocKey::new(key), self.bucket.now()).map(drop);
+        let get = || self.bucket.documents().get(*vb, DocKey::new(key), self.bucket.now()).map(drop);
         match get() {
             Ok(()) => true,
             Err(Refusal::NotResident) => {
-                let fetch = self.bucket.fetch(*vb, DocKey::new(key)).expect("nobody else waits");
-                while self.bucket.fetch_step() != Progress::Idle {}
+                let fetch = self.bucket.fetching().fetch(*vb, DocKey::new(key)).expect("nobody else waits");
+                while self.bucket.fetching().fetch_step() != Progress::Idle {}
                 get().expect("it was fetched");
                 drop(fetch);
-                while self.bucket.fetch_step() != Progress::Idle {}
-                self.bucket.keep_step();
+                while self.bucket.fetching().fetch_step() != Progress::Idle {}
+                self.bucket.maintenance().keep_step();
                 false
             }
             Err(refusal) => panic!("cannot read document {document}: {refusal:?}"),

@@ -9,9 +9,10 @@ use base::{Account, Cas, Datatype, DocKey, Heap, Part, Seqno};
 use vbucket::{CursorId, Dropped, Range, RangeLimit};
 
 use super::*;
+use crate::bucket::Bucket;
 use crate::config::BucketConfig;
-use crate::flusher::Progress;
 use crate::mutated::Mutated;
+use crate::progress::Progress;
 use crate::refusal::Refusal;
 use crate::shard_guard::{Holder, ShardGuard};
 use crate::store::{StoreMode, StoreRequest};
@@ -51,7 +52,7 @@ impl World {
             cas: Cas::ANY,
             preserve_expiry: false,
         };
-        self.bucket.store(vb, &request, self.bucket.now())
+        self.bucket.documents.store(vb, &request, self.bucket.now())
     }
 
     /// Writes so many kilobytes under ever the same 40 keys; each is written to disk at once.
@@ -59,7 +60,7 @@ impl World {
         for _ in 0..kib {
             self.written += 1;
             self.set_in(vb, &format!("k{}", self.written % 40), 1000).expect("there is room");
-            assert!(self.bucket.flush_all());
+            assert!(self.bucket.flushing.flush_all());
         }
     }
 
@@ -80,7 +81,7 @@ impl World {
 
     /// Runs the chores until none is due.
     fn keep(&self) {
-        assert!((0..1000).any(|_| !self.bucket.keep_step()), "it comes to an end");
+        assert!((0..1000).any(|_| !self.bucket.maintenance.keep_step()), "it comes to an end");
         self.handles.clock.advance(CALM_PAUSE);
     }
 
@@ -148,7 +149,7 @@ fn what_all_have_passed_goes_before_anybody_is_dropped() {
         world.set_in(VB, &format!("k{n}"), 1000).expect("there is room");
     }
     let range = world.take(VB, stream).expect("it is there").expect("there are changes");
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing.flush_all());
     assert!(world.shard(VB).vb.checkpoints_mut().advance(stream, Seqno(800)));
     world.keep();
     let stats = world.stats();
@@ -180,17 +181,17 @@ fn what_the_disk_has_not_taken_is_never_given_up_and_changes_are_refused() {
     assert!(memory.used_bytes() + 2000 > memory.low_watermark_bytes(), "{stored}");
     assert!(memory.used_bytes() < memory.low_watermark_bytes() + 10_000, "the quota has room");
     world.bucket.set_param("mem_low_wat_percent", "50").expect("it may be changed");
-    assert_eq!(world.bucket.flush_step(), Progress::Failed);
+    assert_eq!(world.bucket.flushing.flush_step(), Progress::Failed);
     world.keep();
     let stats = world.stats();
     assert_eq!((stats.pressure, stats.dropped_streams, stats.refused), (Pressure::Full, 0, 1));
     let behind = world.bucket.with_vbucket(VB, |vb| vb.checkpoints().items());
     assert_eq!(behind, Some(stored), "nothing is lost");
-    let deleted = world.bucket.delete(VB, DocKey::new(b"k0"), Cas::ANY, world.bucket.now());
+    let deleted = world.bucket.documents.delete(VB, DocKey::new(b"k0"), Cas::ANY, world.bucket.now());
     assert_eq!(deleted.err(), Some(Refusal::OverQuota), "tombstones wait for the disk as well");
 
     world.handles.disk.heal();
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing.flush_all());
     // The stream holds everything until somebody drops it, which is what happens now.
     assert_eq!(world.stats().pressure, Pressure::Full);
     world.keep();
@@ -237,7 +238,7 @@ fn large_amounts_are_freed_in_steps_by_the_housekeeper() {
             world.shard(VB).vb.checkpoints_mut().close();
         }
     }
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing.flush_all());
     let unfreed = world.stats().unfreed_items;
     assert!(unfreed > 1024, "{unfreed}");
     assert_eq!(world.stats().used_bytes, world.stats().used_bytes.min(10_000), "they have left the queue");
@@ -262,10 +263,10 @@ fn what_is_on_disk_is_kept_for_a_while_and_within_a_part_of_the_quota() {
     for n in 0..2000 {
         world.set_in(VB, &format!("k{n}"), 1000).expect("there is room");
         if n % 10 == 0 {
-            assert!(world.bucket.flush_all());
+            assert!(world.bucket.flushing.flush_all());
         }
     }
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing.flush_all());
     let start = || world.shard(VB).vb.checkpoints().memory_start();
     let kept = world.bucket.context.checkpoints.kept_bytes();
     assert!((16 << 10..=1 << 16).contains(&kept), "{kept} bytes: a sixteenth of a hundredth for one vBucket");
@@ -277,7 +278,7 @@ fn what_is_on_disk_is_kept_for_a_while_and_within_a_part_of_the_quota() {
     }
     assert_eq!((start(), world.bucket.context.checkpoints.kept_bytes()), (Seqno(2001), 0));
     world.set_in(VB, "one more", 10).expect("there is room");
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing.flush_all());
     assert_eq!(start(), Seqno(2001));
     world.bucket.set_param("mem_low_wat_percent", "1").expect("it may be changed");
     world.handles.clock.advance(CALM_PAUSE);

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use base::{Cas, Moment, Version};
 
 use super::walk::CHUNK_VERSIONS;
-use crate::bucket::Bucket;
 use crate::config::EvictionPolicy;
+use crate::documents::Documents;
 use crate::evict::EvictionCounters;
 use crate::shard::Shard;
 use crate::victims::Victims;
@@ -63,10 +63,14 @@ pub(super) struct Look<'a> {
 }
 
 impl Look<'_> {
-    pub(super) fn new<'a>(bucket: &Bucket, young: RangeInclusive<u64>, victims: &'a mut Victims) -> Look<'a> {
+    pub(super) fn new<'a>(
+        documents: &Documents,
+        young: RangeInclusive<u64>,
+        victims: &'a mut Victims,
+    ) -> Look<'a> {
         Look {
-            policy: bucket.eviction_policy(),
-            now: bucket.now(),
+            policy: documents.core.eviction_policy(),
+            now: documents.core.now(),
             young,
             learns_only: false,
             victims,

@@ -2,7 +2,7 @@
 
 use base::{VbId, VbState, Version};
 
-use crate::bucket::Bucket;
+use crate::documents::Documents;
 use crate::shard::Shard;
 use crate::shard_guard::Holder;
 
@@ -44,10 +44,10 @@ pub(super) struct Stop {
 
 impl Walk {
     /// All vBuckets that have documents in memory: replicas before active ones, the largest of each first.
-    pub(super) fn new(bucket: &Bucket) -> Walk {
-        let mut vbuckets = Vec::with_capacity(usize::from(bucket.vbuckets()));
-        for vb in (0..bucket.vbuckets()).map(VbId) {
-            let shard = bucket.vbuckets.hold(vb, Holder::Pager);
+    pub(super) fn new(documents: &Documents) -> Walk {
+        let mut vbuckets = Vec::with_capacity(usize::from(documents.core.vbuckets()));
+        for vb in (0..documents.core.vbuckets()).map(VbId) {
+            let shard = documents.core.vbuckets.hold(vb, Holder::Pager);
             if shard.exists && shard.unloaded.is_none() && !shard.vb.table().is_empty() {
                 let (class, counts) = (Class::of(shard.vb.state()), shard.vb.counts());
                 vbuckets.push(Stop {
@@ -70,12 +70,12 @@ impl Walk {
     /// Looks at some versions of the present vBucket, and goes on. Whether that was its end.
     pub(super) fn look(
         &mut self,
-        bucket: &Bucket,
+        documents: &Documents,
         stop: Stop,
         mut see: impl FnMut(&Shard, &Version),
     ) -> bool {
         let next = {
-            let shard = bucket.vbuckets.hold(stop.vb, Holder::Pager);
+            let shard = documents.core.vbuckets.hold(stop.vb, Holder::Pager);
             let is_same = shard.exists && shard.unloaded.is_none() && shard.incarnation == stop.incarnation;
             if is_same {
                 shard.vb.table().visit(self.cursor, CHUNK_VERSIONS, |version| see(&shard, version))

@@ -102,11 +102,11 @@ impl World {
             cas,
             preserve_expiry: false,
         };
-        self.bucket.store(VB, &request, self.now())
+        self.bucket.documents().store(VB, &request, self.now())
     }
 
     pub fn get(&self, key: &str) -> Result<String, Refusal> {
-        let found = self.bucket.get(VB, DocKey::new(key.as_bytes()), self.now())?;
+        let found = self.bucket.documents().get(VB, DocKey::new(key.as_bytes()), self.now())?;
         Ok(String::from_utf8_lossy(found.version.value()).into_owned())
     }
 }
@@ -173,7 +173,7 @@ impl Watched {
     pub fn open_with_quota(seed: u64, quota_bytes: u64) -> Watched {
         let (env, handles) = Env::sim(seed);
         let world = Watched::open(env, handles, quota_bytes);
-        while world.bucket.load_step() != engine::Progress::Idle {}
+        while world.bucket.loading().load_step() != engine::Progress::Idle {}
         world
     }
 
@@ -188,8 +188,8 @@ impl Watched {
 
     /// Loads what there is room for.
     pub fn load(&self) {
-        while self.bucket.load_step() != engine::Progress::Idle {}
-        while self.bucket.warm_step() != engine::Progress::Idle {}
+        while self.bucket.loading().load_step() != engine::Progress::Idle {}
+        while self.bucket.loading().warm_step() != engine::Progress::Idle {}
     }
 
     /// Ends the bucket, which has used no memory then.
@@ -210,7 +210,7 @@ impl Watched {
             cas: Cas::ANY,
             preserve_expiry: false,
         };
-        self.bucket.store(vb, &request, self.bucket.now())
+        self.bucket.documents().store(vb, &request, self.bucket.now())
     }
 
     pub fn set(&self, key: &str, value: &str) -> Mutated {
@@ -218,14 +218,14 @@ impl Watched {
     }
 
     pub fn get(&self, key: &str) -> Result<String, Refusal> {
-        let found = self.bucket.get(VB, doc(key), self.bucket.now())?;
+        let found = self.bucket.documents().get(VB, doc(key), self.bucket.now())?;
         Ok(String::from_utf8_lossy(found.version.value()).into_owned())
     }
 
     /// Stores a document and takes its value out of memory.
     pub fn set_evicted(&self, key: &str, value: &str) -> Mutated {
         let mutated = self.set(key, value);
-        assert!(self.bucket.flush_all());
+        assert!(self.bucket.flushing().flush_all());
         assert_eq!(self.bucket.eviction().evict_value(VB, doc(key)), Ok(true));
         mutated
     }
@@ -237,16 +237,20 @@ impl Watched {
         for _ in 0..8 {
             match ask() {
                 Err(Refusal::NotResident) => {
-                    let fetch = self.bucket.fetch(VB, doc(key)).expect("few wait");
+                    let fetch = self.bucket.fetching().fetch(VB, doc(key)).expect("few wait");
                     loop {
-                        assert_ne!(self.bucket.fetch_step(), engine::Progress::Idle, "the caller waits");
+                        assert_ne!(
+                            self.bucket.fetching().fetch_step(),
+                            engine::Progress::Idle,
+                            "the caller waits"
+                        );
                         if let Some(fetched) = fetch.try_take() {
                             held.replace(fetched);
                             break;
                         }
                     }
                 }
-                Err(Refusal::Loading) => while self.bucket.load_step() != engine::Progress::Idle {},
+                Err(Refusal::Loading) => while self.bucket.loading().load_step() != engine::Progress::Idle {},
                 answer => return answer,
             }
         }
@@ -260,9 +264,9 @@ impl Watched {
     /// Once everything is on disk the account knows of no versions but those that the tables point at.
     /// Nothing is kept for streams that may come back, either.
     pub fn check_account(&self) {
-        assert!(self.bucket.flush_all());
+        assert!(self.bucket.flushing().flush_all());
         for vb in 0..self.bucket.vbuckets() {
-            self.bucket.create_checkpoint(VbId(vb)).expect("there is one");
+            self.bucket.roles().create_checkpoint(VbId(vb)).expect("there is one");
         }
         let documents = self.bucket.memory().account().exact()[Part::Documents as usize];
         assert_eq!(documents as u64, self.table_bytes());

@@ -139,7 +139,7 @@ impl Feed {
         let mut outcome = Ok(());
         for vb in elsewhere.look(now, self) {
             if elsewhere.begins_now(vb)
-                && let Some((.., uuid, high)) = self.bucket.stream_state(vb)
+                && let Some((.., uuid, high)) = self.bucket.streams().stream_state(vb)
             {
                 self.set_place(vb, Place::at(uuid, high));
             }

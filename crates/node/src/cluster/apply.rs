@@ -142,7 +142,7 @@ impl Cluster {
         let given = asked.given.entry(name.to_owned()).or_default();
         let applied = apply_bucket(&agent, bucket, &target, given);
         refused.extend(applied.err().into_iter().flatten());
-        local.set_emptying(bucket.flushing.is_some());
+        local.roles().set_emptying(bucket.flushing.is_some());
         Ok(Refusals::of(refused)?)
     }
 
@@ -182,7 +182,7 @@ impl Cluster {
         let lives = |vb: &u16| role(&bucket, *vb).is_some_and(|is| is != VbState::Dead);
         let living = (0..bucket.vbuckets()).filter(lives);
         let dead = living.filter_map(|vb| {
-            let dead = bucket.set_vbucket_state(VbId(vb), VbState::Dead, None);
+            let dead = bucket.roles().set_vbucket_state(VbId(vb), VbState::Dead, None);
             Some(refused(name, VbId(vb), dead.err()?))
         });
         Ok(Refusals::of(links.into_iter().chain(dead))?)
@@ -284,11 +284,11 @@ impl Cluster {
                 );
                 return self.note(name, Some(Note { had: true, ..Note::of(bucket) }));
             }
-            local.set_emptying(true);
+            local.roles().set_emptying(true);
             // What is still followed could bring the documents back.
             Refusals::of(follow_nobody(&self.node, &local))?;
             tracing::info!(bucket = name, "all documents of the bucket are removed");
-            let removed = local.remove_all_documents();
+            let removed = local.roles().remove_all_documents();
             removed.map_err(|failure| ApplyError::Bucket(name.to_owned(), failure.into()))?;
             asked.given.remove(name);
             flushed::note(&local, bucket).map_err(failed)?;
@@ -404,7 +404,7 @@ impl LocalTarget<'_> {
     }
 
     fn set(&self, vb: u16, role: VbState, topology: Option<Topology>) -> Result<(), ApplyError> {
-        let set = self.bucket.set_vbucket_state(VbId(vb), role, topology);
+        let set = self.bucket.roles().set_vbucket_state(VbId(vb), role, topology);
         set.map_err(|refusal| refused(self.name, VbId(vb), refusal))
     }
 
@@ -464,7 +464,7 @@ impl ApplyTarget for LocalTarget<'_> {
     }
 
     fn lead_on(&self, vb: u16, topology: Topology) -> Result<bool, ApplyError> {
-        let led = self.bucket.lead_on(VbId(vb), topology);
+        let led = self.bucket.roles().lead_on(VbId(vb), topology);
         led.map_err(|refusal| refused(self.name, VbId(vb), refusal))
     }
 
@@ -476,7 +476,7 @@ impl ApplyTarget for LocalTarget<'_> {
     }
 
     fn remove(&self, vb: u16) -> Result<(), ApplyError> {
-        match self.bucket.delete_vbucket(VbId(vb)) {
+        match self.bucket.roles().delete_vbucket(VbId(vb)) {
             Ok(Ok(())) => Ok(()),
             Ok(Err(failure)) => Err(self.failed(vb, failure.to_string())),
             Err(refusal) => Err(refused(self.name, VbId(vb), refusal)),

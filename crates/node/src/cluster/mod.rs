@@ -513,7 +513,7 @@ pub(crate) fn hold_all(bucket: &Bucket) -> Vec<(base::VbId, engine::Refusal)> {
     let held = (0..bucket.vbuckets())
         .map(base::VbId)
         .filter(served)
-        .filter_map(|vb| Some((vb, bucket.set_vbucket_state(vb, VbState::Replica, None).err()?)));
+        .filter_map(|vb| Some((vb, bucket.roles().set_vbucket_state(vb, VbState::Replica, None).err()?)));
     held.collect()
 }
 

@@ -49,13 +49,13 @@ pub fn set_param(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
 
 /// Lets the flusher rest: nothing is written until [`start_persistence`].
 pub fn stop_persistence(ctx: &mut Context<'_>, _: &Request<'_>) -> Outcome {
-    ctx.bucket().hold_flusher(true);
+    ctx.bucket().flushing().hold_flusher(true);
     ctx.status(Status::Success)
 }
 
 /// Lets the flusher work again.
 pub fn start_persistence(ctx: &mut Context<'_>, _: &Request<'_>) -> Outcome {
-    ctx.bucket().hold_flusher(false);
+    ctx.bucket().flushing().hold_flusher(false);
     ctx.status(Status::Success)
 }
 

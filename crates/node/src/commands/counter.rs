@@ -22,7 +22,7 @@ fn count(cx: &mut Context<'_>, request: &Request<'_>, increment: bool) -> Outcom
         return cx.invalid("Request must include extras of length 20");
     };
     let create = extras.expiry != CounterExtras::DO_NOT_CREATE;
-    let counted = cx.bucket().durably(mutation::durable(cx)).count(
+    let counted = cx.bucket().documents().durably(mutation::durable(cx)).count(
         request.vbucket,
         &CounterRequest {
             key: cx.key,

@@ -14,25 +14,25 @@ use crate::reply::Answer;
 
 /// Get: flags, value and CAS of a document.
 pub fn get(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
-    let found = cx.bucket().get(request.vbucket, cx.key, cx.now);
+    let found = cx.bucket().documents().get(request.vbucket, cx.key, cx.now);
     answer(cx, request, found)
 }
 
 /// Get replica: the same from a replica vBucket.
 pub fn get_replica(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
-    let found = cx.bucket().get_replica(request.vbucket, cx.key, cx.now);
+    let found = cx.bucket().documents().get_replica(request.vbucket, cx.key, cx.now);
     answer(cx, request, found)
 }
 
 /// GetEx: flags, CAS and the whole value of a document, its xattrs in front, compressed if it is held so. Those of the
 /// system are left out for users who may not read them.
 pub fn get_ex(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
-    whole(cx, |cx| cx.bucket().get(request.vbucket, cx.key, cx.now))
+    whole(cx, |cx| cx.bucket().documents().get(request.vbucket, cx.key, cx.now))
 }
 
 /// GetExReplica: the same from a replica vBucket.
 pub fn get_ex_replica(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
-    whole(cx, |cx| cx.bucket().get_replica(request.vbucket, cx.key, cx.now))
+    whole(cx, |cx| cx.bucket().documents().get_replica(request.vbucket, cx.key, cx.now))
 }
 
 /// What a client has not agreed to, and must have to understand a whole value (BinaryProtocol.md of the original).
@@ -107,7 +107,7 @@ pub fn get_random_key(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     if let Err(denied) = cx.require_in(collection, Privilege::Read) {
         return denied;
     }
-    let found = match cx.bucket().random_key(collection, cx.now) {
+    let found = match cx.bucket().documents().random_key(collection, cx.now) {
         ByChance::Found(found) => found,
         ByChance::None => return cx.status(Status::KeyEnoent),
         ByChance::NotResident(vb, version) => return cx.refuse_key(vb, version.key(), Refusal::NotResident),

@@ -10,13 +10,13 @@ use crate::context::{Context, Outcome};
 pub fn get_and_lock(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     // No extras at all is allowed, and means the default time.
     let seconds = decode_u32(request.extras).unwrap_or(0);
-    let found = cx.bucket().get_and_lock(request.vbucket, cx.key, seconds, cx.now);
+    let found = cx.bucket().documents().get_and_lock(request.vbucket, cx.key, seconds, cx.now);
     get::answer(cx, request, found)
 }
 
 /// Unlock: ends the lock whose CAS the request carries.
 pub fn unlock(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
-    match cx.bucket().unlock(request.vbucket, cx.key, request.cas, cx.now) {
+    match cx.bucket().documents().unlock(request.vbucket, cx.key, request.cas, cx.now) {
         Ok(()) => {
             cx.reply.ok();
             Outcome::Done

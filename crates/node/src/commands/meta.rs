@@ -22,7 +22,7 @@ pub fn get_meta(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
         [_] => return cx.invalid("Request extras invalid"),
         _ => return cx.invalid("Request extras must be of length 0 or 1"),
     };
-    match cx.bucket().peek_as_is(request.vbucket, cx.key, cx.now) {
+    match cx.bucket().documents().peek_as_is(request.vbucket, cx.key, cx.now) {
         Ok(Some(found)) => {
             let meta = found.version.meta();
             let extras = GetMetaExtras {
@@ -141,7 +141,7 @@ pub(super) fn apply(
         regenerate_cas: options & WithMetaExtras::REGENERATE_CAS != 0,
         late: late.as_ref(),
     };
-    cx.bucket().durably(mutation::durable(cx)).apply_with_meta(request.vbucket, &asked, cx.now)
+    cx.bucket().documents().durably(mutation::durable(cx)).apply_with_meta(request.vbucket, &asked, cx.now)
 }
 
 /// Answers such a change.
@@ -230,7 +230,7 @@ pub fn return_meta(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     let (flags, expiry) = (u32::from_be_bytes([f0, f1, f2, f3]), u32::from_be_bytes([e0, e1, e2, e3]));
     let mut told = (flags, engine::absolute_expiry(expiry, cx.now));
     let outcome = match mode {
-        mode @ (1 | 2) => bucket.store(
+        mode @ (1 | 2) => bucket.documents().store(
             request.vbucket,
             &StoreRequest {
                 key: cx.key,
@@ -246,12 +246,12 @@ pub fn return_meta(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
         ),
         _ => {
             // The tombstone's metadata are those of the document that it was.
-            let old = bucket.peek_as_is(request.vbucket, cx.key, cx.now);
+            let old = bucket.documents().peek_as_is(request.vbucket, cx.key, cx.now);
             told = match old {
                 Ok(Some(old)) => (old.version.meta().flags, old.version.meta().expiry),
                 _ => (0, 0),
             };
-            bucket.delete(request.vbucket, cx.key, request.cas, cx.now)
+            bucket.documents().delete(request.vbucket, cx.key, request.cas, cx.now)
         }
     };
     match outcome {

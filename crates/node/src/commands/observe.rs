@@ -48,7 +48,7 @@ pub fn observe_seqno(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     let Some(uuid) = decode_u64(request.value) else {
         return cx.invalid("Request value must be of length 8");
     };
-    let observed = match cx.bucket().observe_seqno(request.vbucket, VbUuid(uuid)) {
+    let observed = match cx.bucket().documents().observe_seqno(request.vbucket, VbUuid(uuid)) {
         Ok(observed) => observed,
         Err(refusal) => return cx.refuse(refusal),
     };
@@ -141,7 +141,7 @@ async fn observe_on_disk(
 ) -> Result<[u8; STATE_BYTES], Status> {
     let key = DocKey::parse(&missing.key.0).ok_or(Status::Einternal)?;
     for _ in 0..MAX_LOOKS {
-        let fetch = bucket.fetch(missing.vb, key).map_err(status_of)?;
+        let fetch = bucket.fetching().fetch(missing.vb, key).map_err(status_of)?;
         let _pin = match fetch.await {
             Some(Fetched::Look(pin)) => pin,
             Some(Fetched::Failed) => return Err(Status::Einternal),
@@ -171,7 +171,7 @@ fn observe_key(
 
 fn state_of(bucket: &Bucket, vb: VbId, key: DocKey<'_>, now: Moment) -> Result<(KeyState, u64), Refusal> {
     // Copies in every role answer: that is how clients wait for those that nothing else vouches for.
-    let found = bucket.peek_in_any_state(vb, key, now)?;
+    let found = bucket.documents().peek_in_any_state(vb, key, now)?;
     let Some(found) = found else { return Ok((KeyState::NotFound, 0)) };
     let meta = found.version.meta();
     let persisted = bucket.with_vbucket(vb, |vb| vb.persisted_seqno()).is_some_and(|p| p >= meta.by_seqno);

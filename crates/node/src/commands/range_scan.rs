@@ -9,8 +9,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use engine::value::{self, WantedXattrs};
 use engine::{
-    RangeScanForm, RangeScanId, RangeScanProgress, RangeScanRefusal, RangeScanWanted, RangeScans, Refusal,
-    Sampling, SnapshotRequirement,
+    RangeScanForm, RangeScanId, RangeScanProgress, RangeScanRefusal, RangeScanWanted, Refusal, Sampling,
+    SnapshotRequirement,
 };
 use protocol::extras::decode_u32;
 use protocol::feature::Feature;
@@ -73,7 +73,7 @@ pub fn create(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
         return cx.error(Status::NotSupported, "Client does not support XATTRs");
     }
     let bucket = cx.bucket();
-    let scans = RangeScans::of(&bucket);
+    let scans = bucket.range_scans();
     match (scans.check(cx.vbucket, &wanted), wanted.requirement) {
         (Ok(()), _) => {}
         (Err(RangeScanRefusal::NotPersisted), Some(requirement)) if cx.looks == 0 && wait_ms > 0 => {
@@ -115,7 +115,7 @@ pub fn go_on(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
         return cx.invalid("Request must include extras of length 28");
     };
     let bucket = cx.bucket();
-    let scans = RangeScans::of(&bucket);
+    let scans = bucket.range_scans();
     let form = match scans.form(cx.vbucket, id) {
         Ok(form) => form,
         Err(refusal) => return refuse(cx, refusal),
@@ -161,7 +161,7 @@ pub fn cancel(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
         return Outcome::Elsewhere;
     }
     let bucket = cx.bucket();
-    let scans = RangeScans::of(&bucket);
+    let scans = bucket.range_scans();
     let cancelled = match scans.form(cx.vbucket, id) {
         Ok(form) => {
             if let Err(denied) = cx.require_in(form.collection, Privilege::RangeScan) {
@@ -193,7 +193,7 @@ pub fn get_keys(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     let (mut keys, mut count) = (Vec::new(), 0);
     let until = cx.node.env().clock.monotonic() + MOST_TIME;
     let bucket = cx.bucket();
-    let read = RangeScans::of(&bucket).keys(cx.vbucket, cx.key, until, &mut |version| {
+    let read = bucket.range_scans().keys(cx.vbucket, cx.key, until, &mut |version| {
         let key = if with_collections { version.stored_key() } else { version.key().key };
         if count == most || keys.len() + 2 + key.len() > MOST_BYTES {
             return ControlFlow::Break(());

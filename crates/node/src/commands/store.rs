@@ -27,7 +27,7 @@ fn store(cx: &mut Context<'_>, request: &Request<'_>, mode: StoreMode) -> Outcom
     let Some(extras) = StoreExtras::decode(request.extras) else {
         return cx.invalid("Request must include extras of length 8");
     };
-    let stored = cx.bucket().durably(mutation::durable(cx)).store(
+    let stored = cx.bucket().documents().durably(mutation::durable(cx)).store(
         request.vbucket,
         &StoreRequest {
             key: cx.key,
@@ -57,7 +57,7 @@ pub fn prepend(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
 fn join(cx: &mut Context<'_>, request: &Request<'_>, end: End) -> Outcome {
     let datatype = Datatype(request.datatype);
     let bucket = cx.bucket();
-    let writer = bucket.durably(mutation::durable(cx));
+    let writer = bucket.documents().durably(mutation::durable(cx));
     let joined = writer.join(request.vbucket, cx.key, request.value, datatype, end, request.cas, cx.now);
     match joined {
         Err(Refusal::NotFound) => cx.status(Status::NotStored),

@@ -74,7 +74,7 @@ fn is_long(cx: &mut Context<'_>, request: &Request<'_>, replica: bool, paths: us
     if !cx.may_leave {
         return false;
     }
-    let bytes = cx.bucket().plain_bytes(request.vbucket, cx.key, replica, cx.now);
+    let bytes = cx.bucket().documents().plain_bytes(request.vbucket, cx.key, replica, cx.now);
     cx.takes(bytes.saturating_mul(paths))
 }
 
@@ -96,7 +96,7 @@ fn look_up(
 ) -> Result<LookedUp, Refusal> {
     let mut body = Vec::new();
     let (status, is_json, cas, has_results) =
-        bucket.subdoc_lookup(vb, key, lookup, now, |outcome, cas| {
+        bucket.documents().subdoc_lookup(vb, key, lookup, now, |outcome, cas| {
             let is_json = outcome.has_results() && write_lookup(outcome, &mut body);
             (outcome.status, is_json, cas, outcome.has_results())
         })?;
@@ -160,7 +160,8 @@ pub fn mutate(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     if is_long(cx, request, false, change.specs.as_slice().len()) {
         return Outcome::Elsewhere;
     }
-    let changed = bucket.durably(durable).subdoc_mutate(request.vbucket, cx.key, &change, preserve, cx.now);
+    let changed =
+        bucket.documents().durably(durable).subdoc_mutate(request.vbucket, cx.key, &change, preserve, cx.now);
     tell_change(cx, changed)
 }
 

@@ -16,7 +16,7 @@ pub fn touch(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     let Some(expiry) = decode_u32(request.extras) else {
         return cx.invalid("Request must include extras of length 4");
     };
-    match cx.bucket().touch(request.vbucket, cx.key, expiry, cx.now) {
+    match cx.bucket().documents().touch(request.vbucket, cx.key, expiry, cx.now) {
         Ok((Some(mutated), _)) => {
             let answer = Answer { cas: mutated.cas, ..Answer::default() };
             mutation::tell(cx, mutated, &answer, None)
@@ -37,7 +37,7 @@ pub fn get_and_touch(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     let Some(expiry) = decode_u32(request.extras) else {
         return cx.invalid("Request must include extras of length 4");
     };
-    match cx.bucket().touch(request.vbucket, cx.key, expiry, cx.now) {
+    match cx.bucket().documents().touch(request.vbucket, cx.key, expiry, cx.now) {
         Ok((Some(mutated), version)) => {
             let found = Found { cas: mutated.cas, version };
             get::show(cx, &found, |cx, answer, version| mutation::tell(cx, mutated, answer, version))

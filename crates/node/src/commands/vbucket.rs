@@ -47,7 +47,7 @@ pub fn set_vbucket(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     if request.vbucket.0 >= cx.bucket().vbuckets() {
         return cx.error(Status::Erange, "There is no such vbucket");
     }
-    match cx.bucket().set_vbucket_state(request.vbucket, state, topology) {
+    match cx.bucket().roles().set_vbucket_state(request.vbucket, state, topology) {
         Ok(()) => Outcome::Then(tell_set),
         Err(refusal) => cx.refuse(refusal),
     }
@@ -92,7 +92,7 @@ fn topology(json: &[u8], state: VbState) -> Result<Option<Topology>, String> {
 
 /// Delete vBucket: drops a dead vBucket with its documents and its file.
 pub fn delete_vbucket(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
-    match cx.bucket().delete_vbucket(request.vbucket) {
+    match cx.bucket().roles().delete_vbucket(request.vbucket) {
         Ok(Ok(())) => {
             cx.reply.ok();
             Outcome::Done
@@ -127,7 +127,8 @@ pub fn compact(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
         _ => return cx.invalid("Whether to drop deletes is 0 or 1"),
     };
     let purge_through = (purge_through > 0).then_some(Seqno(purge_through));
-    match cx.bucket().compact(request.vbucket, CompactRequest { purge_before_s, purge_through }) {
+    match cx.bucket().compaction().compact(request.vbucket, CompactRequest { purge_before_s, purge_through })
+    {
         Ok(compacted) => Outcome::Later(Box::pin(async move {
             LaterReply::status(match compacted.await {
                 Some(CompactOutcome::Done) => Status::Success,
@@ -142,7 +143,7 @@ pub fn compact(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
 
 /// Create checkpoint: closes the open one.
 pub fn create_checkpoint(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
-    match cx.bucket().create_checkpoint(request.vbucket) {
+    match cx.bucket().roles().create_checkpoint(request.vbucket) {
         Ok(()) => cx.status(Status::Success),
         Err(refusal) => cx.refuse(refusal),
     }

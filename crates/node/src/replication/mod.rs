@@ -354,7 +354,7 @@ fn check(bucket: &Bucket, fresh: &BTreeMap<VbId, Mode>) -> Result<(), WantError>
         return Err(WantError::NoVbucket(*vb, bucket.vbuckets()));
     }
     let is_in_use = |(vb, mode): &(&VbId, &Mode)| {
-        let state = bucket.stream_state(**vb);
+        let state = bucket.streams().stream_state(**vb);
         **mode == Mode::Replicate
             && state.is_some_and(|(state, _, _, high)| state == VbState::Active && high > Seqno(0))
     };
@@ -395,11 +395,11 @@ fn take_role(bucket: &Bucket, vb: VbId, mode: Mode) -> Result<(), WantError> {
     if before == Some(role) {
         return Ok(());
     }
-    bucket.set_vbucket_state(vb, role, None).map_err(|refusal| refused_role(vb, role, refusal))?;
+    bucket.roles().set_vbucket_state(vb, role, None).map_err(|refusal| refused_role(vb, role, refusal))?;
     // Somebody may have written between the look and the change; from the change on nobody does.
-    let is_in_use = bucket.stream_state(vb).is_some_and(|(_, _, _, high)| high > Seqno(0));
+    let is_in_use = bucket.streams().stream_state(vb).is_some_and(|(_, _, _, high)| high > Seqno(0));
     if before == Some(VbState::Active) && mode == Mode::Replicate && is_in_use {
-        let again = bucket.set_vbucket_state(vb, VbState::Active, None);
+        let again = bucket.roles().set_vbucket_state(vb, VbState::Active, None);
         again.map_err(|refusal| refused_role(vb, VbState::Active, refusal))?;
         return Err(WantError::Active { first: vb, count: 1 });
     }

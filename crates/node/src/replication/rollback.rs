@@ -97,7 +97,7 @@ impl Drop for Rollbacks {
 }
 
 fn roll_back(bucket: &Bucket, vb: VbId, to: Seqno) -> Result<Seqno, &'static str> {
-    match bucket.rollback(vb, to) {
+    match bucket.roles().rollback(vb, to) {
         Ok(Ok(seqno)) => {
             if let Some(left_out) = engine::admit_log(bucket, "rollback") {
                 tracing::info!(bucket = bucket.name(), %vb, %to, %seqno, left_out, "rolled back");

@@ -114,7 +114,7 @@ fn waiting(link: &Link, vb: VbId, mode: Mode) -> VbProgress {
         vb,
         mode,
         stage: Stage::Pausing,
-        high: link.bucket.stream_state(vb).map_or(Seqno(0), |(_, _, _, high)| high),
+        high: link.bucket.streams().stream_state(vb).map_or(Seqno(0), |(_, _, _, high)| high),
         source_high: None,
         blocked_for: None,
         trouble: None,

@@ -87,9 +87,9 @@ fn put_persistence(inquiry: &Inquiry<'_>, stats: &BucketStats, all: &StateStats,
     sheet.put("ep_commit_num", store.saves);
     sheet.put("ep_total_persisted", store.items_saved);
     sheet.put("ep_storage_failures", store.failures);
-    let compactions = inquiry.bucket.compaction_stats();
+    let compactions = inquiry.bucket.compaction().compaction_stats();
     sheet.put("ep_pending_compactions", compactions.waiting + compactions.under_way);
-    let saves = inquiry.bucket.save_stats();
+    let saves = inquiry.bucket.flushing().save_stats();
     sheet.put("ep_disk_full", saves.is_disk_full);
     sheet.put("ep_item_flush_failed", saves.failed_saves);
     sheet.put("ep_flusher_state", if saves.is_held { "paused" } else { "running" });
@@ -157,7 +157,7 @@ fn put_state(state: &str, of: &StateStats, sheet: &mut Sheet) {
 
 /// `warmup`: how far loading is after a start. Everything is served from the beginning, so traffic waits for nothing.
 pub fn warmup(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
-    let stats = inquiry.bucket.warmup_stats();
+    let stats = inquiry.bucket.loading().warmup_stats();
     let (state, thread) = match stats.state {
         WarmupState::LoadingKeys => ("loading keys", "running"),
         WarmupState::LoadingValues => ("loading data", "running"),

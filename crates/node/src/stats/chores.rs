@@ -7,13 +7,18 @@ use super::{Inquiry, Refused, Sheet};
 /// `chores`: how often each background step ran, and for how long.
 pub fn chores(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
     sheet.put("time_slice_us", TIME_SLICE.as_micros());
-    inquiry.bucket.chore_stats().iter().for_each(|chore| put(chore, sheet));
+    inquiry.bucket.maintenance().chore_stats().iter().for_each(|chore| put(chore, sheet));
     Ok(())
 }
 
 /// One chore, for the group of what it works for.
 pub(super) fn put_chore(bucket: &Bucket, name: &str, sheet: &mut Sheet) {
-    bucket.chore_stats().iter().filter(|chore| chore.name == name).for_each(|chore| put(chore, sheet));
+    bucket
+        .maintenance()
+        .chore_stats()
+        .iter()
+        .filter(|chore| chore.name == name)
+        .for_each(|chore| put(chore, sheet));
 }
 
 fn put(chore: &ChoreStats, sheet: &mut Sheet) {

@@ -7,7 +7,7 @@ use super::{Inquiry, Refused, Sheet};
 
 /// `compaction`
 pub fn compaction(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
-    let stats = inquiry.bucket.compaction_stats();
+    let stats = inquiry.bucket.compaction().compaction_stats();
     let config = inquiry.bucket.config();
     sheet.put("ep_compaction_fragmentation_percent", config.compact_percent);
     sheet.put("ep_compaction_min_waste", config.compact_min_waste_bytes);
@@ -72,9 +72,9 @@ fn summary(inquiry: &Inquiry<'_>, sheet: &mut Sheet) {
 /// `disk-failures`: operations of the store that failed, under the names of the field.
 pub fn failures(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
     let mut sheet = sheet.under("rw_0");
-    sheet.put("failure_set", inquiry.bucket.save_stats().failed_saves);
-    sheet.put("failure_get", inquiry.bucket.fetch_stats().failed);
-    sheet.put("failure_compaction", inquiry.bucket.compaction_stats().failed);
+    sheet.put("failure_set", inquiry.bucket.flushing().save_stats().failed_saves);
+    sheet.put("failure_get", inquiry.bucket.fetching().fetch_stats().failed);
+    sheet.put("failure_compaction", inquiry.bucket.compaction().compaction_stats().failed);
     sheet.put("failures", inquiry.bucket.store_stats().failures);
     Ok(())
 }
@@ -84,14 +84,14 @@ pub fn kvstore(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<
     if inquiry.bucket.config().kind == BucketKind::Ephemeral {
         return Ok(());
     }
-    let (store, fetches) = (inquiry.bucket.store_stats(), inquiry.bucket.fetch_stats());
+    let (store, fetches) = (inquiry.bucket.store_stats(), inquiry.bucket.fetching().fetch_stats());
     let mut sheet = sheet.under("rw_0");
     let config = inquiry.bucket.config();
     sheet.put("backend_type", crate::naming::storage_backend(config.kind, config.backend));
     sheet.put("open", store.file_misses);
-    sheet.put("failure_set", inquiry.bucket.save_stats().failed_saves);
+    sheet.put("failure_set", inquiry.bucket.flushing().save_stats().failed_saves);
     sheet.put("failure_get", fetches.failed);
-    sheet.put("failure_compaction", inquiry.bucket.compaction_stats().failed);
+    sheet.put("failure_compaction", inquiry.bucket.compaction().compaction_stats().failed);
     sheet.put("io_bg_fetch_docs_read", fetches.fetched);
     sheet.put("io_num_write", store.items_saved);
     Ok(())

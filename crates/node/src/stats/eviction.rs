@@ -31,7 +31,7 @@ pub(super) fn put_eviction(inquiry: &Inquiry<'_>, all: &StateStats, sheet: &mut 
     sheet.put("ep_num_evicted_documents", all.evicted_documents);
     sheet.put("ep_num_evicted_tombstones", all.evicted_tombstones);
     sheet.put("ep_bloom_filter_memory", all.filter_bytes);
-    let fetches = bucket.fetch_stats();
+    let fetches = bucket.fetching().fetch_stats();
     sheet.put("ep_bg_fetched", fetches.fetched);
     sheet.put("ep_bg_remaining_items", fetches.waiting);
     let StoreTimes { fetch_wait, fetch, .. } = since.store(StoreTimes::of(bucket));
@@ -47,7 +47,7 @@ pub(super) fn put_eviction(inquiry: &Inquiry<'_>, all: &StateStats, sheet: &mut 
 /// What the main group says about documents that expired: noticed by somebody who asked for them, by the expiry pager,
 /// or by a compaction of their file.
 pub(super) fn put_expiry(bucket: &Bucket, sheet: &mut Sheet) {
-    let expired = bucket.expiry_stats();
+    let expired = bucket.documents().expiry_stats();
     sheet.put("ep_expired_access", expired.by_access);
     sheet.put("ep_expired_pager", expired.by_pager);
     sheet.put("ep_expired_compactor", expired.by_compactor);
@@ -71,8 +71,8 @@ pub fn details(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<
     put_setting(bucket, Key::MaxSize, sheet);
     put_memory(bucket, &stats, &all, sheet);
     put_eviction(inquiry, &all, sheet);
-    sheet.put("ep_bg_fetch_failed", bucket.fetch_stats().failed);
-    sheet.put("ep_unreadable_values", bucket.fetch_stats().unreadable);
+    sheet.put("ep_bg_fetch_failed", bucket.fetching().fetch_stats().failed);
+    sheet.put("ep_unreadable_values", bucket.fetching().fetch_stats().unreadable);
     put_residency(&stats, &all, sheet);
     put_ops(&all.ops, sheet);
     sheet.put("get_not_resident", all.ops.get_not_resident);
@@ -179,7 +179,7 @@ pub fn compression(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Res
     for key in [Key::CompressionMode, Key::MinCompressionRatio, Key::CompressorInterval] {
         put_setting(bucket, key, sheet);
     }
-    let done = bucket.compression_stats();
+    let done = bucket.compression().compression_stats();
     sheet.put("ep_compressor_num_visited", done.visited);
     sheet.put("ep_compressor_num_compressed", done.compressed);
     sheet.put("ep_compressor_before_bytes", done.before_bytes);

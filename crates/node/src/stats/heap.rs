@@ -36,7 +36,7 @@ pub fn heap(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(),
     for key in [Key::DefragmenterEnabled, Key::DefragmenterInterval, Key::DefragmenterThreshold] {
         put_setting(bucket, key, sheet);
     }
-    let done = bucket.defragmenter_stats();
+    let done = bucket.defragmentation().defragmenter_stats();
     sheet.put("ep_defragmenter_num_passes", done.passes);
     sheet.put("ep_defragmenter_num_visited", done.visited);
     sheet.put("ep_defragmenter_num_moved", done.moved);
@@ -64,7 +64,7 @@ pub fn ephemeral(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Resul
     sheet.put("seqlist_stale_count", all.stale_items);
     sheet.put("seqlist_stale_bytes", all.stale_bytes);
     sheet.put("seqlist_bytes", all.seq_list_bytes);
-    let purged = bucket.purge_stats();
+    let purged = bucket.tombstones().purge_stats();
     sheet.put("tombstone_purger_passes", purged.passes);
     sheet.put("ht_tombstone_purged_count", purged.tombstones);
     sheet.put("seqlist_purged_count", purged.stale_copies);

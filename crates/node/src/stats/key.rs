@@ -57,7 +57,7 @@ struct InMemory {
 
 fn look(inquiry: &Inquiry<'_>, vb: VbId, key: DocKey<'_>) -> Result<InMemory, Refused> {
     let refused = |refusal| Refused::Engine(vb, key.to_stored().0, refusal);
-    let found = inquiry.bucket.peek(vb, key, inquiry.now).map_err(refused)?;
+    let found = inquiry.bucket.documents().peek(vb, key, inquiry.now).map_err(refused)?;
     let found =
         found.filter(|found| !found.version.is_deleted()).ok_or(Refused::Status(Status::KeyEnoent))?;
     let vbucket = inquiry.bucket.vbucket_stats(vb).ok_or(Refused::Status(Status::NotMyVbucket))?;

@@ -62,17 +62,17 @@ impl Numbers {
             all: stats.all(),
             stats,
             store: bucket.store_stats(),
-            fetches: bucket.fetch_stats(),
-            compactions: bucket.compaction_stats(),
-            saves: bucket.save_stats(),
-            warmup: bucket.warmup_stats(),
+            fetches: bucket.fetching().fetch_stats(),
+            compactions: bucket.compaction().compaction_stats(),
+            saves: bucket.flushing().save_stats(),
+            warmup: bucket.loading().warmup_stats(),
             eviction: bucket.eviction().eviction_stats(),
             checkpoints: bucket.checkpoints().checkpoint_memory(),
             account: bucket.account_check(),
-            expiry: bucket.expiry_stats(),
-            compression: bucket.compression_stats(),
-            purged: bucket.purge_stats(),
-            moved: bucket.defragmenter_stats(),
+            expiry: bucket.documents().expiry_stats(),
+            compression: bucket.compression().compression_stats(),
+            purged: bucket.tombstones().purge_stats(),
+            moved: bucket.defragmentation().defragmenter_stats(),
             times: node.times.of(&bucket),
             bucket,
         }
@@ -369,7 +369,7 @@ fn put_items(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
 fn put_chores(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
     use Kind::{Counter, Gauge};
     let chores = |numbers: &Numbers| -> Vec<_> {
-        numbers.bucket.chore_stats().into_iter().map(|chore| (chore.name, chore)).collect()
+        numbers.bucket.maintenance().chore_stats().into_iter().map(|chore| (chore.name, chore)).collect()
     };
     let head = ("stave_chore_steps_total", Counter, "Steps that a background chore ran.");
     page.each_of(buckets, ("chore", chores), head, |chore| chore.steps)?;

@@ -82,7 +82,7 @@ impl World {
     }
 
     fn set(&self, key: &str, vb: u16) {
-        self.bucket.store(VbId(vb), &request(key), self.bucket.now()).expect("there is room");
+        self.bucket.documents().store(VbId(vb), &request(key), self.bucket.now()).expect("there is room");
     }
 
     fn ask_as(&self, privileges: Privileges, key: &str) -> Result<Sheet, Refused> {
@@ -245,9 +245,9 @@ fn values_follow_what_is_done() {
     world.set("b", 1);
     world.set("a", 1);
     let now = world.bucket.now();
-    assert!(world.bucket.get(VbId(1), DocKey::new(b"a"), now).is_ok());
-    assert!(world.bucket.get(VbId(2), DocKey::new(b"a"), now).is_err());
-    world.bucket.delete(VbId(1), DocKey::new(b"b"), Cas::ANY, now).expect("it is there");
+    assert!(world.bucket.documents().get(VbId(1), DocKey::new(b"a"), now).is_ok());
+    assert!(world.bucket.documents().get(VbId(2), DocKey::new(b"a"), now).is_err());
+    world.bucket.documents().delete(VbId(1), DocKey::new(b"b"), Cas::ANY, now).expect("it is there");
     let dirty = world.stats("");
     let expected = [
         ("curr_items", "1"),
@@ -275,7 +275,7 @@ fn values_follow_what_is_done() {
     assert!(used > 0);
     assert_eq!((&dirty["mem_used"], &memory["mem_used"]), (&used.to_string(), &used.to_string()));
     assert_eq!(world.stats("key a 1")["key_is_dirty"], "true");
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     let clean = world.stats("");
     assert_eq!((&*clean["ep_queue_size"], &*clean["ep_total_persisted"]), ("0", "2"));
     assert_eq!(world.stats("key a 1 _default._default")["key_is_dirty"], "false");
@@ -302,9 +302,9 @@ fn the_disk_queue_is_counted() {
         names.map(|name| stats[name].parse::<u64>().expect("a number"))
     };
     assert_eq!(figures(), [0; 8]);
-    world.bucket.hold_flusher(true);
+    world.bucket.flushing().hold_flusher(true);
     assert_eq!(world.stats("")["ep_flusher_state"], "paused");
-    world.bucket.hold_flusher(false);
+    world.bucket.flushing().hold_flusher(false);
     assert_eq!(world.stats("")["ep_flusher_state"], "running");
     world.set("a", 1);
     world.set("b", 1);
@@ -312,15 +312,16 @@ fn the_disk_queue_is_counted() {
     assert_eq!(figures(), [3, 3, 0, 3, 0, 3, 0, 0]);
     world.set("a", 1);
     assert_eq!(figures(), [3, 3, 0, 3, 1, 3, 0, 0], "it replaced another one in the queue");
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     assert_eq!(figures(), [0, 3, 3, 3, 1, 3, 3, 0]);
     world.set("a", 1);
     assert_eq!(figures()[..4], [1, 4, 3, 4]);
     // In another role they are that role's, in place of another vBucket they are still counted.
-    world.bucket.set_vbucket_state(VbId(1), VbState::Replica, None).expect("it is there");
+    world.bucket.roles().set_vbucket_state(VbId(1), VbState::Replica, None).expect("it is there");
     assert_eq!(figures()[5..], [1, 1, 3]);
     assert_eq!(world.stats("")["ep_rollback_count"], "0");
-    let gone = world.bucket.rollback(VbId(1), base::Seqno(3)).expect("a replica").expect("the disk works");
+    let gone =
+        world.bucket.roles().rollback(VbId(1), base::Seqno(3)).expect("a replica").expect("the disk works");
     assert_eq!(gone, base::Seqno(3));
     let stats = world.stats("");
     for (name, value) in [
@@ -342,7 +343,9 @@ fn changes_refused_for_memory_are_counted() {
         let stats = world.stats("");
         ["ep_tmp_oom_errors", "ep_oom_errors"].map(|name| stats[name].parse::<u64>().expect("a number"))
     };
-    let store = |world: &World| world.bucket.store(VbId(2), &request("one more"), world.bucket.now()).is_ok();
+    let store = |world: &World| {
+        world.bucket.documents().store(VbId(2), &request("one more"), world.bucket.now()).is_ok()
+    };
     assert_eq!((store(&world), refusals(&world)), (true, [0, 0]));
     let used = world.bucket.memory().held_bytes();
     world.bucket.settings().put(engine::settings::Key::MaxSize, used * 100 / 99);
@@ -371,7 +374,7 @@ fn sync_writes_are_counted_by_role() {
     };
     let store = |level| {
         let durable = engine::Durable { level, timeout: std::time::Duration::from_secs(1) };
-        let writer = world.bucket.durably(Some(durable));
+        let writer = world.bucket.documents().durably(Some(durable));
         writer.store(VbId(1), &request("a"), world.bucket.now()).expect("there is room").pending
     };
     assert!(store(base::DurabilityLevel::Majority).is_none());
@@ -381,7 +384,7 @@ fn sync_writes_are_counted_by_role() {
     let names = ["vb_1", "vb_1:high_completed_seqno", "vb_1:num_tracked"];
     assert_eq!(names.map(|name| &*state[name]), ["active", "1", "1"]);
     assert_eq!(counts(), [2, 1, 0]);
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     assert_eq!((waits.try_take(), counts()), (Some(engine::SyncOutcome::Committed), [2, 2, 0]));
 }
 
@@ -390,11 +393,11 @@ fn sync_writes_are_counted_by_role() {
 fn waiting_for_the_disk_is_timed() {
     let world = World::new();
     world.set("a", 1);
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     assert_eq!(world.bucket.eviction().evict_value(VbId(1), DocKey::new(b"a")), Ok(true));
-    let waiting = world.bucket.fetch(VbId(1), DocKey::new(b"a")).expect("there is room");
+    let waiting = world.bucket.fetching().fetch(VbId(1), DocKey::new(b"a")).expect("there is room");
     world.handles.clock.advance(std::time::Duration::from_micros(300));
-    assert_eq!(world.bucket.fetch_step(), engine::Progress::Worked);
+    assert_eq!(world.bucket.fetching().fetch_step(), engine::Progress::Worked);
     assert!(waiting.try_take().is_some());
     let stats = world.stats("");
     for (name, value) in [
@@ -466,7 +469,7 @@ fn what_is_evicted_and_fetched_is_told() {
     let world = World::new();
     world.set("a", 1);
     world.set("b", 2);
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     assert_eq!(world.bucket.eviction().evict_value(VbId(1), DocKey::new(b"a")), Ok(true));
     let eviction = world.stats("eviction-details");
     let expected = [
@@ -488,7 +491,7 @@ fn what_the_pager_and_the_filter_know_is_told() {
     for n in 0..100 {
         world.set(&format!("k{n}"), 1);
     }
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     for n in 0..40 {
         assert_eq!(
             world.bucket.eviction().evict_whole(VbId(1), DocKey::new(format!("k{n}").as_bytes())),
@@ -538,8 +541,8 @@ fn locks_are_told_by_holder() {
     assert_eq!((&*before["front_end:count"], &*before["front_end_sample"]), ("0", "64"));
     assert_eq!(before["pager:count"], "0");
     (0..64).for_each(|n| world.set(&format!("k{n}"), 1));
-    assert!(world.bucket.flush_all());
-    assert!(world.bucket.keep_step());
+    assert!(world.bucket.flushing().flush_all());
+    assert!(world.bucket.maintenance().keep_step());
     assert_eq!(world.stats("")["curr_items"], "64");
     let locks = world.stats("locks");
     let number = |name: &str| locks[name].parse::<u64>().expect("a number");
@@ -586,11 +589,11 @@ fn checkpoints_are_told_with_their_share() {
     let checkpoint = world.stats("checkpoint");
     assert_eq!(checkpoint["ep_checkpoint_memory_pressure"], "calm");
     assert_eq!(checkpoint["ep_items_rm_from_checkpoints"], "0");
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     world.bucket.set_param("max_size", "8MiB").expect("it fits");
     world.bucket.set_param("checkpoint_memory_ratio", "0.01").expect("it fits");
     // The chore that recovers memory brings the limits up to date.
-    assert!(world.bucket.keep_step());
+    assert!(world.bucket.maintenance().keep_step());
     (0..2000).for_each(|n| world.set(&format!("k{n}"), 1));
     let checkpoint = world.stats("checkpoint");
     assert_ne!(checkpoint["ep_checkpoint_memory_pressure"], "calm");
@@ -627,9 +630,9 @@ fn hash_tables_are_measured() {
 fn chores_are_counted() {
     let world = World::new();
     assert_eq!(world.stats("chores")["pager:steps"], "0");
-    assert!(world.bucket.keep_step());
+    assert!(world.bucket.maintenance().keep_step());
     let chores = world.stats("chores");
-    for chore in world.bucket.chore_stats() {
+    for chore in world.bucket.maintenance().chore_stats() {
         assert_eq!(chores[&format!("{}:steps", chore.name)], "1");
     }
     assert_eq!(world.stats("eviction-details")["pager:steps"], "1");
@@ -640,7 +643,7 @@ fn chores_are_counted() {
 fn tasks_are_told_as_the_field_reads_them() {
     let world = World::new();
     world.set("a", 1);
-    assert!(world.bucket.keep_step() && world.bucket.flush_all());
+    assert!(world.bucket.maintenance().keep_step() && world.bucket.flushing().flush_all());
     let stats = world.stats("tasks");
     let tasks: Vec<Value> = serde_json::from_str(&stats["ep_tasks:tasks"]).expect("JSON");
     assert_eq!(tasks.len(), engine::task_stats(&world.bucket).len());
@@ -672,7 +675,7 @@ fn tasks_are_told_as_the_field_reads_them() {
 fn groups_of_histograms_have_nothing_else() {
     let world = World::new();
     (0..100).for_each(|n| world.set(&format!("k{n}"), 1));
-    assert!(world.bucket.flush_all() && world.bucket.keep_step());
+    assert!(world.bucket.flushing().flush_all() && world.bucket.maintenance().keep_step());
     world.node.times.of(&world.bucket).of_worker(0).record(0, 9000);
     for group in
         ["timings", "eviction", "scheduler", "runtimes", "kvtimings", "stat-timings", "frequency-counters"]
@@ -689,9 +692,9 @@ fn groups_of_histograms_have_nothing_else() {
 #[test]
 fn a_deleted_vbucket_is_not_listed() {
     let world = World::new();
-    world.bucket.set_vbucket_state(VbId(3), VbState::Replica, None).expect("it is there");
-    world.bucket.set_vbucket_state(VbId(4), VbState::Dead, None).expect("it is there");
-    assert!(matches!(world.bucket.delete_vbucket(VbId(4)), Ok(Ok(()))));
+    world.bucket.roles().set_vbucket_state(VbId(3), VbState::Replica, None).expect("it is there");
+    world.bucket.roles().set_vbucket_state(VbId(4), VbState::Dead, None).expect("it is there");
+    assert!(matches!(world.bucket.roles().delete_vbucket(VbId(4)), Ok(Ok(()))));
     let states = world.stats("vbucket");
     assert_eq!((states.len(), &*states["vb_3"]), (7, "replica"));
     assert_eq!(world.refusal("vbucket 4"), Some(Status::NotMyVbucket));
@@ -786,8 +789,8 @@ fn the_fields_metrics_follow_what_is_done() {
     world.set("a", 1);
     world.set("a", 1);
     world.set("b", 2);
-    assert!(world.bucket.get(VbId(1), DocKey::new(b"a"), world.bucket.now()).is_ok());
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.documents().get(VbId(1), DocKey::new(b"a"), world.bucket.now()).is_ok());
+    assert!(world.bucket.flushing().flush_all());
     world.set("c", 2);
     let mut text = String::new();
     metrics::render(&world.node, &mut text);

@@ -1,8 +1,8 @@
 //! Groups about vBuckets: state, details, seqnos, failover table, durable writes.
 
 use base::{Seqno, VbId};
+use engine::VbStats;
 use engine::settings::Key;
-use engine::{RangeScans, VbStats};
 use protocol::Status;
 use vbucket::VBucket;
 
@@ -30,7 +30,7 @@ pub(super) fn asked(args: &[&[u8]]) -> Result<Option<VbId>, Refused> {
 
 /// `range-scans`: where a scan is, not which keys it is about.
 pub fn range_scans(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
-    for scan in RangeScans::of(inquiry.bucket).figures() {
+    for scan in inquiry.bucket.range_scans().figures() {
         let id = u128::from_be_bytes(scan.id.0);
         let mut under = sheet.under(format_args!("vb_{}:{id:032x}:", scan.vb.0));
         under.put("vbuuid", scan.uuid.0);

@@ -217,11 +217,15 @@ fn writes_durably(world: &mut World) {
         let set = RequestParts { opcode: opcode::SET, key: &key, extras: &[0; 8], ..RequestParts::default() };
         let bytes = request(&RequestParts { frame_infos: &infos, vbucket: vb(KEY), ..set });
         let topology = engine::topology_from_json(&json!([["n_0"]])).expect("a chain");
-        world.bucket().set_vbucket_state(vb(KEY), VbState::Active, Some(topology)).expect("it is there");
+        world
+            .bucket()
+            .roles()
+            .set_vbucket_state(vb(KEY), VbState::Active, Some(topology))
+            .expect("it is there");
         let (answers, _) = feed(&mut world.client, &bytes);
         let mut told = statuses(&answers);
         if told.is_empty() {
-            assert!(world.bucket().flush_all());
+            assert!(world.bucket().flushing().flush_all());
             let mut out = Output::default();
             world.client.poll_later(&mut Context::from_waker(Waker::noop()), &mut out);
             told = statuses(&out.to_vec());
@@ -244,7 +248,7 @@ fn keeps_the_expiry_time(world: &mut World) {
 
 fn scans(world: &mut World) {
     world.set(b"v");
-    assert!(world.bucket().flush_all());
+    assert!(world.bucket().flushing().flush_all());
     let value = json!({ "range": { "start": "aw==", "end": "a/8=" }, "key_only": true }).to_string();
     let create = RequestParts {
         opcode: opcode::RANGE_SCAN_CREATE,
@@ -346,7 +350,7 @@ fn makes_a_tombstone_with_an_attribute(world: &mut World) {
 fn reads_parts_of_a_replica(world: &mut World) {
     world.set(br#"{"a":1}"#);
     assert_eq!(world.look_in("a", 0, doc_flag::REPLICA_READ).0, Status::NotMyVbucket, "it is active");
-    world.bucket().set_vbucket_state(vb(KEY), VbState::Replica, None).expect("it is there");
+    world.bucket().roles().set_vbucket_state(vb(KEY), VbState::Replica, None).expect("it is there");
     assert_eq!(world.look_in("a", 0, 0).0, Status::NotMyVbucket);
     assert_eq!(world.look_in("a", 0, doc_flag::REPLICA_READ), (Status::Success, 0, b"1".to_vec()));
 }

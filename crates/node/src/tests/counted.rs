@@ -69,7 +69,7 @@ fn each_outcome_has_its_counter() {
     send(opcode::RETURN_META, b"r", &return_meta(1), 0);
     send(opcode::RETURN_META, b"r", &return_meta(3), 0);
     let bucket = node.bucket("default").expect("it is served");
-    bucket.set_vbucket_state(vb(b"k"), VbState::Dead, None).expect("any state may come");
+    bucket.roles().set_vbucket_state(vb(b"k"), VbState::Dead, None).expect("any state may come");
     send(opcode::GET, b"k", &[], 0);
     let expected = [
         ("incr_hits", 3),

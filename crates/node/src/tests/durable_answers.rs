@@ -126,6 +126,7 @@ impl Scene {
         let topology = topology_from_json(&chain).expect("a chain");
         for vb in 0..4 {
             self.bucket
+                .roles()
                 .set_vbucket_state(VbId(vb), base::VbState::Active, Some(topology.clone()))
                 .expect("there is one");
         }
@@ -133,7 +134,7 @@ impl Scene {
 
     /// Everything is saved, and whoever waits for that is told.
     fn settle(&mut self) -> Vec<(u32, Status)> {
-        assert!(self.bucket.flush_all());
+        assert!(self.bucket.flushing().flush_all());
         let mut out = Output::default();
         self.client.poll_later(&mut Context::from_waker(Waker::noop()), &mut out);
         statuses(&out.to_vec())

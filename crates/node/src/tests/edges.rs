@@ -310,7 +310,7 @@ fn a_collection_that_there_is_not_is_told_before_role_and_rights() {
     let mut admin = connect_as(&node, "admin", &features);
     let mut reader = connect_as(&node, "reader", &features);
     let bucket = node.bucket("default").expect("it is served");
-    bucket.set_vbucket_state(VbId(1), VbState::Replica, None).expect("any state may come");
+    bucket.roles().set_vbucket_state(VbId(1), VbState::Replica, None).expect("any state may come");
     for vb in [VbId(0), VbId(1)] {
         for opcode in [opcode::GET, opcode::DELETE, opcode::GET_REPLICA, opcode::EVICT_KEY, opcode::GET_META]
         {

@@ -25,7 +25,8 @@ fn keys_are_observed_in_every_role() {
     let (answers, _) = feed(&mut admin, &set(b"k", b"v", 1));
     assert_eq!(statuses(&answers), [(1, Status::Success)]);
     let bucket = node.bucket("default").expect("it is served");
-    let become_state = |state| bucket.set_vbucket_state(vb(b"k"), state, None).expect("any state may come");
+    let become_state =
+        |state| bucket.roles().set_vbucket_state(vb(b"k"), state, None).expect("any state may come");
     become_state(VbState::Replica);
     assert_eq!(observed(&mut admin, b"k").0, Status::Success);
     assert!(matches!(observed(&mut admin, b"k").1, Some(0 | 1)), "it is there, on disk or not");

@@ -121,7 +121,7 @@ fn logged_in(node: &Arc<Node>) -> Connection {
 
 fn become_one(node: &Node, state: base::VbState) {
     let bucket = node.bucket("default").expect("there is one");
-    bucket.set_vbucket_state(VbId(0), state, None).expect("there is one");
+    bucket.roles().set_vbucket_state(VbId(0), state, None).expect("there is one");
 }
 
 fn in_state(node: &Arc<Node>, state: State) -> Connection {

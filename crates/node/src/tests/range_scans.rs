@@ -17,7 +17,7 @@ fn filled(node: &Arc<Node>) -> Connection {
         let (answers, _) = feed(&mut admin, &set(key.as_bytes(), b"{\"v\":1}", 1));
         assert_eq!(statuses(&answers), [(1, Status::Success)]);
     }
-    assert!(node.bucket("default").expect("it is served").flush_all());
+    assert!(node.bucket("default").expect("it is served").flushing().flush_all());
     admin
 }
 
@@ -124,7 +124,7 @@ fn what_cannot_be_scanned_is_refused_with_a_reason() {
     assert_eq!(create(&mut admin, &long).0, Status::Einval, "whatever it says");
     assert_eq!(ask(&mut admin, opcode::RANGE_SCAN_CREATE, &[], b"{")[0].0, Status::Einval);
     let bucket = node.bucket("default").expect("served");
-    bucket.set_vbucket_state(VB0, base::VbState::Replica, None).expect("there");
+    bucket.roles().set_vbucket_state(VB0, base::VbState::Replica, None).expect("there");
     assert_eq!(create(&mut admin, &json!({})).0, Status::NotMyVbucket);
 }
 
@@ -147,7 +147,7 @@ fn xattrs_are_shown_to_those_who_ask_for_them() {
         ..RequestParts::default()
     };
     assert_eq!(statuses(&feed(&mut admin, &request(&parts)).0)[0].1, Status::Success);
-    assert!(node.bucket("default").expect("served").flush_all());
+    assert!(node.bucket("default").expect("served").flushing().flush_all());
     let document = |connection: &mut Connection, json: &serde_json::Value| {
         let (status, id) = create(connection, json);
         assert_eq!(status, Status::Success);
@@ -222,10 +222,10 @@ fn stored_keys_come_in_order_with_their_collection_where_that_was_agreed_on() {
             assert_eq!(ask(from, extras).0, Status::Einval, "{from:?} {extras:?}");
         }
         let bucket = node.bucket("default").expect("served");
-        bucket.set_vbucket_state(VB0, base::VbState::Replica, None).expect("there");
+        bucket.roles().set_vbucket_state(VB0, base::VbState::Replica, None).expect("there");
         assert_eq!(get_keys(&mut client, all, &[], VB0).0, Status::NotMyVbucket);
         assert_eq!(get_keys(&mut client, all, &[], VbId(99)).0, Status::NotMyVbucket);
-        bucket.set_vbucket_state(VB0, base::VbState::Active, None).expect("there");
+        bucket.roles().set_vbucket_state(VB0, base::VbState::Active, None).expect("there");
     }
     let mut client = connect_as(&node, "data_reader", &with_collections());
     assert_eq!(get_keys(&mut client, b"\x7fk", &[], VB0).0, Status::UnknownCollection);
@@ -248,7 +248,7 @@ fn an_answer_of_keys_is_as_large_as_it_may_be() {
         let parts = RequestParts { vbucket: VB0, extras: &[0; 8], ..parts };
         assert_eq!(statuses(&feed(&mut admin, &request(&parts)).0), [(n, Status::Success)]);
     }
-    assert!(bucket.flush_all());
+    assert!(bucket.flushing().flush_all());
     let (status, first) = get_keys(&mut admin, b"\0\0", &u32::MAX.to_be_bytes(), VB0);
     assert_eq!((status, first.len()), (Status::Success, (1 << 20) / 253 * 253));
     let behind = [&first[first.len() - 251..], b"\0"].concat();

@@ -48,7 +48,7 @@ fn a_write_that_waited_long_is_kept_with_its_key() {
     let mut write = |key: &[u8], opaque, ms| {
         feed(&mut connection, &durable_set(key, opaque));
         handles.clock.advance(Duration::from_millis(ms));
-        assert!(bucket.flush_all());
+        assert!(bucket.flushing().flush_all());
         let mut out = Output::default();
         assert!(connection.poll_later(&mut Context::from_waker(Waker::noop()), &mut out));
     };

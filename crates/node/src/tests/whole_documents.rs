@@ -109,7 +109,7 @@ fn a_replica_shows_whole_documents_too() {
     let all = value(&[("u", "1")], "{}");
     store(&mut admin, "k", Datatype::JSON.with(Datatype::XATTR), &all);
     let bucket = node.bucket("default").expect("it is served");
-    bucket.set_vbucket_state(vb(b"k"), base::VbState::Replica, None).expect("there");
+    bucket.roles().set_vbucket_state(vb(b"k"), base::VbState::Replica, None).expect("there");
     assert_eq!(ask(&mut admin, opcode::GET_EX_REPLICA, "k").3, all);
     assert_eq!(ask(&mut admin, opcode::GET_EX, "k").0, Some(Status::NotMyVbucket));
 }

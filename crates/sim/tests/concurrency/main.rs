@@ -103,7 +103,7 @@ impl Client<'_> {
         let (bucket, vb) = (&self.world.bucket, vb_of(number));
         let guess = if self.rng.chance(1, 3) { self.cas[number as usize] } else { Cas::ANY };
         let outcome = match self.rng.below(12) {
-            0..=3 => bucket.get(vb, key, now).map(|found| {
+            0..=3 => bucket.documents().get(vb, key, now).map(|found| {
                 let meta = found.version.meta();
                 let value = found.version.value().to_vec();
                 assert!(found.cas == meta.cas || found.cas == Cas::LOCKED);
@@ -111,17 +111,18 @@ impl Client<'_> {
             }),
             4..=6 => self.store(vb, key, guess, now),
             7 => bucket
+                .documents()
                 .delete(vb, key, guess, now)
                 .map(|mutated| wrote(mutated, guess, Some(0), Write::Delete)),
             8 => self.count(vb, key, now),
             9 => {
                 let part = self.rng.below(10).to_string().into_bytes();
-                let joined = bucket.join(vb, key, &part, Datatype::RAW, End::Back, guess, now);
+                let joined = bucket.documents().join(vb, key, &part, Datatype::RAW, End::Back, guess, now);
                 joined.map(|mutated| wrote(mutated, guess, None, Write::Append(part)))
             }
             10 => {
                 let sent = if self.rng.chance(1, 2) { 0 } else { self.rng.between(1, 3) as u32 };
-                bucket.touch(vb, key, sent, now).map(|(mutated, old)| match mutated {
+                bucket.documents().touch(vb, key, sent, now).map(|(mutated, old)| match mutated {
                     Some(mutated) => {
                         let expiry = Some(absolute_expiry(sent, now));
                         wrote(mutated, Cas::ANY, expiry, Write::Touch(old.meta().by_seqno))
@@ -135,14 +136,14 @@ impl Client<'_> {
             _ if self.rng.chance(1, 2) => {
                 let seconds = self.rng.between(1, 2) as u32;
                 let until = Moment(now.0 + u64::from(seconds) * 1_000_000_000);
-                bucket.get_and_lock(vb, key, seconds, now).map(|found| {
+                bucket.documents().get_and_lock(vb, key, seconds, now).map(|found| {
                     let seqno = found.version.meta().by_seqno;
                     Told::Locked { seqno, cas: found.cas, until }
                 })
             }
             _ => {
                 let cas = self.cas[number as usize];
-                bucket.unlock(vb, key, cas, now).map(|()| Told::Unlocked { cas })
+                bucket.documents().unlock(vb, key, cas, now).map(|()| Told::Unlocked { cas })
             }
         };
         match outcome {
@@ -170,7 +171,7 @@ impl Client<'_> {
             cas,
             preserve_expiry: false,
         };
-        let mutated = self.world.bucket.store(vb, &request, now)?;
+        let mutated = self.world.bucket.documents().store(vb, &request, now)?;
         let write = match mode {
             StoreMode::Set => Write::Set(body),
             StoreMode::Add => Write::Add(body),
@@ -189,7 +190,7 @@ impl Client<'_> {
             expiry: 0,
             preserve_expiry: false,
         };
-        let (mutated, number) = self.world.bucket.count(vb, &request, now)?;
+        let (mutated, number) = self.world.bucket.documents().count(vb, &request, now)?;
         Ok(wrote(mutated, Cas::ANY, None, Write::Count { delta, initial, number }))
     }
 }
@@ -203,7 +204,7 @@ fn run(world: &World, seed: u64) -> Vec<(u64, Event)> {
     let mut told = Vec::new();
     let begin = Arc::new(Barrier::new(CLIENTS as usize));
     std::thread::scope(|scope| {
-        let flusher = scope.spawn(|| world.bucket.run_flusher());
+        let flusher = scope.spawn(|| world.bucket.flushing().run_flusher());
         let clients: Vec<_> = (0..CLIENTS)
             .map(|client| {
                 let rng = SplitMix64::new(seed * CLIENTS + client);
@@ -215,10 +216,10 @@ fn run(world: &World, seed: u64) -> Vec<(u64, Event)> {
             .collect();
         let clients: Vec<_> = clients.into_iter().map(|client| client.join()).collect();
         // Before a client's panic goes on: the scope waits for the flusher, which nothing else ends.
-        world.bucket.stop_flusher();
+        world.bucket.flushing().stop_flusher();
         flusher.join().expect("it ran");
         let clients: Vec<Client<'_>> = clients.into_iter().map(|client| client.expect("it ran")).collect();
-        assert!(world.bucket.flush_all(), "the disk works");
+        assert!(world.bucket.flushing().flush_all(), "the disk works");
         for client in clients {
             assert!(client.promised.iter().all(|promise| promise.try_take().is_some()), "a promise is open");
             told.extend(client.told);
@@ -274,7 +275,7 @@ fn check_counts(world: &World) {
     }
     // Checkpoints that are on disk are kept a while for streams, unless they are closed by hand.
     for vb in (0..VBUCKETS).map(VbId) {
-        world.bucket.create_checkpoint(vb).expect("it is there");
+        world.bucket.roles().create_checkpoint(vb).expect("it is there");
     }
     assert_eq!(documents_bytes(world), bytes as i64, "the memory account");
 }
@@ -286,8 +287,8 @@ fn documents_bytes(world: &World) -> i64 {
 
 fn check_nothing_is_left(world: &World) {
     for vb in (0..VBUCKETS).map(VbId) {
-        world.bucket.set_vbucket_state(vb, VbState::Dead, None).expect("it is there");
-        world.bucket.delete_vbucket(vb).expect("it is dead").expect("the disk works");
+        world.bucket.roles().set_vbucket_state(vb, VbState::Dead, None).expect("it is there");
+        world.bucket.roles().delete_vbucket(vb).expect("it is dead").expect("the disk works");
     }
     assert_eq!(documents_bytes(world), 0);
 }

@@ -73,7 +73,7 @@ fn every_chore_has_a_task() {
     config.vbuckets = 1;
     let bucket = Bucket::open(config, env, std::sync::Arc::new(Nothing)).expect("the disk is well");
     let covered = covered();
-    for chore in bucket.chore_stats() {
+    for chore in bucket.maintenance().chore_stats() {
         let name = chore.name;
         assert!(
             covered.contains(name),

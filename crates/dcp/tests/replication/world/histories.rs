@@ -13,8 +13,8 @@ use crate::dice::show;
 
 /// Brings what there is of a key into memory, where it stays while what is returned lives.
 fn bring(bucket: &Bucket, vb: VbId, doc: DocKey<'_>) -> Result<Option<Fetched>, Refusal> {
-    let fetch = bucket.fetch(vb, doc)?;
-    bucket.fetch_step();
+    let fetch = bucket.fetching().fetch(vb, doc)?;
+    bucket.fetching().fetch_step();
     Ok(fetch.try_take())
 }
 
@@ -81,7 +81,7 @@ impl World {
         let (bucket, uuid) = (Arc::clone(&self.nodes[at].bucket), self.place(at, vb).uuid);
         let mut new = Vec::new();
         for name in self.names.first(KEYS) {
-            let Ok(Some(seen)) = bucket.peek_as_is(vb, DocKey::new(&name), bucket.now()) else {
+            let Ok(Some(seen)) = bucket.documents().peek_as_is(vb, DocKey::new(&name), bucket.now()) else {
                 continue;
             };
             let meta = seen.version.meta();
@@ -141,8 +141,8 @@ impl World {
             let key = name.escape_ascii().to_string();
             let (doc, now) = (DocKey::new(&name), bucket.now());
             let read = || match bucket.state_of(vb) {
-                Some(VbState::Active) => bucket.get(vb, doc, now),
-                _ => bucket.get_replica(vb, doc, now),
+                Some(VbState::Active) => bucket.documents().get(vb, doc, now),
+                _ => bucket.documents().get_replica(vb, doc, now),
             };
             let mut found = read();
             let mut _held = None;

@@ -14,7 +14,7 @@ fn a_document_is_compared_with_the_disk() {
     let world = World::new();
     world.set("a", 1);
     assert_eq!(world.stats("vkey a 1")["key_valid"], "dirty");
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     let told = world.stats("vkey a 1");
     assert_eq!((&*told["key_valid"], &*told["key_flags"], &*told["key_is_dirty"]), ("valid", "5", "false"));
     assert_eq!(told.len(), world.stats("key a 1").len() + 1);
@@ -33,9 +33,13 @@ fn a_disk_that_has_something_else_is_told() {
     {
         let (mine, other) = (World::new(), World::new());
         mine.set("a", 1);
-        other.bucket.store(VbId(1), &overwritten(flags, body), other.bucket.now()).expect("there is room");
-        let [mine, other] =
-            [mine, other].map(|world| world.bucket.peek(VbId(1), DocKey::new(b"a"), world.bucket.now()));
+        other
+            .bucket
+            .documents()
+            .store(VbId(1), &overwritten(flags, body), other.bucket.now())
+            .expect("there is room");
+        let [mine, other] = [mine, other]
+            .map(|world| world.bucket.documents().peek(VbId(1), DocKey::new(b"a"), world.bucket.now()));
         let [mine, other] =
             [mine, other].map(|found| found.expect("it serves").expect("it is there").version);
         assert_eq!(super::super::key::verdict(&mine, Some(&other)), verdict);
@@ -48,9 +52,9 @@ fn frequencies_are_counted_by_state() {
     let world = World::new();
     (0..40).for_each(|n| world.set(&format!("k{n}"), n % 4));
     assert_eq!(world.stats("frequency-counters"), BTreeMap::new(), "what is not saved cannot be evicted");
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     world.set("k0", 0);
-    world.bucket.set_vbucket_state(VbId(3), VbState::Replica, None).expect("the disk works");
+    world.bucket.roles().set_vbucket_state(VbId(3), VbState::Replica, None).expect("the disk works");
     let told = world.stats("frequency-counters");
     let sum = |prefix: &str| -> u64 {
         let bins = told.iter().filter(|(name, _)| name.starts_with(prefix) && !name.ends_with("_mean"));
@@ -91,12 +95,12 @@ fn what_is_left_to_send_is_told() {
 fn the_store_is_told() {
     let world = World::new();
     ["a", "b"].into_iter().for_each(|key| world.set(key, 1));
-    assert!(world.bucket.flush_all());
+    assert!(world.bucket.flushing().flush_all());
     let told = world.stats("kvstore");
     assert_eq!((&*told["rw_0:io_num_write"], &*told["rw_0:failure_set"]), ("2", "0"));
     assert_eq!(world.bucket.eviction().evict_value(VbId(1), DocKey::new(b"a")), Ok(true));
-    let waiting = world.bucket.fetch(VbId(1), DocKey::new(b"a"));
-    assert_eq!(world.bucket.fetch_step(), engine::Progress::Worked);
+    let waiting = world.bucket.fetching().fetch(VbId(1), DocKey::new(b"a"));
+    assert_eq!(world.bucket.fetching().fetch_step(), engine::Progress::Worked);
     assert!(waiting.is_ok());
     assert_eq!(world.stats("kvstore")["rw_0:io_bg_fetch_docs_read"], "1");
 }
@@ -118,11 +122,11 @@ fn a_reset_has_stats_begin_again() {
     let world = World::new();
     let times = world.node.times.of(&world.bucket);
     let fetch = |us| {
-        assert!(world.bucket.flush_all());
+        assert!(world.bucket.flushing().flush_all());
         assert_eq!(world.bucket.eviction().evict_value(VbId(1), DocKey::new(b"a")), Ok(true));
-        let waiting = world.bucket.fetch(VbId(1), DocKey::new(b"a"));
+        let waiting = world.bucket.fetching().fetch(VbId(1), DocKey::new(b"a"));
         world.handles.clock.advance(Duration::from_micros(us));
-        assert_eq!(world.bucket.fetch_step(), engine::Progress::Worked);
+        assert_eq!(world.bucket.fetching().fetch_step(), engine::Progress::Worked);
         drop(waiting);
     };
     world.set("a", 1);

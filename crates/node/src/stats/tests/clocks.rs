@@ -19,7 +19,7 @@ fn bring(world: &World, key: &str, cas: u64) -> Result<Cas, Refusal> {
         late: None,
     };
     let bucket = &world.bucket;
-    bucket.apply_with_meta(VbId(1), &request, bucket.now()).map(|mutated| mutated.cas)
+    bucket.documents().apply_with_meta(VbId(1), &request, bucket.now()).map(|mutated| mutated.cas)
 }
 
 #[test]

@@ -39,15 +39,16 @@ impl World {
             for name in ["a", "b", "a"] {
                 let key = DocKey { collection, key: name.as_bytes() };
                 self.bucket
+                    .documents()
                     .store(VbId(vb), &StoreRequest { key, ..request(name) }, now)
                     .expect("there is room");
-                assert!(self.bucket.get(VbId(vb), key, now).is_ok());
+                assert!(self.bucket.documents().get(VbId(vb), key, now).is_ok());
             }
             let b = DocKey { collection, key: b"b" };
-            self.bucket.delete(VbId(vb), b, Cas::ANY, now).expect("it is there");
-            assert!(self.bucket.get(VbId(vb), b, now).is_err());
+            self.bucket.documents().delete(VbId(vb), b, Cas::ANY, now).expect("it is there");
+            assert!(self.bucket.documents().get(VbId(vb), b, now).is_err());
             if collection == CollectionId::DEFAULT {
-                assert!(self.bucket.flush_all());
+                assert!(self.bucket.flushing().flush_all());
             }
         }
     }
@@ -69,27 +70,27 @@ fn no_counter_goes_down() {
     world.declare(r#",{"name":"c","uid":"8"}"#);
     (0..4).for_each(|vb| world.work(vb));
     let (bucket, replica) = (&world.bucket, |vb| {
-        world.bucket.set_vbucket_state(VbId(vb), VbState::Replica, None).expect("it is there");
+        world.bucket.roles().set_vbucket_state(VbId(vb), VbState::Replica, None).expect("it is there");
     });
     let steps: [(&str, &dyn Fn()); 7] = [
-        ("flush", &|| assert!(bucket.flush_all())),
+        ("flush", &|| assert!(bucket.flushing().flush_all())),
         ("changes", &|| world.work(1)),
         ("rollback", &|| {
             replica(1);
-            bucket.rollback(VbId(1), Seqno(3)).expect("a replica").expect("the disk works");
+            bucket.roles().rollback(VbId(1), Seqno(3)).expect("a replica").expect("the disk works");
         }),
         ("deletion of a vBucket", &|| {
             world.work(2);
-            bucket.set_vbucket_state(VbId(2), VbState::Dead, None).expect("it is there");
-            assert!(matches!(bucket.delete_vbucket(VbId(2)), Ok(Ok(()))));
+            bucket.roles().set_vbucket_state(VbId(2), VbState::Dead, None).expect("it is there");
+            assert!(matches!(bucket.roles().delete_vbucket(VbId(2)), Ok(Ok(()))));
         }),
         ("the vBucket again", &|| {
-            bucket.set_vbucket_state(VbId(2), VbState::Active, None).expect("it is made");
+            bucket.roles().set_vbucket_state(VbId(2), VbState::Active, None).expect("it is made");
             world.work(2);
         }),
         ("removing all documents", &|| {
             world.work(3);
-            bucket.remove_all_documents().expect("the disk works");
+            bucket.roles().remove_all_documents().expect("the disk works");
         }),
         ("dropping a collection", &|| world.declare("")),
     ];

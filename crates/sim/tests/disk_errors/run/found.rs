@@ -93,8 +93,8 @@ fn bring_values(bucket: &Bucket, vb: VbId, wrong: &mut Vec<String>) {
             return;
         }
         for key in hollow {
-            let waiting = bucket.fetch(vb, DocKey::parse(&key).expect("it was stored"));
-            bucket.fetch_step();
+            let waiting = bucket.fetching().fetch(vb, DocKey::parse(&key).expect("it was stored"));
+            bucket.fetching().fetch_step();
             drop(waiting);
         }
     }
@@ -114,7 +114,7 @@ pub fn bring_whole<'k>(
         let key = DocKey::parse(key).expect("it was stored");
         let is_asked = match state {
             Some(VbState::Active) => {
-                matches!(bucket.get(vb, key, bucket.now()), Err(engine::Refusal::NotResident))
+                matches!(bucket.documents().get(vb, key, bucket.now()), Err(engine::Refusal::NotResident))
             }
             Some(VbState::Replica) => true,
             _ => false,
@@ -122,8 +122,8 @@ pub fn bring_whole<'k>(
         if !is_asked {
             continue;
         }
-        let waiting = bucket.fetch(vb, key);
-        bucket.fetch_step();
+        let waiting = bucket.fetching().fetch(vb, key);
+        bucket.fetching().fetch_step();
         if waiting.is_ok_and(|waiting| matches!(waiting.try_take(), Some(engine::Fetched::Failed))) {
             wrong.push(format!("{vb}: a document cannot be read although the disk is well"));
         }

@@ -100,7 +100,7 @@ pub const TASKS: &[Task] = &[
         covers: &["set_aside"],
         kinds: WITH_FILES,
         prepare: damage_file,
-        run: |world| drop(world.bucket().set_aside(PLAIN, Path::new(QUARANTINE))),
+        run: |world| drop(world.bucket().roles().set_aside(PLAIN, Path::new(QUARANTINE))),
         again: set_aside,
         ..PLAIN_TASK
     },
@@ -146,7 +146,7 @@ fn change(world: &mut World) {
 
 fn change_and_flush(world: &mut World) {
     change(world);
-    assert!(world.bucket().flush_all(), "the disk is well");
+    assert!(world.bucket().flushing().flush_all(), "the disk is well");
     world.note();
 }
 
@@ -161,7 +161,7 @@ fn flush(world: &mut World) {
 fn inline_flush(world: &mut World) {
     for level in [DurabilityLevel::MajorityAndPersistOnActive, DurabilityLevel::PersistToMajority] {
         let bucket = world.bucket();
-        let Some(inline_flush) = bucket.inline_flush() else { continue };
+        let Some(inline_flush) = bucket.flushing().inline_flush() else { continue };
         world.set_durably(ALONE, 0, "stood-in", 0, Some(level));
         world.set_durably(PLAIN, 0, "stood-in", 0, Some(level));
         inline_flush.finish();
@@ -192,17 +192,21 @@ fn change_amid_compaction(world: &mut World) {
     let hook = move || {
         for name in ["amid", "k0", "k2"] {
             let key = DocKey::new(name.as_bytes());
-            let _ = bucket.store(ALONE, &super::world::request(key, b"amid a compaction"), bucket.now());
+            let _ = bucket.documents().store(
+                ALONE,
+                &super::world::request(key, b"amid a compaction"),
+                bucket.now(),
+            );
         }
-        bucket.flush_step();
+        bucket.flushing().flush_step();
     };
     world.store.as_ref().expect("it runs").amid_compaction(Box::new(hook));
 }
 
 fn compact(world: &mut World, request: CompactRequest) {
     for vb in [ALONE, CHAINED] {
-        drop(world.bucket().compact(vb, request));
-        world.bucket().compact_step();
+        drop(world.bucket().compaction().compact(vb, request));
+        world.bucket().compaction().compact_step();
         world.note();
     }
 }
@@ -216,16 +220,16 @@ fn drop_collection(world: &mut World) {
     change_and_flush(world);
     world.bucket().collections().set_manifest(manifest(2, &[8])).expect("the disk is well");
     world.manifests = vec![2];
-    assert!(world.bucket().flush_all(), "the disk is well");
+    assert!(world.bucket().flushing().flush_all(), "the disk is well");
     world.note();
 }
 
 fn erase(world: &mut World) {
     for _ in 0..3 {
         world.handles.clock.advance(std::time::Duration::from_secs(2));
-        world.bucket().keep_step();
+        world.bucket().maintenance().keep_step();
         for _ in 0..VBUCKETS {
-            world.bucket().compact_step();
+            world.bucket().compaction().compact_step();
         }
         world.note();
     }
@@ -248,14 +252,14 @@ fn change_manifest(world: &mut World) {
 fn replicate(world: &mut World) {
     for _ in 0..3 {
         world.replicate(4);
-        assert!(world.bucket().flush_all(), "the disk is well");
+        assert!(world.bucket().flushing().flush_all(), "the disk is well");
     }
     world.note();
 }
 
 fn roll_back(world: &mut World, by: u64) {
     let high = world.bucket().inspect(REPLICA, |vb| vb.high_seqno()).unwrap_or_default();
-    match world.bucket().rollback(REPLICA, Seqno(high.0.saturating_sub(by))) {
+    match world.bucket().roles().rollback(REPLICA, Seqno(high.0.saturating_sub(by))) {
         Ok(Ok(seqno)) => world.model.of(REPLICA).go_back(seqno),
         _ => {
             let now = world.bucket().inspect(REPLICA, |vb| (vb.state(), vb.high_seqno()));
@@ -271,20 +275,20 @@ fn roll_back(world: &mut World, by: u64) {
 
 fn change_role(world: &mut World) {
     for state in [VbState::Replica, VbState::Active] {
-        let _ = world.bucket().set_vbucket_state(PLAIN, state, None);
+        let _ = world.bucket().roles().set_vbucket_state(PLAIN, state, None);
         world.flush();
     }
 }
 
 fn retire(world: &mut World) {
     change_and_flush(world);
-    world.bucket().set_vbucket_state(PLAIN, VbState::Dead, None).expect("there is such a vBucket");
-    assert!(world.bucket().flush_all(), "the disk is well");
+    world.bucket().roles().set_vbucket_state(PLAIN, VbState::Dead, None).expect("there is such a vBucket");
+    assert!(world.bucket().flushing().flush_all(), "the disk is well");
 }
 
 fn delete_vbucket(world: &mut World) {
     world.model.of(PLAIN).is_retired = true;
-    let _ = world.bucket().delete_vbucket(PLAIN);
+    let _ = world.bucket().roles().delete_vbucket(PLAIN);
     world.flush();
 }
 
@@ -315,7 +319,7 @@ fn files_of_plain(world: &World, folder: &str) -> Vec<PathBuf> {
 fn set_aside(world: &mut World) {
     let Some(bucket) = world.bucket.clone() else { return };
     if bucket.is_damaged(PLAIN) {
-        match bucket.set_aside(PLAIN, Path::new(QUARANTINE)) {
+        match bucket.roles().set_aside(PLAIN, Path::new(QUARANTINE)) {
             Ok(Ok(())) => {}
             other => world.wrong.get_mut().push(format!("it is not set aside: {other:?}")),
         }
@@ -331,7 +335,7 @@ fn remove_all(world: &mut World) {
         (0..VBUCKETS).map(newest).collect()
     };
     let (before, old) = (world.model.clone(), histories(world));
-    let removed = world.bucket().remove_all_documents();
+    let removed = world.bucket().roles().remove_all_documents();
     let new = histories(world);
     for vb in (0..VBUCKETS).map(VbId) {
         // Its memory may be empty because all of it was evicted.
@@ -351,15 +355,15 @@ fn remove_all(world: &mut World) {
 
 fn load_keys(world: &mut World) {
     start_cold(world);
-    while world.bucket().load_step() == Progress::Worked {}
+    while world.bucket().loading().load_step() == Progress::Worked {}
 }
 
 fn fetch(world: &mut World) {
     let bucket = world.bucket();
     for vb in (0..VBUCKETS).map(VbId) {
         let names = ["k0", "k2", "k4", "durable", "r1", "r2", "r4"];
-        let waiting = names.map(|name| bucket.fetch(vb, DocKey::new(name.as_bytes())));
-        bucket.fetch_step();
+        let waiting = names.map(|name| bucket.fetching().fetch(vb, DocKey::new(name.as_bytes())));
+        bucket.fetching().fetch_step();
         drop(waiting);
     }
 }
@@ -371,8 +375,8 @@ fn start_cold(world: &mut World) {
 
 fn load(world: &mut World) {
     for _ in 0..MOST_STEPS {
-        let is_idle = world.bucket().load_step() == Progress::Idle;
-        if is_idle && world.bucket().warm_step() == Progress::Idle {
+        let is_idle = world.bucket().loading().load_step() == Progress::Idle;
+        if is_idle && world.bucket().loading().warm_step() == Progress::Idle {
             break;
         }
     }
@@ -401,10 +405,10 @@ fn backfill(world: &mut World) {
     for vb in [ALONE, PLAIN, REPLICA] {
         let reading =
             BackfillReading { values: Values::Read, by_key: None, is_urgent: false, with_prepares: false };
-        let backfill = bucket.backfills().begin(vb, Seqno(0), reading, Box::new(Lines), &follower);
+        let backfill = bucket.streams().backfills().begin(vb, Seqno(0), reading, Box::new(Lines), &follower);
         for _ in 0..MOST_STEPS {
-            bucket.backfills().step();
-            let taken = bucket.backfills().take(&backfill, usize::MAX);
+            bucket.streams().backfills().step();
+            let taken = bucket.streams().backfills().take(&backfill, usize::MAX);
             let text: String =
                 taken.frames.iter().map(|one| String::from_utf8_lossy(one).into_owned()).collect();
             text.lines().for_each(|line| check_line(world, vb, line));
@@ -412,7 +416,7 @@ fn backfill(world: &mut World) {
                 break;
             }
         }
-        bucket.backfills().cancel(&backfill);
+        bucket.streams().backfills().cancel(&backfill);
     }
 }
 

@@ -258,7 +258,7 @@ fn look(world: &mut World) -> Bucketful {
 
 /// On a disk that is well everything is saved and filed within a few tries.
 fn settle(world: &mut World) {
-    if !(0..3).any(|_| world.bucket().flush_all()) {
+    if !(0..3).any(|_| world.bucket().flushing().flush_all()) {
         world.wrong.get_mut().push("changes are not saved although the disk is well".into());
     }
     world.note();

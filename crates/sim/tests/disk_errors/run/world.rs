@@ -250,7 +250,8 @@ impl World {
         let key = DocKey { collection: CollectionId(of), key: key.as_bytes() };
         let durable = level.map(|level| Durable { level, timeout: Duration::from_secs(3600) });
         let bucket = self.bucket();
-        let stored = bucket.durably(durable).store(vb, &request(key, value.as_bytes()), bucket.now());
+        let stored =
+            bucket.documents().durably(durable).store(vb, &request(key, value.as_bytes()), bucket.now());
         self.model.note(&bucket);
         if stored.is_ok() && level.is_some() {
             self.model.prepared(&bucket, vb, key.key);
@@ -260,13 +261,13 @@ impl World {
 
     pub fn delete(&mut self, vb: VbId, key: &str) {
         let bucket = self.bucket();
-        let _ = bucket.delete(vb, DocKey::new(key.as_bytes()), Cas::ANY, bucket.now());
+        let _ = bucket.documents().delete(vb, DocKey::new(key.as_bytes()), Cas::ANY, bucket.now());
         self.model.note(&bucket);
     }
 
     /// One flush step, and what is known then.
     pub fn flush(&mut self) -> Progress {
-        let done = self.bucket().flush_step();
+        let done = self.bucket().flushing().flush_step();
         self.note();
         done
     }
@@ -275,7 +276,7 @@ impl World {
     pub fn file(&mut self) -> Progress {
         let mut done = Progress::Worked;
         for _ in 0..MOST_STEPS {
-            done = self.bucket().file_step();
+            done = self.bucket().flushing().file_step();
             if done != Progress::Worked {
                 break;
             }
@@ -357,7 +358,7 @@ impl World {
             (REPLICA, VbState::Replica, None),
         ];
         for (vb, state, topology) in roles {
-            bucket.set_vbucket_state(vb, state, topology).expect("there is such a vBucket");
+            bucket.roles().set_vbucket_state(vb, state, topology).expect("there is such a vBucket");
         }
         drop(bucket);
         for round in 0..4 {
@@ -368,7 +369,7 @@ impl World {
             }
             let level = DurabilityLevel::MajorityAndPersistOnActive;
             world.set_durably(ALONE, 0, "durable", 0, Some(level));
-            assert!(world.bucket().flush_all(), "the disk is well");
+            assert!(world.bucket().flushing().flush_all(), "the disk is well");
             world.note();
             if round < 2 {
                 assert_eq!(world.file(), Progress::Idle, "the disk is well");

@@ -148,16 +148,16 @@ impl World {
             let name = *NAMES.iter().find(|name| **name == served.spec.name).expect("one of them");
             served.bucket.collections().set_manifest(manifest(1, 1)).expect("it is the first");
             world.fill(rng, name, &served.bucket, 8);
-            assert!(served.bucket.flush_all(), "no fault is planned");
+            assert!(served.bucket.flushing().flush_all(), "no fault is planned");
             let of_bucket =
                 contents(&disk).into_iter().filter(|(path, _)| path.starts_with(world.folder(name)));
             let older: Contents = of_bucket.collect();
             world.older.extend(older);
             served.bucket.collections().set_manifest(manifest(2, 2)).expect("it follows");
             world.fill(rng, name, &served.bucket, 9);
-            assert!(served.bucket.flush_all(), "no fault is planned");
+            assert!(served.bucket.flushing().flush_all(), "no fault is planned");
             if rng.chance(1, 2) {
-                served.bucket.file_step();
+                served.bucket.flushing().file_step();
             }
             if is_stopped {
                 served.bucket.close().expect("no fault is planned");
@@ -210,7 +210,7 @@ impl World {
         let (host, opened) = opened.expect("one bucket does not keep a node from starting");
         for served in &opened.served {
             // What the bucket's threads do, which are not started here.
-            while served.bucket.load_step() != Progress::Idle {}
+            while served.bucket.loading().load_step() != Progress::Idle {}
         }
         (host, opened)
     }
@@ -222,7 +222,7 @@ impl World {
             let collection = CollectionId([0, collection][rng.below(2) as usize]);
             let (name_of_key, value) = (format!("k{number}"), format!("{number} of {name}").into_bytes());
             let key = DocKey { collection, key: name_of_key.as_bytes() };
-            bucket.store(vb, &set(key, &value), bucket.now()).expect("it is active");
+            bucket.documents().store(vb, &set(key, &value), bucket.now()).expect("it is active");
             documents.insert((vb, collection, name_of_key), value);
         }
     }

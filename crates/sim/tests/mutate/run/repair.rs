@@ -143,7 +143,7 @@ fn compare(
     if documents != live || counted.is_some_and(|counted| counted != live) {
         return Err(format!("{documents} documents, {counted:?} were said, {live} were there at {kept}"));
     }
-    match bucket.store(vb, &set(DocKey::new(b"next"), b"1"), bucket.now()) {
+    match bucket.documents().store(vb, &set(DocKey::new(b"next"), b"1"), bucket.now()) {
         Ok(next) if promised.given.contains(&(next.uuid.0, next.seqno.0)) => {
             Err(format!("seqno {} of {} is given to another change", next.seqno, next.uuid))
         }

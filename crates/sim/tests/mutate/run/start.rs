@@ -97,9 +97,11 @@ fn heal(world: &World, disk: &SimDisk, damage: &Damage, started: &mut Started) -
     let mut first = Look { world, damage: Some(damage), started: &mut unused, has_next: false };
     let mut refused: Vec<VbId> = world.promised.keys().copied().collect();
     if let Some(bucket) = first.open(disk) {
-        refused.retain(|vb| bucket.store(*vb, &set(DocKey::new(b"next"), b"1"), bucket.now()).is_err());
-        bucket.flush_all();
-        bucket.file_step();
+        refused.retain(|vb| {
+            bucket.documents().store(*vb, &set(DocKey::new(b"next"), b"1"), bucket.now()).is_err()
+        });
+        bucket.flushing().flush_all();
+        bucket.flushing().file_step();
         // One that fails is as if the process was killed.
         let _ = bucket.close();
     }
@@ -206,7 +208,7 @@ impl Look<'_> {
         if self.has_next {
             return;
         }
-        match bucket.store(vb, &set(DocKey::new(b"next"), b"1"), bucket.now()) {
+        match bucket.documents().store(vb, &set(DocKey::new(b"next"), b"1"), bucket.now()) {
             Ok(next) if promised.given.contains(&(next.uuid.0, next.seqno.0)) => {
                 wrong.push(format!("seqno {} of {} is given to another change", next.seqno, next.uuid));
             }
@@ -219,15 +221,15 @@ impl Look<'_> {
 pub fn read(bucket: &Bucket, vb: VbId, collection: CollectionId, name: &str) -> Read {
     let key = DocKey { collection, key: name.as_bytes() };
     for _ in 0..MOST_LOOKS {
-        match bucket.get(vb, key, bucket.now()) {
+        match bucket.documents().get(vb, key, bucket.now()) {
             Ok(found) => {
                 return value::plain(&found.version)
                     .map_or(Read::Refused, |plain| Read::Value(plain.into_owned()));
             }
             Err(Refusal::NotFound) => return Read::Nothing,
             Err(Refusal::NotResident) => {
-                let Ok(fetch) = bucket.fetch(vb, key) else { return Read::Refused };
-                bucket.fetch_step();
+                let Ok(fetch) = bucket.fetching().fetch(vb, key) else { return Read::Refused };
+                bucket.fetching().fetch_step();
                 if matches!(fetch.try_take(), Some(Fetched::Failed)) {
                     return Read::Refused;
                 }

@@ -148,7 +148,7 @@ impl World {
                 bucket.collections().set_manifest(manifest(life, life as u32)).expect("it follows");
             }
             world.live(rng, &bucket, &handles, &disk);
-            assert!(bucket.flush_all(), "no fault is planned");
+            assert!(bucket.flushing().flush_all(), "no fault is planned");
             world.look(&bucket);
             let is_stopped =
                 if life == lives { world.end == End::Stopped } else { !has_journal || rng.chance(1, 2) };
@@ -194,16 +194,16 @@ impl World {
             handles.clock.advance(Duration::from_millis(rng.below(900)));
             match rng.below(24) {
                 0..=14 => self.change(rng, bucket),
-                15..=18 => drop(bucket.flush_step()),
-                19..=20 => drop(bucket.file_step()),
+                15..=18 => drop(bucket.flushing().flush_step()),
+                19..=20 => drop(bucket.flushing().file_step()),
                 21 => {
                     let vb = VbId(rng.below(u64::from(VBUCKETS)) as u16);
-                    drop(bucket.compact(vb, CompactRequest::default()));
-                    bucket.compact_step();
+                    drop(bucket.compaction().compact(vb, CompactRequest::default()));
+                    bucket.compaction().compact_step();
                 }
                 22 => self.keep(rng, disk),
                 _ => {
-                    bucket.flush_all();
+                    bucket.flushing().flush_all();
                 }
             }
         }
@@ -220,8 +220,8 @@ impl World {
         let padding = rng.below(MOST_VALUE_BYTES) as usize;
         value.extend(std::iter::repeat_with(|| rng.next_u64() as u8).take(padding));
         let changed = match deletes {
-            true => bucket.delete(vb, key, Cas::ANY, bucket.now()),
-            false => bucket.store(vb, &set(key, &value), bucket.now()),
+            true => bucket.documents().delete(vb, key, Cas::ANY, bucket.now()),
+            false => bucket.documents().store(vb, &set(key, &value), bucket.now()),
         };
         let Ok(changed) = changed else { return };
         promised.given.insert((changed.uuid.0, changed.seqno.0));

@@ -50,7 +50,7 @@ impl<'s> Scene<'s> {
         let topology =
             (!chain.is_null()).then(|| engine::topology_from_json(&json!([chain])).expect("a chain"));
         let vb = vbucket_of(key.as_bytes(), VBUCKETS);
-        self.server.bucket().set_vbucket_state(vb, VbState::Active, topology).expect("it is there");
+        self.server.bucket().roles().set_vbucket_state(vb, VbState::Active, topology).expect("it is there");
     }
 
     /// Sends a durable write on a connection of its own, since the answer comes later.

@@ -51,12 +51,12 @@ fn write_into(env: &Env, dir: &Path, store: Arc<dyn KvStore>, between: &dyn Fn()
                 cas: Cas::ANY,
                 preserve_expiry: false,
             };
-            bucket.store(vb, &request, now).expect("stored");
+            bucket.documents().store(vb, &request, now).expect("stored");
             if i % 10 == 9 {
-                bucket.delete(vb, key, Cas::ANY, now).expect("deleted");
+                bucket.documents().delete(vb, key, Cas::ANY, now).expect("deleted");
             }
         }
-        while bucket.flush_step() == engine::Progress::Worked {}
+        while bucket.flushing().flush_step() == engine::Progress::Worked {}
     }
     bucket
 }

@@ -172,7 +172,10 @@ fn readers_of_what_was_lost_are_told_to_roll_back() {
             snapshot_end: seqno,
             ..ResumePoint::default()
         };
-        bucket.begin_stream(VbId(vb as u16), &follower, &at, StreamWanted::Everything, true).map(drop)
+        bucket
+            .streams()
+            .begin_stream(VbId(vb as u16), &follower, &at, StreamWanted::Everything, true)
+            .map(drop)
     };
     for (vb, (high, _, table)) in (0..).zip(&before) {
         let uuid = table[0].0;

@@ -120,10 +120,10 @@ fn what_the_other_bucket_loses_in_a_failover_is_sent_again() {
         for (vb, keeps) in [(0, 2), (1, 0)] {
             let vb = VbId(vb);
             let high = bucket.with_vbucket(vb, |vb| vb.high_seqno().0).expect("it is there");
-            bucket.set_vbucket_state(vb, VbState::Replica, None).expect("a replica");
-            bucket.rollback(vb, Seqno(high * keeps / 3)).expect("a replica").expect("the disk works");
+            bucket.roles().set_vbucket_state(vb, VbState::Replica, None).expect("a replica");
+            bucket.roles().rollback(vb, Seqno(high * keeps / 3)).expect("a replica").expect("the disk works");
             assert!(bucket.with_vbucket(vb, |vb| vb.high_seqno().0) < Some(high), "it loses something");
-            bucket.set_vbucket_state(vb, VbState::Active, None).expect("active");
+            bucket.roles().set_vbucket_state(vb, VbState::Active, None).expect("active");
         }
         following.wait("it sees the loss", |counts| counts.lost_here >= 2);
         following.wait_until_same(&from, &to);
@@ -132,9 +132,9 @@ fn what_the_other_bucket_loses_in_a_failover_is_sent_again() {
     assert!(done.sent_again == 2 && done.attempts == 1 && done.sent.documents > 600, "{:?}", done.sent);
     // Once more while nobody looks: the checkpoint knows what was there.
     let bucket = to.bucket();
-    bucket.set_vbucket_state(VbId(2), VbState::Replica, None).expect("a replica");
-    bucket.rollback(VbId(2), Seqno(1)).expect("a replica").expect("the disk works");
-    bucket.set_vbucket_state(VbId(2), VbState::Active, None).expect("active");
+    bucket.roles().set_vbucket_state(VbId(2), VbState::Replica, None).expect("a replica");
+    bucket.roles().rollback(VbId(2), Seqno(1)).expect("a replica").expect("the disk works");
+    bucket.roles().set_vbucket_state(VbId(2), VbState::Active, None).expect("active");
     let again = ["--checkpoint", &path(&folder, "there")];
     let done = following(&from, &to, &again, |following| following.wait_until_same(&from, &to));
     assert_eq!(done.expect("it goes on").sent_again, 1);
