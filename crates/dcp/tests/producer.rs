@@ -265,7 +265,8 @@ fn deletions_on_disk_are_left_out_of_streams_from_the_beginning_that_ask_for_it(
         world.set(key, "v");
     }
     for key in ["a", "c"] {
-        let deleted = world.bucket.delete(VB, DocKey::new(key.as_bytes()), Cas::ANY, world.bucket.now());
+        let deleted =
+            world.bucket.documents().delete(VB, DocKey::new(key.as_bytes()), Cas::ANY, world.bucket.now());
         deleted.expect("it is there");
     }
     world.flush();
