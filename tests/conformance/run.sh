@@ -3,16 +3,17 @@
 # collections through two SDKs from their first document until their space is given back, and the own suites of the Go
 # SDK and its core against one node and against a cluster; and the helpers for tests in five languages, with the example
 # of each one's README.
+# Backups go to an S3-compatible store from PyPI, and come back.
 # The manifests for Kubernetes are checked, and their pods run on this machine, if it is run as root.
 # With TLS the Python suite is run once more. The console is driven in Chromium; screenshots are in $STAVE_PICTURES, or in
 # tests/conformance/console/pictures.
-#   run.sh --stave PATH_TO_BINARY [--prepare] [python|go|rust|java|node|cluster|collections|upstream|helpers|console|kubernetes]...
+#   run.sh --stave PATH_TO_BINARY [--prepare] [python|go|rust|java|node|cluster|collections|upstream|helpers|console|kubernetes|s3]...
 # With --prepare it fetches and builds what the suites need, and runs none of them.
 # In the table, `python` ran against `stave serve`, `python-3` against `stave dev --nodes 3 --replicas 1`.
 set -uo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-usage="usage: $0 --stave PATH_TO_BINARY [--prepare] [python|go|rust|java|node|cluster|collections|upstream|helpers|console|kubernetes]..."
+usage="usage: $0 --stave PATH_TO_BINARY [--prepare] [python|go|rust|java|node|cluster|collections|upstream|helpers|console|kubernetes|s3]..."
 stave=
 prepare_only=
 suites=()
@@ -21,13 +22,13 @@ while (($#)); do
   case $1 in
     --stave) stave=${2:?$usage}; shift 2 ;;
     --prepare) prepare_only=1; shift ;;
-    python | go | rust | java | node | cluster | collections | upstream | helpers | console | kubernetes) suites+=("$1"); shift ;;
+    python | go | rust | java | node | cluster | collections | upstream | helpers | console | kubernetes | s3) suites+=("$1"); shift ;;
     *) echo "$usage" >&2; exit 2 ;;
   esac
 done
 [[ -n $stave ]] || { echo "$usage" >&2; exit 2; }
 [[ -x $stave ]] || { echo "$stave is not an executable file" >&2; exit 2; }
-((${#suites[@]})) || suites=(python go rust java node cluster collections upstream helpers console kubernetes)
+((${#suites[@]})) || suites=(python go rust java node cluster collections upstream helpers console kubernetes s3)
 
 work=$(mktemp -d)
 server=
@@ -135,6 +136,13 @@ prepare_kubernetes() {
   local venv=$here/kubernetes/.venv
   [[ -x $venv/bin/pip ]] || python3 -m venv "$venv" || return 1
   "$venv/bin/pip" install --quiet --disable-pip-version-check --requirement "$here/kubernetes/requirements.txt"
+}
+
+prepare_s3() {
+  need "python3 with venv" python3-venv python3 -c 'import ensurepip, venv' || return 1
+  local venv=$here/s3/.venv
+  [[ -x $venv/bin/pip ]] || python3 -m venv "$venv" || return 1
+  "$venv/bin/pip" install --quiet --disable-pip-version-check --requirement "$here/s3/requirements.txt"
 }
 
 # The first block of a README in a language, as it is written.
@@ -444,6 +452,24 @@ run_console() {
   fi
 }
 
+# Backups in an S3-compatible store of its own, with nodes of its own.
+run_s3() {
+  local log=$work/s3.log passes failures
+  echo "== s3"
+  (cd "$here/s3" && STAVE=$(realpath "$stave") PYTHONDONTWRITEBYTECODE=1 \
+    timeout 300 .venv/bin/python test_s3.py 2>&1) | tee "$log"
+  local status=${PIPESTATUS[0]}
+  failures=$(grep -cE '^(FAIL|ERROR): ' "$log")
+  passes=$(sed -nE 's/^Ran ([0-9]+) tests? in .*/\1/p' "$log")
+  passes=$((${passes:-0} > failures ? passes - failures : 0))
+  if ((status == 0 && passes > 0 && failures == 0)); then
+    printf 's3\t%s\t0\t-\tpassed\n' "$passes" >>"$table"
+  else
+    printf 's3\t%s\t%s\t-\tFAILED\n' "$passes" "$((failures > 0 ? failures : 1))" >>"$table"
+    return 1
+  fi
+}
+
 # The manifests, and their pods in namespaces of their own, where there can be some.
 run_kubernetes() {
   local log=$work/kubernetes.log passes failures skips namespaces=() program
@@ -479,7 +505,7 @@ printf 'suite\tpassed\tfailed\tdurable writes honoured / refused\tresult\n' >"$t
 for suite in "${suites[@]}"; do
   if "prepare_$suite"; then
     case $suite in
-      cluster | collections | upstream | helpers | console | kubernetes) own+=("$suite") ;;
+      cluster | collections | upstream | helpers | console | kubernetes | s3) own+=("$suite") ;;
       *) ready+=("$suite") ;;
     esac
   else

@@ -274,7 +274,7 @@ fn conformance_command() -> Command {
 
 /// Suites that run beside each other, each with servers of its own: they mostly wait.
 const BESIDE: [&[&str]; 2] = [
-    &["python", "node", "collections", "helpers", "kubernetes"],
+    &["python", "node", "collections", "helpers", "kubernetes", "s3"],
     &["go", "rust", "java", "upstream", "console"],
 ];
 /// Suites that measure how long nodes take to fail: they run alone.
@@ -332,6 +332,7 @@ fn conformance_row(line: &str) -> Option<Totals> {
         "helpers",
         "console",
         "kubernetes",
+        "s3",
     ];
     if !suites.contains(&suite.trim_start_matches("cluster-").split('-').next().unwrap_or(suite)) {
         return None;

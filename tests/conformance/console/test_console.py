@@ -16,7 +16,7 @@ from server import Kv, Server
 
 STAVE = os.environ["STAVE"]
 PICTURES = os.environ.get("PICTURES", "pictures")
-PAGES = ["overview", "nodes", "buckets", "documents", "streams", "timings", "slow", "users"]
+PAGES = ["overview", "nodes", "buckets", "documents", "streams", "timings", "slow", "logs", "users"]
 MARKUP = "<img src=x onerror=\"window.pwned=1\"><script>window.pwned=1</script>"
 
 
@@ -113,6 +113,13 @@ class OneNode(unittest.TestCase):
             self.assertLessEqual(width[0], 360, f"{page} is wider than the screen")
             self.assertEqual(width[1], 360)
             browser.picture(f"{page}-phone")
+
+    def test_the_log_is_shown_and_searched(self):
+        log_in(self.server)
+        visit("logs")
+        browser.says("started", "#page table")
+        browser.type("#log-words", "no line has this")
+        browser.says("No such line.", "#page")
 
     def test_documents_are_made_found_changed_and_deleted(self):
         log_in(self.server)
