@@ -12,6 +12,7 @@ use ::cluster::{LeaderConfig, Status};
 use ::node::cluster::{ClusterConfig, ClusterError};
 use ::node::config::{BucketSpec, ConfigError};
 use ::node::node_buckets::BucketError;
+use ::node::recent_log::RecentLog;
 
 use super::status::word;
 use server::Failure;
@@ -52,6 +53,8 @@ pub struct DevConfig {
     pub tls: Option<DevTls>,
     /// What puts documents into the buckets. `None`: they begin empty.
     pub seed: Option<Seed>,
+    /// The last lines of the process's log, which all nodes tell.
+    pub recent_log: RecentLog,
 }
 
 /// Loads documents into the buckets: at the start, when all nodes serve, and after each reset.

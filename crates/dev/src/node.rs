@@ -111,7 +111,8 @@ impl DevNode {
         };
         let folder = config.data.join(folder_name(number));
         let node = Config::new(settings, folder, config.threads, String::new)?;
-        let node = Config { is_member: true, buckets: config.buckets.clone(), ..node };
+        let recent_log = config.recent_log.clone();
+        let node = Config { is_member: true, buckets: config.buckets.clone(), recent_log, ..node };
         let (env, offset_s) = world(env, number, wires);
         Ok(DevNode {
             number,

@@ -7,8 +7,24 @@ use std::task::{Context, Poll, Waker};
 
 use parking_lot::Mutex;
 
+/// The most replicas of a chain.
+pub const MAX_REPLICAS: usize = vbucket::MAX_CHAIN - 1;
+
+/// When the steps of what is awaited came about, in nanoseconds of the monotonic clock; 0: a step was not needed, or it is
+/// not known when it was.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StepTimes {
+    /// The work began: a read, a write to the disk, a request on another thread.
+    pub work_from_ns: u64,
+    /// The work ended.
+    pub work_until_ns: u64,
+    /// Replicas acknowledged, in the order of the vBucket's first replication chain.
+    pub replicas_ns: [u64; MAX_REPLICAS],
+}
+
 struct State<T> {
     value: Option<T>,
+    times: StepTimes,
     abandoned: bool,
     waker: Option<Waker>,
 }
@@ -39,21 +55,32 @@ pub struct Completer<T> {
 
 /// Makes both sides.
 pub fn completion<T>() -> (Completer<T>, Completion<T>) {
-    let state = Arc::new(Mutex::new(State { value: None, abandoned: false, waker: None }));
+    let state = Arc::new(Mutex::new(State {
+        value: None,
+        times: StepTimes::default(),
+        abandoned: false,
+        waker: None,
+    }));
     (Completer { state: state.clone(), is_kept: false }, Completion(state))
 }
 
 impl<T> Completer<T> {
     /// Keeps the promise.
-    pub fn complete(mut self, value: T) {
-        self.is_kept = true;
-        self.end(Some(value));
+    pub fn complete(self, value: T) {
+        self.complete_after(value, StepTimes::default());
     }
 
-    fn end(&self, value: Option<T>) {
+    /// Keeps the promise, and says when what led to it was done.
+    pub fn complete_after(mut self, value: T, times: StepTimes) {
+        self.is_kept = true;
+        self.end(Some(value), times);
+    }
+
+    fn end(&self, value: Option<T>, times: StepTimes) {
         let waker = {
             let mut state = self.state.lock();
             state.value = value;
+            state.times = times;
             state.abandoned = true;
             state.waker.take()
         };
@@ -71,7 +98,7 @@ impl<T> Completer<T> {
 impl<T> Drop for Completer<T> {
     fn drop(&mut self) {
         if !self.is_kept {
-            self.end(None);
+            self.end(None, StepTimes::default());
         }
     }
 }
@@ -80,6 +107,11 @@ impl<T> Completion<T> {
     /// The value, if it is there already.
     pub fn try_take(&self) -> Option<T> {
         self.0.lock().value.take()
+    }
+
+    /// When the steps that led to the value were done.
+    pub fn times(&self) -> StepTimes {
+        self.0.lock().times
     }
 
     /// Whether the other side went away without a value.

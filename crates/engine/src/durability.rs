@@ -14,14 +14,14 @@ use parking_lot::Mutex;
 use vbucket::{Completed, Garbage, NO_DEADLINE};
 
 use crate::bucket_core::Core;
-use crate::completion::{Completer, Completion, completion};
+use crate::completion::Completion;
 use crate::keeper::{Chore, ChoreId, LONGEST_PAUSE, Next, Slice};
 use crate::persistence::PersistenceWaiters;
 use crate::refusal::Refusal;
 use crate::settings::Key;
 use crate::shard::Shard;
 use crate::shard_guard::Holder;
-use crate::sync_waiters::{DEFAULT_SYNC_WRITE_TIMEOUT, Durable, SyncOutcome};
+use crate::sync_waiters::{DEFAULT_SYNC_WRITE_TIMEOUT, Durable, SyncOutcome, SyncStep, SyncWaiter};
 
 /// Prepares that are committed under a vBucket's lock at once: each is copied there.
 const COMMITS_AT_ONCE: usize = 32;
@@ -37,7 +37,7 @@ const LEAST_REST: Duration = Duration::from_millis(5);
 #[derive(Default)]
 pub(crate) struct Settled {
     completed: Vec<Completed>,
-    waiters: Vec<(Completer<SyncOutcome>, SyncOutcome)>,
+    waiters: Vec<(SyncWaiter, SyncOutcome)>,
     /// How many of the completed ones have had their waiters looked for.
     looked_for: usize,
 }
@@ -64,7 +64,7 @@ impl Settled {
     /// Tells those who wait, and frees what was replaced.
     pub(crate) fn tell(&mut self) {
         for (waiter, outcome) in self.waiters.drain(..) {
-            waiter.complete(outcome);
+            waiter.tell(outcome);
         }
         self.completed.clear();
         self.looked_for = 0;
@@ -125,8 +125,7 @@ impl Durability {
         prepared: Seqno,
         deadline_ns: u64,
     ) -> Completion<SyncOutcome> {
-        let (completer, promised) = completion();
-        shard.sync_waiters.waiting.push_back((prepared, completer));
+        let promised = shard.sync_waiters.wait(prepared);
         self.note_deadline(shard, deadline_ns);
         promised
     }
@@ -144,8 +143,13 @@ impl Durability {
     /// committed by that.
     pub fn acknowledged(&self, vb: VbId, node: &str, prepared: Seqno) {
         let mut settled = Settled::default();
+        let now_ns = self.core.env.clock.monotonic_ns();
         let has_more = {
             let Ok(mut shard) = self.core.vbuckets.find(vb, Holder::FrontEnd) else { return };
+            let Shard { vb: vbucket, sync_waiters, .. } = &mut *shard;
+            if let Some(place) = vbucket.topology().and_then(|topology| topology.replica_place(node)) {
+                sync_waiters.note(SyncStep::Acknowledged(place), prepared, now_ns);
+            }
             if shard.vb.state() != VbState::Active || !shard.vb.acknowledged(node, prepared) {
                 return;
             }
@@ -279,7 +283,7 @@ impl Durability {
             look
         };
         for (waiter, outcome) in waiters {
-            waiter.complete(outcome);
+            waiter.tell(outcome);
         }
         if !overdue.is_empty() {
             // One of them may have held up others.

@@ -9,7 +9,7 @@ use kvstore::Values;
 use vbucket::{Look, Placed};
 
 use crate::bucket_core::Core;
-use crate::completion::Completion;
+use crate::completion::{Completion, StepTimes};
 use crate::evict::Eviction;
 use crate::failure_log::Failed;
 use crate::fetch_queue::{FetchPin, FetchQueue, Fetched, Held, Work};
@@ -135,13 +135,13 @@ impl Fetching {
         let (mut part, mut part_bytes) = (Vec::new(), 0);
         for (at, key) in keys.iter().enumerate() {
             if parse(key).key.is_empty() {
-                self.tell(vb, key, &self.fetch_any(vb, parse(key).collection));
+                self.tell(vb, key, &self.fetch_any(vb, parse(key).collection), StepTimes::default());
                 continue;
             }
             let wanted = match self.want(vb, key) {
                 Ok(wanted) => wanted,
                 Err(outcome) => {
-                    self.tell(vb, key, &outcome);
+                    self.tell(vb, key, &outcome, StepTimes::default());
                     continue;
                 }
             };
@@ -163,9 +163,9 @@ impl Fetching {
         worse(progress, self.fetch_part(vb, &part))
     }
 
-    fn tell(&self, vb: VbId, key: &[u8], outcome: &Fetched) {
+    fn tell(&self, vb: VbId, key: &[u8], outcome: &Fetched, times: StepTimes) {
         for waiter in self.queue.finish(vb, key) {
-            waiter.complete(outcome.clone());
+            waiter.complete_after(outcome.clone(), times);
         }
     }
 
@@ -173,14 +173,17 @@ impl Fetching {
         let since = part.iter().filter_map(|wanted| self.queue.asked_ns(vb, &wanted.key));
         since.for_each(|since_ns| self.core.tasks.waited_for_fetcher(since_ns));
         let keys: Vec<DocKey<'_>> = part.iter().map(|wanted| parse(&wanted.key)).collect();
+        let work_from_ns = self.core.env.clock.monotonic_ns();
         let answers = self.core.tasks.store_op(StoreOp::Fetch, || self.core.store.get_many(vb, &keys));
+        let work_until_ns = self.core.env.clock.monotonic_ns();
+        let times = StepTimes { work_from_ns, work_until_ns, ..StepTimes::default() };
         assert_eq!(answers.len(), keys.len(), "a store answers for each key");
         let (mut fetched, mut failed, mut largest) = (0, 0, 0);
         for (wanted, answer) in std::iter::zip(part, answers) {
             largest = largest.max(answer.as_ref().map_or(0, value_bytes));
             let outcome = self.receive(vb, wanted, answer);
             *(if matches!(outcome, Fetched::Failed) { &mut failed } else { &mut fetched }) += 1;
-            self.tell(vb, &wanted.key, &outcome);
+            self.tell(vb, &wanted.key, &outcome, times);
         }
         self.queue.count(fetched, failed);
         self.queue.lately_bytes.store(largest, Ordering::Relaxed);

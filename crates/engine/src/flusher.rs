@@ -21,6 +21,7 @@ use crate::flush_queue::{Due, LARGE_BACKLOG};
 use crate::progress::Progress;
 use crate::replica::Replicas;
 use crate::shard_guard::Holder;
+use crate::sync_waiters::SyncStep;
 use crate::tasks::{StoreOp, TaskId};
 use crate::topology::TopologyValues;
 
@@ -145,7 +146,9 @@ impl Flushing {
         if batches.is_empty() {
             return Progress::Worked;
         }
+        let from_ns = self.core.env.clock.monotonic_ns();
         let outcomes = self.save(&batches, space);
+        let until_ns = self.core.env.clock.monotonic_ns();
         self.core.disk.note(self.core.name(), &*self.core.env.clock, &outcomes);
         // One vBucket that cannot be saved holds up no others.
         let mut progress = Progress::Failed;
@@ -156,7 +159,7 @@ impl Flushing {
             self.core.vbuckets.prefetch(rest.peek().map(|(next, _)| next.id));
             match saved {
                 _ if saved.is_ok() || planted::is(Bug::FailedSaveCounts) => {
-                    removed.push(self.saved(batch, &mut settled));
+                    removed.push(self.saved(batch, (from_ns, until_ns), &mut settled));
                     progress = Progress::Worked;
                 }
                 saved => {
@@ -198,9 +201,10 @@ impl Flushing {
         removed.drain(..).for_each(|one| self.checkpoints.dispose(one));
     }
 
-    /// Notes that a batch is on disk. Those who waited for what is committed by that are in `settled`. Returns what
-    /// nobody needs any more.
-    fn saved(&self, batch: FlushBatch, settled: &mut Settled) -> Removed {
+    /// Notes that a batch is on disk, written from one moment to another. Those who waited for what is committed by that
+    /// are in `settled`. Returns what nobody needs any more.
+    fn saved(&self, batch: FlushBatch, written: (u64, u64), settled: &mut Settled) -> Removed {
+        let (from_ns, until_ns) = written;
         let (removed, has_more) = {
             let mut shard = self.core.vbuckets.hold(batch.id, Holder::Flusher);
             let prepared = shard.vb.high_prepared_seqno();
@@ -209,6 +213,7 @@ impl Flushing {
             if shard.vb.high_prepared_seqno() > prepared && !planted::is(Bug::SavedPreparesNotTold) {
                 shard.tell_prepare_followers();
             }
+            shard.sync_waiters.note(SyncStep::Saved { from_ns }, batch.high_seqno, until_ns);
             let has_more = self.durability.settle_held(&mut shard, settled);
             if shard.vb.has_unflushed() {
                 self.core.queue_flush(&mut shard);

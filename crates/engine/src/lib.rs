@@ -99,7 +99,7 @@ pub use collections::{BucketCollections, CollectionTotals, ManifestRefusal, Next
 pub use coming::{Coming, Step};
 pub use compaction_queue::{CompactOutcome, CompactRequest, CompactionRun, CompactionStats};
 pub use compactor::Compaction;
-pub use completion::{Completer, Completion, completion};
+pub use completion::{Completer, Completion, MAX_REPLICAS, StepTimes, completion};
 pub use compression::{Compression, CompressionStats};
 pub use config::{
     BucketConfig, BucketKind, DEFAULT_COMPACT_MIN_WASTE_BYTES, DEFAULT_COMPACT_PERCENT, DEFAULT_PURGE_AGE_S,

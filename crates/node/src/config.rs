@@ -11,6 +11,7 @@ mod log;
 mod metrics_login;
 mod settings;
 mod tls;
+mod traces;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -21,9 +22,11 @@ use engine::SettingError;
 use serde::Deserialize;
 
 use crate::connection_memory::LEAST_LIMIT_BYTES;
+use crate::recent_log::RecentLog;
 use crate::roles::{ALL_BUCKETS, Grant};
 use crate::sasl::hash::Hashing;
 use crate::sasl::offer::SaslOffer;
+use crate::slow::limits::SlowLimit;
 pub use audit::AuditTable;
 use bucket::parse_size;
 pub use bucket::{BucketSpec, BucketTable, DEFAULT_QUOTA_BYTES, Hints, MOST_REPLICAS};
@@ -35,6 +38,7 @@ pub use log::{LogConfig, LogFile, LogFormat};
 pub use metrics_login::MetricsLogin;
 pub use settings::Settings;
 pub use tls::{ClusterEncryption, TlsConfig, TlsVersion};
+pub use traces::TraceEndpoint;
 
 /// Why a configuration is refused: what is wrong, and what to do about it.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -171,6 +175,12 @@ pub enum ConfigError {
         "with cluster-encryption or tls-client-auth others are known by the CA of their certificates: give tls-ca, too"
     )]
     NoCa,
+    /// Where traces go.
+    #[error("trace-endpoint = {0:?}: {1}")]
+    TraceEndpoint(String, String),
+    /// The table about slow operations.
+    #[error("[slow-operations]: {0}")]
+    SlowLimit(crate::slow::limits::SlowLimitError),
     /// The table about the audit log.
     #[error("[audit]: {0}")]
     Audit(String),
@@ -361,6 +371,12 @@ pub struct Config {
     pub metrics_login: MetricsLogin,
     /// What holds for the audit log from the start on, as fields of `POST /settings/audit`.
     pub audit: Vec<(String, String)>,
+    /// Where traces of slow operations go; nowhere if it is missing.
+    pub trace_endpoint: Option<TraceEndpoint>,
+    /// How long commands may take that are named.
+    pub slow_limits: Vec<SlowLimit>,
+    /// The last lines of the process's log.
+    pub recent_log: RecentLog,
     /// Whether changes go to a journal before they go to the files.
     pub journal: Switch,
     /// Files of documents that may be open at the same time, of all buckets together.
@@ -376,6 +392,22 @@ pub struct Config {
     pub rotates_keys: bool,
 }
 
+/// What clients may take, but for their shares of the descriptors.
+fn connection_limits(settings: &Settings) -> Result<ConnectionLimits, ConfigError> {
+    let defaults = ConnectionLimits::default();
+    let http = HttpLimits {
+        idle_timeout_s: settings.http_idle_timeout_s.unwrap_or(defaults.http.idle_timeout_s),
+        ..defaults.http
+    };
+    Ok(ConnectionLimits {
+        connections_per_address: settings.max_connections_per_address,
+        login_timeout_s: settings.login_timeout_s.unwrap_or(defaults.login_timeout_s),
+        memory_bytes: settings.connection_memory.as_deref().map(parse_size).transpose()?,
+        http,
+        ..defaults
+    })
+}
+
 /// Long enough to notice that a bucket is gone, in seconds.
 const DEFAULT_QUARANTINE_S: u64 = 3_600;
 
@@ -388,11 +420,10 @@ impl Config {
         threads: usize,
         new_password: impl FnOnce() -> String,
     ) -> Result<Config, ConfigError> {
-        let defaults = ConnectionLimits::default();
+        let limits = connection_limits(&settings)?;
         let compaction = CompactionRules::new(&settings)?;
         let memory_quota_bytes = settings.memory_quota.as_deref().map(parse_size).transpose()?;
         let hashing = hashing::of(&settings)?;
-        let connection_memory = settings.connection_memory.as_deref().map(parse_size).transpose()?;
         let tls = TlsConfig::of(&settings)?;
         let sasl = SaslOffer::of(settings.sasl_mechanisms, settings.tls_sasl_mechanisms);
         let alternate = settings.alternate_address.map(alternate_of).transpose()?;
@@ -408,6 +439,9 @@ impl Config {
             buckets: buckets.len(),
         };
         let shares = descriptors::share(settings.descriptors, &asked)?;
+        let per_address = settings.max_http_connections_per_address;
+        let per_address = per_address.unwrap_or_else(|| shares.http.div_ceil(2));
+        let http = HttpLimits { connections: shares.http, per_address, ..limits.http };
         let config = Config {
             is_member: false,
             leaves_cluster: false,
@@ -425,24 +459,13 @@ impl Config {
             threads: settings.threads.unwrap_or(threads),
             advertise: settings.advertise,
             alternate,
-            limits: ConnectionLimits {
-                connections: shares.kv,
-                connections_per_address: settings.max_connections_per_address,
-                login_timeout_s: settings.login_timeout_s.unwrap_or(defaults.login_timeout_s),
-                memory_bytes: connection_memory,
-                http: HttpLimits {
-                    connections: shares.http,
-                    per_address: settings
-                        .max_http_connections_per_address
-                        .unwrap_or_else(|| shares.http.div_ceil(2)),
-                    idle_timeout_s: settings.http_idle_timeout_s.unwrap_or(defaults.http.idle_timeout_s),
-                    ..defaults.http
-                },
-                ..defaults
-            },
+            limits: ConnectionLimits { connections: shares.kv, http, ..limits },
             lowered: shares.lowered,
             metrics_login: settings.metrics_login.unwrap_or_default(),
             audit: audit::fields(settings.audit.as_ref())?,
+            trace_endpoint: settings.trace_endpoint.as_deref().map(TraceEndpoint::parse).transpose()?,
+            slow_limits: traces::slow_limits(settings.slow_operations.as_ref())?,
+            recent_log: RecentLog::default(),
             journal: settings.journal.unwrap_or(Switch::On),
             max_open_files: shares.files,
             compaction,

@@ -30,6 +30,7 @@ use crate::output::Output;
 use crate::push;
 use crate::reply::{Envelope, Reply};
 use crate::session::Session;
+use crate::slow::spans::WaitStep;
 use crate::slow::{self, SpentOn, Subject, Took};
 use crate::sync_write::{Prepared, SharedWaker};
 
@@ -128,16 +129,23 @@ pub struct Received {
     pub next: Next,
 }
 
-struct Later {
+/// A request that waits, as it was when it began to.
+struct Begun {
     envelope: Envelope,
     started_ns: u64,
     /// Whether its time belongs to those of its command.
     is_measured: bool,
     /// Nothing behind it may start before it is ready.
     blocks: bool,
+    subject: Subject,
+    /// What it has waited for before.
+    steps: Vec<WaitStep>,
+}
+
+struct Later {
+    begun: Begun,
     /// What let it through, if that must still be so when it is answered.
     pass: Option<Pass>,
-    subject: Subject,
     /// What is recorded once it is answered.
     audit: Option<Box<AuditRecord>>,
     waits: Waits,
@@ -181,9 +189,12 @@ fn record_time(connection: &Connection, opcode: u8, ns: u64) {
 }
 
 /// A request that had to wait was answered after so long.
-fn took(connection: &Connection, envelope: Envelope, subject: &Subject, ns: u64, spent_on: SpentOn) {
-    let took = Took { opcode: envelope.opcode, opaque: envelope.opaque, ns, spent_on, requests: 1 };
-    slow::note_if_slow(&connection.node, &connection.session, connection.counters.number(), &took, subject);
+fn took(connection: &Connection, begun: &Begun, ns: u64, spent_on: SpentOn, steps: &[WaitStep]) {
+    let Begun { envelope, started_ns: began_ns, subject, .. } = begun;
+    let (opcode, opaque) = (envelope.opcode, envelope.opaque);
+    let took = Took { opcode, opaque, ns, spent_on, requests: 1, began_ns: *began_ns };
+    let worker = connection.counters.number();
+    slow::note_if_slow(&connection.node, &connection.session, worker, &took, subject, steps);
 }
 
 fn limits(session: &Session) -> Limits {
@@ -196,6 +207,10 @@ impl Drop for Connection {
         waiting.for_each(|_| self.counters.sync_write_ends());
         self.later.drain(..).for_each(|later| kv::ended(&self.node, later.audit, None));
         let reason = self.closing.unwrap_or(CloseReason::ByClient);
+        if let Some(peer) = self.session.peer {
+            let by_node = !matches!(reason, CloseReason::ByClient | CloseReason::Quit);
+            self.node.events().clients.disconnected(peer, by_node, self.node.env().clock.monotonic());
+        }
         kv::session_ended(&self.node, &self.session, reason);
     }
 }
@@ -222,6 +237,9 @@ impl Connection {
     /// Says where the client is, and whether TLS is spoken with it.
     pub fn set_ends(&mut self, ends: Ends, is_encrypted: bool) {
         self.session.peer = ends.remote.map(|remote| remote.ip().to_canonical());
+        if let Some(peer) = self.session.peer {
+            self.node.events().clients.connected(peer, self.node.env().clock.monotonic());
+        }
         self.session.ends = ends;
         self.session.is_encrypted = is_encrypted;
     }
@@ -360,7 +378,7 @@ impl Connection {
     fn is_blocked(&self) -> bool {
         self.later.len() >= MAX_LATER
             || self.parked_bytes >= MAX_PARKED_BYTES
-            || self.later.last().is_some_and(|later| later.blocks)
+            || self.later.last().is_some_and(|later| later.begun.blocks)
     }
 
     /// Whether a request may be handled while others wait for their answers.
@@ -447,8 +465,9 @@ impl Connection {
             Waits::Prepared(_) | Waits::Answer(_) => kv::begun(&self.node, &self.session, request),
             Waits::Again { .. } => None,
         };
-        let is_measured = measured;
-        self.later.push(Later { envelope, started_ns, is_measured, blocks, pass, subject, audit, waits });
+        let (is_measured, steps) = (measured, Vec::new());
+        let begun = Begun { envelope, started_ns, is_measured, blocks, subject, steps };
+        self.later.push(Later { begun, pass, audit, waits });
     }
 
     fn envelope(&self, request: &Request<'_>) -> Envelope {
@@ -574,21 +593,23 @@ impl Connection {
 
     /// Handles a request again for which something has come from the disk.
     fn handle_again(&mut self, later: Later, ready: Ready, out: &mut Output) -> Option<Later> {
+        let mut begun = later.begun;
         let Waits::Again { frame, looks, .. } = later.waits else { return None };
         self.parked_bytes -= frame.len();
         let clock = &self.node.env().clock;
-        let mut elapsed_us = || clock.monotonic_ns().saturating_sub(later.started_ns) / 1000;
+        let mut elapsed_us = || clock.monotonic_ns().saturating_sub(begun.started_ns) / 1000;
+        begun.steps.extend(ready.step());
         // Held until the request was handled: so long the value is there, room or not.
         let (pin, finish, thread) = match ready {
-            Ready::Look(pin) => (pin, None, Thread::Worker),
+            Ready::Look(pin) | Ready::Fetched(pin, _) => (pin, None, Thread::Worker),
             Ready::Here => (None, None, Thread::WorkerOnly),
-            Ready::Finish(finish) => (None, Some(finish), Thread::WorkerOnly),
+            Ready::Finish(finish, _) => (None, Some(finish), Thread::WorkerOnly),
             Ready::Failed(status) => {
-                let mut reply = Reply::new(out, &self.counters, later.envelope, &mut elapsed_us);
+                let mut reply = Reply::new(out, &self.counters, begun.envelope, &mut elapsed_us);
                 reply.status(status);
                 self.closing = self.closing.or(reply.must_close());
-                let ns = clock.monotonic_ns().saturating_sub(later.started_ns);
-                took(self, later.envelope, &later.subject, ns, SpentOn::Elsewhere);
+                let ns = clock.monotonic_ns().saturating_sub(begun.started_ns);
+                took(self, &begun, ns, SpentOn::Elsewhere, &begun.steps);
                 return None;
             }
         };
@@ -618,11 +639,11 @@ impl Connection {
                 Waits::Again { frame, looks: looks + 1, ready: Box::pin(async { Ready::Look(None) }) }
             }
             Outcome::Done => {
-                let ns = clock.monotonic_ns().saturating_sub(later.started_ns);
-                if later.is_measured {
-                    record_time(self, later.envelope.opcode, ns);
+                let ns = clock.monotonic_ns().saturating_sub(begun.started_ns);
+                if begun.is_measured {
+                    record_time(self, begun.envelope.opcode, ns);
                 }
-                took(self, later.envelope, &later.subject, ns, SpentOn::Elsewhere);
+                took(self, &begun, ns, SpentOn::Elsewhere, &begun.steps);
                 return None;
             }
             Outcome::Close(reason) => {
@@ -638,7 +659,7 @@ impl Connection {
             Outcome::Elsewhere => self.leave(frame, looks, pin),
             Outcome::Then(_) => unreachable!("a worker goes on at once"),
         };
-        Some(Later { waits, pass, audit, ..later })
+        Some(Later { begun, pass, audit, waits })
     }
 
     /// Answers a sync write, and notes how long it took if it was committed. The status that it was answered with.
@@ -649,20 +670,24 @@ impl Connection {
         outcome: SyncOutcome,
         out: &mut Output,
     ) -> Option<Status> {
-        let ns = self.node.env().clock.monotonic_ns().saturating_sub(later.started_ns);
+        let ns = self.node.env().clock.monotonic_ns().saturating_sub(later.begun.started_ns);
         let level = prepared.level.unwrap_or(DurabilityLevel::Majority);
         let outcome = if self.may_answer(later) { outcome } else { SyncOutcome::GivenUp };
         let times = self.session.times(&self.node).of_worker(self.counters.number());
         times.sync_writes.count(level, outcome, ns);
-        if later.is_measured {
-            times.record(later.envelope.opcode, ns);
+        if later.begun.is_measured {
+            times.record(later.begun.envelope.opcode, ns);
         }
         let mut elapsed_us = || ns / 1000;
-        let mut reply = Reply::new(out, &self.counters, later.envelope, &mut elapsed_us);
+        let mut reply = Reply::new(out, &self.counters, later.begun.envelope, &mut elapsed_us);
         prepared.send(outcome, &mut reply);
         let status = reply.answered();
         self.closing = self.closing.or(reply.must_close());
-        took(self, later.envelope, &later.subject, ns, SpentOn::SyncWrite);
+        let write = WaitStep::SyncWrite(prepared.outcome.times());
+        match &later.begun.steps[..] {
+            [] => took(self, &later.begun, ns, SpentOn::SyncWrite, &[write]),
+            before => took(self, &later.begun, ns, SpentOn::SyncWrite, &[before, &[write]].concat()),
+        }
         status
     }
 
@@ -674,8 +699,9 @@ impl Connection {
             return;
         }
         let Some(opcode) = self.counters.last_command() else { return };
-        let took = Took { opcode, opaque: 0, ns, spent_on: SpentOn::Turn, requests };
-        slow::note_if_slow(&self.node, &self.session, self.counters.number(), &took, &Subject::default());
+        let took = Took { opcode, opaque: 0, ns, spent_on: SpentOn::Turn, requests, began_ns: 0 };
+        let (worker, nothing) = (self.counters.number(), Subject::default());
+        slow::note_if_slow(&self.node, &self.session, worker, &took, &nothing, &[]);
     }
 
     /// Whether the node may still serve what it has of documents, as it did when a request came that is answered now.
@@ -690,15 +716,15 @@ impl Connection {
             return;
         }
         let clock = &self.node.env().clock;
-        let started_ns = later.started_ns;
+        let started_ns = later.begun.started_ns;
         let mut elapsed_us = || clock.monotonic_ns().saturating_sub(started_ns) / 1000;
-        let mut reply = Reply::new(out, &self.counters, later.envelope, &mut elapsed_us);
+        let mut reply = Reply::new(out, &self.counters, later.begun.envelope, &mut elapsed_us);
         answer.send(&mut reply, &mut self.session, &self.node);
         self.closing = self.closing.or(reply.must_close());
-        let ns = clock.monotonic_ns().saturating_sub(later.started_ns);
-        if later.is_measured {
-            record_time(self, later.envelope.opcode, ns);
+        let ns = clock.monotonic_ns().saturating_sub(later.begun.started_ns);
+        if later.begun.is_measured {
+            record_time(self, later.begun.envelope.opcode, ns);
         }
-        took(self, later.envelope, &later.subject, ns, SpentOn::Answer);
+        took(self, &later.begun, ns, SpentOn::Answer, &later.begun.steps);
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::{Cas, CollectionId, Datatype, DocKey, Moment, VbId};
-use engine::{Bucket, FetchPin, Fetched, Refusal, Whole};
+use engine::{Bucket, FetchPin, Fetched, Refusal, StepTimes, Whole};
 use protocol::feature::Feature;
 use protocol::{FrameInfos, Status};
 
@@ -19,6 +19,7 @@ use crate::privilege::{Privilege, Privileges};
 use crate::reply::{Answer, Reply};
 use crate::roles::Permission;
 use crate::session::{SelectedBucket, Session};
+use crate::slow::spans::WaitStep;
 use crate::sync_write::Prepared;
 
 /// Everything a handler may use.
@@ -70,12 +71,25 @@ pub enum Outcome {
 pub enum Ready {
     /// The request can be handled again. A value for which there is no room stays as long as the pin is held.
     Look(Option<FetchPin>),
+    /// The same, of a document that was fetched, with when that was.
+    Fetched(Option<FetchPin>, StepTimes),
     /// It cannot be handled elsewhere: it is to be handled by its worker.
     Here,
-    /// It was carried out elsewhere: this answers it.
-    Finish(Finish),
+    /// It was carried out elsewhere, at that time: this answers it.
+    Finish(Finish, StepTimes),
     /// It cannot be carried out.
     Failed(Status),
+}
+
+impl Ready {
+    /// What the request has waited for, if it is known when that was.
+    pub(crate) fn step(&self) -> Option<WaitStep> {
+        match self {
+            Ready::Fetched(_, times) => Some(WaitStep::Fetch(*times)),
+            Ready::Finish(_, times) => Some(WaitStep::LongWork(*times)),
+            Ready::Look(_) | Ready::Here | Ready::Failed(_) => None,
+        }
+    }
 }
 
 /// Answers a request that was carried out elsewhere.
@@ -286,9 +300,9 @@ impl Context<'_> {
             }));
         }
         match bucket.fetching().fetch(vb, key) {
-            Ok(fetched) => Outcome::Again(Box::pin(async move {
-                match fetched.await {
-                    Some(Fetched::Look(pin)) => Ready::Look(pin),
+            Ok(mut fetched) => Outcome::Again(Box::pin(async move {
+                match (&mut fetched).await {
+                    Some(Fetched::Look(pin)) => Ready::Fetched(pin, fetched.times()),
                     Some(Fetched::Failed) => Ready::Failed(Status::Einternal),
                     None => Ready::Failed(Status::Etmpfail),
                 }

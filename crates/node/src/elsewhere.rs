@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use base::Moment;
-use engine::FetchPin;
+use engine::{FetchPin, StepTimes};
 use protocol::{Limits, Parsed, Request, Status, parse};
 
 use crate::command::find;
@@ -94,18 +94,20 @@ pub(crate) fn begin(
     let (session, its_node, began_ns) = (session.share(), Arc::clone(node), node.env().clock.monotonic_ns());
     let its_lane = Arc::clone(lane);
     let work = move || {
+        let work_from_ns = its_node.env().clock.monotonic_ns();
         let done =
             its_lane.counting(|counters| handle(session, &its_node, &frame, looks, began_ns, counters));
         drop(pin);
-        done
+        let work_until_ns = its_node.env().clock.monotonic_ns();
+        (done, StepTimes { work_from_ns, work_until_ns, ..StepTimes::default() })
     };
     let Some(done) = lane.begin(node.env(), client, work) else {
         return Box::pin(std::future::ready(Ready::Failed(Status::Etmpfail)));
     };
     Box::pin(async move {
         match done.await {
-            Some(Done::NotThere) => Ready::Here,
-            Some(done) => Ready::Finish(Box::new(move |cx| tell(cx, done))),
+            Some((Done::NotThere, _)) => Ready::Here,
+            Some((done, times)) => Ready::Finish(Box::new(move |cx| tell(cx, done)), times),
             // It was not begun: others with less of the queue came.
             None => Ready::Failed(Status::Etmpfail),
         }

@@ -14,6 +14,7 @@ use protocol::extras::ConfigVersion;
 
 use crate::accounts::Accounts;
 use crate::audit::AuditLog;
+use crate::client_addresses::ClientAddresses;
 use crate::cluster::{Cluster, identity};
 use crate::cluster_map::{BucketShape, ClusterMap, Layout, LayoutRefusal, NodeAddress};
 use crate::config::{BucketSpec, ConnectionLimits};
@@ -107,6 +108,8 @@ pub struct Events {
     pub http_failures: RateLimit,
     /// Operations that took long.
     pub slow: SlowLog,
+    /// Where clients come from.
+    pub clients: ClientAddresses,
 }
 
 /// What the token that guards changes by the cluster is until somebody sets it.

@@ -58,6 +58,11 @@ pub fn reload(node: &Node, present: &mut Config, mut new: Config) -> Reloaded {
         present.audit.clone_from(&new.audit);
         told.taken.push("the table [audit]".to_owned());
     }
+    if new.slow_limits != present.slow_limits {
+        node.events().slow.limits.follow(&new.slow_limits);
+        present.slow_limits.clone_from(&new.slow_limits);
+        told.taken.push("the table [slow-operations]".to_owned());
+    }
     if !present.is_member {
         reload_buckets(node, present, &new, &mut told);
     }
@@ -166,6 +171,7 @@ fn needs_restart(present: &Config, new: &Config) -> Vec<&'static str> {
         ("threads", present.threads != new.threads),
         ("max-connections*, max-http-connections*, login-timeout-s", present.limits != new.limits),
         ("metrics-login", present.metrics_login != new.metrics_login),
+        ("trace-endpoint", present.trace_endpoint != new.trace_endpoint),
         ("journal", present.journal != new.journal),
         ("max-open-files", present.max_open_files != new.max_open_files),
         ("compaction-*, purge-age-s", present.compaction != new.compaction),

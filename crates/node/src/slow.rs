@@ -2,7 +2,11 @@
 //!
 //! No request looks at the clock for this. How long a connection has its worker is known anyway; only if that is long are
 //! its requests looked at. A request that leaves its turn, because it waits for the disk, for replicas or for another
-//! thread, is timed from then on (record 0109).
+//! thread, is timed from then on (record 0109), and its time is told by parts: see [`spans`] (record 0147).
+
+pub mod export;
+pub mod limits;
+pub mod spans;
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -10,11 +14,12 @@ use std::time::Duration;
 
 use base::VbId;
 use base::rate_limit::RateLimit;
-use engine::Bucket;
-use engine::settings::Key;
 use parking_lot::Mutex;
 use protocol::opcode;
 
+use self::export::TraceQueue;
+use self::limits::SlowLimits;
+use self::spans::{Span, WaitStep};
 use crate::node::Node;
 use crate::session::Session;
 
@@ -22,17 +27,6 @@ use crate::session::Session;
 const KEPT: usize = 64;
 /// Longer than any limit that an operator may want for what has its worker: shorter turns are not looked at.
 pub(crate) const NOTED_TURN_NS: u64 = 1_000_000;
-/// Of requests without a bucket, and of buckets whose setting nobody changed, in milliseconds.
-const DEFAULT_LIMIT_MS: u64 = 500;
-
-/// Commands with limits of their own, in milliseconds, as in kv_engine's `opcode-attributes.json`.
-const LIMITS_MS: [(u8, u64); 4] = [
-    (opcode::SELECT_BUCKET, 10),
-    (opcode::RANGE_SCAN_CONTINUE, 5_000),
-    (opcode::SEQNO_PERSISTENCE, 30_200),
-    (opcode::COMPACT_DB, 1_800_000),
-];
-
 /// What an operation spent its time with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpentOn {
@@ -90,6 +84,8 @@ pub struct SlowOperation {
     pub peer: Option<IpAddr>,
     /// Its worker.
     pub worker: usize,
+    /// Where the time went; empty for a turn.
+    pub spans: Vec<Span>,
 }
 
 /// Operations of a node that took long.
@@ -97,13 +93,10 @@ pub struct SlowOperation {
 pub struct SlowLog {
     kept: Mutex<VecDeque<SlowOperation>>,
     told: RateLimit,
-}
-
-/// How long a command may take in a bucket.
-fn limit_ns(opcode: u8, bucket: Option<&Bucket>) -> u64 {
-    let own = LIMITS_MS.iter().find(|(code, _)| *code == opcode).map(|(_, limit_ms)| *limit_ms);
-    let of_bucket = || bucket.map(|bucket| bucket.settings().get(Key::SlowOperationThreshold));
-    own.or_else(of_bucket).unwrap_or(DEFAULT_LIMIT_MS) * 1_000_000
+    /// How long each command may take.
+    pub limits: SlowLimits,
+    /// What is to be told to a collector of traces.
+    pub traces: TraceQueue,
 }
 
 /// A request, or a turn, that took so long.
@@ -113,19 +106,33 @@ pub(crate) struct Took {
     pub(crate) ns: u64,
     pub(crate) spent_on: SpentOn,
     pub(crate) requests: u64,
+    /// When it began, in nanoseconds of the monotonic clock.
+    pub(crate) began_ns: u64,
 }
 
 /// Notes an operation of a session if it took longer than its command may.
-pub(crate) fn note_if_slow(node: &Node, session: &Session, worker: usize, took: &Took, subject: &Subject) {
+pub(crate) fn note_if_slow(
+    node: &Node,
+    session: &Session,
+    worker: usize,
+    took: &Took,
+    subject: &Subject,
+    steps: &[WaitStep],
+) {
     let bucket = session.bucket.as_ref().map(|bucket| &***bucket);
-    if took.ns > limit_ns(took.opcode, bucket) {
-        note(node, session, worker, took, subject.clone());
+    if took.ns > node.events().slow.limits.limit_ns(took.opcode, bucket) {
+        note(node, session, worker, took, subject.clone(), steps);
     }
 }
 
 #[cold]
-fn note(node: &Node, session: &Session, worker: usize, took: &Took, subject: Subject) {
+fn note(node: &Node, session: &Session, worker: usize, took: &Took, subject: Subject, steps: &[WaitStep]) {
     let clock = &node.env().clock;
+    let replica = |place| {
+        let bucket = session.bucket.as_ref()?;
+        bucket.inspect(subject.vbucket, |vb| vb.topology()?.replica(place).map(Into::into))?
+    };
+    let spans = spans::spans(steps, took.began_ns, took.began_ns + took.ns, replica);
     let operation = SlowOperation {
         ended_unix_ns: clock.unix_ns(),
         took_ns: took.ns,
@@ -138,6 +145,7 @@ fn note(node: &Node, session: &Session, worker: usize, took: &Took, subject: Sub
         bucket: session.bucket.as_ref().map(|bucket| bucket.name().to_owned()),
         peer: session.peer,
         worker,
+        spans,
     };
     node.events().slow.note(operation, clock.monotonic());
 }
@@ -152,6 +160,7 @@ impl SlowLog {
                 command = opcode::name(operation.opcode).unwrap_or("unknown"),
                 duration_us = took_ns / 1000,
                 trace = spent_on.name(),
+                spans = %spans::trace(&operation.spans),
                 requests,
                 opaque,
                 %vbucket,
@@ -162,6 +171,7 @@ impl SlowLog {
                 "slow operation"
             );
         }
+        self.traces.add(&operation);
         let mut kept = self.kept.lock();
         if kept.len() == KEPT {
             kept.pop_front();
@@ -192,6 +202,7 @@ mod tests {
             bucket: Some(bucket.to_owned()),
             peer: None,
             worker: 0,
+            spans: Vec::new(),
         }
     }
 
@@ -203,12 +214,5 @@ mod tests {
         let kept: Vec<u32> = log.of_bucket("a").iter().map(|one| one.opaque).collect();
         assert_eq!(kept, (37..100).collect::<Vec<_>>());
         assert_eq!(log.of_bucket("b").len(), 1);
-    }
-
-    #[test]
-    fn some_commands_may_take_longer_than_others() {
-        let limits =
-            [opcode::GET, opcode::SELECT_BUCKET, opcode::COMPACT_DB].map(|code| limit_ns(code, None));
-        assert_eq!(limits.map(|ns| ns / 1_000_000), [500, 10, 1_800_000]);
     }
 }

@@ -14,6 +14,7 @@ pub mod signals;
 mod socket;
 mod timer;
 pub mod tls;
+mod traces;
 mod worker;
 
 pub use server::{Failure, Server, serve, serve_prepared};

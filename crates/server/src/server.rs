@@ -221,6 +221,7 @@ pub fn serve_prepared(
     let node = Arc::new(node.hosting(host).with_down(down));
     node.know_itself().map_err(|error| Failure::NotPrepared(format!("the node's identity: {error}")))?;
     read_kept(&node, &config);
+    node.events().slow.limits.follow(&config.slow_limits);
     prepare(&node)?;
     let audit = node.audit.start()?;
     let started =

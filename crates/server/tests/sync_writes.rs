@@ -186,6 +186,22 @@ fn decide(node: &Node, key: &str, value: &str, level: DurabilityLevel) -> SyncOu
 }
 
 #[test]
+fn it_is_known_when_the_disk_and_each_replica_had_a_write() {
+    let (active, replica) = (Node::start(), Node::start());
+    active.lead(&[&replica.name()]);
+    replica.follow(&active, Mode::Replicate);
+    let times_of = |level| {
+        let pending = prepare(&active, "k", "v", level, PATIENCE);
+        eventually("it is decided", || pending.try_take() == Some(SyncOutcome::Committed));
+        pending.times()
+    };
+    let both = times_of(DurabilityLevel::PersistToMajority);
+    assert!(both.work_from_ns > 0 && both.work_from_ns <= both.work_until_ns, "{both:?}");
+    assert!(both.replicas_ns[0] > 0 && both.replicas_ns[1..] == [0, 0], "{both:?}");
+    assert!(times_of(DurabilityLevel::Majority).replicas_ns[0] > both.replicas_ns[0]);
+}
+
+#[test]
 fn a_replica_has_what_is_committed_at_every_level() {
     let (active, replica) = (Node::start(), Node::start());
     active.lead(&[&replica.name()]);

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use base::env::Env;
 use node::config::{LogConfig, LogFormat};
+use node::recent_log::RecentLog;
 use parking_lot::Mutex;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
@@ -31,6 +32,8 @@ pub struct Log {
     /// What STAVE_LOG says, which wins over the configuration.
     by_environment: Option<String>,
     format: LogFormat,
+    /// The last lines.
+    pub recent: RecentLog,
 }
 
 impl Log {
@@ -45,9 +48,12 @@ impl Log {
         let destination = Destination::default();
         let (lines, lines_handle) = reload::Layer::new(layer(format, &destination));
         let (filter, filter_handle) = reload::Layer::new(filter);
-        let _ = tracing_subscriber::registry().with(lines).with(filter).try_init();
+        let recent = RecentLog::default();
+        let kept = tracing_subscriber::fmt::layer().with_writer(RecentLines(recent.clone()));
+        let kept = kept.log_internal_errors(false).json().flatten_event(true);
+        let _ = tracing_subscriber::registry().with(lines).with(kept).with(filter).try_init();
         let filter = move |filter| filter_handle.reload(filter).map_err(|error| error.to_string());
-        Ok(Log { lines: lines_handle, filter: Box::new(filter), destination, by_environment, format })
+        Ok(Log { lines: lines_handle, filter: Box::new(filter), destination, by_environment, format, recent })
     }
 
     /// Logs as the configuration says; its level counts if STAVE_LOG says nothing. What is different now, or why nothing
@@ -75,6 +81,29 @@ impl Log {
         }
         (self.filter)(filter)?;
         Ok(format!("log = {wanted:?}"))
+    }
+}
+
+/// Keeps the last lines in memory.
+#[derive(Clone)]
+struct RecentLines(RecentLog);
+
+impl Write for &RecentLines {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.0.add(line.trim_ascii_end());
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for RecentLines {
+    type Writer = &'a RecentLines;
+
+    fn make_writer(&'a self) -> &'a RecentLines {
+        self
     }
 }
 

@@ -1,7 +1,8 @@
 //! What a node's log says of each start and stop, and how much of it there is.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of the process itself")]
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -25,6 +26,7 @@ fn stave(data: &Path, level: Option<&str>) -> Command {
 struct Node {
     child: Child,
     kv: String,
+    http: String,
 }
 
 impl Drop for Node {
@@ -42,9 +44,22 @@ impl Node {
         let mut line = String::new();
         let stdout = child.stdout.take().expect("it is piped");
         BufReader::new(stdout).read_line(&mut line).expect("a line");
-        let kv = line.split_whitespace().find_map(|word| word.strip_prefix("kv="));
-        let kv = kv.unwrap_or_else(|| panic!("it is not ready: {line}")).to_owned();
-        Node { child, kv }
+        let said = |name| line.split_whitespace().find_map(|word| word.strip_prefix(name));
+        let of = |name| said(name).unwrap_or_else(|| panic!("it is not ready: {line}")).to_owned();
+        Node { child, kv: of("kv="), http: of("http=") }
+    }
+
+    /// The answer to a GET over HTTP as the administrator.
+    fn get(&self, path: &str) -> String {
+        let mut stream = TcpStream::connect(&self.http).expect("it listens");
+        // Administrator:password
+        let login = "Authorization: Basic QWRtaW5pc3RyYXRvcjpwYXNzd29yZA==";
+        let head =
+            format!("GET {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n{login}\r\n\r\n", self.http);
+        stream.write_all(head.as_bytes()).expect("it reads");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("text");
+        answer
     }
 
     /// One document, which is on disk when this returns.
@@ -80,6 +95,11 @@ fn starts_and_stops_are_logged_with_what_was_found() {
 
     let node = Node::start(folder.path(), None);
     node.write();
+    let shown = node.get("/logs?limit=1000");
+    for part in [r#""shortText":"started""#, r#""type":"info""#, r#""module":"server::server""#] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    assert_eq!(node.get("/logs?limit=1").matches("shortText").count(), 1);
     let log = node.end(Signal::KILL);
     let started = line(&log, ": started");
     for part in [version.as_str(), "buckets=\"orders\"", "down=0", &folder.path().display().to_string()] {

@@ -42,6 +42,7 @@ pub fn config(folder: &Path, nodes: u16, replicas: u8) -> DevConfig {
         descriptors: None,
         tls: None,
         seed: None,
+        recent_log: node::recent_log::RecentLog::default(),
         nodes,
         buckets: vec![BucketSpec { replicas, flush_enabled: true, ..spec }],
         data: folder.to_owned(),

@@ -7,6 +7,7 @@ use protocol::{Request, Status, extras};
 use crate::context::{Context, Outcome};
 use crate::privilege::Privilege;
 use crate::reply::Answer;
+use crate::slow::limits;
 
 /// Gives up a privilege for the rest of the session.
 pub fn drop_privilege(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
@@ -19,6 +20,9 @@ pub fn drop_privilege(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
 /// The first four look in one table, whose names are unique.
 const PARAMETERS_OF_BUCKET: std::ops::RangeInclusive<u32> = 1..=4;
 const PARAMETERS_OF_VBUCKET: u32 = 5;
+
+/// Before the name of a command: how long it may take until it is a slow operation.
+const SLOW_LIMIT: &str = "slow_operation_threshold:";
 
 /// Changes a setting of the bucket: the key is its name, the value its new value as text.
 pub fn set_param(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
@@ -35,6 +39,18 @@ pub fn set_param(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     let (Some(name), Some(value)) = (text(request.key), text(request.value)) else {
         return ctx.invalid("Name and value of a setting are text");
     };
+    // Of all buckets of the node: how long a command may take.
+    if let Some(command) = name.strip_prefix(SLOW_LIMIT) {
+        return ctx.require(Privilege::NodeSupervisor).err().unwrap_or_else(|| {
+            match limits::parse(command, value.trim()) {
+                Ok(limit) => {
+                    ctx.node.events().slow.limits.set(limit);
+                    ctx.status(Status::Success)
+                }
+                Err(error) => ctx.invalid(&error.to_string()),
+            }
+        });
+    }
     // The quota is taken from what all buckets share.
     if settings::find(name).is_ok_and(|setting| setting.key == Key::MaxSize)
         && let Err(denied) = ctx.require(Privilege::NodeSupervisor)

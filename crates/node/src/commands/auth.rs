@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use engine::StepTimes;
 use protocol::{Request, Status};
 
 use crate::audit::kv;
@@ -73,7 +74,9 @@ fn derive(ctx: &mut Context<'_>, name: &[u8], derivation: Box<Derivation>) -> Ou
     let name = name.to_vec();
     Outcome::Again(Box::pin(async move {
         match checked.await {
-            Some(checked) => Ready::Finish(Box::new(move |ctx| finish(ctx, &name, checked))),
+            Some(checked) => {
+                Ready::Finish(Box::new(move |ctx| finish(ctx, &name, checked)), StepTimes::default())
+            }
             // Clients with less of the queue came.
             None => Ready::Failed(Status::Etmpfail),
         }

@@ -74,7 +74,7 @@ fn may_count(cx: &Context<'_>, name: &str) -> bool {
 
 /// In microseconds: `data` has the end of each bucket, how many requests are in it, and the percentage up to there;
 /// `bucketsLow` is where the first one begins. What is between two buckets with requests is one without.
-fn as_json(counts: &HistogramCounts) -> Value {
+pub(crate) fn as_json(counts: &HistogramCounts) -> Value {
     let (total, ranges) = (counts.total(), counts.ranges_us());
     let low = ranges.first().map_or(0, |range| range.from);
     let (mut counted, mut end) = (0, low);

@@ -1,5 +1,6 @@
 //! Where a node's configuration comes from: a TOML file and the command line, each of which may be silent about anything.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::Deserialize;
@@ -128,6 +129,10 @@ pub struct Settings {
     pub user: Vec<UserSpec>,
     /// The audit log.
     pub audit: Option<AuditTable>,
+    /// Where traces of slow operations go: `http://HOST:PORT[/PATH]`.
+    pub trace_endpoint: Option<String>,
+    /// Milliseconds that commands may take before they are slow, by the command's name.
+    pub slow_operations: Option<BTreeMap<String, u64>>,
     /// Descriptors that the node may have; `None` if they are not limited. The system says it, not the file.
     #[serde(skip)]
     pub descriptors: Option<u64>,
@@ -157,70 +162,22 @@ impl Settings {
         let names_buckets = self.buckets.is_some() || !self.bucket.is_empty();
         let (buckets, bucket) =
             if names_buckets { (self.buckets, self.bucket) } else { (other.buckets, other.bucket) };
-        Settings {
-            data: self.data.or(other.data),
-            kv: self.kv.or(other.kv),
-            http: self.http.or(other.http),
-            kv_tls: self.kv_tls.or(other.kv_tls),
-            http_tls: self.http_tls.or(other.http_tls),
-            tls_cert: self.tls_cert.or(other.tls_cert),
-            tls_key: self.tls_key.or(other.tls_key),
-            tls_min_version: self.tls_min_version.or(other.tls_min_version),
-            tls_ca: self.tls_ca.or(other.tls_ca),
-            tls_client_auth: self.tls_client_auth.or(other.tls_client_auth),
-            tls_client_user: self.tls_client_user.or(other.tls_client_user),
-            cluster_encryption: self.cluster_encryption.or(other.cluster_encryption),
-            tls_cipher_suites: self.tls_cipher_suites.or(other.tls_cipher_suites),
-            sasl_mechanisms: self.sasl_mechanisms.or(other.sasl_mechanisms),
-            tls_sasl_mechanisms: self.tls_sasl_mechanisms.or(other.tls_sasl_mechanisms),
-            scram_iterations: self.scram_iterations.or(other.scram_iterations),
-            argon2id_memory: self.argon2id_memory.or(other.argon2id_memory),
-            argon2id_time: self.argon2id_time.or(other.argon2id_time),
-            username: self.username.or(other.username),
-            password: self.password.or(other.password),
-            buckets,
-            bucket,
-            vbuckets: self.vbuckets.or(other.vbuckets),
-            threads: self.threads.or(other.threads),
-            advertise: self.advertise.or(other.advertise),
-            alternate_address: self.alternate_address.or(other.alternate_address),
-            max_connections: self.max_connections.or(other.max_connections),
-            max_connections_per_address: self
-                .max_connections_per_address
-                .or(other.max_connections_per_address),
-            connection_memory: self.connection_memory.or(other.connection_memory),
-            max_http_connections: self.max_http_connections.or(other.max_http_connections),
-            max_http_connections_per_address: self
-                .max_http_connections_per_address
-                .or(other.max_http_connections_per_address),
-            http_idle_timeout_s: self.http_idle_timeout_s.or(other.http_idle_timeout_s),
-            login_timeout_s: self.login_timeout_s.or(other.login_timeout_s),
-            metrics_login: self.metrics_login.or(other.metrics_login),
-            journal: self.journal.or(other.journal),
-            max_open_files: self.max_open_files.or(other.max_open_files),
-            compaction_fragmentation_percent: self
-                .compaction_fragmentation_percent
-                .or(other.compaction_fragmentation_percent),
-            compaction_min_waste: self.compaction_min_waste.or(other.compaction_min_waste),
-            purge_age_s: self.purge_age_s.or(other.purge_age_s),
-            memory_quota: self.memory_quota.or(other.memory_quota),
-            join: self.join.or(other.join),
-            etcd_user: self.etcd_user.or(other.etcd_user),
-            etcd_password_file: self.etcd_password_file.or(other.etcd_password_file),
-            etcd_ca: self.etcd_ca.or(other.etcd_ca),
-            etcd_cert: self.etcd_cert.or(other.etcd_cert),
-            etcd_key: self.etcd_key.or(other.etcd_key),
-            log: self.log.or(other.log),
-            log_format: self.log_format.or(other.log_format),
-            log_file: self.log_file.or(other.log_file),
-            log_file_size: self.log_file_size.or(other.log_file_size),
-            log_files: self.log_files.or(other.log_files),
-            quarantine_s: self.quarantine_s.or(other.quarantine_s),
-            encryption_key_file: self.encryption_key_file.or(other.encryption_key_file),
-            encryption_key_command: self.encryption_key_command.or(other.encryption_key_command),
-            audit: self.audit.or(other.audit),
-            user: if self.user.is_empty() { other.user } else { self.user },
-            descriptors: self.descriptors.or(other.descriptors),
+        let user = if self.user.is_empty() { other.user } else { self.user };
+        macro_rules! settings {
+            ($($name:ident),+ $(,)?) => {
+                Settings { buckets, bucket, user, $($name: self.$name.or(other.$name)),+ }
+            };
+        }
+        settings! {
+            data, kv, http, kv_tls, http_tls, tls_cert, tls_key, tls_min_version, tls_ca, tls_client_auth,
+            tls_client_user, cluster_encryption, tls_cipher_suites, sasl_mechanisms, tls_sasl_mechanisms,
+            scram_iterations, argon2id_memory, argon2id_time, username, password, vbuckets, threads,
+            advertise, alternate_address, max_connections, max_connections_per_address, connection_memory,
+            max_http_connections, max_http_connections_per_address, http_idle_timeout_s, login_timeout_s,
+            metrics_login, journal, max_open_files, compaction_fragmentation_percent, compaction_min_waste,
+            purge_age_s, memory_quota, join, etcd_user, etcd_password_file, etcd_ca, etcd_cert, etcd_key,
+            log, log_format, log_file, log_file_size, log_files, quarantine_s, encryption_key_file,
+            encryption_key_command, audit, trace_endpoint, slow_operations, descriptors,
         }
     }
 

@@ -150,6 +150,18 @@ pub static GROUPS: &[Group] = &[
         chores::chores,
         "How often each background step over memory ran, and how long",
     ),
+    of_node(
+        "client_connection_details",
+        NodeSupervisor,
+        node::client_connections,
+        "The addresses that clients come from, each with its connections as JSON; the last 1,024",
+    ),
+    of_node(
+        "clocks",
+        Stats,
+        node::clocks,
+        "What a look at the clock costs and can tell apart, in nanoseconds",
+    ),
     of_collections(
         "collections",
         optional("[SCOPE.COLLECTION]"),
@@ -340,6 +352,12 @@ pub static GROUPS: &[Group] = &[
         collection::scopes_details,
         "The scopes of each vBucket, and the documents of their collections",
     ),
+    of_node(
+        "settings",
+        NodeSupervisor,
+        node::settings,
+        "What the node was started with: limits, addresses, folders; not its buckets, users and keys",
+    ),
     group(
         "slow-operations",
         NONE,
@@ -365,8 +383,8 @@ pub static GROUPS: &[Group] = &[
         "subdoc_execute",
         NONE,
         SimpleStats,
-        nothing_measured,
-        "How long sub-document operations took; not measured apart from their commands",
+        node::subdoc_execute,
+        "How long sub-document commands took, all together, as Get Command Timer tells of one",
     ),
     group("tasks", EXACT, Stats, tasks::tasks, "The bucket's background tasks, as JSON"),
     of_node("tasks-all", Stats, tasks::all_tasks, "The background tasks of all buckets, as JSON"),

@@ -1,4 +1,4 @@
-//! The metrics of the audit log.
+//! The metrics of what leaves the node about itself: the audit log, and traces of slow operations.
 
 use std::fmt;
 
@@ -34,5 +34,13 @@ pub(super) fn put(node: &Node, page: &mut Page<'_>) -> fmt::Result {
     ] {
         page.one(name, Counter, help, count)?;
     }
-    Ok(())
+    put_traces(node, page)
+}
+
+fn put_traces(node: &Node, page: &mut Page<'_>) -> fmt::Result {
+    let traces = node.events().slow.traces.counts();
+    let help = "Slow operations that a collector of traces has taken.";
+    page.one("stave_traces_sent_total", Kind::Counter, help, traces.sent)?;
+    let help = "Slow operations that no collector of traces has taken, or that came too fast for it.";
+    page.one("stave_traces_dropped_total", Kind::Counter, help, traces.dropped)
 }

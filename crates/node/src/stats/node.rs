@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use base::HistogramCounts;
 use engine::{OpCounts, StoreTimes};
 use protocol::Status;
 use protocol::opcode::{self, *};
@@ -9,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::timings::put_times;
 use super::{Inquiry, Refused, Sheet, bucket, process};
+use crate::commands::command_timer::as_json;
 use crate::counters::Totals;
 use crate::naming;
 use crate::node::Node;
@@ -120,6 +122,72 @@ pub fn aggregate(node: &Node, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refu
     sheet.put("cmd_total_gets", lookups);
     sheet.put("cmd_total_sets", changes);
     sheet.put("cmd_total_ops", lookups + changes);
+    Ok(())
+}
+
+/// `client_connection_details`: the connections of each address, as JSON under it.
+pub fn client_connections(node: &Node, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    let now = node.env().clock.monotonic();
+    for (address, counts) in node.events().clients.all() {
+        let numbers = json!({
+            "current": counts.current,
+            "total": counts.total,
+            "disconnect": counts.closed_by_node,
+            "last_used": format!("{} s", now.saturating_sub(counts.changed).as_secs()),
+        });
+        sheet.put(address, numbers);
+    }
+    Ok(())
+}
+
+/// `clocks`: what a look at the clock costs, and what it can tell apart; measured now.
+pub fn clocks(node: &Node, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    const LOOKS: u64 = 1_000;
+    let clock = &node.env().clock;
+    let began_ns = clock.monotonic_ns();
+    let (mut last_ns, mut finest_ns) = (began_ns, u64::MAX);
+    for _ in 0..LOOKS {
+        let now_ns = clock.monotonic_ns();
+        if now_ns > last_ns {
+            finest_ns = finest_ns.min(now_ns - last_ns);
+        }
+        last_ns = now_ns;
+    }
+    sheet.put("clock_fine_overhead_ns", (last_ns - began_ns) / LOOKS);
+    // A clock that stood still has told nothing apart.
+    if finest_ns < u64::MAX {
+        sheet.put("clock_fine_resolution_ns", finest_ns);
+    }
+    Ok(())
+}
+
+/// `settings`: what the node was started with, but for buckets, which `config` is about, users and keys.
+pub fn settings(node: &Node, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    let limits = node.limits();
+    sheet.put("maxconns", limits.connections);
+    sheet.put("max_connections_per_address", limits.connections_per_address.unwrap_or(0));
+    sheet.put("max_http_connections", limits.http.connections);
+    sheet.put("max_http_connections_per_address", limits.http.per_address);
+    sheet.put("http_idle_timeout_s", limits.http.idle_timeout_s);
+    sheet.put("login_timeout_s", limits.login_timeout_s);
+    sheet.put("connection_memory", node.connection_memory().limit_bytes());
+    sheet.put("num_threads", node.workers().len());
+    for (command, ms) in node.events().slow.limits.own() {
+        sheet.put(format_args!("slow_operation_threshold:{command}"), ms);
+    }
+    let Some(config) = node.host().map(|host| host.config()) else { return Ok(()) };
+    sheet.put("data", config.data_dir.display());
+    sheet.put("interface_kv", config.kv_addr);
+    sheet.put("interface_http", config.http_addr);
+    sheet.put("vbuckets", config.vbuckets);
+    sheet.put("max_open_files", config.max_open_files);
+    sheet.put("quarantine_s", config.quarantine_s);
+    sheet.put("tls", config.tls.is_some());
+    sheet.put("encrypted", config.encryption.is_some());
+    sheet.put("cluster", config.is_member);
+    if let Some(endpoint) = &config.trace_endpoint {
+        sheet.put("trace_endpoint", format_args!("http://{}{}", endpoint.authority, endpoint.path));
+    }
     Ok(())
 }
 
@@ -265,6 +333,17 @@ pub fn timings(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<
     Ok(())
 }
 
+/// `subdoc_execute`: the times of all sub-document commands together, in the form of Get Command Timer.
+pub fn subdoc_execute(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    let times = inquiry.node.times.of(inquiry.bucket);
+    let since = times.baseline();
+    let mut counts = HistogramCounts::default();
+    let commands = SUBDOC_LOOKUPS.iter().chain(SUBDOC_CHANGES);
+    commands.for_each(|code| counts.add(&since.command(&times, *code)));
+    sheet.put("subdoc_execute", as_json(&counts));
+    Ok(())
+}
+
 /// `slow-operations`: under numbers, the oldest first.
 pub fn slow_operations(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
     let slow = inquiry.node.events().slow.of_bucket(inquiry.bucket.name());
@@ -273,6 +352,9 @@ pub fn slow_operations(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) ->
         sheet.put("command", opcode::name(one.opcode).unwrap_or("unknown"));
         sheet.put("duration_us", one.took_ns / 1000);
         sheet.put("trace", one.spent_on.name());
+        if !one.spans.is_empty() {
+            sheet.put("spans", crate::slow::spans::trace(&one.spans));
+        }
         sheet.put("requests", one.requests);
         sheet.put("ended", one.ended_unix_ns / 1_000_000_000);
         sheet.put("opaque", one.opaque);

@@ -9,6 +9,7 @@ use protocol::{RequestParts, opcode};
 use super::{connect_as, durable_set, feed, get, node_in, node_of, request, set, users, vb};
 use crate::output::Output;
 use crate::slow::SpentOn;
+use crate::slow::spans::trace;
 
 const MS: u64 = 1_000_000;
 
@@ -58,4 +59,5 @@ fn a_write_that_waited_long_is_kept_with_its_key() {
     let [one] = &kept[..] else { panic!("one took longer than half a second: {kept:?}") };
     assert_eq!((one.opcode, one.opaque, one.took_ns), (opcode::SET, 2, 600 * MS));
     assert_eq!((&*one.key, one.vbucket, one.spent_on), (&b"slow"[..], vb(b"slow"), SpentOn::SyncWrite));
+    assert_eq!(trace(&one.spans), "flush_queue=0:600000 flush=600000:0 answer=600000:0");
 }

@@ -42,6 +42,8 @@ pub(super) enum Needs {
     BucketAdmin,
     /// A user who may make and drop scopes of the bucket, or, if the path names a scope, collections in it.
     Collections,
+    /// A user who may look at everything of the node: the log names users and documents.
+    Log,
     /// A user who may look at users and groups.
     ReadUsers,
     /// A user who may change users and groups.
@@ -200,6 +202,10 @@ fn admit(user: &User, needs: Needs, bucket: Option<&str>, scope: Option<&str>) -
         Needs::BucketAdmin => Err(forbidden("the role bucket_admin", "Settings")),
         Needs::Collections if has(Privilege::CollectionManagement) => Ok(()),
         Needs::Collections => Err(forbidden("the role scope_admin", "CollectionManagement")),
+        Needs::Log if has(Privilege::SystemSettings) || has(Privilege::SecurityRead) => Ok(()),
+        Needs::Log => {
+            Err(forbidden("the role admin, cluster_admin, security_admin or ro_admin", "SystemSettings"))
+        }
         Needs::ReadUsers if has(Privilege::SecurityRead) => Ok(()),
         Needs::ReadUsers => Err(forbidden("the role security_admin or ro_admin", "SecurityRead")),
         Needs::ManageUsers if has(Privilege::SecurityManagement) => Ok(()),

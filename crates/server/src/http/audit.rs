@@ -178,12 +178,13 @@ static AUDITED: &[AuditedRoute] = {
 
 /// Methods of addresses that change something and are not recorded, and why.
 #[cfg(test)]
-const NOT_AUDITED: [(&str, &str, &str); 11] = [
+const NOT_AUDITED: [(&str, &str, &str); 12] = [
     ("POST", "/settings/audit", "records itself"),
     ("POST", super::certificates::PATH, "records itself"),
     ("POST", "/v1/promise", "between nodes"),
     ("PUT", super::alternate::PATH, "the field has no event for it"),
     ("DELETE", super::alternate::PATH, "the field has no event for it"),
+    ("POST", super::slow_limits::PATH, "the field has no event for it"),
     ("POST", "/pools/default/buckets/{bucket}/scopes/@ensureManifest/{uid}", "waits, and changes nothing"),
     ("PUT", "/v1/buckets/{bucket}/cursors/{name}", "the position of a reader"),
     ("POST", "/v1/buckets/{bucket}/cursors/{name}", "the position of a reader"),

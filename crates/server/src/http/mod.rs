@@ -18,6 +18,7 @@ mod documents;
 mod failures;
 mod figures;
 mod health;
+mod logs;
 mod manage;
 mod methods;
 mod metrics;
@@ -33,6 +34,7 @@ mod routes;
 mod samples;
 mod scopes;
 mod settings;
+mod slow_limits;
 mod stream;
 mod ui;
 mod users;
@@ -53,6 +55,7 @@ use crate::acceptor::Entrance;
 use crate::links::RuntimeReaders;
 use crate::links::acting::DerivedPasswords;
 use crate::tls::PeerTls;
+use crate::traces;
 
 /// The most connections to other nodes that readers of changes have together.
 const MOST_READER_CONNECTIONS: usize = 256;
@@ -155,6 +158,8 @@ pub async fn serve(
     let (acting, samples) =
         (Arc::new(Semaphore::new(acting::MOST_ACTING)), Arc::<samples::Samples>::default());
     let sampling = samples::run(Arc::clone(&node), Arc::clone(&samples));
+    let collector = node.host().and_then(|host| host.config().trace_endpoint.clone());
+    let tracing = traces::run(Arc::clone(&node), collector);
     let derived = Arc::default();
     let shared = Shared {
         node,
@@ -176,6 +181,7 @@ pub async fn serve(
     tokio::select! {
         served = connections::serve(entrances, app, serving, stopped) => served,
         () = sampling => Ok(()),
+        () = tracing => Ok(()),
     }
 }
 

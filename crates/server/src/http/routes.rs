@@ -13,8 +13,8 @@ use super::access::{self, Needs};
 use super::origin::Listens;
 use super::{
     alternate, audit, auto_failover, bucket_stats, buckets, certificates, changes, cluster, cluster_status,
-    documents, failures, figures, health, manage, methods, metrics, origin, paths, patience, pools, promise,
-    replication, samples, scopes, settings, stream, ui, users,
+    documents, failures, figures, health, logs, manage, methods, metrics, origin, paths, patience, pools,
+    promise, replication, samples, scopes, settings, slow_limits, stream, ui, users,
 };
 
 /// A method of an address.
@@ -151,7 +151,7 @@ fn own_routes() -> Vec<Route> {
 }
 
 fn cluster_routes() -> Vec<Route> {
-    use Needs::{ClusterAdmin, User};
+    use Needs::{ClusterAdmin, Log, User};
     vec![
         get("/pools/default/rebalanceProgress", User, cluster_status::rebalance_progress),
         get("/pools/default/tasks", User, cluster_status::tasks),
@@ -169,6 +169,9 @@ fn cluster_routes() -> Vec<Route> {
         post("/controller/addNode", ClusterAdmin, cluster::add),
         put(alternate::PATH, ClusterAdmin, alternate::put),
         delete(alternate::PATH, ClusterAdmin, alternate::delete),
+        get(slow_limits::PATH, User, slow_limits::show),
+        post(slow_limits::PATH, ClusterAdmin, slow_limits::change),
+        get("/logs", Log, logs::show),
         get("/v1/cluster", ClusterAdmin, cluster_status::show),
     ]
 }

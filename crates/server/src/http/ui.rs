@@ -54,6 +54,7 @@ static FILES: &[UiFile] = files![
     "streams.js" SCRIPT,
     "timings.js" SCRIPT,
     "slow.js" SCRIPT,
+    "logs.js" SCRIPT,
 ];
 
 /// `GET /ui`

@@ -16,6 +16,7 @@ use base::env::Env;
 use clap::Args;
 use dev::{DevCluster, DevConfig, DevTimes, DevTls, MOST_NODES, Seed};
 use node::config::{BucketSpec, MOST_REPLICAS};
+use node::recent_log::RecentLog;
 use rustix::process::Pid;
 use serde_json::{Value, json};
 
@@ -171,6 +172,7 @@ impl DevFlags {
             descriptors: None,
             tls: None,
             seed: None,
+            recent_log: RecentLog::default(),
             nodes: self.nodes,
             buckets: self.bucket.iter().map(spec).collect::<Result<_, _>>()?,
             data,
@@ -191,7 +193,7 @@ impl DevFlags {
 
 /// Runs the command.
 pub fn run(env: &Env, flags: DevFlags) -> anyhow::Result<Outcome> {
-    let _log = Log::start()?;
+    let log = Log::start()?;
     let descriptors = raise_descriptor_limit();
     let folder = Folder::new(env, &flags.data).context("cannot make a folder in memory; give --data DIR")?;
     let (as_json, outlives, watched) = (flags.json, flags.outlive_parent, flags.with_parent);
@@ -200,7 +202,8 @@ pub fn run(env: &Env, flags: DevFlags) -> anyhow::Result<Outcome> {
         .as_ref()
         .map(|own| DevTls { certificate: own.certificate.clone(), key: own.key.clone() });
     let seed_file = flags.seed_file.clone();
-    let mut config = DevConfig { descriptors, tls, ..flags.config(folder.path().to_owned())? };
+    let recent_log = log.recent.clone();
+    let mut config = DevConfig { descriptors, tls, recent_log, ..flags.config(folder.path().to_owned())? };
     if let Some(path) = seed_file {
         add_seed(env, &path, &mut config)?;
     }

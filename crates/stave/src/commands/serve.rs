@@ -108,6 +108,9 @@ pub struct ServeFlags {
     /// none, for monitors on a closed network [default: required]
     #[arg(long, value_name = "required|none", env = "STAVE_METRICS_LOGIN")]
     metrics_login: Option<MetricsLogin>,
+    /// Where traces of slow operations go: a collector that takes OTLP over HTTP, in JSON [default path: /v1/traces]
+    #[arg(long, value_name = "http://HOST:PORT[/PATH]", env = "STAVE_TRACE_ENDPOINT")]
+    trace_endpoint: Option<String>,
     /// How lines of the log are written: text for people, or json, an object a line, for machines [default: text]
     #[arg(long, value_name = "text|json", env = "STAVE_LOG_FORMAT")]
     log_format: Option<LogFormat>,
@@ -164,6 +167,7 @@ impl ServeFlags {
             buckets: (!self.bucket.is_empty()).then_some(self.bucket),
             threads: self.threads,
             metrics_login: self.metrics_login,
+            trace_endpoint: self.trace_endpoint,
             log_format: self.log_format,
             log_file: self.log_file,
             journal: self.journal,
@@ -240,6 +244,7 @@ pub fn run(env: &Env, flags: ServeFlags) -> anyhow::Result<Outcome> {
     log.follow(env, &setup.log).map_err(WrongArguments)?;
     let Setup { config, join, access, .. } = setup;
     let made_up = config.password_was_generated.then(|| config.users[0].clone());
+    let config = Config { recent_log: log.recent.clone(), ..config };
     let server = server::serve(config, env.clone())?;
     let mut again = Again { env, flags, descriptors, log };
     let cluster = join.map(|address| join_cluster(env, &server, &address, access)).transpose()?;

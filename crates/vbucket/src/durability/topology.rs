@@ -106,6 +106,16 @@ impl Topology {
         }
     }
 
+    /// The place of a node among the replicas of the first chain; nothing if it is none of them.
+    pub fn replica_place(&self, node: &str) -> Option<usize> {
+        self.first.members().skip(1).position(|member| member == Some(node))
+    }
+
+    /// The replica in a place of the first chain; nothing if none is defined there.
+    pub fn replica(&self, place: usize) -> Option<&str> {
+        self.first.members().nth(1 + place)?
+    }
+
     /// Its chains.
     pub fn chains(&self) -> impl Iterator<Item = &Chain> {
         std::iter::once(&self.first).chain(&self.second)

@@ -9,8 +9,9 @@ import * as users from "./users.js";
 import * as streams from "./streams.js";
 import * as timings from "./timings.js";
 import * as slow from "./slow.js";
+import * as logs from "./logs.js";
 
-const PAGES = { overview, nodes, buckets, documents, streams, timings, slow, users };
+const PAGES = { overview, nodes, buckets, documents, streams, timings, slow, logs, users };
 const app = document.getElementById("app");
 // What pages share; `bucket` and `node` are chosen in the head.
 const context = { user: null, buckets: [], bucket: "", nodes: [], node: "", reload: () => render() };

@@ -1,0 +1,64 @@
+//! `GET /logs`: the last lines of the process's log, in the form in which the field tells a console of them.
+
+use axum::Json;
+use axum::extract::{Query, State};
+use serde_json::{Map, Value, json};
+
+use super::Shared;
+
+/// Lines that are told, at most.
+const MOST_LINES: usize = 1_000;
+
+/// Which lines are meant.
+#[derive(serde::Deserialize)]
+pub(super) struct WantedLines {
+    limit: Option<usize>,
+}
+
+/// The newest line last. `text` is the message with the event's values behind it.
+pub(super) async fn show(State(shared): State<Shared>, Query(wanted): Query<WantedLines>) -> Json<Value> {
+    let most = wanted.limit.unwrap_or(MOST_LINES).min(MOST_LINES);
+    let lines = shared.node.host().map(|host| host.config().recent_log.last(most)).unwrap_or_default();
+    let list: Vec<Value> = lines.iter().filter_map(|line| told(line, shared.node.uuid())).collect();
+    Json(json!({ "list": list }))
+}
+
+/// A line in the field's form; nothing if it is no event.
+fn told(line: &str, node: &str) -> Option<Value> {
+    let mut event: Map<String, Value> = serde_json::from_str(line).ok()?;
+    let mut take = |name: &str| match event.remove(name) {
+        Some(Value::String(text)) => text,
+        _ => String::new(),
+    };
+    let (time, level, part, message) = (take("timestamp"), take("level"), take("target"), take("message"));
+    let value = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let values = event.iter().map(|(name, of)| format!(" {name}={}", value(of)));
+    let text = std::iter::once(message.clone()).chain(values).collect::<String>();
+    let kind = match &*level {
+        "ERROR" => "critical",
+        "WARN" => "warning",
+        _ => "info",
+    };
+    Some(json!({
+        "node": node, "type": kind, "code": 0, "module": part, "serverTime": time,
+        "shortText": message, "text": text,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_the_log_is_told_in_the_fields_form() {
+        let line = r#"{"timestamp":"2026-01-02T03:04:05.1Z","level":"WARN","message":"the disk is full",
+            "bucket":"b","left_out":3,"target":"engine::disk"}"#;
+        let expected = json!({
+            "node": "n", "type": "warning", "code": 0, "module": "engine::disk",
+            "serverTime": "2026-01-02T03:04:05.1Z", "shortText": "the disk is full",
+            "text": "the disk is full bucket=b left_out=3",
+        });
+        assert_eq!(told(line, "n"), Some(expected));
+        assert_eq!(told("no event", "n"), None);
+    }
+}
