@@ -117,14 +117,7 @@ fn apply_with(
         }
         (outcome, shard.vb.uuid())
     };
-    match outcome {
-        Ok(stored) => {
-            let mutated = Mutated::of(&stored, uuid, None);
-            drop(stored.garbage);
-            Ok(mutated)
-        }
-        Err(refused) => Err(refused.refusal.into()),
-    }
+    Mutated::done(outcome, uuid)
 }
 
 /// Whether a change gets a CAS of this node because its own is too far ahead; refused if the settings say so.

@@ -96,14 +96,7 @@ impl Writer<'_> {
             }
             (outcome, shard.vb.uuid())
         };
-        match outcome {
-            Ok(stored) => {
-                let mutated = Mutated::of(&stored, uuid, None);
-                drop(stored.garbage);
-                Ok(mutated)
-            }
-            Err(refused) => Err(refused.refusal.into()),
-        }
+        Mutated::done(outcome, uuid)
     }
 
     /// Computes a change from what is there and applies it, again if somebody else was faster.
