@@ -49,8 +49,8 @@ pub fn run(options: &Options) -> Result<bool> {
 /// What tests are called that look for planted mistakes.
 const LOOKS_FOR_MISTAKES: [&str; 2] = ["mistakes_in_the_product", "each_mistake"];
 
-/// Test programs that do, beside unit tests: of `simulation`, `cluster`, `dcp`, `sim`, `logstore` and `engine`.
-const SIMULATORS: [&str; 12] = [
+/// Test programs that do, beside unit tests: of the workspace.
+const SIMULATORS: [&str; 16] = [
     "planted",
     "simulation",
     "replication",
@@ -63,6 +63,10 @@ const SIMULATORS: [&str; 12] = [
     "log_model",
     "unreadable",
     "manifest_cost",
+    "rollback",
+    "sizes",
+    "disk_threads",
+    "signals",
 ];
 
 /// Cargo's arguments that leave out, of any tests, those that look for planted mistakes.

@@ -2,10 +2,14 @@
 //!
 //! Each has one marked place, `planted::is(Bug::X)`. In a build without debug assertions, such as a release build, that
 //! is `false` when the compiler looks, and nothing of it is compiled in. In a build with them, the mistake that a thread
-//! has planted is made by what runs on that thread: the simulators have one thread each. Only tests plant mistakes.
+//! has planted is made by what runs on that thread: the simulators have one thread each. A test of a whole process starts
+//! that with the mistake's name in its environment ([`OF_PROCESS`]). Only tests plant mistakes.
 
 #[cfg(debug_assertions)]
 mod search;
+
+/// The variable that names the mistake of a whole process, in a build in which mistakes can be planted.
+pub const OF_PROCESS: &str = "STAVE_PLANTED";
 
 /// Whether mistakes can be planted in this build.
 pub const IS_COMPILED_IN: bool = cfg!(debug_assertions);
@@ -348,6 +352,21 @@ bugs! {
     BucketAdminRulesCluster,
     /// A request that a web page of others sends is handled.
     PagesOfOthersAct,
+    /// A node that logs in to another one says its password as it is to one that knows no other way.
+    PasswordInClear,
+    /// Files that a node makes are readable for every user of the machine.
+    FilesForAll,
+    /// What takes long is done by the worker that serves other clients, too.
+    LongWorkStays,
+    // What a node makes wait.
+    /// SIGHUP is not heard, and ends the process as if it was killed.
+    HangUpNotHeard,
+    /// A cursor is written by the thread that accepts connections and serves HTTP.
+    CursorOnSharedThread,
+    /// While a vBucket goes back, roles of others do not change, and nothing of them is written.
+    RollbackHoldsAll,
+    /// Each change of the cluster's state writes all of it.
+    WholeStateWritten,
 }
 
 /// Whether this mistake is to be made here.
@@ -358,26 +377,37 @@ pub const fn is(_: Bug) -> bool {
 }
 
 #[cfg(debug_assertions)]
-pub use on::{Planted, is, reached};
+pub use on::{Planted, is, planted, reached};
 #[cfg(debug_assertions)]
 pub use search::{Found, find};
 
 #[cfg(debug_assertions)]
 mod on {
     use std::cell::Cell;
+    use std::sync::LazyLock;
 
-    use super::Bug;
+    use super::{Bug, OF_PROCESS};
+
+    static OF_ALL_THREADS: LazyLock<Option<Bug>> = LazyLock::new(|| {
+        let name = std::env::var(OF_PROCESS).ok()?;
+        Bug::ALL.iter().copied().find(|bug| format!("{bug:?}") == name)
+    });
 
     thread_local! {
         static PLANTED: Cell<Option<Bug>> = const { Cell::new(None) };
         static REACHED: Cell<u64> = const { Cell::new(0) };
     }
 
-    /// Whether this mistake is to be made here: it is the one that this thread has planted.
+    /// Whether this mistake is to be made here: it is the one that this thread has planted, or that of the process.
     pub fn is(bug: Bug) -> bool {
-        let is_it = PLANTED.get() == Some(bug);
+        let is_it = PLANTED.get() == Some(bug) || *OF_ALL_THREADS == Some(bug);
         REACHED.set(REACHED.get() + u64::from(is_it));
         is_it
+    }
+
+    /// The mistake that this thread has planted.
+    pub fn planted() -> Option<Bug> {
+        PLANTED.get()
     }
 
     /// How often the place of the mistake that is planted was come by, since it was.

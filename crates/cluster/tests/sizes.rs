@@ -1,5 +1,9 @@
 //! The largest cluster fits into etcd as it comes: 128 changes a commit, 1.5 MiB a request.
 
+#[cfg(debug_assertions)]
+#[path = "../../simulation/src/known.rs"]
+mod known;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -177,4 +181,18 @@ fn the_largest_cluster_fits_into_etcd_as_it_comes() {
     last.buckets.values_mut().take(8).for_each(|bucket| bucket.steps.extend(one.clone()));
     etcd.commit(&last.changes(Some(&worst)).expect("eight buckets go on at once"));
     println!("failed over and moved: most {:?}", etcd.most);
+}
+
+/// Mistakes in the product that these tests show (`base::planted`).
+#[test]
+#[cfg(debug_assertions)]
+fn mistakes_in_the_product_are_found() {
+    known::must_find(known::Simulator::Sizes, |seed| {
+        // Nothing depends on it.
+        if seed > 0 {
+            return Ok(());
+        }
+        the_largest_cluster_fits_into_etcd_as_it_comes();
+        Ok(())
+    });
 }

@@ -21,6 +21,9 @@ impl Roles {
     pub fn rollback(&self, vb: VbId, to: Seqno) -> Result<Result<Seqno, Failure>, Refusal> {
         // Nothing of it may be on its way to disk, and its role stays as it is.
         let _claim = self.flushing.claim(vb)?;
+        let others = (0..self.core.vbuckets()).map(VbId).filter(|other| *other != vb);
+        let others = others.take_while(|_| planted::is(Bug::RollbackHoldsAll));
+        let _others: Vec<_> = others.map(|other| self.flushing.claim(other)).collect();
         if self.core.vbuckets.find(vb, Holder::FrontEnd)?.vb.state() == VbState::Active {
             return Err(Refusal::Invalid);
         }

@@ -1,11 +1,15 @@
 //! Going back to an earlier commit: what is on disk and what is in memory agree afterwards.
 
 mod common;
+#[cfg(debug_assertions)]
+#[path = "../../simulation/src/known.rs"]
+mod known;
 
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use base::env::{Env, SimHandles};
+use base::planted::{self, Bug};
 use base::{Cas, Seqno, VbId, VbState};
 use common::stores::{self, files, journaled};
 use common::{VB, World, doc};
@@ -13,7 +17,9 @@ use engine::{Progress, Refusal};
 use kvstore::KvStore;
 
 /// Far longer than it takes: a lock that is held fails the test.
-const PATIENCE: Duration = Duration::from_secs(60);
+fn patience() -> Duration {
+    Duration::from_secs(if planted::is(Bug::RollbackHoldsAll) { 2 } else { 60 })
+}
 
 fn open(env: Env, handles: SimHandles, store: fn(&Env) -> Arc<dyn KvStore>) -> World {
     stores::open(env, handles, store, |_| ())
@@ -126,7 +132,7 @@ fn other_vbuckets_are_written_and_change_roles_while_one_goes_back_or_goes() {
     ];
     for (state, replace) in replace {
         world.bucket.roles().set_vbucket_state(VB, state, None).expect("set");
-        let (sender, meanwhile) = mpsc::channel();
+        let (patience, (sender, meanwhile)) = (patience(), mpsc::channel());
         let seen = Arc::clone(&world);
         let hook = move || {
             // On a thread of its own, so that a lock that is held fails the test instead of hanging it.
@@ -135,7 +141,7 @@ fn other_vbuckets_are_written_and_change_roles_while_one_goes_back_or_goes() {
                 others_go_on(&seen);
                 sender_of_end.send(())
             });
-            let _ = sender.send(end.recv_timeout(PATIENCE));
+            let _ = sender.send(end.recv_timeout(patience));
         };
         *world.spy.before_replacing.lock() = Some(Box::new(hook));
         replace(&world);
@@ -166,4 +172,18 @@ fn what_changes_while_a_vbucket_goes_back_is_written_behind_it() {
     assert!(!saved.recv().expect("it was rolled back").contains(&VB), "nothing of it is written meanwhile");
     while world.bucket.flushing().flush_step() == Progress::Worked {}
     assert!(world.spy.saves.lock().contains(&VB), "it is written behind that");
+}
+
+/// Mistakes in the product that these tests show (`base::planted`).
+#[test]
+#[cfg(debug_assertions)]
+fn mistakes_in_the_product_are_found() {
+    known::must_find(known::Simulator::Rollbacks, |seed| {
+        // Nothing depends on it.
+        if seed > 0 {
+            return Ok(());
+        }
+        other_vbuckets_are_written_and_change_roles_while_one_goes_back_or_goes();
+        Ok(())
+    });
 }

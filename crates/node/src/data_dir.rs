@@ -189,8 +189,17 @@ fn close_all_in(folder: &Path) -> io::Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    #[test]
+    pub(crate) fn files_that_a_node_makes_are_for_its_owner_alone() {
+        let (folder, env) = (tempfile::tempdir().expect("a folder"), Env::real());
+        let path = folder.path().join("made");
+        env.disk.open(&path, base::env::OpenMode::CreateNew).expect("it is made");
+        let mode = fs::metadata(&path).expect("it is there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
 
     #[test]
     fn what_others_could_read_is_closed_to_them() {

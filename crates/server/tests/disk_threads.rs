@@ -1,6 +1,12 @@
 //! Threads that serve many clients do not wait for the disk: neither workers nor those that accept and serve HTTP.
 #![allow(clippy::disallowed_methods, reason = "this is a client, outside the server")]
 
+#[cfg(debug_assertions)]
+#[path = "../../simulation/src/again.rs"]
+mod again;
+#[cfg(debug_assertions)]
+#[path = "../../simulation/src/known.rs"]
+mod known;
 mod support;
 
 use std::io;
@@ -174,4 +180,17 @@ fn threads_that_serve_many_do_not_wait_for_the_disk() {
     }
     assert_eq!(*seen.lock().expect("no test panics here"), Vec::<String>::new());
     server.stop().expect("a clean stop");
+}
+
+/// Mistakes in the product that these tests show (`base::planted`).
+#[test]
+#[cfg(debug_assertions)]
+fn mistakes_in_the_product_are_found() {
+    known::must_find(known::Simulator::DiskThreads, |seed| {
+        // Nothing depends on it.
+        if seed > 0 {
+            return Ok(());
+        }
+        again::again("threads_that_serve_many_do_not_wait_for_the_disk")
+    });
 }

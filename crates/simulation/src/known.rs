@@ -39,6 +39,14 @@ pub enum Simulator {
     Node,
     /// The same: of who may use which address, `crates/server/src/http/access.rs`.
     Http,
+    /// The same: of what fits into the coordination store, `crates/cluster/tests/sizes.rs`.
+    Sizes,
+    /// The same: of what goes on while a vBucket goes back, `crates/engine/tests/rollback.rs`.
+    Rollbacks,
+    /// The same, in a process of its own: of threads that serve many clients, `crates/server/tests/disk_threads.rs`.
+    DiskThreads,
+    /// The same, with a node in a process of its own: of signals, `crates/stave/tests/signals.rs`.
+    Signals,
 }
 
 impl Simulator {
@@ -214,6 +222,13 @@ pub const KNOWN: &[(Bug, Simulator, u64)] = &[
     (Bug::UnreadableIsEmpty, Simulator::Values, 0),
     (Bug::EventsNotShared, Simulator::ManifestCost, 0),
     (Bug::FounderForgotten, Simulator::Node, 0),
+    (Bug::PasswordInClear, Simulator::Node, 0),
+    (Bug::FilesForAll, Simulator::Node, 0),
+    (Bug::LongWorkStays, Simulator::Node, 0),
+    (Bug::HangUpNotHeard, Simulator::Signals, 0),
+    (Bug::CursorOnSharedThread, Simulator::DiskThreads, 0),
+    (Bug::RollbackHoldsAll, Simulator::Rollbacks, 0),
+    (Bug::WholeStateWritten, Simulator::Sizes, 0),
     (Bug::OneBucketEndsApply, Simulator::Node, 0),
     (Bug::LostBucketBeginsEmpty, Simulator::Node, 0),
     (Bug::HeadHasNoDeadline, Simulator::Node, 0),

@@ -1,6 +1,12 @@
 //! Signals as people send them to `stave serve` and `stave dev`: nothing that was acknowledged is lost, whichever it is.
 #![allow(clippy::disallowed_methods, reason = "this is a client, outside the server")]
 
+#[cfg(debug_assertions)]
+#[path = "../../simulation/src/again.rs"]
+mod again;
+#[cfg(debug_assertions)]
+#[path = "../../simulation/src/known.rs"]
+mod known;
 #[path = "../../server/tests/support/mod.rs"]
 mod support;
 
@@ -426,4 +432,17 @@ fn the_log_is_objects_if_asked_for_and_moves_to_a_file() {
     let has =
         |words: &str| said.iter().any(|line| line["message"].as_str().is_some_and(|m| m.contains(words)));
     assert!(has("the configuration was read again") && has("stopping"), "{text}");
+}
+
+/// Mistakes in the product that these tests show (`base::planted`).
+#[test]
+#[cfg(debug_assertions)]
+fn mistakes_in_the_product_are_found() {
+    known::must_find(known::Simulator::Signals, |seed| {
+        // Nothing depends on it.
+        if seed > 0 {
+            return Ok(());
+        }
+        again::again("a_closed_terminal_stops_a_node_without_configuration_file_cleanly")
+    });
 }

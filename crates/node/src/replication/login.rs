@@ -4,6 +4,7 @@ use std::io;
 
 use base::env::Env;
 use base::limits::MAX_FRAME_BODY_BYTES;
+use base::planted::{self, Bug};
 use dcp::{Disconnect, Features as Agreed};
 use protocol::feature::{Feature, Features};
 use protocol::{ParsedResponse, RequestParts, Status, magic, opcode, parse_response, write_request};
@@ -232,6 +233,12 @@ impl<'a> LoggingIn<'a> {
                 Asked::Mechanisms
             }
             Asked::Mechanisms => {
+                if planted::is(Bug::PasswordInClear) && value == b"PLAIN" {
+                    let message = format!("\0{}\0{}", login.username, login.password.reveal());
+                    let (key, value) = (b"PLAIN", message.as_bytes());
+                    let opcode = opcode::SASL_AUTH;
+                    write_request(out, &RequestParts { opcode, key, value, ..RequestParts::default() });
+                }
                 let exchange = login.exchange(value)?;
                 let first = exchange.first();
                 let next = Asked::First(exchange);
@@ -332,4 +339,34 @@ impl Login<'_> {
 fn send(out: &mut Vec<u8>, asked: &Asked, key: &[u8], value: &[u8]) -> Result<(), LinkError> {
     let parts = RequestParts { opcode: asked.opcode(), key, value, ..RequestParts::default() };
     if write_request(out, &parts) { Ok(()) } else { Err(LinkError::TooLong) }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use protocol::Response;
+
+    use super::*;
+
+    #[test]
+    pub(crate) fn a_node_that_wants_the_password_as_it_is_does_not_get_it() {
+        let (env, _) = Env::sim(1);
+        let password = Password::from("the password".to_owned());
+        let login = Login {
+            env: &env,
+            username: "admin",
+            password: &password,
+            bucket: "b",
+            vbuckets: 4,
+            wanted: WANTED,
+        };
+        let mut sent = Vec::new();
+        let mut logging_in = LoggingIn::begin(login, &mut sent).expect("a short name");
+        let mut received = Vec::new();
+        for (opcode, value) in [(opcode::HELLO, &b""[..]), (opcode::SASL_LIST_MECHS, b"PLAIN")] {
+            Response { opcode, status: Status::Success, value, ..Response::default() }.write(&mut received);
+        }
+        let refused = logging_in.receive(&received, &mut None, &mut sent);
+        assert!(matches!(refused, Err(LinkError::Mechanism)));
+        assert!(!sent.windows(12).any(|bytes| bytes == b"the password"));
+    }
 }

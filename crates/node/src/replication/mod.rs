@@ -6,7 +6,7 @@
 
 mod following;
 mod link;
-mod login;
+pub(crate) mod login;
 mod rollback;
 mod source;
 mod status;

@@ -8,10 +8,11 @@ use known::{Simulator, must_find};
 use super::{roles, strangers_are_answered_a_little_at_a_time, turns};
 use crate::cluster::{apply, founding, noted};
 use crate::config::descriptors;
-use crate::{connection_memory, http_connections, login_throttle, reaper};
+use crate::replication::login;
+use crate::{connection_memory, data_dir, http_connections, login_throttle, reaper};
 
 /// They panic where they find something.
-const TESTS: [fn(); 13] = [
+const TESTS: [fn(); 16] = [
     apply::tests::what_fails_for_one_bucket_keeps_no_other_one_from_its_turn,
     noted::tests::a_bucket_that_the_node_has_had_is_known_by_its_identity,
     founding::tests::a_founder_is_known_until_it_has_noted_a_state,
@@ -24,6 +25,9 @@ const TESTS: [fn(); 13] = [
     login_throttle::tests::who_guesses_waits_and_others_do_not,
     strangers_are_answered_a_little_at_a_time,
     turns::short_requests_about_large_documents_end_a_turn,
+    turns::what_takes_long_leaves_its_worker,
+    data_dir::tests::files_that_a_node_makes_are_for_its_owner_alone,
+    login::tests::a_node_that_wants_the_password_as_it_is_does_not_get_it,
     roles::each_command_is_for_the_roles_of_the_table,
 ];
 

@@ -56,6 +56,16 @@ pub(crate) fn short_requests_about_large_documents_end_a_turn() {
 }
 
 #[test]
+pub(crate) fn what_takes_long_leaves_its_worker() {
+    let node = node_of(true);
+    let mut connection = connect_as(&node, "admin", super::FULL);
+    let value = vec![b'x'; LONG_BYTES];
+    let mut out = Output::default();
+    let received = connection.receive(&request(&parts(opcode::SET, &[0; 8], &value)), &mut out);
+    assert_eq!((received.next, out.to_vec().len()), (Next::Later, 0));
+}
+
+#[test]
 fn short_requests_about_small_documents_share_a_turn() {
     let node = node_of(true);
     let mut connection = connect_as(&node, "admin", super::FULL);
