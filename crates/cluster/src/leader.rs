@@ -19,7 +19,7 @@ use crate::state::{Bucket, FORMAT, Node, NodeId, State, Status};
 use crate::store::Snapshot;
 use crate::view::View;
 
-pub use choice::awaited;
+pub use choice::{awaited, missed};
 
 /// What a leader goes by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,8 +1,8 @@
 //! Three nodes and a coordination store in one process: buckets, failover, rebalance, and a ledger of what was written.
 #![allow(clippy::disallowed_methods, reason = "a test puts a file in the way of a bucket")]
 
-#[path = "cluster/alternate.rs"]
-mod alternate;
+#[path = "cluster/parts.rs"]
+mod parts;
 mod support;
 
 use std::collections::BTreeMap;

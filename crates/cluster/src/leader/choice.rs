@@ -135,6 +135,28 @@ pub fn awaited(view: &View) -> BTreeMap<(&str, NodeId), usize> {
     awaited
 }
 
+/// Nodes without which nobody becomes active, by bucket, with the number of vBuckets that wait for them: they do not answer,
+/// and may be alone with durable writes.
+pub fn missed(view: &View) -> BTreeMap<(&str, NodeId), usize> {
+    let mut missed = BTreeMap::new();
+    for (name, bucket) in &view.state.buckets {
+        for (vb, step) in &bucket.steps {
+            let Step::Choose { since, taker, needs, forced: false } = *step else { continue };
+            let (vb, chain) = (*vb, bucket.chain(*vb));
+            let question =
+                Question { view, name, vb, bucket, chain, since, taker, needs, forced: false, is_late: true };
+            if !matches!(question.answer(), Choice::Open) {
+                continue;
+            }
+            let gone = present(chain).chain(needs).filter(|id| view.alive(*id).is_none());
+            for id in gone.collect::<BTreeSet<_>>() {
+                *missed.entry((name.as_str(), id)).or_default() += 1;
+            }
+        }
+    }
+    missed
+}
+
 impl Question<'_> {
     fn answer(&self) -> Choice {
         if self.suspects().any(|id| !self.view.has_stopped(id, self.name, self.since))

@@ -24,7 +24,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// `POST /controller/failOver`: `otpNode`, `allowUnsafe` if documents may be lost, and with it `nodeStopped` if the node
 /// has stopped for certain.
 pub(super) async fn fail_over(order: Order) -> Result<StatusCode, Wrong> {
-    let asked = order.carry_out(|cluster, form| {
+    let silent = order.silent().await;
+    let asked = order.carry_out(move |cluster, form| {
         let force = form.is_set("allowUnsafe");
         let has_stopped = form.is_set("nodeStopped");
         if has_stopped && !force {
@@ -38,7 +39,11 @@ pub(super) async fn fail_over(order: Order) -> Result<StatusCode, Wrong> {
         let ask = |name: &str, command: &dyn Fn(NodeId) -> Command| {
             let asked = ask_now(cluster, |view| {
                 let no_such_node = || Wrong::no_such_node(&view.state, "otpNode", name);
-                node_id(&view.state, name).ok_or_else(no_such_node).map(command)
+                let id = node_id(&view.state, name).ok_or_else(no_such_node)?;
+                match silent.iter().find(|other| !force && shares(&view.state, id, **other)) {
+                    Some(other) => Err(unsure(id, *other)),
+                    None => Ok(command(id)),
+                }
             });
             asked.map(drop)
         };
@@ -48,6 +53,23 @@ pub(super) async fn fail_over(order: Order) -> Result<StatusCode, Wrong> {
         })
     });
     asked.await.map(|()| StatusCode::OK)
+}
+
+/// Whether two nodes have copies of the same vBucket.
+fn shares(document: &Document, one: NodeId, other: NodeId) -> bool {
+    let chains = document.buckets.values().flat_map(|bucket| &bucket.map);
+    one != other && chains.into_iter().any(|chain| chain.contains(&Some(one)) && chain.contains(&Some(other)))
+}
+
+/// A node that does not answer may have died with what it had in memory: the copies of the node that is to be failed over
+/// may be the only ones, although the other one's lease still runs.
+fn unsure(id: NodeId, other: NodeId) -> Wrong {
+    let why = format!(
+        "{other} does not answer, and has copies of the same vBuckets as {id}: if it is down, those of {id} are the \
+         only ones. Whether it is down is known when its lease has run out, some seconds after its end: try again \
+         then. If documents may be lost: stave cluster failover {id} --unsafe"
+    );
+    Wrong::field("otpNode", &why)
 }
 
 /// `POST /controller/startGracefulFailover`: `otpNode`.

@@ -17,6 +17,7 @@ use serde_json::json;
 use tokio::sync::oneshot;
 
 use super::Shared;
+use super::figures;
 use super::manage::not_now;
 use super::settings::refused;
 
@@ -139,6 +140,11 @@ impl FromRequest<Shared> for Order {
 }
 
 impl Order {
+    /// Other nodes that seem to serve and do not answer now.
+    pub(super) async fn silent(&self) -> Vec<NodeId> {
+        figures::silent(&self.shared).await
+    }
+
     /// Asks one thing, which may depend on the document as it is then.
     pub(super) async fn ask(
         self,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ::cluster::damage::{self, Wrong};
 use ::cluster::filling::{Filling, fillings};
-use ::cluster::leader::awaited;
+use ::cluster::leader::{awaited, missed};
 use ::cluster::state::{AutoFailover, Outcome, Purpose, State as Document, present};
 use ::cluster::{Command, NodeId, Status, View, command};
 use ::node::cluster::Cluster;
@@ -30,6 +30,14 @@ fn of_awaited(bucket: &str, id: NodeId, vbuckets: usize) -> String {
         "bucket {bucket}: {vbuckets} vBuckets of which no other node has a copy wait until {id}, which was failed over, \
          surely serves them no more: most of the other nodes have to say that they promise it nothing; if {id} has \
          stopped for certain, say so (stave cluster failover {id} --unsafe --stopped)"
+    )
+}
+
+/// What is told of a node that does not answer and without which vBuckets are not served.
+fn of_missed(bucket: &str, id: NodeId, vbuckets: usize) -> String {
+    format!(
+        "bucket {bucket}: nothing serves {vbuckets} vBuckets until {id} answers, which may be alone with durable writes of \
+         them: start it; if it is gone for good, give up what it alone has (stave cluster failover {id} --unsafe)"
     )
 }
 
@@ -227,6 +235,7 @@ fn notes(view: &View) -> Vec<String> {
     }
     notes.extend(fillings(view).iter().map(of_filling));
     notes.extend(awaited(view).into_iter().map(|((bucket, id), count)| of_awaited(bucket, id, count)));
+    notes.extend(missed(view).into_iter().map(|((bucket, id), count)| of_missed(bucket, id, count)));
     notes.extend(damage::wrongs(view).iter().flat_map(of_damage));
     for (uuid, member) in &view.members {
         if state.node_of(uuid).is_none() {

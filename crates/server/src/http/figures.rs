@@ -6,6 +6,7 @@ use std::net::ToSocketAddrs;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ::cluster::NodeId;
 use ::node::Node;
 use ::node::cluster::serving;
 use ::node::hosting::Host;
@@ -23,6 +24,8 @@ use crate::http_client::{self, Answer, Ask};
 
 /// Whoever does not answer in this time is left out.
 const ANSWERED_WITHIN: Duration = Duration::from_millis(500);
+/// Whoever does not answer in this time may have just died.
+const ALIVE_WITHIN: Duration = Duration::from_secs(2);
 /// More than this is no answer of ours.
 const MAX_ANSWER_BYTES: usize = 1 << 20;
 /// Threads that ask other nodes at the same time: an address whose name is looked up for long keeps one.
@@ -134,8 +137,27 @@ async fn gather(asked: Vec<oneshot::Receiver<Figures>>, within: Duration) -> Vec
     came
 }
 
+/// Other nodes that seem to serve and do not answer within this time: their leases may still run, and nobody else.
+pub(super) async fn silent(shared: &Shared) -> Vec<NodeId> {
+    let asked: Vec<_> =
+        others(shared).into_iter().map(|other| (other.id, ask_within(shared, other, ALIVE_WITHIN))).collect();
+    let end = tokio::time::Instant::now() + ALIVE_WITHIN;
+    let mut silent = Vec::new();
+    for (id, answer) in asked {
+        let told = match answer {
+            Some(answer) => tokio::time::timeout_at(end, answer).await.is_ok_and(|told| told.is_ok()),
+            None => false,
+        };
+        if !told {
+            silent.push(id);
+        }
+    }
+    silent
+}
+
 /// A node that is asked.
 struct OtherNode {
+    id: NodeId,
     /// What it is called, `HOST:PORT`.
     name: String,
     /// Where it is asked: the same, or its port for TLS.
@@ -149,21 +171,28 @@ fn others(shared: &Shared) -> Vec<OtherNode> {
         node.uuid != cluster.uuid() && view.state.is_active(**id) && view.alive(**id).is_some()
     });
     let is_encrypted = shared.node.doors().peers.is_encrypted();
-    let addresses = nodes.map(|(_, node)| &node.address);
-    addresses
-        .map(|address| OtherNode { name: address.http(), endpoint: address.http_by(is_encrypted) })
+    nodes
+        .map(|(id, node)| OtherNode {
+            id: *id,
+            name: node.address.http(),
+            endpoint: node.address.http_by(is_encrypted),
+        })
         .collect()
 }
 
 /// Asks another node, on a thread of its own: looking a name up and connecting may take long. Nothing if too many are
 /// asked already.
 fn ask(shared: &Shared, other: OtherNode) -> Option<oneshot::Receiver<Figures>> {
+    ask_within(shared, other, ANSWERED_WITHIN)
+}
+
+fn ask_within(shared: &Shared, other: OtherNode, within: Duration) -> Option<oneshot::Receiver<Figures>> {
     let place = shared.asking.place()?;
     let authorization = shared.node_key()?.authorization(PATH, &other.name);
     let (done, outcome) = oneshot::channel();
     let (env, tls) = (shared.node.env().clone(), shared.peer_tls.for_http());
     let job = move || {
-        match told(&env, &other.endpoint, tls.as_ref(), &authorization) {
+        match told(&env, &other.endpoint, tls.as_ref(), &authorization, within) {
             // Nobody hears it if it comes too late.
             Ok(figures) => drop(done.send(figures)),
             Err(error) => tracing::debug!(%error, node = other.name, "a node does not tell its figures"),
@@ -174,7 +203,13 @@ fn ask(shared: &Shared, other: OtherNode) -> Option<oneshot::Receiver<Figures>> 
     Some(outcome)
 }
 
-fn told(env: &Env, endpoint: &str, tls: Option<&Arc<ClientConfig>>, token: &str) -> io::Result<Figures> {
+fn told(
+    env: &Env,
+    endpoint: &str,
+    tls: Option<&Arc<ClientConfig>>,
+    token: &str,
+    within: Duration,
+) -> io::Result<Figures> {
     let addr = endpoint.to_socket_addrs()?.next();
     let addr = addr.ok_or_else(|| io::Error::other("the name has no address"))?;
     let ask = Ask {
@@ -187,7 +222,7 @@ fn told(env: &Env, endpoint: &str, tls: Option<&Arc<ClientConfig>>, token: &str)
         most_bytes: MAX_ANSWER_BYTES,
         no_word: "it ended the connection without a word",
     };
-    let answer = http_client::ask(env, ask, ANSWERED_WITHIN)?;
+    let answer = http_client::ask(env, ask, within)?;
     parse(&answer).ok_or_else(|| io::Error::other("the answer is not what nodes answer"))
 }
 
