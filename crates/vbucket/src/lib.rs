@@ -19,6 +19,7 @@ pub mod filter;
 pub mod fuzz;
 pub mod hash_seed;
 pub mod hash_table;
+mod held_checkpoints;
 pub mod hlc;
 mod lines;
 pub mod locks;
@@ -43,6 +44,7 @@ pub use failover_table::{FailoverEntry, FailoverTable, Resume, ResumePoint};
 pub use filter::{Filter, FilterSettings};
 pub use hash_seed::HashSeed;
 pub use hash_table::{HashTable, Slot, VersionRef};
+pub use held_checkpoints::HeldCheckpoints;
 pub use hlc::{ClockCounts, ClockLimits, Hlc};
 pub use ops::{
     Basis, Change, Completed, ConflictRule, Existence, FlushBatch, IncomingSnapshot, Loaded, Look,

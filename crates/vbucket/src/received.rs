@@ -2,9 +2,8 @@
 
 use base::Seqno;
 
-use crate::checkpoint_manager::CheckpointManager;
+use crate::held_checkpoints::HeldCheckpoints;
 use crate::ops::{IncomingSnapshot, SnapshotKind};
-use crate::removed::Removed;
 
 /// The snapshot that a seqno lies in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,7 +40,7 @@ pub(crate) struct Received {
     pub(crate) given_up: Seqno,
 }
 
-impl CheckpointManager {
+impl HeldCheckpoints {
     /// The snapshot that the last change lies in: that change alone, unless a replica is in the middle of one.
     pub fn snapshot(&self) -> SnapshotBounds {
         let received = self.received.as_ref().map(|received| received.snapshot);
@@ -110,16 +109,5 @@ impl CheckpointManager {
             received.given_up = high;
             received.snapshot = SnapshotBounds::at(high);
         }
-    }
-
-    /// There is no change up to `seqno`, which must be higher than the last one. What leaves memory is to be dropped
-    /// outside the lock.
-    pub(crate) fn skip_to(&mut self, seqno: Seqno) -> Option<Box<Removed>> {
-        assert!(seqno > self.high, "seqnos rise");
-        if !self.has_cursors() {
-            return self.pass_over(seqno);
-        }
-        self.high = seqno;
-        None
     }
 }
