@@ -12,12 +12,12 @@ use crate::update::{CounterRequest, End};
 use crate::whole::Whole;
 
 impl Documents {
-    /// [`Writer::store`] as safe as the bucket asks.
+    /// [`Writer::store`](crate::Writer::store) as safe as the bucket asks.
     pub fn store(&self, vb: VbId, request: &StoreRequest<'_>, now: Moment) -> Result<Mutated, Refusal> {
         self.durably(None).store(vb, request, now)
     }
 
-    /// [`Writer::join`] as safe as the bucket asks.
+    /// [`Writer::join`](crate::Writer::join) as safe as the bucket asks.
     #[expect(clippy::too_many_arguments, reason = "each is a field of the request, and there is one caller")]
     pub fn join(
         &self,
@@ -32,7 +32,7 @@ impl Documents {
         self.durably(None).join(vb, key, part, sent, end, cas, now)
     }
 
-    /// [`Writer::count`] as safe as the bucket asks.
+    /// [`Writer::count`](crate::Writer::count) as safe as the bucket asks.
     pub fn count(
         &self,
         vb: VbId,
@@ -42,7 +42,7 @@ impl Documents {
         self.durably(None).count(vb, request, now)
     }
 
-    /// [`Writer::touch`] as safe as the bucket asks.
+    /// [`Writer::touch`](crate::Writer::touch) as safe as the bucket asks.
     pub fn touch(
         &self,
         vb: VbId,
@@ -53,12 +53,12 @@ impl Documents {
         self.durably(None).touch(vb, key, expiry, now)
     }
 
-    /// [`Writer::delete`] as safe as the bucket asks.
+    /// [`Writer::delete`](crate::Writer::delete) as safe as the bucket asks.
     pub fn delete(&self, vb: VbId, key: DocKey<'_>, cas: Cas, now: Moment) -> Result<Mutated, Refusal> {
         self.durably(None).delete(vb, key, cas, now)
     }
 
-    /// [`Writer::subdoc_mutate`] as safe as the bucket asks.
+    /// [`Writer::subdoc_mutate`](crate::Writer::subdoc_mutate) as safe as the bucket asks.
     pub fn subdoc_mutate(
         &self,
         vb: VbId,

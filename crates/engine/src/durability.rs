@@ -173,13 +173,13 @@ impl Durability {
     pub fn replica_prepared(&self, vb: VbId) -> Option<Seqno> {
         let shard = self.core.vbuckets.find(vb, Holder::FrontEnd).ok()?;
         let follows = matches!(shard.vb.state(), VbState::Replica | VbState::Pending);
-        follows.then(|| shard.vb.high_prepared_seqno())
+        follows.then(|| shard.vb.sync_writes().high_prepared_seqno())
     }
 
     /// Commits under a vBucket's lock what is safe by now, not too much of it; whoever waits for that is to be told
     /// outside. Whether there may be more: then go on with [`Durability::settle`].
     pub(crate) fn settle_held(&self, shard: &mut Shard, settled: &mut Settled) -> bool {
-        if shard.vb.prepares_in_flight() == 0 {
+        if shard.vb.sync_writes().prepares_in_flight() == 0 {
             return false;
         }
         let has_more = shard.vb.commit_ready(COMMITS_AT_ONCE, &mut settled.completed);
@@ -269,7 +269,7 @@ impl Durability {
             if shard.vb.state() != VbState::Active {
                 return vbucket::OverdueLook { next: None, earliest_ns: NO_DEADLINE };
             }
-            let look = shard.vb.overdue(from, now_ns, LOOKED_AT_ONCE, &mut overdue);
+            let look = shard.vb.sync_writes().overdue(from, now_ns, LOOKED_AT_ONCE, &mut overdue);
             for prepared in &overdue {
                 let aborted = shard.vb.abort(*prepared, now);
                 let outcome = if aborted.is_some() { SyncOutcome::Aborted } else { SyncOutcome::GivenUp };
@@ -300,7 +300,7 @@ impl Durability {
     /// Waits until what a node has prepared alone is committed: from then on everything that is acknowledged is as safe
     /// as the vBucket's present topology asks. Nothing: it is already.
     pub fn alone_committed(&self, vb: VbId) -> Result<Option<Completion<()>>, Refusal> {
-        let last = self.core.vbuckets.find(vb, Holder::FrontEnd)?.vb.last_alone();
+        let last = self.core.vbuckets.find(vb, Holder::FrontEnd)?.vb.sync_writes().last_alone();
         let last = last.filter(|_| !planted::is(Bug::TopologyForgetsAlone));
         last.map_or(Ok(None), |seqno| self.persisted(vb, seqno))
     }

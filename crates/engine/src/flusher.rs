@@ -207,10 +207,12 @@ impl Flushing {
         let (from_ns, until_ns) = written;
         let (removed, has_more) = {
             let mut shard = self.core.vbuckets.hold(batch.id, Holder::Flusher);
-            let prepared = shard.vb.high_prepared_seqno();
+            let prepared = shard.vb.sync_writes().high_prepared_seqno();
             let removed = shard.vb.flushed(batch.high_seqno);
             shard.ops.drained += batch.range.as_ref().map_or(0, |range| range.items());
-            if shard.vb.high_prepared_seqno() > prepared && !planted::is(Bug::SavedPreparesNotTold) {
+            if shard.vb.sync_writes().high_prepared_seqno() > prepared
+                && !planted::is(Bug::SavedPreparesNotTold)
+            {
                 shard.tell_prepare_followers();
             }
             shard.sync_waiters.note(SyncStep::Saved { from_ns }, batch.high_seqno, until_ns);

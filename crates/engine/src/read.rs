@@ -67,7 +67,7 @@ pub struct Observed {
 /// that what is there now must not be read any more.
 fn is_decided(shard: &Shard, key: DocKey<'_>) -> Result<(), Refusal> {
     let is_active = shard.vb.state() == VbState::Active;
-    match shard.vb.sync_write_in_the_way(key).filter(|_| is_active) {
+    match shard.vb.sync_writes().sync_write_in_the_way(key).filter(|_| is_active) {
         Some(vbucket::Refusal::ReCommitInProgress) => Err(Refusal::ReCommitInProgress),
         _ => Ok(()),
     }
@@ -88,8 +88,13 @@ impl Documents {
     pub(crate) fn get_unprepared(&self, vb: VbId, key: DocKey<'_>, now: Moment) -> Result<Found, Refusal> {
         match self.get(vb, key, now) {
             Err(Refusal::NotFound) => {
-                let in_the_way =
-                    self.core.vbuckets.active(vb, Holder::FrontEnd)?.vb.sync_write_in_the_way(key);
+                let in_the_way = self
+                    .core
+                    .vbuckets
+                    .active(vb, Holder::FrontEnd)?
+                    .vb
+                    .sync_writes()
+                    .sync_write_in_the_way(key);
                 Err(in_the_way.map_or(Refusal::NotFound, Refusal::from))
             }
             found => found,
@@ -107,7 +112,7 @@ impl Documents {
             });
             let seen = |version: &Version| Seen { cas: version.meta().cas, version: version.clone() };
             let found = match planted::is(Bug::ReadSeesPrepare) {
-                true => shard.vb.prepared(key).map(seen).or(found),
+                true => shard.vb.sync_writes().prepared(key).map(seen).or(found),
                 false => found,
             };
             match &found {
@@ -196,6 +201,7 @@ impl Documents {
                         .vbuckets
                         .active(vb, Holder::FrontEnd)?
                         .vb
+                        .sync_writes()
                         .sync_write_in_the_way(key)
                         .is_some()
                     {

@@ -313,7 +313,7 @@ impl Replicas {
                         self.collections.manifest.note_dropped(&shard.vb, &self.core.keeper);
                     }
                     // Somebody waits for the acknowledgement.
-                    if shard.unflushed() > LARGE_BACKLOG || shard.vb.prepares_wait_for_disk() {
+                    if shard.unflushed() > LARGE_BACKLOG || shard.vb.sync_writes().prepares_wait_for_disk() {
                         self.core.flush.hurry(stream.vb);
                     }
                     refused.map(|(refusal, change)| (refusal, Some(change)))

@@ -14,7 +14,7 @@ pub struct Standing {
     pub high_seqno: Seqno,
     /// Up to here nothing is missing: behind it is a part of a snapshot that has not come as a whole.
     pub whole: Seqno,
-    /// The last change that is as safe as the bucket's disk makes it, as [`vbucket::VBucket::persisted_whole`] says; if
+    /// The last change that is as safe as the bucket's disk makes it, as [`vbucket::Contents::persisted_whole`] says; if
     /// there is no disk the last one.
     pub saved: Seqno,
     /// The last prepare that is as safe as its level asks.
@@ -35,7 +35,7 @@ impl Bucket {
             high_seqno,
             whole: if role == VbState::Active { high_seqno } else { vb.snapshot().start },
             saved: if has_disk { vb.persisted_whole() } else { high_seqno },
-            high_prepared: vb.high_prepared_seqno(),
+            high_prepared: vb.sync_writes().high_prepared_seqno(),
             uuid: vb.uuid(),
         })
     }

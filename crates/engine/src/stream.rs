@@ -239,7 +239,7 @@ impl Streams {
     /// Whether there is something that streams must not see yet, and so what is behind it: [`SyncWrite::Alone`].
     /// Followers are told when it may be seen. Not if another vBucket has taken the place of the one that was meant.
     pub fn holds_back(&self, place: StreamPlace) -> bool {
-        self.stream_shard(place).is_some_and(|shard| shard.vb.last_alone().is_some())
+        self.stream_shard(place).is_some_and(|shard| shard.vb.sync_writes().last_alone().is_some())
     }
 
     /// Prepare and commit of what was prepared alone ([`SyncWrite::Alone`]), two versions, for those who take part in sync

@@ -20,7 +20,7 @@ pub struct Durable {
     pub timeout: Duration,
 }
 
-/// What became of a sync write. A [`Completion`] that is abandoned means [`SyncOutcome::GivenUp`].
+/// What became of a sync write. A [`Completion`](crate::Completion) that is abandoned means [`SyncOutcome::GivenUp`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyncOutcome {
     /// It is as safe as asked for, and readers see it.

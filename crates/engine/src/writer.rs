@@ -56,7 +56,7 @@ impl Documents {
     /// Whoever makes changes that are told of once they are as safe as `durable` says; without it at once.
     ///
     /// A sync write is answered in two steps: the change is checked and prepared when the call returns, and
-    /// [`Mutated::pending`] says when it is committed; nothing there means that it is already.
+    /// [`Mutated::pending`](crate::Mutated::pending) says when it is committed; nothing there means that it is already.
     /// All are at least as safe as the bucket's `durability_min_level` says.
     pub fn durably(&self, durable: Option<Durable>) -> Writer<'_> {
         Writer { documents: self, durable: self.durability.raised(durable) }

@@ -42,7 +42,7 @@ impl World {
     }
 
     fn in_flight(&self) -> usize {
-        self.bucket.inspect(VB, |vb| vb.prepares_in_flight()).expect("there is such a vBucket")
+        self.bucket.inspect(VB, |vb| vb.sync_writes().prepares_in_flight()).expect("there is such a vBucket")
     }
 
     fn acknowledge(&self, node: &str, prepared: Seqno) {
@@ -60,8 +60,11 @@ fn alone_a_majority_is_at_once_and_takes_two_seqnos() {
     }
     world.bucket.inspect(VB, |vb| {
         assert_eq!((vb.high_seqno(), vb.max_visible_seqno()), (Seqno(6), Seqno(6)));
-        assert_eq!((vb.high_prepared_seqno(), vb.high_completed_seqno()), (Seqno(5), Seqno(5)));
-        assert_eq!((vb.counts().documents, vb.prepares_in_flight()), (2, 0));
+        assert_eq!(
+            (vb.sync_writes().high_prepared_seqno(), vb.sync_writes().high_completed_seqno()),
+            (Seqno(5), Seqno(5))
+        );
+        assert_eq!((vb.counts().documents, vb.sync_writes().prepares_in_flight()), (2, 0));
     });
 }
 
@@ -240,12 +243,12 @@ fn time_runs_out_for_each_by_itself() {
     world.bucket.inspect(VB, |vb| {
         assert_eq!((vb.high_seqno(), vb.max_visible_seqno()), (Seqno(3), Seqno(0)));
         // The older one is still in flight.
-        assert_eq!(vb.high_completed_seqno(), Seqno(0));
+        assert_eq!(vb.sync_writes().high_completed_seqno(), Seqno(0));
     });
     world.set("quick", "after").expect("nothing is in the way any more");
     world.acknowledge("n_1", slow.seqno);
     assert_eq!(outcome(&slow), Some(SyncOutcome::Committed));
-    world.bucket.inspect(VB, |vb| assert_eq!(vb.high_completed_seqno(), Seqno(2)));
+    world.bucket.inspect(VB, |vb| assert_eq!(vb.sync_writes().high_completed_seqno(), Seqno(2)));
 }
 
 #[test]
@@ -379,8 +382,8 @@ fn prepares_in_flight_survive_a_crash_and_are_committed_by_whoever_comes_after()
         world.set_durably("lost", "x", level).expect("prepared");
         let world = world.restart();
         world.bucket.inspect(VB, |vb| {
-            assert_eq!(vb.prepares_in_flight(), 2, "{level:?}");
-            assert_eq!((vb.high_completed_seqno(), vb.counts().documents), (Seqno(3), 2));
+            assert_eq!(vb.sync_writes().prepares_in_flight(), 2, "{level:?}");
+            assert_eq!((vb.sync_writes().high_completed_seqno(), vb.counts().documents), (Seqno(3), 2));
         });
         assert_eq!(world.get("done").as_deref(), Ok("1"));
         for key in ["changed", "fresh"] {

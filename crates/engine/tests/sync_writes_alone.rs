@@ -48,7 +48,7 @@ impl World {
     }
 
     fn sync_writes(&self) -> SyncWriteState {
-        self.bucket.inspect(VB, |vb| vb.sync_write_state()).expect("there is one")
+        self.bucket.inspect(VB, |vb| vb.sync_writes().sync_write_state()).expect("there is one")
     }
 
     fn documents(&self) -> u64 {

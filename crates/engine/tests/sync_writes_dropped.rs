@@ -58,7 +58,7 @@ fn prepare(world: &World, collection: CollectionId, name: &str) -> Mutated {
 }
 
 fn in_flight(world: &World) -> usize {
-    world.bucket.inspect(VB, |vb| vb.prepares_in_flight()).expect("there is one")
+    world.bucket.inspect(VB, |vb| vb.sync_writes().prepares_in_flight()).expect("there is one")
 }
 
 fn read(world: &World, collection: CollectionId, name: &str) -> Result<Vec<u8>, Refusal> {

@@ -67,7 +67,10 @@ impl Replica {
     }
 
     fn in_flight(&self) -> usize {
-        self.world.bucket.inspect(VB, |vb| vb.prepares_in_flight()).expect("there is such a vBucket")
+        self.world
+            .bucket
+            .inspect(VB, |vb| vb.sync_writes().prepares_in_flight())
+            .expect("there is such a vBucket")
     }
 
     fn read(&self, key: &str) -> Result<String, Refusal> {
@@ -108,8 +111,8 @@ fn it_acknowledges_complete_snapshots() {
     replica.apply(abort("b", 2, 4)).expect("it is prepared");
     assert_eq!((replica.read("a").as_deref(), replica.read("b")), (Ok("v1"), Err(Refusal::NotFound)));
     replica.world.bucket.inspect(VB, |vb| {
-        assert_eq!((vb.high_completed_seqno(), vb.max_visible_seqno()), (Seqno(2), Seqno(3)));
-        assert_eq!((vb.prepares_in_flight(), vb.counts().documents), (0, 1));
+        assert_eq!((vb.sync_writes().high_completed_seqno(), vb.max_visible_seqno()), (Seqno(2), Seqno(3)));
+        assert_eq!((vb.sync_writes().prepares_in_flight(), vb.counts().documents), (0, 1));
     });
 }
 

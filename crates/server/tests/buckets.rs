@@ -296,7 +296,7 @@ fn a_flush_empties_a_bucket_that_allows_it() {
         assert_eq!(http(&server, "POST", &flush, ""), refused);
         assert_eq!(http(&server, "POST", &format!("{BUCKETS}/b"), "flushEnabled=1").0, 200);
         let bucket = server.node().bucket("b").expect("it is served");
-        let history = |id| bucket.inspect(VbId(id), vbucket::VBucket::uuid).expect("it is there");
+        let history = |id| bucket.inspect(VbId(id), |vb| vb.uuid()).expect("it is there");
         let before: Vec<_> = (0..support::VBUCKETS).map(history).collect();
         let mut changes = Lines::of(&server, "/v1/buckets/b/changes");
         assert!(changes.next_json().is_some());

@@ -270,7 +270,8 @@ fn who_becomes_active_commits_what_it_finds_prepared() {
     // With four nodes two are no majority.
     active.lead(&[&replica.name(), absent, "absent:2"]);
     let pending = prepare(&active, "k", "prepared", DurabilityLevel::Majority, PATIENCE);
-    let in_flight = |node: &Node| node.bucket().inspect(vb_of("k"), vbucket::VBucket::prepares_in_flight);
+    let in_flight =
+        |node: &Node| node.bucket().inspect(vb_of("k"), |vb| vb.sync_writes().prepares_in_flight());
     eventually("the replica has the prepare", || in_flight(&replica) == Some(1));
     active.stop();
     assert_eq!(outcome(pending), SyncOutcome::GivenUp);
@@ -299,7 +300,7 @@ fn a_member_of_a_cluster_that_took_over_is_no_majority_alone() {
         (0..VBUCKETS).all(|vb| member.bucket().state_of(VbId(vb)) == Some(VbState::Active))
     });
     assert_eq!(outcome(pending), SyncOutcome::GivenUp);
-    let in_flight = || member.bucket().inspect(vb_of("k"), vbucket::VBucket::prepares_in_flight);
+    let in_flight = || member.bucket().inspect(vb_of("k"), |vb| vb.sync_writes().prepares_in_flight());
     for level in LEVELS {
         let refused = write(&member, "other", "x", at(level, PATIENCE)).err();
         assert_eq!(refused, Some(Refusal::DurabilityImpossible));
@@ -342,7 +343,8 @@ fn who_stops_streams_until_the_sync_writes_that_clients_wait_for_are_decided() {
     };
     assert!(write_request(&mut request, &parts));
     client.send(&request);
-    let in_flight = |node: &Node| node.bucket().inspect(vb_of("k"), vbucket::VBucket::prepares_in_flight);
+    let in_flight =
+        |node: &Node| node.bucket().inspect(vb_of("k"), |vb| vb.sync_writes().prepares_in_flight());
     eventually("the replica has the prepare", || in_flight(&replica) == Some(1));
     std::thread::scope(|scope| {
         scope.spawn(|| active.stop());
@@ -374,7 +376,7 @@ fn nothing_that_was_committed_is_lost_when_nodes_change_places() {
         one.lead(&[]);
         for (key, value) in &ledger {
             eventually("prepares are committed again", || {
-                one.bucket().inspect(vb_of(key), vbucket::VBucket::prepares_in_flight) == Some(0)
+                one.bucket().inspect(vb_of(key), |vb| vb.sync_writes().prepares_in_flight()) == Some(0)
             });
             assert_eq!(read(&one.bucket(), vb_of(key), key), Ok(value.clone().into_bytes()), "{key}");
         }

@@ -160,7 +160,9 @@ impl Run {
         };
         let mut wrong = Vec::new();
         for vb in (0..VBUCKETS).map(VbId) {
-            let in_flight = bucket.with_vbucket(vb, |vb| vb.prepares_in_flight()).expect("it has this many");
+            let in_flight = bucket
+                .with_vbucket(vb, |vb| vb.sync_writes().prepares_in_flight())
+                .expect("it has this many");
             if in_flight > 0 {
                 wrong.push(format!("{vb}: {in_flight} prepares, and nobody else to wait for"));
             }

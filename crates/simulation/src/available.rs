@@ -112,7 +112,7 @@ impl World {
                 all.push(WaitsFor::Service(vb));
                 continue;
             };
-            let first = |vb: &vbucket::VBucket| vb.first_in_flight().map(|prepared| prepared.0);
+            let first = |vb: &vbucket::VBucket| vb.sync_writes().first_in_flight().map(|prepared| prepared.0);
             let bucket = node.bucket.as_ref().filter(|_| self.can_decide(vb));
             let first = bucket.and_then(|bucket| bucket.with_vbucket(VbId(vb), first).flatten());
             all.extend(first.map(|prepared| WaitsFor::Decision(vb, prepared)));

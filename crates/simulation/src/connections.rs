@@ -411,7 +411,7 @@ fn step_all(bucket: &Bucket) {
 fn standing(bucket: &Bucket, vb: VbId, document: base::DocKey<'_>) -> Option<Standing> {
     let place = |version: &base::Version| (version.meta().cas.0, version.meta().by_seqno.0);
     bucket.inspect(vb, |vb| Standing {
-        prepared: vb.prepared(document).map(place),
+        prepared: vb.sync_writes().prepared(document).map(place),
         document: vb.find(bucket.hash(document), document).ok().flatten().map(|found| place(&found)),
         uuid: vb.uuid().0,
     })

@@ -160,8 +160,8 @@ impl World {
             let look = |vb: &vbucket::VBucket| {
                 let (snapshot, high) = (vb.snapshot(), vb.high_seqno());
                 let is_inside = vb.state() == VbState::Replica && high < snapshot.end;
-                (is_inside && vb.high_prepared_seqno() > snapshot.start)
-                    .then(|| (vb.high_prepared_seqno(), high, snapshot.start, snapshot.end))
+                (is_inside && vb.sync_writes().high_prepared_seqno() > snapshot.start)
+                    .then(|| (vb.sync_writes().high_prepared_seqno(), high, snapshot.start, snapshot.end))
             };
             if let Some(found) = bucket.with_vbucket(VbId(vb), look).flatten() {
                 self.violation = Some(format!(
@@ -176,7 +176,8 @@ impl World {
         for vb in (0..self.rules.vbuckets).filter(|vb| self.has_majority(*vb)) {
             for at in self.chain(vb) {
                 let Some(bucket) = &self.nodes[at].bucket else { continue };
-                let in_flight = bucket.with_vbucket(VbId(vb), |vb| vb.prepares_in_flight()).unwrap_or(0);
+                let in_flight =
+                    bucket.with_vbucket(VbId(vb), |vb| vb.sync_writes().prepares_in_flight()).unwrap_or(0);
                 if in_flight > 0 {
                     return Err(format!(
                         "node {at} has {in_flight} prepares of vBucket {vb} that nobody decides"

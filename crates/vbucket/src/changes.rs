@@ -17,7 +17,7 @@ const MAX_CHUNKS: usize = 256;
 /// Whether a later change of the same key in the same checkpoint may take this one's place. The one place of the rule.
 ///
 /// What announces something once and for all stays: system events, prepares, commits and aborts.
-/// Committed and prepared documents are apart by themselves: `old` of [`crate::CheckpointManager::queue`] is the seqno
+/// Committed and prepared documents are apart by themselves: `old` of [`crate::HeldCheckpoints::queue`] is the seqno
 /// of the version that the new one replaced in its table, and there each has a place of its own.
 pub(crate) fn is_mergeable(version: &Version) -> bool {
     let meta = version.meta();

@@ -55,4 +55,4 @@ pub use range::{CheckpointView, Range, RangeLimit};
 pub use received::SnapshotBounds;
 pub use removed::Removed;
 pub use seq_list::{MAX_READS, ReadId, SeqList, SeqListCounts, SliceLimits, TombstoneLimits};
-pub use vbucket::{Counts, Garbage, Origin, Unknown, VBucket, clock_counts};
+pub use vbucket::{Contents, Counts, Garbage, History, Origin, Unknown, VBucket, clock_counts};

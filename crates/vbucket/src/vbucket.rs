@@ -3,6 +3,7 @@
 //! Every method is bounded: no I/O, no waiting, and nothing whose cost grows with the number of items.
 //! What is no longer needed is handed back as [`Garbage`], so that it is freed after the lock is released.
 
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use base::planted::{self, Bug};
@@ -125,7 +126,7 @@ impl Origin {
 }
 
 /// What every change goes through: clock, seqno, counts, queue.
-pub(crate) struct History {
+pub struct History {
     pub(crate) checkpoints: CheckpointManager,
     /// The items in seqno order, if there is no disk.
     pub(crate) seq_list: Option<Box<SeqList>>,
@@ -140,6 +141,7 @@ pub(crate) struct History {
     pub(crate) max_deleted_rev: RevSeqno,
     pub(crate) might_contain_xattrs: bool,
     pub(crate) frequency: Arc<FrequencyFactor>,
+    pub(crate) failover: FailoverTable,
 }
 
 impl History {
@@ -274,30 +276,67 @@ impl History {
     }
 }
 
-/// One vBucket in memory.
-pub struct VBucket {
+/// The documents of a vBucket: which there are, in memory or not, and every change of them. It dereferences to its
+/// history.
+pub struct Contents {
     pub(crate) id: VbId,
-    pub(crate) state: VbState,
     pub(crate) table: HashTable,
     pub(crate) evicted: Evicted,
     pub(crate) history: History,
     /// How far the disk is; nothing if there is none.
     pub(crate) persistence: Option<CursorId>,
-    pub(crate) failover: FailoverTable,
     pub(crate) locks: Locks,
     pub(crate) persisted_seqno: Seqno,
     /// The same without what is on disk of a snapshot that is not there as a whole.
     pub(crate) persisted_whole: Seqno,
-    /// What the flusher has taken.
-    pub(crate) taken: Taken,
     pub(crate) purge_seqno: Seqno,
     /// At least the largest revision of a tombstone that is on disk.
     pub(crate) stored_deleted_rev: RevSeqno,
+    /// What the list of its collections takes.
+    pub(crate) collections_charge: Charge,
+}
+
+impl Deref for Contents {
+    type Target = History;
+
+    #[inline]
+    fn deref(&self) -> &History {
+        &self.history
+    }
+}
+
+impl DerefMut for Contents {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut History {
+        &mut self.history
+    }
+}
+
+/// One vBucket in memory: its contents, to which it dereferences, its role, and sync writes.
+pub struct VBucket {
+    pub(crate) contents: Contents,
+    pub(crate) state: VbState,
+    /// What the flusher has taken.
+    pub(crate) taken: Taken,
     pub(crate) topology: Option<Topology>,
     pub(crate) sync_writes: SyncWrites,
     pub(crate) state_changed: bool,
-    /// What the list of its collections takes.
-    pub(crate) collections_charge: Charge,
+}
+
+impl Deref for VBucket {
+    type Target = Contents;
+
+    #[inline]
+    fn deref(&self) -> &Contents {
+        &self.contents
+    }
+}
+
+impl DerefMut for VBucket {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Contents {
+        &mut self.contents
+    }
 }
 
 /// What the clock of a vBucket has seen.
@@ -329,41 +368,40 @@ impl VBucket {
         }
         let mut collections_charge = Charge::new(context.account().clone());
         collections_charge.set(origin.collections.allocated_bytes());
-        VBucket {
+        let history = History {
+            checkpoints,
+            seq_list,
+            hlc,
+            collections: origin.collections,
+            counts: Counts::default(),
+            high_seqno: origin.high_seqno,
+            max_visible: origin.max_visible,
+            max_deleted_rev: origin.max_deleted_rev,
+            might_contain_xattrs: origin.might_contain_xattrs,
+            frequency: context.frequency.clone(),
+            failover: origin.failover,
+        };
+        let contents = Contents {
             id,
-            state: origin.state,
             table: HashTable::new(context),
             evicted: Evicted::new(context),
-            history: History {
-                checkpoints,
-                seq_list,
-                hlc,
-                collections: origin.collections,
-                counts: Counts::default(),
-                high_seqno: origin.high_seqno,
-                max_visible: origin.max_visible,
-                max_deleted_rev: origin.max_deleted_rev,
-                might_contain_xattrs: origin.might_contain_xattrs,
-                frequency: context.frequency.clone(),
-            },
+            history,
             persistence,
-            failover: origin.failover,
             locks: Locks::default(),
             persisted_seqno: origin.high_seqno,
             persisted_whole: snapshot.map_or(high, |snapshot| snapshot.start),
-            taken: Taken::default(),
             purge_seqno: origin.purge_seqno,
             stored_deleted_rev: origin.max_deleted_rev,
-            sync_writes,
-            topology: origin.topology,
-            state_changed: false,
             collections_charge,
+        };
+        VBucket {
+            contents,
+            state: origin.state,
+            taken: Taken::default(),
+            topology: origin.topology,
+            sync_writes,
+            state_changed: false,
         }
-    }
-
-    /// Its number.
-    pub fn id(&self) -> VbId {
-        self.id
     }
 
     /// Its role.
@@ -377,18 +415,18 @@ impl VBucket {
     pub fn set_state(&mut self, state: VbState, topology: Option<Topology>, uuid: impl FnOnce() -> VbUuid) {
         if state == VbState::Active && self.state != VbState::Active {
             let is_whole = planted::is(Bug::PromotedInsideSnapshot);
-            let from = if is_whole { self.history.high_seqno } else { self.snapshot().start };
+            let from = if is_whole { self.contents.history.high_seqno } else { self.snapshot().start };
             if !planted::is(Bug::NoHistoryAtPromotion) {
-                self.failover.new_entry(uuid(), from);
+                self.contents.history.failover.new_entry(uuid(), from);
             }
             if planted::is(Bug::ForgetPrepareAtPromotion) {
                 self.sync_writes.prepares = None;
             }
-            self.history.checkpoints.give_up_snapshot();
-            self.history.hlc.doubt();
+            self.contents.history.checkpoints.give_up_snapshot();
+            self.contents.history.hlc.doubt();
             // Whoever has what, has to say so again.
-            self.sync_writes.active = ActiveMonitor::new(None, self.table.context().needs_topology);
-            self.sync_writes.adopted = self.history.high_seqno;
+            self.sync_writes.active = ActiveMonitor::new(None, self.contents.table.context().needs_topology);
+            self.sync_writes.adopted = self.contents.history.high_seqno;
             self.sync_writes.passive.snapshot_complete();
         }
         self.begin_in(state, topology);
@@ -398,7 +436,7 @@ impl VBucket {
     pub fn begin_in(&mut self, state: VbState, topology: Option<Topology>) {
         self.state = state;
         if topology.is_some() {
-            self.table.context().note_topology();
+            self.contents.table.context().note_topology();
         }
         self.topology = topology;
         self.sync_writes.active.set_topology(self.topology.as_ref());
@@ -410,29 +448,26 @@ impl VBucket {
     /// end, as what it has of that was chosen by the history in which it ends.
     pub fn take_over(&mut self, state: VbState, topology: Option<Topology>, mut histories: FailoverTable) {
         histories.prune_above(self.snapshot().end);
-        self.failover = histories;
+        self.contents.history.failover = histories;
         self.begin_in(state, topology);
     }
 
     /// Begins a new history at the present high seqno.
     pub fn new_history(&mut self, uuid: VbUuid) {
-        self.failover.new_entry(uuid, self.history.high_seqno);
+        self.contents.history.failover.new_entry(uuid, self.contents.history.high_seqno);
         self.state_changed = true;
     }
 
-    /// The present history.
-    pub fn uuid(&self) -> VbUuid {
-        self.failover.newest().uuid
+    /// Who holds it; nothing: this node alone, or that is not known yet (`needs_topology`).
+    pub fn topology(&self) -> Option<&Topology> {
+        self.topology.as_ref()
     }
+}
 
-    /// Its histories.
-    pub fn failover(&self) -> &FailoverTable {
-        &self.failover
-    }
-
-    /// The last change.
-    pub fn high_seqno(&self) -> Seqno {
-        self.history.high_seqno
+impl Contents {
+    /// Its number.
+    pub fn id(&self) -> VbId {
+        self.id
     }
 
     /// The last change that is on disk, synced; 0 for ever if there is no disk.
@@ -452,11 +487,6 @@ impl VBucket {
         self.purge_seqno
     }
 
-    /// The largest CAS given out or seen.
-    pub fn max_cas(&self) -> Cas {
-        self.history.hlc.max()
-    }
-
     /// How many items it has.
     pub fn counts(&self) -> Counts {
         self.history.counts.with(self.evicted.out())
@@ -470,31 +500,6 @@ impl VBucket {
     /// The table of documents, for stats and background steps.
     pub fn table(&self) -> &HashTable {
         &self.table
-    }
-
-    /// The queue of changes, for stats and streams.
-    pub fn checkpoints(&self) -> &CheckpointManager {
-        &self.history.checkpoints
-    }
-
-    /// The queue of changes, for streams that take from it.
-    pub fn checkpoints_mut(&mut self) -> &mut CheckpointManager {
-        &mut self.history.checkpoints
-    }
-
-    /// Who holds it; nothing: this node alone, or that is not known yet (`needs_topology`).
-    pub fn topology(&self) -> Option<&Topology> {
-        self.topology.as_ref()
-    }
-
-    /// The largest revision a tombstone had.
-    pub fn max_deleted_rev(&self) -> RevSeqno {
-        self.history.max_deleted_rev
-    }
-
-    /// Whether any document may have xattrs.
-    pub fn might_contain_xattrs(&self) -> bool {
-        self.history.might_contain_xattrs
     }
 
     /// Looks a key up, tombstones and expired documents included.
@@ -515,6 +520,48 @@ impl VBucket {
     /// Whether the key is locked.
     pub fn is_locked(&self, key: DocKey<'_>, now: Moment) -> bool {
         self.locks.holder(key, now).is_some()
+    }
+}
+
+impl History {
+    /// The present history.
+    pub fn uuid(&self) -> VbUuid {
+        self.failover.newest().uuid
+    }
+
+    /// Its histories.
+    pub fn failover(&self) -> &FailoverTable {
+        &self.failover
+    }
+
+    /// The last change.
+    pub fn high_seqno(&self) -> Seqno {
+        self.high_seqno
+    }
+
+    /// The largest CAS given out or seen.
+    pub fn max_cas(&self) -> Cas {
+        self.hlc.max()
+    }
+
+    /// The queue of changes, for stats and streams.
+    pub fn checkpoints(&self) -> &CheckpointManager {
+        &self.checkpoints
+    }
+
+    /// The queue of changes, for streams that take from it.
+    pub fn checkpoints_mut(&mut self) -> &mut CheckpointManager {
+        &mut self.checkpoints
+    }
+
+    /// The largest revision a tombstone had.
+    pub fn max_deleted_rev(&self) -> RevSeqno {
+        self.max_deleted_rev
+    }
+
+    /// Whether any document may have xattrs.
+    pub fn might_contain_xattrs(&self) -> bool {
+        self.might_contain_xattrs
     }
 }
 

@@ -128,12 +128,14 @@ impl World {
         let old: Vec<Version> = self.disk.values().filter(|version| version.is_deleted()).cloned().collect();
         self.disk.retain(|_, version| !version.is_deleted());
         self.truth.retain(|_, deleted| !*deleted);
-        self.vb.raise_purge_seqno(self.vb.high_seqno());
+        let high_seqno = self.vb.high_seqno();
+        self.vb.raise_purge_seqno(high_seqno);
         for version in old {
-            drop(self.vb.forget_tombstone(self.hash(version.key()), &version));
+            let hash = self.hash(version.key());
+            drop(self.vb.forget_tombstone(hash, &version));
         }
         let ticket = self.vb.begin_recount().expect("nothing is dropped");
-        assert!(self.vb.recount_through(ticket, self.vb.high_seqno()));
+        assert!(self.vb.recount_through(ticket, high_seqno));
         let all: Vec<(u64, Version)> = self.disk.values().map(|v| (self.hash(v.key()), v.clone())).collect();
         assert!(self.vb.recount_slice(ticket, &all));
         drop(self.vb.end_recount(ticket, true));

@@ -48,7 +48,8 @@ impl World {
         let there = self.find(name);
         let hollow =
             NewVersion::without_value(base::Heap::shared(), there.meta(), there.key(), there.value_bytes());
-        self.vb.take_value(self.hash(name), hollow, Moment(1))
+        let hash = self.hash(name);
+        self.vb.take_value(hash, hollow, Moment(1))
     }
 }
 
@@ -71,10 +72,9 @@ fn counts_follow_a_value_out_and_in_again() {
     let whole = world.evict(b"k").expect("it is clean");
     assert!(world.evict(b"k").is_none(), "it is out");
     assert_eq!(world.vb.counts(), Counts { without_value: 1, bytes: before.bytes - 160, ..before });
-    assert!(
-        matches!(world.vb.put_value(world.hash(b"k"), &whole), Placed::Placed(old) if !old.is_resident())
-    );
-    assert!(matches!(world.vb.put_value(world.hash(b"k"), &whole), Placed::NotNeeded));
+    let hash = world.hash(b"k");
+    assert!(matches!(world.vb.put_value(hash, &whole), Placed::Placed(old) if !old.is_resident()));
+    assert!(matches!(world.vb.put_value(hash, &whole), Placed::NotNeeded));
     assert_eq!(world.vb.counts(), before);
     assert_eq!(world.find(b"k").value(), value);
 }
@@ -86,10 +86,11 @@ fn a_value_belongs_to_one_version_only() {
     world.flush();
     let old = world.evict(b"k").expect("it is clean");
     world.set(b"k", b"new");
-    assert!(matches!(world.vb.put_value(world.hash(b"k"), &old), Placed::NotNeeded));
+    let hash = world.hash(b"k");
+    assert!(matches!(world.vb.put_value(hash, &old), Placed::NotNeeded));
     world.flush();
     world.evict(b"k").expect("it is clean");
-    assert!(matches!(world.vb.put_value(world.hash(b"k"), &old), Placed::Other));
+    assert!(matches!(world.vb.put_value(hash, &old), Placed::Other));
     assert!(!world.find(b"k").is_resident());
     assert!(world.vb.hollow(world.hash(b"k"), key(b"k")).is_some());
 }

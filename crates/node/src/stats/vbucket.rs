@@ -58,7 +58,9 @@ pub fn states(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Resul
 /// `vbucket-durability-state [VB]`: role, and how far sync writes are.
 pub fn durability_states(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
     each(inquiry, asked(args)?, |vb| {
-        let Some(now) = inquiry.bucket.inspect(vb.id, VBucket::sync_write_state) else { return Ok(()) };
+        let Some(now) = inquiry.bucket.inspect(vb.id, |vb| vb.sync_writes().sync_write_state()) else {
+            return Ok(());
+        };
         sheet.put(format_args!("vb_{}", vb.id), vb.state.name());
         let mut sheet = sheet.under(format_args!("vb_{}", vb.id));
         sheet.put("high_prepared_seqno", now.high_prepared);
@@ -154,8 +156,13 @@ pub fn seqnos(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Resul
         let mut sheet = sheet.under(format_args!("vb_{}", vb.id));
         sheet.put("abs_high_seqno", vb.high_seqno);
         sheet.put("high_seqno", vb.high_seqno);
-        let seqnos =
-            |vb: &VBucket| (vb.max_visible_seqno(), vb.high_prepared_seqno(), vb.high_completed_seqno());
+        let seqnos = |vb: &VBucket| {
+            (
+                vb.max_visible_seqno(),
+                vb.sync_writes().high_prepared_seqno(),
+                vb.sync_writes().high_completed_seqno(),
+            )
+        };
         let (visible, prepared, completed) = inquiry.bucket.inspect(vb.id, seqnos).unwrap_or_default();
         sheet.put("max_visible_seqno", visible);
         sheet.put("high_prepared_seqno", prepared);
@@ -189,7 +196,8 @@ pub fn failovers(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Re
 /// `durability-monitor VB`: how sync writes stand, and what nodes of the chains have acknowledged.
 pub fn durability_monitor(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
     each(inquiry, asked(args)?, |vb| {
-        let looked = inquiry.bucket.inspect(vb.id, |vb| (vb.sync_write_state(), vb.topology().cloned()));
+        let looked =
+            inquiry.bucket.inspect(vb.id, |vb| (vb.sync_writes().sync_write_state(), vb.topology().cloned()));
         let Some((now, topology)) = looked else { return Ok(()) };
         let mut sheet = sheet.under(format_args!("vb_{}", vb.id));
         sheet.put("state", vb.state.name());

@@ -111,23 +111,23 @@ impl VBucket {
             return Err(Refused { refusal, new });
         }
         let forgotten = self.forgotten_rev();
-        let slot = self.table.find_slot(hash, new.key());
+        let slot = self.contents.table.find_slot(hash, new.key());
         let current = slot.get();
         let current = current.as_deref();
-        if current.is_none() && self.evicted.may_hold(hash, new.key()) {
+        if current.is_none() && self.contents.evicted.may_hold(hash, new.key()) {
             return Err(Refused { refusal: Refusal::Unknown, new });
         }
-        let current = current.filter(|version| !self.history.collections.hides(version));
+        let current = current.filter(|version| !self.contents.history.collections.hides(version));
         let verdict = check(current, existence, basis, now)
-            .and_then(|()| check_cas(&self.locks, new.key(), current, cas, now));
+            .and_then(|()| check_cas(&self.contents.locks, new.key(), current, cas, now));
         if let Err(refusal) = verdict {
             return Err(Refused { refusal, new });
         }
-        self.locks.remove(new.key());
-        self.evicted.ties.changed(new.key());
-        self.history.complete(&mut new, current, forgotten, preserve_expiry, now);
+        self.contents.locks.remove(new.key());
+        self.contents.evicted.ties.changed(new.key());
+        self.contents.history.complete(&mut new, current, forgotten, preserve_expiry, now);
         finish(&mut new);
-        Ok(self.history.record(slot, new))
+        Ok(self.contents.history.record(slot, new))
     }
 
     /// The present version of a document that a change may replace, for a change that replaces it later.
@@ -146,7 +146,7 @@ impl VBucket {
         let current = self.find(hash, key).map_err(|Unknown| Refusal::Unknown)?;
         check(current.as_deref(), existence, basis, now)?;
         if !planted::is(Bug::PrepareIgnoresCas) {
-            check_cas(&self.locks, key, current.as_deref(), cas, now)?;
+            check_cas(&self.contents.locks, key, current.as_deref(), cas, now)?;
         }
         Ok(current.map(|version| version.clone()))
     }

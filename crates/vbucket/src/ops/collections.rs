@@ -6,19 +6,21 @@ use base::{CollectionId, Moment, NewVersion, RevSeqno, Seqno, Version};
 use crate::collections::event::EncodedEvent;
 use crate::collections::{Collections, Held, Manifest, ManifestChange, SystemEvent};
 use crate::ops::change::Stored;
-use crate::vbucket::{Garbage, VBucket};
+use crate::vbucket::{Contents, Garbage, History};
 
-impl VBucket {
+impl History {
     /// Its collections.
     pub fn collections(&self) -> &Collections {
-        &self.history.collections
+        &self.collections
     }
 
     /// Its collections, to count what clients do with them.
     pub fn collections_mut(&mut self) -> &mut Collections {
-        &mut self.history.collections
+        &mut self.collections
     }
+}
 
+impl Contents {
     /// All that the table holds, and what is on disk alone, of all collections together.
     pub fn held(&self) -> Held {
         let counts = self.counts();

@@ -83,114 +83,56 @@ impl VBucket {
     /// Takes what is not on disk yet; nothing if there is nothing, or no disk. Constant time.
     pub fn take_flush_batch(&mut self, max_items: u64) -> Option<FlushBatch> {
         let limit = RangeLimit::items(max_items);
-        let range = self.history.checkpoints.take_range(self.persistence?, limit);
+        let range = self.contents.history.checkpoints.take_range(self.contents.persistence?, limit);
         let range = range.expect("the flusher's cursor is never dropped");
         let is_wanted = self.state_changed && !planted::is(Bug::StateNotSaved);
         if range.is_none() && !is_wanted {
             return None;
         }
         self.state_changed = false;
-        let high_seqno = range.as_ref().map_or(self.persisted_seqno, Range::end);
-        let snapshot = self.snapshot_of(range.as_ref(), high_seqno);
+        let high_seqno = range.as_ref().map_or(self.contents.persisted_seqno, Range::end);
+        let snapshot = snapshot_of(self, range.as_ref(), high_seqno);
         // What is known of a later moment does not hold for this one; what was saved last does.
-        let is_whole = high_seqno == self.history.high_seqno;
-        let present = self.saved_sync_writes();
+        let is_whole = high_seqno == self.contents.history.high_seqno;
+        let present = self.sync_writes.present(&self.contents.history);
         // Whoever starts from it looks for prepares up to the last one, so that may be too high.
         let last_prepared = present.last_prepared;
         let sync_writes =
             if is_whole { present } else { SavedSyncWrites { last_prepared, ..self.sync_writes.saved } };
         let whole = if snapshot.end > high_seqno { snapshot.start } else { high_seqno };
         self.taken = Taken { high_seqno, whole, sync_writes };
-        Some(self.batch(range, high_seqno, snapshot, sync_writes))
-    }
-
-    /// The snapshot that the end of a range lies in.
-    fn snapshot_of(&self, range: Option<&Range>, high: Seqno) -> SnapshotBounds {
-        let present = self.snapshot();
-        if self.state == VbState::Active {
-            return SnapshotBounds::at(high);
-        }
-        match range {
-            _ if high > present.start => present,
-            Some(range) if range.snapshot_end() > high => SnapshotBounds {
-                // a checkpoint begins where everything is complete
-                start: range.last_checkpoint_start(),
-                end: range.snapshot_end(),
-                kind: present.kind,
-            },
-            _ => SnapshotBounds::at(high),
-        }
+        Some(batch(self, range, high_seqno, snapshot, sync_writes))
     }
 
     /// The state as of now, without any changes.
     pub fn present_state(&self) -> FlushBatch {
-        self.batch(None, self.history.high_seqno, self.snapshot(), self.saved_sync_writes())
-    }
-
-    fn saved_sync_writes(&self) -> SavedSyncWrites {
-        let passive = &self.sync_writes.passive;
-        let prepares = self.sync_writes.prepares.as_ref();
-        // What is alone is committed once this is saved.
-        let last_alone =
-            prepares.filter(|prepares| prepares.stored_len() == 0).and_then(|one| one.last_alone());
-        let (mut max_visible, mut high_completed) =
-            (self.history.max_visible, self.sync_writes.high_completed());
-        if let Some(last) = last_alone {
-            max_visible = max_visible.max(last.version.meta().by_seqno);
-            high_completed = last.prepared;
-        }
-        SavedSyncWrites {
-            max_visible,
-            last_prepared: passive.last(),
-            high_prepared: passive.complete(),
-            high_completed,
-            in_flight: prepares.map_or(0, |prepares| prepares.stored_len() as u64),
-            in_flight_bytes: prepares.map_or(0, |prepares| prepares.stored_bytes()),
-        }
-    }
-
-    fn batch(
-        &self,
-        range: Option<Range>,
-        high_seqno: Seqno,
-        snapshot: SnapshotBounds,
-        sync_writes: SavedSyncWrites,
-    ) -> FlushBatch {
-        FlushBatch {
-            range,
-            id: self.id,
-            state: self.state,
-            failover: self.failover.clone(),
-            high_seqno,
-            purge_seqno: self.purge_seqno,
-            max_cas: self.max_cas(),
-            max_deleted_rev: self.history.max_deleted_rev,
-            might_contain_xattrs: self.history.might_contain_xattrs,
-            topology: self.topology.clone(),
-            sync_writes,
-            is_whole: high_seqno == self.history.high_seqno,
-            snapshot,
-        }
+        batch(
+            self,
+            None,
+            self.contents.history.high_seqno,
+            self.snapshot(),
+            self.sync_writes.present(&self.contents.history),
+        )
     }
 
     /// The batch up to `seqno` is on disk, synced. Drop what is returned outside the lock.
     pub fn flushed(&mut self, seqno: Seqno) -> Removed {
         assert!(
-            seqno >= self.persisted_seqno && seqno <= self.history.high_seqno,
+            seqno >= self.contents.persisted_seqno && seqno <= self.contents.history.high_seqno,
             "only what was taken is flushed"
         );
-        self.persisted_seqno = seqno;
-        self.stored_deleted_rev = self.history.max_deleted_rev;
+        self.contents.persisted_seqno = seqno;
+        self.contents.stored_deleted_rev = self.contents.history.max_deleted_rev;
         self.sync_writes.passive.persisted(seqno);
         let taken = self.taken;
         if taken.high_seqno == seqno {
-            self.persisted_whole = taken.whole;
+            self.contents.persisted_whole = taken.whole;
             self.sync_writes.saved = taken.sync_writes;
         }
-        if let Some(cursor) = self.persistence {
-            self.history.checkpoints.advance(cursor, seqno);
+        if let Some(cursor) = self.contents.persistence {
+            self.contents.history.checkpoints.advance(cursor, seqno);
         }
-        self.history.checkpoints.remove_closed_but_newest()
+        self.contents.history.checkpoints.remove_closed_but_newest()
     }
 
     /// The batch did not reach the disk: it stays queued, and the state is written again with the next one.
@@ -200,6 +142,48 @@ impl VBucket {
 
     /// Whether something is waiting for the flusher.
     pub fn has_unflushed(&self) -> bool {
-        self.state_changed || self.persisted_seqno < self.history.high_seqno
+        self.state_changed || self.contents.persisted_seqno < self.contents.history.high_seqno
+    }
+}
+
+/// The snapshot that the end of a range lies in.
+fn snapshot_of(vb: &VBucket, range: Option<&Range>, high: Seqno) -> SnapshotBounds {
+    let present = vb.snapshot();
+    if vb.state == VbState::Active {
+        return SnapshotBounds::at(high);
+    }
+    match range {
+        _ if high > present.start => present,
+        Some(range) if range.snapshot_end() > high => SnapshotBounds {
+            // a checkpoint begins where everything is complete
+            start: range.last_checkpoint_start(),
+            end: range.snapshot_end(),
+            kind: present.kind,
+        },
+        _ => SnapshotBounds::at(high),
+    }
+}
+
+fn batch(
+    vb: &VBucket,
+    range: Option<Range>,
+    high_seqno: Seqno,
+    snapshot: SnapshotBounds,
+    sync_writes: SavedSyncWrites,
+) -> FlushBatch {
+    FlushBatch {
+        range,
+        id: vb.contents.id,
+        state: vb.state,
+        failover: vb.contents.history.failover.clone(),
+        high_seqno,
+        purge_seqno: vb.contents.purge_seqno,
+        max_cas: vb.max_cas(),
+        max_deleted_rev: vb.contents.history.max_deleted_rev,
+        might_contain_xattrs: vb.contents.history.might_contain_xattrs,
+        topology: vb.topology.clone(),
+        sync_writes,
+        is_whole: high_seqno == vb.contents.history.high_seqno,
+        snapshot,
     }
 }

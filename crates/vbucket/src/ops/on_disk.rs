@@ -7,7 +7,7 @@
 use base::{DocKey, Moment, Seqno, Version};
 
 use crate::filter::Filter;
-use crate::vbucket::VBucket;
+use crate::vbucket::{Contents, VBucket};
 
 /// A filter is made for one of so many documents of a vBucket at first.
 const FIRST_SHARE: u64 = 8;
@@ -33,27 +33,51 @@ impl VBucket {
     pub fn evict_whole(&mut self, hash: u64, version: &Version, now: Moment) -> Option<Version> {
         // What is on disk is in no open checkpoint: that one is closed before its changes are taken.
         let is_saved = self.is_saved(&version.meta());
-        let slot = self.table.find_slot(hash, version.key());
+        let slot = self.contents.table.find_slot(hash, version.key());
         let there = slot.get()?;
         let meta = there.meta();
         let is_clean = meta.by_seqno != Seqno(0) && is_saved;
-        let is_locked = self.locks.holder(there.key(), now).is_some();
+        let is_locked = self.contents.locks.holder(there.key(), now).is_some();
         // A commit replaces what is in the table.
         let is_prepared = self.sync_writes.of(there.key()).is_some();
         // What is dropped is erased instead.
-        let is_clean = is_clean && !is_prepared && !self.history.collections.hides(&there);
-        if meta != version.meta() || !is_clean || is_locked || self.evicted.keeps(&there) {
+        let is_clean = is_clean && !is_prepared && !self.contents.history.collections.hides(&there);
+        if meta != version.meta() || !is_clean || is_locked || self.contents.evicted.keeps(&there) {
             return None;
         }
-        self.history.leave(&there);
+        self.contents.history.leave(&there);
         let gone = slot.remove();
-        self.history.collections.evict(&gone);
-        self.evicted.enter(hash, &gone, self.table.len() as u64 / FIRST_SHARE);
+        self.contents.history.collections.evict(&gone);
+        self.contents.evicted.enter(hash, &gone, self.contents.table.len() as u64 / FIRST_SHARE);
         Some(gone)
     }
 
+    /// Puts in the table what the disk holds of a tied key. Says whether it is there; otherwise ask again: the key is
+    /// in the table already, or is about to be, or it is a tombstone that may have been purged since there were so many
+    /// `purges`.
+    pub fn bring_back(&mut self, hash: u64, version: &Version, purges: u64) -> (bool, Option<Filter>) {
+        assert!(self.contents.evicted.ties.hold(version.key()), "a key is tied before the disk is asked");
+        // The disk may have what was prepared alone a moment before anybody sees it.
+        let is_about_to_be = self.sync_writes.of(version.key()).is_some_and(|one| one.is_alone());
+        let slot = self.contents.table.find_slot(hash, version.key());
+        if slot.get().is_some()
+            || is_about_to_be
+            || (version.is_deleted() && purges != self.contents.evicted.purges)
+        {
+            return (false, None);
+        }
+        let filter = self.contents.evicted.leave(version);
+        self.contents.history.collections.bring_back(version);
+        self.contents.history.enter(version);
+        slot.insert(version.clone());
+        self.contents.evicted.ties.found(version.key());
+        (true, filter)
+    }
+}
+
+impl Contents {
     /// Finds out where the version of a key is that somebody waits for. A key that may be on disk is tied: ask the
-    /// disk, tell [`VBucket::bring_back`] or [`VBucket::found_nothing`], and [`VBucket::end_look`].
+    /// disk, tell [`VBucket::bring_back`] or [`Contents::found_nothing`], and [`Contents::end_look`].
     pub fn begin_look(&mut self, hash: u64, key: DocKey<'_>) -> Look {
         match self
             .find(hash, key)
@@ -75,25 +99,6 @@ impl VBucket {
     /// How often tombstones were purged: note it before the disk is asked, for [`VBucket::bring_back`].
     pub fn purges(&self) -> u64 {
         self.evicted.purges
-    }
-
-    /// Puts in the table what the disk holds of a tied key. Says whether it is there; otherwise ask again: the key is
-    /// in the table already, or is about to be, or it is a tombstone that may have been purged since there were so many
-    /// `purges`.
-    pub fn bring_back(&mut self, hash: u64, version: &Version, purges: u64) -> (bool, Option<Filter>) {
-        assert!(self.evicted.ties.hold(version.key()), "a key is tied before the disk is asked");
-        // The disk may have what was prepared alone a moment before anybody sees it.
-        let is_about_to_be = self.sync_writes.of(version.key()).is_some_and(|one| one.is_alone());
-        let slot = self.table.find_slot(hash, version.key());
-        if slot.get().is_some() || is_about_to_be || (version.is_deleted() && purges != self.evicted.purges) {
-            return (false, None);
-        }
-        let filter = self.evicted.leave(version);
-        self.history.collections.bring_back(version);
-        self.history.enter(version);
-        slot.insert(version.clone());
-        self.evicted.ties.found(version.key());
-        (true, filter)
     }
 
     /// The disk has nothing of a tied key.

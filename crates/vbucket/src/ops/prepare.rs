@@ -1,17 +1,18 @@
 //! Sync writes of an active vBucket: a change becomes a prepare, and a document when it is committed.
 
 use base::planted::{self, Bug};
-use base::{Cas, DocKey, Moment, NewVersion, RevSeqno, Seqno, SyncWrite, Version, VersionMeta};
+use base::{Cas, DocKey, Heap, Moment, NewVersion, RevSeqno, Seqno, SyncWrite, Version, VersionMeta};
 
+use crate::bucket_context::BucketContext;
 use crate::cursor::{CursorId, Dropped};
 use crate::durability::{ActiveMonitor, InFlight, NO_DEADLINE, NOT_HELD, PassiveMonitor, Prepares};
 use crate::ops::SavedSyncWrites;
 use crate::ops::change::{Change, Refusal, Refused, Stored};
 use crate::range::{Range, RangeLimit};
-use crate::vbucket::{Garbage, History, Origin, VBucket};
+use crate::vbucket::{Contents, Garbage, History, Origin, VBucket};
 
 /// What a vBucket knows of its sync writes.
-pub(crate) struct SyncWrites {
+pub struct SyncWrites {
     /// Made when the first prepare comes.
     pub(crate) prepares: Option<Box<Prepares>>,
     pub(crate) active: ActiveMonitor,
@@ -124,12 +125,182 @@ impl SyncWrites {
     }
 }
 
+impl SyncWrites {
+    /// Looks at some prepares in flight from `from` on for those whose time is over, and puts them into `out`.
+    pub fn overdue(&self, from: Seqno, now_ns: u64, most: usize, out: &mut Vec<Seqno>) -> OverdueLook {
+        let mut look = OverdueLook { next: None, earliest_ns: NO_DEADLINE };
+        let Some(prepares) = &self.prepares else { return look };
+        // What was adopted has no deadline.
+        let from = from.max(self.adopted.next());
+        for (looked, prepare) in prepares.from(from).enumerate() {
+            if looked >= most {
+                look.next = Some(prepare.prepared);
+                break;
+            }
+            if prepare.deadline_ns <= now_ns {
+                out.push(prepare.prepared);
+            } else {
+                look.earliest_ns = look.earliest_ns.min(prepare.deadline_ns);
+            }
+        }
+        look
+    }
+
+    /// The prepare of a document that is in flight: whoever would change the document is refused so.
+    pub fn sync_write_in_the_way(&self, document: DocKey<'_>) -> Option<Refusal> {
+        self.in_the_way(document)
+    }
+
+    /// What is prepared of a document, if anything is: not for readers.
+    pub fn prepared(&self, document: DocKey<'_>) -> Option<&base::Version> {
+        self.of(document).map(|prepare| &prepare.version)
+    }
+
+    /// The seqno of the last change that was prepared alone, and is not committed yet.
+    pub fn last_alone(&self) -> Option<Seqno> {
+        let prepares = self.prepares.as_ref()?;
+        prepares.last_alone().map(|one| one.version.meta().by_seqno)
+    }
+
+    /// Prepares that are neither committed nor aborted.
+    pub fn prepares_in_flight(&self) -> usize {
+        self.prepares.as_ref().map_or(0, |prepares| prepares.len())
+    }
+
+    /// The first prepare that is neither committed nor aborted.
+    pub fn first_in_flight(&self) -> Option<Seqno> {
+        Some(self.prepares.as_ref()?.front()?.prepared)
+    }
+
+    /// Up to here this node has all prepares as safe as their levels ask.
+    pub fn high_prepared_seqno(&self) -> Seqno {
+        self.passive.high_prepared()
+    }
+
+    /// Whether prepares of complete snapshots count as safe once they are on disk, and are not there yet.
+    pub fn prepares_wait_for_disk(&self) -> bool {
+        self.passive.complete() > self.passive.high_prepared()
+    }
+
+    /// The last prepare that was committed or aborted with none in flight before it.
+    pub fn high_completed_seqno(&self) -> Seqno {
+        self.high_completed()
+    }
+
+    /// How its sync writes stand, for stats.
+    pub fn sync_write_state(&self) -> SyncWriteState {
+        let bytes = self.prepares.as_ref().map_or(0, |prepares| prepares.bytes());
+        let numbers = self.active.acknowledged();
+        SyncWriteState {
+            in_flight: self.prepares_in_flight(),
+            in_flight_bytes: bytes,
+            last_prepared: self.passive.last(),
+            high_prepared: self.high_prepared_seqno(),
+            high_completed: self.high_completed_seqno(),
+            last_committed: self.last_committed,
+            last_aborted: self.last_aborted,
+            acknowledged: numbers.map(|(node, seqno)| (node.to_owned(), seqno)).collect(),
+        }
+    }
+
+    /// Lets streams have what was held back from them, as far as it is committed.
+    pub(crate) fn release_alone(&mut self, persisted: Seqno) {
+        if let Some(prepares) = &mut self.prepares {
+            prepares.release(persisted);
+        }
+    }
+
+    pub(crate) fn prepares_mut(&mut self, context: &BucketContext) -> &mut Prepares {
+        self.prepares.get_or_insert_with(|| Box::new(Prepares::new(context)))
+    }
+
+    /// Whether a prepare in flight is as safe as its level asks.
+    fn is_safe(&self, one: &InFlight, persisted: Seqno) -> bool {
+        if one.is_alone() {
+            let is_on_disk =
+                one.version.meta().by_seqno <= persisted || planted::is(Bug::AloneCommittedBeforeDisk);
+            return one.level() == base::DurabilityLevel::Majority || is_on_disk;
+        }
+        self.active.is_satisfied(one.prepared, one.level(), persisted)
+    }
+
+    /// A document changes without a commit that names its prepare, as in a snapshot from a disk: a prepare of it is over.
+    /// It is to be dropped outside the lock.
+    pub(crate) fn supersede(&mut self, document: DocKey<'_>, history: &mut History) -> Option<Version> {
+        let prepared = self.of(document)?.prepared;
+        let prepare = self.complete(prepared)?;
+        if let Some(list) = &mut history.seq_list {
+            // The prepare is held here, too: nothing is freed.
+            drop(list.replaced(prepared));
+        }
+        Some(prepare.version)
+    }
+
+    pub(crate) fn present(&self, history: &History) -> SavedSyncWrites {
+        let passive = &self.passive;
+        let prepares = self.prepares.as_ref();
+        // What is alone is committed once this is saved.
+        let last_alone =
+            prepares.filter(|prepares| prepares.stored_len() == 0).and_then(|one| one.last_alone());
+        let (mut max_visible, mut high_completed) = (history.max_visible, self.high_completed());
+        if let Some(last) = last_alone {
+            max_visible = max_visible.max(last.version.meta().by_seqno);
+            high_completed = last.prepared;
+        }
+        SavedSyncWrites {
+            max_visible,
+            last_prepared: passive.last(),
+            high_prepared: passive.complete(),
+            high_completed,
+            in_flight: prepares.map_or(0, |prepares| prepares.stored_len() as u64),
+            in_flight_bytes: prepares.map_or(0, |prepares| prepares.stored_bytes()),
+        }
+    }
+}
+
+/// The abort of a prepare with this key and metadata.
+pub(crate) fn make_abort(
+    heap: &Heap,
+    key: DocKey<'_>,
+    prepare: VersionMeta,
+    at: Seqno,
+    now_s: u32,
+) -> Version {
+    let meta = VersionMeta {
+        by_seqno: at,
+        sync_write: SyncWrite::Abort { prepared: prepare.by_seqno },
+        kind: base::ItemKind::Deletion,
+        datatype: base::Datatype::RAW,
+        flags: 0,
+        expiry: now_s,
+        ..prepare
+    };
+    NewVersion::new(heap, meta, key, &[]).publish()
+}
+
 /// The metadata of a version that becomes or replaces the prepare `of`.
 fn completed_meta(of: &Version, by_seqno: Seqno, sync_write: SyncWrite) -> VersionMeta {
     VersionMeta { by_seqno, sync_write, ..of.meta() }
 }
 
 impl VBucket {
+    /// Its sync writes.
+    pub fn sync_writes(&self) -> &SyncWrites {
+        &self.sync_writes
+    }
+
+    /// Takes what comes next for a stream, as far as it is committed: see [`crate::CheckpointManager::take_range`].
+    pub fn take_for_stream(&mut self, cursor: CursorId, limit: RangeLimit) -> Result<Option<Range>, Dropped> {
+        let held = self.sync_writes.prepares.as_ref().map(|prepares| prepares.held_from());
+        let end = held.filter(|_| !planted::is(Bug::AloneStreamedBeforeDisk)).unwrap_or(NOT_HELD);
+        self.contents.history.checkpoints.take_range_before(cursor, limit, end)
+    }
+
+    /// A node takes changes behind `from`: what it acknowledged beyond, it has lost.
+    pub fn replica_resumes(&mut self, node: &str, from: Seqno) {
+        self.sync_writes.active.resume(self.topology.as_ref(), node, from);
+    }
+
     /// Prepares a change, or refuses it without a trace. Its version must be a prepare.
     ///
     /// If this node is a majority alone and the level asks for no disk, it is committed at once; else when enough nodes
@@ -156,21 +327,21 @@ impl VBucket {
             Ok(current) => current,
             Err(refusal) => return Err(Refused { refusal, new }),
         };
-        self.locks.remove(new.document_key());
+        self.contents.locks.remove(new.document_key());
         let forgotten = self.forgotten_rev();
-        self.history.complete(&mut new, current.as_ref(), forgotten, preserve_expiry, now);
+        self.contents.history.complete(&mut new, current.as_ref(), forgotten, preserve_expiry, now);
         finish(&mut new);
         let nobody_waits = self.sync_writes.prepares.as_ref().is_none_or(|prepares| prepares.len() == 0);
         if is_alone {
             let prepared = new.meta().by_seqno;
-            let is_safe =
-                nobody_waits && self.sync_writes.active.is_satisfied(prepared, level, self.persisted_seqno);
-            is_alone = self.topology.is_none() && (is_safe || self.persistence.is_some());
+            let is_safe = nobody_waits
+                && self.sync_writes.active.is_satisfied(prepared, level, self.contents.persisted_seqno);
+            is_alone = self.topology.is_none() && (is_safe || self.contents.persistence.is_some());
             if is_alone {
                 return Ok(self.prepare_alone(hash, new, current, level, is_safe, deadline_ns));
             }
             // It is not alone, as it turned out.
-            let (heap, alone) = (&self.table.context().heap, new.publish());
+            let (heap, alone) = (&self.contents.table.context().heap, new.publish());
             new = NewVersion::prepare_like(heap, level, alone.meta(), alone.key(), &alone);
         }
         let version = new.publish();
@@ -181,17 +352,19 @@ impl VBucket {
             SyncWrite::Commit { prepared } => Some(prepared),
             _ => None,
         });
-        let garbage = self.history.line_up(&version, before);
+        let garbage = self.contents.history.line_up(&version, before);
         let must_be_on_disk = level != base::DurabilityLevel::Majority;
         self.sync_writes.passive.prepared(prepared, must_be_on_disk.then_some(prepared));
         self.sync_writes.passive.snapshot_complete();
         let stored = Stored { cas: meta.cas, by_seqno: prepared, rev_seqno: meta.rev_seqno, garbage };
-        if nobody_waits && self.sync_writes.active.is_satisfied(prepared, level, self.persisted_seqno) {
+        if nobody_waits
+            && self.sync_writes.active.is_satisfied(prepared, level, self.contents.persisted_seqno)
+        {
             let garbage = self.make_commit(version);
             self.sync_writes.completed = prepared;
             return Ok(Prepared { stored, committed: Some(garbage) });
         }
-        self.prepares_mut().insert(version, deadline_ns, false);
+        self.sync_writes.prepares_mut(self.contents.table.context()).insert(version, deadline_ns, false);
         Ok(Prepared { stored, committed: None })
     }
 
@@ -215,85 +388,56 @@ impl VBucket {
         self.sync_writes.passive.snapshot_complete();
         // What is part of a sync write is not merged: a key's other changes stand in other checkpoints.
         if let Some(current) = current {
-            self.history.checkpoints.close_behind(current.meta().by_seqno);
+            self.contents.history.checkpoints.close_behind(current.meta().by_seqno);
         }
         let stored =
             |garbage| Stored { cas: meta.cas, by_seqno: prepared, rev_seqno: meta.rev_seqno, garbage };
         if is_safe || planted::is(Bug::AloneSeenAtOnce) {
-            self.evicted.ties.changed(new.key());
+            self.contents.evicted.ties.changed(new.key());
             self.note_covered(hash, &new);
-            let garbage = self.history.record_received(self.table.find_slot(hash, new.key()), new).garbage;
+            let garbage = self
+                .contents
+                .history
+                .record_received(self.contents.table.find_slot(hash, new.key()), new)
+                .garbage;
             (self.sync_writes.completed, self.sync_writes.last_committed) = (prepared, prepared);
             return Prepared { stored: stored(Garbage::default()), committed: Some(garbage) };
         }
         let version = new.publish();
         if meta.kind.is_deleted() {
             // What is saved before it takes its place counts it.
-            self.history.max_deleted_rev = self.history.max_deleted_rev.max(meta.rev_seqno);
+            self.contents.history.max_deleted_rev = self.contents.history.max_deleted_rev.max(meta.rev_seqno);
         }
         if self.sync_writes.prepares.as_ref().is_none_or(|prepares| prepares.held_from() == NOT_HELD) {
-            let from = self.history.checkpoints.close_before_next();
-            self.prepares_mut().hold(from);
+            let from = self.contents.history.checkpoints.close_before_next();
+            self.sync_writes.prepares_mut(self.contents.table.context()).hold(from);
         }
-        let garbage = self.history.line_up(&version, None);
-        self.prepares_mut().insert(version, deadline_ns, false);
+        let garbage = self.contents.history.line_up(&version, None);
+        self.sync_writes.prepares_mut(self.contents.table.context()).insert(version, deadline_ns, false);
         Prepared { stored: stored(garbage), committed: None }
     }
 
     /// Puts what was prepared alone in its document's place, where nobody could see it before.
     fn publish_alone(&mut self, InFlight { version, prepared, hash, .. }: InFlight) -> Garbage {
         self.sync_writes.last_committed = prepared;
-        self.evicted.ties.changed(version.key());
+        self.contents.evicted.ties.changed(version.key());
         self.note_covered(hash, &version);
-        self.history.reveal(self.table.find_slot(hash, version.key()), &version)
-    }
-
-    /// Lets streams have what was held back from them, as far as it is committed.
-    pub(super) fn release_alone(&mut self) {
-        let persisted = self.persisted_seqno;
-        if let Some(prepares) = &mut self.sync_writes.prepares {
-            prepares.release(persisted);
-        }
-    }
-
-    /// Takes what comes next for a stream, as far as it is committed: see [`crate::CheckpointManager::take_range`].
-    pub fn take_for_stream(&mut self, cursor: CursorId, limit: RangeLimit) -> Result<Option<Range>, Dropped> {
-        let held = self.sync_writes.prepares.as_ref().map(|prepares| prepares.held_from());
-        let end = held.filter(|_| !planted::is(Bug::AloneStreamedBeforeDisk)).unwrap_or(NOT_HELD);
-        self.history.checkpoints.take_range_before(cursor, limit, end)
-    }
-
-    pub(crate) fn prepares_mut(&mut self) -> &mut Prepares {
-        let context = self.table.context();
-        self.sync_writes.prepares.get_or_insert_with(|| Box::new(Prepares::new(context)))
+        self.contents.history.reveal(self.contents.table.find_slot(hash, version.key()), &version)
     }
 
     /// Puts a prepare in its document's place. It must not be in flight any more.
     fn make_commit(&mut self, prepare: Version) -> Garbage {
-        let at = self.history.high_seqno.next();
-        let garbage = self.put_commit(&prepare, at);
-        Garbage { prepare: self.unlist(prepare).prepare, ..garbage }
-    }
-
-    /// Takes a prepare that is over out of the list of an ephemeral bucket.
-    pub(super) fn unlist(&mut self, prepare: Version) -> Garbage {
-        if let Some(list) = &mut self.history.seq_list {
-            // The prepare is held here, too: nothing is freed.
-            drop(list.replaced(prepare.meta().by_seqno));
-        }
-        Garbage { prepare: Some(prepare), ..Garbage::default() }
-    }
-
-    fn put_commit(&mut self, prepare: &Version, at: Seqno) -> Garbage {
+        let at = self.contents.history.high_seqno.next();
         let prepared = prepare.meta().by_seqno;
         self.sync_writes.last_committed = prepared;
         let key = prepare.document_key();
-        let meta = completed_meta(prepare, at, SyncWrite::Commit { prepared });
-        let new = NewVersion::like(&self.table.context().heap, meta, key, prepare);
-        self.evicted.ties.changed(key);
-        let hash = self.table.hash(key);
+        let meta = completed_meta(&prepare, at, SyncWrite::Commit { prepared });
+        let new = NewVersion::like(&self.contents.table.context().heap, meta, key, &prepare);
+        self.contents.evicted.ties.changed(key);
+        let hash = self.contents.table.hash(key);
         self.note_covered(hash, &new);
-        self.history.record(self.table.find_slot(hash, key), new).garbage
+        let garbage = self.contents.history.record(self.contents.table.find_slot(hash, key), new).garbage;
+        Garbage { prepare: self.unlist(prepare).prepare, ..garbage }
     }
 
     /// Commits prepares that are as safe as their levels ask, in seqno order, at most `most` of them; one whose
@@ -301,14 +445,14 @@ impl VBucket {
     /// committed whatever the role is by now.
     pub fn commit_ready(&mut self, most: usize, out: &mut Vec<Completed>) -> bool {
         let has_more = self.commit_some(most, out);
-        self.release_alone();
+        self.sync_writes.release_alone(self.contents.persisted_seqno);
         has_more
     }
 
     fn commit_some(&mut self, most: usize, out: &mut Vec<Completed>) -> bool {
         for _ in 0..most {
             let Some(prepares) = self.sync_writes.prepares.as_ref() else { return false };
-            let is_safe = |one: &&InFlight| self.is_safe(one);
+            let is_safe = |one: &&InFlight| self.sync_writes.is_safe(one, self.contents.persisted_seqno);
             let first = match planted::is(Bug::CommitOutOfOrder) {
                 true => prepares.from(Seqno(0)).find(is_safe),
                 false => prepares.front(),
@@ -322,7 +466,7 @@ impl VBucket {
                 return false;
             }
             let is_committed = !self.is_of_dropped(&first.version);
-            if is_committed && !self.is_safe(first) {
+            if is_committed && !self.sync_writes.is_safe(first, self.contents.persisted_seqno) {
                 return false;
             }
             let prepare = self.sync_writes.complete(prepared).expect("it is the first in flight");
@@ -334,16 +478,6 @@ impl VBucket {
             out.push(Completed { prepared, is_committed, garbage });
         }
         true
-    }
-
-    /// Whether a prepare in flight is as safe as its level asks.
-    fn is_safe(&self, one: &InFlight) -> bool {
-        if one.is_alone() {
-            let is_on_disk = one.version.meta().by_seqno <= self.persisted_seqno
-                || planted::is(Bug::AloneCommittedBeforeDisk);
-            return one.level() == base::DurabilityLevel::Majority || is_on_disk;
-        }
-        self.sync_writes.active.is_satisfied(one.prepared, one.level(), self.persisted_seqno)
     }
 
     /// Aborts a prepare in flight of an active vBucket; nothing if it is none any more, or one that the disk may have as
@@ -363,10 +497,11 @@ impl VBucket {
             return Some(self.unlist(prepare));
         }
         self.sync_writes.last_aborted = prepared;
-        let at = self.history.high_seqno.next();
-        let abort = self.make_abort(prepare.key(), prepare.meta(), at, now.unix_s());
-        let mut garbage = self.history.line_up(&abort, Some(prepared));
-        if let Some(list) = &mut self.history.seq_list {
+        let at = self.contents.history.high_seqno.next();
+        let abort =
+            make_abort(&self.contents.table.context().heap, prepare.key(), prepare.meta(), at, now.unix_s());
+        let mut garbage = self.contents.history.line_up(&abort, Some(prepared));
+        if let Some(list) = &mut self.contents.history.seq_list {
             // The prepare is held here, too: nothing is freed.
             drop(list.replaced(prepared));
         }
@@ -374,114 +509,31 @@ impl VBucket {
         Some(garbage)
     }
 
-    /// The abort of a prepare with this key and metadata.
-    pub(crate) fn make_abort(&self, key: DocKey<'_>, prepare: VersionMeta, at: Seqno, now_s: u32) -> Version {
-        let meta = VersionMeta {
-            by_seqno: at,
-            sync_write: SyncWrite::Abort { prepared: prepare.by_seqno },
-            kind: base::ItemKind::Deletion,
-            datatype: base::Datatype::RAW,
-            flags: 0,
-            expiry: now_s,
-            ..prepare
-        };
-        NewVersion::new(&self.table.context().heap, meta, key, &[]).publish()
-    }
-
-    /// Looks at some prepares in flight from `from` on for those whose time is over, and puts them into `out`.
-    pub fn overdue(&self, from: Seqno, now_ns: u64, most: usize, out: &mut Vec<Seqno>) -> OverdueLook {
-        let mut look = OverdueLook { next: None, earliest_ns: NO_DEADLINE };
-        let Some(prepares) = &self.sync_writes.prepares else { return look };
-        // What was adopted has no deadline.
-        let from = from.max(self.sync_writes.adopted.next());
-        for (looked, prepare) in prepares.from(from).enumerate() {
-            if looked >= most {
-                look.next = Some(prepare.prepared);
-                break;
-            }
-            if prepare.deadline_ns <= now_ns {
-                out.push(prepare.prepared);
-            } else {
-                look.earliest_ns = look.earliest_ns.min(prepare.deadline_ns);
-            }
-        }
-        look
-    }
-
     /// A node has all prepares up to `prepared` as safe as their levels ask. Whether something may be committed now.
     pub fn acknowledged(&mut self, node: &str, prepared: Seqno) -> bool {
-        let prepared = prepared.min(self.history.high_seqno);
+        let prepared = prepared.min(self.contents.history.high_seqno);
         self.sync_writes.active.acknowledge(self.topology.as_ref(), node, prepared)
-            && self.prepares_in_flight() > 0
+            && self.sync_writes.prepares_in_flight() > 0
     }
+}
 
-    /// A node takes changes behind `from`: what it acknowledged beyond, it has lost.
-    pub fn replica_resumes(&mut self, node: &str, from: Seqno) {
-        self.sync_writes.active.resume(self.topology.as_ref(), node, from);
-    }
-
-    /// The prepare of a document that is in flight: whoever would change the document is refused so.
-    pub fn sync_write_in_the_way(&self, document: DocKey<'_>) -> Option<Refusal> {
-        self.sync_writes.in_the_way(document)
-    }
-
-    /// What is prepared of a document, if anything is: not for readers.
-    pub fn prepared(&self, document: DocKey<'_>) -> Option<&base::Version> {
-        self.sync_writes.of(document).map(|prepare| &prepare.version)
-    }
-
-    /// The seqno of the last change that was prepared alone, and is not committed yet.
-    pub fn last_alone(&self) -> Option<Seqno> {
-        let prepares = self.sync_writes.prepares.as_ref()?;
-        prepares.last_alone().map(|one| one.version.meta().by_seqno)
-    }
-
-    /// Prepares that are neither committed nor aborted.
-    pub fn prepares_in_flight(&self) -> usize {
-        self.sync_writes.prepares.as_ref().map_or(0, |prepares| prepares.len())
-    }
-
-    /// The first prepare that is neither committed nor aborted.
-    pub fn first_in_flight(&self) -> Option<Seqno> {
-        Some(self.sync_writes.prepares.as_ref()?.front()?.prepared)
-    }
-
-    /// Up to here this node has all prepares as safe as their levels ask.
-    pub fn high_prepared_seqno(&self) -> Seqno {
-        self.sync_writes.passive.high_prepared()
-    }
-
-    /// Whether prepares of complete snapshots count as safe once they are on disk, and are not there yet.
-    pub fn prepares_wait_for_disk(&self) -> bool {
-        self.sync_writes.passive.complete() > self.sync_writes.passive.high_prepared()
-    }
-
-    /// The last prepare that was committed or aborted with none in flight before it.
-    pub fn high_completed_seqno(&self) -> Seqno {
-        self.sync_writes.high_completed()
+impl History {
+    /// Takes a prepare that is over out of the list of an ephemeral bucket.
+    pub(super) fn unlist(&mut self, prepare: Version) -> Garbage {
+        if let Some(list) = &mut self.seq_list {
+            // The prepare is held here, too: nothing is freed.
+            drop(list.replaced(prepare.meta().by_seqno));
+        }
+        Garbage { prepare: Some(prepare), ..Garbage::default() }
     }
 
     /// The last change that readers of documents can see: no prepare, no abort.
     pub fn max_visible_seqno(&self) -> Seqno {
-        self.history.max_visible
+        self.max_visible
     }
+}
 
-    /// How its sync writes stand, for stats.
-    pub fn sync_write_state(&self) -> SyncWriteState {
-        let bytes = self.sync_writes.prepares.as_ref().map_or(0, |prepares| prepares.bytes());
-        let numbers = self.sync_writes.active.acknowledged();
-        SyncWriteState {
-            in_flight: self.prepares_in_flight(),
-            in_flight_bytes: bytes,
-            last_prepared: self.sync_writes.passive.last(),
-            high_prepared: self.high_prepared_seqno(),
-            high_completed: self.high_completed_seqno(),
-            last_committed: self.sync_writes.last_committed,
-            last_aborted: self.sync_writes.last_aborted,
-            acknowledged: numbers.map(|(node, seqno)| (node.to_owned(), seqno)).collect(),
-        }
-    }
-
+impl Contents {
     /// A key that is not here may have had a tombstone that is purged or on disk alone; other nodes may still have it,
     /// and must not prefer it: a new document goes beyond all tombstones that are on disk (recorded).
     pub(crate) fn forgotten_rev(&self) -> RevSeqno {

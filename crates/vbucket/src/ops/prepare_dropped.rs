@@ -5,14 +5,16 @@
 use base::{Seqno, Version};
 
 use crate::ops::prepare::Completed;
-use crate::vbucket::VBucket;
+use crate::vbucket::{History, VBucket};
 
-impl VBucket {
+impl History {
     /// Whether a prepare's collection was dropped after it, perhaps to begin anew.
     pub(crate) fn is_of_dropped(&self, prepare: &Version) -> bool {
-        self.history.collections.has_dropped(prepare)
+        self.collections.has_dropped(prepare)
     }
+}
 
+impl VBucket {
     /// Ends prepares in flight of dropped collections, looking at `most` from `from` on; nobody will see them. Answers
     /// where to go on, nothing if that was all. Those who wait for them are to be told, and what is in `out` to be
     /// dropped, outside the lock.
@@ -22,7 +24,7 @@ impl VBucket {
         most: usize,
         out: &mut Vec<Completed>,
     ) -> Option<Seqno> {
-        if self.history.collections.dropped().is_empty() {
+        if self.contents.history.collections.dropped().is_empty() {
             return None;
         }
         let prepares = self.sync_writes.prepares.as_ref()?;
@@ -41,7 +43,7 @@ impl VBucket {
             let garbage = self.unlist(prepare);
             out.push(Completed { prepared, is_committed: false, garbage });
         }
-        self.release_alone();
+        self.sync_writes.release_alone(self.contents.persisted_seqno);
         next
     }
 }

@@ -7,6 +7,7 @@ use base::{DocKey, Moment, NewVersion, RevSeqno, Seqno, SyncWrite, Version, Vers
 
 use crate::durability::NO_DEADLINE;
 use crate::ops::change::Stored;
+use crate::ops::prepare::make_abort;
 use crate::ops::replicated::{Misplaced, SnapshotKind, expects_in};
 use crate::vbucket::{Garbage, VBucket};
 
@@ -29,19 +30,23 @@ impl VBucket {
             return Err((misplaced, new));
         }
         let prepare = new.publish();
-        let snapshot = self.history.checkpoints.receiving();
+        let snapshot = self.contents.history.checkpoints.receiving();
         let disk_end = (snapshot.kind != SnapshotKind::Memory).then_some(snapshot.end);
-        self.history.hlc.observe(meta.cas, now.0);
-        self.locks.remove(prepare.document_key());
-        let superseded = self.supersede_prepare(prepare.document_key());
+        self.contents.history.hlc.observe(meta.cas, now.0);
+        self.contents.locks.remove(prepare.document_key());
+        let superseded = self.sync_writes.supersede(prepare.document_key(), &mut self.contents.history);
         let on_disk = (level == base::DurabilityLevel::PersistToMajority).then_some(meta.by_seqno);
-        let needs_none = self.history.seq_list.is_some() || planted::is(Bug::AcknowledgeBeforeDisk);
+        let needs_none = self.contents.history.seq_list.is_some() || planted::is(Bug::AcknowledgeBeforeDisk);
         let until = if needs_none { None } else { disk_end.or(on_disk) };
         self.sync_writes.passive.prepared(meta.by_seqno, until);
-        self.history.collections.changed(prepare.document_key(), meta.by_seqno);
-        self.prepares_mut().insert(prepare.clone(), NO_DEADLINE, true);
+        self.contents.history.collections.changed(prepare.document_key(), meta.by_seqno);
+        self.sync_writes.prepares_mut(self.contents.table.context()).insert(
+            prepare.clone(),
+            NO_DEADLINE,
+            true,
+        );
         let mut garbage = Garbage::default();
-        self.history.queue(prepare, None, &mut garbage);
+        self.contents.history.queue(prepare, None, &mut garbage);
         garbage.prepare = superseded;
         Ok(Stored { cas: meta.cas, by_seqno: meta.by_seqno, rev_seqno: meta.rev_seqno, garbage })
     }
@@ -62,7 +67,7 @@ impl VBucket {
         }
         let sync_write = SyncWrite::Commit { prepared: in_flight.prepared };
         let meta = VersionMeta { by_seqno: at, sync_write, ..in_flight.version.meta() };
-        let heap = &self.table.context().heap;
+        let heap = &self.contents.table.context().heap;
         let new = NewVersion::like(heap, meta, document, &in_flight.version);
         // The prepare goes with what is replaced.
         self.apply_replicated(hash, new, now).map_err(|(misplaced, _)| misplaced)
@@ -78,7 +83,8 @@ impl VBucket {
     ) -> Result<Stored, Misplaced> {
         expects_in(self, document.collection, at)?;
         let is_lost = planted::is(Bug::AbortLostOnReplica);
-        let prepare = if is_lost { None } else { self.supersede_prepare(document) };
+        let prepare =
+            if is_lost { None } else { self.sync_writes.supersede(document, &mut self.contents.history) };
         let meta = match &prepare {
             Some(prepare) => VersionMeta { by_seqno: prepared, ..prepare.meta() },
             None => VersionMeta { by_seqno: prepared, rev_seqno: RevSeqno(1), ..VersionMeta::default() },
@@ -86,45 +92,33 @@ impl VBucket {
         self.sync_writes.completed = self.sync_writes.completed.max(prepared);
         let (key, len) = document.to_prepared();
         let key = DocKey { collection: base::CollectionId::PREPARES, key: &key[..len] };
-        let abort = self.make_abort(key, meta, at, now.unix_s());
-        self.history.collections.changed(document, at);
+        let abort = make_abort(&self.contents.table.context().heap, key, meta, at, now.unix_s());
+        self.contents.history.collections.changed(document, at);
         let (cas, rev_seqno) = (meta.cas, meta.rev_seqno);
         let mut garbage = Garbage::default();
-        self.history.queue(abort, None, &mut garbage);
+        self.contents.history.queue(abort, None, &mut garbage);
         garbage.prepare = prepare;
         Ok(Stored { cas, by_seqno: at, rev_seqno, garbage })
-    }
-
-    /// A document changes without a commit that names its prepare, as in a snapshot from a disk: a prepare of it is over.
-    /// It is to be dropped outside the lock.
-    pub(crate) fn supersede_prepare(&mut self, document: DocKey<'_>) -> Option<Version> {
-        let prepared = self.sync_writes.of(document)?.prepared;
-        let prepare = self.sync_writes.complete(prepared)?;
-        if let Some(list) = &mut self.history.seq_list {
-            // The prepare is held here, too: nothing is freed.
-            drop(list.replaced(prepared));
-        }
-        Some(prepare.version)
     }
 
     /// Notes whether the snapshot that is being received is complete by now; call it when something of it was applied.
     /// Prepares that are over by its producer's word are put into `out`, to be dropped outside the lock.
     pub fn note_complete(&mut self, out: &mut Vec<Version>) {
-        let snapshot = self.history.checkpoints.receiving();
-        if snapshot.end != self.history.high_seqno && !planted::is(Bug::AcknowledgeInsideSnapshot) {
+        let snapshot = self.contents.history.checkpoints.receiving();
+        if snapshot.end != self.contents.history.high_seqno && !planted::is(Bug::AcknowledgeInsideSnapshot) {
             return;
         }
         self.sync_writes.passive.snapshot_complete();
-        self.sync_writes.passive.persisted(self.persisted_seqno);
+        self.sync_writes.passive.persisted(self.contents.persisted_seqno);
         // A snapshot from memory has all that happened since the one before.
-        let completed = self.history.checkpoints.announced_completed();
+        let completed = self.contents.history.checkpoints.announced_completed();
         let Some(completed) = completed.filter(|_| snapshot.kind != SnapshotKind::Memory) else { return };
         while let Some(first) = self.sync_writes.prepares.as_ref().and_then(|prepares| prepares.front()) {
             if first.prepared > completed {
                 break;
             }
             let document = first.version.clone();
-            out.extend(self.supersede_prepare(document.document_key()));
+            out.extend(self.sync_writes.supersede(document.document_key(), &mut self.contents.history));
         }
         self.sync_writes.completed = self.sync_writes.completed.max(completed);
     }

@@ -4,9 +4,9 @@ use std::sync::atomic::Ordering;
 
 use base::{Datatype, Moment, NewVersion, Version, VersionMeta};
 
-use crate::vbucket::VBucket;
+use crate::vbucket::Contents;
 
-impl VBucket {
+impl Contents {
     /// Puts `recoded`, which is `old` with its value in another form, in its place: CAS, seqno and revision stay, and
     /// nothing is queued, because the document did not change and the disk keeps the form that it has.
     ///

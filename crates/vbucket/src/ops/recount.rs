@@ -1,19 +1,22 @@
 //! Counting what is on disk alone, and filtering it, anew: after a purge, or when the filter is stale or missing.
 //!
-//! Who counts takes a snapshot of the disk after [`VBucket::begin_recount`], tells how new it is, shows all its keys
+//! Who counts takes a snapshot of the disk after [`Contents::begin_recount`], tells how new it is, shows all its keys
 //! in order, a slice at a time, and ends the count. Meanwhile only versions that the snapshot has may leave memory.
 
 use base::{CollectionId, Seqno, Version};
 
 use crate::filter::Filter;
-use crate::vbucket::VBucket;
+use crate::vbucket::{Contents, VBucket};
 
 impl VBucket {
     /// Whether it is time to count anew.
     pub fn wants_recount(&self) -> bool {
-        self.evicted.wants_recount(!self.is_following()) && !self.history.collections.wants_erasing()
+        self.contents.evicted.wants_recount(!self.is_following())
+            && !self.contents.history.collections.wants_erasing()
     }
+}
 
+impl Contents {
     /// Begins to count anew and says under which number; another count that is under way comes to nothing. Nothing if
     /// it cannot be counted before documents of dropped collections have left memory.
     pub fn begin_recount(&mut self) -> Option<u64> {

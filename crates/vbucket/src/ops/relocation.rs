@@ -4,9 +4,9 @@ use std::sync::atomic::Ordering;
 
 use base::{NewVersion, Version};
 
-use crate::vbucket::VBucket;
+use crate::vbucket::Contents;
 
-impl VBucket {
+impl Contents {
     /// Puts a copy in the place of exactly this version; nothing if there is another one by now. Drop what is returned
     /// outside the lock: it is what was there, or the copy.
     pub fn move_version(&mut self, hash: u64, there: &Version, copy: NewVersion) -> Result<Version, Version> {

@@ -10,7 +10,7 @@ use base::{CollectionId, Moment, NewVersion, Seqno, VbState, VersionContents};
 use crate::failover_table::FailoverTable;
 use crate::ops::change::Stored;
 use crate::received::SnapshotBounds;
-use crate::vbucket::{Garbage, VBucket};
+use crate::vbucket::{Contents, Garbage, History, VBucket};
 
 /// Where a snapshot comes from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -77,43 +77,29 @@ impl VBucket {
         matches!(self.state, VbState::Replica | VbState::Pending)
     }
 
-    /// The snapshot that the last change lies in: that change alone, unless a replica is in the middle of one.
-    pub fn snapshot(&self) -> SnapshotBounds {
-        self.history.checkpoints.snapshot()
-    }
-
     /// A producer begins to send what follows the last change: its histories are this vBucket's. Its first snapshot is
     /// still to be announced.
     pub fn adopt_failover(&mut self, histories: FailoverTable) {
-        self.history.checkpoints.expect_nothing();
+        self.contents.history.checkpoints.expect_nothing();
         if planted::is(Bug::KeepFailoverTable) {
             return;
         }
-        self.state_changed |= self.failover != histories;
-        self.failover = histories;
+        self.state_changed |= self.contents.history.failover != histories;
+        self.contents.history.failover = histories;
     }
 
     /// What comes now lies in this snapshot. If another one is not complete yet, that goes on in this one.
     pub fn begin_snapshot(&mut self, snapshot: &IncomingSnapshot) -> Result<(), Misplaced> {
         let IncomingSnapshot { start, end, .. } = *snapshot;
-        if start > end || end < self.history.high_seqno || end > Seqno(MAX_SEQNO) {
+        if start > end || end < self.contents.history.high_seqno || end > Seqno(MAX_SEQNO) {
             return Err(Misplaced::BadSnapshot);
         }
         // Whoever stood before a tombstone that is not sent cannot go on from here.
         let purge = snapshot.purge.unwrap_or_default().min(end);
-        self.state_changed |= purge > self.purge_seqno;
-        self.purge_seqno = self.purge_seqno.max(purge);
-        self.history.checkpoints.begin_snapshot(snapshot);
+        self.state_changed |= purge > self.contents.purge_seqno;
+        self.contents.purge_seqno = self.contents.purge_seqno.max(purge);
+        self.contents.history.checkpoints.begin_snapshot(snapshot);
         Ok(())
-    }
-
-    /// Whether a change with this seqno may come now.
-    pub fn expects(&self, seqno: Seqno) -> Result<(), Misplaced> {
-        if seqno <= self.history.high_seqno {
-            return Err(Misplaced::NotRising);
-        }
-        let (first, last) = self.history.checkpoints.expected().ok_or(Misplaced::NoSnapshot)?;
-        if (first..=last).contains(&seqno) { Ok(()) } else { Err(Misplaced::OutsideSnapshot) }
     }
 
     /// Applies a document, tombstone or system event that was made elsewhere, complete with seqno, CAS and revision,
@@ -137,28 +123,46 @@ impl VBucket {
         }
         self.note_covered(hash, &new);
         // A snapshot from a disk has the document alone.
-        let prepare = self.supersede_prepare(new.key());
-        let slot = self.table.find_slot(hash, new.key());
-        self.locks.remove(new.key());
-        self.evicted.ties.changed(new.key());
-        self.history.hlc.observe(meta.cas, now.0);
-        let mut stored = self.history.record_received(slot, new);
+        let prepare = self.sync_writes.supersede(new.key(), &mut self.contents.history);
+        let slot = self.contents.table.find_slot(hash, new.key());
+        self.contents.locks.remove(new.key());
+        self.contents.evicted.ties.changed(new.key());
+        self.contents.history.hlc.observe(meta.cas, now.0);
+        let mut stored = self.contents.history.record_received(slot, new);
         stored.garbage.prepare = prepare;
         Ok(stored)
     }
+}
 
+impl History {
+    /// The snapshot that the last change lies in: that change alone, unless a replica is in the middle of one.
+    pub fn snapshot(&self) -> SnapshotBounds {
+        self.checkpoints.snapshot()
+    }
+
+    /// Whether a change with this seqno may come now.
+    pub fn expects(&self, seqno: Seqno) -> Result<(), Misplaced> {
+        if seqno <= self.high_seqno {
+            return Err(Misplaced::NotRising);
+        }
+        let (first, last) = self.checkpoints.expected().ok_or(Misplaced::NoSnapshot)?;
+        if (first..=last).contains(&seqno) { Ok(()) } else { Err(Misplaced::OutsideSnapshot) }
+    }
+
+    /// There is nothing for this replica up to `seqno`. Counts if that is the end of the snapshot, which is complete then.
+    pub fn seqno_advanced(&mut self, seqno: Seqno) -> Result<Garbage, Misplaced> {
+        self.expects(seqno)?;
+        let is_end = self.checkpoints.expected().is_some_and(|(_, last)| last == seqno);
+        Ok(if is_end { self.skip_to(seqno) } else { Garbage::default() })
+    }
+}
+
+impl Contents {
     /// Notes that a version takes the place of one that may be on disk alone: nobody looks there first.
     pub(super) fn note_covered(&mut self, hash: u64, new: &VersionContents) {
         // The table last: mostly nothing is on disk alone.
         if self.evicted.may_hold(hash, new.key()) && self.table.find(hash, new.key()).is_none() {
             self.evicted.covered(new.stored_key());
         }
-    }
-
-    /// There is nothing for this replica up to `seqno`. Counts if that is the end of the snapshot, which is complete then.
-    pub fn seqno_advanced(&mut self, seqno: Seqno) -> Result<Garbage, Misplaced> {
-        self.expects(seqno)?;
-        let is_end = self.history.checkpoints.expected().is_some_and(|(_, last)| last == seqno);
-        Ok(if is_end { self.history.skip_to(seqno) } else { Garbage::default() })
     }
 }

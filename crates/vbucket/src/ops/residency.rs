@@ -10,7 +10,7 @@ use crate::collections::Collections;
 use crate::durability::NO_DEADLINE;
 use crate::evicted::Evicted;
 use crate::hash_table::HashTable;
-use crate::vbucket::{Counts, VBucket};
+use crate::vbucket::{Contents, Counts, VBucket};
 
 /// Documents on their way from disk into a vBucket: filled without its lock, put in place at once.
 pub struct Loaded {
@@ -98,25 +98,27 @@ fn plain(meta: VersionMeta) -> VersionMeta {
 impl VBucket {
     /// Puts loaded documents in place, before anybody has written any. Drop what is returned outside the lock.
     pub fn install(&mut self, loaded: Loaded) -> Loaded {
-        assert_eq!(self.table.len(), 0, "documents are loaded before any is written");
+        assert_eq!(self.contents.table.len(), 0, "documents are loaded before any is written");
         let Loaded { table, counts, collections, evicted, prepares, .. } = loaded;
         for prepare in prepares {
-            self.prepares_mut().insert(prepare, NO_DEADLINE, true);
+            self.sync_writes.prepares_mut(self.contents.table.context()).insert(prepare, NO_DEADLINE, true);
         }
-        self.history.collections.found(&collections);
+        self.contents.history.collections.found(&collections);
         Loaded {
             to_come: 0,
             prepares: Vec::new(),
             collections,
-            evicted: std::mem::replace(&mut self.evicted, evicted),
-            table: std::mem::replace(&mut self.table, table),
-            counts: std::mem::replace(&mut self.history.counts, counts),
+            evicted: std::mem::replace(&mut self.contents.evicted, evicted),
+            table: std::mem::replace(&mut self.contents.table, table),
+            counts: std::mem::replace(&mut self.contents.history.counts, counts),
         }
     }
+}
 
+impl Contents {
     /// Puts a value that was read from disk into the version that it belongs to.
     ///
-    /// `whole` is that version with its value: same seqno and same metadata, as [`VBucket::hollow`] shows them, but in
+    /// `whole` is that version with its value: same seqno and same metadata, as [`Contents::hollow`] shows them, but in
     /// the form that the disk has, compressed or not.
     pub fn put_value(&mut self, hash: u64, whole: &Version) -> Placed {
         assert!(whole.is_resident(), "a value is what is brought");

@@ -52,15 +52,15 @@ impl VBucket {
         if let Some(refusal) = self.sync_writes.in_the_way(new.key()) {
             return Err(Refused { refusal, new });
         }
-        let slot = self.table.find_slot(hash, new.key());
+        let slot = self.contents.table.find_slot(hash, new.key());
         let current = slot.get();
         let current = current.as_deref();
-        if current.is_none() && self.evicted.may_hold(hash, new.key()) {
+        if current.is_none() && self.contents.evicted.may_hold(hash, new.key()) {
             return Err(Refused { refusal: Refusal::Unknown, new });
         }
-        let current = current.filter(|version| !self.history.collections.hides(version));
+        let current = current.filter(|version| !self.contents.history.collections.hides(version));
         let live = current.filter(|v| v.is_live(now));
-        let lock = live.and_then(|_| self.locks.holder(new.key(), now));
+        let lock = live.and_then(|_| self.contents.locks.holder(new.key(), now));
         // As in the original, the conflict is decided before the lock and the CAS are compared.
         let loses = current.is_some_and(|v| !wins(rule, &new.meta(), &v.meta()));
         let is_other = expected != Cas::ANY && current.is_none_or(|v| v.meta().cas != expected);
@@ -78,17 +78,17 @@ impl VBucket {
         if let Some(refusal) = refusal {
             return Err(Refused { refusal, new });
         }
-        self.locks.remove(new.key());
-        self.evicted.ties.changed(new.key());
+        self.contents.locks.remove(new.key());
+        self.contents.evicted.ties.changed(new.key());
         if regenerate_cas {
             let present = current.map_or(Cas::ANY, |version| version.meta().cas);
-            new.meta_mut().cas = self.history.hlc.next_after(present, now.0);
+            new.meta_mut().cas = self.contents.history.hlc.next_after(present, now.0);
         } else {
-            self.history.hlc.observe(new.meta().cas, now.0);
+            self.contents.history.hlc.observe(new.meta().cas, now.0);
         }
-        new.meta_mut().by_seqno = self.history.high_seqno.next();
+        new.meta_mut().by_seqno = self.contents.history.high_seqno.next();
         fill(&mut new);
-        Ok(self.history.record(slot, new))
+        Ok(self.contents.history.record(slot, new))
     }
 }
 

@@ -56,7 +56,7 @@ impl Found {
             let visible = found.table().iter().filter(|version| !found.collections().hides(version));
             let prepare = |key: &&str| {
                 let key = DocKey::new(key.as_bytes());
-                let prepare = found.prepared(key)?;
+                let prepare = found.sync_writes().prepared(key)?;
                 Some((key.to_stored().0, (prepare.meta().by_seqno, Fingerprint::of(prepare))))
             };
             Found {

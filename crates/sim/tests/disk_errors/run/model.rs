@@ -98,7 +98,8 @@ impl Model {
 
     /// A prepare that is in flight.
     pub fn prepared(&mut self, bucket: &Bucket, vb: VbId, key: &[u8]) {
-        let seen = bucket.inspect(vb, |found| found.prepared(DocKey::new(key)).cloned()).flatten();
+        let seen =
+            bucket.inspect(vb, |found| found.sync_writes().prepared(DocKey::new(key)).cloned()).flatten();
         if let Some(prepare) = seen {
             let noted = (prepare.meta().by_seqno, Fingerprint::of(&prepare));
             let (stored_key, of) = (DocKey::new(key).to_stored().0, self.of(vb));
