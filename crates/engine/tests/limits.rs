@@ -129,7 +129,7 @@ fn xattrs_count_where_they_belong() {
         with_meta(&world.bucket, value, xattr, 1, rev).map(|_| ())
     };
     assert_eq!(put(&with_xattr("user", 2 * MIB, 19 * MIB)), Err(Refusal::TooBig));
-    assert_eq!(put(&with_xattr("_sys", MIB + 1, 1)), Err(Refusal::TooBig));
+    assert_eq!(put(&with_xattr("_sys", MIB + 1, 1)), Err(Refusal::Invalid));
     assert_eq!(put(&with_xattr("_sys", MIB - 100, 20 * MIB)), Ok(()));
     assert_eq!(put(&with_xattr("user", 2 * MIB, 17 * MIB)), Ok(()));
     let body = vec![b'b'; 2 * MIB];
