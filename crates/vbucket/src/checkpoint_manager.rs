@@ -35,7 +35,6 @@ use crate::removed::Removed;
 pub struct CheckpointManager {
     held: HeldCheckpoints,
     cursors: Vec<Cursor>,
-    next_cursor: u32,
 }
 
 impl Deref for CheckpointManager {
@@ -56,7 +55,7 @@ impl DerefMut for CheckpointManager {
 
 impl CheckpointManager {
     fn of(held: HeldCheckpoints) -> CheckpointManager {
-        CheckpointManager { held, cursors: Vec::new(), next_cursor: 0 }
+        CheckpointManager { held, cursors: Vec::new() }
     }
 
     /// An empty one for a vBucket whose last change was `high`.
@@ -128,8 +127,8 @@ impl CheckpointManager {
             return Err(RegisterRefusal::AboveHigh { high: self.held.high });
         }
         self.held.begin_behind_passed();
-        let id = CursorId(self.next_cursor);
-        self.next_cursor += 1;
+        let id = CursorId(self.held.next_cursor);
+        self.held.next_cursor += 1;
         let begin = if from.next() >= self.held.open.start { &self.held.open } else { &self.held.oldest };
         let near = node_of(begin, from.next()).clone();
         let first = node_of(begin, near.checkpoint_start).clone();

@@ -40,6 +40,8 @@ pub struct HeldCheckpoints {
     pub merged: u64,
     /// What the cursors that read them take.
     pub(crate) cursor_charge: Charge,
+    /// The next one's number; here it takes no room of its own.
+    pub(crate) next_cursor: u32,
     pub(crate) memory: Arc<CheckpointMemory>,
     /// What the bucket knows of what this one takes.
     pub(crate) told_bytes: u64,
@@ -91,6 +93,7 @@ impl HeldCheckpoints {
             passed: Seqno(0),
             merged: 0,
             cursor_charge: Charge::new(memory, 0),
+            next_cursor: 0,
             memory: memory.clone(),
             told_bytes: 0,
             kept: Kept::default(),

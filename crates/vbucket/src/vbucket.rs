@@ -127,6 +127,7 @@ impl Origin {
 
 /// What every change goes through: clock, seqno, counts, queue.
 pub struct History {
+    pub(crate) id: VbId,
     pub(crate) checkpoints: CheckpointManager,
     /// The items in seqno order, if there is no disk.
     pub(crate) seq_list: Option<Box<SeqList>>,
@@ -279,7 +280,6 @@ impl History {
 /// The documents of a vBucket: which there are, in memory or not, and every change of them. It dereferences to its
 /// history.
 pub struct Contents {
-    pub(crate) id: VbId,
     pub(crate) table: HashTable,
     pub(crate) evicted: Evicted,
     pub(crate) history: History,
@@ -369,6 +369,7 @@ impl VBucket {
         let mut collections_charge = Charge::new(context.account().clone());
         collections_charge.set(origin.collections.allocated_bytes());
         let history = History {
+            id,
             checkpoints,
             seq_list,
             hlc,
@@ -382,7 +383,6 @@ impl VBucket {
             failover: origin.failover,
         };
         let contents = Contents {
-            id,
             table: HashTable::new(context),
             evicted: Evicted::new(context),
             history,
@@ -465,11 +465,6 @@ impl VBucket {
 }
 
 impl Contents {
-    /// Its number.
-    pub fn id(&self) -> VbId {
-        self.id
-    }
-
     /// The last change that is on disk, synced; 0 for ever if there is no disk.
     pub fn persisted_seqno(&self) -> Seqno {
         self.persisted_seqno
@@ -524,6 +519,11 @@ impl Contents {
 }
 
 impl History {
+    /// The number of its vBucket.
+    pub fn id(&self) -> VbId {
+        self.id
+    }
+
     /// The present history.
     pub fn uuid(&self) -> VbUuid {
         self.failover.newest().uuid

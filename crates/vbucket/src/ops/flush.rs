@@ -173,7 +173,7 @@ fn batch(
 ) -> FlushBatch {
     FlushBatch {
         range,
-        id: vb.contents.id,
+        id: vb.contents.history.id,
         state: vb.state,
         failover: vb.contents.history.failover.clone(),
         high_seqno,
