@@ -49,7 +49,9 @@ fn write_slowly(server: &Server, key: &[u8]) {
     assert!(write_request(&mut bytes, &RequestParts { frame_infos: &[0x11, 3], vbucket: vb(key), ..parts }));
     let begun = Instant::now();
     client.send(&bytes);
-    while bucket.inspect(vb(key), |vb| vb.prepares_in_flight()) != Some(1) || begun.elapsed() < MS * 3 {
+    while bucket.inspect(vb(key), |vb| vb.sync_writes().prepares_in_flight()) != Some(1)
+        || begun.elapsed() < MS * 3
+    {
         std::thread::yield_now();
     }
     bucket.flushing().hold_flusher(false);
