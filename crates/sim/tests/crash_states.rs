@@ -83,7 +83,16 @@ fn journaled_with_threads_in_turns() {
 
 #[test]
 fn journaled_with_a_file_that_cannot_be_filed() {
-    let wrong: Vec<String> = (0..40).filter_map(|seed| stuck::crashes(seed).err()).collect();
+    cannot_be_filed(stuck::Files::Couch);
+}
+
+#[test]
+fn journaled_with_a_shard_that_cannot_be_filed() {
+    cannot_be_filed(stuck::Files::Log);
+}
+
+fn cannot_be_filed(files: stuck::Files) {
+    let wrong: Vec<String> = (0..40).filter_map(|seed| stuck::crashes(files, seed).err()).collect();
     assert!(wrong.is_empty(), "{} of 40: {:#?}", wrong.len(), wrong.first());
 }
 
@@ -92,7 +101,7 @@ fn journaled_with_a_file_that_cannot_be_filed() {
 #[cfg(debug_assertions)]
 fn mistakes_in_the_product_are_found() {
     known::must_find(known::Simulator::CrashStates, |seed| {
-        stuck::crashes(seed)?;
+        stuck::crashes(stuck::Files::Couch, seed)?;
         let tally = crash_states(&journaled(), &Depth::default(), seed);
         if tally.holds() { Ok(()) } else { Err(tally.to_string().replace('\n', " ")) }
     });

@@ -9,9 +9,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::env::sim::{SimDisk, SimHandles, SplitMix64};
+use base::env::sim::{DocumentNames, SimDisk, SimHandles, SplitMix64};
 use base::env::{Disk, SimHandles as World};
-use base::{DocKey, DurabilityLevel, Seqno, VbId, VbState};
+use base::{DocKey, DurabilityLevel, Seqno, VbId, VbState, limits};
 use engine::{
     Bucket, BucketConfig, Changes, Completion, Durable, Failure, Follower, InlineFlushOutcome, StoreRequest,
     StreamPlace, StreamWanted, SyncOutcome, topology_from_json,
@@ -29,6 +29,11 @@ const LEVELS: [DurabilityLevel; 3] = [
     DurabilityLevel::MajorityAndPersistOnActive,
     DurabilityLevel::PersistToMajority,
 ];
+
+/// Every second one is long.
+fn names() -> DocumentNames {
+    DocumentNames::of(1, limits::MAX_KEY_BYTES)
+}
 
 fn prepare(disk: &SimDisk) {
     disk.create_dir_all_synced(Path::new(DIR)).expect("no fault planned yet");
@@ -58,22 +63,22 @@ struct Write {
 #[derive(Default)]
 struct Run {
     /// All changes of each document in their order.
-    writes: BTreeMap<(VbId, String), Vec<Write>>,
+    writes: BTreeMap<(VbId, Vec<u8>), Vec<Write>>,
     /// How often a writer wrote in the flusher's stead.
     stood_in: u64,
 }
 
 /// A sync write that waits, and which one it is.
-type Waiting = (Completion<SyncOutcome>, (VbId, String), usize);
+type Waiting = (Completion<SyncOutcome>, (VbId, Vec<u8>), usize);
 
-fn request<'a>(key: &'a str, value: &'a str) -> StoreRequest<'a> {
-    StoreRequest::set(DocKey::new(key.as_bytes()), value.as_bytes())
+fn request<'a>(key: &'a [u8], value: &'a str) -> StoreRequest<'a> {
+    StoreRequest::set(DocKey::new(key), value.as_bytes())
 }
 
 impl Run {
     fn write(&mut self, rng: &mut SplitMix64, disk: &SimDisk, bucket: &Bucket, waiting: &mut Vec<Waiting>) {
         let vb = VbId(rng.below(u64::from(VBUCKETS)) as u16);
-        let (key, value) = (format!("k{}", rng.below(KEYS)), format!("v{}", rng.next_u64()));
+        let (key, value) = (names().name(rng.below(KEYS)), format!("v{}", rng.next_u64()));
         let level = LEVELS[rng.below(3) as usize];
         let durable = rng.chance(4, 5).then_some(Durable { level, timeout: Duration::from_secs(60) });
         let Ok(mutated) = bucket.documents().durably(durable).store(vb, &request(&key, &value), bucket.now())
@@ -120,7 +125,7 @@ impl Run {
 
     /// Somebody reads a document, or is sent it: a sync write that needs the disk is told of by that, too.
     fn hears(&mut self, disk: &SimDisk, vb: VbId, key: &[u8], value: &[u8]) {
-        let document = (vb, String::from_utf8_lossy(key).into_owned());
+        let document = (vb, key.to_vec());
         let write = self.writes.get_mut(&document).and_then(|writes| {
             writes.iter_mut().find(|write| write.needs_disk && write.value.as_bytes() == value)
         });
@@ -130,9 +135,9 @@ impl Run {
     }
 
     fn read(&mut self, rng: &mut SplitMix64, disk: &SimDisk, bucket: &Bucket) {
-        let (vb, key) = (VbId(rng.below(u64::from(VBUCKETS)) as u16), format!("k{}", rng.below(KEYS)));
-        if let Ok(found) = bucket.documents().get(vb, DocKey::new(key.as_bytes()), bucket.now()) {
-            self.hears(disk, vb, key.as_bytes(), found.version.value());
+        let (vb, key) = (VbId(rng.below(u64::from(VBUCKETS)) as u16), names().name(rng.below(KEYS)));
+        if let Ok(found) = bucket.documents().get(vb, DocKey::new(&key), bucket.now()) {
+            self.hears(disk, vb, &key, found.version.value());
         }
     }
 
@@ -168,7 +173,8 @@ impl Run {
             }
         }
         for ((vb, key), writes) in &self.writes {
-            let found = bucket.documents().get(*vb, DocKey::new(key.as_bytes()), bucket.now()).ok();
+            let found = bucket.documents().get(*vb, DocKey::new(key), bucket.now()).ok();
+            let key = key.escape_ascii();
             let found = found.map(|found| String::from_utf8_lossy(found.version.value()).into_owned());
             let is_told = |write: &Write| write.acknowledged_at.is_some_and(|told_at| told_at <= at);
             let least = writes.iter().rposition(is_told);

@@ -1,4 +1,4 @@
-//! A vBucket whose file cannot be brought up to date, a journal at its limit, and the power going at any moment: what was
+//! A vBucket whose file, or in a log-structured store the manifest of whose shard, cannot be brought up to date, a journal at its limit, and the power going at any moment: what was
 //! acknowledged is there afterwards, each key with its last value. Keys and contents are compared as a whole, since a save
 //! that is lost can hide behind a later one (record 53).
 
@@ -9,7 +9,8 @@ use base::env::sim::{Recording, SimDisk, SimHandles, SplitMix64, Survival};
 use base::env::{Disk, Env, OpenMode};
 use base::{DocKey, Seqno, VbId, VbState};
 use kvstore::suite::version;
-use kvstore::{Failure, Journaled, JournaledConfig, KvStore, SaveBatch, VbStateDoc};
+use kvstore::{Failure, FilesConfig, Journaled, JournaledConfig, KvStore, SaveBatch, VbStateDoc};
+use sim::kv::subjects::small_log;
 
 const DIR: &str = "/data";
 const BAD: VbId = VbId(1);
@@ -21,9 +22,35 @@ const CRASHES: u64 = 24;
 /// After so many changes of the disk a save was acknowledged: vBucket and seqno.
 type Acknowledged = Vec<(u64, VbId, u64)>;
 
-fn open(env: &Env) -> Result<Journaled, Failure> {
-    let config = JournaledConfig { journal_bytes: JOURNAL_BYTES, ..JournaledConfig::default() };
-    Journaled::open(env.clone(), DIR.as_ref(), config)
+/// What is behind the journal.
+#[derive(Clone, Copy, Debug)]
+pub enum Files {
+    Couch,
+    /// Each of the vBuckets has a shard of its own.
+    Log,
+}
+
+impl Files {
+    fn open(self, env: &Env) -> Result<Journaled, Failure> {
+        let mut config = JournaledConfig { journal_bytes: JOURNAL_BYTES, ..JournaledConfig::default() };
+        if let Files::Log = self {
+            let mut log = small_log(2 << 10, 8 << 10, 16 << 10);
+            log.store.shards = 1 + OTHERS.len();
+            config.files = FilesConfig::Log(log);
+        }
+        Journaled::open(env.clone(), DIR.as_ref(), config)
+    }
+
+    /// The file without which nothing of `BAD` can be filed.
+    fn of_bad(self, disk: &dyn Disk) -> PathBuf {
+        let prefix = match self {
+            Files::Couch => format!("{BAD}.couch."),
+            Files::Log => format!("{}.manifest", BAD.0),
+        };
+        let names = disk.read_dir(Path::new(DIR)).expect("no fault is planned");
+        let name = names.into_iter().find(|name| name.starts_with(&prefix)).expect("it is filed");
+        Path::new(DIR).join(name)
+    }
 }
 
 /// Each third save overwrites the key of an earlier one.
@@ -37,15 +64,9 @@ fn save(store: &Journaled, vb: VbId, seqno: u64, bytes: usize) -> Result<(), Fai
     store.save(vb, SaveBatch { items: &items, state: &state })
 }
 
-fn file_of(disk: &dyn Disk, vb: VbId) -> PathBuf {
-    let names = disk.read_dir(Path::new(DIR)).expect("no fault is planned");
-    let name = names.into_iter().find(|name| name.starts_with(&format!("{vb}.couch."))).expect("it is filed");
-    Path::new(DIR).join(name)
-}
-
 /// Puts other bytes in the place of a file's; returns what it held.
-fn exchange(disk: &dyn Disk, bytes: Option<&[u8]>) -> Vec<u8> {
-    let file = disk.open(&file_of(disk, BAD), OpenMode::ReadWrite).expect("it is there");
+fn exchange(files: Files, disk: &dyn Disk, bytes: Option<&[u8]>) -> Vec<u8> {
+    let file = disk.open(&files.of_bad(disk), OpenMode::ReadWrite).expect("it is there");
     let mut before = vec![0; file.len().expect("no fault is planned") as usize];
     file.read_at(&mut before, 0).expect("no fault is planned");
     let garbage = vec![0xee; before.len()];
@@ -74,17 +95,17 @@ fn difference(store: &Journaled, vb: VbId, high: u64) -> Option<String> {
 }
 
 /// Saves while a file is damaged; what the disk did meanwhile, and what the file held.
-fn run(seed: u64) -> (SimHandles, Recording, Acknowledged, Vec<u8>) {
+fn run(files: Files, seed: u64) -> (SimHandles, Recording, Acknowledged, Vec<u8>) {
     let mut rng = SplitMix64::new(seed);
     let (env, handles) = Env::sim(seed);
-    let store = open(&env).expect("no fault is planned");
+    let store = files.open(&env).expect("no fault is planned");
     for vb in OTHERS.into_iter().chain([BAD]) {
         save(&store, vb, 1, 40).expect("no fault is planned");
     }
     store.close().expect("no fault is planned");
     drop(store);
-    let sound = exchange(&*env.disk, None);
-    let store = open(&env).expect("no fault is planned");
+    let sound = exchange(files, &*env.disk, None);
+    let store = files.open(&env).expect("no fault is planned");
     handles.disk.record();
     let mut acknowledged = Acknowledged::new();
     let mut next: BTreeMap<VbId, u64> = OTHERS.into_iter().chain([BAD]).map(|vb| (vb, 2)).collect();
@@ -107,8 +128,8 @@ fn run(seed: u64) -> (SimHandles, Recording, Acknowledged, Vec<u8>) {
 }
 
 /// The power goes at some moments of a run, and the file is mended: what is wrong then.
-pub fn crashes(seed: u64) -> Result<(), String> {
-    let (handles, recording, acknowledged, sound) = run(seed);
+pub fn crashes(files: Files, seed: u64) -> Result<(), String> {
+    let (handles, recording, acknowledged, sound) = run(files, seed);
     let mut rng = SplitMix64::new(!seed);
     let total = recording.len() as u64;
     let mut moments: Vec<u64> = (0..CRASHES).map(|_| rng.between(1, total)).chain([total]).collect();
@@ -122,8 +143,8 @@ pub fn crashes(seed: u64) -> Result<(), String> {
         let disks: [SimDisk; 2] = [replay.killed(), replay.image(Survival::Synced)];
         for disk in disks {
             let env = handles.with_disk(disk).env();
-            exchange(&*env.disk, Some(&sound));
-            let store = open(&env).map_err(|failure| format!("crash at {at}: {failure}"))?;
+            exchange(files, &*env.disk, Some(&sound));
+            let store = files.open(&env).map_err(|failure| format!("crash at {at}: {failure}"))?;
             let mut high: BTreeMap<VbId, u64> = BTreeMap::new();
             for (_, vb, seqno) in acknowledged.iter().filter(|(when, ..)| *when <= at) {
                 high.insert(*vb, *seqno);
