@@ -7,6 +7,7 @@ use engine::Bucket;
 use sim::Fingerprint;
 
 use super::model::collection;
+use super::world::name_of;
 
 /// How often a value is asked for until it is there.
 const MOST_LOOKS: usize = 8;
@@ -55,7 +56,8 @@ impl Found {
             let entries = found.failover().entries().iter();
             let visible = found.table().iter().filter(|version| !found.collections().hides(version));
             let prepare = |key: &&str| {
-                let key = DocKey::new(key.as_bytes());
+                let name = name_of(key);
+                let key = DocKey::new(&name);
                 let prepare = found.sync_writes().prepared(key)?;
                 Some((key.to_stored().0, (prepare.meta().by_seqno, Fingerprint::of(prepare))))
             };

@@ -10,6 +10,7 @@ use kvstore::{Change, Values};
 use super::model::Of;
 use super::world::{
     ALONE, CHAINED, DIR, Kind, MOST_STEPS, PLAIN, PREPARED, QUARANTINE, REPLICA, VBUCKETS, World, manifest,
+    name_of,
 };
 
 /// One task.
@@ -191,7 +192,8 @@ fn change_amid_compaction(world: &mut World) {
     let bucket = world.bucket();
     let hook = move || {
         for name in ["amid", "k0", "k2"] {
-            let key = DocKey::new(name.as_bytes());
+            let name = name_of(name);
+            let key = DocKey::new(&name);
             let _ = bucket.documents().store(
                 ALONE,
                 &super::world::request(key, b"amid a compaction"),
@@ -362,7 +364,7 @@ fn fetch(world: &mut World) {
     let bucket = world.bucket();
     for vb in (0..VBUCKETS).map(VbId) {
         let names = ["k0", "k2", "k4", "durable", "r1", "r2", "r4"];
-        let waiting = names.map(|name| bucket.fetching().fetch(vb, DocKey::new(name.as_bytes())));
+        let waiting = names.map(|name| bucket.fetching().fetch(vb, DocKey::new(&name_of(name))));
         bucket.fetching().fetch_step();
         drop(waiting);
     }

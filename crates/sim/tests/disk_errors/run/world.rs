@@ -5,11 +5,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::env::sim::{SimDisk, Survival};
+use base::env::sim::{DocumentNames, SimDisk, Survival};
 use base::env::{Disk, Env, SimHandles};
 use base::{
     Cas, CollectionId, DocKey, DurabilityLevel, ItemKind, RevSeqno, ScopeId, Seqno, VbId, VbState, VbUuid,
-    VersionMeta,
+    VersionMeta, limits,
 };
 use engine::settings::Key;
 use engine::{
@@ -247,7 +247,8 @@ impl World {
     ) -> bool {
         self.written += 1;
         let value = format!("{vb} {key} {} {}", self.written, "x".repeat(pad));
-        let key = DocKey { collection: CollectionId(of), key: key.as_bytes() };
+        let name = name_of(key);
+        let key = DocKey { collection: CollectionId(of), key: &name };
         let durable = level.map(|level| Durable { level, timeout: Duration::from_secs(3600) });
         let bucket = self.bucket();
         let stored =
@@ -261,7 +262,7 @@ impl World {
 
     pub fn delete(&mut self, vb: VbId, key: &str) {
         let bucket = self.bucket();
-        let _ = bucket.documents().delete(vb, DocKey::new(key.as_bytes()), Cas::ANY, bucket.now());
+        let _ = bucket.documents().delete(vb, DocKey::new(&name_of(key)), Cas::ANY, bucket.now());
         self.model.note(&bucket);
     }
 
@@ -312,7 +313,7 @@ impl World {
             let value = if meta.kind.is_deleted() { &b""[..] } else { value.as_bytes() };
             let new = bucket
                 .replicas()
-                .received(meta, DocKey::new(key.as_bytes()), value)
+                .received(meta, DocKey::new(&name_of(&key)), value)
                 .expect("it is well formed");
             all.push(Incoming::Version(new));
         }
@@ -377,6 +378,12 @@ impl World {
         }
         world.into_base()
     }
+}
+
+/// A document's name: that of about every second one is long.
+pub fn name_of(key: &str) -> Vec<u8> {
+    let number = key.bytes().map(u64::from).sum();
+    DocumentNames::of(1, limits::MAX_KEY_BYTES).with_text(number, key)
 }
 
 pub fn request<'a>(key: DocKey<'a>, body: &'a [u8]) -> StoreRequest<'a> {

@@ -19,7 +19,7 @@ use vbucket::Manifest;
 use super::log::Log;
 use super::start::{Read, Started, read};
 use super::tally::Tally;
-use super::world::{Contents, VBUCKETS, contents, manifest, put, set};
+use super::world::{Contents, VBUCKETS, contents, manifest, names, put, set};
 
 const NAMES: [&str; 2] = ["a", "b"];
 const DOCUMENTS: u64 = 20;
@@ -92,7 +92,7 @@ impl Damage {
 }
 
 /// The documents of a bucket.
-type Documents = BTreeMap<(VbId, CollectionId, String), Vec<u8>>;
+type Documents = BTreeMap<(VbId, CollectionId, Vec<u8>), Vec<u8>>;
 
 /// A node's two buckets.
 struct World {
@@ -220,8 +220,8 @@ impl World {
         for number in 0..DOCUMENTS {
             let vb = VbId(rng.below(u64::from(VBUCKETS)) as u16);
             let collection = CollectionId([0, collection][rng.below(2) as usize]);
-            let (name_of_key, value) = (format!("k{number}"), format!("{number} of {name}").into_bytes());
-            let key = DocKey { collection, key: name_of_key.as_bytes() };
+            let (name_of_key, value) = (names().name(number), format!("{number} of {name}").into_bytes());
+            let key = DocKey { collection, key: &name_of_key };
             bucket.documents().store(vb, &set(key, &value), bucket.now()).expect("it is active");
             documents.insert((vb, collection, name_of_key), value);
         }
@@ -318,8 +318,10 @@ impl World {
                 match read(&served.bucket, *vb, *collection, key) {
                     Read::Value(found) if found == *expected => {}
                     Read::Refused => started.values_refused += 1,
-                    Read::Nothing => started.wrong.push(format!("{name}: {key} is absent")),
-                    Read::Value(_) => started.wrong.push(format!("{name}: {key} is another's")),
+                    Read::Nothing => started.wrong.push(format!("{name}: {} is absent", key.escape_ascii())),
+                    Read::Value(_) => {
+                        started.wrong.push(format!("{name}: {} is another's", key.escape_ascii()))
+                    }
                 }
             }
         }

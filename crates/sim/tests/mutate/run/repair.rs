@@ -131,7 +131,9 @@ fn compare(
         let kept_value = values.iter().rev().find(|(seqno, _)| *seqno <= kept);
         let expected = kept_value.and_then(|(_, value)| value.as_ref());
         live += u64::from(expected.is_some());
-        match (read(bucket, vb, *collection, name), expected) {
+        let is = read(bucket, vb, *collection, name);
+        let name = name.escape_ascii();
+        match (is, expected) {
             (Read::Value(found), Some(expected)) if found == *expected => {}
             (Read::Nothing, None) => {}
             (Read::Refused, _) => return Err(format!("{name} is refused")),

@@ -168,7 +168,9 @@ impl Look<'_> {
         let (mut wrong, mut refused) = (Vec::new(), 0);
         for ((collection, name), values) in &promised.documents {
             let expected = values.last().and_then(|(_, value)| value.as_ref());
-            match (read(bucket, vb, *collection, name), expected) {
+            let is = read(bucket, vb, *collection, name);
+            let name = name.escape_ascii();
+            match (is, expected) {
                 (Read::Value(found), Some(expected)) if found == *expected => {}
                 (Read::Nothing, None) => {}
                 (Read::Refused, _) => refused += 1,
@@ -218,8 +220,8 @@ impl Look<'_> {
     }
 }
 
-pub fn read(bucket: &Bucket, vb: VbId, collection: CollectionId, name: &str) -> Read {
-    let key = DocKey { collection, key: name.as_bytes() };
+pub fn read(bucket: &Bucket, vb: VbId, collection: CollectionId, name: &[u8]) -> Read {
+    let key = DocKey { collection, key: name };
     for _ in 0..MOST_LOOKS {
         match bucket.documents().get(vb, key, bucket.now()) {
             Ok(found) => {

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::env::sim::{SimDisk, SimHandles, SplitMix64};
+use base::env::sim::{DocumentNames, SimDisk, SimHandles, SplitMix64};
 use base::env::{Disk, OpenMode};
-use base::{Cas, CollectionId, DocKey, ScopeId, Seqno, VbId, VbUuid};
+use base::{Cas, CollectionId, DocKey, ScopeId, Seqno, VbId, VbUuid, limits};
 use engine::{Bucket, BucketConfig, CompactRequest, Failure, StoreRequest};
 use kvstore::{CouchConfig, FilesConfig, Journaled, JournaledConfig, KvStore};
 use sim::kv::subjects::small_log;
@@ -55,7 +55,7 @@ pub struct Promised {
     pub uuid: VbUuid,
     pub high_seqno: Seqno,
     /// All values that each document had, oldest first, each with its seqno; `None` where it was deleted.
-    pub documents: BTreeMap<(CollectionId, String), Values>,
+    pub documents: BTreeMap<(CollectionId, Vec<u8>), Values>,
     /// What was given to a change.
     pub given: BTreeSet<(u64, u64)>,
 }
@@ -96,6 +96,11 @@ pub fn open(seed: u64, disk: &SimDisk, keeper: Keeper) -> Result<(Bucket, SimHan
     };
     let bucket = Bucket::open(config, handles.env(), store)?;
     Ok((bucket, handles))
+}
+
+/// Every second one is long.
+pub fn names() -> DocumentNames {
+    DocumentNames::of(1, limits::MAX_KEY_BYTES)
 }
 
 pub fn set<'a>(key: DocKey<'a>, body: &'a [u8]) -> StoreRequest<'a> {
@@ -213,10 +218,11 @@ impl World {
         let vb = VbId(rng.below(u64::from(VBUCKETS)) as u16);
         let promised = self.promised.get_mut(&vb).expect("it is one of them");
         let collection = CollectionId([0, 0, 8][rng.below(3) as usize]);
-        let name = format!("k{}", rng.below(KEYS));
-        let key = DocKey { collection, key: name.as_bytes() };
+        let number = rng.below(KEYS);
+        let name = names().name(number);
+        let key = DocKey { collection, key: &name };
         let deletes = rng.chance(1, 6);
-        let mut value = format!("{vb} {name} {} ", promised.given.len()).into_bytes();
+        let mut value = format!("{vb} k{number} {} ", promised.given.len()).into_bytes();
         let padding = rng.below(MOST_VALUE_BYTES) as usize;
         value.extend(std::iter::repeat_with(|| rng.next_u64() as u8).take(padding));
         let changed = match deletes {
