@@ -153,7 +153,8 @@ impl SmallFile {
         self.folder.join(&self.name)
     }
 
-    fn copy_path(&self) -> PathBuf {
+    /// Where its copy is.
+    pub fn copy_path(&self) -> PathBuf {
         self.folder.join(format!("{}{COPY}", self.name))
     }
 

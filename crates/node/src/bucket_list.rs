@@ -9,6 +9,7 @@ use engine::settings::{Key, SETTINGS, Settings};
 use serde::{Deserialize, Serialize};
 
 use crate::config::{BucketSpec, Hints};
+use crate::missing;
 use crate::naming;
 use crate::opened::OpenedBucket;
 
@@ -123,12 +124,19 @@ pub(crate) fn from_json(json: &serde_json::Value) -> Option<BucketSpec> {
 }
 
 impl BucketList {
-    /// Reads the list of a data directory; an empty one if there is none. A list that cannot be understood is an
-    /// error: its buckets would be missing.
+    /// Reads the list of a data directory; an empty one if there is none.
+    ///
+    /// # Errors
+    ///
+    /// Damage, if the list cannot be understood, or if both of its files are missing and a bucket's folder says that
+    /// there was one: its buckets would be missing.
     pub fn read(folder: &Path, env: &Env) -> Result<BucketList, SmallFileError> {
         let file = file(folder);
         let found = file.open(&*env.disk, parse, |fault| tracing::error!("{fault}"))?;
-        Ok(BucketList { file, content: found.unwrap_or_default() })
+        match (found, missing::list(&*env.disk, folder)) {
+            (None, Some(lost)) => Err(lost),
+            (found, _) => Ok(BucketList { file, content: found.unwrap_or_default() }),
+        }
     }
 
     /// A list in the place of one that is damaged, of the buckets that were found. It is written with the next change.

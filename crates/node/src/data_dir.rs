@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use base::env::Env;
 use base::{SmallFile, SmallFileError};
 
+use crate::missing;
+
 /// Why the folder cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum DataDirError {
@@ -122,7 +124,11 @@ impl DataDir {
     /// A number that is larger at each start: clients ignore a cluster map that is not newer than the one they have.
     pub fn next_revision(&self, env: &Env) -> Result<i64, DataDirError> {
         let file = revision_file(&self.path);
-        let last = match file.open(&*env.disk, parse_revision, |fault| tracing::error!("{fault}")) {
+        let found = match file.open(&*env.disk, parse_revision, |fault| tracing::error!("{fault}")) {
+            Ok(None) => missing::revision(&*env.disk, &self.path).map_or(Ok(None), Err),
+            found => found,
+        };
+        let last = match found {
             Ok(last) => last.unwrap_or(0),
             Err(error) if error.is_damage() => {
                 // No node started this often.
@@ -264,5 +270,9 @@ pub(crate) mod tests {
         drop(dir);
         let dir = DataDir::take(folder.path(), &env).expect("it was given back");
         assert_eq!(dir.next_revision(&env).expect("writable"), 2);
+        // The node has an identity, and the count is missing: it does not begin again.
+        SmallFile::new(folder.path(), "node-uuid").write(&*env.disk, b"").expect("writable");
+        revision_file(folder.path()).remove(&*env.disk).expect("writable");
+        assert!(dir.next_revision(&env).expect("writable") > 1_000_000_000);
     }
 }

@@ -66,7 +66,7 @@ pub(crate) fn look_in(env: &Env, buckets: &Path, names: Vec<String>) -> (Vec<Buc
             Err(error) => error.to_string(),
         };
         let reason = format!(
-            "the list of buckets is damaged, and {why}: put buckets.json back from a backup, or name the bucket in the \
+            "the list of buckets is damaged or missing, and {why}: put buckets.json back from a backup, or name the bucket in the \
              configuration"
         );
         down.insert(name, Down { reason, is_damage: false, quota_bytes: 0 });

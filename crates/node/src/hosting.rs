@@ -235,7 +235,7 @@ impl Host {
             HostFailure::DataDir(DataDirError::Io { operation, path: path.to_owned(), source })
         };
         let (data, buckets) = (self.data_dir.path(), self.data_dir.buckets());
-        if membership::belongs_to_cluster(env, data).map_err(|error| failed(data, error))? {
+        if membership::belongs_to_cluster(&*env.disk, data).map_err(|error| failed(data, error))? {
             return Ok(());
         }
         let names = match env.disk.read_dir(&buckets) {

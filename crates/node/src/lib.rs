@@ -44,6 +44,7 @@ mod login_throttle;
 mod lone_writer;
 mod long_work;
 mod machine_memory;
+mod missing;
 pub mod naming;
 pub mod news;
 pub mod node;

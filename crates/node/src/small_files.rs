@@ -13,7 +13,7 @@ use crate::audit::settings as audit_settings;
 use crate::changes::anchor::faults as position_faults;
 use crate::changes::cursor::faults as cursor_faults;
 use crate::cluster::{flushed, founding, identity, membership, noted, seen_users, vouched};
-use crate::{bucket_list, data_dir, down, kept_users, opened};
+use crate::{bucket_list, data_dir, down, kept_users, missing, opened};
 
 /// More than the longest of them takes.
 const MOST_BYTES: u64 = 16 << 20;
@@ -41,7 +41,13 @@ pub fn node_faults(disk: &dyn Disk, folder: &Path) -> Vec<Fault> {
         of(audit_settings::file(folder), audit_settings::check),
         of(alternate::file(folder), |bytes, version| alternate::parse(bytes, version).map(drop)),
     ];
-    faults.into_iter().flatten().chain(opened::faults(disk, folder)).collect()
+    let missing = [
+        (bucket_list::file(folder), missing::list(disk, folder)),
+        (data_dir::revision_file(folder), missing::revision(disk, folder)),
+        (identity::file(folder), missing::identity(disk, folder)),
+    ];
+    let missing = missing.into_iter().filter_map(|(file, error)| Some((file.path(), error?.to_string())));
+    faults.into_iter().flatten().chain(missing).chain(opened::faults(disk, folder)).collect()
 }
 
 /// Faults of the files in a bucket's folder. Changes nothing.

@@ -151,8 +151,28 @@ fn a_damaged_journal_keeps_its_bucket_down_and_no_other() {
     server.stop().expect("the others stop cleanly");
 }
 
+/// What a list of buckets is lost by.
+fn rot_list(folder: &Path) {
+    ["buckets.json", "buckets.json.copy"].iter().for_each(|name| rot(&folder.join(name)));
+}
+
+fn remove_list(folder: &Path) {
+    let remove = |name: &&str| fs::remove_file(folder.join(name)).expect("it is there");
+    ["buckets.json", "buckets.json.copy"].iter().for_each(|name| remove(name));
+}
+
 #[test]
 fn a_lost_list_of_buckets_is_put_together_from_their_folders() {
+    [rot_list, remove_list].into_iter().for_each(put_together);
+}
+
+/// Faults of the list that `stave check` finds.
+fn list_faults(folder: &Path) -> usize {
+    let faults = node::small_files::node_faults(&*base::env::Env::real().disk, folder);
+    faults.iter().filter(|(path, _)| path.ends_with("buckets.json")).count()
+}
+
+fn put_together(lose: fn(&Path)) {
     let folder = tempfile::tempdir().expect("a folder");
     let server = start(folder.path(), "");
     for bucket in ["a", "b"] {
@@ -162,9 +182,8 @@ fn a_lost_list_of_buckets_is_put_together_from_their_folders() {
     }
     assert_eq!(http(&server, "DELETE", "/pools/default/buckets/b", "").0, 200);
     server.stop().expect("a clean stop");
-    for name in ["buckets.json", "buckets.json.copy"] {
-        rot(&folder.path().join(name));
-    }
+    lose(folder.path());
+    assert_eq!(list_faults(folder.path()), 1);
     let server = start(folder.path(), "");
     assert_eq!(count(&server, "a", "1"), 20);
     assert_eq!(json(&server, "/pools/default/buckets/a")["maxTTL"], 77);
@@ -173,12 +192,12 @@ fn a_lost_list_of_buckets_is_put_together_from_their_folders() {
         404,
         "what was deleted does not come back"
     );
+    assert_eq!(http(&server, "POST", "/pools/default/buckets", "name=c&ramQuotaMB=100").0, 202);
     server.stop().expect("a clean stop");
+    assert_eq!(list_faults(folder.path()), 0);
     fs::remove_file(folder.path().join("buckets/a/bucket.json")).expect("it is there");
     fs::remove_file(folder.path().join("buckets/a/bucket.json.copy")).expect("it is there");
-    for name in ["buckets.json", "buckets.json.copy"] {
-        rot(&folder.path().join(name));
-    }
+    lose(folder.path());
     let server = start(folder.path(), "");
     let told = json(&server, "/pools/default");
     assert!(told["bucketsDown"][0]["reason"].to_string().contains("does not say what it is"), "{told}");

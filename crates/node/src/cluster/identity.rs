@@ -7,6 +7,7 @@ use base::SmallFile;
 use sha2::{Digest, Sha256};
 
 use super::{Cluster, data_folder};
+use crate::missing;
 use crate::node::Node;
 
 const FILE: &str = "node-uuid";
@@ -31,8 +32,13 @@ pub(crate) fn is_known(node: &Node) -> bool {
 /// The node's identity: made when it is asked for first, kept with its data. A node alone that has lost it gets another
 /// one; a member would be another node to its cluster, and is refused.
 pub(crate) fn of_node(node: &Node) -> io::Result<String> {
-    let (env, file) = (node.env(), file(&data_folder(node)));
-    match file.open(&*env.disk, parse, |fault| tracing::error!("{fault}")) {
+    let (env, folder) = (node.env(), data_folder(node));
+    let file = file(&folder);
+    let found = match file.open(&*env.disk, parse, |fault| tracing::error!("{fault}")) {
+        Ok(None) => missing::identity(&*env.disk, &folder).map_or(Ok(None), Err),
+        found => found,
+    };
+    match found {
         Ok(Some(uuid)) => return Ok(uuid),
         Ok(None) => {}
         Err(error) if error.is_damage() && !node.host().is_some_and(|host| host.config().is_member) => {

@@ -172,8 +172,8 @@ impl Seen {
     }
 }
 
-fn exists(env: &Env, path: &Path) -> io::Result<bool> {
-    match env.disk.open(path, OpenMode::Read) {
+fn exists(disk: &dyn Disk, path: &Path) -> io::Result<bool> {
+    match disk.open(path, OpenMode::Read) {
         Ok(_) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(error),
@@ -188,14 +188,14 @@ fn copy_of(name: &str) -> String {
 /// Whether a node with this folder of data may be started as one that decides itself what it serves: not if it belongs to
 /// a cluster, whose other nodes may serve what it has.
 pub fn may_start_alone(env: &Env, folder: &Path) -> io::Result<bool> {
-    Ok(!belongs_to_cluster(env, folder)? || planted::is(Bug::MemberStartsAlone))
+    Ok(!belongs_to_cluster(&*env.disk, folder)? || planted::is(Bug::MemberStartsAlone))
 }
 
 /// Whether a folder of data belongs to a node of a cluster.
-pub fn belongs_to_cluster(env: &Env, folder: &Path) -> io::Result<bool> {
+pub fn belongs_to_cluster(disk: &dyn Disk, folder: &Path) -> io::Result<bool> {
     let twice = [BUCKETS, founding::FILE].into_iter().flat_map(|name| [name.to_owned(), copy_of(name)]);
     let names: Vec<String> = twice.chain([FILE.to_owned()]).collect();
-    names.iter().try_fold(false, |any, name| Ok(any || exists(env, &folder.join(name))?))
+    names.iter().try_fold(false, |any, name| Ok(any || exists(disk, &folder.join(name))?))
 }
 
 /// Makes of a folder of data that of a node that never was in a cluster, with the copies that it has. What was noted is
@@ -207,7 +207,7 @@ pub fn leave_cluster(env: &Env, folder: &Path) -> io::Result<()> {
     let twice = twice.into_iter().flat_map(|name| [name.to_owned(), copy_of(name)]);
     for name in twice.chain([FILE.to_owned()]) {
         let path = folder.join(&name);
-        if exists(env, &path)? {
+        if exists(&*env.disk, &path)? {
             env.disk.rename(&path, &folder.join(format!("{name}.left")))?;
             env.disk.sync_dir(folder)?;
         }
@@ -240,7 +240,7 @@ mod tests {
         let (env, folder) = folder();
         let mut seen = Seen::read(&env, folder.clone()).expect("there is none");
         assert_eq!((seen.get(), seen.check(&state(0))), (None, Ok(())));
-        assert!(!belongs_to_cluster(&env, &folder).expect("it is read"));
+        assert!(!belongs_to_cluster(&*env.disk, &folder).expect("it is read"));
         for revisions in 0..5 {
             seen.note(&env, &state(revisions)).expect("written");
             let again = Seen::read(&env, folder.clone()).expect("sound");
@@ -248,7 +248,7 @@ mod tests {
             assert!(again.check(&state(revisions)).is_ok());
             assert!(revisions == 0 || again.check(&state(revisions - 1)).is_err());
         }
-        assert!(belongs_to_cluster(&env, &folder).expect("it is read"));
+        assert!(belongs_to_cluster(&*env.disk, &folder).expect("it is read"));
         let file = env.disk.open(&folder.join(FILE), OpenMode::Create).expect("a file");
         for (slot, left) in [(0, Some(())), (1, None)] {
             file.write_at(b"x", slot * SLOT as u64 + 20).expect("written");
@@ -266,7 +266,7 @@ mod tests {
         }
         leave_cluster(&env, &folder).expect("it leaves");
         leave_cluster(&env, &folder).expect("again");
-        assert!(!belongs_to_cluster(&env, &folder).expect("it is read"));
+        assert!(!belongs_to_cluster(&*env.disk, &folder).expect("it is read"));
         let look = |name| SmallFile::new(&folder, name).look(&*env.disk, |_, _| Ok(())).expect("it is read");
         assert!(look(NODE_UUID).is_none() && look(BUCKETS).is_none(), "no copy is left");
         assert_eq!(Seen::read(&env, folder).expect("there is none").get(), None);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use ::cluster::{Address, Membership, State, command};
 use base::env::sim::{SimDisk, SplitMix64};
 use base::env::{Disk, Env};
-use base::{Seqno, VbUuid};
+use base::{Seqno, SmallFile, VbUuid};
 use engine::{Bucket, BucketKind};
 use node::bucket_list::BucketList;
 use node::changes::anchor::Anchor;
@@ -90,6 +90,21 @@ pub fn run(seed: u64, only: Option<Kind>, tally: &mut Tally) {
         }
         world.files.iter().for_each(|(path, bytes)| put(&disk, path, bytes));
     }
+    without_list(seed, &env, tally);
+}
+
+/// Removes both files of the list: the folder of a bucket says that there was one.
+fn without_list(seed: u64, env: &Env, tally: &mut Tally) {
+    let folder = Path::new(DATA).join("buckets/b1");
+    env.disk.create_dir_all_synced(&folder).expect("no fault is planned");
+    SmallFile::new(&folder, "bucket.json").write(&*env.disk, b"{}").expect("no fault is planned");
+    SmallFile::new(Path::new(DATA), "buckets.json").remove(&*env.disk).expect("no fault is planned");
+    let mut started = Started::default();
+    match BucketList::read(Path::new(DATA), env) {
+        Err(error) if error.is_damage() => started.bucket_refused = true,
+        _ => started.wrong.push("the missing list is taken for a first start".to_owned()),
+    }
+    tally.judge(seed, "remove both", "buckets.json", &started);
 }
 
 impl Started {

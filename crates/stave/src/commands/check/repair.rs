@@ -87,7 +87,7 @@ fn look(env: &Env, bucket: &BucketFiles) -> anyhow::Result<(Survey, Vec<Mending>
 
 /// A copy that went back would count in its cluster as if it still had what it acknowledged.
 fn may_be_repaired(env: &Env, data: &Path) -> anyhow::Result<()> {
-    if belongs_to_cluster(env, data)? {
+    if belongs_to_cluster(&*env.disk, data)? {
         bail!(
             "{} belongs to a node of a cluster, whose other nodes have copies: start the node, and it is given what \
              is damaged (`stave cluster give-up-damaged` if no node has it); nothing was changed",
