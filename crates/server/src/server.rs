@@ -78,6 +78,19 @@ pub enum Failure {
     Panicked,
 }
 
+impl Failure {
+    /// Whether the configuration, or a file that it names, has to be changed first.
+    pub fn is_configuration(&self) -> bool {
+        match self {
+            Failure::Tls(_) => true,
+            Failure::Bucket(failure) => {
+                matches!(failure, HostFailure::Quota { .. } | HostFailure::Quotas { .. })
+            }
+            _ => false,
+        }
+    }
+}
+
 /// What to do about an address that cannot be listened at.
 fn instead_of(error: &io::Error) -> &'static str {
     match error.kind() {
@@ -117,17 +130,20 @@ struct Listeners {
     http: TcpListener,
     https: Option<Entrance>,
     encrypted: Option<Encrypted>,
+    kv_addr: SocketAddr,
+    http_addr: SocketAddr,
 }
 
 impl Listeners {
     fn open(env: &Env, config: &Config) -> Result<Listeners, Failure> {
         let listen = |addr| acceptor::listen(env, addr).map_err(|source| Failure::Listen { addr, source });
+        let tls = config.tls.as_ref().map(|tls| Tls::load(env, tls).map(Arc::new)).transpose()?;
         let level = encryption_level(config);
         let kv = vec![Entrance { listener: listen(level.plain_addr(config.kv_addr))?, tls: None }];
         let http = listen(level.plain_addr(config.http_addr))?;
-        let mut listeners = Listeners { kv, http, https: None, encrypted: None };
-        if let Some(config) = &config.tls {
-            let tls = Arc::new(Tls::load(env, config)?);
+        let (kv_addr, http_addr) = (kv[0].listener.local_addr()?, http.local_addr()?);
+        let mut listeners = Listeners { kv, http, https: None, encrypted: None, kv_addr, http_addr };
+        if let (Some(config), Some(tls)) = (&config.tls, tls) {
             let (kv, http) = (listen(config.kv_addr)?, listen(config.http_addr)?);
             let (kv_addr, http_addr) = (kv.local_addr()?, http.local_addr()?);
             listeners.kv.push(Entrance { listener: kv, tls: Some(Arc::clone(&tls)) });
@@ -195,16 +211,18 @@ pub fn serve_prepared(
     let begun = env.clock.monotonic();
     let data_dir = Arc::new(DataDir::take(&config.data_dir, &env)?);
     let env = at_rest::of_node(&env, &config, &data_dir)?;
+    // Before anything is changed on the disk: a start that fails here has opened no bucket.
+    let listeners = Listeners::open(&env, &config)?;
     decide_membership(&config, &data_dir, &env)?;
     if let Some(lowered) = &config.lowered {
         tracing::warn!(%lowered, "the limit of open files (ulimit -n, LimitNOFILE) is too low for what was asked");
     }
+    let revision = data_dir.next_revision(&env)?;
     let (host, opened) = Host::open(config.clone(), Arc::clone(&data_dir), &env)?;
-    let Listeners { kv, http, https, encrypted } = Listeners::open(&env, &config)?;
-    let (kv_addr, http_addr) = (kv[0].listener.local_addr()?, http.local_addr()?);
-    let level = encryption_level(&config);
-    let peer_tls = PeerTls::new(level, encrypted.as_ref().map(|at| Arc::clone(&at.tls)));
-    let address = reached_at(&config, kv_addr, http_addr, encrypted.as_ref());
+    let (kv_addr, http_addr) = (listeners.kv_addr, listeners.http_addr);
+    let encrypted = listeners.encrypted.as_ref();
+    let peer_tls = PeerTls::new(encryption_level(&config), encrypted.map(|at| Arc::clone(&at.tls)));
+    let address = reached_at(&config, kv_addr, http_addr, encrypted);
     let Opened { served: buckets, down } = host.start_all(opened, &env);
     let counters: Vec<_> = (0..config.threads).map(|_| Arc::new(WorkerCounters::default())).collect();
     let node = Node::new(
@@ -212,23 +230,50 @@ pub fn serve_prepared(
         Users::hashed(&config.users, config.hashing, &*env.random),
         buckets,
         address,
-        ConfigVersion { epoch: 1, revision: data_dir.next_revision(&env)? << CHANGES_BITS },
+        ConfigVersion { epoch: 1, revision: revision << CHANGES_BITS },
         config.limits,
         counters.clone(),
     )
     .with_doors(doors(&peer_tls));
     let node = if config.is_member { node.fenced_by(Arc::new(Fence::closed())) } else { node };
     let node = Arc::new(node.hosting(host).with_down(down));
+    let data = Arc::clone(&data_dir);
+    let server = start_threads(&node, listeners, peer_tls, config, data, counters, prepare);
+    match &server {
+        Ok(_) => log_start(&node, &data_dir, env.clock.monotonic() - begun),
+        Err(_) => close_again(&node),
+    }
+    server
+}
+
+/// Closes the buckets of a start that fails, so that it is no crash to them.
+fn close_again(node: &Node) {
+    let host = node.host().expect("a server's node runs its buckets");
+    // What fails is logged, bucket by bucket.
+    let _ = host.close(&node.buckets());
+}
+
+/// Makes of a node what it shall be, and starts the threads that serve clients.
+fn start_threads(
+    node: &Arc<Node>,
+    listeners: Listeners,
+    peer_tls: PeerTls,
+    config: Config,
+    data_dir: Arc<DataDir>,
+    counters: Vec<Arc<WorkerCounters>>,
+    prepare: impl FnOnce(&Arc<Node>) -> Result<(), Failure>,
+) -> Result<Server, Failure> {
     node.know_itself().map_err(|error| Failure::NotPrepared(format!("the node's identity: {error}")))?;
-    read_kept(&node, &config);
+    read_kept(node, &config);
     node.events().slow.limits.follow(&config.slow_limits);
-    prepare(&node)?;
+    prepare(node)?;
     let audit = node.audit.start()?;
     let started =
         counters.into_iter().enumerate().map(|(at, counters)| Worker::start(at, node.clone(), counters));
     let (seats, workers) = started.collect::<io::Result<Vec<_>>>()?.into_iter().unzip();
     let (stop, stopping) = watch::channel(false);
     let (signalled, signals) = mpsc::channel();
+    let Listeners { kv, http, https, encrypted, kv_addr, http_addr } = listeners;
     let web = HttpThread {
         node: node.clone(),
         listener: http,
@@ -240,15 +285,13 @@ pub fn serve_prepared(
     let tls = encrypted.as_ref().map(|encrypted| Arc::clone(&encrypted.tls));
     let control = Control { node: node.clone(), entrances: kv, tls, seats, stopping, signalled };
     let (control, http) = (control.start()?, web.start()?);
-    log_start(&node, &data_dir, env.clock.monotonic() - begun);
-    let config = Mutex::new(config);
     Ok(Server {
-        node,
+        node: Arc::clone(node),
         kv_addr,
         http_addr,
         encrypted,
         data_dir,
-        config,
+        config: Mutex::new(config),
         stop,
         signals,
         control,

@@ -269,7 +269,13 @@ fn explain(error: &anyhow::Error) -> String {
 }
 
 fn is_wrong_arguments(error: &anyhow::Error) -> bool {
-    error.chain().any(|cause| cause.is::<WrongArguments>() || cause.is::<ConfigError>())
+    error.chain().any(|cause| {
+        let is_configured = |failure: &server::Failure| failure.is_configuration();
+        cause.is::<WrongArguments>()
+            || cause.is::<ConfigError>()
+            || cause.downcast_ref().is_some_and(is_configured)
+            || cause.is::<server::tls::TlsError>()
+    })
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
