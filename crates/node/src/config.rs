@@ -19,6 +19,7 @@ use std::path::PathBuf;
 use ::cluster::state::Alternate;
 use base::encryption::WrappingKeys;
 use engine::SettingError;
+use kvstore::StorageBackend;
 use serde::Deserialize;
 
 use crate::connection_memory::LEAST_LIMIT_BYTES;
@@ -54,6 +55,17 @@ pub enum ConfigError {
     /// A bucket is named twice.
     #[error("bucket {0:?} is given twice: give each bucket once")]
     BucketTwice(String),
+    /// Two buckets whose names are one over HTTP.
+    #[error(
+        "buckets {0:?} and {1:?}: names that differ in case alone are the same over HTTP: give one of them another name"
+    )]
+    BucketCase(String, String),
+    /// A log-structured store without journal.
+    #[error(
+        "bucket {0:?}: a bucket of type magma needs the journal: leave journal = \"off\" (--journal off) out, or give the \
+         bucket the type couchstore"
+    )]
+    NeedsJournal(String),
     /// A bucket specification cannot be read.
     #[error("bucket {0:?}: write NAME, NAME:QUOTA or NAME:QUOTA:TYPE, for example default:256MiB:couchstore")]
     BucketSpec(String),
@@ -483,14 +495,7 @@ impl Config {
         if !(1..=1024).contains(&self.threads) {
             return Err(ConfigError::Threads(self.threads));
         }
-        for (at, bucket) in self.buckets.iter().enumerate() {
-            if self.buckets[..at].iter().any(|other| other.name == bucket.name) {
-                return Err(ConfigError::BucketTwice(bucket.name.clone()));
-            }
-        }
-        if self.buckets.is_empty() {
-            return Err(ConfigError::NoBuckets);
-        }
+        self.check_buckets()?;
         let least_files = 4 * self.buckets.len();
         for (name, is_enough) in [
             ("max-connections", self.limits.connections > 0),
@@ -518,6 +523,25 @@ impl Config {
             Some(addr) if self.password_was_generated => Err(ConfigError::OpenWithoutPassword(addr)),
             _ => Ok(()),
         }
+    }
+
+    fn check_buckets(&self) -> Result<(), ConfigError> {
+        for (at, bucket) in self.buckets.iter().enumerate() {
+            let is_same = |other: &&BucketSpec| other.name.eq_ignore_ascii_case(&bucket.name);
+            match self.buckets[..at].iter().find(is_same) {
+                Some(other) if other.name == bucket.name => {
+                    return Err(ConfigError::BucketTwice(bucket.name.clone()));
+                }
+                Some(other) => {
+                    return Err(ConfigError::BucketCase(other.name.clone(), bucket.name.clone()));
+                }
+                None => {}
+            }
+            if self.journal == Switch::Off && bucket.backend == StorageBackend::LogStructured {
+                return Err(ConfigError::NeedsJournal(bucket.name.clone()));
+            }
+        }
+        if self.buckets.is_empty() { Err(ConfigError::NoBuckets) } else { Ok(()) }
     }
 
     fn check_users(&self) -> Result<(), ConfigError> {
@@ -592,6 +616,11 @@ mod tests {
         assert_eq!(config("buckets = [\"a b\"]").err(), Some(ConfigError::BucketName("a b".to_owned())));
         assert_eq!(config("buckets = [\"a:12\"]").err(), Some(ConfigError::Quota("12".to_owned())));
         assert_eq!(config("buckets = [\"a\", \"a\"]").err(), Some(ConfigError::BucketTwice("a".to_owned())));
+        let case = ConfigError::BucketCase("a".to_owned(), "A".to_owned());
+        assert_eq!(config("buckets = [\"a\", \"A\"]").err(), Some(case));
+        let without = config("journal = \"off\"\nbuckets = [\"b:1GiB:magma\"]").err();
+        assert_eq!(without, Some(ConfigError::NeedsJournal("b".to_owned())));
+        assert!(config("journal = \"off\"\nbuckets = [\"b:1GiB:ephemeral\"]").is_ok());
         assert_eq!(config("vbuckets = 3").err(), Some(ConfigError::Vbuckets(3)));
         assert_eq!(config("threads = 0").err(), Some(ConfigError::Threads(0)));
         assert_eq!(config("max-open-files = 3").err(), Some(ConfigError::Limit("max-open-files")));

@@ -98,6 +98,21 @@ pub enum HostFailure {
         /// What says so.
         of: &'static str,
     },
+    /// The buckets of a configuration have more together than there is memory.
+    #[error(
+        "the quotas of the buckets are {} MiB together ({names}), and {of} {} MiB: give them less, or raise memory-quota",
+        .quota_bytes >> 20, .most >> 20
+    )]
+    Quotas {
+        /// The buckets.
+        names: String,
+        /// Their quotas together.
+        quota_bytes: u64,
+        /// The most that those may be.
+        most: u64,
+        /// What says so.
+        of: &'static str,
+    },
     /// It was opened before, and its files are not in their place.
     #[error(
         "bucket {name}: {what}: mount its volume, or put the folder back from a backup, and start the node again; \
@@ -171,10 +186,8 @@ impl Host {
     /// while the node ran. Where both name one, the configuration says what it is. A bucket that cannot be opened keeps
     /// no other one from being opened.
     pub fn open(config: Config, data_dir: Arc<DataDir>, env: &Env) -> Result<(Host, Opened), HostFailure> {
-        let machine = machine_memory_bytes(&*env.disk);
-        check_quotas(&config, machine)?;
-        let memory_quota_bytes =
-            config.memory_quota_bytes.or(machine.map(|bytes| bytes / 5 * 4)).unwrap_or(u64::MAX);
+        check_quotas(&config, env)?;
+        let memory_quota_bytes = memory_quota_bytes(&config, machine_memory_bytes(&*env.disk));
         let (list, mut down) = read_list(&config, &data_dir, env)?;
         // Who deletes a bucket of a node alone means it.
         let keep_s = if config.is_member { config.quarantine_s } else { 0 };
@@ -556,8 +569,18 @@ impl Host {
     }
 }
 
-/// Whether there is the memory for each bucket of the configuration.
-fn check_quotas(config: &Config, machine: Option<u64>) -> Result<(), HostFailure> {
+/// The most that the quotas of all buckets may come to, in bytes.
+fn memory_quota_bytes(config: &Config, machine: Option<u64>) -> u64 {
+    config.memory_quota_bytes.or(machine.map(|bytes| bytes / 5 * 4)).unwrap_or(u64::MAX)
+}
+
+/// Whether there is the memory for each bucket of the configuration, and for all of them together.
+///
+/// # Errors
+///
+/// [`HostFailure::Quota`] or [`HostFailure::Quotas`].
+pub fn check_quotas(config: &Config, env: &Env) -> Result<(), HostFailure> {
+    let machine = machine_memory_bytes(&*env.disk);
     let (most, of) = match (config.memory_quota_bytes, machine) {
         (Some(most), machine) if machine.is_none_or(|machine| most <= machine) => {
             (most, "memory-quota allows")
@@ -567,12 +590,20 @@ fn check_quotas(config: &Config, machine: Option<u64>) -> Result<(), HostFailure
         (None, None) => return Ok(()),
     };
     let buckets = if config.is_member { &[][..] } else { &config.buckets };
-    match buckets.iter().find(|spec| spec.quota_bytes > most) {
-        None => Ok(()),
-        Some(spec) => {
-            Err(HostFailure::Quota { name: spec.name.clone(), quota_bytes: spec.quota_bytes, most, of })
-        }
+    if let Some(spec) = buckets.iter().find(|spec| spec.quota_bytes > most) {
+        return Err(HostFailure::Quota { name: spec.name.clone(), quota_bytes: spec.quota_bytes, most, of });
     }
+    let quota_bytes = buckets.iter().map(|spec| spec.quota_bytes).fold(0, u64::saturating_add);
+    let most = memory_quota_bytes(config, machine);
+    if buckets.len() < 2 || quota_bytes <= most {
+        return Ok(());
+    }
+    let of = match config.memory_quota_bytes {
+        Some(_) => "memory-quota allows",
+        None => "four fifths of the machine's memory, or of its limit for this process, are",
+    };
+    let names: Vec<&str> = buckets.iter().map(|spec| spec.name.as_str()).collect();
+    Err(HostFailure::Quotas { names: names.join(", "), quota_bytes, most, of })
 }
 
 /// The list of buckets; if it is damaged, what the buckets' folders say, and the buckets that say nothing.

@@ -210,6 +210,7 @@ fn a_quota_that_the_machine_does_not_have_is_refused_with_the_numbers() {
     for (settings, numbers) in [
         ("buckets = [\"a:900TiB\"]", ["943718400 MiB", "its limit for this process, has"]),
         ("memory-quota = \"300MiB\"\nbuckets = [\"a:400MiB\"]", ["400 MiB", "300 MiB"]),
+        ("memory-quota = \"300MiB\"\nbuckets = [\"a:200MiB\", \"b:150MiB\"]", ["350 MiB", "300 MiB"]),
     ] {
         let refused = try_start(folder.path(), settings).map(drop).expect_err(settings).to_string();
         assert!(numbers.iter().all(|number| refused.contains(number)), "{refused}");
@@ -218,4 +219,44 @@ fn a_quota_that_the_machine_does_not_have_is_refused_with_the_numbers() {
     let (code, body) = http(&server, "POST", "/pools/default/buckets", "name=b&ramQuotaMB=150");
     assert!(code == 400 && ["150", "200", "300"].iter().all(|number| body.contains(number)), "{body}");
     server.stop().expect("a clean stop");
+}
+
+fn histories(server: &server::Server) -> Vec<Vec<(u64, u64)>> {
+    let bucket = server.node().bucket("a").expect("it is served");
+    let of = |vb: &vbucket::VBucket| {
+        vb.failover().entries().iter().map(|entry| (entry.uuid.0, entry.seqno.0)).collect()
+    };
+    (0..support::VBUCKETS).map(|vb| bucket.inspect(base::VbId(vb), of).expect("it is here")).collect()
+}
+
+#[test]
+fn a_start_that_fails_is_no_crash_to_the_buckets() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), BUCKETS);
+    fill(&server, "a", "1");
+    let before = histories(&server);
+    server.stop().expect("a clean stop");
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let in_use = || {
+        let config = support::config(folder.path(), 2, BUCKETS);
+        let config = node::Config { http_addr: taken.local_addr().expect("an address"), ..config };
+        server::serve(config, base::env::Env::real()).map(drop)
+    };
+    let no_certificate = || {
+        let more = format!("tls-cert = \"/none.pem\"\ntls-key = \"/none.key\"\n{BUCKETS}");
+        try_start(folder.path(), &more).map(drop)
+    };
+    let not_prepared = || {
+        let config = support::config(folder.path(), 2, BUCKETS);
+        let refuse = |_: &std::sync::Arc<node::Node>| Err(server::Failure::NotPrepared("no".to_owned()));
+        server::serve_prepared(config, base::env::Env::real(), refuse).map(drop)
+    };
+    let starts: [&dyn Fn() -> Result<(), server::Failure>; 3] = [&in_use, &no_certificate, &not_prepared];
+    for (at, fails) in starts.into_iter().enumerate() {
+        let error = fails().expect_err("it does not start");
+        let server = start(folder.path(), BUCKETS);
+        assert_eq!(histories(&server), before, "{at}: {error}");
+        assert_eq!(count(&server, "a", "1"), 20);
+        server.stop().expect("a clean stop");
+    }
 }

@@ -12,6 +12,7 @@ use base::env::{Env, OpenMode};
 use clap::Args;
 use node::cluster::{Cluster, ClusterConfig};
 use node::config::{LogConfig, LogFormat};
+use node::hosting::check_quotas;
 use node::{Config, MetricsLogin, Settings, Switch, readiness};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sd_notify::NotifyState;
@@ -247,7 +248,14 @@ pub fn run(env: &Env, flags: ServeFlags) -> anyhow::Result<Outcome> {
     let config = Config { recent_log: log.recent.clone(), ..config };
     let server = server::serve(config, env.clone())?;
     let mut again = Again { env, flags, descriptors, log };
-    let cluster = join.map(|address| join_cluster(env, &server, &address, access)).transpose()?;
+    let cluster = match join.map(|address| join_cluster(env, &server, &address, access)).transpose() {
+        Ok(cluster) => cluster,
+        Err(error) => {
+            // A node that does not join is no crash to its buckets. What fails is logged.
+            let _ = server.stop();
+            return Err(error);
+        }
+    };
     if let Some(user) = made_up {
         tell(&format!("user {}, password {} (printed only now)", user.name, user.password));
     }
@@ -292,6 +300,7 @@ fn check(env: &Env, setup: &Setup) -> anyhow::Result<Outcome> {
             .map_err(|what| anyhow::anyhow!("{}: {what}; put a new one there", tls.certificate.display()))?;
         soon.into_iter().for_each(|what| say(&what));
     }
+    check_quotas(config, env).map_err(|error| WrongArguments(error.to_string()))?;
     say("the configuration is valid");
     let row = |name: &str, value: String| say(&format!("  {name:<9} {value}"));
     row("data", config.data_dir.display().to_string());
