@@ -158,7 +158,7 @@ fn rot_list(folder: &Path) {
 
 fn remove_list(folder: &Path) {
     let remove = |name: &&str| fs::remove_file(folder.join(name)).expect("it is there");
-    ["buckets.json", "buckets.json.copy"].iter().for_each(|name| remove(name));
+    ["buckets.json", "buckets.json.copy"].iter().for_each(remove);
 }
 
 #[test]

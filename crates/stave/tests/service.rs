@@ -102,7 +102,9 @@ fn a_configuration_is_checked_without_a_start() {
     assert!(!folder.path().join("data").exists(), "nothing was made");
     // A file that it names and that is not there.
     let (refused, text) = check(&["--tls-cert", "/none.pem", "--tls-key", "/none.pem"]);
-    assert!(!refused.status.success() && text.contains("/none.pem"), "{text}");
+    assert!(refused.status.code() == Some(2) && text.contains("/none.pem"), "{text}");
+    let (refused, text) = check(&["--bucket", "a:900TiB"]);
+    assert!(refused.status.code() == Some(2) && text.contains("943718400 MiB"), "{text}");
     let (cert, key) = (folder.path().join("old.pem"), folder.path().join("old.key"));
     expired(&cert, &key);
     let (refused, text) =
