@@ -71,6 +71,11 @@ pub fn open(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
         snappy: session.has(Feature::Snappy),
         json: session.has(Feature::Json),
     };
+    // Who has not agreed to it speaks to a server that does not know the flag.
+    let skips = flags.0 & OpenFlags::SKIP_DELETES != 0;
+    if skips && !session.has(Feature::DcpSkipDeletesInInitialBackfill) {
+        return cx.status(Status::Einval);
+    }
     let agreed = match Agreement::open(flags, request.key, features.snappy) {
         Ok(agreed) => agreed,
         Err(status) => return cx.status(status),

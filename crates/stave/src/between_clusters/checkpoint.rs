@@ -27,6 +27,12 @@ struct MoveCheckpoint {
     /// Of each vBucket that is sent to: the UUID of the history that it was in last; older files do not say.
     #[serde(default)]
     histories: Vec<u64>,
+    /// Its highest seqno then; older files do not say.
+    #[serde(default)]
+    heights: Vec<u64>,
+    /// Which documents are sent, and as what; older files do not say.
+    #[serde(default)]
+    choice: Option<String>,
 }
 
 /// A [`KeptPoint`].
@@ -56,6 +62,7 @@ pub(crate) struct CheckpointFile<'e> {
     env: &'e Env,
     file: SmallFile,
     buckets: (String, String),
+    choice: String,
 }
 
 impl<'e> CheckpointFile<'e> {
@@ -63,12 +70,13 @@ impl<'e> CheckpointFile<'e> {
         env: &'e Env,
         path: &Path,
         buckets: (&str, &str),
+        choice: String,
     ) -> anyhow::Result<CheckpointFile<'e>> {
         let path = std::path::absolute(path)?;
         let name = path.file_name().and_then(|name| name.to_str());
         let (name, folder) = name.zip(path.parent()).context("--checkpoint: name a file")?;
         let file = SmallFile::new(folder, name).at_most(MOST_BYTES);
-        Ok(CheckpointFile { env, file, buckets: (buckets.0.to_owned(), buckets.1.to_owned()) })
+        Ok(CheckpointFile { env, file, buckets: (buckets.0.to_owned(), buckets.1.to_owned()), choice })
     }
 
     /// Where the vBuckets are, and the points; `None` if there is no file.
@@ -87,6 +95,14 @@ impl<'e> CheckpointFile<'e> {
                 found.to_bucket
             );
         }
+        if let Some(choice) = found.choice.filter(|choice| *choice != self.choice) {
+            bail!(
+                "{} was written with {choice}, and this command has {}: what the two do not both send would be missing; \
+                 give the same options, name another file, or remove this one to begin again",
+                path.display(),
+                self.choice
+            );
+        }
         if found.vbuckets.len() != usize::from(vbuckets) {
             bail!(
                 "{} is of a bucket with {} vBuckets, and the one there has {vbuckets}; remove the file to begin again",
@@ -100,7 +116,9 @@ impl<'e> CheckpointFile<'e> {
             is_of_these.then(|| KeptPoint { positions: of_all(stored.vbuckets), heights: stored.sent_to })
         };
         let points = found.kept.into_iter().filter_map(point).collect();
-        Ok(Some((of_all(found.vbuckets), KeptPoints::of(points, found.histories))))
+        let heights = found.heights.into_iter().chain(std::iter::repeat(0));
+        let seen = found.histories.into_iter().zip(heights).collect();
+        Ok(Some((of_all(found.vbuckets), KeptPoints::of(points, seen))))
     }
 
     pub(super) fn write(&self, positions: &[Position], kept: &KeptPoints) -> anyhow::Result<()> {
@@ -110,7 +128,7 @@ impl<'e> CheckpointFile<'e> {
             vbuckets: of_all(&point.positions),
             sent_to: point.heights.clone(),
         };
-        let seen = kept.seen();
+        let (histories, heights) = kept.seen().iter().copied().unzip();
         let kept = kept.few().into_iter().map(stored).collect();
         let vbuckets = of_all(positions);
         let content = serde_json::to_vec(&MoveCheckpoint {
@@ -118,7 +136,9 @@ impl<'e> CheckpointFile<'e> {
             to_bucket,
             vbuckets,
             kept,
-            histories: seen.to_vec(),
+            histories,
+            heights,
+            choice: Some(self.choice.clone()),
         })?;
         Ok(self.file.write(&*self.env.disk, &content)?)
     }

@@ -44,18 +44,19 @@ pub(super) struct LostChanges<'a> {
 pub(super) struct KeptPoints {
     /// The oldest first.
     points: Vec<KeptPoint>,
-    /// The UUID of each vBucket; empty until they are known.
-    seen: Vec<u64>,
+    /// The UUID and the highest seqno of each vBucket; empty until they are known.
+    seen: Vec<(u64, u64)>,
 }
 
 impl KeptPoints {
-    /// Those of an earlier run, the oldest first, and the histories that it saw last.
-    pub(super) fn of(points: Vec<KeptPoint>, seen: Vec<u64>) -> KeptPoints {
+    /// Those of an earlier run, the oldest first, and the histories that it saw last, with how far they were.
+    pub(super) fn of(points: Vec<KeptPoint>, seen: Vec<(u64, u64)>) -> KeptPoints {
         KeptPoints { points, seen }
     }
 
-    /// The UUIDs of the histories that were seen last, of each vBucket; none if they were never seen.
-    pub(super) fn seen(&self) -> &[u64] {
+    /// The UUIDs of the histories that were seen last, of each vBucket, and the highest seqno in them; none if they were
+    /// never seen.
+    pub(super) fn seen(&self) -> &[(u64, u64)] {
         &self.seen
     }
 
@@ -73,17 +74,22 @@ impl KeptPoints {
     }
 
     /// Notes the histories that the vBuckets have now. What was lost in a vBucket whose history is another one than when
-    /// it was seen last.
+    /// it was seen last, or is not as long any more, as when a copy of its files was put back.
     pub(super) fn look(&mut self, heights: &Heights) -> Vec<LostChanges<'_>> {
-        let newest: Vec<u64> = heights.vbuckets.iter().map(|(history, _)| uuid(history)).collect();
+        let newest = heights.vbuckets.iter().map(|(history, high)| (uuid(history), *high)).collect();
         let seen = std::mem::replace(&mut self.seen, newest);
-        let changed = |(vb, (history, _)): &(usize, &(History, u64))| {
-            seen.get(*vb).is_some_and(|seen| *seen != uuid(history))
+        let changed = |(vb, (history, high)): &(usize, &(History, u64))| {
+            seen.get(*vb).is_some_and(|(seen, before)| *seen != uuid(history) || high < before)
         };
         let lost = heights.vbuckets.iter().enumerate().filter(changed);
-        let since =
-            |vb: usize, history: &History| self.points.iter().rev().find(|point| point.is_kept(vb, history));
-        lost.map(|(vb, (history, _))| LostChanges { vb: vb as u16, since: since(vb, history) }).collect()
+        let since = |vb: usize, history: &History, high: u64| {
+            self.points.iter().rev().find(|point| point.is_kept(vb, history, high))
+        };
+        let loss = |(vb, (history, high)): (usize, &(History, u64))| LostChanges {
+            vb: vb as u16,
+            since: since(vb, history, *high),
+        };
+        lost.map(loss).collect()
     }
 
     /// Everything in front of `positions` was answered before the vBuckets were asked for `heights`, and none of them has
@@ -104,15 +110,15 @@ fn uuid(history: &History) -> u64 {
 }
 
 impl KeptPoint {
-    /// Whether a vBucket with this history has everything that it had at this point.
-    fn is_kept(&self, vb: usize, history: &History) -> bool {
+    /// Whether a vBucket with this history, which is so long now, has everything that it had at this point.
+    fn is_kept(&self, vb: usize, history: &History, now: u64) -> bool {
         let Some((uuid, high)) = self.heights.get(vb) else { return false };
         if *high == 0 {
             return true;
         }
         let Some(at) = history.iter().position(|(one, _)| one.0 == *uuid) else { return false };
         // A history ends where the next one begins.
-        at.checked_sub(1).is_none_or(|next| *high <= history[next].1.0)
+        *high <= at.checked_sub(1).map_or(now, |next| history[next].1.0)
     }
 }
 
@@ -155,6 +161,20 @@ mod tests {
         assert_eq!(since(&mut points, &heights(&[(&[(9, 100), (7, 0)], 100)])), Some(Some(10)));
         // A history that nothing is known of.
         assert_eq!(since(&mut points, &heights(&[(&[(5, 0)], 100)])), Some(None));
+    }
+
+    #[test]
+    fn a_history_that_is_shorter_than_before_has_lost_what_it_had() {
+        let mut points = KeptPoints::default();
+        for (seqno, high) in [(10, 100), (20, 200)] {
+            let now = heights(&[(&[(7, 0)], high)]);
+            assert_eq!(since(&mut points, &now), None);
+            points.add(sent(seqno), &now);
+        }
+        let now = heights(&[(&[(7, 0)], 150)]);
+        assert_eq!(since(&mut again(&points), &now), Some(Some(10)), "over a restart, too");
+        assert_eq!(since(&mut points, &now), Some(Some(10)));
+        assert_eq!(since(&mut points, &now), None, "it is said once");
     }
 
     #[test]

@@ -298,8 +298,10 @@ impl<'e> Mover<'e> {
         let sources = mapped(sources, &choice.map)?;
         let paths = sources.iter().map(|(number, source)| (source.path(), *number)).collect();
         let collections = Collections::find(env, sources, &target, choice.unknown())?;
-        let checkpoint =
-            options.checkpoint.map(|path| CheckpointFile::new(env, path, (&source.bucket, &target.bucket)));
+        let checkpoint = options.checkpoint.map(|path| {
+            let buckets = (&*source.bucket, &*target.bucket);
+            CheckpointFile::new(env, path, buckets, choice.told())
+        });
         let checkpoint = checkpoint.transpose()?;
         let saved = checkpoint.as_ref().map(|file| file.read(vbuckets)).transpose()?.flatten();
         let (positions, kept) =
@@ -528,7 +530,7 @@ impl<'e> Mover<'e> {
         }
         let vbs = few(losses.iter().map(|loss| loss.vb.to_string()));
         (self.tell)(MoveNews::Trouble(format!(
-            "vBuckets {vbs} here have another history since a failover or a crash: what they may have lost is sent again"
+            "vBuckets {vbs} here have another history since a failover or a crash, or a shorter one: what they may have lost is sent again"
         )));
         self.counts.lost_here += losses.len() as u64;
         (self.answered, self.is_changed, self.begins_again) = (None, true, true);

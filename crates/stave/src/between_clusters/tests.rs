@@ -20,7 +20,10 @@ fn clusters_and_checkpoints_are_named_rightly() {
     }
     let (env, folder) = (Env::real(), tempfile::tempdir().expect("a folder"));
     let path = folder.path().join("file");
-    let file = |from: &'static str| CheckpointFile::new(&env, &path, (from, "b")).expect("a name");
+    let with = |from: &'static str, choice: &str| {
+        CheckpointFile::new(&env, &path, (from, "b"), choice.to_owned()).expect("a name")
+    };
+    let file = |from| with(from, "--filter ^a");
     assert!(file("a").read(2).expect("none").is_none());
     let position = Position::at(base::VbUuid(3), base::Seqno(9));
     let heights =
@@ -32,6 +35,8 @@ fn clusters_and_checkpoints_are_named_rightly() {
     assert_eq!((positions, again.few()), (vec![position; 2], kept.few()));
     let said = file("c").read(2).expect_err("another one").to_string();
     assert!(said.contains("from bucket `a` to bucket `b`"), "{said}");
+    let said = with("a", "all documents").read(2).expect_err("another choice").to_string();
+    assert!(said.contains("--filter ^a") && said.contains("all documents"), "{said}");
     assert!(file("a").read(4).expect_err("another number").to_string().contains("2 vBuckets"));
     // As it was written before points were noted.
     let name = base::SmallFile::new(folder.path(), "file");

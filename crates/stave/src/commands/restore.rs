@@ -131,6 +131,20 @@ impl DocumentChoice {
         is_usual && collections.is_empty() && filter.is_none() && map.is_empty()
     }
 
+    /// Which documents are sent, and as what, in the words of the command line: the same for the same documents.
+    pub(crate) fn told(&self) -> String {
+        let list = |name: &str, of: &[String]| {
+            let mut of = of.to_vec();
+            of.sort_unstable();
+            (!of.is_empty()).then(|| format!("{name} {}", of.join(",")))
+        };
+        let filter = self.filter.as_ref().map(|filter| format!("--filter {filter}"));
+        let skip = self.skip_unknown.then(|| "--skip-unknown".to_owned());
+        let said = [list("--collections", &self.collections), filter, list("--map", &self.map), skip];
+        let said: Vec<String> = said.into_iter().flatten().collect();
+        if said.is_empty() { "all documents".to_owned() } else { said.join(" ") }
+    }
+
     /// Which keys are sent; all of them without one.
     pub(crate) fn regex(&self) -> Result<Option<Regex>, WrongArguments> {
         let filter = self.filter.as_deref().map(Regex::new).transpose();
