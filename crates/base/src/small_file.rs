@@ -32,7 +32,7 @@ const MAX_BYTES: u64 = 1 << 20;
 #[derive(Debug, thiserror::Error)]
 pub enum SmallFileError {
     /// The disk refused.
-    #[error("cannot {operation} {}: {source}", path.display())]
+    #[error("cannot {operation} {}: {source}{}", path.display(), what_to_do(source))]
     Io {
         /// What was tried.
         operation: &'static str,
@@ -57,6 +57,14 @@ pub enum SmallFileError {
         /// What is wrong with it and with its copy.
         what: String,
     },
+}
+
+/// What to do about an error of the disk, if that is known.
+fn what_to_do(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "; the disk is full: make room on it",
+        _ => "",
+    }
 }
 
 impl SmallFileError {

@@ -169,7 +169,8 @@ pub enum Refused {
     Unsafe(usize),
     /// The quotas of all buckets would be more than a node may use.
     #[error(
-        "the buckets would need {needed} bytes of memory on {node}, which has {has}: give a smaller quota"
+        "the buckets would need {} MiB of memory on {node}, which has {} MiB: give a smaller quota",
+        .needed.div_ceil(1 << 20), .has >> 20
     )]
     Quota {
         /// Which node.

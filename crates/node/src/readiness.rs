@@ -27,10 +27,20 @@ pub fn unserved(node: &Node) -> Vec<String> {
         }
         let unreadable = bucket.unreadable();
         let reason = unreadable.iter().find(|(vb, _)| missing.contains(vb));
-        let reason = reason.map_or("they are not active here yet", |(_, reason)| reason);
+        let reason = reason.map_or(without_reason(node), |(_, reason)| reason);
         lines.push(format!("bucket {}: {} not served: {reason}", bucket.name(), list(&missing)));
     }
     lines
+}
+
+/// Why vBuckets are not served whose files are not to blame: only a cluster makes them active later.
+fn without_reason(node: &Node) -> &'static str {
+    let is_member = node.host().is_some_and(|host| host.config().is_member);
+    if is_member {
+        "they are not active here yet"
+    } else {
+        "they are not active here, and the node is in no cluster"
+    }
 }
 
 /// Whether the node does not serve something yet that may come without anybody doing anything about it.

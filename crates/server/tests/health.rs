@@ -36,8 +36,9 @@ fn a_node_is_ready_when_it_serves_every_vbucket_of_the_map() {
             become_one(vb, state);
             let (codes, [ready, _]) = told(&server);
             assert_eq!(codes, [200, 503, 200], "{vb} {state:?}");
-            let expected =
-                format!("bucket default: vBucket {vb} is not served: they are not active here yet\n");
+            let expected = format!(
+                "bucket default: vBucket {vb} is not served: they are not active here, and the node is in no cluster\n"
+            );
             assert_eq!(ready, expected, "{state:?}");
             become_one(vb, VbState::Active);
             assert_eq!(told(&server), ([200; 3], ok()), "{vb} {state:?}");

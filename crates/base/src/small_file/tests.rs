@@ -47,6 +47,13 @@ fn open(env: &Env) -> (Option<Vec<u8>>, Vec<String>) {
 }
 
 #[test]
+fn a_full_disk_is_told_with_what_to_do() {
+    let (path, source) = ("/data/f".into(), io::Error::from(io::ErrorKind::StorageFull));
+    let told = SmallFileError::Io { operation: "write", path, source }.to_string();
+    assert!(told.starts_with("cannot write /data/f: ") && told.ends_with(": make room on it"), "{told}");
+}
+
+#[test]
 fn content_is_read_back_with_its_version() {
     let env = env();
     assert!(file().look(&*env.disk, any).expect("readable").is_none());

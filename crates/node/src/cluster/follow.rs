@@ -360,7 +360,12 @@ impl Cluster {
         view: Arc<View>,
     ) -> Result<Duration, ClusterError> {
         self.note_admission(&view.state);
-        let kept = self.keeps_what_it_has("this node does not belong to its cluster (any more)");
+        let why = if self.knows_of_no_cluster && !memory.has_belonged {
+            "this node has buckets of its own, and the cluster is there already"
+        } else {
+            "this node does not belong to its cluster any more"
+        };
+        let kept = self.keeps_what_it_has(why);
         if !memory.has_belonged && kept.is_none() {
             let incarnation = self.life.lock().incarnation();
             let (uuid, address) = (self.uuid.clone(), self.told_address());

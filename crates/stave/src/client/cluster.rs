@@ -332,7 +332,12 @@ impl<'e> Cluster<'e> {
             status => status.attributes().contains(&"temp"),
         };
         let said = status_name(answer.status_code);
-        is_temporary.then(|| format!("{addr} answers {said} for vBucket {vb}"))
+        let look = if status == Status::NotMyVbucket {
+            ": /readyz of that node says what it does not serve"
+        } else {
+            ""
+        };
+        is_temporary.then(|| format!("{addr} answers {said} for vBucket {vb}{look}"))
     }
 
     /// Takes a map if it is newer than the one that is followed.

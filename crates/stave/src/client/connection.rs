@@ -471,7 +471,7 @@ impl Client {
         if !answer.is(Status::Success) {
             return Ok(None);
         }
-        let what = "it is no configuration of a bucket";
+        let what = "it names no vBuckets: the server has lost the bucket, or this is none that it serves";
         let map = Map::read(&answer.value, &self.addr, self.is_encrypted());
         map.ok_or(ClientError::Answer { operation: OPERATION, what }).map(Some)
     }

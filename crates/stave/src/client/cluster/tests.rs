@@ -114,7 +114,12 @@ fn what_was_waited_for_is_said() {
         ..client
     };
     let text = said(client.get(b"k"));
-    assert!(text.contains("answers NOT_MY_VBUCKET") && text.contains("--timeout gives it longer"), "{text}");
+    assert!(
+        text.contains("answers NOT_MY_VBUCKET")
+            && text.contains("/readyz")
+            && text.contains("--timeout gives it longer"),
+        "{text}"
+    );
     world.change(|map| {
         map.servers.push(GONE.to_owned());
         map.active = 2;

@@ -69,10 +69,11 @@ fn say(json: bool, out: &mut dyn Write, what: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Says of a bucket in a log-structured store that it is not repaired.
+/// Says of a bucket in a log-structured store that it is left as it is.
 fn leave_alone(bucket: &str, json: bool, out: &mut dyn Write) -> anyhow::Result<()> {
-    let what = "it is kept in a log-structured store, which is not repaired: stave check says what is damaged; the other \
-                nodes of a cluster give the node what it misses, a node alone is restored from a backup";
+    let what = "it is kept in a log-structured store, and left as it is: stave check says whether anything of it is \
+                damaged; then the other nodes of a cluster give the node what it misses, a node alone is restored from \
+                a backup";
     if json {
         writeln!(out, "{}", json!({ "type": "left_alone", "bucket": bucket, "what": what }))?;
     }

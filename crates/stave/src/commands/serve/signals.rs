@@ -59,10 +59,12 @@ impl Again<'_> {
             }
         };
         let told = server.reload(setup.config);
-        if told.refused.is_empty() {
-            tracing::info!(log, "the configuration was read again; {told}");
-        } else {
+        if !told.refused.is_empty() {
             tracing::error!(log, "the configuration was read again; {told}");
+        } else if !told.waiting.is_empty() {
+            tracing::warn!(log, "the configuration was read again; {told}");
+        } else {
+            tracing::info!(log, "the configuration was read again; {told}");
         }
     }
 }
