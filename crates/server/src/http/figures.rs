@@ -141,11 +141,17 @@ async fn gather(asked: Vec<oneshot::Receiver<Figures>>, within: Duration) -> Vec
 pub(super) async fn silent(shared: &Shared) -> Vec<NodeId> {
     let asked: Vec<_> =
         others(shared).into_iter().map(|other| (other.id, ask_within(shared, other, ALIVE_WITHIN))).collect();
-    let end = tokio::time::Instant::now() + ALIVE_WITHIN;
+    let end = tokio::time::sleep(ALIVE_WITHIN);
+    tokio::pin!(end);
     let mut silent = Vec::new();
     for (id, answer) in asked {
         let told = match answer {
-            Some(answer) => tokio::time::timeout_at(end, answer).await.is_ok_and(|told| told.is_ok()),
+            Some(mut answer) if end.is_elapsed() => answer.try_recv().is_ok(),
+            Some(mut answer) => tokio::select! {
+                biased;
+                told = &mut answer => told.is_ok(),
+                () = &mut end => false,
+            },
             None => false,
         };
         if !told {
