@@ -293,6 +293,8 @@ bugs! {
     TenuresCompared,
     /// A node drops a bucket of which the state says nothing.
     AbsentMeansDeleted,
+    /// Manifests, ids of collections and counts of flushes go back with a state that is adopted.
+    AdoptedNumbersGoBack,
     // Damage.
     /// A replica that says that its copy is damaged stays in its chain.
     DamagedStillCounts,

@@ -222,6 +222,7 @@ pub const KNOWN: &[(Bug, Simulator, u64)] = &[
     (Bug::UnreadableIsEmpty, Simulator::Values, 0),
     (Bug::EventsNotShared, Simulator::ManifestCost, 0),
     (Bug::FounderForgotten, Simulator::Node, 0),
+    (Bug::AdoptedNumbersGoBack, Simulator::Node, 0),
     (Bug::PasswordInClear, Simulator::Node, 0),
     (Bug::FilesForAll, Simulator::Node, 0),
     (Bug::LongWorkStays, Simulator::Node, 0),

@@ -305,10 +305,16 @@ impl Cluster {
         }
         let failed = |what: String| ApplyError::Manifest(name.to_owned(), what);
         let uid = Manifest::uid_in(manifest).map_err(|error| failed(error.to_string()))?;
-        if uid <= bucket.collections().manifest().uid() {
+        let present = bucket.collections().manifest();
+        if uid < present.uid() {
             return Ok(());
         }
         let new = Manifest::from_json(manifest).map_err(|error| failed(error.to_string()))?;
+        if uid == present.uid() {
+            let other = "another manifest of this node has the same number: an older state was adopted where a newer \
+                         one was not known; it goes on with its own until the cluster's has a higher one";
+            return if new == *present { Ok(()) } else { Err(failed(other.to_owned())) };
+        }
         bucket.collections().set_manifest(new).map_err(|refusal| failed(refusal.to_string()))
     }
 

@@ -4,6 +4,7 @@
 //! document, reports, and leads. Both ask the coordination store, which may block. A third one has every other node asked
 //! for its promise (`promises.rs`), each on a thread of its own. A fourth one follows the users (`users.rs`).
 
+pub(crate) mod adoption;
 pub(crate) mod apply;
 mod buckets;
 mod credentials;
@@ -438,6 +439,7 @@ impl Cluster {
                 return Err(ClusterError::NothingToAdopt);
             }
             let mut next = seen.adopt(&view.state, self.node.env().random.next_u64());
+            adoption::go_forward(self, &mut next);
             if self.write(&mut next, Some(&view))?.is_none() {
                 continue;
             }
