@@ -110,6 +110,8 @@ bugs! {
     GapHidesNothing,
     /// A segment of an earlier journal that is there again is read.
     VoidSegmentBelieved,
+    /// A catalog that is older than what a log-structured store has is believed: the store goes back.
+    OlderCatalogBelieved,
     /// A vBucket that lost something in a repair goes on with its history.
     RepairKeepsHistory,
     /// A repair uses what the journal has behind missing frames.

@@ -13,6 +13,7 @@ mod text;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use base::VbId;
 use base::env::{Disk, Env, OpenMode};
@@ -103,11 +104,26 @@ pub fn paths(dir: &Path) -> [PathBuf; 2] {
 
 /// Looks for the catalog of a folder.
 pub fn find(disk: &dyn Disk, dir: &Path) -> Result<Found, Failure> {
+    find_both(disk, dir).map(|(found, _)| found)
+}
+
+/// The same, and the sequence that each sound copy has reached.
+fn find_both(disk: &dyn Disk, dir: &Path) -> Result<(Found, u64), Failure> {
     let [copy, main] = NAMES.map(|name| read(disk, &dir.join(name)));
+    let (copy, main) = (copy?, main?);
+    let sound = [&copy, &main].into_iter().flatten().flatten();
+    let reached = sound.map(|contents| contents.sequence).min().unwrap_or(0);
+    Ok((found_in(dir, copy, main), reached))
+}
+
+/// One copy, if there is one, or what is wrong with it.
+type OneCopy = Option<Result<Contents, String>>;
+
+fn found_in(dir: &Path, copy: OneCopy, main: OneCopy) -> Found {
     let said = |name: usize, copy: &Result<Contents, String>| {
         copy.as_ref().err().map(|what| format!("{}: {what}", dir.join(NAMES[name]).display()))
     };
-    Ok(match (copy?, main?) {
+    match (copy, main) {
         (None, None) => Found::None,
         // the first write of all was cut short, or somebody removed one of the two
         (Some(Ok(only)), None) => {
@@ -131,11 +147,11 @@ pub fn find(disk: &dyn Disk, dir: &Path) -> Result<Found, Failure> {
             }
         }
         (Some(Err(what)), None) | (None, Some(Err(what))) => Found::Damaged(what),
-    })
+    }
 }
 
 /// One copy; `None` if there is none.
-fn read(disk: &dyn Disk, path: &Path) -> Result<Option<Result<Contents, String>>, Failure> {
+fn read(disk: &dyn Disk, path: &Path) -> Result<OneCopy, Failure> {
     let failed = |operation| {
         let path = path.to_owned();
         move |source| Failure::Disk { operation, path, source }
@@ -162,6 +178,8 @@ pub(crate) struct Catalog {
     dir: PathBuf,
     /// What could be believed when it was opened; `None` if there was no catalog.
     found: Option<Believe>,
+    /// The sequence that is durable in both copies, or in the only one.
+    durable: AtomicU64,
     inner: Mutex<Inner>,
 }
 
@@ -176,7 +194,8 @@ struct Inner {
 impl Catalog {
     /// The catalog of a folder; a folder without one gets it with the first write.
     pub(crate) fn open(env: &Env, dir: &Path) -> Result<Catalog, Failure> {
-        let (contents, is_durable, exists) = match find(&*env.disk, dir)? {
+        let (found, reached) = find_both(&*env.disk, dir)?;
+        let (contents, is_durable, exists) = match found {
             Found::Catalog(contents, other) => {
                 if let Some(other) = &other {
                     tracing::warn!(catalog = %other, "one of the two copies of the catalog is not used");
@@ -191,7 +210,8 @@ impl Catalog {
         };
         let found = exists.then_some(contents.believe);
         let inner = Mutex::new(Inner { contents, is_durable, exists });
-        Ok(Catalog { env: env.clone(), dir: dir.to_owned(), found, inner })
+        let durable = AtomicU64::new(reached);
+        Ok(Catalog { env: env.clone(), dir: dir.to_owned(), found, durable, inner })
     }
 
     /// A catalog in the place of one that cannot be used; it is written with the first change.
@@ -201,7 +221,7 @@ impl Catalog {
         let (believe, files) = (Believe::Headers, BTreeMap::new());
         let contents = Contents { store, sequence: 0, believe, generations: 0, files };
         let inner = Mutex::new(Inner { contents, is_durable: false, exists: false });
-        Catalog { env: env.clone(), dir: dir.to_owned(), found: None, inner }
+        Catalog { env: env.clone(), dir: dir.to_owned(), found: None, durable: AtomicU64::new(0), inner }
     }
 
     /// Writes both copies again if one of them is damaged or missing.
@@ -225,6 +245,17 @@ impl Catalog {
     /// Whether it was left by a clean stop; `None` if there was no catalog.
     pub(crate) fn was_closed(&self) -> Option<bool> {
         self.found.map(|believe| believe == Believe::Files)
+    }
+
+    /// The sequence of what was found or written last; 0 if there is no catalog.
+    pub(crate) fn sequence(&self) -> u64 {
+        self.inner.lock().contents.sequence
+    }
+
+    /// The sequence that no start can find behind any more, whichever copy it reads. Of what was found it is durable once
+    /// the folder is synced.
+    pub(crate) fn durable_sequence(&self) -> u64 {
+        self.durable.load(Ordering::Relaxed)
     }
 
     /// What may be believed; `None` if there is no catalog.
@@ -266,6 +297,7 @@ impl Catalog {
         inner.contents.sequence += 1;
         new.sequence = inner.contents.sequence;
         self.write(&new)?;
+        self.durable.store(new.sequence, Ordering::Relaxed);
         *inner = Inner { contents: new, is_durable: true, exists: true };
         Ok(())
     }

@@ -12,7 +12,7 @@ use crate::catalog::Catalog;
 use crate::compaction::{Compacted, Compaction, FileAt, RolledBack};
 use crate::couch::{self, Couch, CouchConfig, Trust};
 use crate::failure::Failure;
-use crate::log::{Log, LogConfig};
+use crate::log::{self, Log, LogConfig};
 use crate::store::{KvStore, SaveBatch, StoredVb};
 
 /// Which store keeps the documents of a bucket on disk: for good, from its beginning.
@@ -49,6 +49,15 @@ pub(crate) struct OnRecord<'a> {
 }
 
 impl FilesConfig {
+    /// Refuses a folder whose catalog is older than what is in it, if that can be told before anything is believed.
+    pub(crate) fn refuse_older(&self, env: &Env, dir: &Path, catalog: &Catalog) -> Result<(), Failure> {
+        match self {
+            FilesConfig::Log(_) => log::refuse_older(env, dir, catalog),
+            // Each file is compared with what is listed of it.
+            FilesConfig::Couch(_) => Ok(()),
+        }
+    }
+
     /// Opens what is in a folder: as the journal has it on record, or else as the catalog lists it.
     pub(crate) fn open(
         &self,

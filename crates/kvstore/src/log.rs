@@ -9,6 +9,7 @@ mod compact;
 mod item;
 mod snapshot;
 mod state;
+mod vouch;
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,6 +35,7 @@ use compact::at_of;
 use item::{LogBatch, VersionMaker};
 use snapshot::LogSnapshot;
 use state::LogState;
+pub(crate) use vouch::refuse_older;
 
 /// The most vBuckets that are committed together: all, since they share files.
 const MOST_AT_ONCE: usize = 1024;
@@ -128,6 +130,7 @@ impl Log {
         let made = env.disk.create_dir_all_synced(dir);
         made.map_err(|source| Failure::Disk { operation: "make folder", path: dir.to_owned(), source })?;
         let catalog = Arc::new(Catalog::open(&env, dir)?);
+        refuse_older(&env, dir, &catalog)?;
         if let Some(Believe::Journal { generation, .. }) = catalog.believe() {
             let what = format!("it names segment {generation} of a journal, which is not read here");
             return Err(Failure::Catalog { dir: dir.to_owned(), what });
@@ -149,6 +152,9 @@ impl Log {
         names.iter().try_for_each(|name| refuse_of_another(StorageBackend::LogStructured, dir, name))?;
         let listed = catalog.files();
         let believes_list = record.is_none() && catalog.believe() == Some(Believe::Files);
+        if believes_list {
+            vouch::refuse_unlisted(&env, dir, &listed)?;
+        }
         let of_list = |(vb, listed): (&VbId, &Listed)| (*vb, listed.at);
         let wanted: BTreeMap<VbId, FileAt> = match record {
             Some(record) => record.commits.clone(),
@@ -215,7 +221,16 @@ impl Log {
 
     /// Before anything is written: without a journal the catalog has to say first that more may follow what it lists.
     fn begin_writing(&self) -> Result<(), Failure> {
-        if self.is_alone { self.catalog.believe_headers() } else { Ok(()) }
+        if self.is_alone {
+            self.catalog.believe_headers()?;
+        }
+        self.note_catalog();
+        Ok(())
+    }
+
+    /// From now on what is written notes the catalog that is there, so that an older one is not believed.
+    fn note_catalog(&self) {
+        self.store.note(self.catalog.durable_sequence());
     }
 
     fn view(&self, vb: VbId) -> Result<Option<View>, Failure> {

@@ -8,7 +8,7 @@ use base::env::Env;
 use crate::failure::Failure;
 use crate::file::{FileKind, Files, LogFile, file_name};
 use crate::manifest::Manifest;
-use crate::meta::{RunMeta, ShardMeta};
+use crate::meta::{Point, RunMeta, ShardMeta, VbMeta};
 use crate::open::list;
 use crate::run::{Merged, Run};
 use crate::segment::{ExtentReader, Segment};
@@ -23,6 +23,60 @@ pub struct Checked {
     pub bytes: u64,
     /// The last commit of each vBucket, and what the caller stored with it.
     pub vbuckets: Vec<(u16, Commit, Arc<[u8]>)>,
+    /// The caller's highest number that was noted: see [`crate::LogStore::note`].
+    pub beside: u64,
+}
+
+/// What the manifests of a folder say of its last commits.
+#[derive(Clone, Debug, Default)]
+pub struct Heads {
+    /// The caller's highest number that was noted: see [`crate::LogStore::note`].
+    pub beside: u64,
+    /// vBuckets that are not damaged.
+    pub vbuckets: Vec<Head>,
+}
+
+/// The last commit of a vBucket.
+#[derive(Clone, Copy, Debug)]
+pub struct Head {
+    /// Which vBucket.
+    pub vb: u16,
+    /// The number of its last commit.
+    pub commit: u64,
+    /// The number of an earlier one that has the same items, but for those that a purge left out since which may not be on
+    /// record; else the same number.
+    pub since: u64,
+}
+
+/// Looks at the manifests of a folder, and changes nothing. What is damaged is passed over: opening the folder tells of it.
+///
+/// # Errors
+///
+/// If the disk refuses.
+pub fn heads(env: &Env, dir: &Path) -> Result<Heads, Failure> {
+    let path: Arc<Path> = dir.into();
+    let names = env.disk.read_dir(dir).map_err(|source| Failure::io("list", &path, 0, source))?;
+    let files = Files::new(env.disk.clone(), dir.to_owned(), 1);
+    let mut heads = Heads::default();
+    for shard in list(names).manifests {
+        let meta = match Manifest::look(&files, shard) {
+            Ok((told, _)) => told.meta,
+            Err(failure) if failure.is_damage() => continue,
+            Err(failure) => return Err(failure),
+        };
+        heads.beside = heads.beside.max(meta.beside);
+        let known = meta.vbs.iter().filter(|(vb, _)| !meta.damaged.contains_key(vb));
+        heads.vbuckets.extend(known.map(|(vb, meta)| head(*vb, meta)));
+    }
+    Ok(heads)
+}
+
+fn head(vb: u16, meta: &VbMeta) -> Head {
+    let last = meta.last();
+    let is_purge = meta.is_pending() && meta.barrier == last.commit;
+    let is_as_high = |point: &&Point| point.high == last.high;
+    let first = meta.points.iter().find(is_as_high).filter(|_| is_purge);
+    Head { vb, commit: last.commit, since: first.unwrap_or(last).commit }
 }
 
 /// Reads everything, to the end whatever is wrong, and tells `fault` of what is. `step` is told of items that were read
@@ -54,6 +108,7 @@ pub fn check(
             }
         };
         told.damage.iter().for_each(&mut *fault);
+        checked.beside = checked.beside.max(told.meta.beside);
         let look = Look { env, files: &files, shard, meta: &told.meta };
         look.check_files(&mut checked, fault, step);
         for (vb, what) in &told.meta.damaged {

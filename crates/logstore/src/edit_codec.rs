@@ -21,6 +21,7 @@ const ADOPT: u8 = 11;
 const FORGET: u8 = 12;
 const DAMAGE: u8 = 13;
 const RESET: u8 = 14;
+const BESIDE: u8 = 15;
 
 /// Appends an edit.
 pub(crate) fn put(to: &mut Encoder, edit: &Edit) {
@@ -51,6 +52,10 @@ pub(crate) fn put(to: &mut Encoder, edit: &Edit) {
         Edit::Adopt { vb } => put_word(to, ADOPT, *vb),
         Edit::Forget { vb } => put_word(to, FORGET, *vb),
         Edit::Reset { vb } => put_word(to, RESET, *vb),
+        Edit::Beside { number } => {
+            to.u8(BESIDE);
+            to.number(*number);
+        }
         Edit::Damage { vb, what } => {
             put_word(to, DAMAGE, *vb);
             to.bytes(what.as_bytes());
@@ -226,6 +231,7 @@ pub(crate) fn take(from: &mut Decoder<'_>) -> Option<Edit> {
         DROP => Edit::Drop { vb: from.small()? },
         ADOPT => Edit::Adopt { vb: from.small()? },
         FORGET => Edit::Forget { vb: from.small()? },
+        BESIDE => Edit::Beside { number: from.number()? },
         RESET => Edit::Reset { vb: from.small()? },
         DAMAGE => {
             let vb = from.small()?;

@@ -53,6 +53,8 @@ pub(crate) struct Files {
     made: AtomicU64,
     /// Bytes that were written, by [`Purpose`].
     written: [AtomicU64; 5],
+    /// The caller's number, which manifests note; 0 if there is none.
+    pub(crate) beside: AtomicU64,
 }
 
 /// What was written for.
@@ -106,7 +108,8 @@ pub struct OpenFileStats {
 impl Files {
     pub(crate) fn new(disk: Arc<dyn Disk>, dir: PathBuf, most_open: usize) -> Files {
         let (open, made, written) = (Mutex::default(), AtomicU64::new(0), Default::default());
-        Files { disk, dir, most_open: most_open.max(1), open, made, written }
+        let beside = AtomicU64::new(0);
+        Files { disk, dir, most_open: most_open.max(1), open, made, written, beside }
     }
 
     pub(crate) fn count(&self, purpose: Purpose, bytes: u64) {

@@ -32,7 +32,7 @@ mod work;
 
 pub use block::Packer;
 pub use cache::CacheStats;
-pub use check::{Checked, check};
+pub use check::{Checked, Head, Heads, check, heads};
 pub use commit::{Batch, Replaced, Sealed};
 pub use failure::Failure;
 pub use file::{OpenFileStats, WrittenBytes};

@@ -15,6 +15,8 @@ use crate::meta::{Edit, ShardMeta};
 use crate::segment::{check_header, header};
 
 const MAGIC: &[u8; 8] = b"stavelmf";
+/// From version 2 on a manifest notes the caller's number.
+const VERSION: u8 = 2;
 /// Header of the file: as of every file, then number of the shard, number of shards, CRC32C.
 const FILE_HEADER: usize = 28;
 /// Header of a record: bytes stored, kind, sequence number, CRC32C of the content, CRC32C of this header.
@@ -56,7 +58,7 @@ pub(crate) struct Manifest {
 /// What a manifest told.
 pub(crate) struct Told {
     pub(crate) meta: ShardMeta,
-    /// The manifest, if it can be appended to.
+    /// The manifest, if it can be appended to: not one of an earlier version.
     pub(crate) manifest: Option<Manifest>,
     /// Why what was told is not all.
     pub(crate) damage: Option<Failure>,
@@ -107,7 +109,7 @@ fn parse_record(bytes: &[u8], sequence: u64) -> Option<(usize, Vec<Edit>)> {
 }
 
 fn file_header(shard: usize, shards: usize) -> Vec<u8> {
-    let mut out = header(MAGIC).to_vec();
+    let mut out = header(MAGIC, VERSION).to_vec();
     out.extend_from_slice(&(shard as u32).to_le_bytes());
     out.extend_from_slice(&(shards as u32).to_le_bytes());
     let crc = crc32c::crc32c(&out);
@@ -129,16 +131,22 @@ fn read_all(files: &Files, path: &Arc<Path>, mode: OpenMode) -> Result<(Arc<dyn 
 pub(crate) fn read_shards(files: &Files, shard: usize) -> Result<usize, Failure> {
     let path = files.path(&manifest_name(shard));
     let (_, bytes) = read_all(files, &path, OpenMode::Read)?;
-    check_file_header(&bytes, shard, &path)
+    Ok(check_file_header(&bytes, shard, &path)?.shards)
 }
 
-fn check_file_header(bytes: &[u8], shard: usize, path: &Arc<Path>) -> Result<usize, Failure> {
-    check_header(bytes, MAGIC, path)?;
+/// What the header of a manifest says.
+struct Head {
+    version: u8,
+    shards: usize,
+}
+
+fn check_file_header(bytes: &[u8], shard: usize, path: &Arc<Path>) -> Result<Head, Failure> {
+    let version = check_header(bytes, (MAGIC, VERSION), path)?;
     let is_sound = bytes.len() >= FILE_HEADER
         && crc32c::crc32c(&bytes[..24]) == u32_at(bytes, 24)
         && u32_at(bytes, 16) as usize == shard;
     if is_sound {
-        Ok(u32_at(bytes, 20) as usize)
+        Ok(Head { version, shards: u32_at(bytes, 20) as usize })
     } else {
         Err(Failure::damaged(path, 0, "the header of the manifest"))
     }
@@ -162,13 +170,14 @@ impl Manifest {
 
     fn understand(shard: usize, path: Arc<Path>, file: Arc<dyn File>, bytes: &[u8]) -> Result<Told, Failure> {
         let mut told = Told { meta: ShardMeta::new(), manifest: None, damage: None };
-        if let Err(damage) = check_file_header(bytes, shard, &path) {
-            if matches!(damage, Failure::Unsupported { .. }) {
-                return Err(damage);
+        let version = match check_file_header(bytes, shard, &path) {
+            Ok(head) => head.version,
+            Err(damage @ Failure::Unsupported { .. }) => return Err(damage),
+            Err(damage) => {
+                told.damage = Some(damage);
+                return Ok(told);
             }
-            told.damage = Some(damage);
-            return Ok(told);
-        }
+        };
         let (mut end, mut sequence) = (FILE_HEADER as u64, 0);
         let mut first_bytes = 0;
         loop {
@@ -184,7 +193,7 @@ impl Manifest {
         // A manifest is begun with a record before it gets its name.
         if sequence == 0 || has_later_record(rest, sequence) {
             told.damage = Some(Failure::damaged(&path, end, "a record of the manifest"));
-        } else if rest.iter().all(|byte| *byte == 0) {
+        } else if version == VERSION && rest.iter().all(|byte| *byte == 0) {
             told.manifest = Some(Manifest { file, path, end, sequence, first_bytes });
         }
         Ok(told)

@@ -354,6 +354,10 @@ pub(crate) enum Edit {
     Reset {
         vb: u16,
     },
+    /// The caller's number when this was written: see [`crate::LogStore::note`].
+    Beside {
+        number: u64,
+    },
     /// A vBucket cannot be served.
     Damage {
         vb: u16,
@@ -379,9 +383,11 @@ impl Edit {
             | Edit::Forget { vb }
             | Edit::Reset { vb }
             | Edit::Damage { vb, .. } => Some(*vb),
-            Edit::Counters { .. } | Edit::AddRun(_) | Edit::AddSegment { .. } | Edit::RemoveFile { .. } => {
-                None
-            }
+            Edit::Counters { .. }
+            | Edit::AddRun(_)
+            | Edit::AddSegment { .. }
+            | Edit::RemoveFile { .. }
+            | Edit::Beside { .. } => None,
         }
     }
 }
@@ -399,6 +405,8 @@ pub(crate) struct ShardMeta {
     pub(crate) next_file: u64,
     pub(crate) next_epoch: u64,
     pub(crate) next_commit: u64,
+    /// The caller's highest number that was noted; 0 if there is none.
+    pub(crate) beside: u64,
 }
 
 impl ShardMeta {
@@ -475,6 +483,7 @@ impl ShardMeta {
                     Arc::make_mut(meta).reset();
                 }
             }
+            Edit::Beside { number } => self.beside = self.beside.max(*number),
             Edit::Damage { vb, what } => {
                 self.damaged.insert(*vb, what.clone());
             }
@@ -496,6 +505,7 @@ impl ShardMeta {
         let counters =
             Edit::Counters { file: self.next_file, epoch: self.next_epoch, commit: self.next_commit };
         let mut edits = vec![counters];
+        edits.extend((self.beside > 0).then_some(Edit::Beside { number: self.beside }));
         edits.extend(self.runs.iter().cloned().map(Edit::AddRun));
         let segment = |(number, (len, bytes)): (&u64, &(u64, u64))| Edit::AddSegment {
             number: *number,

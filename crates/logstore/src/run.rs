@@ -12,7 +12,7 @@ use crate::codec::{Decoder, Encoder, put_number};
 use crate::failure::Failure;
 use crate::file::{LogFile, NewFile};
 use crate::filter;
-use crate::segment::{HEADER_BYTES, header, read_index, trailer};
+use crate::segment::{HEADER_BYTES, VERSION, header, read_index, trailer};
 
 const BLOCK_BYTES: usize = 4 << 10;
 const RUN_MAGIC: &[u8; 8] = b"stavelrn";
@@ -98,7 +98,7 @@ pub(crate) struct RunWriter {
 
 impl RunWriter {
     pub(crate) fn new(mut file: NewFile) -> RunWriter {
-        file.pending.extend_from_slice(&header(RUN_MAGIC));
+        file.pending.extend_from_slice(&header(RUN_MAGIC, VERSION));
         RunWriter {
             file,
             block: Vec::new(),

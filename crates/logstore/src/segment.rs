@@ -22,31 +22,36 @@ pub(crate) const MOST_SEGMENT_BYTES: u64 = u32::MAX as u64 - (64 << 10);
 pub(crate) const HEADER_BYTES: usize = 16;
 /// Last bytes of segments and runs.
 pub(crate) const TRAILER_BYTES: usize = 24;
-const VERSION: u8 = 1;
+/// Of segments and runs.
+pub(crate) const VERSION: u8 = 1;
 const COMPRESSION: u8 = 1;
 const SEGMENT_MAGIC: &[u8; 8] = b"stavelsg";
 
-pub(crate) fn header(magic: &[u8; 8]) -> [u8; HEADER_BYTES] {
+pub(crate) fn header(magic: &[u8; 8], version: u8) -> [u8; HEADER_BYTES] {
     let mut header = [0; HEADER_BYTES];
     header[..8].copy_from_slice(magic);
-    header[8] = VERSION;
+    header[8] = version;
     header[9] = COMPRESSION;
     header
 }
 
-/// Checks the first bytes of a file.
-pub(crate) fn check_header(bytes: &[u8], magic: &[u8; 8], path: &Arc<Path>) -> Result<(), Failure> {
+/// Checks the first bytes of a file, of a version up to `newest`; answers which one.
+pub(crate) fn check_header(
+    bytes: &[u8],
+    (magic, newest): (&[u8; 8], u8),
+    path: &Arc<Path>,
+) -> Result<u8, Failure> {
     if bytes.len() < HEADER_BYTES || bytes[..8] != magic[..] {
         return Err(Failure::damaged(path, 0, "the first bytes are not those of such a file"));
     }
-    if bytes[8] != VERSION || bytes[9] != COMPRESSION {
+    if !(1..=newest).contains(&bytes[8]) || bytes[9] != COMPRESSION {
         let what = format!(
-            "it has version {} and compression {}; this program reads version 1 and 1",
+            "it has version {} and compression {}; this program reads versions up to {newest}, and compression 1",
             bytes[8], bytes[9]
         );
         return Err(Failure::Unsupported { path: path.clone(), what });
     }
-    Ok(())
+    Ok(bytes[8])
 }
 
 /// Ends a file: says where the block with its index is.
@@ -70,7 +75,7 @@ pub(crate) fn read_index(file: &LogFile, magic: &[u8; 8]) -> Result<Vec<u8>, Fai
     if file.len() < (HEADER_BYTES + TRAILER_BYTES) as u64 {
         return Err(damaged("the file is too short"));
     }
-    check_header(&file.read_exact(0, HEADER_BYTES)?, magic, file.path())?;
+    check_header(&file.read_exact(0, HEADER_BYTES)?, (magic, VERSION), file.path())?;
     let trailer = file.read_exact(file.len() - TRAILER_BYTES as u64, TRAILER_BYTES)?;
     if trailer[16..] != magic[..] || u32_at(&trailer, 12) != trailer_checksum(file.number(), &trailer) {
         return Err(damaged("the last bytes of the file"));
@@ -158,7 +163,7 @@ pub(crate) struct SegmentWriter {
 
 impl SegmentWriter {
     pub(crate) fn new(mut file: NewFile) -> SegmentWriter {
-        file.pending.extend_from_slice(&header(SEGMENT_MAGIC));
+        file.pending.extend_from_slice(&header(SEGMENT_MAGIC, VERSION));
         SegmentWriter { file, block: Vec::new(), block_first: 0, extent: None, done: Vec::new() }
     }
 

@@ -58,6 +58,8 @@ pub(crate) struct Writer {
     strays: Vec<String>,
     /// Whether the manifest on disk may say something else than what is in memory.
     is_unsettled: bool,
+    /// The caller's number that the manifest notes.
+    beside: u64,
 }
 
 impl Shard {
@@ -79,7 +81,7 @@ impl Shard {
             all_refused: None,
             charged: BTreeMap::new(),
         };
-        let writer = Writer { manifest, strays: Vec::new(), is_unsettled };
+        let writer = Writer { manifest, strays: Vec::new(), is_unsettled, beside: meta.beside };
         let shard = Shard {
             index,
             files,
@@ -180,13 +182,15 @@ impl Shard {
 
     /// Puts a new manifest in the place of one of which it is not known what it says, or that is large.
     fn renew(&self, writer: &mut Writer) -> Result<(), Failure> {
-        let meta = self.state.read().meta.clone();
+        let mut meta = self.state.read().meta.clone();
+        meta.apply(&Edit::Beside { number: self.files.beside.load(Ordering::Relaxed) });
         writer.manifest = None;
         writer.is_unsettled = true;
         let manifest = Manifest::begin(&self.files, (self.index, self.config.shards), &meta)?;
         self.files.count(Purpose::Manifests, manifest.len());
         writer.manifest = Some(manifest);
         writer.is_unsettled = false;
+        writer.beside = meta.beside;
         for name in writer.strays.drain(..) {
             // What cannot be removed now is removed by the next start.
             self.files.disk.remove_file(&self.files.path(&name)).ok();
@@ -234,8 +238,15 @@ impl Shard {
         }
         let manifest = writer.manifest.as_mut().expect("it was begun");
         let before = manifest.len();
-        let written = manifest.write(edits);
+        let beside = self.files.beside.load(Ordering::Relaxed);
+        let written = if beside > writer.beside {
+            manifest.write(&[&[Edit::Beside { number: beside }], edits].concat())
+        } else {
+            manifest.write(edits)
+        };
         self.files.count(Purpose::Manifests, manifest.len() - before);
+        // If it fails, or its sync does, another manifest is begun, which notes the number.
+        writer.beside = writer.beside.max(beside);
         if written.is_err() {
             self.is_in_doubt(writer, names);
         }

@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use base::env::GroupSync;
 
@@ -145,6 +146,12 @@ impl LogStore {
     /// The folder.
     pub fn dir(&self) -> &Path {
         &self.files.dir
+    }
+
+    /// From now on what is written notes this number: one of the caller's, which rises with each list of commits that the
+    /// caller keeps. A list with a lower number is known to be older then: see [`crate::heads`].
+    pub fn note(&self, number: u64) {
+        self.files.beside.fetch_max(number, Ordering::Relaxed);
     }
 
     /// A vBucket as it is now, for one read; `None` if there is none. It holds on to files of others, too.

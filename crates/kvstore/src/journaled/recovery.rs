@@ -68,6 +68,8 @@ impl Found {
 pub(super) fn open(env: Env, dir: &Path, config: JournaledConfig) -> Result<Journaled, Failure> {
     made(&env, dir)?;
     let catalog = Arc::new(Catalog::open(&env, dir)?);
+    // Before the journal is read: that changes the catalog.
+    config.files.refuse_older(&env, dir, &catalog)?;
     let promised = match catalog.believe() {
         Some(Believe::Journal { generation, salt }) => Some((generation, salt)),
         Some(Believe::Files | Believe::Headers) | None => None,

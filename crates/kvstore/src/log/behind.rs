@@ -62,6 +62,7 @@ impl Files for Log {
 
     fn rollback_with(&self, vb: VbId, to: Seqno, before: &BeforeRollback<'_>) -> Result<RolledBack, Failure> {
         self.check(vb)?;
+        self.note_catalog();
         let before = |commit: Option<logstore::Commit>| before(commit.map(at_of)).map_err(Trouble::Ours);
         let back = self.store.rollback_with(vb.0, to.0, &before);
         let back =

@@ -7,6 +7,7 @@ use base::VbId;
 use base::env::Env;
 
 use super::state::LogState;
+use super::vouch;
 use crate::catalog::{self, Believe, Contents, Found};
 use crate::compaction::FileAt;
 use crate::failure::Failure;
@@ -66,7 +67,7 @@ pub fn check_log(env: &Env, dir: &Path, step: &mut dyn FnMut(u64)) -> Result<Log
             Err(what) => report.faults.push((dir.to_owned(), 0, format!("vBucket {vb}: {what}"))),
         }
     }
-    check_promised(env, dir, &commits, &mut report)?;
+    check_promised(env, dir, (checked.beside, &commits), &mut report)?;
     Ok(report)
 }
 
@@ -74,7 +75,7 @@ pub fn check_log(env: &Env, dir: &Path, step: &mut dyn FnMut(u64)) -> Result<Log
 fn check_promised(
     env: &Env,
     dir: &Path,
-    commits: &BTreeMap<VbId, FileAt>,
+    (beside, commits): (u64, &BTreeMap<VbId, FileAt>),
     report: &mut LogReport,
 ) -> Result<(), Failure> {
     let mut fault = |what: String| report.faults.push((dir.join("catalog"), 0, what));
@@ -92,6 +93,10 @@ fn check_promised(
             contents
         }
     };
+    if let Some(what) = vouch::older(contents.sequence, beside) {
+        fault(what);
+        return Ok(());
+    }
     match contents.believe {
         Believe::Journal { generation, salt } => {
             match journal::check_promised(&*env.disk, dir, (generation, salt)) {

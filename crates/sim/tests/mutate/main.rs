@@ -19,6 +19,7 @@ fn what_is_served_with_a_damaged_file_is_right_or_refused() {
     for kind in Kind::ALL {
         assert!(tally.rows.keys().any(|(_, damage)| *damage == kind.name()), "{kind:?} was not tried");
     }
+    assert!(tally.rows.contains_key(&("catalog", Kind::BothStale.name())), "no older catalog was tried");
     for outcome in Outcome::ALL {
         let is_met = tally.rows.values().any(|counts| counts.of(outcome) > 0);
         assert_eq!(is_met, outcome != Outcome::Wrong, "{outcome:?}: {tally}");

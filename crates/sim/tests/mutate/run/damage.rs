@@ -26,9 +26,12 @@ pub enum Kind {
     /// Another file of its kind.
     Swap,
     Remove,
+    /// Both copies of a file that is kept twice are as they were some time before.
+    BothStale,
 }
 
 impl Kind {
+    /// What befalls one file.
     pub const ALL: [Kind; 6] = [Kind::Flip, Kind::Zero, Kind::Cut, Kind::Stale, Kind::Swap, Kind::Remove];
 
     pub fn name(self) -> &'static str {
@@ -39,6 +42,7 @@ impl Kind {
             Kind::Stale => "stale",
             Kind::Swap => "swap",
             Kind::Remove => "remove",
+            Kind::BothStale => "both stale",
         }
     }
 }
@@ -70,7 +74,7 @@ pub enum Class {
 }
 
 impl Class {
-    fn of(path: &Path) -> Class {
+    pub fn of(path: &Path) -> Class {
         let folder = path.parent().and_then(Path::file_name).unwrap_or_default();
         if folder == "cursors" {
             return Class::Cursor;
@@ -162,7 +166,7 @@ pub fn is_of_node(path: &Path) -> bool {
     OF_NODE.contains(&Class::of(path))
 }
 
-/// What is done to one file.
+/// What is done to one file, or to some together.
 pub struct Damage {
     pub kind: Kind,
     pub class: Class,
@@ -172,7 +176,12 @@ pub struct Damage {
     place: String,
     /// What it holds afterwards; `None` if it is gone.
     bytes: Option<Vec<u8>>,
+    /// The same of others.
+    others: Changes,
 }
+
+/// What files hold afterwards; `None` if one is gone.
+pub type Changes = Vec<(PathBuf, Option<Vec<u8>>)>;
 
 impl fmt::Display for Damage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -217,6 +226,7 @@ impl Damage {
                 let which = any(rng, &others)?;
                 (others[which].0.display().to_string(), Some(others[which].1.clone()))
             }
+            Kind::BothStale => return None,
             Kind::Flip | Kind::Zero | Kind::Cut => {
                 let (name, range) = place_in(rng, class, old)?;
                 (format!("{name}, {range:?}"), Some(change(rng, kind, old, range)))
@@ -226,13 +236,23 @@ impl Damage {
         let is_torn = !matches!(kind, Kind::Remove | Kind::Swap);
         let is_unvouched =
             is_torn && world.end == End::Killed && class == Class::Segment && is_last_segment(world, &path);
-        (bytes.as_ref() != before).then_some(Damage { kind, class, is_unvouched, path, place, bytes })
+        let others = Changes::new();
+        (bytes.as_ref() != before).then_some(Damage { kind, class, is_unvouched, path, place, bytes, others })
+    }
+
+    /// The same to some files together.
+    pub fn of_many(kind: Kind, class: Class, place: String, mut changes: Changes) -> Option<Damage> {
+        let (path, bytes) = changes.pop()?;
+        Some(Damage { kind, class, is_unvouched: false, path, place, bytes, others: changes })
     }
 
     pub fn apply(&self, disk: &SimDisk) {
-        match &self.bytes {
-            Some(bytes) => put(disk, &self.path, bytes),
-            None => disk.remove_file(&self.path).expect("no fault is planned"),
+        let one = (&self.path, &self.bytes);
+        for (path, bytes) in self.others.iter().map(|(path, bytes)| (path, bytes)).chain([one]) {
+            match bytes {
+                Some(bytes) => put(disk, path, bytes),
+                None => disk.remove_file(path).expect("no fault is planned"),
+            }
         }
         let folder = self.path.parent().expect("it is in a folder");
         disk.sync_dir(folder).expect("no fault is planned");

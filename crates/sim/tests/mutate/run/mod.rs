@@ -1,6 +1,7 @@
 //! One file of a node that has ended is not what it was, or a bucket's folder, and the node starts: what it serves is
 //! right, or it is refused with a reason in the log; never older, never silently absent.
 
+mod ages;
 mod damage;
 mod folders;
 mod log;
@@ -20,6 +21,9 @@ use world::{Keeper, World};
 
 /// Starts that are tried with one world: to make it costs as much as some of them.
 const STARTS_A_WORLD: u64 = 40;
+
+/// Starts with one world on an older catalog.
+const AGES_A_WORLD: usize = 6;
 
 /// Of so many seeds one has a world in a log-structured store, too.
 const SEEDS_A_LOG: u64 = 4;
@@ -89,6 +93,20 @@ impl Trial {
                     tally.judge(seed, "heals", class, &started.named(&damage));
                 }
             }
+        }
+        if self.only.is_none_or(|only| !Kind::ALL.contains(&only)) {
+            self.ages(seed, world, tally);
+        }
+    }
+
+    /// Both copies of the catalog are as they were before.
+    fn ages(&self, seed: u64, world: &World, tally: &mut Tally) {
+        let mut rng = SplitMix64::new(seed.rotate_left(32));
+        for (at, damage) in ages::all(world, &mut rng).iter().take(AGES_A_WORLD).enumerate() {
+            let disk = world.disk();
+            damage.apply(&disk);
+            let started = start::start(world, &disk, Some(damage), at % 4 == 0).named(damage);
+            tally.judge(seed, damage.kind.name(), damage.class.name(), &started);
         }
     }
 }
