@@ -135,18 +135,18 @@ pub(crate) fn read_shards(files: &Files, shard: usize) -> Result<usize, Failure>
 }
 
 /// What the header of a manifest says.
-struct Head {
+struct FileHead {
     version: u8,
     shards: usize,
 }
 
-fn check_file_header(bytes: &[u8], shard: usize, path: &Arc<Path>) -> Result<Head, Failure> {
+fn check_file_header(bytes: &[u8], shard: usize, path: &Arc<Path>) -> Result<FileHead, Failure> {
     let version = check_header(bytes, (MAGIC, VERSION), path)?;
     let is_sound = bytes.len() >= FILE_HEADER
         && crc32c::crc32c(&bytes[..24]) == u32_at(bytes, 24)
         && u32_at(bytes, 16) as usize == shard;
     if is_sound {
-        Ok(Head { version, shards: u32_at(bytes, 20) as usize })
+        Ok(FileHead { version, shards: u32_at(bytes, 20) as usize })
     } else {
         Err(Failure::damaged(path, 0, "the header of the manifest"))
     }
