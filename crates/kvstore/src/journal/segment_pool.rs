@@ -93,11 +93,6 @@ impl SegmentPool {
         (generation, spare)
     }
 
-    /// The newest segment is not there any more, if it is this one.
-    pub(super) fn take_back(&mut self, generation: u64) {
-        self.kept.pop_back_if(|last| last.generation == generation);
-    }
-
     /// The segment that is written to is durable up to `offset`, and in it that all below `vouched` may go.
     pub(super) fn synced(&mut self, offset: u64, vouched: u64) {
         if let Some(last) = self.kept.back_mut() {

@@ -1,7 +1,6 @@
 //! Appending frames.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,7 +14,6 @@ use super::encode::{FrameBuffer, Position};
 use super::layout::{
     BLOCK, COMPRESSED_VERSION, FRAME_HEAD, FrameHead, SegmentHead, VERSION, padded, segment_path, spare_path,
 };
-use super::segment_pool::Spare;
 use super::{Filed, Frame, Journal, Record, count, on_disk};
 use crate::failure::Failure;
 
@@ -49,8 +47,6 @@ struct Current {
     tables: u64,
     /// Whether its header is durable.
     is_established: bool,
-    /// Whether the catalog may name it.
-    may_be_named: bool,
     /// Whether it was written before, so that its blocks are there.
     is_prewritten: bool,
 }
@@ -123,17 +119,14 @@ impl Journal {
         Ok(true)
     }
 
-    /// A segment is given up after any failure: nobody knows what of it is on the disk. One that was only begun, and that
-    /// the catalog cannot name, goes at once: a full disk must not get one more with every attempt.
+    /// A segment is given up after any failure: nobody knows what of it is on the disk.
     fn after(&self, writer: &mut Writer, written: Result<(), Failure>) -> Result<(), Failure> {
         self.next.store(writer.durable + 1, Ordering::Release);
         written.inspect_err(|failure| {
             if let Some(left_out) = self.given_up.admit(self.env.clock.monotonic()) {
                 tracing::warn!(%failure, left_out, "the segment of the journal is given up");
             }
-            if let Some(begun) = writer.current.take().filter(|current| !current.may_be_named) {
-                self.take_back(begun.head.generation);
-            }
+            writer.current = None;
             writer.recent.go_on_with(writer.durable + 1);
             self.pool.lock().give_up(writer.durable + 1);
             count(&self.counters.given_up_segments, 1);
@@ -163,29 +156,10 @@ impl Journal {
         self.next.store(durable + 1, Ordering::Release);
     }
 
-    /// Removes a segment that was only begun. If the disk refuses, it stays until later ones may go.
-    fn take_back(&self, generation: u64) {
-        match self.env.disk.remove_file(&segment_path(&self.dir, generation)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {}
-            _ => self.pool.lock().take_back(generation),
-        }
-    }
-
     /// Opens a file for a new segment, and writes its header unless that comes last.
     fn begin(&self, first: u64, is_within_call: bool, is_recovery: bool) -> Result<Current, Failure> {
-        let (generation, spare) = self.pool.lock().begin(first, is_within_call);
-        let begun = self.begin_file(generation, spare, first, is_recovery);
-        begun.inspect_err(|_| self.take_back(generation))
-    }
-
-    fn begin_file(
-        &self,
-        generation: u64,
-        spare: Option<Spare>,
-        first: u64,
-        is_recovery: bool,
-    ) -> Result<Current, Failure> {
         let disk = &*self.env.disk;
+        let (generation, spare) = self.pool.lock().begin(first, is_within_call);
         let path = segment_path(&self.dir, generation);
         let is_prewritten = spare.is_some_and(|spare| spare.len >= self.config.segment_bytes);
         let mode = match spare {
@@ -215,7 +189,6 @@ impl Journal {
             frames: 0,
             tables: 0,
             is_established: false,
-            may_be_named: false,
             is_prewritten,
         };
         if !is_recovery {
@@ -394,7 +367,6 @@ impl<'a> Call<'a> {
             on_disk("sync", &current.path, current.file.sync_data())?;
         }
         if !current.is_established {
-            current.may_be_named = true;
             (journal.anchor.begun)(current.head.generation, current.head.salt)?;
         }
         current.is_established = true;
