@@ -1,6 +1,10 @@
 //! Of a journal whose older segments are gone each frame is damaged in turn: what a survey says is what is there after the
 //! repair.
 
+#[cfg(debug_assertions)]
+#[path = "../../simulation/src/known.rs"]
+mod known;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -125,4 +129,17 @@ fn what_is_told_is_what_is_there_after_any_damaged_frame() {
             assert!(kept.iter().all(is_filed), "{place}: files have more than {kept:?}");
         }
     }
+}
+
+/// Mistakes in the product that this test shows (`base::planted`).
+#[test]
+#[cfg(debug_assertions)]
+fn mistakes_in_the_product_are_found() {
+    known::must_find(known::Simulator::Repairs, |seed| {
+        // Nothing in it depends on it.
+        if seed == 0 {
+            what_is_told_is_what_is_there_after_any_damaged_frame();
+        }
+        Ok(())
+    });
 }

@@ -14,6 +14,7 @@ use std::sync::atomic::Ordering;
 
 use base::env::Env;
 use full_disk::FullDisk;
+use protocol::feature::{Feature, Features};
 use protocol::{RequestParts, Status, opcode};
 use serde_json::Value;
 use server::Server;
@@ -56,7 +57,7 @@ fn records(folder: &Path) -> Vec<Value> {
 
 fn log_in(server: &Server, user: &str, password: &str) -> Client {
     let mut client = Client::over(TcpStream::connect(server.kv_addr()).expect("the server listens"));
-    client.send(&node::fuzz::login(user, password, "default", &[]));
+    client.send(&node::fuzz::login(user, password, "default", &Features::of(&[Feature::Xerror]).encode()));
     (0..3).for_each(|_| drop(client.receive()));
     client
 }

@@ -8,6 +8,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use base::env::Env;
+use protocol::feature::{Feature, Features};
 use protocol::{RequestParts, Status, opcode};
 use serde_json::Value;
 use server::Server;
@@ -19,7 +20,7 @@ const ANN: &str = "/settings/rbac/users/local/ann";
 /// A client of a user, with the status of the login.
 fn log_in(server: &Server, user: &str, password: &str) -> (Client, Status) {
     let mut client = Client::over(TcpStream::connect(server.kv_addr()).expect("the server listens"));
-    client.send(&node::fuzz::login(user, password, "default", &[]));
+    client.send(&node::fuzz::login(user, password, "default", &Features::of(&[Feature::Xerror]).encode()));
     let mut statuses = (0..3).map(|_| client.receive().status);
     let (_hello, login, _bucket) = (statuses.next(), statuses.next(), statuses.next());
     drop(statuses);

@@ -33,6 +33,8 @@ pub enum Simulator {
     DiskErrors,
     /// No simulator, but tests: of values that cannot be read, `crates/engine/tests/unreadable.rs`.
     Values,
+    /// The same: of what a repair keeps, `crates/kvstore/tests/repair.rs`.
+    Repairs,
     /// The same: of what a change of the manifest costs, `crates/engine/tests/manifest_cost.rs`.
     ManifestCost,
     /// The same: of the limits and rights of clients, `crates/node/src/tests/planted.rs`.
@@ -203,7 +205,7 @@ pub const KNOWN: &[(Bug, Simulator, u64)] = &[
     (Bug::RepairKeepsHistory, Simulator::Damage, 0),
     (Bug::RepairPassesGap, Simulator::Damage, 11),
     (Bug::OutageCountsAsAbsence, Simulator::Logic, 460),
-    (Bug::RepairForgetsOlderFrames, Simulator::Damage, 6996),
+    (Bug::RepairForgetsOlderFrames, Simulator::Repairs, 0),
     (Bug::UnreadStateBelieved, Simulator::DiskErrors, 8),
     (Bug::FailedManifestLeft, Simulator::DiskErrors, 11),
     (Bug::FailedRollbackIgnored, Simulator::DiskErrors, 4),
