@@ -375,7 +375,9 @@ fn a_configuration_is_read_again() {
     let after = [bucket("120MiB"), stays, user("comes", "password", "read-write")];
     configure(folder.path(), &["threads = 7\nlog = \"warn\"\n", &after.concat()].concat());
     node.signal(Signal::HUP);
-    // The log says less now, and this is said with the words of before.
+    // The log says less now, but what needs a restart.
+    let told = node.logged("read again");
+    assert!(told.contains("needs a restart: threads") && told.contains("log = \\\"warn\\\""), "{told}");
     while !may("comes") {}
     assert!(may("stays") && !may("goes"));
     while http(&node, "GET", "/pools/default/buckets/default", "").1.contains("\"ram\":104857600") {}

@@ -93,12 +93,16 @@ fn send_whole(cx: &mut Context<'_>, found: &Found, key: &[u8]) -> Outcome {
 /// Get random key: some document of the bucket, with its xattrs if the client asks for them and can understand them.
 pub fn get_random_key(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     let with_collections = cx.session.has(Feature::Collections);
+    let with_xattrs = cx.session.has(Feature::GetRandomKeyIncludeXattr);
     let (collection, wants_xattrs) = match request.extras {
         [] if !with_collections => (0, false),
-        [a, b, c, d, rest @ ..] if with_collections && rest.len() <= 1 => {
+        [a, b, c, d, rest @ ..] if with_collections && rest.len() <= usize::from(with_xattrs) => {
             (u32::from_be_bytes([*a, *b, *c, *d]), rest.first().is_some_and(|asked| *asked != 0))
         }
-        _ if with_collections => return cx.invalid("Request must include extras of length 4 or 5"),
+        _ if with_collections && with_xattrs => {
+            return cx.invalid("Request must include extras of length 4 or 5");
+        }
+        _ if with_collections => return cx.invalid("Request must include extras of length 4"),
         _ => return cx.invalid("Request must not include extras without collections"),
     };
     let Some(collection) = super::collections::check(&cx.bucket(), collection) else {
