@@ -1,4 +1,4 @@
-//! Failovers by hand of nodes that are well, when another one has just died: its lease still runs, and nobody knows it yet.
+//! Failovers by hand of nodes that are well, when another one has just died: its lease still runs, so that no node knows it yet.
 
 mod support;
 

@@ -87,7 +87,7 @@ impl Core {
         self.with_vbucket(vb, VBucket::state)
     }
 
-    /// Notes under its lock that a vBucket has something for those who follow it, and for the flusher if there is a disk.
+    /// Notes under its lock that a vBucket has something for its followers, and for the flusher if there is a disk.
     pub(crate) fn queue_flush(&self, shard: &mut Shard) {
         shard.tell_followers();
         if self.is_ephemeral() {
@@ -103,7 +103,7 @@ impl Core {
         }
     }
 
-    /// The same for a change that somebody waits for: the caller hurries it once the lock is released.
+    /// The same for a change that a client waits for: the caller hurries it once the lock is released.
     pub(crate) fn queue_urgent_flush(&self, shard: &mut Shard) {
         shard.tell_followers();
         shard.flush_queued = true;
@@ -155,7 +155,7 @@ impl Core {
         self.vbuckets.lock_times_of(holder)
     }
 
-    /// How long whom held the locks of vBuckets so far.
+    /// How long holders of each kind held the locks of vBuckets so far.
     pub fn lock_times(&self) -> Vec<(Holder, HistogramCounts)> {
         HOLDERS.iter().map(|holder| (*holder, self.lock_times_of(*holder))).collect()
     }

@@ -201,8 +201,8 @@ impl Flushing {
         removed.drain(..).for_each(|one| self.checkpoints.dispose(one));
     }
 
-    /// Notes that a batch is on disk, written from one moment to another. Those who waited for what is committed by that
-    /// are in `settled`. Returns what nobody needs any more.
+    /// Notes that a batch is on disk, written from one moment to another. Clients that waited for what is committed by
+    /// that are in `settled`. Returns what is not needed any more.
     fn saved(&self, batch: FlushBatch, written: (u64, u64), settled: &mut Settled) -> Removed {
         let (from_ns, until_ns) = written;
         let (removed, has_more) = {

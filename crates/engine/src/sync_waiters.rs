@@ -8,7 +8,7 @@ use base::{DurabilityLevel, Seqno};
 
 use crate::completion::{Completer, Completion, MAX_REPLICAS, StepTimes, completion};
 
-/// How long a sync write may take if nobody says.
+/// How long a sync write may take if the client does not say.
 pub const DEFAULT_SYNC_WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What a client asks of a sync write.
@@ -27,7 +27,7 @@ pub enum SyncOutcome {
     Committed,
     /// Its time was over: readers will not see it, unless another node becomes active that has it.
     Aborted,
-    /// Nobody here decides about it any more, or not before its time was over: it may be committed or aborted later, or
+    /// This node does not decide about it any more, or not before its time was over: it may be committed or aborted later, or
     /// elsewhere.
     GivenUp,
 }
@@ -83,7 +83,7 @@ impl SyncWaiters {
         self.waiting.remove(at)
     }
 
-    /// Notes for those who wait for prepares up to `upto` that a step is done, each prepare once, some at a time.
+    /// Notes for clients that wait for prepares up to `upto` that a step is done, each prepare once, some at a time.
     pub(crate) fn note(&mut self, step: SyncStep, upto: Seqno, now_ns: u64) {
         let kind = match step {
             SyncStep::Saved { .. } => 0,
@@ -103,7 +103,7 @@ impl SyncWaiters {
         }
     }
 
-    /// All who wait: dropped outside the lock they hear that nobody decides any more.
+    /// All who wait: dropped outside the lock they hear that it is not decided here any more.
     pub(crate) fn give_up(&mut self) -> GivenUp {
         if planted::is(Bug::WaitersForgotten) {
             return GivenUp::default();
@@ -113,7 +113,7 @@ impl SyncWaiters {
     }
 }
 
-/// Those who wait for something that nobody decides any more; to be dropped outside the vBucket's lock.
+/// Clients that wait for something that is not decided here any more; to be dropped outside the vBucket's lock.
 #[must_use = "drop it after the vBucket's lock is released"]
 #[derive(Default)]
 pub(crate) struct GivenUp(VecDeque<SyncWaiter>);

@@ -1,4 +1,4 @@
-//! The last lines of the process's log, for whoever looks at the node over HTTP. A process has one log, whatever nodes it
+//! The last lines of the process's log, for users who look at the node over HTTP. A process has one log, whatever nodes it
 //! runs.
 
 use std::collections::VecDeque;

@@ -135,7 +135,7 @@ pub fn awaited(view: &View) -> BTreeMap<(&str, NodeId), usize> {
     awaited
 }
 
-/// Nodes without which nobody becomes active, by bucket, with the number of vBuckets that wait for them: they do not answer,
+/// Nodes without which no copy becomes active, by bucket, with the number of vBuckets that wait for them: they do not answer,
 /// and may be alone with durable writes.
 pub fn missed(view: &View) -> BTreeMap<(&str, NodeId), usize> {
     let mut missed = BTreeMap::new();

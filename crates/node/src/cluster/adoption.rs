@@ -13,8 +13,9 @@ use super::noted::Note;
 /// Puts into a state that is to be adopted what this node has newer of the buckets that both have: manifests, the ids
 /// behind all that a scope or a collection ever had, and how often all documents were removed.
 pub(super) fn go_forward(cluster: &Cluster, state: &mut State) {
+    let buckets = cluster.node.buckets();
     let noted = cluster.noted.lock();
-    for (spec, local) in cluster.node.buckets() {
+    for (spec, local) in buckets {
         if let (Some(bucket), Some(note)) = (state.buckets.get_mut(&spec.name), noted.get(&spec.name)) {
             let (manifest, ids) = (local.collections().manifest(), local.collections().next_ids());
             keep_numbers(bucket, note, &manifest, ids);

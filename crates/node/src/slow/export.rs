@@ -1,4 +1,4 @@
-//! What is to be told to a collector of traces: slow operations, until whoever sends them takes them.
+//! What is to be told to a collector of traces: slow operations, until the task that sends them takes them.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -6,7 +6,7 @@ use engine::Bucket;
 use engine::settings::Key;
 use protocol::opcode;
 
-/// Of requests without a bucket, and of buckets whose setting nobody changed, in milliseconds.
+/// Of requests without a bucket, and of buckets whose setting was not changed, in milliseconds.
 const DEFAULT_LIMIT_MS: u64 = 500;
 /// No command may be given more, in milliseconds: a day.
 const MOST_MS: u32 = 86_400_000;
@@ -32,7 +32,7 @@ pub enum SlowLimitError {
     Value(String, String),
 }
 
-/// A limit as somebody wrote it: the command, and its milliseconds; nothing: as it is from the start.
+/// A limit as it was written: the command, and its milliseconds; nothing: as it is from the start.
 pub type SlowLimit = (u8, Option<u32>);
 
 /// Reads a limit: a command by its name, in any case, and milliseconds or `default`.

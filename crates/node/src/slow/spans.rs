@@ -74,7 +74,7 @@ pub(crate) fn spans(
     spans
 }
 
-/// The spans as they stand in the log: `NAME=FROM:DURATION` in microseconds, with the node's name behind `@`.
+/// The spans as they are in the log: `NAME=FROM:DURATION` in microseconds, with the node's name behind `@`.
 pub(crate) fn trace(spans: &[Span]) -> String {
     let one = |span: &Span| {
         let node = span.node.as_ref().map(|node| format!("@{node}")).unwrap_or_default();
@@ -87,7 +87,7 @@ pub(crate) fn trace(spans: &[Span]) -> String {
 mod tests {
     use super::*;
 
-    fn nobody(_: usize) -> Option<Box<str>> {
+    fn no_name(_: usize) -> Option<Box<str>> {
         None
     }
 
@@ -108,9 +108,9 @@ mod tests {
         let early = StepTimes { work_from_ns: 10, work_until_ns: 20, ..StepTimes::default() };
         let late = StepTimes { work_from_ns: 70_000, work_until_ns: 90_000, ..StepTimes::default() };
         for times in [early, late] {
-            let made = spans(&[WaitStep::LongWork(times)], 1_000, 50_000, nobody);
+            let made = spans(&[WaitStep::LongWork(times)], 1_000, 50_000, no_name);
             assert!(made.iter().all(|span| span.from_ns + span.ns <= 49_000), "{made:?}");
         }
-        assert!(spans(&[WaitStep::SyncWrite(StepTimes::default())], 1, 2, nobody).is_empty());
+        assert!(spans(&[WaitStep::SyncWrite(StepTimes::default())], 1, 2, no_name).is_empty());
     }
 }

@@ -24,7 +24,7 @@ use crate::http_client::{self, Answer, Ask};
 
 /// Whoever does not answer in this time is left out.
 const ANSWERED_WITHIN: Duration = Duration::from_millis(500);
-/// Whoever does not answer in this time may have just died.
+/// A node that does not answer in this time may have just died.
 const ALIVE_WITHIN: Duration = Duration::from_secs(2);
 /// More than this is no answer of ours.
 const MAX_ANSWER_BYTES: usize = 1 << 20;
@@ -137,7 +137,7 @@ async fn gather(asked: Vec<oneshot::Receiver<Figures>>, within: Duration) -> Vec
     came
 }
 
-/// Other nodes that seem to serve and do not answer within this time: their leases may still run, and nobody else.
+/// Other nodes that seem to serve and do not answer within this time: their leases may still run although they have died. One that cannot be asked counts as one that does not answer.
 pub(super) async fn silent(shared: &Shared) -> Vec<NodeId> {
     let asked: Vec<_> =
         others(shared).into_iter().map(|other| (other.id, ask_within(shared, other, ALIVE_WITHIN))).collect();
