@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Writes the data directories of one version, which every later version must read (docs/compatibility.md):
-#   make.sh PROGRAM
-# makes, in a folder of the version's name beside this script:
+#   make.sh PROGRAM [NAME TYPE]
+# makes, in a folder of the version's name beside this script, or of the version's and NAME with a bucket of TYPE:
 #   stopped.tar.gz   after SIGTERM
 #   killed.tar.gz    after kill -9, when all documents were saved
 #   expected.jsonl   what `stave export` says of both
@@ -9,14 +9,15 @@
 set -euo pipefail
 stave=$(realpath "$1")
 version=$("$stave" --version | cut -d' ' -f2)
+version=$version${2:+-$2}
 out=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/$version
 [[ ! -e $out ]] || { echo "$out is there already" >&2; exit 1; }
 work=$(mktemp -d)
 server=
 trap '[[ -z $server ]] || kill -KILL "$server" 2>/dev/null || true; rm -rf "$work"' EXIT
 export STAVE_PASSWORD=password
-printf 'data = "%s"\nkv = "127.0.0.1:0"\nhttp = "127.0.0.1:0"\nvbuckets = 8\nbuckets = ["default:100MiB"]\n' \
-  "$work/data" >"$work/stave.toml"
+printf 'data = "%s"\nkv = "127.0.0.1:0"\nhttp = "127.0.0.1:0"\nvbuckets = 8\nbuckets = ["default:100MiB%s"]\n' \
+  "$work/data" "${3:+:$3}" >"$work/stave.toml"
 
 start() {
   coproc NODE { exec "$stave" serve --config "$work/stave.toml" 2>>"$work/log"; }
