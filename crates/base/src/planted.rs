@@ -112,6 +112,8 @@ bugs! {
     VoidSegmentBelieved,
     /// A catalog that is older than what a log-structured store has is believed: the store goes back.
     OlderCatalogBelieved,
+    /// It is not looked at whose file a segment, a run or a manifest of a log-structured store is.
+    LogIdentityIgnored,
     /// A vBucket that lost something in a repair goes on with its history.
     RepairKeepsHistory,
     /// A repair uses what the journal has behind missing frames.

@@ -126,6 +126,9 @@ pub(crate) trait Files: KvStore {
     /// a commit that is on record counts.
     fn file_group(&self, group: &[(VbId, SaveBatch<'_>)]) -> Vec<Result<FileAt, Failure>>;
 
+    /// A commit of a vBucket is on record: a start asks for this one or for one behind it.
+    fn recorded(&self, _vb: VbId, _at: FileAt) {}
+
     /// The last commit of each vBucket. Of one that cannot be read it is not known: the last place there could be is
     /// given, so that it stays damaged and stays.
     fn positions(&self) -> Vec<(VbId, FileAt)>;

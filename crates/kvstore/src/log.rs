@@ -135,16 +135,27 @@ impl Log {
             let what = format!("it names segment {generation} of a journal, which is not read here");
             return Err(Failure::Catalog { dir: dir.to_owned(), what });
         }
-        Ok(Log { is_alone: true, ..Log::open_with(env, dir, config, catalog, None)? })
+        Log::open_as(env, dir, config, catalog, None, true)
     }
 
-    /// Opens a bucket's folder: as a journal has it on record, or else as the catalog lists it.
+    /// Opens a bucket's folder, to work behind a journal: as the journal has it on record, or else as the catalog lists it.
     pub(crate) fn open_with(
         env: Env,
         dir: &Path,
         config: LogConfig,
         catalog: Arc<Catalog>,
         record: Option<&OnRecord<'_>>,
+    ) -> Result<Log, Failure> {
+        Log::open_as(env, dir, config, catalog, record, false)
+    }
+
+    fn open_as(
+        env: Env,
+        dir: &Path,
+        config: LogConfig,
+        catalog: Arc<Catalog>,
+        record: Option<&OnRecord<'_>>,
+        is_alone: bool,
     ) -> Result<Log, Failure> {
         let names = env.disk.read_dir(dir);
         let names =
@@ -153,7 +164,7 @@ impl Log {
         let listed = catalog.files();
         let believes_list = record.is_none() && catalog.believe() == Some(Believe::Files);
         if believes_list {
-            vouch::refuse_unlisted(&env, dir, &listed)?;
+            vouch::refuse_unlisted(&env, dir, &catalog)?;
         }
         let of_list = |(vb, listed): (&VbId, &Listed)| (*vb, listed.at);
         let wanted: BTreeMap<VbId, FileAt> = match record {
@@ -169,7 +180,9 @@ impl Log {
             Trust::Last
         };
         let is_on_record = matches!(trust, Trust::Record { .. });
-        let store = LogStore::open(&env, dir, config.store, &trust).map_err(|failure| match failure {
+        let owner = vouch::owner(&catalog);
+        let config = logstore::Config { owner, has_record: !is_alone, ..config.store };
+        let store = LogStore::open(&env, dir, config, &trust).map_err(|failure| match failure {
             logstore::Failure::Io { operation, path, source, .. } => {
                 Failure::Disk { operation, path: path.to_path_buf(), source: crate::failure::again(&source) }
             }
@@ -187,7 +200,7 @@ impl Log {
             dir: dir.to_owned(),
             store,
             catalog,
-            is_alone: false,
+            is_alone,
             compacting: Mutex::default(),
             refused: Mutex::new(refused),
             on_record: Mutex::new(if is_on_record { wanted.clone() } else { BTreeMap::new() }),
@@ -228,9 +241,14 @@ impl Log {
         Ok(())
     }
 
-    /// From now on what is written notes the catalog that is there, so that an older one is not believed.
+    /// From now on what is written notes the catalog that is there, so that an older one is not believed, and is of its
+    /// folder.
     fn note_catalog(&self) {
-        self.store.note(self.catalog.durable_sequence());
+        let sequence = self.catalog.durable_sequence();
+        self.store.note(sequence);
+        if sequence > 0 {
+            self.store.owned(self.catalog.store().0);
+        }
     }
 
     fn view(&self, vb: VbId) -> Result<Option<View>, Failure> {

@@ -1,4 +1,4 @@
-//! Blocks: what is read and checked at once. Checksums cover the file's number and the place, so that a block that was
+//! Blocks: what is read and checked at once. Checksums cover the file's random number and the place, so that a block that was
 //! written elsewhere is not taken for this one.
 
 use std::path::Path;
@@ -23,8 +23,8 @@ pub(crate) struct Span {
     pub(crate) len: u32,
 }
 
-fn checksum(file: u64, offset: u64, rest: &[u8]) -> u32 {
-    let seed = crc32c::crc32c(&file.to_le_bytes());
+fn checksum(seed: u64, offset: u64, rest: &[u8]) -> u32 {
+    let seed = crc32c::crc32c(&seed.to_le_bytes());
     let seed = crc32c::crc32c_append(seed, &offset.to_le_bytes());
     crc32c::crc32c_append(seed, rest)
 }
@@ -56,8 +56,8 @@ impl Packer {
     }
 }
 
-/// Appends a block to what will be written from `base` on in file number `file`.
-pub(crate) fn append(packer: &mut Packer, out: &mut Vec<u8>, base: u64, file: u64, content: &[u8]) -> Span {
+/// Appends a block to what will be written from `base` on in a file with this seed.
+pub(crate) fn append(packer: &mut Packer, out: &mut Vec<u8>, base: u64, seed: u64, content: &[u8]) -> Span {
     let at = out.len();
     let offset = base + at as u64;
     let (kind, stored) = packer.pack(content).map_or((PLAIN, content), |packed| (SNAPPY, packed));
@@ -66,18 +66,18 @@ pub(crate) fn append(packer: &mut Packer, out: &mut Vec<u8>, base: u64, file: u6
     out.extend_from_slice(&(content.len() as u32).to_le_bytes());
     out.push(kind);
     out.extend_from_slice(stored);
-    let crc = checksum(file, offset, &out[at + 4..]);
+    let crc = checksum(seed, offset, &out[at + 4..]);
     out[at..at + 4].copy_from_slice(&crc.to_le_bytes());
     Span { offset, len: (out.len() - at) as u32 }
 }
 
-/// The content of a block that was read from `offset` of file number `file`.
-pub(crate) fn open(raw: &[u8], file: u64, offset: u64, path: &Arc<Path>) -> Result<Vec<u8>, Failure> {
+/// The content of a block that was read from `offset` of a file with this seed.
+pub(crate) fn open(raw: &[u8], seed: u64, offset: u64, path: &Arc<Path>) -> Result<Vec<u8>, Failure> {
     let damaged = |what| Failure::damaged(path, offset, what);
     if raw.len() < PREFIX {
         return Err(damaged("a block is too short"));
     }
-    if checksum(file, offset, &raw[4..]) != u32_at(raw, 0) {
+    if checksum(seed, offset, &raw[4..]) != u32_at(raw, 0) {
         return Err(damaged("the checksum of a block"));
     }
     let (stored, inflated) = (u32_at(raw, 4) as usize, u32_at(raw, 8) as usize);
@@ -104,5 +104,5 @@ pub(crate) fn read(file: &LogFile, span: Span) -> Result<Vec<u8>, Failure> {
         return Err(Failure::damaged(file.path(), span.offset, "the length of a block"));
     }
     let raw = file.read_exact(span.offset, span.len as usize)?;
-    open(&raw, file.number(), span.offset, file.path())
+    open(&raw, file.seed(), span.offset, file.path())
 }

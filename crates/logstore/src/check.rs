@@ -6,9 +6,9 @@ use std::sync::Arc;
 use base::env::Env;
 
 use crate::failure::Failure;
-use crate::file::{FileKind, Files, LogFile, file_name};
+use crate::file::{FileKind, Files, LogFile};
 use crate::manifest::Manifest;
-use crate::meta::{Point, RunMeta, ShardMeta, VbMeta};
+use crate::meta::{Point, RunMeta, SegmentMeta, ShardMeta, VbMeta};
 use crate::open::list;
 use crate::run::{Merged, Run};
 use crate::segment::{ExtentReader, Segment};
@@ -48,15 +48,16 @@ pub struct Head {
     pub since: u64,
 }
 
-/// Looks at the manifests of a folder, and changes nothing. What is damaged is passed over: opening the folder tells of it.
+/// Looks at the manifests of a folder, and changes nothing. What is damaged, or of another folder
+/// than `owner`'s, is passed over: opening the folder tells of it.
 ///
 /// # Errors
 ///
 /// If the disk refuses.
-pub fn heads(env: &Env, dir: &Path) -> Result<Heads, Failure> {
+pub fn heads(env: &Env, dir: &Path, owner: u128) -> Result<Heads, Failure> {
     let path: Arc<Path> = dir.into();
     let names = env.disk.read_dir(dir).map_err(|source| Failure::io("list", &path, 0, source))?;
-    let files = Files::new(env.disk.clone(), dir.to_owned(), 1);
+    let files = Files::new(env, dir, owner, 1);
     let mut heads = Heads::default();
     for shard in list(names).manifests {
         let meta = match Manifest::look(&files, shard) {
@@ -88,12 +89,13 @@ fn head(vb: u16, meta: &VbMeta) -> Head {
 pub fn check(
     env: &Env,
     dir: &Path,
+    owner: u128,
     fault: &mut dyn FnMut(&Failure),
     step: &mut dyn FnMut(u64),
 ) -> Result<Checked, Failure> {
     let path: Arc<Path> = dir.into();
     let names = env.disk.read_dir(dir).map_err(|source| Failure::io("list", &path, 0, source))?;
-    let files = Arc::new(Files::new(env.disk.clone(), dir.to_owned(), 16));
+    let files = Arc::new(Files::new(env, dir, owner, 16));
     let mut checked = Checked::default();
     for shard in list(names).manifests {
         let told = match Manifest::look(&files, shard) {
@@ -140,19 +142,19 @@ impl Look<'_> {
             checked.bytes += run.bytes;
             self.check_run(run).err().iter().for_each(&mut *fault);
         }
-        for (number, (len, _)) in &self.meta.segments {
+        for (number, segment) in &self.meta.segments {
             checked.files += 1;
-            checked.bytes += len;
-            self.check_segment(*number, *len, step).err().iter().for_each(&mut *fault);
+            checked.bytes += segment.len;
+            self.check_segment(*number, segment, step).err().iter().for_each(&mut *fault);
         }
     }
 
-    fn file(&self, kind: FileKind, number: u64, len: u64) -> LogFile {
-        LogFile::new(self.files, &file_name(self.shard, kind, number), number, len)
+    fn file(&self, kind: FileKind, (number, nonce): (u64, u64), len: u64) -> LogFile {
+        LogFile::new(self.files, (self.shard, kind, number), nonce, len)
     }
 
     fn check_run(&self, meta: &RunMeta) -> Result<(), Failure> {
-        let file = self.file(FileKind::Run, meta.number, meta.bytes);
+        let file = self.file(FileKind::Run, (meta.number, meta.nonce), meta.bytes);
         let account = self.env.heap.account().clone();
         let run = Arc::new(Run::new(file, (meta.low, meta.high), meta.vbs.clone(), account));
         let mut entries = Merged::new(std::iter::once(&run), &[])?;
@@ -163,9 +165,15 @@ impl Look<'_> {
     }
 
     /// Each vBucket's items in the segment, as its extents have them.
-    fn check_segment(&self, number: u64, len: u64, step: &mut dyn FnMut(u64)) -> Result<(), Failure> {
-        let file = self.file(FileKind::Segment, number, len);
+    fn check_segment(
+        &self,
+        number: u64,
+        meta: &SegmentMeta,
+        step: &mut dyn FnMut(u64),
+    ) -> Result<(), Failure> {
+        let file = self.file(FileKind::Segment, (number, meta.nonce), meta.len);
         let segment = Arc::new(Segment::new(file, self.env.heap.account().clone()));
+        segment.file.identify(FileKind::Segment)?;
         for (vb, meta) in &self.meta.vbs {
             for extent in meta.extents.iter().filter(|extent| extent.segment == number) {
                 let mut reader = ExtentReader::new(&segment, *vb, extent.ordinal, extent.first)?;

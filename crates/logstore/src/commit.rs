@@ -9,7 +9,8 @@ use parking_lot::MutexGuard;
 
 use crate::failure::Failure;
 use crate::file::{FileKind, NewFile, Purpose};
-use crate::meta::{CommitEdit, Edit, Extent, Kill, Point, RunMeta, VbMeta};
+use crate::identity::FileId;
+use crate::meta::{CommitEdit, Edit, Extent, Kill, Point, RunMeta, SegmentMeta, VbMeta};
 use crate::run::{Entry, RunWriter, Stored, run_key};
 use crate::segment::{Item, SegmentWriter};
 use crate::shard::{Shard, Writer};
@@ -194,7 +195,7 @@ fn prepare<'s>(
     let writer = shard.writer.lock();
     let (commit, mut next_epoch) = {
         let state = shard.state.read();
-        (state.meta.next_commit, state.meta.next_epoch)
+        (shard.new_commit(&state), state.meta.next_epoch)
     };
     let mut ready = Vec::new();
     for &at in mine {
@@ -241,17 +242,29 @@ fn prepare_one(
     let sealed = batch.seal(view.as_ref(), &changes).map_err(|what| Failure::Batch { vb, what })?;
     let epoch = view.as_ref().map_or(next_epoch, |view| view.meta.epoch());
     let point = Point { commit, epoch, high: last, purge: sealed.purge_seqno, state: sealed.state.into() };
-    let is_pinned = shard.state.read().meta.prepared.contains_key(&vb);
+    let (is_pinned, recorded) = {
+        let state = shard.state.read();
+        (state.meta.prepared.contains_key(&vb), state.recorded.get(&vb).copied().unwrap_or(0))
+    };
+    // Without a record a start asks for the last commit.
+    let recorded = if shard.config.has_record { recorded } else { u64::MAX };
     let forgets = match &view {
-        Some(view) if !is_pinned => forgotten(&view.meta, last, &shard.config),
+        Some(view) if !is_pinned => forgotten(&view.meta, last, recorded, &shard.config),
         _ => Vec::new(),
     };
+    let is_unrecorded = |point: &&Point| point.commit > recorded;
+    let unrecorded = view.as_ref().map_or(0, |view| view.meta.points.iter().filter(is_unrecorded).count());
+    if unrecorded >= MOST_POINTS {
+        let what = format!("{unrecorded} commits before it are not on record");
+        return Err(Failure::Batch { vb, what });
+    }
     let begins = view.is_none();
     Ok((changes, CommitEdit { vb, begins, point, extent: None, kills, forgets, is_purge: false }))
 }
 
-/// Which points are given up for a new one with a seqno: so that those that stay lie the closer the newer they are.
-fn forgotten(meta: &VbMeta, high: u64, config: &crate::Config) -> Vec<u64> {
+/// Which points are given up for a new one with a seqno: so that those that stay lie the closer the newer they are. The
+/// commit on record stays, and what came behind it: a record that failed may be there nevertheless.
+fn forgotten(meta: &VbMeta, high: u64, recorded: u64, config: &crate::Config) -> Vec<u64> {
     let mut kept: Vec<(u64, u64)> = meta.points.iter().map(|point| (point.commit, point.high)).collect();
     let mut forgets = Vec::new();
     if meta.is_pending() && kept.len() < MOST_POINTS {
@@ -268,7 +281,8 @@ fn forgotten(meta: &VbMeta, high: u64, config: &crate::Config) -> Vec<u64> {
             let distance = high.saturating_sub(kept[at].1) + 1;
             u128::from(next.saturating_sub(before)) * 1_000_000 / u128::from(distance)
         };
-        let least = candidates.min_by_key(|at| cost(*at)).expect("there is one");
+        let candidates = candidates.filter(|at| kept[*at].0 < recorded);
+        let Some(least) = candidates.min_by_key(|at| cost(*at)) else { break };
         forgets.push(kept.remove(least).0);
     }
     forgets
@@ -292,13 +306,13 @@ fn write_files(part: &mut Part<'_>, group: &[&mut dyn Batch]) -> Result<(), Fail
 
 fn write_segment(part: &mut Part<'_>, group: &[&mut dyn Batch]) -> Result<(), Failure> {
     let mut writer = SegmentWriter::new(part.shard.new_file(FileKind::Segment)?);
-    let number = writer.file.number;
+    let FileId { number, nonce, .. } = writer.file.id;
     let written = write_extents(&mut writer, &mut part.ready, group);
     let len = writer.file.len();
     part.files.push(writer.file);
     let bytes = written?;
     part.shard.files.count(Purpose::Segments, len);
-    part.edits.push(Edit::AddSegment { number, len, bytes });
+    part.edits.push(Edit::AddSegment { number, segment: SegmentMeta { len, bytes, nonce } });
     Ok(())
 }
 
@@ -319,7 +333,7 @@ fn write_extents(
         let Some(written) = writer.end()? else { continue };
         all += written.bytes;
         edit.extent = Some(Extent {
-            segment: writer.file.number,
+            segment: writer.file.id.number,
             ordinal: written.ordinal,
             first: written.first,
             last: written.last,
@@ -336,7 +350,8 @@ fn write_run(part: &mut Part<'_>, group: &[&mut dyn Batch]) -> Result<(), Failur
     let mut writer = RunWriter::new(part.shard.new_file(FileKind::Run)?);
     let written = write_entries(part, &mut writer, group);
     let meta = RunMeta {
-        number: writer.file.number,
+        number: writer.file.id.number,
+        nonce: writer.file.id.nonce,
         bytes: writer.file.len(),
         low: part.commit,
         high: part.commit,

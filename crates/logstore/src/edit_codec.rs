@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::codec::{Decoder, Encoder};
 use crate::file::FileKind;
-use crate::meta::{CommitEdit, Edit, Extent, Kill, Point, RewriteEdit, RunMeta, VbMeta};
+use crate::meta::{CommitEdit, Edit, Extent, Kill, Point, RewriteEdit, RunMeta, SegmentMeta, VbMeta};
 
 const COUNTERS: u8 = 1;
 const ADD_RUN: u8 = 2;
@@ -22,6 +22,8 @@ const FORGET: u8 = 12;
 const DAMAGE: u8 = 13;
 const RESET: u8 = 14;
 const BESIDE: u8 = 15;
+const ADD_NAMED_RUN: u8 = 16;
+const ADD_NAMED_SEGMENT: u8 = 17;
 
 /// Appends an edit.
 pub(crate) fn put(to: &mut Encoder, edit: &Edit) {
@@ -31,14 +33,17 @@ pub(crate) fn put(to: &mut Encoder, edit: &Edit) {
             [file, epoch, commit].into_iter().for_each(|n| to.number(*n));
         }
         Edit::AddRun(run) => {
-            to.u8(ADD_RUN);
+            to.u8(if run.nonce == 0 { ADD_RUN } else { ADD_NAMED_RUN });
             [run.number, run.bytes, run.low, run.high, run.entries].into_iter().for_each(|n| to.number(n));
             to.number(run.vbs.len() as u64);
             run.vbs.iter().for_each(|vb| to.number(u64::from(*vb)));
+            put_nonce(to, run.nonce);
         }
-        Edit::AddSegment { number, len, bytes } => {
-            to.u8(ADD_SEGMENT);
+        Edit::AddSegment { number, segment } => {
+            let SegmentMeta { len, bytes, nonce } = segment;
+            to.u8(if *nonce == 0 { ADD_SEGMENT } else { ADD_NAMED_SEGMENT });
             [number, len, bytes].into_iter().for_each(|n| to.number(*n));
+            put_nonce(to, *nonce);
         }
         Edit::RemoveFile { kind, number } => {
             to.u8(if *kind == FileKind::Run { REMOVE_RUN } else { REMOVE_SEGMENT });
@@ -61,6 +66,17 @@ pub(crate) fn put(to: &mut Encoder, edit: &Edit) {
             to.bytes(what.as_bytes());
         }
     }
+}
+
+/// What a file without an identity does not have.
+fn put_nonce(to: &mut Encoder, nonce: u64) {
+    if nonce != 0 {
+        to.number(nonce);
+    }
+}
+
+fn take_nonce(from: &mut Decoder<'_>, is_named: bool) -> Option<u64> {
+    if is_named { from.number().filter(|nonce| *nonce != 0) } else { Some(0) }
 }
 
 fn put_word(to: &mut Encoder, kind: u8, vb: u16) {
@@ -206,15 +222,17 @@ fn take_vb(from: &mut Decoder<'_>) -> Option<(u16, VbMeta)> {
 pub(crate) fn take(from: &mut Decoder<'_>) -> Option<Edit> {
     Some(match from.u8()? {
         COUNTERS => Edit::Counters { file: from.number()?, epoch: from.number()?, commit: from.number()? },
-        ADD_RUN => {
+        kind @ (ADD_RUN | ADD_NAMED_RUN) => {
             let (number, bytes, low) = (from.number()?, from.number()?, from.number()?);
             let (high, entries) = (from.number()?, from.number()?);
             let vbs = (0..from.count()?).map(|_| from.small()).collect::<Option<Vec<u16>>>()?;
-            Edit::AddRun(RunMeta { number, bytes, low, high, entries, vbs })
+            let nonce = take_nonce(from, kind == ADD_NAMED_RUN)?;
+            Edit::AddRun(RunMeta { number, nonce, bytes, low, high, entries, vbs })
         }
-        ADD_SEGMENT => {
-            let (number, len) = (from.number()?, from.number()?);
-            Edit::AddSegment { number, len, bytes: from.number()? }
+        kind @ (ADD_SEGMENT | ADD_NAMED_SEGMENT) => {
+            let (number, len, bytes) = (from.number()?, from.number()?, from.number()?);
+            let nonce = take_nonce(from, kind == ADD_NAMED_SEGMENT)?;
+            Edit::AddSegment { number, segment: SegmentMeta { len, bytes, nonce } }
         }
         REMOVE_RUN => Edit::RemoveFile { kind: FileKind::Run, number: from.number()? },
         REMOVE_SEGMENT => Edit::RemoveFile { kind: FileKind::Segment, number: from.number()? },

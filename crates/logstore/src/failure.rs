@@ -29,6 +29,14 @@ pub enum Failure {
         /// What does not hold.
         what: &'static str,
     },
+    /// A file is another one than the one that belongs there.
+    #[error("{path} is not the file that belongs there: {what}", path = path.display())]
+    Foreign {
+        /// The file.
+        path: Arc<Path>,
+        /// Which one it is.
+        what: String,
+    },
     /// A vBucket is not served because files that it needs are damaged.
     #[error("vBucket {vb} cannot be used: {what}")]
     Refused {
@@ -81,11 +89,24 @@ impl Failure {
     /// Whether stored bytes are wrong or missing, as opposed to a disk that refuses.
     pub fn is_damage(&self) -> bool {
         match self {
-            Failure::Damaged { .. } | Failure::Refused { .. } | Failure::Unsupported { .. } => true,
+            Failure::Damaged { .. }
+            | Failure::Foreign { .. }
+            | Failure::Refused { .. }
+            | Failure::Unsupported { .. } => true,
             Failure::Io { operation, source, .. } => {
                 *operation == "open" && source.kind() == io::ErrorKind::NotFound
             }
             Failure::NoVbucket { .. } | Failure::Ended { .. } | Failure::Batch { .. } => false,
+        }
+    }
+
+    /// The file that is damaged, or missing, or another one.
+    pub(crate) fn damaged_file(&self) -> Option<&Arc<Path>> {
+        match self {
+            Failure::Damaged { path, .. } | Failure::Foreign { path, .. } | Failure::Io { path, .. } => {
+                self.is_damage().then_some(path)
+            }
+            _ => None,
         }
     }
 

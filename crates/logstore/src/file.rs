@@ -6,11 +6,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use base::env::{Disk, File, OpenMode};
+use base::env::{Disk, Env, File, OpenMode, Random};
 use parking_lot::Mutex;
 
 use crate::block::{self, Packer, Span};
 use crate::failure::Failure;
+use crate::identity::FileId;
+use crate::{run, segment};
 
 /// What a file is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -46,6 +48,7 @@ pub(crate) fn parse_name(name: &str) -> Option<(usize, FileKind, u64)> {
 /// The folder, and which of its files are open.
 pub(crate) struct Files {
     pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) random: Arc<dyn Random>,
     pub(crate) dir: PathBuf,
     most_open: usize,
     open: Mutex<OpenTable>,
@@ -55,6 +58,7 @@ pub(crate) struct Files {
     written: [AtomicU64; 5],
     /// The caller's number, which manifests note; 0 if there is none.
     pub(crate) beside: AtomicU64,
+    owner: Mutex<u128>,
 }
 
 /// What was written for.
@@ -106,10 +110,34 @@ pub struct OpenFileStats {
 }
 
 impl Files {
-    pub(crate) fn new(disk: Arc<dyn Disk>, dir: PathBuf, most_open: usize) -> Files {
-        let (open, made, written) = (Mutex::default(), AtomicU64::new(0), Default::default());
-        let beside = AtomicU64::new(0);
-        Files { disk, dir, most_open: most_open.max(1), open, made, written, beside }
+    pub(crate) fn new(env: &Env, dir: &Path, owner: u128, most_open: usize) -> Files {
+        Files {
+            disk: env.disk.clone(),
+            random: env.random.clone(),
+            dir: dir.to_owned(),
+            most_open: most_open.max(1),
+            open: Mutex::default(),
+            made: AtomicU64::new(0),
+            written: Default::default(),
+            beside: AtomicU64::new(0),
+            owner: Mutex::new(owner),
+        }
+    }
+
+    /// The caller's number for the folder; 0 if there is none yet.
+    pub(crate) fn owner(&self) -> u128 {
+        *self.owner.lock()
+    }
+
+    /// From now on new files are of this folder, if it had no number before.
+    pub(crate) fn has_owner(&self, owner: u128) {
+        let mut known = self.owner.lock();
+        *known = if *known == 0 { owner } else { *known };
+    }
+
+    /// A number for a new file.
+    pub(crate) fn nonce(&self) -> u64 {
+        self.random.next_u64().max(1)
     }
 
     pub(crate) fn count(&self, purpose: Purpose, bytes: u64) {
@@ -172,7 +200,11 @@ impl Files {
 pub(crate) struct LogFile {
     files: Arc<Files>,
     path: Arc<Path>,
+    shard: usize,
     number: u64,
+    nonce: u64,
+    /// What checksums of its parts begin with, as its header says.
+    seed: AtomicU64,
     /// What the cache calls it: no other file has this number as long as the store is open.
     cache_id: u64,
     /// Bytes of it, as on record.
@@ -184,11 +216,20 @@ pub(crate) struct LogFile {
 }
 
 impl LogFile {
-    pub(crate) fn new(files: &Arc<Files>, name: &str, number: u64, len: u64) -> LogFile {
+    /// The file that a manifest names, with this random number.
+    pub(crate) fn new(
+        files: &Arc<Files>,
+        (shard, kind, number): (usize, FileKind, u64),
+        nonce: u64,
+        len: u64,
+    ) -> LogFile {
         LogFile {
             files: files.clone(),
-            path: files.path(name),
+            path: files.path(&file_name(shard, kind, number)),
+            shard,
             number,
+            nonce,
+            seed: AtomicU64::new(0),
             cache_id: files.made.fetch_add(1, Ordering::Relaxed),
             len,
             is_obsolete: AtomicBool::new(false),
@@ -207,6 +248,20 @@ impl LogFile {
 
     pub(crate) fn number(&self) -> u64 {
         self.number
+    }
+
+    /// Which file it must be.
+    pub(crate) fn id(&self) -> FileId {
+        FileId { owner: self.files.owner(), shard: self.shard, number: self.number, nonce: self.nonce }
+    }
+
+    /// What checksums of its parts begin with; known once it was looked at which file it is.
+    pub(crate) fn seed(&self) -> u64 {
+        self.seed.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn has_seed(&self, seed: u64) {
+        self.seed.store(seed, Ordering::Relaxed);
     }
 
     pub(crate) fn cache_id(&self) -> u64 {
@@ -235,6 +290,11 @@ impl LogFile {
     pub(crate) fn is_current(&self) -> bool {
         let opened = self.files.disk.open(&self.path, OpenMode::ReadWrite);
         opened.map_or(true, |file| file.is_current())
+    }
+
+    /// Refuses it if it is another file than the one that the manifest names.
+    pub(crate) fn identify(&self, kind: FileKind) -> Result<(), Failure> {
+        segment::identify(self, if kind == FileKind::Run { run::MAGIC } else { segment::MAGIC })
     }
 
     pub(crate) fn read_exact(&self, offset: u64, len: usize) -> Result<Vec<u8>, Failure> {
@@ -270,7 +330,7 @@ pub(crate) struct NewFile {
     file: Arc<dyn File>,
     path: Arc<Path>,
     pub(crate) name: String,
-    pub(crate) number: u64,
+    pub(crate) id: FileId,
     /// Bytes written so far.
     written: u64,
     /// What is not written yet.
@@ -282,11 +342,16 @@ pub(crate) struct NewFile {
 const WRITE_BYTES: usize = 1 << 20;
 
 impl NewFile {
-    pub(crate) fn create(files: &Files, name: String, number: u64) -> Result<NewFile, Failure> {
+    pub(crate) fn create(
+        files: &Files,
+        (shard, kind, number): (usize, FileKind, u64),
+    ) -> Result<NewFile, Failure> {
+        let name = file_name(shard, kind, number);
+        let id = FileId { owner: files.owner(), shard, number, nonce: files.nonce() };
         let path = files.path(&name);
         let opened = files.disk.open(&path, OpenMode::CreateNew);
         let file = opened.map_err(|source| Failure::io("create", &path, 0, source))?;
-        Ok(NewFile { file, path, name, number, written: 0, pending: Vec::new(), packer: Packer::default() })
+        Ok(NewFile { file, path, name, id, written: 0, pending: Vec::new(), packer: Packer::default() })
     }
 
     /// Bytes of the file with what is not written yet.
@@ -295,7 +360,7 @@ impl NewFile {
     }
 
     pub(crate) fn block(&mut self, content: &[u8]) -> Result<Span, Failure> {
-        let span = block::append(&mut self.packer, &mut self.pending, self.written, self.number, content);
+        let span = block::append(&mut self.packer, &mut self.pending, self.written, self.id.seed(), content);
         if self.pending.len() >= WRITE_BYTES {
             self.flush()?;
         }

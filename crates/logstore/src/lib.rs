@@ -17,6 +17,7 @@ mod edit_codec;
 mod failure;
 mod file;
 mod filter;
+mod identity;
 mod manifest;
 mod merge;
 mod meta;

@@ -157,7 +157,8 @@ impl Merge {
             }
             names.push(self.writer.file.name.clone());
             edits.push(Edit::AddRun(RunMeta {
-                number: self.writer.file.number,
+                number: self.writer.file.id.number,
+                nonce: self.writer.file.id.nonce,
                 bytes: self.writer.file.len(),
                 low: self.inputs.iter().map(|run| run.low).min().unwrap_or(0),
                 high: self.inputs.iter().map(|run| run.high).max().unwrap_or(0),
@@ -178,9 +179,7 @@ impl Merge {
 }
 
 fn mark_bad(inputs: &[Arc<Run>], failure: &Failure) {
-    if let Failure::Damaged { path, .. } | Failure::Io { path, .. } = failure
-        && failure.is_damage()
-    {
+    if let Some(path) = failure.damaged_file() {
         inputs.iter().filter(|run| run.file.path() == path).for_each(|run| run.file.make_bad());
     }
 }

@@ -12,11 +12,23 @@ use crate::file::FileKind;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RunMeta {
     pub(crate) number: u64,
+    /// See [`crate::identity::FileId`].
+    pub(crate) nonce: u64,
     pub(crate) bytes: u64,
     pub(crate) low: u64,
     pub(crate) high: u64,
     pub(crate) entries: u64,
     pub(crate) vbs: Vec<u16>,
+}
+
+/// A segment as the manifest has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SegmentMeta {
+    pub(crate) len: u64,
+    /// Bytes of its items.
+    pub(crate) bytes: u64,
+    /// See [`crate::identity::FileId`].
+    pub(crate) nonce: u64,
 }
 
 /// Items of a vBucket that follow each other in a segment. Those above `last` do not count: a rollback cut them off.
@@ -319,11 +331,9 @@ pub(crate) enum Edit {
         commit: u64,
     },
     AddRun(RunMeta),
-    /// A segment, its length, and bytes of its items.
     AddSegment {
         number: u64,
-        len: u64,
-        bytes: u64,
+        segment: SegmentMeta,
     },
     RemoveFile {
         kind: FileKind,
@@ -397,8 +407,7 @@ impl Edit {
 pub(crate) struct ShardMeta {
     /// In order of what they cover, the newest last.
     pub(crate) runs: Vec<RunMeta>,
-    /// Length of each, and bytes of its items.
-    pub(crate) segments: BTreeMap<u64, (u64, u64)>,
+    pub(crate) segments: BTreeMap<u64, SegmentMeta>,
     pub(crate) vbs: BTreeMap<u16, Arc<VbMeta>>,
     pub(crate) prepared: BTreeMap<u16, Arc<VbMeta>>,
     pub(crate) damaged: BTreeMap<u16, Arc<str>>,
@@ -439,9 +448,9 @@ impl ShardMeta {
                 let at = self.runs.partition_point(|known| known.low < run.low);
                 self.runs.insert(at, run.clone());
             }
-            Edit::AddSegment { number, len, bytes } => {
+            Edit::AddSegment { number, segment } => {
                 self.count(*number, 0, 0);
-                self.segments.insert(*number, (*len, *bytes));
+                self.segments.insert(*number, *segment);
             }
             Edit::RemoveFile { kind: FileKind::Run, number } => {
                 self.runs.retain(|run| run.number != *number);
@@ -507,10 +516,9 @@ impl ShardMeta {
         let mut edits = vec![counters];
         edits.extend((self.beside > 0).then_some(Edit::Beside { number: self.beside }));
         edits.extend(self.runs.iter().cloned().map(Edit::AddRun));
-        let segment = |(number, (len, bytes)): (&u64, &(u64, u64))| Edit::AddSegment {
+        let segment = |(number, segment): (&u64, &SegmentMeta)| Edit::AddSegment {
             number: *number,
-            len: *len,
-            bytes: *bytes,
+            segment: *segment,
         };
         edits.extend(self.segments.iter().map(segment));
         edits.extend(self.vbs.iter().map(|(vb, meta)| Edit::Set { vb: *vb, meta: VbMeta::clone(meta) }));

@@ -9,9 +9,9 @@ use base::planted::{self, Bug};
 
 use crate::cache::BlockCache;
 use crate::failure::Failure;
-use crate::file::{FileKind, Files, parse_name};
+use crate::file::{FileKind, Files, LogFile, file_name, parse_name};
 use crate::manifest::{Manifest, Told, parse_manifest_name, read_shards};
-use crate::meta::{Edit, Point, ShardMeta};
+use crate::meta::{Edit, Point, ShardMeta, VbMeta};
 use crate::shard::Shard;
 use crate::store::{Config, LogStore};
 
@@ -58,7 +58,7 @@ impl LogStore {
         env.disk.create_dir_all_synced(dir).map_err(failed("make folder"))?;
         env.disk.sync_dir(dir).map_err(failed("sync"))?;
         let names = env.disk.read_dir(dir).map_err(failed("list"))?;
-        let files = Arc::new(Files::new(env.disk.clone(), dir.to_owned(), config.most_open_files));
+        let files = Arc::new(Files::new(env, dir, config.owner, config.most_open_files));
         let listing = list(names);
         for name in &listing.unfinished {
             env.disk.remove_file(&files.path(name)).map_err(failed("remove an unfinished manifest of"))?;
@@ -94,7 +94,7 @@ fn shards_on_record(files: &Files, listing: &Listing, wanted: usize) -> Result<u
         match read_shards(files, *shard) {
             Ok(shards) if shards > *shard && shards <= MOST_SHARDS => return Ok(shards),
             Ok(_) => {}
-            Err(failure @ Failure::Damaged { .. }) => damage = Some(failure),
+            Err(failure @ (Failure::Damaged { .. } | Failure::Foreign { .. })) => damage = Some(failure),
             Err(failure) => return Err(failure),
         }
     }
@@ -112,7 +112,7 @@ fn open_shard(
     let mut told = if listing.manifests.contains(&index) {
         Manifest::open(&files, index)?
     } else {
-        Told { meta: ShardMeta::new(), manifest: None, damage: None }
+        Told::nothing(None)
     };
     let is_mine = |vb: u16| usize::from(vb) % shards == index;
     // What is there may stay, and is not written over.
@@ -133,7 +133,9 @@ fn open_shard(
         known.into_iter().for_each(|vb| told.meta.apply(&Edit::Damage { vb, what: what.clone() }));
     }
     let edits = match trust {
-        Trust::Record { commits, missing } => settle(&mut told.meta, is_mine, commits, missing),
+        Trust::Record { commits, missing } => {
+            settle(&mut told.meta, is_mine, (commits, missing), told.has_identity)
+        }
         Trust::Last => settle_last(&told.meta),
     };
     let missed: Vec<u16> = edits.iter().filter_map(Edit::damaged).collect();
@@ -142,20 +144,28 @@ fn open_shard(
         tracing::error!(
             shard = index,
             vbuckets,
-            "a manifest is older than the record; these vBuckets are not served"
+            "a manifest does not have what is on record; these vBuckets are not served"
         );
     }
     // If what is on record is missing, the disk may have read the manifest wrong: as long as nothing else is to be
     // written, all stays as it is, and the next start decides again.
     let is_whole = told.damage.is_none() && missed.is_empty();
-    if is_whole {
-        remove_strays(&files, index, listing, &told.meta)?;
+    let strays = strays(index, listing, &told.meta);
+    if is_whole && !strays.is_empty() {
+        match look_at_named(&files, index, listing, &told.meta) {
+            Ok(()) => remove(&files, &strays)?,
+            Err(failure) => tracing::error!(shard = index, %failure, "files that no manifest names stay, as one that is named is missing"),
+        }
     }
     edits.iter().for_each(|edit| told.meta.apply(edit));
     let has_tail = listing.manifests.contains(&index) && told.manifest.is_none();
     let is_unsettled = is_whole && (!edits.is_empty() || has_tail);
     let manifest = if edits.is_empty() { told.manifest } else { None };
     let shard = Shard::new(index, shared, told.meta, manifest, is_unsettled);
+    if let Trust::Record { commits, .. } = trust {
+        let mine = commits.iter().filter(|(vb, _)| is_mine(**vb)).map(|(vb, commit)| (*vb, *commit));
+        shard.state.write().recorded.extend(mine);
+    }
     if let (Some(damage), Trust::Last) = (told.damage, trust) {
         // There may have been vBuckets that are not told of.
         shard.refuse_all(damage.to_string().into());
@@ -168,16 +178,39 @@ fn list_of(vbs: impl Iterator<Item = u16>) -> String {
     vbs.map(|vb| vb.to_string()).collect::<Vec<_>>().join(", ")
 }
 
-fn remove_strays(files: &Files, index: usize, listing: &Listing, meta: &ShardMeta) -> Result<(), Failure> {
-    for (_, kind, number) in listing.files.iter().filter(|(shard, ..)| *shard == index) {
+/// Files of a shard that its manifest does not name.
+fn strays(index: usize, listing: &Listing, meta: &ShardMeta) -> Vec<(usize, FileKind, u64)> {
+    let is_stray = |(shard, kind, number): &&(usize, FileKind, u64)| {
         let is_named = match kind {
             FileKind::Run => meta.runs.iter().any(|run| run.number == *number),
             FileKind::Segment => meta.segments.contains_key(number),
         };
-        if !is_named {
-            let path = files.path(&crate::file::file_name(index, *kind, *number));
-            files.disk.remove_file(&path).map_err(|source| Failure::io("remove", &path, 0, source))?;
+        *shard == index && !is_named
+    };
+    listing.files.iter().filter(is_stray).copied().collect()
+}
+
+fn remove(files: &Files, strays: &[(usize, FileKind, u64)]) -> Result<(), Failure> {
+    for (shard, kind, number) in strays {
+        let path = files.path(&file_name(*shard, *kind, *number));
+        files.disk.remove_file(&path).map_err(|source| Failure::io("remove", &path, 0, source))?;
+    }
+    Ok(())
+}
+
+/// Fails if one of the files that a manifest names is not there, or is another one: then the manifest may be that of
+/// another copy of the folder, and what it does not name may be what counts.
+fn look_at_named(files: &Arc<Files>, index: usize, listing: &Listing, meta: &ShardMeta) -> Result<(), Failure> {
+    let runs = meta.runs.iter().map(|run| (FileKind::Run, run.number, run.nonce, run.bytes));
+    let segments = meta.segments.iter();
+    let segments = segments.map(|(number, one)| (FileKind::Segment, *number, one.nonce, one.len));
+    for (kind, number, nonce, len) in runs.chain(segments) {
+        let name = (index, kind, number);
+        if !listing.files.contains(&name) {
+            let path = files.path(&file_name(index, kind, number));
+            return Err(Failure::damaged(&path, 0, "it is missing"));
         }
+        LogFile::new(files, name, nonce, len).identify(kind)?;
     }
     Ok(())
 }
@@ -189,12 +222,13 @@ fn settle_last(meta: &ShardMeta) -> Vec<Edit> {
     forgets.chain(pending.map(|(vb, _)| Edit::Reset { vb: *vb })).collect()
 }
 
-/// What brings a shard to the commits that are on record. vBuckets of which a commit is missing are damaged.
+/// What brings a shard to the commits that are on record. vBuckets of which a commit is missing are damaged. A manifest
+/// without identity may have given up the commit, and has a later one then.
 fn settle(
     meta: &mut ShardMeta,
     is_mine: impl Fn(u16) -> bool,
-    commits: &BTreeMap<u16, u64>,
-    missing: &BTreeSet<u16>,
+    (commits, missing): (&BTreeMap<u16, u64>, &BTreeSet<u16>),
+    has_identity: bool,
 ) -> Vec<Edit> {
     let mut edits = Vec::new();
     let known: BTreeSet<u16> =
@@ -214,9 +248,14 @@ fn settle(
         if meta.prepared.contains_key(vb) {
             edits.push(Edit::Forget { vb: *vb });
         }
-        let Some(now) = meta.vbs.get(vb).filter(|now| now.last().commit >= *commit) else {
+        let has_it = |now: &VbMeta| {
+            let is_exact = has_identity && !planted::is(Bug::LogIdentityIgnored);
+            if is_exact { now.points.iter().any(is_it) } else { now.last().commit >= *commit }
+        };
+        let Some(now) = meta.vbs.get(vb).filter(|now| has_it(now)) else {
             let what = format!(
-                "its manifest does not have commit {commit}, which is on record; restore it from a copy"
+                "its manifest does not have commit {commit}, which is on record: it is an older one, or that of a copy of \
+                 the folder that went on by itself; put the right one back, or restore the vBucket from a copy"
             );
             edits.push(Edit::Damage { vb: *vb, what: what.into() });
             continue;

@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use crate::commit::Sealed;
 use crate::failure::Failure;
 use crate::file::FileKind;
+use crate::identity::FileId;
 use crate::meta::{CommitEdit, Edit, Kill, Point, RunMeta};
 use crate::run::{Entry, RunWriter, Stored, run_key};
 use crate::shard::Shard;
@@ -118,7 +119,7 @@ impl Shard {
             if state.meta.prepared.contains_key(&vb) {
                 return Err(ended("a rollback is not decided"));
             }
-            (state.meta.next_commit, state.meta.next_epoch)
+            (self.new_commit(&state), state.meta.next_epoch)
         };
         // What was replaced meanwhile is not there any more.
         erased.retain(|one| now.meta.is_live(one.entry.seqno));
@@ -165,7 +166,8 @@ impl Shard {
         }
         let (bytes, vbs) = (writer.file.len(), std::mem::take(&mut writer.vbs));
         let entries = writer.entries;
-        let meta = RunMeta { number: writer.file.number, bytes, low: number, high: number, entries, vbs };
+        let FileId { number: of_file, nonce, .. } = writer.file.id;
+        let meta = RunMeta { number: of_file, nonce, bytes, low: number, high: number, entries, vbs };
         Ok((meta, writer.file.name))
     }
 }

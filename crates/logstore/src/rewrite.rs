@@ -9,7 +9,8 @@ use roaring::RoaringTreemap;
 
 use crate::failure::Failure;
 use crate::file::{FileKind, Purpose};
-use crate::meta::{Edit, Extent, RewriteEdit, VbMeta};
+use crate::identity::FileId;
+use crate::meta::{Edit, Extent, RewriteEdit, SegmentMeta, VbMeta};
 use crate::segment::{ExtentReader, MOST_SEGMENT_BYTES, Segment, SegmentWriter};
 use crate::shard::Shard;
 use crate::work::Progress;
@@ -138,7 +139,7 @@ impl Rewrite {
         let new = written.map(|written| {
             self.bytes += written.bytes;
             Extent {
-                segment: self.writer.file.number,
+                segment: self.writer.file.id.number,
                 ordinal: written.ordinal,
                 first: written.first,
                 last: written.last,
@@ -167,9 +168,10 @@ impl Rewrite {
                 return Err(failure);
             }
             names.push(self.writer.file.name.clone());
-            let (number, len) = (self.writer.file.number, self.writer.file.len());
+            let (FileId { number, nonce, .. }, len) = (self.writer.file.id, self.writer.file.len());
             shard.files.count(Purpose::Rewrites, len);
-            edits.push(Edit::AddSegment { number, len, bytes: self.bytes });
+            let segment = SegmentMeta { len, bytes: self.bytes, nonce };
+            edits.push(Edit::AddSegment { number, segment });
         }
         edits.extend(self.edits);
         let old = self.segments.keys();
@@ -179,9 +181,7 @@ impl Rewrite {
 
     /// It cannot be done; segments that cannot be read are left alone from now on.
     pub(crate) fn abandon(self, shard: &Shard, failure: &Failure) {
-        if let Failure::Damaged { path, .. } | Failure::Io { path, .. } = failure
-            && failure.is_damage()
-        {
+        if let Some(path) = failure.damaged_file() {
             self.segments.values().filter(|one| one.file.path() == path).for_each(|one| one.file.make_bad());
         }
         self.writer.file.abandon(&shard.files);
@@ -196,7 +196,7 @@ impl Shard {
         let is_good = |number: &u64| state.segments.get(number).is_some_and(|segment| !segment.file.is_bad());
         let mut worst: Vec<(u64, u64, u64)> = Vec::new();
         let mut small: Vec<u64> = Vec::new();
-        for (number, (len, bytes)) in state.meta.segments.iter().filter(|(number, _)| is_good(number)) {
+        for (number, SegmentMeta { len, bytes, .. }) in state.meta.segments.iter().filter(|(number, _)| is_good(number)) {
             let live = live.get(number).copied().unwrap_or(0);
             let waste = 100 - 100 * live.min(*bytes) / (*bytes).max(1);
             if waste >= self.config.waste_percent || live == 0 {

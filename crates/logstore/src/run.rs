@@ -15,7 +15,7 @@ use crate::filter;
 use crate::segment::{HEADER_BYTES, VERSION, header, read_index, trailer};
 
 const BLOCK_BYTES: usize = 4 << 10;
-const RUN_MAGIC: &[u8; 8] = b"stavelrn";
+pub(crate) const MAGIC: &[u8; 8] = b"stavelrn";
 /// A cursor reads so much at once.
 const READ_BYTES: u64 = 64 << 10;
 
@@ -98,7 +98,7 @@ pub(crate) struct RunWriter {
 
 impl RunWriter {
     pub(crate) fn new(mut file: NewFile) -> RunWriter {
-        file.pending.extend_from_slice(&header(RUN_MAGIC, VERSION));
+        file.pending.extend_from_slice(&file.id.header(&header(MAGIC, VERSION)));
         RunWriter {
             file,
             block: Vec::new(),
@@ -165,7 +165,7 @@ impl RunWriter {
         index.0.extend_from_slice(&self.index.0);
         index.bytes(&filter::build(&self.hashes));
         let span = self.file.block(&index.0)?;
-        let trailer = trailer(self.file.number, span, RUN_MAGIC);
+        let trailer = trailer(self.file.id.seed(), span, MAGIC);
         self.file.pending.extend_from_slice(&trailer);
         self.file.flush()
     }
@@ -248,7 +248,7 @@ impl Run {
         if let Some(index) = self.index.get() {
             return Ok(index);
         }
-        let content = read_index(&self.file, RUN_MAGIC)?;
+        let content = read_index(&self.file, MAGIC)?;
         let damaged = || Failure::damaged(self.file.path(), self.file.len(), "the index of the run");
         let index = RunIndex::decode(&content).ok_or_else(damaged)?;
         let bytes = index.bytes();
@@ -401,7 +401,7 @@ impl RunCursor {
         let span = spans[self.opening.next().expect("there is one left")];
         let from = (span.offset - self.raw_at) as usize;
         let raw = &self.raw[from..from + span.len as usize];
-        self.content = block::open(raw, self.run.file.number(), span.offset, self.run.file.path())?;
+        self.content = block::open(raw, self.run.file.seed(), span.offset, self.run.file.path())?;
         (self.open, self.at) = (span, 0);
         self.reader.key.clear();
         Ok(true)

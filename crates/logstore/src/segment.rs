@@ -10,6 +10,7 @@ use crate::block::{self, Span};
 use crate::codec::{Decoder, Encoder, put_number, u32_at, u64_at};
 use crate::failure::Failure;
 use crate::file::{LogFile, NewFile};
+use crate::identity::{FileId, ID_HEADER_BYTES};
 
 /// Content of a block before it is compressed, unless one item is larger: a read of one item takes a page or two.
 const BLOCK_BYTES: usize = 4 << 10;
@@ -22,10 +23,11 @@ pub(crate) const MOST_SEGMENT_BYTES: u64 = u32::MAX as u64 - (64 << 10);
 pub(crate) const HEADER_BYTES: usize = 16;
 /// Last bytes of segments and runs.
 pub(crate) const TRAILER_BYTES: usize = 24;
-/// Of segments and runs.
-pub(crate) const VERSION: u8 = 1;
+/// Of segments and runs. From version 2 on they say whose they are.
+pub(crate) const VERSION: u8 = 2;
+const WITHOUT_IDENTITY: u8 = 1;
 const COMPRESSION: u8 = 1;
-const SEGMENT_MAGIC: &[u8; 8] = b"stavelsg";
+pub(crate) const MAGIC: &[u8; 8] = b"stavelsg";
 
 pub(crate) fn header(magic: &[u8; 8], version: u8) -> [u8; HEADER_BYTES] {
     let mut header = [0; HEADER_BYTES];
@@ -55,18 +57,30 @@ pub(crate) fn check_header(
 }
 
 /// Ends a file: says where the block with its index is.
-pub(crate) fn trailer(file: u64, index: Span, magic: &[u8; 8]) -> [u8; TRAILER_BYTES] {
+pub(crate) fn trailer(seed: u64, index: Span, magic: &[u8; 8]) -> [u8; TRAILER_BYTES] {
     let mut trailer = [0; TRAILER_BYTES];
     trailer[..8].copy_from_slice(&index.offset.to_le_bytes());
     trailer[8..12].copy_from_slice(&index.len.to_le_bytes());
     trailer[16..].copy_from_slice(magic);
-    let crc = trailer_checksum(file, &trailer);
+    let crc = trailer_checksum(seed, &trailer);
     trailer[12..16].copy_from_slice(&crc.to_le_bytes());
     trailer
 }
 
-fn trailer_checksum(file: u64, trailer: &[u8]) -> u32 {
-    crc32c::crc32c_append(crc32c::crc32c(&file.to_le_bytes()), &trailer[..12])
+fn trailer_checksum(seed: u64, trailer: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&seed.to_le_bytes()), &trailer[..12])
+}
+
+/// Reads the header of a file, and refuses one that is not the file that the manifest names. Its blocks can be read then.
+pub(crate) fn identify(file: &LogFile, magic: &[u8; 8]) -> Result<(), Failure> {
+    let first = file.read_exact(0, HEADER_BYTES)?;
+    let found = match check_header(&first, (magic, VERSION), file.path())? {
+        WITHOUT_IDENTITY => FileId { nonce: 0, ..file.id() },
+        _ => FileId::of(&file.read_exact(0, ID_HEADER_BYTES)?, file.path())?,
+    };
+    file.id().check(&found, file.path())?;
+    file.has_seed(found.seed());
+    Ok(())
 }
 
 /// Reads the block with the index of a file.
@@ -75,9 +89,9 @@ pub(crate) fn read_index(file: &LogFile, magic: &[u8; 8]) -> Result<Vec<u8>, Fai
     if file.len() < (HEADER_BYTES + TRAILER_BYTES) as u64 {
         return Err(damaged("the file is too short"));
     }
-    check_header(&file.read_exact(0, HEADER_BYTES)?, (magic, VERSION), file.path())?;
+    identify(file, magic)?;
     let trailer = file.read_exact(file.len() - TRAILER_BYTES as u64, TRAILER_BYTES)?;
-    if trailer[16..] != magic[..] || u32_at(&trailer, 12) != trailer_checksum(file.number(), &trailer) {
+    if trailer[16..] != magic[..] || u32_at(&trailer, 12) != trailer_checksum(file.seed(), &trailer) {
         return Err(damaged("the last bytes of the file"));
     }
     block::read(file, Span { offset: u64_at(&trailer, 0), len: u32_at(&trailer, 8) })
@@ -163,7 +177,7 @@ pub(crate) struct SegmentWriter {
 
 impl SegmentWriter {
     pub(crate) fn new(mut file: NewFile) -> SegmentWriter {
-        file.pending.extend_from_slice(&header(SEGMENT_MAGIC, VERSION));
+        file.pending.extend_from_slice(&file.id.header(&header(MAGIC, VERSION)));
         SegmentWriter { file, block: Vec::new(), block_first: 0, extent: None, done: Vec::new() }
     }
 
@@ -238,7 +252,7 @@ impl SegmentWriter {
             }
         }
         let span = self.file.block(&index.0)?;
-        let trailer = trailer(self.file.number, span, SEGMENT_MAGIC);
+        let trailer = trailer(self.file.id.seed(), span, MAGIC);
         self.file.pending.extend_from_slice(&trailer);
         self.file.flush()
     }
@@ -287,7 +301,7 @@ impl Segment {
         if let Some(footer) = self.footer.get() {
             return Ok(footer);
         }
-        let content = read_index(&self.file, SEGMENT_MAGIC)?;
+        let content = read_index(&self.file, MAGIC)?;
         let damaged = || Failure::damaged(self.file.path(), self.file.len(), "the index of the segment");
         let footer = decode_footer(&content).ok_or_else(damaged)?;
         let bytes = footer.bytes;
@@ -410,7 +424,7 @@ impl ExtentReader {
         let offset = u64::from(block.offset);
         let from = (offset - self.raw_at) as usize;
         let raw = &self.raw[from..from + block.len as usize];
-        self.content = block::open(raw, self.segment.file.number(), offset, self.segment.file.path())?;
+        self.content = block::open(raw, self.segment.file.seed(), offset, self.segment.file.path())?;
         (self.open_at, self.at) = (offset, 0);
         Ok(true)
     }

@@ -14,7 +14,7 @@ use parking_lot::{Mutex, RwLock};
 use crate::Config;
 use crate::cache::BlockCache;
 use crate::failure::Failure;
-use crate::file::{FileKind, Files, LogFile, NewFile, Purpose, file_name};
+use crate::file::{FileKind, Files, LogFile, NewFile, Purpose};
 use crate::manifest::{Manifest, manifest_name};
 use crate::meta::{Edit, Point, RunMeta, ShardMeta};
 use crate::run::Run;
@@ -45,6 +45,8 @@ pub(crate) struct ShardState {
     pub(crate) refused: BTreeMap<u16, Arc<str>>,
     /// Why none is, if it is not known which there are.
     pub(crate) all_refused: Option<Arc<str>>,
+    /// Which commit of each vBucket is on record, as the caller has said.
+    pub(crate) recorded: BTreeMap<u16, u64>,
     /// Bytes that are charged for what is known of each vBucket.
     charged: BTreeMap<u16, usize>,
 }
@@ -79,6 +81,7 @@ impl Shard {
             segments: Arc::default(),
             refused,
             all_refused: None,
+            recorded: BTreeMap::new(),
             charged: BTreeMap::new(),
         };
         let writer = Writer { manifest, strays: Vec::new(), is_unsettled, beside: meta.beside };
@@ -105,11 +108,22 @@ impl Shard {
     /// A file that is to be written.
     pub(crate) fn new_file(&self, kind: FileKind) -> Result<NewFile, Failure> {
         let number = self.next_file.fetch_add(1, Ordering::Relaxed);
-        NewFile::create(&self.files, file_name(self.index, kind, number), number)
+        NewFile::create(&self.files, (self.index, kind, number))
     }
 
-    fn log_file(&self, kind: FileKind, number: u64, len: u64) -> LogFile {
-        LogFile::new(&self.files, &file_name(self.index, kind, number), number, len)
+    fn log_file(&self, kind: FileKind, (number, nonce): (u64, u64), len: u64) -> LogFile {
+        LogFile::new(&self.files, (self.index, kind, number), nonce, len)
+    }
+
+    /// A number for a new commit: above all others, and such that a copy of the folder that goes on by itself gives none
+    /// of these.
+    pub(crate) fn new_commit(&self, state: &ShardState) -> u64 {
+        let next = state.meta.next_commit;
+        if next >= MOST_RANDOM {
+            return next;
+        }
+        // Not all ones, which a caller may have another use for.
+        (next | RANDOM_BITS) + 1 + self.files.random.next_u64() % RANDOM_BITS
     }
 
     /// Charges what is known of a vBucket after a change.
@@ -128,15 +142,15 @@ impl Shard {
         }
         match edit {
             Edit::AddRun(run) => {
-                let RunMeta { number, bytes, low, high, vbs, .. } = run.clone();
-                let file = self.log_file(FileKind::Run, number, bytes);
+                let RunMeta { number, nonce, bytes, low, high, vbs, .. } = run.clone();
+                let file = self.log_file(FileKind::Run, (number, nonce), bytes);
                 let run = Arc::new(Run::new(file, (low, high), vbs, self.account.clone()));
                 let runs = Arc::make_mut(&mut state.runs);
                 let at = runs.partition_point(|known| known.low > low);
                 runs.insert(at, run);
             }
-            Edit::AddSegment { number, len, .. } => {
-                let file = self.log_file(FileKind::Segment, *number, *len);
+            Edit::AddSegment { number, segment } => {
+                let file = self.log_file(FileKind::Segment, (*number, segment.nonce), segment.len);
                 let segment = Arc::new(Segment::new(file, self.account.clone()));
                 Arc::make_mut(&mut state.segments).insert(*number, segment);
             }
@@ -153,6 +167,7 @@ impl Shard {
             }
             Edit::Drop { vb } => {
                 state.refused.remove(vb);
+                state.recorded.remove(vb);
             }
             Edit::Damage { vb, what } => {
                 state.refused.insert(*vb, what.clone());
@@ -319,7 +334,7 @@ impl Shard {
                     Failure::Ended { vb, why: "an earlier rollback is not decided; try again" }.into()
                 );
             }
-            (meta, state.meta.next_epoch, state.meta.next_commit)
+            (meta, state.meta.next_epoch, self.new_commit(&state))
         };
         let now = Commit { epoch: meta.epoch(), number: meta.last().commit };
         if meta.high() <= to {
@@ -414,6 +429,11 @@ impl Drop for Shard {
         self.account.release(Part::Storage, charged);
     }
 }
+
+/// Of the number of a commit, those that are random.
+const RANDOM_BITS: u64 = (1 << 24) - 1;
+/// From this number on commits are counted, so that they never reach the bits that a caller may have another use for.
+const MOST_RANDOM: u64 = 1 << 60;
 
 /// So much is copied at once.
 const COPY_BYTES: usize = 1 << 20;

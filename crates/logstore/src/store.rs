@@ -43,6 +43,12 @@ pub struct Config {
     pub small_segments: usize,
     /// Bytes that count in the segments of one rewrite, about.
     pub rewrite_bytes: u64,
+    /// The caller's number for the folder, which no other one has; 0 if there is none. Files say it, and those that say
+    /// another one are refused.
+    pub owner: u128,
+    /// Whether a start is going to be told of commits on record: then these stay, and all that may be on record, until
+    /// [`LogStore::recorded`] says which is.
+    pub has_record: bool,
 }
 
 impl Default for Config {
@@ -61,6 +67,8 @@ impl Default for Config {
             small_segment_bytes: 4 << 20,
             small_segments: 16,
             rewrite_bytes: 64 << 20,
+            owner: 0,
+            has_record: false,
         }
     }
 }
@@ -152,6 +160,16 @@ impl LogStore {
     /// caller keeps. A list with a lower number is known to be older then: see [`crate::heads`].
     pub fn note(&self, number: u64) {
         self.files.beside.fetch_max(number, Ordering::Relaxed);
+    }
+
+    /// From now on new files are those of this folder, if it had no number before.
+    pub fn owned(&self, owner: u128) {
+        self.files.has_owner(owner);
+    }
+
+    /// This commit of a vBucket is on record: a start will not ask for an earlier one.
+    pub fn recorded(&self, vb: u16, commit: u64) {
+        self.shard(vb).state.write().recorded.insert(vb, commit);
     }
 
     /// A vBucket as it is now, for one read; `None` if there is none. It holds on to files of others, too.
@@ -286,9 +304,9 @@ impl LogStore {
             stats.runs += state.meta.runs.len() as u64;
             stats.run_bytes += state.meta.runs.iter().map(|run| run.bytes).sum::<u64>();
             stats.segments += state.meta.segments.len() as u64;
-            for (len, bytes) in state.meta.segments.values() {
-                stats.segment_bytes += len;
-                stats.item_bytes += bytes;
+            for segment in state.meta.segments.values() {
+                stats.segment_bytes += segment.len;
+                stats.item_bytes += segment.bytes;
             }
             stats.live_bytes += state.meta.live_bytes().values().sum::<u64>();
         }

@@ -140,7 +140,7 @@ impl Shard {
     /// How much waits to be done.
     pub(crate) fn debt(&self) -> Debt {
         let state = self.state.read();
-        let bytes: u64 = state.meta.segments.values().map(|(_, bytes)| bytes).sum();
+        let bytes: u64 = state.meta.segments.values().map(|segment| segment.bytes).sum();
         let live: u64 = state.meta.live_bytes().values().sum();
         let waste_percent = 100 - 100 * live.min(bytes) / bytes.max(1);
         let waste_percent = if bytes == 0 { 0 } else { waste_percent };

@@ -200,6 +200,7 @@ pub const KNOWN: &[(Bug, Simulator, u64)] = &[
     (Bug::GapHidesNothing, Simulator::Damage, 11),
     (Bug::VoidSegmentBelieved, Simulator::Damage, 3),
     (Bug::OlderCatalogBelieved, Simulator::Damage, 0),
+    (Bug::LogIdentityIgnored, Simulator::Damage, 0),
     (Bug::CatalogChecksumIgnored, Simulator::Damage, 4),
     (Bug::SmallFileChecksumIgnored, Simulator::Damage, 0),
     (Bug::RepairKeepsHistory, Simulator::Damage, 0),

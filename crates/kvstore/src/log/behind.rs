@@ -41,6 +41,10 @@ impl Files for Log {
         self.commit_group(group)
     }
 
+    fn recorded(&self, vb: VbId, at: FileAt) {
+        self.store.recorded(vb.0, at.unmarked().header_offset);
+    }
+
     fn positions(&self) -> Vec<(VbId, FileAt)> {
         let position = |vb| Some((vb, self.position(vb)?));
         Files::known(self).into_iter().filter_map(position).collect()

@@ -45,12 +45,16 @@ pub fn check_log(env: &Env, dir: &Path, step: &mut dyn FnMut(u64)) -> Result<Log
             logstore::Failure::Io { path, offset, .. } | logstore::Failure::Damaged { path, offset, .. } => {
                 (path.to_path_buf(), *offset)
             }
-            logstore::Failure::Unsupported { path, .. } => (path.to_path_buf(), 0),
+            logstore::Failure::Unsupported { path, .. } | logstore::Failure::Foreign { path, .. } => {
+                (path.to_path_buf(), 0)
+            }
             _ => (dir.to_owned(), 0),
         };
         report.faults.push((path, offset, failure.to_string()));
     };
-    let checked = logstore::check(env, dir, fault, step).map_err(|failure| Failure::Disk {
+    let found = catalog::find(&*env.disk, dir)?;
+    let owner = if let Found::Catalog(contents, _) = &found { contents.store.0 } else { 0 };
+    let checked = logstore::check(env, dir, owner, fault, step).map_err(|failure| Failure::Disk {
         operation: "list",
         path: dir.to_owned(),
         source: std::io::Error::other(failure.to_string()),
@@ -67,7 +71,7 @@ pub fn check_log(env: &Env, dir: &Path, step: &mut dyn FnMut(u64)) -> Result<Log
             Err(what) => report.faults.push((dir.to_owned(), 0, format!("vBucket {vb}: {what}"))),
         }
     }
-    check_promised(env, dir, (checked.beside, &commits), &mut report)?;
+    check_promised(env, dir, found, (checked.beside, &commits), &mut report)?;
     Ok(report)
 }
 
@@ -75,11 +79,12 @@ pub fn check_log(env: &Env, dir: &Path, step: &mut dyn FnMut(u64)) -> Result<Log
 fn check_promised(
     env: &Env,
     dir: &Path,
+    found: Found,
     (beside, commits): (u64, &BTreeMap<VbId, FileAt>),
     report: &mut LogReport,
 ) -> Result<(), Failure> {
     let mut fault = |what: String| report.faults.push((dir.join("catalog"), 0, what));
-    let contents: Contents = match catalog::find(&*env.disk, dir)? {
+    let contents: Contents = match found {
         Found::None => {
             fault("there is none beside the files of a log-structured store".to_owned());
             return Ok(());

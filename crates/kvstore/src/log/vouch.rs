@@ -4,14 +4,13 @@
 //! What is written notes the sequence of the catalog that is durable then, so that an older one is known by its own. It
 //! is refused before anything is changed, and the folder opens again once the newer one is back.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use base::VbId;
 use base::env::Env;
 use base::planted::{self, Bug};
 
-use crate::catalog::{Catalog, Listed};
+use crate::catalog::Catalog;
 use crate::compaction::FileAt;
 use crate::failure::Failure;
 
@@ -28,17 +27,23 @@ pub(super) fn older(sequence: u64, beside: u64) -> Option<String> {
 
 /// Refuses a folder whose manifests were written beside a newer catalog.
 pub(crate) fn refuse_older(env: &Env, dir: &Path, catalog: &Catalog) -> Result<(), Failure> {
-    let what = older(catalog.sequence(), heads(env, dir)?.beside);
+    let what = older(catalog.sequence(), heads(env, dir, catalog)?.beside);
     what.map_or(Ok(()), |what| Err(Failure::Catalog { dir: dir.to_owned(), what }))
+}
+
+/// The number that the files of a folder have in them; 0 if there is no catalog that says it.
+pub(super) fn owner(catalog: &Catalog) -> u128 {
+    catalog.believe().map_or(0, |_| catalog.store().0)
 }
 
 /// Refuses a folder that has more than its catalog lists after a clean stop: nothing was written since then, but for a
 /// purge that did not get on record.
-pub(super) fn refuse_unlisted(env: &Env, dir: &Path, listed: &BTreeMap<VbId, Listed>) -> Result<(), Failure> {
+pub(super) fn refuse_unlisted(env: &Env, dir: &Path, catalog: &Catalog) -> Result<(), Failure> {
     if planted::is(Bug::OlderCatalogBelieved) {
         return Ok(());
     }
-    for head in heads(env, dir)?.vbuckets {
+    let listed = catalog.files();
+    for head in heads(env, dir, catalog)?.vbuckets {
         let (vb, commit) = (head.vb, head.commit);
         let what = match listed.get(&VbId(vb)).map(|listed| listed.at.unmarked().header_offset) {
             Some(at) if at == FileAt::LAST || at >= head.since => continue,
@@ -55,8 +60,8 @@ pub(super) fn refuse_unlisted(env: &Env, dir: &Path, listed: &BTreeMap<VbId, Lis
     Ok(())
 }
 
-fn heads(env: &Env, dir: &Path) -> Result<logstore::Heads, Failure> {
-    logstore::heads(env, dir).map_err(|failure| match failure {
+fn heads(env: &Env, dir: &Path, catalog: &Catalog) -> Result<logstore::Heads, Failure> {
+    logstore::heads(env, dir, owner(catalog)).map_err(|failure| match failure {
         logstore::Failure::Io { operation, path, source, .. } => {
             Failure::Disk { operation, path: path.to_path_buf(), source: crate::failure::again(&source) }
         }

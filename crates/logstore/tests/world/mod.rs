@@ -34,6 +34,7 @@ pub fn config() -> Config {
         small_segment_bytes: 900,
         small_segments: 4,
         rewrite_bytes: 2000,
+        ..Config::default()
     }
 }
 

@@ -19,7 +19,21 @@ fn what_is_served_with_a_damaged_file_is_right_or_refused() {
     for kind in Kind::ALL {
         assert!(tally.rows.keys().any(|(_, damage)| *damage == kind.name()), "{kind:?} was not tried");
     }
-    assert!(tally.rows.contains_key(&("catalog", Kind::BothStale.name())), "no older catalog was tried");
+    let kinds = [
+        ("catalog", Kind::BothStale),
+        ("small files", Kind::SmallStale),
+        ("log segment", Kind::OfAnother),
+        ("log run", Kind::OfAnother),
+        ("log manifest", Kind::OfAnother),
+        ("log segment", Kind::OfBranch),
+        ("log run", Kind::OfBranch),
+        ("log manifest", Kind::OfBranch),
+        ("documents", Kind::OfAnother),
+        ("documents", Kind::OfBranch),
+    ];
+    for (class, kind) in kinds {
+        assert!(tally.rows.contains_key(&(class, kind.name())), "{kind:?} of a {class} was not tried");
+    }
     for outcome in Outcome::ALL {
         let is_met = tally.rows.values().any(|counts| counts.of(outcome) > 0);
         assert_eq!(is_met, outcome != Outcome::Wrong, "{outcome:?}: {tally}");

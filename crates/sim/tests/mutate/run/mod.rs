@@ -8,6 +8,7 @@ mod log;
 mod node_files;
 mod repair;
 mod start;
+mod strangers;
 mod tally;
 mod world;
 
@@ -22,8 +23,11 @@ use world::{Keeper, World};
 /// Starts that are tried with one world: to make it costs as much as some of them.
 const STARTS_A_WORLD: u64 = 40;
 
-/// Starts with one world on an older catalog.
-const AGES_A_WORLD: usize = 6;
+/// Starts with one world on older small files.
+const AGES_A_WORLD: usize = 10;
+
+/// Starts with one world on files of others.
+const STRANGERS_A_WORLD: usize = 12;
 
 /// Of so many seeds one has a world in a log-structured store, too.
 const SEEDS_A_LOG: u64 = 4;
@@ -64,7 +68,13 @@ impl Trial {
         self.starts(seed, &World::build(&mut rng), &mut rng, &mut tally);
         if seed.is_multiple_of(SEEDS_A_LOG) {
             let mut rng = SplitMix64::new(!seed);
-            self.starts(seed, &World::build_in(Keeper::Log, &mut rng), &mut rng, &mut tally);
+            let built_with = rng.clone();
+            let world = World::build_in(Keeper::Log, &mut rng);
+            self.starts(seed, &world, &mut rng, &mut tally);
+            self.strangers(seed, &world, &built_with, &mut tally);
+            let built_with = SplitMix64::new(seed.rotate_left(16));
+            let world = World::build_in(Keeper::Journaled, &mut built_with.clone());
+            self.strangers(seed, &world, &built_with, &mut tally);
         }
         node_files::run(seed, self.only, &mut tally);
         if self.only.is_none() && seed.is_multiple_of(SEEDS_A_FOLDER) {
@@ -99,10 +109,25 @@ impl Trial {
         }
     }
 
-    /// Both copies of the catalog are as they were before.
+    /// A file is that of another bucket, or of a copy of the folder.
+    fn strangers(&self, seed: u64, world: &World, built_with: &SplitMix64, tally: &mut Tally) {
+        if self.only.is_some_and(|only| Kind::ALL.contains(&only)) {
+            return;
+        }
+        let mut rng = SplitMix64::new(seed.rotate_left(48));
+        let all = strangers::all(world, built_with, &mut rng);
+        self.start_each(seed, world, &all[..all.len().min(STRANGERS_A_WORLD)], tally);
+    }
+
+    /// Both copies of the catalog, or all small files, are as they were before.
     fn ages(&self, seed: u64, world: &World, tally: &mut Tally) {
         let mut rng = SplitMix64::new(seed.rotate_left(32));
-        for (at, damage) in ages::all(world, &mut rng).iter().take(AGES_A_WORLD).enumerate() {
+        let all = ages::all(world, &mut rng);
+        self.start_each(seed, world, &all[..all.len().min(AGES_A_WORLD)], tally);
+    }
+
+    fn start_each(&self, seed: u64, world: &World, all: &[Damage], tally: &mut Tally) {
+        for (at, damage) in all.iter().enumerate() {
             let disk = world.disk();
             damage.apply(&disk);
             let started = start::start(world, &disk, Some(damage), at % 4 == 0).named(damage);

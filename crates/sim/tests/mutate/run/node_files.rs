@@ -67,6 +67,8 @@ pub fn run(seed: u64, only: Option<Kind>, tally: &mut Tally) {
         end: End::Stopped,
         files: node_files(&disk),
         older,
+        at_last: Contents::new(),
+        salt: 0,
         bucket_uuid: String::new(),
         manifest: Arc::default(),
         promised: Default::default(),

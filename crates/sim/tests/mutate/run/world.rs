@@ -74,6 +74,10 @@ pub struct World {
     pub end: End,
     pub files: Contents,
     pub older: Vec<Contents>,
+    /// The folder when its last life began.
+    pub at_last: Contents,
+    /// What its values and random numbers are mixed with.
+    pub salt: u8,
     pub bucket_uuid: String,
     pub manifest: Arc<Manifest>,
     pub promised: BTreeMap<VbId, Promised>,
@@ -133,6 +137,40 @@ impl World {
 
     /// The same in this store.
     pub fn build_in(keeper: Keeper, rng: &mut SplitMix64) -> World {
+        World::build_salted(keeper, rng, 0)
+    }
+
+    /// The folder of another bucket, to which the same happens with the same `rng`: its files have other values and random
+    /// numbers, of the same lengths.
+    pub fn twin(keeper: Keeper, rng: &mut SplitMix64) -> Contents {
+        World::build_salted(keeper, rng, 0x55).files
+    }
+
+    /// The folder as it is after a last life that is another one.
+    pub fn branch(&self, rng: &mut SplitMix64) -> Contents {
+        let disk = disk_with(&self.at_last);
+        let mut other = World {
+            keeper: self.keeper,
+            end: self.end,
+            files: Contents::new(),
+            older: Vec::new(),
+            at_last: Contents::new(),
+            salt: 0x2a,
+            bucket_uuid: String::new(),
+            manifest: self.manifest.clone(),
+            promised: self.promised.clone(),
+        };
+        let (bucket, handles) = open(rng.next_u64(), &disk, self.keeper).expect("no fault is planned");
+        other.live(rng, &bucket, &handles, &disk);
+        assert!(bucket.flushing().flush_all(), "no fault is planned");
+        if self.keeper == Keeper::Files || rng.chance(1, 2) {
+            bucket.close().expect("no fault is planned");
+        }
+        drop(bucket);
+        contents(&disk)
+    }
+
+    fn build_salted(keeper: Keeper, rng: &mut SplitMix64, salt: u8) -> World {
         let has_journal = keeper != Keeper::Files;
         let disk = SimDisk::new();
         disk.create_dir_all_synced(Path::new(DIR)).expect("no fault is planned");
@@ -141,13 +179,19 @@ impl World {
             end: if has_journal && rng.chance(1, 2) { End::Killed } else { End::Stopped },
             files: Contents::new(),
             older: Vec::new(),
+            at_last: Contents::new(),
+            salt,
             bucket_uuid: String::new(),
             manifest: Arc::default(),
             promised: (0..VBUCKETS).map(|vb| (VbId(vb), Promised::default())).collect(),
         };
         let lives = rng.between(2, MOST_LIVES);
         for life in 1..=lives {
-            let (bucket, handles) = open(rng.next_u64(), &disk, keeper).expect("no fault is planned");
+            if life == lives {
+                world.at_last = contents(&disk);
+            }
+            let seed = rng.next_u64() ^ u64::from(salt);
+            let (bucket, handles) = open(seed, &disk, keeper).expect("no fault is planned");
             world.look(&bucket);
             if life <= 2 {
                 bucket.collections().set_manifest(manifest(life, life as u32)).expect("it follows");
@@ -171,11 +215,7 @@ impl World {
 
     /// The folder as the node left it.
     pub fn disk(&self) -> SimDisk {
-        let disk = SimDisk::new();
-        disk.create_dir_all_synced(Path::new(DIR)).expect("no fault is planned");
-        self.files.iter().for_each(|(path, bytes)| put(&disk, path, bytes));
-        disk.sync_dir(Path::new(DIR)).expect("no fault is planned");
-        disk
+        disk_with(&self.files)
     }
 
     fn look(&mut self, bucket: &Bucket) {
@@ -224,7 +264,7 @@ impl World {
         let deletes = rng.chance(1, 6);
         let mut value = format!("{vb} k{number} {} ", promised.given.len()).into_bytes();
         let padding = rng.below(MOST_VALUE_BYTES) as usize;
-        value.extend(std::iter::repeat_with(|| rng.next_u64() as u8).take(padding));
+        value.extend(std::iter::repeat_with(|| rng.next_u64() as u8).take(padding).map(|byte| byte ^ self.salt));
         let changed = match deletes {
             true => bucket.documents().delete(vb, key, Cas::ANY, bucket.now()),
             false => bucket.documents().store(vb, &set(key, &value), bucket.now()),
@@ -234,6 +274,14 @@ impl World {
         let values = promised.documents.entry((collection, name)).or_default();
         values.push((changed.seqno, (!deletes).then_some(value)));
     }
+}
+
+fn disk_with(files: &Contents) -> SimDisk {
+    let disk = SimDisk::new();
+    disk.create_dir_all_synced(Path::new(DIR)).expect("no fault is planned");
+    files.iter().for_each(|(path, bytes)| put(&disk, path, bytes));
+    disk.sync_dir(Path::new(DIR)).expect("no fault is planned");
+    disk
 }
 
 pub fn put(disk: &SimDisk, path: &Path, bytes: &[u8]) {
