@@ -22,7 +22,7 @@ pub fn all(world: &World, built_with: &SplitMix64, rng: &mut SplitMix64) -> Vec<
 /// Files of the store that are other ones there.
 fn differing<'a>(world: &'a World, there: &'a Contents, kind: Kind) -> impl Iterator<Item = Damage> + 'a {
     let is_other = move |(path, bytes): &(&PathBuf, &Vec<u8>)| {
-        super::damage::Class::of(path).is_of_store() && world.files.get(*path) != Some(*bytes)
+        super::damage::Class::of(path).is_of_log() && world.files.get(*path) != Some(*bytes)
     };
     let of_one = move |(path, bytes): (&PathBuf, &Vec<u8>)| Damage::of_one(kind, path, place(world, path), bytes);
     there.iter().filter(is_other).map(of_one)
