@@ -124,7 +124,11 @@ fn try_each(folder: &Folder, other: &Folder, seqno: u64) -> usize {
         assert!(!checked.is_empty(), "{}: {refused:?}", path.display());
         let shards: Vec<u16> = refused.keys().map(|vb| vb % SHARDS).collect();
         let is_of_bucket = refused.values().any(|what| what.contains("catalog"));
-        assert!(is_of_bucket || shards.windows(2).all(|two| two[0] == two[1]), "{}: {refused:?}", path.display());
+        assert!(
+            is_of_bucket || shards.windows(2).all(|two| two[0] == two[1]),
+            "{}: {refused:?}",
+            path.display()
+        );
         for (path, bytes) in &here {
             tries.put(path, bytes);
         }

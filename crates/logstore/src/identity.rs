@@ -71,7 +71,10 @@ impl FileId {
             return foreign(format!("it is of {version} version than the file that the manifest names"));
         }
         if found.owner != 0 && self.owner != 0 && found.owner != self.owner {
-            return foreign(format!("it is of store {:032x}, this folder is store {:032x}", found.owner, self.owner));
+            return foreign(format!(
+                "it is of store {:032x}, this folder is store {:032x}",
+                found.owner, self.owner
+            ));
         }
         if (found.shard, found.number) != (self.shard, self.number) {
             return foreign(format!(

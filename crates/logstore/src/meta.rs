@@ -516,10 +516,8 @@ impl ShardMeta {
         let mut edits = vec![counters];
         edits.extend((self.beside > 0).then_some(Edit::Beside { number: self.beside }));
         edits.extend(self.runs.iter().cloned().map(Edit::AddRun));
-        let segment = |(number, segment): (&u64, &SegmentMeta)| Edit::AddSegment {
-            number: *number,
-            segment: *segment,
-        };
+        let segment =
+            |(number, segment): (&u64, &SegmentMeta)| Edit::AddSegment { number: *number, segment: *segment };
         edits.extend(self.segments.iter().map(segment));
         edits.extend(self.vbs.iter().map(|(vb, meta)| Edit::Set { vb: *vb, meta: VbMeta::clone(meta) }));
         edits.extend(

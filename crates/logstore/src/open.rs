@@ -109,11 +109,8 @@ fn open_shard(
 ) -> Result<Shard, Failure> {
     let files = shared.0.clone();
     let shards = shared.3.shards;
-    let mut told = if listing.manifests.contains(&index) {
-        Manifest::open(&files, index)?
-    } else {
-        Told::nothing(None)
-    };
+    let mut told =
+        if listing.manifests.contains(&index) { Manifest::open(&files, index)? } else { Told::nothing(None) };
     let is_mine = |vb: u16| usize::from(vb) % shards == index;
     // What is there may stay, and is not written over.
     let mine = listing.files.iter().filter(|(shard, ..)| *shard == index);
@@ -144,18 +141,14 @@ fn open_shard(
         tracing::error!(
             shard = index,
             vbuckets,
-            "a manifest does not have what is on record; these vBuckets are not served"
+            "a manifest is without what is on record; these vBuckets are not served"
         );
     }
     // If what is on record is missing, the disk may have read the manifest wrong: as long as nothing else is to be
     // written, all stays as it is, and the next start decides again.
     let is_whole = told.damage.is_none() && missed.is_empty();
-    let strays = strays(index, listing, &told.meta);
-    if is_whole && !strays.is_empty() {
-        match look_at_named(&files, index, listing, &told.meta) {
-            Ok(()) => remove(&files, &strays)?,
-            Err(failure) => tracing::error!(shard = index, %failure, "files that no manifest names stay, as one that is named is missing"),
-        }
+    if is_whole {
+        remove_strays(&files, index, listing, &told.meta)?;
     }
     edits.iter().for_each(|edit| told.meta.apply(edit));
     let has_tail = listing.manifests.contains(&index) && told.manifest.is_none();
@@ -176,6 +169,26 @@ fn open_shard(
 /// Numbers of vBuckets, for a message.
 fn list_of(vbs: impl Iterator<Item = u16>) -> String {
     vbs.map(|vb| vb.to_string()).collect::<Vec<_>>().join(", ")
+}
+
+/// Removes what a manifest does not name, if all that it names is there.
+fn remove_strays(
+    files: &Arc<Files>,
+    index: usize,
+    listing: &Listing,
+    meta: &ShardMeta,
+) -> Result<(), Failure> {
+    let strays = strays(index, listing, meta);
+    if strays.is_empty() {
+        return Ok(());
+    }
+    match look_at_named(files, index, listing, meta) {
+        Ok(()) => remove(files, &strays),
+        Err(failure) => {
+            tracing::error!(shard = index, %failure, "files that no manifest names stay, as one that is named is missing");
+            Ok(())
+        }
+    }
 }
 
 /// Files of a shard that its manifest does not name.
@@ -200,7 +213,12 @@ fn remove(files: &Files, strays: &[(usize, FileKind, u64)]) -> Result<(), Failur
 
 /// Fails if one of the files that a manifest names is not there, or is another one: then the manifest may be that of
 /// another copy of the folder, and what it does not name may be what counts.
-fn look_at_named(files: &Arc<Files>, index: usize, listing: &Listing, meta: &ShardMeta) -> Result<(), Failure> {
+fn look_at_named(
+    files: &Arc<Files>,
+    index: usize,
+    listing: &Listing,
+    meta: &ShardMeta,
+) -> Result<(), Failure> {
     let runs = meta.runs.iter().map(|run| (FileKind::Run, run.number, run.nonce, run.bytes));
     let segments = meta.segments.iter();
     let segments = segments.map(|(number, one)| (FileKind::Segment, *number, one.nonce, one.len));

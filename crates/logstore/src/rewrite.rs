@@ -196,7 +196,9 @@ impl Shard {
         let is_good = |number: &u64| state.segments.get(number).is_some_and(|segment| !segment.file.is_bad());
         let mut worst: Vec<(u64, u64, u64)> = Vec::new();
         let mut small: Vec<u64> = Vec::new();
-        for (number, SegmentMeta { len, bytes, .. }) in state.meta.segments.iter().filter(|(number, _)| is_good(number)) {
+        for (number, SegmentMeta { len, bytes, .. }) in
+            state.meta.segments.iter().filter(|(number, _)| is_good(number))
+        {
             let live = live.get(number).copied().unwrap_or(0);
             let waste = 100 - 100 * live.min(*bytes) / (*bytes).max(1);
             if waste >= self.config.waste_percent || live == 0 {

@@ -193,7 +193,9 @@ fn a_file_of_a_copy_that_went_on_by_itself_is_refused() {
     (2..4).for_each(|round| folder.commit(round));
     let (here, there) = (folder.files(), copy.files());
     let mut tried = 0;
-    for (path, foreign) in there.iter().filter(|(path, bytes)| here.get(*path).is_some_and(|one| one != *bytes)) {
+    for (path, foreign) in
+        there.iter().filter(|(path, bytes)| here.get(*path).is_some_and(|one| one != *bytes))
+    {
         let is_manifest = path.extension().is_some_and(|end| end == "manifest");
         let words = if is_manifest { "a copy of the folder" } else { "a copy of this folder" };
         expect_refused(&folder, path, foreign, 3, words);

@@ -24,7 +24,8 @@ fn differing<'a>(world: &'a World, there: &'a Contents, kind: Kind) -> impl Iter
     let is_other = move |(path, bytes): &(&PathBuf, &Vec<u8>)| {
         super::damage::Class::of(path).is_of_log() && world.files.get(*path) != Some(*bytes)
     };
-    let of_one = move |(path, bytes): (&PathBuf, &Vec<u8>)| Damage::of_one(kind, path, place(world, path), bytes);
+    let of_one =
+        move |(path, bytes): (&PathBuf, &Vec<u8>)| Damage::of_one(kind, path, place(world, path), bytes);
     there.iter().filter(is_other).map(of_one)
 }
 

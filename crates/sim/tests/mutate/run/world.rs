@@ -264,7 +264,9 @@ impl World {
         let deletes = rng.chance(1, 6);
         let mut value = format!("{vb} k{number} {} ", promised.given.len()).into_bytes();
         let padding = rng.below(MOST_VALUE_BYTES) as usize;
-        value.extend(std::iter::repeat_with(|| rng.next_u64() as u8).take(padding).map(|byte| byte ^ self.salt));
+        value.extend(
+            std::iter::repeat_with(|| rng.next_u64() as u8).take(padding).map(|byte| byte ^ self.salt),
+        );
         let changed = match deletes {
             true => bucket.documents().delete(vb, key, Cas::ANY, bucket.now()),
             false => bucket.documents().store(vb, &set(key, &value), bucket.now()),
