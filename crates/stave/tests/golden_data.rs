@@ -59,7 +59,10 @@ impl Drop for Node {
 impl Node {
     fn start(data: &Path) -> Node {
         let config = data.with_file_name("stave.toml");
-        fs::write(&config, "vbuckets = 8\n").expect("a file");
+        let is_log = data.join("buckets/default/0.manifest").exists();
+        let kind = if is_log { ":magma" } else { "" };
+        let settings = format!("vbuckets = 8\nbuckets = [\"default:100MiB{kind}\"]\n");
+        fs::write(&config, settings).expect("a file");
         let mut child = stave()
             .args(["serve", "--kv", "127.0.0.1:0", "--http", "127.0.0.1:0", "--config"])
             .arg(config)
