@@ -88,6 +88,10 @@ fn recovers(store: fn(&Env) -> Arc<dyn KvStore>) {
     assert_refuses(&world, stored.cas);
     assert_eq!(world.get("behind"), Ok("not saved yet".into()));
     assert_eq!(world.bucket.flushing().flush_step(), Progress::Failed, "it keeps trying");
+    let files = || world.env.disk.read_dir("/data/test".as_ref()).expect("a folder").len();
+    let before = files();
+    (0..20).for_each(|_| assert_eq!(world.bucket.flushing().flush_step(), Progress::Failed));
+    assert!(files() <= before, "no attempt leaves a file: {before} files, then {}", files());
     assert_eq!(world.bucket.flushing().save_stats().times_full, 1);
 
     world.handles.disk.heal();

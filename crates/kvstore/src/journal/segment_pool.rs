@@ -93,6 +93,15 @@ impl SegmentPool {
         (generation, spare)
     }
 
+    /// The newest segment begins once more, after a failure. False if it is not this one.
+    pub(super) fn begin_again(&mut self, generation: u64) -> bool {
+        let newest = self.kept.back_mut().filter(|last| last.generation == generation);
+        newest.is_some_and(|last| {
+            (last.end, last.free_at) = (None, None);
+            true
+        })
+    }
+
     /// The segment that is written to is durable up to `offset`, and in it that all below `vouched` may go.
     pub(super) fn synced(&mut self, offset: u64, vouched: u64) {
         if let Some(last) = self.kept.back_mut() {

@@ -27,6 +27,9 @@ const SPARE_BUFFER_BYTES: usize = 1 << 20;
 pub(super) struct Writer {
     /// None after a failure.
     current: Option<Current>,
+    /// A segment that a failed call began, and to which no frame was written: the next one uses it, so that a full disk
+    /// does not get another file with each attempt. It was never synced, and the catalog does not name it.
+    begun: Option<Current>,
     /// The last frame that is durable.
     pub(super) durable: u64,
     /// What the next frames say of those before.
@@ -119,24 +122,25 @@ impl Journal {
         Ok(true)
     }
 
-    /// A segment is given up after any failure: nobody knows what of it is on the disk.
+    /// A segment is given up after any failure: nobody knows what of it is on the disk. One without frames goes on as the
+    /// next one: its header is written again, with another salt, before any frame is.
     fn after(&self, writer: &mut Writer, written: Result<(), Failure>) -> Result<(), Failure> {
         self.next.store(writer.durable + 1, Ordering::Release);
         written.inspect_err(|failure| {
             if let Some(left_out) = self.given_up.admit(self.env.clock.monotonic()) {
                 tracing::warn!(%failure, left_out, "the segment of the journal is given up");
             }
-            writer.current = None;
+            writer.begun = writer.current.take().filter(|current| current.frames == 0);
             writer.recent.go_on_with(writer.durable + 1);
             self.pool.lock().give_up(writer.durable + 1);
-            count(&self.counters.given_up_segments, 1);
+            count(&self.counters.given_up_segments, u64::from(writer.begun.is_none()));
         })
     }
 
     /// The next append begins a segment: what is on disk now is about to be void.
     pub(super) fn end_segment(&self) {
         let mut writer = self.writer.lock();
-        writer.current = None;
+        (writer.current, writer.begun) = (None, None);
         self.pool.lock().give_up(writer.durable + 1);
     }
 
@@ -156,8 +160,41 @@ impl Journal {
         self.next.store(durable + 1, Ordering::Release);
     }
 
-    /// Opens a file for a new segment, and writes its header unless that comes last.
-    fn begin(&self, first: u64, is_within_call: bool, is_recovery: bool) -> Result<Current, Failure> {
+    /// Begins a new segment, and writes its header unless that comes last.
+    fn begin(
+        &self,
+        writer: &mut Writer,
+        first: u64,
+        is_within_call: bool,
+        is_recovery: bool,
+    ) -> Result<(), Failure> {
+        let again = writer.begun.take().filter(|begun| {
+            let is_same = begun.head.first == first && !is_within_call && !is_recovery;
+            is_same && self.pool.lock().begin_again(begun.head.generation)
+        });
+        let current = match again {
+            Some(begun) => begun,
+            None => self.open(first, is_within_call)?,
+        };
+        // It is there from now on, whatever fails.
+        let current = writer.current.insert(current);
+        // One that was encrypted otherwise, or not at all, begins again as a new file.
+        if !current.file.is_current() {
+            current.is_prewritten = false;
+            on_disk("cut", &current.path, current.file.set_len(0))?;
+        }
+        // before anything is written: else a crash may leave a spare with a header of a generation to come
+        on_disk("sync folder", &self.dir, self.env.disk.sync_dir(&self.dir))?;
+        // What an earlier attempt has written of a frame does not count: it has another salt.
+        (current.head.salt, current.tables) = (self.env.random.next_u64(), 0);
+        if !is_recovery {
+            self.write_head(current)?;
+        }
+        Ok(())
+    }
+
+    /// Opens a file for a new segment.
+    fn open(&self, first: u64, is_within_call: bool) -> Result<Current, Failure> {
         let disk = &*self.env.disk;
         let (generation, spare) = self.pool.lock().begin(first, is_within_call);
         let path = segment_path(&self.dir, generation);
@@ -172,29 +209,10 @@ impl Journal {
             None => OpenMode::CreateNew,
         };
         let file = on_disk("open", &path, disk.open(&path, mode))?;
-        // One that was encrypted otherwise, or not at all, begins again as a new file.
-        let is_prewritten = is_prewritten && file.is_current();
-        if !file.is_current() {
-            on_disk("cut", &path, file.set_len(0))?;
-        }
-        // before anything is written: else a crash may leave a spare with a header of a generation to come
-        on_disk("sync folder", &self.dir, disk.sync_dir(&self.dir))?;
         let version = if self.config.compresses { COMPRESSED_VERSION } else { VERSION };
-        let head = SegmentHead { version, generation, first, salt: self.env.random.next_u64() };
-        let current = Current {
-            file,
-            path,
-            head,
-            offset: BLOCK as u64,
-            frames: 0,
-            tables: 0,
-            is_established: false,
-            is_prewritten,
-        };
-        if !is_recovery {
-            self.write_head(&current)?;
-        }
-        Ok(current)
+        let head = SegmentHead { version, generation, first, salt: 0 };
+        let (offset, frames, tables, is_established) = (BLOCK as u64, 0, 0, false);
+        Ok(Current { file, path, head, offset, frames, tables, is_established, is_prewritten })
     }
 
     fn write_head(&self, current: &Current) -> Result<(), Failure> {
@@ -278,7 +296,7 @@ impl<'a> Call<'a> {
         self.sync()?;
         self.writer.current = None;
         let is_within_call = self.number > self.first;
-        self.writer.current = Some(self.journal.begin(self.number, is_within_call, self.is_recovery)?);
+        self.journal.begin(self.writer, self.number, is_within_call, self.is_recovery)?;
         self.writer.recent.begin_segment(self.number);
         let table = self.table();
         self.begin_frame(Some(&table));
