@@ -134,15 +134,6 @@ pub struct BucketStats {
     pub high_watermark_bytes: u64,
 }
 
-/// What the store holds for all vBuckets together.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DiskTotals {
-    /// The sums.
-    pub counts: DiskCounts,
-    /// vBuckets whose file could not be looked at.
-    pub unreadable_vbuckets: u64,
-}
-
 impl Bucket {
     /// What one vBucket can tell; nothing if there is no such vBucket.
     pub fn vbucket_stats(&self, vb: VbId) -> Option<VbStats> {
@@ -180,24 +171,40 @@ impl Bucket {
         Ok(self.store.counts(vb)?)
     }
 
-    /// What the store holds for all vBuckets; may read from disk.
-    pub fn disk_totals(&self) -> DiskTotals {
-        let mut totals = DiskTotals::default();
-        for id in 0..self.vbuckets() {
-            match self.disk_counts(VbId(id)) {
-                Ok(counts) => add_disk(&mut totals.counts, &counts),
-                Err(_) => totals.unreadable_vbuckets += 1,
-            }
-        }
-        totals
+    /// What the file of a vBucket holds, without what is in the journal alone; may read from disk, and waits for no
+    /// filing.
+    pub fn filed_counts(&self, vb: VbId) -> Result<DiskCounts, Failure> {
+        Ok(self.store.filed_counts(vb)?)
     }
 }
 
-/// Bytes of prepares in a bucket's files; reads from disk. Those in the journal alone are not counted, nor are
-/// vBuckets that cannot be read.
-pub fn prepare_bytes_on_disk(bucket: &Core) -> u64 {
-    let of = |vb| bucket.store.snapshot(VbId(vb)).ok()??.prepare_bytes().ok();
-    (0..bucket.vbuckets()).filter_map(of).sum()
+/// What a bucket's files take. What is in the journal alone is not counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FileTotals {
+    /// Bytes of the files.
+    pub file_bytes: u64,
+    /// Bytes in them that are in use.
+    pub used_bytes: u64,
+    /// Bytes of prepares.
+    pub prepare_bytes: u64,
+    /// vBuckets whose file could not be looked at.
+    pub unreadable_vbuckets: u64,
+}
+
+/// What a bucket's files take; reads from disk, and waits for no filing.
+pub fn file_totals(bucket: &Core) -> FileTotals {
+    let mut totals = FileTotals::default();
+    for vb in (0..bucket.vbuckets()).map(VbId) {
+        let filed = bucket.store.filed_snapshot(vb);
+        match filed.and_then(|filed| filed.map_or(Ok(0), |filed| filed.prepare_bytes())) {
+            Ok(bytes) => totals.prepare_bytes += bytes,
+            Err(_) => totals.unreadable_vbuckets += 1,
+        }
+        let usage = bucket.store.usage(vb).unwrap_or_default();
+        totals.file_bytes += usage.file_bytes;
+        totals.used_bytes += usage.used_bytes;
+    }
+    totals
 }
 
 impl VbStats {
@@ -333,11 +340,4 @@ impl BucketStats {
         self.by_state.iter().chain([&self.deleted]).for_each(|state| sum.add(state));
         sum
     }
-}
-
-fn add_disk(sum: &mut DiskCounts, other: &DiskCounts) {
-    sum.documents += other.documents;
-    sum.tombstones += other.tombstones;
-    sum.file_bytes += other.file_bytes;
-    sum.used_bytes += other.used_bytes;
 }

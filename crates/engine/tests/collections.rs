@@ -431,7 +431,7 @@ fn what_is_dropped_is_gone_at_once_and_erased_later() {
         assert_eq!(stats.evicted_documents, evicted);
         world.check_counts();
         if kind != Kind::Ephemeral {
-            assert_eq!(world.bucket.disk_totals().counts.documents, 10);
+            assert_eq!(world.bucket.disk_counts(VB).expect("it is read").documents, 10);
             let world = world.restart();
             assert_eq!((world.dropped(), world.stats_documents()), (0, 10), "{kind:?}");
             assert_eq!(world.get(DEFAULT, "k3"), Ok(0));
@@ -454,7 +454,7 @@ fn what_is_dropped_stays_so_over_a_restart() {
         assert_eq!((world.dropped(), world.stats_documents()), (1, 1), "{kind:?}");
         assert_eq!(world.bucket.with_vbucket(VB, |vb| vb.table().len()), Some(1), "it is not loaded");
         world.erase();
-        assert_eq!(world.bucket.disk_totals().counts.documents, 1);
+        assert_eq!(world.bucket.disk_counts(VB).expect("it is read").documents, 1);
         // One that was never written to leaves nothing behind.
         world.take(3, &[(DEFAULT, None), (NONE, None)]);
         world.take(4, &[(DEFAULT, None)]);

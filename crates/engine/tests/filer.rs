@@ -27,3 +27,19 @@ fn files_follow_at_once_when_memory_is_short() {
     assert!(world.bucket.memory().is_above_low_watermark(), "or the test tests nothing");
     assert!(world.bucket.store_stats().unfiled_bytes <= (1 << 20) / 16);
 }
+
+/// Filing takes syncs: a bucket that is asked for its sizes beside that must not do, or wait for, any of it.
+#[test]
+fn sizes_of_files_are_told_without_filing() {
+    let world = filled(1 << 30, 100);
+    let unfiled = world.bucket.store_stats().unfiled_bytes;
+    let changes = world.handles.disk.changes();
+    let totals = engine::file_totals(&world.bucket);
+    assert_eq!(totals.unreadable_vbuckets, 0);
+    world.bucket.filed_counts(common::VB).expect("it is read");
+    assert_eq!((world.bucket.store_stats().unfiled_bytes, world.handles.disk.changes()), (unfiled, changes));
+    let counts = world.bucket.disk_counts(common::VB).expect("that files it");
+    assert_eq!(world.bucket.filed_counts(common::VB).expect("it is read"), counts);
+    let totals = engine::file_totals(&world.bucket);
+    assert_eq!((totals.file_bytes, totals.used_bytes), (counts.file_bytes, counts.used_bytes));
+}

@@ -411,7 +411,7 @@ fn prepares_on_disk_have_a_size() {
     let (env, handles) = base::env::Env::sim(41);
     let world = stores::open(env, handles, stores::files, |_| ());
     world.become_(VbState::Active, TWO);
-    let bytes = || engine::prepare_bytes_on_disk(&world.bucket);
+    let bytes = || engine::file_totals(&world.bucket).prepare_bytes;
     // Without repetitions, which the file would not take in full.
     let char_of = |n: u64| char::from(33 + (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 57) as u8 % 90);
     let value: String = (0..1000).map(|n| char_of(n * n)).collect();

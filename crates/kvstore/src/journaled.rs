@@ -495,6 +495,14 @@ impl KvStore for Journaled {
         Ok(self.overlay(vb)?.map(|overlay| Box::new(overlay) as Box<dyn Snapshot>))
     }
 
+    fn filed_counts(&self, vb: VbId) -> Result<Counts, Failure> {
+        self.files.counts(vb)
+    }
+
+    fn filed_snapshot(&self, vb: VbId) -> Result<Option<Box<dyn Snapshot>>, Failure> {
+        self.files.snapshot(vb)
+    }
+
     fn states(&self) -> Result<States, Failure> {
         let mut all: BTreeSet<VbId> = self.files.known().into_iter().collect();
         all.extend(self.each_vb().into_iter().map(|(vb, _)| vb));

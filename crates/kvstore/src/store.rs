@@ -47,6 +47,18 @@ pub trait KvStore: Send + Sync {
     /// Nothing if there is none.
     fn snapshot(&self, vb: VbId) -> Result<Option<Box<dyn Snapshot>>, Failure>;
 
+    /// [`KvStore::counts`] of what is in the vBucket's file, without what is in a journal alone. Does not wait for a
+    /// filing.
+    fn filed_counts(&self, vb: VbId) -> Result<Counts, Failure> {
+        self.counts(vb)
+    }
+
+    /// [`KvStore::snapshot`] of what is in the vBucket's file, without what is in a journal alone. Does not wait for a
+    /// filing.
+    fn filed_snapshot(&self, vb: VbId) -> Result<Option<Box<dyn Snapshot>>, Failure> {
+        self.snapshot(vb)
+    }
+
     /// [`Snapshot::scan`] of a snapshot taken now; nothing is visited if there is no such vBucket.
     fn scan(
         &self,

@@ -38,10 +38,10 @@ pub fn diskinfo(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Res
 }
 
 fn summary(inquiry: &Inquiry<'_>, sheet: &mut Sheet) {
-    let totals = inquiry.bucket.disk_totals();
-    sheet.put("ep_db_data_size", totals.counts.used_bytes);
-    sheet.put("ep_db_file_size", totals.counts.file_bytes);
-    sheet.put("ep_db_prepare_size", engine::prepare_bytes_on_disk(inquiry.bucket));
+    let totals = engine::file_totals(inquiry.bucket);
+    sheet.put("ep_db_data_size", totals.used_bytes);
+    sheet.put("ep_db_file_size", totals.file_bytes);
+    sheet.put("ep_db_prepare_size", totals.prepare_bytes);
     // Old versions are not kept on disk.
     sheet.put("ep_db_history_file_size", 0);
     sheet.put("ep_db_history_start_timestamp", 0);
@@ -118,7 +118,7 @@ pub fn journal(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<
 
 fn detail(inquiry: &Inquiry<'_>, sheet: &mut Sheet) {
     for id in 0..inquiry.bucket.vbuckets() {
-        let counts = inquiry.bucket.disk_counts(VbId(id));
+        let counts = inquiry.bucket.filed_counts(VbId(id));
         let mut sheet = sheet.under(format_args!("vb_{id}"));
         match counts {
             Ok(counts) => {
