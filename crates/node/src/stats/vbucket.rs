@@ -72,10 +72,15 @@ pub fn durability_states(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Shee
 
 /// `vbucket-details [VB]`
 pub fn details(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    let unreadable = inquiry.bucket.unreadable();
     each(inquiry, asked(args)?, |vb| {
         sheet.put(format_args!("vb_{}", vb.id), vb.state.name());
         put_details(vb, sheet);
         put_clock(inquiry, vb, sheet);
+        // Only of one whose files cannot be read.
+        if let Some((_, reason)) = unreadable.iter().find(|(of, _)| *of == vb.id) {
+            sheet.put(format_args!("vb_{}:unreadable", vb.id), reason);
+        }
         if let Some(topology) =
             inquiry.bucket.inspect(vb.id, |vb| vb.topology().map(ToString::to_string)).flatten()
         {

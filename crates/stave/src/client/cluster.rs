@@ -21,6 +21,8 @@ use super::{Answer, Client, ClientError, Document, Stored, Target, status_name};
 /// Waits between two attempts: from the first, doubled up to the last.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LAST_PAUSE: Duration = Duration::from_millis(500);
+/// How long a node may take to say why it does not serve something.
+const REASON_PATIENCE: Duration = Duration::from_secs(1);
 /// One node that does not answer uses up this part of the patience, so that the others can be asked.
 const ATTEMPTS: u32 = 3;
 
@@ -88,6 +90,8 @@ struct Round {
     answered: usize,
     /// Why something was left: what is waited for.
     why: String,
+    /// A node that does not serve a vBucket which the map gives it.
+    unserved: Option<(String, VbId)>,
 }
 
 impl<'e> Cluster<'e> {
@@ -214,9 +218,12 @@ impl<'e> Cluster<'e> {
                 return Ok(answers.into_iter().flatten().collect());
             }
             let now = Instant::now();
-            if now >= end {
-                let (waited, what) = (now - begun, round.why);
-                return Err(ClientError::Waited { operation, waited, what });
+            // A node alone does not serve a vBucket later whose files it cannot read.
+            let asks = now >= end || self.map.nodes.len() < 2;
+            let reason = round.unserved.filter(|_| asks).and_then(|(addr, vb)| self.reason(&addr, vb));
+            if now >= end || reason.is_some() {
+                let what = reason.map_or(round.why.clone(), |reason| format!("{}: {reason}", round.why));
+                return Err(ClientError::Waited { operation, waited: now - begun, what });
             }
             if round.answered > 0 {
                 (begun, pause) = (now, FIRST_PAUSE);
@@ -262,8 +269,12 @@ impl<'e> Cluster<'e> {
                 let Some(client) = self.connections.get_mut(&addr) else { break };
                 match client.answer(operation, opaque) {
                     Ok(answer) => {
-                        if let Some(why) = self.not_now(&addr, requests[at].vbucket, &answer) {
+                        let vb = requests[at].vbucket;
+                        if let Some(why) = self.not_now(&addr, vb, &answer) {
                             round.why = why;
+                            let is_unserved = answer.is(Status::NotMyVbucket);
+                            round.unserved =
+                                is_unserved.then(|| (addr.clone(), vb)).or(round.unserved.take());
                         } else {
                             answers[at] = Some(answer);
                             round.answered += 1;
@@ -338,6 +349,19 @@ impl<'e> Cluster<'e> {
             ""
         };
         is_temporary.then(|| format!("{addr} answers {said} for vBucket {vb}{look}"))
+    }
+
+    /// Why a node does not serve a vBucket, as its stats say it to users who may read them.
+    fn reason(&mut self, addr: &str, vb: VbId) -> Option<String> {
+        let client = self.connections.get_mut(addr)?;
+        client.set_patience(REASON_PATIENCE);
+        let Ok(figures) = client.stats(&format!("vbucket-details {vb}")) else {
+            // Its answer may come yet.
+            self.connections.remove(addr);
+            return None;
+        };
+        let name = format!("vb_{vb}:unreadable");
+        figures.into_iter().find(|(found, _)| *found == name).map(|(_, reason)| reason)
     }
 
     /// Takes a map if it is newer than the one that is followed.

@@ -242,7 +242,7 @@ impl Session {
             }
             opcode::SET_PARAM => self.set_param(request, &mut value),
             opcode::STAT => {
-                for (key, value) in [("curr_items", "2"), ("version", "fake")] {
+                for (key, value) in figures(request.key) {
                     let (key, value) = (key.as_bytes(), value.as_bytes());
                     let opaque = request.opaque;
                     Response { opcode: opcode::STAT, opaque, key, value, ..Response::default() }.write(out);
@@ -351,5 +351,13 @@ impl Session {
         }
         value.extend_from_slice(format!("v={}", BASE64.encode(signature)).as_bytes());
         Status::Success
+    }
+}
+
+/// Figures of a group of stats.
+fn figures(group: &[u8]) -> Vec<(String, &'static str)> {
+    match group.strip_prefix(b"vbucket-details ").map(String::from_utf8_lossy) {
+        Some(vb) => vec![(format!("vb_{vb}:unreadable"), "its file is damaged")],
+        None => vec![("curr_items".to_owned(), "2"), ("version".to_owned(), "fake")],
     }
 }
