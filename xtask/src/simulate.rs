@@ -50,7 +50,7 @@ pub fn run(options: &Options) -> Result<bool> {
 const LOOKS_FOR_MISTAKES: [&str; 2] = ["mistakes_in_the_product", "each_mistake"];
 
 /// Test programs that do, beside unit tests: of the workspace.
-const SIMULATORS: [&str; 16] = [
+const SIMULATORS: [&str; 17] = [
     "planted",
     "simulation",
     "replication",
@@ -63,6 +63,7 @@ const SIMULATORS: [&str; 16] = [
     "log_model",
     "unreadable",
     "manifest_cost",
+    "small_files",
     "rollback",
     "sizes",
     "disk_threads",

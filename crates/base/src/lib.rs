@@ -18,6 +18,7 @@ pub mod rate_limit;
 pub mod size;
 pub mod small_file;
 pub mod sync_write;
+pub mod two_slots;
 pub mod vbucket_map;
 pub mod version;
 
@@ -31,4 +32,5 @@ pub use memory::{Account, Heap, Part};
 pub use rate_limit::RateLimit;
 pub use small_file::{SmallFile, SmallFileError};
 pub use sync_write::{DurabilityLevel, SyncWrite};
+pub use two_slots::{Slots, TwoSlots};
 pub use version::{ItemKind, NewVersion, Version, VersionContents, VersionMeta};

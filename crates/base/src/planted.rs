@@ -148,6 +148,8 @@ bugs! {
     EmptyFolderBelieved,
     /// A manifest that is older than what the bucket's vBuckets have stored is believed.
     OlderManifestBelieved,
+    /// The mark of a clean stop and the manifest are believed whatever `starts` says of them.
+    StartsDoNotVouch,
     /// What the folders of its buckets have seen of the cluster is not asked when a member starts.
     BucketsDoNotVouch,
     /// A node that ended within the founding of a cluster is not taken for its founder.

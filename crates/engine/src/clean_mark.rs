@@ -2,6 +2,8 @@
 //!
 //! *Guarantee:* a vBucket goes on with its history only if no crash has happened since it was last read and saved. One
 //! that could not be read in the start after a crash is named in the mark of the next clean stop, until it is read.
+//! A mark has the number of the start that wrote it (`starts.rs`): one that is put back after a later start, which then
+//! crashed, is not believed.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -12,6 +14,7 @@ use base::planted::{self, Bug};
 
 use crate::config::BucketConfig;
 use crate::failure::Failure;
+use crate::starts::LastStart;
 
 /// Present while the last stop was a clean one.
 const NAME: &str = "clean";
@@ -33,7 +36,9 @@ pub fn forget_clean_stop(env: &Env, dir: &Path) -> Result<(), Failure> {
 
 /// What an earlier version wrote: it knew of no vBuckets that were not read.
 const EARLIER: &[u8] = b"clean\n";
-const FIRST_LINE: &str = "clean 2";
+/// The next version did, and knew of no numbers of starts.
+const WITHOUT_START: &str = "clean 2";
+const FIRST_LINE: &str = "clean 3";
 /// No mark is larger: 1,024 vBuckets of at most six characters, and the rest.
 const MAX_BYTES: usize = 64 << 10;
 
@@ -64,12 +69,14 @@ impl LastStop {
     }
 
     /// Reads and removes the mark of a bucket: from now on the next stop is a crash, until it is clean. A mark beside a
-    /// store that was not closed, if that is known, is an old one that came back.
+    /// store that was not closed, if that is known, is an old one that came back, and so is one of another start than the
+    /// last one.
     pub(crate) fn take(
         config: &BucketConfig,
         env: &Env,
         bucket: &str,
         was_closed: Option<bool>,
+        starts: &LastStart,
     ) -> Result<LastStop, Failure> {
         let path = config.dir.join(NAME);
         let file = match env.disk.open(&path, OpenMode::Read) {
@@ -81,7 +88,8 @@ impl LastStop {
         let read = file.read_at(&mut bytes, 0).map_err(|source| Failure::io("read", &path, source))?;
         let parsed = match was_closed {
             Some(false) => Err("the files are those of a bucket that was not stopped"),
-            _ => LastStop::parse(&bytes[..read], bucket),
+            _ => LastStop::parse(&bytes[..read], bucket)
+                .and_then(|(stop, start)| is_of_last(start, starts).map(|()| stop)),
         };
         let stop = parsed.unwrap_or_else(|why| {
             let path = path.display();
@@ -103,9 +111,10 @@ impl LastStop {
         }
     }
 
-    fn parse(bytes: &[u8], bucket: &str) -> Result<LastStop, &'static str> {
+    /// With the number of the start that wrote it, if it has one.
+    fn parse(bytes: &[u8], bucket: &str) -> Result<(LastStop, Option<u64>), &'static str> {
         if bytes == EARLIER {
-            return Ok(LastStop::CLEAN);
+            return Ok((LastStop::CLEAN, None));
         }
         let text = std::str::from_utf8(bytes).map_err(|_| "it is no text")?;
         let (body, crc) = text
@@ -116,31 +125,52 @@ impl LastStop {
             return Err("its checksum does not fit");
         }
         let mut lines = body.lines();
-        if lines.next() != Some(FIRST_LINE) {
-            return Err("it is of an unknown version");
-        }
+        let has_start = match lines.next() {
+            Some(FIRST_LINE) => true,
+            Some(WITHOUT_START) => false,
+            _ => return Err("it is of an unknown version"),
+        };
         if lines.next().and_then(|line| line.strip_prefix("bucket ")) != Some(bucket) {
             return Err("it is of another bucket");
+        }
+        let start = has_start.then(|| lines.next()?.strip_prefix("start ")?.parse().ok());
+        if start == Some(None) {
+            return Err("the number of its start is missing");
         }
         let crashed =
             lines.next().and_then(|line| line.strip_prefix("crashed")).ok_or("a line is missing")?;
         let crashed: Result<_, _> = crashed.split_ascii_whitespace().map(|vb| vb.parse().map(VbId)).collect();
-        Ok(LastStop { is_clean: true, crashed: crashed.map_err(|_| "a vBucket is no number")? })
+        let stop = LastStop { is_clean: true, crashed: crashed.map_err(|_| "a vBucket is no number")? };
+        Ok((stop, start.flatten()))
     }
 
-    /// Everything is on disk: marks this stop as clean but for these vBuckets, durably.
+    /// Everything is on disk: marks the stop of this start as clean but for these vBuckets, durably.
     pub(crate) fn mark(
         config: &BucketConfig,
         env: &Env,
         bucket: &str,
+        start: u64,
         crashed: &BTreeSet<VbId>,
     ) -> Result<(), Failure> {
         let crashed = crashed.iter().filter(|_| !planted::is(Bug::CrashForgotten));
         let crashed: String = crashed.map(|vb| format!(" {vb}")).collect();
-        let body = format!("{FIRST_LINE}\nbucket {bucket}\ncrashed{crashed}\n");
+        let body = format!("{FIRST_LINE}\nbucket {bucket}\nstart {start}\ncrashed{crashed}\n");
         let text = format!("{body}crc32c {:08x}\n", crc32c::crc32c(body.as_bytes()));
         write_file(env, &config.dir.join(NAME), text.as_bytes())?;
         env.disk.sync_dir(&config.dir).map_err(|source| Failure::io("sync", &config.dir, source))
+    }
+}
+
+/// Whether a mark is of the last start.
+fn is_of_last(start: Option<u64>, starts: &LastStart) -> Result<(), &'static str> {
+    match (start, starts) {
+        _ if planted::is(Bug::StartsDoNotVouch) => Ok(()),
+        (_, LastStart::Damaged(why)) => Err(why),
+        (Some(_), LastStart::Missing) => Err("the number of the last start is missing"),
+        (start, LastStart::Whole(noted)) if start != Some(noted.start) => {
+            Err("the bucket was started again since that stop")
+        }
+        _ => Ok(()),
     }
 }
 
@@ -157,24 +187,30 @@ fn write_file(env: &Env, path: &Path, bytes: &[u8]) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
+    use vbucket::ManifestUid;
+
     use super::*;
+    use crate::collections::NextIds;
+    use crate::starts::Noted;
 
     #[test]
     fn what_is_marked_is_taken_once_and_every_flipped_bit_is_a_crash() {
         let (env, handles) = Env::sim(1);
         let config = BucketConfig::new("b", "/data/b".into());
         env.disk.create_dir_all(&config.dir).expect("the disk works");
-        let take = |bucket: &str| LastStop::take(&config, &env, bucket, None).expect("the disk works");
+        let last = of_start(7);
+        let take = |bucket: &str| LastStop::take(&config, &env, bucket, None, &last).expect("the disk works");
         assert_eq!(take("id"), LastStop::CRASH);
         let crashed: BTreeSet<VbId> = [VbId(3), VbId(1023)].into();
-        let mark = || LastStop::mark(&config, &env, "id", &crashed).expect("the disk works");
+        let mark = || LastStop::mark(&config, &env, "id", 7, &crashed).expect("the disk works");
         mark();
         assert_eq!(take("id"), LastStop { is_clean: true, crashed: crashed.clone() });
         assert_eq!(take("id"), LastStop::CRASH);
         mark();
         assert_eq!(take("another"), LastStop::CRASH);
         mark();
-        let beside = |was_closed| LastStop::take(&config, &env, "id", was_closed).expect("the disk works");
+        let beside =
+            |was_closed| LastStop::take(&config, &env, "id", was_closed, &last).expect("the disk works");
         assert_eq!(beside(Some(false)), LastStop::CRASH);
         mark();
         assert_ne!(beside(Some(true)), LastStop::CRASH);
@@ -190,9 +226,38 @@ mod tests {
         }
     }
 
+    fn of_start(start: u64) -> LastStart {
+        LastStart::Whole(Noted { start, manifest: ManifestUid(0), ids: NextIds::default() })
+    }
+
+    #[test]
+    fn a_mark_counts_for_the_start_that_wrote_it_alone() {
+        let (env, _) = Env::sim(1);
+        let config = BucketConfig::new("b", "/data/b".into());
+        env.disk.create_dir_all(&config.dir).expect("the disk works");
+        let cases = [
+            (of_start(7), LastStop::CLEAN),
+            (of_start(8), LastStop::CRASH),
+            (of_start(6), LastStop::CRASH),
+            (LastStart::Damaged("why"), LastStop::CRASH),
+            (LastStart::Missing, LastStop::CRASH),
+        ];
+        for (last, expected) in cases {
+            LastStop::mark(&config, &env, "id", 7, &BTreeSet::new()).expect("the disk works");
+            assert_eq!(LastStop::take(&config, &env, "id", None, &last).ok(), Some(expected), "{last:?}");
+        }
+    }
+
     #[test]
     fn the_mark_of_an_earlier_version_is_believed() {
-        assert_eq!(LastStop::parse(EARLIER, "id"), Ok(LastStop::CLEAN));
+        let body = "clean 2\nbucket id\ncrashed 3\n";
+        let text = format!("{body}crc32c {:08x}\n", crc32c::crc32c(body.as_bytes()));
+        let (stop, start) =
+            LastStop::parse(text.as_bytes(), "id").expect("the version before knew no starts");
+        assert!(!stop.was_clean_for(VbId(3)) && stop.was_clean_for(VbId(4)));
+        assert_eq!(is_of_last(start, &LastStart::Missing), Ok(()));
+        assert!(is_of_last(start, &of_start(7)).is_err(), "this version has run since");
+        assert_eq!(LastStop::parse(EARLIER, "id"), Ok((LastStop::CLEAN, None)));
         assert!(LastStop::parse(b"", "id").is_err() && LastStop::parse(b"clean", "id").is_err());
     }
 }

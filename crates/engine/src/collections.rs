@@ -21,6 +21,7 @@ use crate::keeper::{ChoreId, Keeper};
 use crate::manifest_file;
 use crate::shard::Shard;
 use crate::shard_guard::Holder;
+use crate::starts::Starts;
 
 /// Ids below are reserved.
 const FIRST_ID: u32 = 8;
@@ -55,6 +56,8 @@ pub(crate) struct BucketManifest {
     pub(crate) next_ids: Mutex<NextIds>,
     /// Whether something may be dropped and not erased yet.
     pub(crate) is_dropping: AtomicBool,
+    /// What vouches for it; held while it is written.
+    pub(crate) starts: Mutex<Starts>,
     /// Whether a change failed, so that it is not known which manifest a restart would find.
     pub(crate) is_undecided: AtomicBool,
 }
@@ -64,6 +67,7 @@ impl Default for BucketManifest {
         BucketManifest {
             present: RwLock::default(),
             next_ids: Mutex::default(),
+            starts: Mutex::default(),
             // A vBucket may have found something.
             is_dropping: AtomicBool::new(true),
             is_undecided: AtomicBool::new(false),
@@ -172,9 +176,7 @@ impl BucketCollections {
         }
         present.check_successor(&new).map_err(ManifestRefusal::Successor)?;
         let ids = next_ids.above(&new);
-        if let Err(failure) =
-            manifest_file::save(&self.core.env, &self.core.config.dir, &self.core.uuid, &new, ids)
-        {
+        if let Err(failure) = self.save(&new, ids).and_then(|()| self.note(&new, ids)) {
             // A restart may find it: then it would drop collections that go on being served here.
             self.manifest.is_undecided.store(!planted::is(Bug::FailedManifestLeft), Ordering::Relaxed);
             let _ = self.settle_manifest(&next_ids);
@@ -204,15 +206,31 @@ impl BucketCollections {
         if !self.manifest.is_undecided.load(Ordering::Relaxed) {
             return Ok(());
         }
-        manifest_file::save(
-            &self.core.env,
-            &self.core.config.dir,
-            &self.core.uuid,
-            &self.manifest(),
-            *next_ids,
-        )?;
+        // What vouches first: it must not say more than what is there.
+        let present = self.manifest();
+        self.note(&present, *next_ids).and_then(|()| self.save(&present, *next_ids))?;
         self.manifest.is_undecided.store(false, Ordering::Relaxed);
         Ok(())
+    }
+
+    fn save(&self, manifest: &Manifest, ids: NextIds) -> Result<(), Failure> {
+        manifest_file::save(&self.core.env, &self.core.config.dir, &self.core.uuid, manifest, ids)
+    }
+
+    /// Has `starts` vouch for a manifest.
+    fn note(&self, manifest: &Manifest, ids: NextIds) -> Result<(), Failure> {
+        let mut starts = self.manifest.starts.lock();
+        starts.note_manifest(&self.core.env, &self.core.config.dir, &self.core.uuid, manifest.uid(), ids)
+    }
+
+    /// The number of this start of the bucket, which is on disk.
+    pub(crate) fn start_number(&self) -> Result<u64, Failure> {
+        if let Some(number) = self.manifest.starts.lock().number() {
+            return Ok(number);
+        }
+        let next_ids = self.manifest.next_ids.lock();
+        self.note(&self.manifest(), *next_ids)?;
+        Ok(self.manifest.starts.lock().number().unwrap_or_default())
     }
 
     /// The same before a stop, after which an ephemeral bucket has its manifest, too: tried a few times.

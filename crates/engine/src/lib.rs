@@ -66,6 +66,7 @@ mod shard;
 mod shard_guard;
 mod small_files;
 mod standing;
+mod starts;
 mod stats;
 mod store;
 mod stream;
@@ -139,9 +140,7 @@ pub use settings::{Changed, SettingError, Settings};
 pub use shard_guard::{FRONT_END_SAMPLE, HOLDERS, Holder};
 pub use small_files::{small_file_faults, uuid_in};
 pub use standing::Standing;
-pub use stats::{
-    BucketStats, DiskCounts, DiskTotals, STATES, StateStats, StoreStats, VbStats, prepare_bytes_on_disk,
-};
+pub use stats::{BucketStats, DiskCounts, STATES, StateStats, StoreStats, VbStats, file_totals};
 pub use store::{StoreMode, StoreRequest};
 pub use stream::{
     Changes, StreamCursor, StreamPart, StreamPlace, StreamRefusal, StreamStart, StreamWanted, Streams,

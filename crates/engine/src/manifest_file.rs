@@ -8,6 +8,9 @@
 //! - A manifest that is older than what a vBucket has stored is never used. On a node alone it is damaged in the same sense.
 //!   A member's vBuckets may have followed a node that knew more, so there it is ordinary: the newest that a vBucket has
 //!   stored takes its place, until the cluster's is newer.
+//! - A manifest that is older than what `starts` notes is an older file that was put back, even if no vBucket has stored the
+//!   newer one. On a node alone the newest that is left goes on under a newer uid, so that no client takes it for the one
+//!   that is lost. A member goes on with what it has until the cluster's manifest takes its place.
 //! - The file of a version that wrote no checksum is compared with every vBucket that stored the same manifest.
 
 use std::path::Path;
@@ -21,6 +24,7 @@ use vbucket::{Manifest, ManifestUid};
 
 use crate::collections::NextIds;
 use crate::failure::Failure;
+use crate::starts::{self, Noted};
 
 /// Holds the manifest, and ids that were never used.
 const NAME: &str = "manifest.json";
@@ -75,18 +79,26 @@ pub(crate) struct Found {
     newest: Option<Manifest>,
     /// What a vBucket says otherwise under the uid that the file has.
     contradiction: Option<String>,
+    /// The newest manifest that was written, as `starts` says.
+    noted: Option<ManifestUid>,
     highest_ids: NextIds,
 }
 
 /// Reads the file of a bucket; its owner is looked at if the bucket's identity is known.
-pub(crate) fn find(env: &Env, dir: &Path, bucket: Option<&str>) -> Result<Found, Failure> {
+pub(crate) fn find(
+    env: &Env,
+    dir: &Path,
+    bucket: Option<&str>,
+    noted: Option<&Noted>,
+) -> Result<Found, Failure> {
     let mut found = Found {
         outcome: Ok(None),
         is_uneven: false,
         is_foreign: bucket.is_none(),
         newest: None,
         contradiction: None,
-        highest_ids: NextIds::default(),
+        noted: noted.map(|noted| noted.manifest),
+        highest_ids: noted.map_or(NextIds::default(), |noted| noted.ids),
     };
     match file(dir, bucket).look(&*env.disk, parse) {
         Ok(None) => {}
@@ -133,6 +145,15 @@ impl Found {
         self.newest.as_ref().is_some_and(|newest| newest.uid() > of_file.uid())
     }
 
+    /// The uid that `starts` notes, if the file is of an older manifest, or missing.
+    fn lost(&self) -> Option<ManifestUid> {
+        let of_file = match &self.outcome {
+            Ok(Some((of_file, ..))) => of_file.uid(),
+            _ => ManifestUid(0),
+        };
+        self.noted.filter(|noted| *noted > of_file && !planted::is(Bug::OlderManifestBelieved))
+    }
+
     /// The bucket's manifest once all vBuckets were looked at; written again if that is needed. `is_member`: the vBuckets
     /// may have followed other nodes.
     pub(crate) fn settle(
@@ -143,27 +164,23 @@ impl Found {
         is_member: bool,
     ) -> Result<(Manifest, NextIds), Failure> {
         let is_older = self.is_older() && !planted::is(Bug::OlderManifestBelieved);
-        if is_older && !is_member {
-            let what =
-                "a vBucket has stored a newer manifest: it and its copy are older than the bucket's files";
-            self.contradiction = Some(what.to_owned());
-        }
-        let Found { outcome, is_uneven, is_foreign, newest, contradiction, highest_ids } = self;
+        let lost = self.note_older(dir, is_older, is_member);
+        let Found { outcome, is_uneven, is_foreign, newest, contradiction, highest_ids, .. } = self;
         let (error, newest) = match (outcome, contradiction, newest) {
-            (Ok(None), _, newest) if newest.as_ref().is_none_or(|newest| newest.uid() == ManifestUid(0)) => {
-                return Ok((Manifest::default(), NextIds::default()));
+            (Ok(None), None, newest)
+                if newest.as_ref().is_none_or(|newest| newest.uid() == ManifestUid(0)) =>
+            {
+                return Ok((Manifest::default(), highest_ids));
             }
             // Collections are never dropped because a file is missing.
-            (Ok(None), _, newest) => {
-                let what = "it and its copy are missing, and a vBucket has stored a manifest".to_owned();
+            (Ok(None), what, newest) => {
+                let stored = || "it and its copy are missing, and a vBucket has stored a manifest".to_owned();
+                let what = what.unwrap_or_else(stored);
                 (SmallFileError::Damaged { path: file(dir, None).path(), what }, newest)
             }
             (Ok(Some((manifest, ids, _))), None, newest) => {
                 // No id is given twice, even if the file is older than the vBuckets.
-                let ids = NextIds {
-                    scope: ids.scope.max(highest_ids.scope),
-                    collection: ids.collection.max(highest_ids.collection),
-                };
+                let ids = higher(ids, highest_ids);
                 let manifest = match newest.filter(|_| is_older) {
                     Some(newest) => {
                         tracing::warn!(
@@ -184,7 +201,9 @@ impl Found {
                 }
                 return Ok((manifest, ids));
             }
-            (Ok(Some(_)), Some(what), newest) => {
+            (Ok(Some((of_file, ..))), Some(what), newest) => {
+                let is_left = newest.as_ref().is_none_or(|newest| newest.uid() < of_file.uid());
+                let newest = if lost.is_some() && is_left { Some(of_file) } else { newest };
                 (SmallFileError::Damaged { path: file(dir, None).path(), what }, newest)
             }
             (Err(error), _, newest) => (error, newest),
@@ -192,17 +211,56 @@ impl Found {
         let Some(manifest) = newest.filter(|newest| newest.uid() > ManifestUid(0)) else {
             return Err(error.into());
         };
-        let ids = NextIds {
-            scope: ScopeId(highest_ids.scope.0.saturating_add(PASSED_OVER_IDS)),
-            collection: CollectionId(highest_ids.collection.0.saturating_add(PASSED_OVER_IDS)),
+        let manifest = match lost.filter(|noted| !is_member && *noted > manifest.uid()) {
+            Some(noted) => under_newer_uid(manifest, noted),
+            None => manifest,
         };
         tracing::error!(
             manifest = %dir.display(),
             %error,
             uid = %manifest.uid(),
-            "the manifest is put together again from what vBuckets have stored"
+            "the manifest is put together again from what is left: look whether collections are missing, or were dropped before"
         );
+        let ids = above_passed_over(highest_ids);
         save(env, dir, bucket, &manifest, ids)?;
         Ok((manifest, ids))
     }
+
+    /// Says that the manifest is older than what is noted, or that of a vBucket: of a bucket of a node alone that is
+    /// damage. Answers the uid that is lost.
+    fn note_older(&mut self, dir: &Path, is_older: bool, is_member: bool) -> Option<ManifestUid> {
+        if is_older && !is_member {
+            let what =
+                "a vBucket has stored a newer manifest: it and its copy are older than the bucket's files";
+            self.contradiction = Some(what.to_owned());
+        }
+        let noted = self.lost()?;
+        if is_member {
+            tracing::warn!(
+                manifest = %dir.display(), %noted,
+                "the manifest is older than one that was written: that of the cluster takes its place"
+            );
+        } else {
+            self.contradiction.get_or_insert(starts::older(noted));
+        }
+        Some(noted)
+    }
+}
+
+fn higher(one: NextIds, other: NextIds) -> NextIds {
+    NextIds { scope: one.scope.max(other.scope), collection: one.collection.max(other.collection) }
+}
+
+fn above_passed_over(ids: NextIds) -> NextIds {
+    NextIds {
+        scope: ScopeId(ids.scope.0.saturating_add(PASSED_OVER_IDS)),
+        collection: CollectionId(ids.collection.0.saturating_add(PASSED_OVER_IDS)),
+    }
+}
+
+/// The same scopes and collections under a uid that no client has seen.
+fn under_newer_uid(manifest: Manifest, noted: ManifestUid) -> Manifest {
+    let uid = ManifestUid(noted.0.saturating_add(1));
+    let newer = Manifest::new(uid, manifest.scopes().cloned(), manifest.collections().cloned());
+    newer.unwrap_or(manifest)
 }

@@ -48,6 +48,7 @@ use crate::roles::Roles;
 use crate::settings::Key;
 use crate::shard::{Shard, dead, new_uuid};
 use crate::shard_guard::Holder;
+use crate::starts::Starts;
 use crate::stream::Streams;
 use crate::sync_waiters::SyncWaiters;
 use crate::tasks::Tasks;
@@ -102,12 +103,13 @@ impl Bucket {
             .map_err(|source| Failure::io("create", &config.dir, source))?;
         let identity = identity::of_bucket(&env, &config.dir)?;
         let is_ephemeral = config.kind == BucketKind::Ephemeral;
+        let (starts, last) = Starts::read(&env, &config.dir, identity.owner())?;
         let stop = if is_ephemeral {
             LastStop::CLEAN
         } else {
-            LastStop::take(&config, &env, &identity.uuid, store.was_closed())?
+            LastStop::take(&config, &env, &identity.uuid, store.was_closed(), &last)?
         };
-        let manifest = manifest_file::find(&env, &config.dir, identity.owner())?;
+        let manifest = manifest_file::find(&env, &config.dir, identity.owner(), last.noted())?;
         let settings = Arc::new(config.settings.clone());
         settings.put(Key::MaxSize, config.quota_bytes);
         if is_ephemeral {
@@ -137,6 +139,7 @@ impl Bucket {
         core.follow_filter_settings();
         core.settings.apply_to_clocks(&core.context.clock);
         let bucket = Bucket::of_parts(core);
+        *bucket.collections.manifest.starts.lock() = starts;
         bucket.find_vbuckets(&stop, manifest, &identity)?;
         Ok(bucket)
     }
@@ -237,13 +240,13 @@ impl Bucket {
                 self.queue_flush(&mut shard);
             }
         }
-        self.collections.manifest.begin_with(manifest.settle(
-            &self.env,
-            &self.config.dir,
-            &self.uuid,
-            self.config.needs_topology,
-        )?);
-        identity.keep(&self.env, &self.config.dir)?;
+        let (dir, is_member) = (&self.config.dir, self.config.needs_topology);
+        let (manifest, ids) = manifest.settle(&self.env, dir, &self.uuid, is_member)?;
+        let mut starts = self.collections.manifest.starts.lock();
+        starts.begin(&self.env, dir, &self.uuid, manifest.uid(), ids)?;
+        drop(starts);
+        self.collections.manifest.begin_with((manifest, ids));
+        identity.keep(&self.env, dir)?;
         // What was decided before the stop and did not get to all of them.
         let manifest = self.collections.manifest();
         for vb in (0..self.vbuckets()).map(VbId) {
@@ -287,6 +290,7 @@ impl Bucket {
         // What is saved has its new history on disk; what could not be read since the crash has not.
         let is_unread = |vb: &VbId| self.vbuckets.hold(*vb, Holder::Roles).vb.state() == VbState::Dead;
         let crashed = self.crashed.lock().iter().copied().filter(is_unread).collect();
-        LastStop::mark(&self.config, &self.env, &self.uuid, &crashed)
+        let start = self.collections.start_number()?;
+        LastStop::mark(&self.config, &self.env, &self.uuid, start, &crashed)
     }
 }

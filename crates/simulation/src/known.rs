@@ -37,6 +37,8 @@ pub enum Simulator {
     Repairs,
     /// The same: of what a change of the manifest costs, `crates/engine/tests/manifest_cost.rs`.
     ManifestCost,
+    /// The same: of small files that are put back, `crates/engine/tests/small_files.rs`.
+    SmallFiles,
     /// The same: of the limits and rights of clients, `crates/node/src/tests/planted.rs`.
     Node,
     /// The same: of who may use which address, `crates/server/src/http/access.rs`.
@@ -225,6 +227,7 @@ pub const KNOWN: &[(Bug, Simulator, u64)] = &[
     (Bug::LaterCommitsStay, Simulator::LogStore, 0),
     (Bug::UnreadableIsEmpty, Simulator::Values, 0),
     (Bug::EventsNotShared, Simulator::ManifestCost, 0),
+    (Bug::StartsDoNotVouch, Simulator::SmallFiles, 0),
     (Bug::FounderForgotten, Simulator::Node, 0),
     (Bug::AdoptedNumbersGoBack, Simulator::Node, 0),
     (Bug::PasswordInClear, Simulator::Node, 0),

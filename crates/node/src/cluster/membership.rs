@@ -1,12 +1,12 @@
 //! What the node has seen of its cluster, kept with its data.
 //!
-//! The file has two slots of fixed size, which are written in turn, in place and synced: a full disk does not keep a
-//! node from following its cluster, and a write that is cut off leaves the slot before.
+//! The file has two slots, which are written in place: a full disk does not keep a node from following its cluster.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use ::cluster::{Membership, Stale, State};
+use base::TwoSlots;
 use base::env::{Disk, Env, OpenMode};
 use base::planted::{self, Bug};
 use serde::{Deserialize, Serialize};
@@ -18,8 +18,6 @@ const FILE: &str = "cluster-membership";
 const BUCKETS: &str = "cluster-buckets.json";
 const NODE_UUID: &str = "node-uuid";
 const FORMAT: u32 = 1;
-/// A slot: eight hexadecimal digits of a checksum, a space, JSON, spaces up to the last byte, which ends the line.
-const SLOT: usize = 512;
 
 #[derive(Serialize, Deserialize)]
 struct Slot {
@@ -34,48 +32,21 @@ struct Slot {
 }
 
 impl Slot {
-    fn bytes(&self) -> io::Result<Vec<u8>> {
-        let json = serde_json::to_string(self)?;
-        let mut line = format!("{:08x} {json}", crc32fast::hash(json.as_bytes())).into_bytes();
-        if line.len() >= SLOT {
-            return Err(io::Error::other("the cluster's identity is too long"));
-        }
-        line.resize(SLOT - 1, b' ');
-        line.push(b'\n');
-        Ok(line)
-    }
-
-    /// `None` if it is damaged.
-    fn parse(bytes: &[u8]) -> Option<Slot> {
-        let (sum, json) = std::str::from_utf8(bytes).ok()?.trim_end().split_once(' ')?;
-        let is_whole = u32::from_str_radix(sum, 16).ok()? == crc32fast::hash(json.as_bytes());
-        serde_json::from_str(json).ok().filter(|slot: &Slot| is_whole && slot.format == FORMAT)
+    /// `None` if this version does not understand it.
+    fn parse(json: &str) -> Option<Slot> {
+        serde_json::from_str(json).ok().filter(|slot: &Slot| slot.format == FORMAT)
     }
 }
 
 /// What is wrong with the file, if there is one. Changes nothing.
 pub fn fault(disk: &dyn Disk, folder: &Path) -> Option<(PathBuf, String)> {
-    fault_of(disk, folder.join(FILE))
+    fault_of(disk, folder, FILE)
 }
 
 /// The same of a file of this form in the folder of a bucket.
-pub(super) fn fault_of(disk: &dyn Disk, path: PathBuf) -> Option<(PathBuf, String)> {
-    let file = match disk.open(&path, OpenMode::Read) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
-        file => file,
-    };
-    let mut bytes = vec![0; 2 * SLOT];
-    let what = match file.and_then(|file| file.read_at(&mut bytes, 0)) {
-        Err(error) => format!("it cannot be read: {error}"),
-        Ok(read) => {
-            let damaged = bytes[..read].chunks(SLOT).filter(|slot| Slot::parse(slot).is_none()).count();
-            match (damaged, read) {
-                (0, read) if read == bytes.len() => return None,
-                (damaged, _) => format!("{damaged} of its slots are damaged, or it is cut off"),
-            }
-        }
-    };
-    Some((path, what))
+pub(super) fn fault_of(disk: &dyn Disk, folder: &Path, name: &'static str) -> Option<(PathBuf, String)> {
+    let file = TwoSlots::new(folder, name);
+    file.fault(disk, Slot::parse).map(|what| (file.path(), what))
 }
 
 /// What the node has seen. What is in memory is what is in the file.
@@ -108,22 +79,16 @@ impl Seen {
 
     /// What the file says; `None` if it is damaged. A file of another node says nothing.
     pub(super) fn read_again(self, env: &Env) -> io::Result<Option<Seen>> {
-        let path = self.folder.join(self.file);
-        let file = match env.disk.open(&path, OpenMode::Read) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Some(self)),
-            Err(error) => return Err(error),
-        };
-        let mut bytes = vec![0; 2 * SLOT];
-        let read = file.read_at(&mut bytes, 0)?;
-        let newest = bytes[..read].chunks(SLOT).filter_map(Slot::parse).max_by_key(|slot| slot.write);
+        let file = TwoSlots::new(&self.folder, self.file);
+        let Some(slots) = file.read(&*env.disk, Slot::parse)? else { return Ok(Some(self)) };
+        let newest = slots.whole.into_iter().max_by_key(|slot| slot.write);
         let Some(Slot { write, node, seen, .. }) = newest else { return Ok(None) };
         if node != self.node {
             return Ok(Some(self));
         }
-        if let Some((path, what)) = fault_of(&*env.disk, path) {
-            let (path, revision) = (path.display(), seen.revision);
-            tracing::warn!(%path, what, revision, "the node may have seen one state more; a power failure within a write leaves this, too");
+        if let Some(what) = slots.fault {
+            let (path, revision) = (file.path(), seen.revision);
+            tracing::warn!(path = %path.display(), what, revision, "the node may have seen one state more; a power failure within a write leaves this, too");
         }
         Ok(Some(Seen { writes: write, seen: Some(seen), ..self }))
     }
@@ -149,24 +114,8 @@ impl Seen {
     /// Notes something else, whatever was noted before.
     pub(super) fn put(&mut self, env: &Env, next: Membership) -> io::Result<()> {
         let slot = Slot { format: FORMAT, write: self.writes + 1, node: self.node.clone(), seen: next };
-        let bytes = slot.bytes()?;
-        let path = self.folder.join(self.file);
-        // Of an encrypted file both slots are one page, which a power failure within a write would take.
-        let is_one_page = env.disk.beneath().is_some();
-        if self.seen.is_none() || is_one_page {
-            // Whole from the start: an empty file is damage.
-            let new = self.folder.join(format!("{}.next", self.file));
-            let file = env.disk.open(&new, OpenMode::Create)?;
-            file.set_len(0)?;
-            file.write_at(&[bytes.clone(), bytes].concat(), 0)?;
-            file.sync_data()?;
-            env.disk.rename(&new, &path)?;
-            env.disk.sync_dir(&self.folder)?;
-        } else {
-            let file = env.disk.open(&path, OpenMode::Create)?;
-            file.write_at(&bytes, if slot.write.is_multiple_of(2) { 0 } else { SLOT as u64 })?;
-            file.sync_data()?;
-        }
+        let file = TwoSlots::new(&self.folder, self.file);
+        file.write(&*env.disk, &serde_json::to_string(&slot)?, slot.write, self.seen.is_none())?;
         (self.writes, self.seen) = (slot.write, Some(slot.seen));
         Ok(())
     }
@@ -251,7 +200,7 @@ mod tests {
         assert!(belongs_to_cluster(&*env.disk, &folder).expect("it is read"));
         let file = env.disk.open(&folder.join(FILE), OpenMode::Create).expect("a file");
         for (slot, left) in [(0, Some(())), (1, None)] {
-            file.write_at(b"x", slot * SLOT as u64 + 20).expect("written");
+            file.write_at(b"x", slot * 512 + 20).expect("written");
             assert_eq!(Seen::read(&env, folder.clone()).ok().map(drop), left, "slot {slot}");
         }
     }

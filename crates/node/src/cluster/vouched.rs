@@ -23,7 +23,7 @@ const FILE: &str = "membership";
 
 /// What is wrong with the file in a bucket's folder, if there is one. Changes nothing.
 pub fn fault(disk: &dyn Disk, folder: &Path) -> Option<(PathBuf, String)> {
-    fault_of(disk, folder.join(FILE))
+    fault_of(disk, folder, FILE)
 }
 
 /// What a bucket's folder says of the cluster to this node; `None` if the file is damaged. A folder that another node, or
