@@ -9,6 +9,7 @@ use base::SmallFile;
 use serde::{Deserialize, Serialize};
 
 use crate::node::Node;
+use crate::written;
 
 const FILE: &str = "alternate-address.json";
 /// The longest name of a host (RFC 1035, 2.3.4).
@@ -132,8 +133,9 @@ impl Node {
     /// A file that cannot be read is told, and the configuration counts.
     pub fn read_alternate(&self) {
         let Some(host) = self.host() else { return };
-        let file = file(host.data_dir().path());
-        let kept = file.open(&*self.env().disk, parse, |fault| tracing::error!("{fault}"));
+        let folder = host.data_dir().path();
+        let say = |fault: &str| tracing::error!("{fault}");
+        let kept = written::open(&*self.env().disk, folder, &file(folder), parse, say);
         let alternate = match kept {
             Ok(Some(kept)) => kept.external,
             Ok(None) => host.config().alternate.clone(),
@@ -154,8 +156,9 @@ impl Node {
         let _changing = self.changing.lock();
         if let Some(host) = self.host() {
             let kept = serde_json::to_vec(&KeptAddress { external: alternate.clone() }).unwrap_or_default();
-            let file = file(host.data_dir().path());
-            file.write(&*self.env().disk, &kept).map_err(|error| error.to_string())?;
+            let folder = host.data_dir().path();
+            written::write(&*self.env().disk, folder, &file(folder), &kept)
+                .map_err(|error| error.to_string())?;
         }
         self.set_alternate(alternate);
         self.redraw_map().map_err(|error| error.to_string())

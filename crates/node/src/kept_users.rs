@@ -19,6 +19,7 @@ use crate::sasl::digest::Mechanism;
 use crate::sasl::hash::{HashKeys, HashSecret, Hashing};
 use crate::sasl::scram::{ScramKeys, ScramSecret};
 use crate::user::{LoginKeys, User};
+use crate::written;
 use stored::StoredUsers;
 
 /// What is said of a user who is not there, and of a group: SDKs tell these two apart by the text.
@@ -341,7 +342,8 @@ impl KeptGroup {
 impl KeptUsers {
     /// Reads the file of a data directory; nobody if there is none.
     pub fn read(folder: &Path, env: &Env) -> Result<KeptUsers, SmallFileError> {
-        let found = file(folder).open(&*env.disk, parse, |fault| tracing::error!("{fault}"))?;
+        let say = |fault: &str| tracing::error!("{fault}");
+        let found = written::open(&*env.disk, folder, &file(folder), parse, say)?;
         Ok(found.unwrap_or_default())
     }
 
@@ -349,7 +351,7 @@ impl KeptUsers {
     pub(crate) fn write(&self, folder: &Path, env: &Env) -> Result<(), SmallFileError> {
         // All of it is made of names, numbers and words.
         let bytes = serde_json::to_vec_pretty(self).unwrap_or_default();
-        file(folder).write(&*env.disk, &bytes)
+        written::write(&*env.disk, folder, &file(folder), &bytes)
     }
 
     /// The users by name.

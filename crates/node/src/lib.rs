@@ -75,6 +75,7 @@ pub mod tally;
 pub mod user;
 pub mod version;
 pub mod wake_queue;
+mod written;
 
 #[cfg(test)]
 mod tests;

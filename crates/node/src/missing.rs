@@ -11,7 +11,7 @@ use base::env::{Disk, OpenMode};
 use base::{SmallFile, SmallFileError};
 
 use crate::cluster::{identity as node_identity, membership};
-use crate::{bucket_list, data_dir, down};
+use crate::{bucket_list, data_dir, down, written};
 
 /// The list of buckets, which is written before the folder of a bucket that is in it says what that is.
 pub(crate) fn list(disk: &dyn Disk, data: &Path) -> Option<SmallFileError> {
@@ -38,6 +38,12 @@ pub(crate) fn identity(disk: &dyn Disk, data: &Path) -> Option<SmallFileError> {
     let belongs = || membership::belongs_to_cluster(disk, data).unwrap_or(true);
     let what = || "the folder belongs to a node of a cluster".to_owned();
     missing(disk, &node_identity::file(data), || belongs().then(what))
+}
+
+/// A file of which it was noted that it was written.
+pub(crate) fn written(disk: &dyn Disk, data: &Path, file: &SmallFile) -> Option<SmallFileError> {
+    let what = || "it was written before".to_owned();
+    missing(disk, file, || written::says(disk, data, file).then(what))
 }
 
 /// The error of a file that is missing, if something says that it was there.
@@ -67,6 +73,7 @@ mod tests {
     use base::env::Env;
 
     use super::*;
+    use crate::{alternate, audit, kept_users};
 
     const DATA: &str = "/data";
 
@@ -81,6 +88,24 @@ mod tests {
             (revision, data_dir::revision_file(data), node_identity::file(data)),
             (identity, node_identity::file(data), SmallFile::new(data, "cluster-founding")),
         ];
+        // What was written is named by the next start, or by who wrote it.
+        for file in [kept_users::file(data), audit::settings::file(data), alternate::file(data)] {
+            let (env, _) = Env::sim(1);
+            env.disk.create_dir_all(data).expect("a folder");
+            let open = || written::open(&*env.disk, data, &file, |_, _| Ok(()), |fault| panic!("{fault}"));
+            let name = file.path();
+            assert!(matches!(open(), Ok(None)), "{}: a first start", name.display());
+            file.write(&*env.disk, b"of an earlier version").expect("written");
+            assert!(matches!(open(), Ok(Some(()))), "{}", name.display());
+            file.remove(&*env.disk).expect("removed");
+            assert!(open().is_err_and(|error| error.is_damage()), "{}", name.display());
+            assert!(written(&*env.disk, data, &file).is_some() && written::fault(&*env.disk, data).is_none());
+            written::forget(&*env.disk, data, &file).expect("written");
+            assert!(matches!(open(), Ok(None)), "{}: that it is gone is known", name.display());
+            written::write(&*env.disk, data, &file, b"").expect("written");
+            file.remove(&*env.disk).expect("removed");
+            assert!(open().is_err_and(|error| error.is_damage()), "{}", name.display());
+        }
         for (is_missing, file, evidence) in cases {
             let (env, _) = Env::sim(1);
             env.disk.create_dir_all(of_bucket).expect("a folder");

@@ -13,7 +13,7 @@ use crate::audit::settings as audit_settings;
 use crate::changes::anchor::faults as position_faults;
 use crate::changes::cursor::faults as cursor_faults;
 use crate::cluster::{flushed, founding, identity, membership, noted, seen_users, vouched};
-use crate::{bucket_list, data_dir, down, kept_users, missing, opened};
+use crate::{bucket_list, data_dir, down, kept_users, missing, opened, written};
 
 /// More than the longest of them takes.
 const MOST_BYTES: u64 = 16 << 20;
@@ -40,13 +40,20 @@ pub fn node_faults(disk: &dyn Disk, folder: &Path) -> Vec<Fault> {
         of(kept_users::file(folder), kept_users::check),
         of(audit_settings::file(folder), audit_settings::check),
         of(alternate::file(folder), |bytes, version| alternate::parse(bytes, version).map(drop)),
+        written::fault(disk, folder),
     ];
     let missing = [
         (bucket_list::file(folder), missing::list(disk, folder)),
         (data_dir::revision_file(folder), missing::revision(disk, folder)),
         (identity::file(folder), missing::identity(disk, folder)),
     ];
-    let missing = missing.into_iter().filter_map(|(file, error)| Some((file.path(), error?.to_string())));
+    let once =
+        [kept_users::file(folder), audit_settings::file(folder), alternate::file(folder)].map(|file| {
+            let error = missing::written(disk, folder, &file);
+            (file, error)
+        });
+    let missing =
+        missing.into_iter().chain(once).filter_map(|(file, error)| Some((file.path(), error?.to_string())));
     faults.into_iter().flatten().chain(missing).chain(opened::faults(disk, folder)).collect()
 }
 
@@ -124,8 +131,16 @@ pub fn bucket_mendings(disk: &dyn Disk, folder: &Path) -> Vec<Mending> {
 fn mending(disk: &dyn Disk, (path, what): Fault) -> Mending {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let folder = path.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy();
-    let (cure, then) = match (&*folder, &*name) {
-        _ if of_path(&path).is_half_damaged(disk) => (Cure::Rewrite, "nothing"),
+    let (cure, then) = match of_path(&path).is_half_damaged(disk) {
+        true => (Cure::Rewrite, "nothing"),
+        false => of_bucket(&folder, &name).unwrap_or_else(|| of_node(&name)),
+    };
+    Mending { cure, then, what, path: path.clone() }
+}
+
+/// What becomes of a file in the folder of a bucket, and of that folder.
+fn of_bucket(folder: &str, name: &str) -> Option<(Cure, &'static str)> {
+    Some(match (folder, name) {
         ("buckets", _) => (
             Cure::TakeAsFound,
             "all that is not in that folder: what is found there is the bucket from then on; if its volume can be \
@@ -147,45 +162,61 @@ fn mending(disk: &dyn Disk, (path, what): Fault) -> Mending {
             Cure::PutAside,
             "what the bucket's folder has seen of the cluster: cluster-membership and other buckets say it",
         ),
-        (_, "buckets.json") => (
+        (_, "starts") => (
+            Cure::PutAside,
+            "what vouches for the manifest and for a clean stop: the manifest is taken as it is found, and histories \
+             begin anew, as after a crash",
+        ),
+        _ => return None,
+    })
+}
+
+/// What becomes of a file of the data directory itself.
+fn of_node(name: &str) -> (Cure, &'static str) {
+    match name {
+        "buckets.json" => (
             Cure::AtNextStart,
             "nothing: the next start puts it together again from each bucket's bucket.json",
         ),
-        (_, "cluster-revision") => {
+        "cluster-revision" => {
             (Cure::AtNextStart, "nothing: the count of starts goes on with a higher number")
         }
-        (_, "users.json") => (
+        "users.json" => (
             Cure::ByHand,
-            "the users that were made while the node ran: put the file back from a backup, or remove it and make them again",
+            "the users that were made while the node ran: put the file back from a backup, or remove it and written-files, and make them again",
         ),
-        (_, "audit.json") => (
+        "audit.json" => (
             Cure::PutAside,
             "the settings of the audit log: it is off from the next start on, until it is switched on",
         ),
-        (_, "alternate-address.json") => (
+        "alternate-address.json" => (
             Cure::PutAside,
             "the address for clients of another network: it is as the configuration has it from the next start on",
         ),
-        (_, "cluster-founding") => (
+        "cluster-founding" => (
             Cure::PutAside,
             "that this node was about to found a cluster: if it did, it is not taken for its founder, and leaves it with \
              --leave-cluster",
         ),
-        (_, "cluster-users.json") => (
+        "cluster-users.json" => (
             Cure::PutAside,
             "which users of the cluster the node has seen: the next start does not recognise older ones",
         ),
-        (_, "encryption-keys") => (
+        "written-files" => (
+            Cure::PutAside,
+            "which files were written before: of users.json, audit.json and alternate-address.json the next start would \
+             not tell that both copies are missing",
+        ),
+        "encryption-keys" => (
             Cure::ByHand,
             "the keys of encrypted files, and so all that is in them: put the file back from a backup",
         ),
-        (_, "node-uuid") => (Cure::AtNextStart, "the node's UUID: a node alone gets another one"),
+        "node-uuid" => (Cure::AtNextStart, "the node's UUID: a node alone gets another one"),
         _ => (
             Cure::ByHand,
             "what the node knew of its cluster: put the file back from a backup, or start it with --leave-cluster",
         ),
-    };
-    Mending { cure, then, what, path: path.clone() }
+    }
 }
 
 fn of_path(path: &Path) -> SmallFile {
@@ -231,5 +262,7 @@ pub fn mend(env: &Env, mending: &Mending, aside: &Path) -> io::Result<bool> {
     if *cure == Cure::Rewrite {
         return of_path(path).mend(disk).map_err(io::Error::other);
     }
+    // It is missing from now on, and that is known.
+    written::forget(disk, folder, &of_path(path))?;
     disk.sync_dir(folder).map(|()| true)
 }

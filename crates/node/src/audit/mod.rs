@@ -31,6 +31,7 @@ use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::connection_memory::ConnectionMemory;
 use crate::node::Node;
+use crate::written;
 use events::AuditEvent;
 use log_file::AuditFile;
 use record::AuditRecord;
@@ -161,11 +162,11 @@ impl AuditLog {
         }
     }
 
-    /// Reads the settings of a data directory. If both copies are damaged the log is on, with the defaults: what was to be
+    /// Reads the settings of a data directory. If both copies are damaged, or lost, the log is on, with the defaults: what was to be
     /// recorded is not lost without a word.
     pub fn read(&self, data_dir: &Path) {
-        let found = settings::file(data_dir)
-            .open(&*self.env.disk, settings::parse, |fault| tracing::error!("{fault}"))
+        let (file, say) = (settings::file(data_dir), |fault: &str| tracing::error!("{fault}"));
+        let found = written::open(&*self.env.disk, data_dir, &file, settings::parse, say)
             .unwrap_or_else(|error| {
                 tracing::error!(%error, "the settings of the audit log cannot be read: it is on, with the defaults");
                 Some(AuditSettings::switched_on())
@@ -215,7 +216,7 @@ impl AuditLog {
         let mut next = before.changed(fields, &self.log_path(), is_user).map_err(AuditError::Fields)?;
         next.uid = self.env.random.next_u64() >> 32;
         let bytes = serde_json::to_vec_pretty(&next).unwrap_or_default();
-        settings::file(folder).write(&*self.env.disk, &bytes).map_err(AuditError::File)?;
+        written::write(&*self.env.disk, folder, &settings::file(folder), &bytes).map_err(AuditError::File)?;
         // As a change that switches the log off is recorded before, and one that switches it on behind.
         let mut told = record;
         if let serde_json::Value::Object(fields) = next.told(&self.log_path()) {
