@@ -72,6 +72,12 @@ impl SmallFileError {
     pub fn is_damage(&self) -> bool {
         matches!(self, SmallFileError::Damaged { .. })
     }
+
+    /// Whether the disk has no room.
+    pub fn is_disk_full(&self) -> bool {
+        let SmallFileError::Io { source, .. } = self else { return false };
+        matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+    }
 }
 
 /// A small file: where it is, and what it must be.
@@ -349,6 +355,25 @@ impl SmallFile {
                 .map_err(|source| self.failed("replace", path.clone(), source))?;
         }
         disk.sync_dir(&self.folder).map_err(|source| self.failed("sync", self.folder.clone(), source))
+    }
+
+    /// The same on a disk that has no room for other files: content of the present length is written over the present
+    /// one, the copy first. A crash damages at most one of the two.
+    pub fn write_over(&self, disk: &dyn Disk, content: &[u8]) -> Result<(), SmallFileError> {
+        let generation = self.generation(disk) + 1;
+        let bytes = self.header(generation, content).seal(content);
+        for path in [self.copy_path(), self.path()] {
+            let write = || {
+                let file = disk.open(&path, OpenMode::ReadWrite)?;
+                if file.len()? != bytes.len() as u64 {
+                    return Err(io::ErrorKind::StorageFull.into());
+                }
+                file.write_at(&bytes, 0)?;
+                file.sync_data()
+            };
+            write().map_err(|source| self.failed("write", path.clone(), source))?;
+        }
+        Ok(())
     }
 
     /// Removes both files, durably. Fine if there is none.

@@ -139,7 +139,15 @@ impl DataDir {
             Err(error) => return Err(error.into()),
         };
         let next = last.saturating_add(1);
-        file.write(&*env.disk, format!("{next:020}\n").as_bytes())?;
+        let bytes = format!("{next:020}\n");
+        match file.write(&*env.disk, bytes.as_bytes()) {
+            // A full disk does not keep a node from starting: it has the same length each time.
+            Err(error) if error.is_disk_full() => {
+                tracing::warn!(%error, "the number of this start is written over the one before");
+                file.write_over(&*env.disk, bytes.as_bytes())?;
+            }
+            written => written?,
+        }
         Ok(next)
     }
 }
@@ -196,6 +204,8 @@ fn close_all_in(folder: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use base::env::sim::{Call, Effect, Fault, On};
+
     use super::*;
 
     #[test]
@@ -258,6 +268,22 @@ pub(crate) mod tests {
         assert!(matches!(DataDir::take_existing(folder.path()), Err(DataDirError::InUse { .. })));
         drop(changing);
         drop(DataDir::take(folder.path(), &Env::real()).expect("it was given back"));
+    }
+
+    #[test]
+    fn starts_are_counted_on_a_full_disk() {
+        let folder = tempfile::tempdir().expect("a folder for the test");
+        let dir = DataDir::take(folder.path(), &Env::real()).expect("nobody else has it");
+        let (env, handles) = Env::sim(1);
+        env.disk.create_dir_all_synced(folder.path()).expect("a folder");
+        assert_eq!(dir.next_revision(&env).expect("there is room"), 1);
+        for number in 2..4 {
+            // A new file has no room.
+            handles.disk.plan(Fault::once(On::Kind(Call::Write), 1, Effect::DISK_FULL));
+            assert_eq!(dir.next_revision(&env).expect("it is written over"), number);
+        }
+        assert_eq!(revision_file(folder.path()).fault(&*env.disk, parse_revision), None);
+        assert_eq!(dir.next_revision(&env).expect("there is room"), 4);
     }
 
     #[test]
