@@ -228,9 +228,11 @@ impl BucketCollections {
         if let Some(number) = self.manifest.starts.lock().number() {
             return Ok(number);
         }
-        let next_ids = self.manifest.next_ids.lock();
-        self.note(&self.manifest(), *next_ids)?;
-        Ok(self.manifest.starts.lock().number().unwrap_or_default())
+        // It could not be written when the bucket was opened: now it must be, and may be another one.
+        let (next_ids, present) = (self.manifest.next_ids.lock(), self.manifest());
+        let mut starts = self.manifest.starts.lock();
+        starts.count(&self.core.env, &self.core.config.dir, &self.core.uuid, present.uid(), *next_ids)?;
+        Ok(starts.number().unwrap_or_default())
     }
 
     /// The same before a stop, after which an ephemeral bucket has its manifest, too: tried a few times.

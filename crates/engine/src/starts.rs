@@ -101,10 +101,12 @@ impl LastStart {
     }
 }
 
-/// The file of an open bucket. What is in memory is what is in the file.
+/// The file of an open bucket. What is in memory is what is in the file, unless a write failed.
 #[derive(Default)]
 pub(crate) struct Starts {
     writes: u64,
+    /// Whether the last write failed, so that the file may say what was to be written.
+    is_undecided: bool,
     noted: Option<Noted>,
 }
 
@@ -128,7 +130,8 @@ impl Starts {
             let path = path.display();
             tracing::warn!(%path, what, "one start or manifest more may have been noted; a power failure within a write leaves this, too");
         }
-        let starts = Starts { writes: newest.write, noted: Some(newest.noted.clone()) };
+        let (noted, is_undecided) = (Some(newest.noted.clone()), false);
+        let starts = Starts { writes: newest.write, noted, is_undecided };
         Ok((starts, LastStart::Whole(newest.noted)))
     }
 
@@ -142,10 +145,7 @@ impl Starts {
         manifest: ManifestUid,
         ids: NextIds,
     ) -> Result<(), Failure> {
-        // A file that was lost may have counted any start before.
-        let last = self.noted.as_ref().map_or(u64::from(env.clock.unix_s()), |noted| noted.start);
-        let noted = Noted { start: last.saturating_add(1), manifest, ids };
-        match self.put(env, dir, bucket, noted) {
+        match self.count(env, dir, bucket, manifest, ids) {
             Err(Failure::Io { path, source, .. }) if source.kind() == io::ErrorKind::StorageFull => {
                 let path = path.display();
                 tracing::warn!(%path, error = %source, "the start is not counted: a mark of an earlier clean stop, put back, would be believed");
@@ -153,6 +153,20 @@ impl Starts {
             }
             put => put,
         }
+    }
+
+    /// Notes a number above all that the file may have.
+    pub(crate) fn count(
+        &mut self,
+        env: &Env,
+        dir: &Path,
+        bucket: &str,
+        manifest: ManifestUid,
+        ids: NextIds,
+    ) -> Result<(), Failure> {
+        // A file that was lost may have counted any start before.
+        let last = self.noted.as_ref().map_or(u64::from(env.clock.unix_s()), |noted| noted.start);
+        self.put(env, dir, bucket, Noted { start: last.saturating_add(1), manifest, ids })
     }
 
     /// Notes a manifest.
@@ -168,18 +182,19 @@ impl Starts {
         self.put(env, dir, bucket, Noted { start, manifest, ids })
     }
 
-    /// The number of this start, which is on disk.
+    /// The number of this start, which is on disk; `None` if it is not.
     pub(crate) fn number(&self) -> Option<u64> {
-        self.noted.as_ref().map(|noted| noted.start)
+        self.noted.as_ref().filter(|_| !self.is_undecided).map(|noted| noted.start)
     }
 
     fn put(&mut self, env: &Env, dir: &Path, bucket: &str, noted: Noted) -> Result<(), Failure> {
         let (file, is_new) = (file(dir), self.noted.is_none());
         let slot = Slot { write: self.writes + 1, bucket: bucket.to_owned(), noted };
+        self.is_undecided = true;
         // After a failure the next write is to the same slot: the other one is the only one that is surely whole.
         let written = file.write(&*env.disk, &slot.text(), slot.write, is_new);
         written.map_err(|source| Failure::io("write", &file.path(), source))?;
-        (self.writes, self.noted) = (slot.write, Some(slot.noted));
+        (self.writes, self.noted, self.is_undecided) = (slot.write, Some(slot.noted), false);
         Ok(())
     }
 }
