@@ -110,6 +110,8 @@ bugs! {
     GapHidesNothing,
     /// A segment of an earlier journal that is there again is read.
     VoidSegmentBelieved,
+    /// A segment of another journal is read in the place of one that the next segment was begun behind.
+    ForeignSegmentRead,
     /// A catalog that is older than what a log-structured store has is believed: the store goes back.
     OlderCatalogBelieved,
     /// It is not looked at whose file a segment, a run or a manifest of a log-structured store is.

@@ -201,6 +201,7 @@ pub const KNOWN: &[(Bug, Simulator, u64)] = &[
     (Bug::LostSegmentIgnored, Simulator::Damage, 6),
     (Bug::GapHidesNothing, Simulator::Damage, 11),
     (Bug::VoidSegmentBelieved, Simulator::Damage, 3),
+    (Bug::ForeignSegmentRead, Simulator::Damage, 0),
     (Bug::OlderCatalogBelieved, Simulator::Damage, 0),
     (Bug::LogIdentityIgnored, Simulator::Damage, 0),
     (Bug::CatalogChecksumIgnored, Simulator::Damage, 4),

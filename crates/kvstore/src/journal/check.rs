@@ -9,7 +9,7 @@ use base::{Heap, VbId};
 use super::Filed;
 use super::decode::Part;
 use super::layout::{BLOCK, BadHead, SegmentHead};
-use super::read::{Segment, find, frames, proof_of};
+use super::read::{OF_ANOTHER, Segment, find, frames, proof_of};
 use super::recover::following;
 use super::salvage;
 use crate::failure::Failure;
@@ -118,6 +118,10 @@ fn check(
         Ok(head) => head,
         Err(BadHead::Version) => {
             report.damage = damage(0, "the journal is of an unknown version");
+            return Ok(report);
+        }
+        Err(BadHead::Foreign) => {
+            report.damage = damage(0, OF_ANOTHER);
             return Ok(report);
         }
         Err(BadHead::Unreadable) => {

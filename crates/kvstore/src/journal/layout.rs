@@ -5,9 +5,12 @@ use std::path::{Path, PathBuf};
 /// Frames begin at multiples of this, and a segment's header takes as much.
 pub(super) const BLOCK: usize = 4096;
 /// Version of the layout that is written. Version 3 has no records that several vBuckets share, version 2 no directories.
-pub(super) const VERSION: u32 = 4;
+/// In versions 4 and 5 a salt says nothing of the segment before.
+pub(super) const VERSION: u32 = 6;
 /// The same with values that may be compressed.
-pub(super) const COMPRESSED_VERSION: u32 = 5;
+pub(super) const COMPRESSED_VERSION: u32 = 7;
+/// The first version whose salts are linked.
+const LINKED_VERSION: u32 = 6;
 /// The first version whose segments a catalog names.
 pub(super) const NAMED_VERSION: u32 = 2;
 const OLDEST_VERSION: u32 = 1;
@@ -164,7 +167,7 @@ pub(super) struct SegmentHead {
     /// Number of the first frame. All before it were durable before this was written; what an older segment holds
     /// from this one on is void.
     pub(super) first: u64,
-    /// Stands in each frame too: nobody outside can know it, so no value can pass for a frame.
+    /// Stands in each frame too: nobody outside can know it, so no value can pass for a frame. See [`linked`].
     pub(super) salt: u64,
 }
 
@@ -175,9 +178,26 @@ pub(super) enum BadHead {
     Unreadable,
     /// It is sound, and of a version that is not known.
     Version,
+    /// It is sound, and not that of the segment that the next one was begun behind.
+    Foreign,
+}
+
+/// A salt from a random number: half of it is for the segment before, if that is known, so that no other one is taken for it.
+pub(super) fn linked(random: u64, before: Option<u64>) -> u64 {
+    before.map_or(random, |before| random & !u64::from(u32::MAX) | link(before))
+}
+
+fn link(before: u64) -> u64 {
+    u64::from(crc32c::crc32c(&before.to_le_bytes()))
 }
 
 impl SegmentHead {
+    /// Whether it can be that of the segment before one with this header.
+    pub(super) fn is_before(&self, next: &SegmentHead) -> bool {
+        let is_told = next.version >= LINKED_VERSION && next.generation == self.generation + 1;
+        !is_told || next.salt & u64::from(u32::MAX) == link(self.salt)
+    }
+
     fn encode_once(&self) -> [u8; SEGMENT_HEAD] {
         let fields = Pen::<{ SEGMENT_HEAD - 4 }>::new()
             .put(&SEGMENT_MAGIC)

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use base::Heap;
 use base::env::{Disk, File, OpenMode};
+use base::planted::{self, Bug};
 
 use super::decode::{Bad, Decoder, Part};
 use super::layout::{
@@ -17,6 +18,7 @@ use crate::failure::Failure;
 /// What is wrong where the frames just end.
 pub(super) const NO_FRAME: &str = "no frame begins here";
 pub(super) const EARLIER_USE: &str = "the frame is of an earlier use of the segment";
+pub(super) const OF_ANOTHER: &str = "it is a segment of another journal: the next one was not begun behind it";
 /// How much is read at once, at least.
 const READ_BYTES: usize = 256 << 10;
 
@@ -77,7 +79,7 @@ pub(super) fn is_any_begun(disk: &dyn Disk, dir: &Path, generations: u64) -> Res
                     || proof_of(disk, segment, Some(head.salt), BLOCK as u64, 1)?.is_some()
             }
             Err(BadHead::Unreadable) => proof_of(disk, segment, None, BLOCK as u64, 1)?.is_some(),
-            Err(BadHead::Version) => true,
+            Err(BadHead::Version | BadHead::Foreign) => true,
         };
         if is_begun {
             return Ok(true);
@@ -97,7 +99,24 @@ pub(super) fn find(disk: &dyn Disk, dir: &Path) -> Result<Found, Failure> {
     }
     generations.sort_unstable();
     let segments = generations.into_iter().map(|generation| segment(disk, dir, generation));
-    Ok(Found { segments: segments.collect::<Result<_, _>>()?, spares })
+    let mut segments = segments.collect::<Result<Vec<_>, _>>()?;
+    refuse_foreign(&mut segments);
+    Ok(Found { segments, spares })
+}
+
+/// A segment that the one behind it was not begun behind is of another journal.
+fn refuse_foreign(segments: &mut [Segment]) {
+    if planted::is(Bug::ForeignSegmentRead) {
+        return;
+    }
+    // The newest first: what it says counts, and that of a segment of another journal does not.
+    for at in (1..segments.len()).rev() {
+        if let (Ok(before), Ok(next)) = (segments[at - 1].head, segments[at].head)
+            && !before.is_before(&next)
+        {
+            segments[at - 1].head = Err(BadHead::Foreign);
+        }
+    }
 }
 
 fn segment(disk: &dyn Disk, dir: &Path, generation: u64) -> Result<Segment, Failure> {

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use super::decode::{Bad, Part, SavePart};
 use super::directory::{Recent, VbSet};
 use super::layout::{BLOCK, BadHead, SegmentHead, segment_path, spare_path};
-use super::read::{End, Found, NO_FRAME, ReadFrame, Segment, find, frames, proof_of};
+use super::read::{End, Found, NO_FRAME, OF_ANOTHER, ReadFrame, Segment, find, frames, proof_of};
 use super::segment_pool::{Kept, SegmentPool, Spare};
 use super::writer::Writer;
 use super::{
@@ -245,6 +245,7 @@ pub(super) fn following(later: &[Segment]) -> Option<SegmentHead> {
 /// Where frames are missing: they just end here if a segment without a header comes before the next with one.
 fn damage(segment: &Segment, bad: Bad, later: &[Segment]) -> Failure {
     match later.first() {
+        Some(next) if bad.what == NO_FRAME && next.head == Err(BadHead::Foreign) => next.damaged(0, OF_ANOTHER),
         Some(next) if bad.what == NO_FRAME && next.head.is_err() => next.damaged(0, "the header"),
         _ => segment.damaged(bad.offset, bad.what),
     }
@@ -393,7 +394,13 @@ impl Journal {
         kept: Vec<Kept>,
     ) -> Journal {
         let spares = spares(&*env.disk, &dir, &config, &found.spares);
-        let last = found.segments.last().map_or(0, |segment| segment.generation).max(anchor.generations);
+        let last = found.segments.last().filter(|segment| segment.generation >= anchor.generations);
+        let last = match last.map(|segment| (segment.generation, segment.head)) {
+            Some((generation, Ok(head))) => (generation, Some(head.salt)),
+            // A segment whose header cannot be read now may be the last one again: none follows it at once.
+            Some((generation, Err(_))) => (generation + 1, None),
+            None => (anchor.generations, None),
+        };
         Journal {
             env,
             dir,

@@ -112,7 +112,7 @@ pub(crate) fn salvage(
         };
         promised.is_some_and(other_salt)
     };
-    found.retain(|segment| !is_other(segment));
+    found.retain(|segment| !is_other(segment) && segment.head != Err(BadHead::Foreign));
     for at in 0..found.len() {
         if found[at].head == Err(BadHead::Unreadable)
             && let Some(head) = walk.lost_head(&found[at..], promised)?

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use base::env::{File, OpenMode};
 
-use super::layout::{BLOCK, segment_path, spare_path};
+use super::layout::{BLOCK, linked, segment_path, spare_path};
 use super::{Frame, Journal, count, on_disk};
 use crate::failure::Failure;
 
@@ -46,13 +46,21 @@ pub(super) struct SegmentPool {
     /// Frames below this are not needed, says a frame that is durable.
     vouched: u64,
     last_generation: u64,
+    /// The salt of the segment with that generation, if there is one and its header can be read.
+    last_salt: Option<u64>,
+    /// That of the generation before it.
+    salt_before: Option<u64>,
     last_spare: u64,
 }
 
 impl SegmentPool {
-    pub(super) fn new(kept: Vec<Kept>, spares: Vec<Spare>, last_generation: u64) -> SegmentPool {
+    pub(super) fn new(
+        kept: Vec<Kept>,
+        spares: Vec<Spare>,
+        (last_generation, last_salt): (u64, Option<u64>),
+    ) -> SegmentPool {
         let last_spare = spares.iter().map(|spare| spare.number).max().unwrap_or(0);
-        SegmentPool { kept: kept.into(), spares, vouched: 0, last_generation, last_spare }
+        SegmentPool { kept: kept.into(), spares, vouched: 0, last_generation, last_salt, salt_before: None, last_spare }
     }
 
     pub(super) fn kept(&self) -> usize {
@@ -79,6 +87,13 @@ impl SegmentPool {
         self.spares.iter().any(|spare| spare.len >= segment_bytes)
     }
 
+    /// A salt for the segment that was begun last.
+    pub(super) fn salt(&mut self, random: u64) -> u64 {
+        let salt = linked(random, self.salt_before);
+        self.last_salt = Some(salt);
+        salt
+    }
+
     /// A new segment begins: its generation, and the spare that it is to be made of.
     pub(super) fn begin(&mut self, first: u64, is_within_call: bool) -> (u64, Option<Spare>) {
         if let Some(last) = self.kept.back_mut().filter(|last| last.end.is_none()) {
@@ -90,6 +105,7 @@ impl SegmentPool {
         self.last_generation += 1;
         let (generation, len) = (self.last_generation, spare.map_or(0, |spare| spare.len));
         self.kept.push_back(Kept { generation, end: None, free_at: None, bytes: 0, len });
+        self.salt_before = self.last_salt.take();
         (generation, spare)
     }
 

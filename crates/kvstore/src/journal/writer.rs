@@ -186,7 +186,8 @@ impl Journal {
         // before anything is written: else a crash may leave a spare with a header of a generation to come
         on_disk("sync folder", &self.dir, self.env.disk.sync_dir(&self.dir))?;
         // What an earlier attempt has written of a frame does not count: it has another salt.
-        (current.head.salt, current.tables) = (self.env.random.next_u64(), 0);
+        let salt = self.pool.lock().salt(self.env.random.next_u64());
+        (current.head.salt, current.tables) = (salt, 0);
         if !is_recovery {
             self.write_head(current)?;
         }
