@@ -81,6 +81,8 @@ pub struct Journaled {
     vbuckets: RwLock<Vec<Arc<Vb>>>,
     /// What the files durably hold, as far as that is known.
     filed: Mutex<FiledTable>,
+    /// Whether the start has found a journal that tells of files.
+    was_told: bool,
     appending: Mutex<()>,
     filing: Mutex<()>,
     /// Damage that filing found and that was not asked for yet: one of a vBucket.
@@ -580,7 +582,8 @@ impl KvStore for Journaled {
     }
 
     fn was_closed(&self) -> Option<bool> {
-        self.files.was_closed()
+        // A journal that tells something was begun after the catalog that vouches for a clean stop.
+        self.files.was_closed().map(|was_closed| was_closed && !self.was_told)
     }
 
     fn store_id(&self) -> Result<Option<StoreId>, Failure> {

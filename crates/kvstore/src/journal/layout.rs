@@ -194,7 +194,9 @@ fn link(before: u64) -> u64 {
 impl SegmentHead {
     /// Whether it can be that of the segment before one with this header.
     pub(super) fn is_before(&self, next: &SegmentHead) -> bool {
-        let is_told = next.version >= LINKED_VERSION && next.generation == self.generation + 1;
+        // Of one that begins with the same frame nothing counts, whosever it is.
+        let is_read = self.first < next.first;
+        let is_told = is_read && next.version >= LINKED_VERSION && next.generation == self.generation + 1;
         !is_told || next.salt & u64::from(u32::MAX) == link(self.salt)
     }
 

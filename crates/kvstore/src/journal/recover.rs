@@ -245,7 +245,9 @@ pub(super) fn following(later: &[Segment]) -> Option<SegmentHead> {
 /// Where frames are missing: they just end here if a segment without a header comes before the next with one.
 fn damage(segment: &Segment, bad: Bad, later: &[Segment]) -> Failure {
     match later.first() {
-        Some(next) if bad.what == NO_FRAME && next.head == Err(BadHead::Foreign) => next.damaged(0, OF_ANOTHER),
+        Some(next) if bad.what == NO_FRAME && next.head == Err(BadHead::Foreign) => {
+            next.damaged(0, OF_ANOTHER)
+        }
         Some(next) if bad.what == NO_FRAME && next.head.is_err() => next.damaged(0, "the header"),
         _ => segment.damaged(bad.offset, bad.what),
     }

@@ -116,7 +116,8 @@ pub(super) fn open(env: Env, dir: &Path, config: JournaledConfig) -> Result<Jour
         let files = config.files.open(env.clone(), dir, catalog, Some(&record))?;
         // Before anything opens a file: what is behind the header on record may be what is missing a record.
         lost.iter().for_each(|(vb, lost)| files.miss(*vb, lost.what.clone()));
-        let journaled = assemble(env, config, files, journal, found);
+        let mut journaled = assemble(env, config, files, journal, found);
+        journaled.was_told = true;
         journaled.miss(lost);
         return Ok(journaled);
     }
@@ -234,6 +235,7 @@ fn assemble(
         journal,
         vbuckets: RwLock::new(vbuckets),
         filed: Mutex::new(filed),
+        was_told: false,
         appending: Mutex::new(()),
         filing: Mutex::new(()),
         damage: Mutex::default(),

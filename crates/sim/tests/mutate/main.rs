@@ -21,12 +21,15 @@ fn what_is_served_with_a_damaged_file_is_right_or_refused() {
     }
     let kinds = [
         ("catalog", Kind::BothStale),
+        ("small files", Kind::SmallStale),
         ("log segment", Kind::OfAnother),
         ("log run", Kind::OfAnother),
         ("log manifest", Kind::OfAnother),
         ("log segment", Kind::OfBranch),
         ("log run", Kind::OfBranch),
         ("log manifest", Kind::OfBranch),
+        ("documents", Kind::OfAnother),
+        ("documents", Kind::OfBranch),
     ];
     for (class, kind) in kinds {
         assert!(tally.rows.contains_key(&(class, kind.name())), "{kind:?} of a {class} was not tried");

@@ -28,6 +28,8 @@ pub enum Kind {
     Remove,
     /// Both copies of a file that is kept twice are as they were some time before.
     BothStale,
+    /// All small files of the folder are as they were at one moment before.
+    SmallStale,
     /// The file of its name of another bucket, with the same keys and lengths.
     OfAnother,
     /// That of a copy of the folder that went on by itself.
@@ -47,6 +49,7 @@ impl Kind {
             Kind::Swap => "swap",
             Kind::Remove => "remove",
             Kind::BothStale => "both stale",
+            Kind::SmallStale => "all stale",
             Kind::OfAnother => "another's",
             Kind::OfBranch => "branch",
         }
@@ -76,6 +79,8 @@ pub enum Class {
     LogRun,
     /// and what says which of them count.
     LogManifest,
+    /// All small files of a bucket's folder together.
+    Small,
     Other,
 }
 
@@ -124,13 +129,22 @@ impl Class {
             Class::LogSegment => "log segment",
             Class::LogRun => "log run",
             Class::LogManifest => "log manifest",
+            Class::Small => "small files",
             Class::Other => "other",
         }
     }
 
-    /// Whether it is of a log-structured store.
-    pub fn is_of_log(self) -> bool {
-        matches!(self, Class::LogSegment | Class::LogRun | Class::LogManifest)
+    /// Whether it is of what keeps documents, or of the journal in front of that.
+    pub fn is_of_store(self) -> bool {
+        matches!(
+            self,
+            Class::Documents
+                | Class::Segment
+                | Class::Spare
+                | Class::LogSegment
+                | Class::LogRun
+                | Class::LogManifest
+        )
     }
 
     /// Whether two files hold the same content, so that damage of one of them costs nothing.
@@ -237,7 +251,7 @@ impl Damage {
                 let which = any(rng, &others)?;
                 (others[which].0.display().to_string(), Some(others[which].1.clone()))
             }
-            Kind::BothStale | Kind::OfAnother | Kind::OfBranch => return None,
+            Kind::BothStale | Kind::SmallStale | Kind::OfAnother | Kind::OfBranch => return None,
             Kind::Flip | Kind::Zero | Kind::Cut => {
                 let (name, range) = place_in(rng, class, old)?;
                 (format!("{name}, {range:?}"), Some(change(rng, kind, old, range)))

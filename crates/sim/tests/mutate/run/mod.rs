@@ -23,8 +23,8 @@ use world::{Keeper, World};
 /// Starts that are tried with one world: to make it costs as much as some of them.
 const STARTS_A_WORLD: u64 = 40;
 
-/// Starts with one world on an older catalog.
-const AGES_A_WORLD: usize = 6;
+/// Starts with one world on older small files.
+const AGES_A_WORLD: usize = 10;
 
 /// Starts with one world on files of others.
 const STRANGERS_A_WORLD: usize = 12;
@@ -72,6 +72,9 @@ impl Trial {
             let world = World::build_in(Keeper::Log, &mut rng);
             self.starts(seed, &world, &mut rng, &mut tally);
             self.strangers(seed, &world, &built_with, &mut tally);
+            let built_with = SplitMix64::new(seed.rotate_left(16));
+            let world = World::build_in(Keeper::Journaled, &mut built_with.clone());
+            self.strangers(seed, &world, &built_with, &mut tally);
         }
         node_files::run(seed, self.only, &mut tally);
         if self.only.is_none() && seed.is_multiple_of(SEEDS_A_FOLDER) {
@@ -116,7 +119,7 @@ impl Trial {
         self.start_each(seed, world, &all[..all.len().min(STRANGERS_A_WORLD)], tally);
     }
 
-    /// Both copies of the catalog are as they were before.
+    /// Both copies of the catalog, or all small files, are as they were before.
     fn ages(&self, seed: u64, world: &World, tally: &mut Tally) {
         let mut rng = SplitMix64::new(seed.rotate_left(32));
         let all = ages::all(world, &mut rng);

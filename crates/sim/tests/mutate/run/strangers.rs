@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use base::env::sim::SplitMix64;
 
-use super::damage::{Damage, Kind};
-use super::world::{Contents, World};
+use super::damage::{Class, Damage, Kind};
+use super::world::{Contents, End, World};
 
 /// Which files of others there are for a world that `rng` decided, in an order that it decides.
 pub fn all(world: &World, built_with: &SplitMix64, rng: &mut SplitMix64) -> Vec<Damage> {
@@ -21,8 +21,12 @@ pub fn all(world: &World, built_with: &SplitMix64, rng: &mut SplitMix64) -> Vec<
 
 /// Files of the store that are other ones there.
 fn differing<'a>(world: &'a World, there: &'a Contents, kind: Kind) -> impl Iterator<Item = Damage> + 'a {
+    // After a crash nothing vouches for the last header of a couchstore file but where it is.
+    let is_unvouched =
+        move |class| class == Class::Documents && kind == Kind::OfBranch && world.end == End::Killed;
     let is_other = move |(path, bytes): &(&PathBuf, &Vec<u8>)| {
-        super::damage::Class::of(path).is_of_log() && world.files.get(*path) != Some(*bytes)
+        let class = Class::of(path);
+        class.is_of_store() && !is_unvouched(class) && world.files.get(*path) != Some(*bytes)
     };
     let of_one =
         move |(path, bytes): (&PathBuf, &Vec<u8>)| Damage::of_one(kind, path, place(world, path), bytes);
