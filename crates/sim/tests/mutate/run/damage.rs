@@ -325,7 +325,8 @@ fn choose_path(classes: &[Class], world: &World, rng: &mut SplitMix64, kind: Kin
     any(rng, &of_class).map(|which| of_class[which].to_path_buf())
 }
 
-fn generation(path: &Path) -> Option<u64> {
+/// The generation of a segment of the journal, by its name.
+pub fn generation(path: &Path) -> Option<u64> {
     path.file_name()?.to_str()?.strip_prefix("journal.")?.parse().ok()
 }
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use base::env::sim::SplitMix64;
 
-use super::damage::{Class, Damage, Kind};
+use super::damage::{Class, Damage, Kind, generation};
 use super::world::{Contents, End, World};
 
 /// Which files of others there are for a world that `rng` decided, in an order that it decides.
@@ -26,11 +26,21 @@ fn differing<'a>(world: &'a World, there: &'a Contents, kind: Kind) -> impl Iter
         move |class| class == Class::Documents && kind == Kind::OfBranch && world.end == End::Killed;
     let is_other = move |(path, bytes): &(&PathBuf, &Vec<u8>)| {
         let class = Class::of(path);
-        class.is_of_store() && !is_unvouched(class) && world.files.get(*path) != Some(*bytes)
+        // Nothing names a segment that is begun behind the last one, or after a stop: a start reads it. If the oldest is
+        // missing, a save that began in it is.
+        let is_end = class == Class::Segment && !is_inside(world, path);
+        let is_tried = class.is_of_store() && !is_unvouched(class) && !is_end;
+        is_tried && world.files.get(*path) != Some(*bytes)
     };
     let of_one =
         move |(path, bytes): (&PathBuf, &Vec<u8>)| Damage::of_one(kind, path, place(world, path), bytes);
     there.iter().filter(is_other).map(of_one)
+}
+
+/// Whether a segment has others of its journal before and behind it, or is the last one.
+fn is_inside(world: &World, path: &Path) -> bool {
+    let oldest = world.files.keys().filter_map(|path| generation(path)).min();
+    world.files.contains_key(path) && generation(path) > oldest
 }
 
 fn place(world: &World, path: &Path) -> String {
