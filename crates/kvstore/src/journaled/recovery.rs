@@ -116,8 +116,7 @@ pub(super) fn open(env: Env, dir: &Path, config: JournaledConfig) -> Result<Jour
         let files = config.files.open(env.clone(), dir, catalog, Some(&record))?;
         // Before anything opens a file: what is behind the header on record may be what is missing a record.
         lost.iter().for_each(|(vb, lost)| files.miss(*vb, lost.what.clone()));
-        let mut journaled = assemble(env, config, files, journal, found);
-        journaled.was_told = true;
+        let journaled = Journaled { was_told: true, ..assemble(env, config, files, journal, found) };
         journaled.miss(lost);
         return Ok(journaled);
     }
