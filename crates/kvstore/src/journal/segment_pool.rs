@@ -60,7 +60,15 @@ impl SegmentPool {
         (last_generation, last_salt): (u64, Option<u64>),
     ) -> SegmentPool {
         let last_spare = spares.iter().map(|spare| spare.number).max().unwrap_or(0);
-        SegmentPool { kept: kept.into(), spares, vouched: 0, last_generation, last_salt, salt_before: None, last_spare }
+        SegmentPool {
+            kept: kept.into(),
+            spares,
+            vouched: 0,
+            last_generation,
+            last_salt,
+            salt_before: None,
+            last_spare,
+        }
     }
 
     pub(super) fn kept(&self) -> usize {
