@@ -3,6 +3,7 @@
 //! Everything above `base` reaches the world only through an [`Env`]; `clippy.toml` bans the other ways.
 
 pub mod clock;
+pub mod copy_on_write;
 pub mod disk;
 pub mod network;
 pub mod random;
@@ -14,6 +15,7 @@ use std::sync::Arc;
 use crate::memory::Heap;
 
 pub use clock::{Clock, RealClock, counts_suspension};
+pub use copy_on_write::CopyOnWriteDisk;
 pub use disk::{Disk, File, GroupSync, OpenMode, RealDisk, SyncEach};
 pub use network::{Listener, Network, RealNetwork, Stream};
 pub use random::{Random, RealRandom};
