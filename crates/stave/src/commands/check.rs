@@ -12,11 +12,12 @@ use base::env::Env;
 use clap::Args;
 use couchstore::check::{Fault, Findings, Watcher, check_at};
 use kvstore::{check_catalog, check_log};
-use node::data_dir::{DataDir, DataDirError};
+use node::data_dir::DataDir;
 use node::small_files;
 use serde_json::{Value, json};
 
 use super::encryption_flags::EncryptionFlags;
+use super::stored_bucket::{hold, running};
 use crate::cli::Outcome;
 use crate::units::{bytes, thousands};
 use place::{BucketFiles, Place};
@@ -88,16 +89,10 @@ pub fn run(env: &Env, flags: &CheckFlags) -> anyhow::Result<Outcome> {
 
 /// Who only looks at a folder without a file to lock makes none.
 fn take(data_dir: &Path, is_changed: bool) -> anyhow::Result<Option<DataDir>> {
-    let taken = match is_changed {
-        true => DataDir::take_to_change(data_dir).map(Some),
-        false => DataDir::take_existing(data_dir),
-    };
-    taken.map_err(|error| match error {
-        DataDirError::InUse { path } => {
-            anyhow::anyhow!("a node runs on {}: stop it first, or check a copy", path.display())
-        }
-        other => other.into(),
-    })
+    match is_changed {
+        true => DataDir::take_to_change(data_dir).map(Some).map_err(running),
+        false => hold(data_dir),
+    }
 }
 
 fn check(

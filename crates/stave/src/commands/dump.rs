@@ -1,11 +1,13 @@
-//! `stave dump`: what a file of documents holds, as a table or as JSON.
+//! `stave dump`: what a file of documents or a bucket's folder holds, as a table or as JSON.
 
 mod record;
+mod stored;
 
 use std::io::Write;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
+use anyhow::bail;
 use base::env::Env;
 use clap::Args;
 use couchstore::{CouchFile, DocInfo, Failure, FileInfo, Snapshot};
@@ -13,12 +15,14 @@ use serde_json::{Value, json};
 
 use super::check::journal::lies_beside;
 use super::encryption_flags::EncryptionFlags;
-use crate::cli::Outcome;
+use crate::cli::{Outcome, WrongArguments};
 use crate::units::{bytes, thousands};
 
-/// Print what a file of documents holds, as of its last valid header.
+/// Print what a file of documents holds, as of its last valid header, or all of a bucket's folder.
 ///
-/// The file is only read, and may be in use by a node: what is committed while it is read does not show.
+/// A file is only read, and may be in use by a node: what is committed while it is read does not show.
+/// A folder is read as a node would open it, whichever store it is of and with what its journal holds; nothing in it is
+/// changed, and no node may run on it meanwhile.
 /// Without --header and --locals the documents are printed, tombstones and prepares among them.
 #[derive(Clone, Debug, Default, Args)]
 #[command(after_help = "Examples:
@@ -26,15 +30,24 @@ use crate::units::{bytes, thousands};
   stave dump --header --locals data/buckets/default/17.couch.3
   stave dump --by-seqno --json 17.couch.3 | jq 'select(.deleted)'
   stave dump --values --json 17.couch.3 | jq -r .body
+  stave dump data/buckets/default --values --json > default.jsonl
+  stave dump data/buckets/default --vbucket 17 --by-seqno
+  stave dump data/buckets/default --header
 
 With --json each line is one object. Documents have the fields of couch_dbdump: id, seq, rev, cas, expiry, flags,
 content_meta, datatype, datatype_as_text, physical_size, body, and where they apply deleted, sync_write, level,
 isDelete, prepared_seqno. A body or value that is not text, as one with xattrs,
-is given as body_base64 or value_base64.")]
+is given as body_base64 or value_base64. Those of a folder have vb, and no content_meta; their physical_size is the bytes
+of the stored value.
+--header of a folder prints a row for each vBucket; one that a node would refuse is named on standard error, and the
+command fails at its end.")]
 pub struct DumpFlags {
-    /// A file like 17.couch.3
-    #[arg(value_name = "FILE")]
-    file: PathBuf,
+    /// A file like 17.couch.3, or a bucket's folder
+    #[arg(value_name = "FILE|DIR")]
+    path: PathBuf,
+    /// Of a folder, print this vBucket alone
+    #[arg(long, value_name = "N")]
+    vbucket: Option<u16>,
     /// Documents in the order they were changed in, not by id
     #[arg(long)]
     by_seqno: bool,
@@ -57,20 +70,28 @@ pub struct DumpFlags {
 /// Runs the command.
 pub fn run(env: &Env, flags: &DumpFlags) -> anyhow::Result<Outcome> {
     let env = &flags.encryption.world(env)?;
-    if lies_beside(&*env.disk, &std::path::absolute(&flags.file)?) {
+    let path = std::path::absolute(&flags.path)?;
+    let is_folder = env.disk.read_dir(&path).is_ok();
+    if !is_folder && flags.vbucket.is_some() {
+        bail!(WrongArguments("--vbucket goes with a bucket's folder: a file holds one vBucket".to_owned()));
+    }
+    if !is_folder && lies_beside(&*env.disk, &path) {
         eprintln!(
-            "stave: newer changes may be in the journal beside the file; start the node and stop it to file them"
+            "stave: newer changes may be in the journal beside the file; stave dump of the folder reads them, too"
         );
     }
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
-    let dumped = dump(env, flags, &mut out);
+    let dumped = match is_folder {
+        true => stored::dump(env, flags, &path, &mut out),
+        false => dump(env, flags, &mut out),
+    };
     // what was read before a failure is worth to be seen
     out.flush()?;
     dumped
 }
 
 fn dump(env: &Env, flags: &DumpFlags, out: &mut dyn Write) -> anyhow::Result<Outcome> {
-    let file = CouchFile::open_read(&*env.disk, &flags.file).map_err(said_once)?;
+    let file = CouchFile::open_read(&*env.disk, &flags.path).map_err(said_once)?;
     if flags.header {
         header(&file, flags, out)?;
     }
@@ -163,7 +184,7 @@ fn documents(file: &Snapshot, flags: &DumpFlags, out: &mut dyn Write) -> anyhow:
             false => None,
         };
         if flags.json {
-            writeln!(out, "{}", record::json(&info, body))?;
+            writeln!(out, "{}", record::json(&info, body, None))?;
         } else {
             writeln!(out, "{}", record::row(&info))?;
             if let Some(body) = body.filter(|body| !body.is_empty()) {

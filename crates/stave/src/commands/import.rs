@@ -4,30 +4,38 @@ mod cluster;
 mod lines;
 mod record;
 mod sources;
+mod stored;
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use base::VbId;
 use base::env::Env;
 use clap::{Args, Subcommand};
 use couchstore::{CouchFile, DocInfo, Failure};
 use protocol::feature::Feature;
+use serde_json::json;
 
-use super::check::place::{BucketFiles, Place, is_segment};
+use super::check::place::{Place, is_segment};
 use super::encryption_flags::EncryptionFlags;
 use super::status_line::StatusLine;
+use super::stored_bucket::StoredBucket;
 use crate::cli::{Outcome, ServerFlags, WrongArguments};
 use crate::client::{Client, Cluster, Dialect, Target};
 use crate::units::thousands;
-use crate::with_meta::{Collections, Conflict, Sender, SentCounts, Unknown, resolves_by_time};
+use crate::with_meta::{
+    Collections, Conflict, Sender, SentCounts, SourceCollection, Unknown, resolves_by_time,
+};
 use record::read_record;
-use sources::sources;
+use sources::{manifests, sources};
 
 /// Send the documents of a bucket's files to a running node.
 ///
-/// The folder holds couchstore files, as a node of this or of the original's kind leaves them; it is only read.
+/// The folder holds couchstore files, as a node of this or of the original's kind leaves them, or a log-structured store;
+/// what a journal in it holds is sent, too. It is only read.
 /// Documents and tombstones keep CAS, revision, expiry, flags and attributes; numbers of vBuckets may differ.
 #[derive(Clone, Debug, Args)]
 #[command(
@@ -42,7 +50,9 @@ use sources::sources;
   stave import backup/travel --bucket travel --create-collections
   stave import backup/travel --bucket travel --skip-unknown --timeout 1m
 
-Of each vBucket the file with the highest revision is read, as of its last valid header.
+Of each vBucket the file with the highest revision is read, as of its last valid header. A folder with a journal, as a
+killed node leaves it, and one of a log-structured store are read as a node would open them: a vBucket that it would
+refuse is left out, named, and the command fails at its end.
 Left out and counted: pending durable writes and events of collections.
 Documents go to the collection of the same name, whatever its number is. If the bucket lacks it, they are left out, and
 the command names the collection and fails at its end, unless --create-collections or --skip-unknown is given.
@@ -50,7 +60,7 @@ In a cluster any node may be named: each document is sent where it belongs, also
 An import that was broken off can be made again: what is there already is left alone."
 )]
 pub struct ImportFlags {
-    /// A bucket's folder with files like 17.couch.3
+    /// A bucket's folder, like data/buckets/default
     #[arg(value_name = "DIR")]
     dir: Option<PathBuf>,
     /// What happens to documents that the bucket has already
@@ -87,7 +97,66 @@ enum ImportCommand {
 #[derive(Debug, Default)]
 struct Summary {
     files: u64,
+    /// What they are: `files`, or `vBuckets` of a folder that was opened as a node opens it.
+    what: &'static str,
     counts: SentCounts,
+    /// vBuckets that cannot be read, and why.
+    refused: Vec<(VbId, String)>,
+}
+
+/// Where documents come from.
+enum Source {
+    /// Couchstore files, of each vBucket the newest, as of their last headers.
+    Files(Vec<PathBuf>),
+    /// A folder that is read as a node would open it.
+    Opened(StoredBucket),
+}
+
+impl Source {
+    fn collections(&self, env: &Env) -> anyhow::Result<BTreeMap<u32, SourceCollection>> {
+        Ok(match self {
+            Source::Files(files) => sources(&manifests(env, files)?),
+            Source::Opened(bucket) => sources(bucket.vbuckets.iter().map(|(_, stored)| &stored.manifest)),
+        })
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Source::Files(files) => files.len(),
+            Source::Opened(bucket) => bucket.vbuckets.len(),
+        }
+    }
+
+    /// What [`Source::len`] counts.
+    fn unit(&self) -> &'static str {
+        match self {
+            Source::Files(_) => "files",
+            Source::Opened(_) => "vBuckets",
+        }
+    }
+
+    /// Sends what the file or vBucket at a place holds.
+    fn send(
+        &self,
+        at: usize,
+        env: &Env,
+        sender: &mut Sender<'_>,
+        step: &mut dyn FnMut(&SentCounts),
+    ) -> anyhow::Result<()> {
+        match self {
+            Source::Files(files) => send_file(&files[at], env, sender, step),
+            Source::Opened(bucket) => stored::send_vbucket(bucket, bucket.vbuckets[at].0, sender, step),
+        }
+    }
+
+    fn refused(&self) -> Vec<(VbId, String)> {
+        match self {
+            Source::Files(_) => Vec::new(),
+            Source::Opened(bucket) => {
+                bucket.refused.iter().map(|(vb, failure)| (*vb, failure.to_string())).collect()
+            }
+        }
+    }
 }
 
 /// Runs the command.
@@ -114,6 +183,7 @@ pub fn run(env: &Env, flags: &ImportFlags) -> anyhow::Result<Outcome> {
     let mut out = std::io::stdout().lock();
     out.write_all(if flags.json { as_json(&summary) } else { as_text(&summary) }.as_bytes())?;
     complete(&summary.counts, unknown)?;
+    readable(&summary.refused)?;
     Ok(Outcome::Done)
 }
 
@@ -132,57 +202,57 @@ pub(super) fn complete(counts: &SentCounts, unknown: Unknown) -> anyhow::Result<
     )
 }
 
+/// An error if vBuckets could not be read.
+fn readable(refused: &[(VbId, String)]) -> anyhow::Result<()> {
+    let Some((first, why)) = refused.first() else { return Ok(()) };
+    bail!(
+        "{} vBuckets were not sent, because they cannot be read; the first is {first}: {why}; stave check tells what is \
+         damaged",
+        refused.len()
+    )
+}
+
 /// The one bucket in a folder.
-fn bucket_at(env: &Env, dir: &Path) -> anyhow::Result<BucketFiles> {
+fn bucket_at(env: &Env, dir: &Path) -> anyhow::Result<Source> {
     let mut place = Place::find(&*env.disk, dir)?;
     let bucket = match (place.buckets.pop(), place.buckets.is_empty()) {
         (Some(bucket), true) if bucket.folder == *dir => bucket,
         _ => bail!("{} is no bucket's folder: give one with files like 0.couch.1", dir.display()),
     };
-    if bucket.is_log {
-        bail!(
-            "{} is kept in a log-structured store, whose files are not read here: start the node of this folder, and use \
-             stave backup and stave restore",
-            dir.display()
-        );
-    }
     let names = env.disk.read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))?;
-    if let Some(journal) = names.iter().find(|name| is_segment(name)) {
-        bail!(
-            "{} holds what is not in the files yet: start the node of this folder and stop it cleanly first",
-            dir.join(journal).display()
-        );
-    }
-    Ok(bucket)
+    Ok(match bucket.is_log || names.iter().any(|name| is_segment(name)) {
+        true => Source::Opened(StoredBucket::open(env, dir)?),
+        false => Source::Files(bucket.files),
+    })
 }
 
 fn import(
     env: &Env,
-    bucket: &BucketFiles,
+    source: &Source,
     target: Target,
     conflict: Conflict,
     unknown: Unknown,
 ) -> anyhow::Result<Summary> {
-    let collections = Collections::find(env, sources(env, bucket)?, &target, unknown)?;
+    let collections = Collections::find(env, source.collections(env)?, &target, unknown)?;
     let by_time = resolves_by_time(&mut Client::open(env, &target)?)?;
     let cluster = Cluster::open(env, target, &[Feature::Xattr, Feature::Snappy])?;
     let mut sender = Sender::new("import", cluster, collections, conflict, by_time);
-    let mut files = 0;
     let mut line = StatusLine::new(env);
-    for path in &bucket.files {
+    let (all, what) = (source.len() as u64, source.unit());
+    for at in 0..source.len() {
         let mut step = |counts: &SentCounts| {
             line.show(|_| {
-                let (all, sent) = (bucket.files.len() as u64, counts.documents);
-                format!("{} of {} files, {} documents", thousands(files), thousands(all), thousands(sent))
+                let (done, sent) = (thousands(at as u64), thousands(counts.documents));
+                format!("{done} of {} {what}, {sent} documents", thousands(all))
             });
         };
-        send_file(path, env, &mut sender, &mut step)
+        source
+            .send(at, env, &mut sender, &mut step)
             .with_context(|| format!("{} documents were sent before", thousands(sender.counts.documents)))?;
-        files += 1;
     }
     sender.finish()?;
     line.end();
-    Ok(Summary { files, counts: sender.counts })
+    Ok(Summary { files: all, what, counts: sender.counts, refused: source.refused() })
 }
 
 fn send_file(
@@ -231,14 +301,19 @@ impl From<anyhow::Error> for Ended {
 }
 
 fn as_text(summary: &Summary) -> String {
-    let mut rows = vec![("files", thousands(summary.files))];
+    let mut rows = vec![(summary.what, thousands(summary.files))];
     rows.extend(summary.counts.rows());
+    if !summary.refused.is_empty() {
+        rows.push(("vBuckets that cannot be read", thousands(summary.refused.len() as u64)));
+    }
     rows.iter().map(|(name, count)| format!("{name:<46}  {count}\n")).collect()
 }
 
 fn as_json(summary: &Summary) -> String {
     let mut line = summary.counts.json();
-    line["files"] = summary.files.into();
+    line[summary.what.to_lowercase()] = summary.files.into();
+    let refused = summary.refused.iter().map(|(vb, why)| json!({ "vbucket": vb.0, "why": why }));
+    line["refused"] = refused.collect();
     format!("{line}\n")
 }
 

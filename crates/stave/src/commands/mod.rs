@@ -29,6 +29,7 @@ pub mod set_param;
 pub mod shell;
 pub mod stats;
 mod status_line;
+mod stored_bucket;
 pub mod timings;
 mod tls_flags;
 pub mod top;

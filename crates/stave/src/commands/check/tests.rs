@@ -327,7 +327,7 @@ fn a_repair_of_a_folder_without_a_lock_owns_it() {
         assert_eq!(run(&env, &flags).expect("nobody has it"), Outcome::Done);
         let taken = take(folder.path(), yes).expect("nobody has it");
         let other = DataDir::take_existing(folder.path());
-        assert_eq!(matches!(other, Err(DataDirError::InUse { .. })), yes);
+        assert_eq!(matches!(other, Err(node::data_dir::DataDirError::InUse { .. })), yes);
         drop(taken);
     }
     assert!(has_lock());

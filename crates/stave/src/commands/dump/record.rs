@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use base::Datatype;
 use base::doc_key::{DocKey, decode_leb128};
+use base::{Datatype, VbId};
 use base64::Engine as _;
 use couchstore::{DocInfo, Durability, RevMeta};
 use serde_json::{Value, json};
@@ -133,16 +133,19 @@ fn level_name(level: u8) -> &'static str {
     ["none", "majority", "majorityAndPersistOnMaster", "persistToMajority"][usize::from(level & 3)]
 }
 
-/// One record as an object.
-pub(super) fn json(info: &DocInfo<'_>, body: Option<&[u8]>) -> Value {
+/// One record as an object; of a bucket's folder with its vBucket in the place of what only a file says of a body.
+pub(super) fn json(info: &DocInfo<'_>, body: Option<&[u8]>, vb: Option<VbId>) -> Value {
     let mut line = json!({
         "body": null,
-        "content_meta": format!("{:#04x}", info.content_meta),
         "id": key(info.id),
         "physical_size": info.body_bytes,
         "rev": info.rev_seqno,
         "seq": info.seqno,
     });
+    match vb {
+        Some(vb) => line["vb"] = json!(vb.0),
+        None => line["content_meta"] = json!(format!("{:#04x}", info.content_meta)),
+    }
     if let Some(body) = body {
         Shown::of(body).put(&mut line, "body");
     }

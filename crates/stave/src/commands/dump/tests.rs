@@ -1,12 +1,20 @@
 //! What is printed is what the original's tools print.
 
 use std::path::Path;
+use std::time::Duration;
 
 use base::env::OpenMode;
+use base::{DurabilityLevel, SyncWrite, VbId, VbState};
 use couchstore::{Durability, RevMeta};
 use expect_test::expect;
+use kvstore::suite::{tuned, version};
+use kvstore::{
+    Background, FilesConfig, Journaled, JournaledConfig, KvStore, LogConfig, SaveBatch, VbStateDoc,
+};
 
 use super::*;
+
+const ORDERS: &str = "/data/buckets/orders";
 
 fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/format/couchstore-13").join(name)
@@ -20,7 +28,7 @@ fn text(name: &str) -> String {
 }
 
 fn dumped(vb: u16, flags: DumpFlags) -> String {
-    let flags = DumpFlags { file: golden(&format!("{vb}.couch.2")), ..flags };
+    let flags = DumpFlags { path: golden(&format!("{vb}.couch.2")), ..flags };
     let mut out = Vec::new();
     assert_eq!(dump(&Env::real(), &flags, &mut out).expect("a sound file"), Outcome::Done);
     String::from_utf8(out).expect("text")
@@ -144,7 +152,7 @@ fn keys_and_metadata_of_any_bytes_are_shown() {
     expect![[
         r#"{"body":null,"content_meta":"0x03","deleted":"explicit","id":"(collection:0x0:default)k","physical_size":0,"rev":2,"rev_meta_base64":"Pw==","seq":9}"#
     ]]
-    .assert_eq(&record::json(&info, None).to_string());
+    .assert_eq(&record::json(&info, None, None).to_string());
     let meta = RevMeta {
         cas: 5,
         datatype: Some(0),
@@ -152,14 +160,79 @@ fn keys_and_metadata_of_any_bytes_are_shown() {
         ..RevMeta::default()
     };
     let (rev_meta, len) = meta.encode();
-    let aborted = record::json(&DocInfo { rev_meta: &rev_meta[..len], ..info }, None);
+    let aborted = record::json(&DocInfo { rev_meta: &rev_meta[..len], ..info }, None, None);
     assert_eq!((&aborted["sync_write"], &aborted["prepared_seqno"]), (&json!("abort"), &json!(8)));
     assert!(record::row(&info).ends_with("deleted  (collection:0x0:default)k"));
 }
 
+/// A bucket as a killed node leaves it: some of it filed, some in the journal alone, and a prepare that nothing settled.
+fn killed(is_log: bool) -> Env {
+    let (env, _) = Env::sim(1);
+    let files = match is_log {
+        true => FilesConfig::Log(LogConfig::default()),
+        false => FilesConfig::default(),
+    };
+    let config = JournaledConfig { files, file_after: Duration::ZERO, ..JournaledConfig::default() };
+    let store = Journaled::open(env.clone(), Path::new(ORDERS), config).expect("the disk works");
+    let state = VbStateDoc { state: VbState::Active, ..VbStateDoc::default() };
+    let save = |vb, version| {
+        store.save(VbId(vb), SaveBatch { items: &[version], state: &state }).expect("no fault is planned");
+    };
+    save(3, version(0, "b", 1, br#"{"n":1}"#));
+    save(7, version(0, "z", 1, b"else"));
+    while store.background_step().expect("filed") == Background::Worked {}
+    save(3, version(0, "a", 2, b"two"));
+    let level = DurabilityLevel::Majority;
+    save(3, tuned(2, b"\0p", 3, b"three", |meta| meta.sync_write = SyncWrite::Prepare(level)));
+    env
+}
+
+fn dumped_folder(env: &Env, flags: DumpFlags) -> String {
+    let flags = DumpFlags { path: ORDERS.into(), ..flags };
+    let mut out = Vec::new();
+    stored::dump(env, &flags, Path::new(ORDERS), &mut out).expect("a sound folder");
+    String::from_utf8(out).expect("text")
+}
+
+#[test]
+fn a_folder_is_dumped_with_what_its_journal_holds_whichever_store_it_is_of() {
+    for is_log in [false, true] {
+        let env = killed(is_log);
+        let lines = |flags| -> Vec<Value> {
+            let out = dumped_folder(&env, DumpFlags { json: true, values: true, ..flags });
+            out.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+        };
+        let shown = |lines: &[Value]| -> Vec<String> {
+            lines.iter().map(|line| format!("{} {} {}", line["vb"], line["id"], line["body"])).collect()
+        };
+        let by_key = lines(DumpFlags::default());
+        let a = r#"3 "(collection:0x0:default)a" "two""#;
+        let b = r#"3 "(collection:0x0:default)b" "{\"n\":1}""#;
+        let p = r#"3 "(prepare:collection:0x0:default)p" "three""#;
+        let z = r#"7 "(collection:0x0:default)z" "else""#;
+        assert_eq!(shown(&by_key), [a, b, p, z]);
+        assert_eq!(by_key[2]["sync_write"], "pending");
+        let of_one = lines(DumpFlags { by_seqno: true, vbucket: Some(3), ..DumpFlags::default() });
+        assert_eq!(shown(&of_one), [b, a, p]);
+        let header = dumped_folder(&env, DumpFlags { header: true, ..DumpFlags::default() });
+        assert_eq!(header.lines().count(), 3, "{header}");
+        assert!(header.lines().nth(1).expect("a row").starts_with("    3  active            3"), "{header}");
+        let flags = DumpFlags { vbucket: Some(4), ..DumpFlags::default() };
+        let missing = stored::dump(&env, &flags, Path::new(ORDERS), &mut Vec::new());
+        assert!(missing.expect_err("there is none").to_string().ends_with("holds no vBucket 4"));
+    }
+}
+
+#[test]
+fn a_data_directory_is_not_dumped_as_one_bucket() {
+    let error = stored::dump(&killed(true), &DumpFlags::default(), Path::new("/data"), &mut Vec::new());
+    let said = error.expect_err("several buckets").to_string();
+    assert_eq!(said, "/data is a data directory: give one of its buckets, like /data/buckets/default");
+}
+
 #[test]
 fn what_is_no_file_of_documents_is_refused() {
-    let flags = DumpFlags { file: golden("README.md"), ..DumpFlags::default() };
+    let flags = DumpFlags { path: golden("README.md"), ..DumpFlags::default() };
     let error = dump(&Env::real(), &flags, &mut Vec::new()).expect_err("no file of documents");
     assert!(error.to_string().ends_with("README.md holds no valid header"), "{error}");
 }

@@ -6,7 +6,7 @@ use couchstore::{DocInfo, Durability, Failure, RevMeta, Snapshot};
 use crate::with_meta::{Record, Skipped};
 
 /// Namespaces that stand where a key has its collection (kv_engine collections.md).
-const SYSTEM_EVENTS: u32 = 1;
+pub(super) const SYSTEM_EVENTS: u32 = 1;
 const PREPARES: u32 = 2;
 
 /// Reads a record with its value, which stays compressed where the document is and the server takes it so.

@@ -2,23 +2,32 @@
 
 use std::collections::BTreeMap;
 
+use std::path::PathBuf;
+
 use anyhow::Context;
 use base::ScopeId;
 use base::env::Env;
 use couchstore::CouchFile;
 use kvstore::StoredManifest;
 
-use super::super::check::place::BucketFiles;
 use crate::with_meta::SourceCollection;
 
-/// The collections that the files tell of; of a number that was used again, as the newest manifest has it.
-pub(super) fn sources(env: &Env, files: &BucketFiles) -> anyhow::Result<BTreeMap<u32, SourceCollection>> {
-    let mut all: BTreeMap<u32, (u64, SourceCollection)> = BTreeMap::new();
-    for path in &files.files {
+/// The list of collections of each file.
+pub(super) fn manifests(env: &Env, files: &[PathBuf]) -> anyhow::Result<Vec<StoredManifest>> {
+    let one = |path: &PathBuf| {
         let file = CouchFile::open_read(&*env.disk, path).map_err(super::said_once)?;
         let manifest = StoredManifest::read(|id| file.local(id)).map_err(super::said_once)?;
-        let manifest =
-            manifest.with_context(|| format!("{}: its list of collections is damaged", path.display()))?;
+        manifest.with_context(|| format!("{}: its list of collections is damaged", path.display()))
+    };
+    files.iter().map(one).collect()
+}
+
+/// The collections that vBuckets' manifests tell of; of a number that was used again, as the newest manifest has it.
+pub(super) fn sources<'m>(
+    manifests: impl IntoIterator<Item = &'m StoredManifest>,
+) -> BTreeMap<u32, SourceCollection> {
+    let mut all: BTreeMap<u32, (u64, SourceCollection)> = BTreeMap::new();
+    for manifest in manifests {
         let scopes: BTreeMap<ScopeId, &str> =
             manifest.scopes.iter().map(|there| (there.scope.id, &*there.scope.name)).collect();
         for there in &manifest.open {
@@ -33,5 +42,5 @@ pub(super) fn sources(env: &Env, files: &BucketFiles) -> anyhow::Result<BTreeMap
             }
         }
     }
-    Ok(all.into_iter().map(|(number, (_, source))| (number, source)).collect())
+    all.into_iter().map(|(number, (_, source))| (number, source)).collect()
 }

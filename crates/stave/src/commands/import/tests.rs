@@ -2,8 +2,14 @@
 #![allow(clippy::disallowed_methods, reason = "a test reads its fixtures")]
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
+use base::VbState;
 use base64::Engine as _;
+use kvstore::suite::{tuned, version};
+use kvstore::{
+    Background, FilesConfig, Journaled, JournaledConfig, KvStore, LogConfig, SaveBatch, VbStateDoc,
+};
 use node::{Config, Settings};
 use protocol::extras::GetMetaExtras;
 use protocol::{RequestParts, Status, opcode};
@@ -126,7 +132,7 @@ fn without_xattrs(document: crate::client::Document) -> Vec<u8> {
 #[test]
 fn everything_arrives_as_it_was() {
     let world = World::new();
-    let Summary { files, counts: summary } = world.import_files(Conflict::Resolve, Unknown::Skip);
+    let Summary { files, counts: summary, .. } = world.import_files(Conflict::Resolve, Unknown::Skip);
     assert_eq!((files, summary.conflicts), (4, 0), "{summary:?}");
     assert_eq!(summary.skipped[&Skipped::Prepare], 3, "{summary:?}");
     assert!(summary.skipped[&Skipped::SystemEvent] > 0, "{summary:?}");
@@ -215,11 +221,72 @@ fn what_is_no_bucket_is_refused() {
     env.disk.create_dir_all(Path::new("/b")).expect("a folder");
     open("0.couch.1");
     assert!(bucket_at(&env, Path::new("/b")).is_ok());
-    let error = bucket_at(&env, Path::new("/b/0.couch.1")).expect_err("a file").to_string();
+    let error = bucket_at(&env, Path::new("/b/0.couch.1")).err().expect("a file").to_string();
     assert_eq!(error, "/b/0.couch.1 is no bucket's folder: give one with files like 0.couch.1");
-    open("journal.1");
-    let error = bucket_at(&env, Path::new("/b")).expect_err("a journal").to_string();
-    assert!(error.starts_with("/b/journal.1 holds what is not in the files yet"), "{error}");
+    assert!(matches!(bucket_at(&env, Path::new("/b")), Ok(Source::Files(_))));
+}
+
+/// A folder as a killed node leaves it.
+fn write_bucket(env: &Env, dir: &str, is_log: bool) {
+    let files = match is_log {
+        true => FilesConfig::Log(LogConfig::default()),
+        false => FilesConfig::default(),
+    };
+    let config = JournaledConfig { files, file_after: Duration::ZERO, ..JournaledConfig::default() };
+    let store = Journaled::open(env.clone(), Path::new(dir), config).expect("the disk works");
+    let state = VbStateDoc { state: VbState::Active, ..VbStateDoc::default() };
+    let save = |vb: u16, version| {
+        store.save(VbId(vb), SaveBatch { items: &[version], state: &state }).expect("no fault is planned");
+    };
+    for n in 0..20u64 {
+        save(n as u16 % 3, version(0, &format!("k{n}"), 1 + n / 3, format!("old {n}").as_bytes()));
+    }
+    while store.background_step().expect("filed") == Background::Worked {}
+    for n in 0..20u64 {
+        save(n as u16 % 3, version(0, &format!("k{n}"), 10 + n / 3, format!("new {n}").as_bytes()));
+    }
+    save(0, tuned(0, "k0", 20, b"", |meta| meta.kind = base::ItemKind::Deletion));
+    let level = base::DurabilityLevel::Majority;
+    save(0, tuned(2, b"\0p", 21, b"x", |meta| meta.sync_write = base::SyncWrite::Prepare(level)));
+}
+
+#[test]
+fn a_killed_nodes_folder_is_sent_with_what_its_journal_holds() {
+    for is_log in [false, true] {
+        let world = World::new();
+        let (env, _) = Env::sim(1);
+        write_bucket(&env, "/b", is_log);
+        let source = bucket_at(&env, Path::new("/b")).expect("a folder");
+        let summary = import(&world.env, &source, world.target(), Conflict::Resolve, Unknown::Fail);
+        let summary = summary.expect("imported");
+        assert_eq!((summary.files, summary.what), (3, "vBuckets"), "{summary:?}");
+        assert_eq!((summary.counts.documents, summary.counts.tombstones), (19, 1), "{summary:?}");
+        assert_eq!(summary.counts.skipped[&Skipped::Prepare], 1, "{summary:?}");
+        let mut client = world.client();
+        assert!(client.get(b"k0").expect("an answer").is_none());
+        for n in 1..20 {
+            let found = client.get(format!("k{n}").as_bytes()).expect("an answer").expect("a document");
+            assert_eq!(found.value, format!("new {n}").as_bytes());
+        }
+        drop(client);
+        world.server.stop().expect("stopped");
+    }
+}
+
+#[test]
+fn a_vbucket_that_cannot_be_read_is_named_and_the_others_are_sent() {
+    let world = World::new();
+    let (env, _) = Env::sim(1);
+    write_bucket(&env, "/b", false);
+    let damaged = env.disk.open(Path::new("/b/1.couch.1"), base::env::OpenMode::ReadWrite).expect("a file");
+    damaged.set_len(0).expect("cut");
+    let source = bucket_at(&env, Path::new("/b")).expect("a folder");
+    let summary = import(&world.env, &source, world.target(), Conflict::Resolve, Unknown::Fail);
+    let summary = summary.expect("imported");
+    assert_eq!((summary.files, summary.counts.documents), (2, 12), "{summary:?}");
+    let said = readable(&summary.refused).expect_err("one is damaged").to_string();
+    assert!(said.starts_with("1 vBuckets were not sent") && said.contains("the first is 1:"), "{said}");
+    world.server.stop().expect("stopped");
 }
 
 #[test]
