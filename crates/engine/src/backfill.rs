@@ -44,6 +44,11 @@ const LEAST_SLICE_BYTES: usize = 64 << 10;
 const SHARE_PART: u64 = 32;
 /// and those of one connection no more than this part of that.
 const CONNECTION_PART: usize = 4;
+/// Nothing is read, for a connection that holds nothing either, while this part of the quota is ready and not sent: many
+/// connections with one large document each would fill the memory.
+const MOST_PART: u64 = 8;
+/// The same for streams with prepares, as replicas have them: others that do not read hold them up later.
+const MOST_PART_WITH_PREPARES: u64 = 4;
 /// A backfill whose stream takes nothing for so long is given up: its snapshot keeps what a compaction has replaced
 /// on the disk.
 const MOST_STALLED: Duration = Duration::from_secs(720);
@@ -181,9 +186,22 @@ pub(crate) struct BackfillQueue {
     buffered: AtomicUsize,
     /// Buffers of threads that read.
     pool: Arc<Pool>,
+    /// Backfills that wait until less is ready of all of them.
+    parked: Mutex<Vec<Arc<Backfill>>>,
+    /// How much that is, in bytes.
+    most_buffered: AtomicUsize,
 }
 
 impl BackfillQueue {
+    /// Something that was ready is sent, or is not wanted any more.
+    fn has_sent(&self, bytes: usize) {
+        let before = self.buffered.fetch_sub(bytes, Ordering::Relaxed);
+        if before.saturating_sub(bytes) < self.most_buffered.load(Ordering::Relaxed) {
+            let parked = std::mem::take(&mut *self.parked.lock());
+            parked.into_iter().for_each(|backfill| self.push(backfill));
+        }
+    }
+
     fn push(&self, backfill: Arc<Backfill>) {
         let mut waiting = self.waiting.lock();
         if backfill.is_urgent {
@@ -321,6 +339,7 @@ impl<'a> Backfills<'a> {
     /// Ends a backfill whose stream is gone: nothing more is read.
     pub fn cancel(&self, backfill: &Backfill) {
         backfill.cancel();
+        self.queue.parked.lock().retain(|other| !std::ptr::addr_eq(Arc::as_ptr(other), backfill));
         self.queue.unpark(&backfill.follower);
     }
 
@@ -367,6 +386,15 @@ impl<'a> Backfills<'a> {
         own == 0 || (own < share && self.held_bytes() < share * CONNECTION_PART)
     }
 
+    /// Whether so much is ready of all backfills that not even such a slice is read. One document may be larger than all
+    /// that may be ready.
+    fn is_full(&self, backfill: &Backfill) -> bool {
+        let part = |part: u64| usize::try_from(self.memory.quota_bytes() / part).unwrap_or(usize::MAX);
+        let most = part(if backfill.with_prepares { MOST_PART_WITH_PREPARES } else { MOST_PART });
+        self.queue.most_buffered.store(part(MOST_PART_WITH_PREPARES), Ordering::Relaxed);
+        self.held_bytes() >= most
+    }
+
     /// Reads a slice for the next backfill that wants to.
     pub fn step(&self) -> Progress {
         let Some(next) = self.queue.waiting.lock().pop_front() else { return Progress::Idle };
@@ -398,6 +426,13 @@ impl<'a> Backfills<'a> {
         // Under the lock: whoever takes something afterwards finds it parked.
         if !self.has_room(follower) && !backfill.is_cancelled.load(Ordering::Relaxed) {
             parked.push(Arc::clone(backfill) as Arc<dyn Any + Send + Sync>);
+            return Progress::Worked;
+        }
+        drop(parked);
+        let mut parked = self.queue.parked.lock();
+        // Under this lock, too.
+        if self.is_full(backfill) && !backfill.is_cancelled.load(Ordering::Relaxed) {
+            parked.push(Arc::clone(backfill));
             return Progress::Worked;
         }
         drop(parked);

@@ -231,6 +231,34 @@ fn what_a_stream_has_taken_counts_until_it_is_sent() {
 }
 
 #[test]
+fn many_connections_with_a_large_document_each_do_not_fill_the_memory() {
+    const QUOTA: usize = 32 << 20;
+    const DOCUMENT: usize = 1 << 20;
+    let world = Watched::open_with_quota(6, QUOTA as u64);
+    world.set("large", &"v".repeat(DOCUMENT));
+    assert!(world.bucket.flushing().flush_all());
+    let backfills = world.bucket.streams().backfills();
+    let step_all = || while backfills.step() == Progress::Worked {};
+    let followers: Vec<_> = (0..40).map(|_| follower().0).collect();
+    let begin = |one: &Arc<Follower>| backfills.begin(VB, Seqno(0), READING, Box::new(WholeLines), one);
+    let mut begun: Vec<_> = followers.iter().map(begin).collect();
+    step_all();
+    let most = QUOTA / 8 + DOCUMENT + (64 << 10);
+    assert!(backfills.held_bytes() > 0 && backfills.held_bytes() <= most, "{}", backfills.held_bytes());
+    // Those that are taken make room for the others, and one that is gone holds up nothing.
+    backfills.cancel(&begun.remove(30));
+    let mut has_read = 0;
+    for _ in 0..100 {
+        let taken: usize = begun.iter().map(|one| backfills.take(one, usize::MAX).frames.len()).sum();
+        has_read += taken;
+        step_all();
+        assert!(backfills.held_bytes() <= most, "{}", backfills.held_bytes());
+    }
+    assert!(has_read >= 39, "{has_read} were read");
+    assert_eq!(backfills.held_bytes(), 0);
+}
+
+#[test]
 fn slow_consumers_hold_no_more_than_the_share_of_streams() {
     const QUOTA: usize = 32 << 20;
     const CONNECTIONS: usize = 12;

@@ -27,7 +27,7 @@ impl Drop for Hold {
     fn drop(&mut self) {
         self.follower.buffered.fetch_sub(self.bytes, Ordering::Relaxed);
         if let Some(queue) = self.queue.upgrade() {
-            queue.buffered.fetch_sub(self.bytes, Ordering::Relaxed);
+            queue.has_sent(self.bytes);
             queue.unpark(&self.follower);
         }
     }
