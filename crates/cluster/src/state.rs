@@ -352,8 +352,7 @@ impl State {
 
     /// Whether some vBucket waits for the choice of its active copy.
     pub fn is_choosing(&self) -> bool {
-        let is_choice = |step: &Step| matches!(step, Step::Choose { .. });
-        self.buckets.values().any(|bucket| bucket.steps.values().any(is_choice))
+        self.buckets.values().any(Bucket::is_choosing)
     }
 
     /// The bucket whose documents are being removed, if there is one.

@@ -373,3 +373,30 @@ fn a_lone_persistent_copy_serves_on_when_its_node_was_started_again() {
     assert!(lead(&mut leader, &mut view, Duration::ZERO));
     assert_eq!(step(&view), None);
 }
+
+#[test]
+fn a_copy_that_a_choice_needs_and_that_was_never_on_a_disk_is_not_waited_for() {
+    let (mut view, mut leader) = (three(), leader());
+    leave_two(&mut view);
+    let since = view.state.revision;
+    let bucket = view.state.buckets.get_mut(BUCKET).expect("it is there");
+    let choice = Step::Choose { since, taker: None, needs: Some(NodeId(1)), forced: false };
+    bucket.steps.insert(0, choice);
+    reports_nothing(&mut view, 1);
+    reports(&mut view, 2, VbState::Replica, 0);
+    lead(&mut leader, &mut view, LATE);
+    assert_eq!(view.state.buckets[BUCKET].active(0), Some(NodeId(2)));
+    assert!(!matches!(step(&view), Some(Step::Choose { .. })), "{:?}", step(&view));
+}
+
+#[test]
+fn a_bucket_is_flushed_while_another_one_waits_for_a_choice() {
+    let mut view = three();
+    let mut other = view.state.buckets[BUCKET].clone();
+    let since = view.state.revision;
+    other.steps.insert(0, Step::Choose { since, taker: None, needs: Some(NodeId(3)), forced: false });
+    view.state.buckets.insert("other".to_owned(), other);
+    let flush = |name: &str| command::apply(&view, &Command::FlushBucket { name: name.to_owned() });
+    assert!(matches!(flush("other"), Err(Refused::FailingOver)));
+    assert_eq!(flush(BUCKET).expect("it has nothing to wait for").flushing(), Some(BUCKET));
+}

@@ -85,7 +85,11 @@ fn holders(state: &State) -> impl Iterator<Item = NodeId> + use<'_> {
 
 /// Who does not answer could be active for documents that the others have removed: all must be there.
 fn flush(view: &View, name: &str) -> Result<State, Refused> {
-    rebalance::quiet(&view.state)?;
+    rebalance::moves_nothing(&view.state)?;
+    // What another bucket waits for is no reason to refuse.
+    if view.state.buckets.get(name).is_some_and(Bucket::is_choosing) {
+        return Err(Refused::FailingOver);
+    }
     let mut active = view.state.nodes.iter().filter(|(_, node)| node.status == Status::Active);
     if let Some((id, _)) = active.find(|(id, _)| view.alive(**id).is_none()) {
         return Err(Refused::NodeDown(*id));

@@ -9,13 +9,16 @@ use crate::state::{Bucket, Chain, NodeId, Purpose, Rebalance, State, Status, Ste
 use crate::view::View;
 
 pub(super) fn quiet(state: &State) -> Result<(), Refused> {
+    moves_nothing(state)?;
+    if state.is_choosing() { Err(Refused::FailingOver) } else { Ok(()) }
+}
+
+/// No rebalance and no flush is under way.
+pub(super) fn moves_nothing(state: &State) -> Result<(), Refused> {
     if state.rebalance.is_some() {
         return Err(Refused::Rebalancing);
     }
-    if let Some(name) = state.flushing() {
-        return Err(Refused::Flushing(name.to_owned()));
-    }
-    if state.is_choosing() { Err(Refused::FailingOver) } else { Ok(()) }
+    state.flushing().map_or(Ok(()), |name| Err(Refused::Flushing(name.to_owned())))
 }
 
 /// All that leave with a rebalance: those that are named, and those that were failed over. Nobody loses a node by

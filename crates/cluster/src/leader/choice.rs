@@ -329,9 +329,11 @@ impl Question<'_> {
         of.all(|id| empty.contains(&id) || self.said_away(id) == Some(false))
     }
 
-    /// Whether a node has said that it has none of the vBucket, and no disk brings it back: its process was started again.
+    /// Whether a node has said that it has none of the vBucket: its process was started again before the copy was on its
+    /// disk, or there is no disk, and nothing brings it back. A node whose files are gone or damaged does not say so: its copy
+    /// is unusable, or its bucket is down.
     fn is_gone_for_good(&self, id: NodeId, empty: &[NodeId]) -> bool {
-        self.bucket.is_ephemeral() && empty.contains(&id) && !planted::is(Bug::LoneBeginsEmpty)
+        empty.contains(&id) && !planted::is(Bug::LoneBeginsEmpty)
     }
 
     /// The last prepare, the last change and the node of the best copy among those that nodes have kept which were failed

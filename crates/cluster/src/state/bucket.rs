@@ -134,6 +134,11 @@ impl Bucket {
         self.settings.get("type").and_then(Value::as_str) == Some("ephemeral")
     }
 
+    /// Whether one of its vBuckets waits for the choice of its active copy.
+    pub fn is_choosing(&self) -> bool {
+        self.steps.values().any(|step| matches!(step, Step::Choose { .. }))
+    }
+
     /// The chain of a vBucket; empty if there is no such vBucket.
     pub fn chain(&self, vb: u16) -> &[Option<NodeId>] {
         self.map.get(usize::from(vb)).map_or(&[], Vec::as_slice)
