@@ -411,7 +411,9 @@ impl Server {
         // Whoever makes or deletes a bucket is waited for.
         let _changing = node.changing.lock();
         let host = node.host().expect("a server's node runs its buckets");
-        let stopped = host.close(&node.buckets()).map_err(Failure::from).and(ended);
+        let closed = host.close(&node.buckets()).map_err(Failure::from);
+        // Last: its disk may hang, and what clients were told is on record without it.
+        let stopped = closed.and(ended.end_audit(&node));
         let took_ms = (node.env().clock.monotonic() - begun).as_millis() as u64;
         match &stopped {
             Ok(()) => tracing::info!(took_ms, "stopped"),
@@ -429,19 +431,31 @@ impl Server {
         let _changing = node.changing.lock();
         let host = node.host().expect("a server's node runs its buckets");
         host.abandon(&node.buckets())?;
-        ended
+        ended.end_audit(&node)
     }
 
     /// Takes no more clients, and ends the threads that serve them: all of them, whatever became of one.
-    fn end_threads(self) -> Result<(), Failure> {
+    fn end_threads(self) -> EndedThreads {
         self.stop.send_replace(true);
         let threads = [self.control, self.http].into_iter().chain(self.workers);
         let panicked = threads.map(Task::join).filter(|sound| !sound).count();
         self.node.lanes().wait_until_idle();
-        self.node.audit.stop();
-        let panicked = panicked + usize::from(!self.audit.join());
-        let has_replication_ended = self.node.replication().stop();
-        if panicked == 0 && has_replication_ended { Ok(()) } else { Err(Failure::Panicked) }
+        let are_sound = self.node.replication().stop() && panicked == 0;
+        EndedThreads { are_sound, audit: self.audit }
+    }
+}
+
+/// The threads that serve have ended; the one that writes the audit log is left.
+struct EndedThreads {
+    are_sound: bool,
+    audit: Task,
+}
+
+impl EndedThreads {
+    /// Writes the rest of the audit log, and ends its thread; an error if one of all these threads panicked.
+    fn end_audit(self, node: &Node) -> Result<(), Failure> {
+        node.audit.stop();
+        if self.audit.join() && self.are_sound { Ok(()) } else { Err(Failure::Panicked) }
     }
 }
 
