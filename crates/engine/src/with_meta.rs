@@ -59,7 +59,8 @@ impl Documents {
     }
 }
 
-/// The system xattrs of what is deleted without a value, which the tombstone keeps, and the CAS of that version.
+/// The system xattrs of what is deleted without a value, which the tombstone keeps as in the original, and the CAS of that
+/// version.
 fn kept_attributes(
     documents: &Documents,
     vb: VbId,
@@ -76,6 +77,12 @@ fn kept_attributes(
     Ok(Some((write::system_section_of(&version)?, version.meta().cas)))
 }
 
+/// Whether a deletion says that its tombstone has no attributes, those of the system included: it brings a section without
+/// any. Where two clusters are to become the same, a tombstone is sent so if it has none.
+fn has_no_attributes(request: &WithMetaRequest<'_>) -> bool {
+    request.meta.kind.is_deleted() && request.datatype.is_xattr() && request.value == [0; 4]
+}
+
 fn apply_with(
     documents: &Documents,
     vb: VbId,
@@ -87,7 +94,7 @@ fn apply_with(
     let (value, sent) = match &kept {
         Some((section, _)) if !section.is_empty() => (section.as_slice(), Datatype::XATTR),
         // Without a value there is nothing that a datatype could say something about.
-        _ if request.value.is_empty() => (request.value, Datatype::RAW),
+        _ if request.value.is_empty() || has_no_attributes(request) => (&[][..], Datatype::RAW),
         _ => (request.value, request.datatype),
     };
     let (datatype, bytes) = value::checked(documents.core.keeps_compressed(), sent, value)?;

@@ -216,6 +216,9 @@ fn deletions_with_meta_keep_the_attributes_they_bring_or_those_of_the_system() {
     assert_eq!(toc(&mut client).2, b"[\"_s\"]", "of the document those of the system");
     delete(&mut client, 51, b"");
     assert_eq!(toc(&mut client).2, b"[\"_s\"]", "of a tombstone, too");
+    delete(&mut client, 52, &[0; 4]);
+    let (status, _, told) = toc(&mut client);
+    assert_ne!(told, b"[\"_s\"]", "a section without attributes says that there are none: {status:?}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Sends records as changes that bring their metadata, many at a time, and counts what becomes of them.
 
 use anyhow::Context;
-use base::DocKey;
+use base::{Datatype, DocKey};
 use base::env::Env;
 use base::vbucket_map::vbucket_of;
 use protocol::extras::WithMetaExtras;
@@ -15,6 +15,8 @@ use crate::client::{Cluster, DocRequest, Target};
 /// So much is sent before answers are waited for, at the most.
 const MOST_REQUESTS: usize = 256;
 const MOST_BYTES: usize = 4 << 20;
+/// A section of attributes without any: its length alone.
+const NO_ATTRIBUTES: [u8; 4] = [0; 4];
 
 /// Sends records to a cluster.
 pub(crate) struct Sender<'e> {
@@ -102,13 +104,14 @@ impl<'e> Sender<'e> {
             (false, _) => opcode::SET_WITH_META,
         };
         let (prefix, len) = DocKey { collection, key: record.key.key }.prefix();
+        let (value, datatype) = self.value_of(record);
         let request = DocRequest {
             opcode,
-            datatype: record.datatype.0,
+            datatype: datatype.0,
             vbucket: vbucket_of(record.key.key, self.cluster.vbuckets()),
             extras: self.extras(record),
             key: [&prefix[..len], record.key.key].concat(),
-            value: record.value.to_vec(),
+            value: value.to_vec(),
             // It brings its CAS: what is there already is left alone, or replaced by itself.
             is_repeatable: true,
         };
@@ -118,6 +121,16 @@ impl<'e> Sender<'e> {
             self.finish()?;
         }
         Ok(self.waiting.is_empty())
+    }
+
+    /// What is sent as the value. A tombstone without attributes says so: without a value it would keep the system
+    /// attributes of what it replaces, and the buckets would never be the same.
+    fn value_of<'r>(&self, record: &Record<'r>) -> (&'r [u8], Datatype) {
+        let is_bare = record.deleted && record.value.is_empty();
+        if is_bare && self.cluster.features().has(Feature::Xattr) {
+            return (&NO_ATTRIBUTES, Datatype::XATTR);
+        }
+        (record.value, record.datatype)
     }
 
     /// Flags, expiry, revision, CAS and, where there are any, options.
