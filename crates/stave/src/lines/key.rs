@@ -71,6 +71,14 @@ fn generator(name: &str) -> Result<Part, String> {
 }
 
 impl KeyTemplate {
+    /// The members of documents that keys are made of; of those inside of others the outermost.
+    pub(crate) fn members(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().filter_map(|part| match part {
+            Part::Member(path) => path.first().map(String::as_str),
+            Part::Text(_) | Part::Counter(_) | Part::Uuid => None,
+        })
+    }
+
     /// The key of a document, the `number`th from 0 on; `random` gives the bits of a UUID.
     pub(crate) fn key(
         &self,
@@ -88,7 +96,17 @@ impl KeyTemplate {
                     let found = path.iter().try_fold(document, |value, name| value.get(name));
                     match found {
                         Some(Value::String(text)) => key.push_str(text),
-                        Some(value @ (Value::Number(_) | Value::Bool(_))) => key.push_str(&value.to_string()),
+                        Some(Value::Bool(value)) => key.push_str(&value.to_string()),
+                        // Others are not kept as they are written, so that two would get one key.
+                        Some(Value::Number(number)) if number.is_i64() || number.is_u64() => {
+                            key.push_str(&number.to_string());
+                        }
+                        Some(Value::Number(_)) => {
+                            return Err(format!(
+                                "`{}` is no whole number of 64 bits: write it as text to make keys of it",
+                                path.join(".")
+                            ));
+                        }
                         Some(_) => return Err(format!("`{}` is no text and no number", path.join("."))),
                         None => {
                             return Err(format!("it has no `{}`, which the key is made of", path.join(".")));
@@ -143,7 +161,10 @@ mod tests {
 
     #[test]
     fn what_cannot_be_a_key_is_told() {
-        let document = json!({"id": 7, "tags": [1], "none": null});
+        let document: Value = serde_json::from_str(
+            r#"{"id": 7, "tags": [1], "none": null, "big": 18446744073709551616, "price": 1.10}"#,
+        )
+        .expect("JSON");
         for (template, why) in [
             ("user", "the same key"),
             ("50%", "is not closed"),
@@ -152,6 +173,8 @@ mod tests {
             ("%name%", "it has no `name`"),
             ("%tags%", "is no text"),
             ("%none%", "is no text"),
+            ("%big%", "write it as text"),
+            ("%price%", "write it as text"),
         ] {
             let told = key(template, &document, 0).expect_err(template);
             assert!(told.contains(why), "{template}: {told}");

@@ -7,17 +7,20 @@
 //! `value_base64`. JSON keeps its bytes, but for ends of lines, which become spaces. A member of any other name is refused, so that a file of another kind is not taken for one of these.
 
 mod key;
+mod row;
 mod send;
 mod table;
 
 use std::borrow::Cow;
 
+use base::limits::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 pub(crate) use key::KeyTemplate;
+pub(crate) use row::RowReader;
 pub(crate) use send::{LineSender, Rejected};
 pub(crate) use table::row_as_json;
 
@@ -126,6 +129,15 @@ fn on_one_line(json: &str) -> Cow<'_, str> {
     if json.contains(['\n', '\r']) { json.replace(['\n', '\r'], " ").into() } else { json.into() }
 }
 
+/// Why a line is none, with the flag that other files need.
+fn refused(error: &serde_json::Error) -> String {
+    let said = error.to_string();
+    match said.starts_with("unknown field") {
+        true => format!("{said}; if lines are documents themselves, say with --key how their keys are made"),
+        false => said,
+    }
+}
+
 impl Line {
     /// The line, without its end.
     pub(crate) fn encode(&self) -> Result<String, serde_json::Error> {
@@ -153,9 +165,21 @@ impl Line {
         serde_json::to_string(&written)
     }
 
+    /// What is wrong with a document that no bucket takes.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        if self.key.is_empty() || self.key.len() > MAX_KEY_BYTES {
+            return Err(format!("its key has {} bytes: 1 to {MAX_KEY_BYTES} are allowed", self.key.len()));
+        }
+        if self.body.bytes().len() > MAX_VALUE_BYTES {
+            let len = self.body.bytes().len();
+            return Err(format!("its value has {len} bytes: {MAX_VALUE_BYTES} are the most"));
+        }
+        Ok(())
+    }
+
     /// Reads a line; what is wrong with one that is none.
     pub(crate) fn decode(line: &str) -> Result<Line, String> {
-        let written: WrittenLine<'_> = serde_json::from_str(line).map_err(|error| error.to_string())?;
+        let written: WrittenLine<'_> = serde_json::from_str(line).map_err(|error| refused(&error))?;
         let bytes = |name: &str, text: &str| {
             BASE64.decode(text).map_err(|error| format!("{name} is not base64: {error}"))
         };

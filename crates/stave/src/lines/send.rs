@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use base::env::Env;
-use base::limits::MAX_KEY_BYTES;
 use base::vbucket_map::vbucket_of;
 use base::{CollectionId, DocKey};
 use protocol::extras::StoreExtras;
@@ -80,8 +79,7 @@ impl<'e> LineSender<'e> {
             Ok(collection) => collection,
             Err(why) => return Ok(vec![Rejected { number, raw, why }]),
         };
-        if line.key.is_empty() || line.key.len() > MAX_KEY_BYTES {
-            let why = format!("its key has {} bytes: 1 to {MAX_KEY_BYTES} are allowed", line.key.len());
+        if let Err(why) = line.check() {
             return Ok(vec![Rejected { number, raw, why }]);
         }
         let request = match self.request(collection, line) {
@@ -123,6 +121,9 @@ impl<'e> LineSender<'e> {
     fn collection(&mut self, name: &str) -> anyhow::Result<Result<CollectionId, String>> {
         if name == "_default._default" {
             return Ok(Ok(CollectionId::DEFAULT));
+        }
+        if let Some(id) = name.strip_prefix("0x").and_then(|id| u32::from_str_radix(id, 16).ok()) {
+            return Ok(Ok(CollectionId(id)));
         }
         if let Some(known) = self.collections.get(name) {
             return Ok(known.clone());

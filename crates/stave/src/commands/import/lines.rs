@@ -15,6 +15,7 @@ use crate::client::{Cluster, Dialect};
 use crate::commands::status_line::StatusLine;
 use crate::lines::{KeyTemplate, LineSender, Rejected};
 use crate::new_file::NewFile;
+use crate::output::print;
 use crate::units::thousands;
 use protocol::feature::Feature;
 use source::{Documents, Form};
@@ -132,13 +133,18 @@ fn run(env: &Env, flags: &CommonFlags, form: Form) -> anyhow::Result<Outcome> {
         }
     };
     let mut line = StatusLine::new(env);
-    let mut read = 0_u64;
+    let (mut read, mut would_send) = (0_u64, 0);
     while let Some(next) = documents.next(env)? {
         read += 1;
         let rejected = match next.document {
             Err(why) => vec![Rejected { number: next.number, raw: next.raw, why }],
             Ok(mut document) => match &mut sender {
-                None => Vec::new(),
+                None => {
+                    let checked =
+                        document.check().map_err(|why| Rejected { number: next.number, raw: next.raw, why });
+                    would_send += u64::from(checked.is_ok());
+                    checked.err().into_iter().collect()
+                }
                 Some(sender) => {
                     document.collection.get_or_insert_with(|| flags.collection.clone());
                     sender.send(next.number, next.raw, &document)?
@@ -162,7 +168,7 @@ fn run(env: &Env, flags: &CommonFlags, form: Form) -> anyhow::Result<Outcome> {
             rejects.take(&rejected)?;
             (stored, kept)
         }
-        None => (0, 0),
+        None => (would_send, 0),
     };
     tell(flags, [read, stored, kept, rejects.finish()?])
 }
@@ -173,15 +179,16 @@ fn tell(flags: &CommonFlags, [read, stored, kept, rejected]: [u64; 4]) -> anyhow
         let told = json!({
             "lines": read, "documents": stored, "kept": kept, "rejected": rejected, "dry_run": flags.dry_run,
         });
-        println!("{told}");
+        print(&format!("{told}\n"))?;
     } else {
         let rows = [
             ("lines", read),
-            ("documents", stored),
+            (if flags.dry_run { "documents that would be sent" } else { "documents" }, stored),
             ("left as the bucket had them", kept),
             ("rejected", rejected),
         ];
-        rows.iter().for_each(|(name, count)| println!("{name:<30}  {}", thousands(*count)));
+        let row = |(name, count): &(&str, u64)| format!("{name:<30}  {}\n", thousands(*count));
+        print(&rows.iter().map(row).collect::<String>())?;
     }
     if rejected > 0 {
         let kept = flags.rejects.as_ref().map_or_else(

@@ -1,6 +1,6 @@
 //! Where documents come from: lines or rows of a file, one at a time.
 
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read as _};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use base::env::{Env, File, OpenMode};
 use base::limits::MAX_VALUE_BYTES;
 use serde_json::Value;
 
-use crate::lines::{Body, JSON_FLAGS, KeyTemplate, Line, row_as_json};
+use crate::lines::{Body, JSON_FLAGS, KeyTemplate, Line, RowReader, row_as_json};
 
 /// The longest line: a document of the largest size in base64, with its key, its attributes and some room.
 const MOST_LINE_BYTES: u64 = 2 * MAX_VALUE_BYTES as u64 + (4 << 20);
@@ -32,6 +32,12 @@ pub(super) struct NextLine {
     pub(super) raw: Vec<u8>,
     /// What is wrong with a line that is none.
     pub(super) document: Result<Line, String>,
+}
+
+/// What was read of a file.
+struct Read {
+    number: u64,
+    raw: Vec<u8>,
 }
 
 /// Documents of a file.
@@ -58,12 +64,33 @@ impl Documents {
         let mut documents =
             Documents { input, form, lines: 0, made: 0, columns: Vec::new(), head: Vec::new() };
         if let Form::Csv { separator, .. } = documents.form {
-            let Some((_, head)) = documents.row()? else { bail!("it has no row with the names of columns") };
-            let text = head.strip_prefix("\u{feff}".as_bytes()).unwrap_or(&head);
-            documents.columns = fields(text, separator).map_err(anyhow::Error::msg)?;
-            documents.head = head;
+            let Some((head, columns)) = documents.row(separator)? else {
+                bail!("it has no row with the names of columns")
+            };
+            documents.columns = columns.map_err(|why| anyhow::anyhow!("the names of columns: {why}"))?;
+            documents.head = head.raw;
+            documents.check_columns()?;
         }
         Ok(documents)
+    }
+
+    /// Whether rows can be made documents, and keys of them.
+    fn check_columns(&self) -> anyhow::Result<()> {
+        let columns = &self.columns;
+        if columns.iter().any(|name| name.contains('\r')) {
+            bail!("its lines end with CR alone: write it with LF, or CR and LF");
+        }
+        if let Some(twice) = columns.iter().enumerate().find(|(at, name)| columns[..*at].contains(name)) {
+            bail!("two columns have the name `{}`: documents would have one of them", twice.1);
+        }
+        let Form::Csv { key, .. } = &self.form else { return Ok(()) };
+        if let Some(missing) = key.members().find(|name| !columns.iter().any(|column| column == name)) {
+            bail!(
+                "there is no column `{missing}`, which the key is made of; there are: {}",
+                columns.join(", ")
+            );
+        }
+        Ok(())
     }
 
     /// The row with the names of columns, unchanged.
@@ -74,62 +101,65 @@ impl Documents {
     /// The next document; empty lines are passed over.
     pub(super) fn next(&mut self, env: &Env) -> anyhow::Result<Option<NextLine>> {
         loop {
-            let read = if matches!(self.form, Form::Csv { .. }) { self.row()? } else { self.line()? };
-            let Some((number, raw)) = read else { return Ok(None) };
+            let (read, fields) = match self.form {
+                Form::Csv { separator, .. } => self.row(separator)?.unzip(),
+                Form::Exported | Form::Documents { .. } => (self.line()?, None),
+            };
+            let Some(Read { number, raw }) = read else { return Ok(None) };
             if raw.trim_ascii().is_empty() {
                 continue;
             }
-            let document = self.document(env, &raw);
+            let document = match fields {
+                Some(fields) => fields.and_then(|fields| self.document_of_row(env, &fields)),
+                None => self.document(env, &raw),
+            };
             self.made += 1;
             return Ok(Some(NextLine { number, raw, document }));
         }
     }
 
-    fn document(&self, env: &Env, raw: &[u8]) -> Result<Line, String> {
-        let text = std::str::from_utf8(raw).map_err(|error| format!("it is no UTF-8: {error}"))?;
-        let text = text.trim_end_matches(['\n', '\r']);
-        let (key, value, body) = match &self.form {
-            Form::Exported => return Line::decode(text),
-            Form::Documents { key } => {
-                let value: Value =
-                    serde_json::from_str(text).map_err(|error| format!("it is no JSON: {error}"))?;
-                (key, value, text.trim().to_owned())
-            }
-            Form::Csv { key, separator, infers } => {
-                let fields = fields(raw, *separator)?;
-                if fields.len() != self.columns.len() {
-                    return Err(format!(
-                        "it has {} fields, the first row {}",
-                        fields.len(),
-                        self.columns.len()
-                    ));
-                }
-                let names = self.columns.iter().map(String::as_str);
-                let value = row_as_json(names, fields.iter().map(String::as_str), *infers);
-                let body = value.to_string();
-                (key, value, body)
-            }
-        };
-        let key = key.key(&value, self.made, &mut || env.random.next_u64())?;
+    fn document_of_row(&self, env: &Env, fields: &[String]) -> Result<Line, String> {
+        let Form::Csv { key, infers, .. } = &self.form else { unreachable!("rows are read of CSV alone") };
+        if fields.len() != self.columns.len() {
+            return Err(format!("it has {} fields, the first row {}", fields.len(), self.columns.len()));
+        }
+        let names = self.columns.iter().map(String::as_str);
+        let value = row_as_json(names, fields.iter().map(String::as_str), *infers);
+        let body = value.to_string();
+        self.with_key(env, key, &value, body)
+    }
+
+    fn with_key(&self, env: &Env, key: &KeyTemplate, value: &Value, body: String) -> Result<Line, String> {
+        let key = key.key(value, self.made, &mut || env.random.next_u64())?;
         Ok(Line { key: key.into_bytes(), flags: JSON_FLAGS, body: Body::Json(body), ..Line::default() })
     }
 
-    fn line(&mut self) -> anyhow::Result<Option<(u64, Vec<u8>)>> {
-        let mut line = Vec::new();
-        self.append_line(&mut line)?;
-        Ok((!line.is_empty()).then_some((self.lines, line)))
+    fn document(&self, env: &Env, raw: &[u8]) -> Result<Line, String> {
+        let text = std::str::from_utf8(raw).map_err(|error| format!("it is no UTF-8: {error}"))?;
+        let text = text.trim_end_matches(['\n', '\r']);
+        let Form::Documents { key } = &self.form else { return Line::decode(text) };
+        let value: Value = serde_json::from_str(text).map_err(|error| format!("it is no JSON: {error}"))?;
+        self.with_key(env, key, &value, text.trim().to_owned())
     }
 
-    /// A row: lines until all quotes are closed.
-    fn row(&mut self) -> anyhow::Result<Option<(u64, Vec<u8>)>> {
-        let mut row = Vec::new();
-        let first = self.lines + 1;
+    fn line(&mut self) -> anyhow::Result<Option<Read>> {
+        let mut raw = Vec::new();
+        self.append_line(&mut raw)?;
+        Ok((!raw.is_empty()).then_some(Read { number: self.lines, raw }))
+    }
+
+    /// A row: lines until all quotes are closed, and its fields.
+    fn row(&mut self, separator: u8) -> anyhow::Result<Option<(Read, Result<Vec<String>, String>)>> {
+        let (mut raw, mut row) = (Vec::new(), RowReader::new(separator));
+        let number = self.lines + 1;
         loop {
-            let before = row.len();
-            self.append_line(&mut row)?;
-            let quotes = row.iter().filter(|byte| **byte == b'"').count();
-            if row.len() == before || quotes.is_multiple_of(2) {
-                return Ok((!row.is_empty()).then_some((first, row)));
+            let before = raw.len();
+            self.append_line(&mut raw)?;
+            let line = &raw[before..];
+            let is_first = number == 1 && before == 0;
+            let line = line.strip_prefix("\u{feff}".as_bytes()).filter(|_| is_first).unwrap_or(line);
+            if row.take(line) || raw.len() == before {
+                return Ok((!raw.is_empty()).then_some((Read { number, raw }, row.fields())));
             }
         }
     }
@@ -147,23 +177,13 @@ impl Documents {
     }
 }
 
-/// Fields of one row (RFC 4180).
-fn fields(row: &[u8], separator: u8) -> Result<Vec<String>, String> {
-    let mut builder = csv::ReaderBuilder::new();
-    builder.delimiter(separator).has_headers(false).flexible(true).buffer_capacity(row.len());
-    let mut reader = builder.from_reader(row);
-    let mut record = csv::StringRecord::new();
-    reader.read_record(&mut record).map_err(|error| error.to_string())?;
-    Ok(record.iter().map(str::to_owned).collect())
-}
-
 /// A file that is read from its start.
 struct FromStart {
     file: Arc<dyn File>,
     at: u64,
 }
 
-impl Read for FromStart {
+impl io::Read for FromStart {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let read = self.file.read_at(buf, self.at)?;
         self.at += read as u64;
