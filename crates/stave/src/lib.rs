@@ -2,6 +2,8 @@
 //!
 //! Everything behind the binary stands in a library so that tests can use the same client.
 
+#![cfg_attr(not(test), deny(clippy::print_stdout))]
+
 mod backup;
 pub mod bench;
 mod between_clusters;
@@ -13,6 +15,7 @@ pub mod fuzz;
 mod lines;
 mod log;
 mod new_file;
+mod output;
 #[cfg(test)]
 mod test_server;
 pub mod units;

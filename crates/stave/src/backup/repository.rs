@@ -175,9 +175,15 @@ impl<'e> Repository<'e> {
 
     /// There is no backup of a bucket: of which there is one.
     fn no_backup(&self, bucket: &str) -> BackupError {
-        let others = self.buckets().unwrap_or_default().join(", ");
-        let hint =
-            if others.is_empty() { String::new() } else { format!("; --bucket names one of: {others}") };
+        let mut others = self.buckets().unwrap_or_default();
+        let hint = if others.iter().any(|name| name == bucket) {
+            "; one that was broken off is there, and `stave backup` goes on with it".to_owned()
+        } else if others.is_empty() {
+            String::new()
+        } else {
+            others.sort();
+            format!("; --bucket names one of: {}", others.join(", "))
+        };
         BackupError::Missing(format!("{} has no complete backup{hint}", self.folder(bucket).display()))
     }
 

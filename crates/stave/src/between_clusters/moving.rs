@@ -585,8 +585,10 @@ fn has_same_rule(env: &Env, here: &Target, by_time: bool) -> anyhow::Result<()> 
     let here_by_time = resolves_by_time(&mut Client::open(env, here).context("the bucket here")?)?;
     if by_time != here_by_time {
         bail!(
-            "bucket `{}` here resolves conflicts by {}, the one there by {}: make one here of the same kind",
+            "bucket `{}` at {}, which is written to, resolves conflicts by {}, the one that is read by {}: make one of \
+             the same kind to write to",
             here.bucket,
+            here.addr,
             kind(here_by_time),
             kind(by_time)
         );

@@ -88,10 +88,10 @@ pub struct BenchFlags {
     #[arg(long, value_enum, default_value_t = ValueKind::Random)]
     values: ValueKind,
     /// Share of each value that repeats, so that it can be compressed
-    #[arg(long, value_name = "PERCENT", default_value_t = 0)]
+    #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=100))]
     compressible: u8,
     /// Share of operations that write
-    #[arg(long, value_name = "PERCENT", default_value_t = 20)]
+    #[arg(long, value_name = "PERCENT", default_value_t = 20, value_parser = clap::value_parser!(u8).range(0..=100))]
     set_percent: u8,
     /// How keys are chosen: all alike, all alike but each connection its own, or few often and many seldom
     #[arg(long, value_name = "uniform|own|zipf[:THETA]", default_value = "zipf")]

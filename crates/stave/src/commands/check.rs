@@ -43,7 +43,8 @@ use progress::Progress;
 
 Of each vBucket the newest file is checked; files that end in .new were never in use and are left out.
 After a crash there is a journal: files are checked as of the headers that it names, as what is behind is in the
-journal; documents and tombstones are counted as they are in the files.
+journal; documents and tombstones are counted as they are in the files, each event of a collection in each vBucket among
+them.
 A fault is a line with file, offset and what is wrong; tables with a row for each bucket and journal come last.
 With --json each line is one object, of the type `fault`, `bucket` or `journal`.
 

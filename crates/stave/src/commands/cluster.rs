@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use super::http_flags::HttpFlags as To;
 use crate::cli::Outcome;
 use crate::client::HttpTarget;
+use crate::output::print;
 use waiting::until;
 
 /// Look at a cluster, and change who is in it.
@@ -59,7 +60,7 @@ enum What {
         #[command(flatten)]
         to: To,
     },
-    /// Spread the vBuckets over all nodes anew
+    /// Spread the vBuckets over all nodes again
     ///
     /// Nodes that were failed over leave with it, and it is said which; `stave cluster add` keeps one. If --eject names
     /// nodes, it must name these, too.
@@ -87,7 +88,7 @@ enum What {
     Add {
         /// The node, such as n_2, or HOST:PORT
         node: String,
-        /// Fetch all documents anew instead of going on with those that it has
+        /// Fetch all documents again instead of going on with those that it has
         #[arg(long)]
         full: bool,
         #[command(flatten)]
@@ -181,7 +182,7 @@ pub fn run(env: &Env, flags: &ClusterFlags) -> anyhow::Result<Outcome> {
         }
         What::Remove { nodes, to } => remove(env, to, nodes)?,
     };
-    print!("{said}");
+    print(&said)?;
     Ok(Outcome::Done)
 }
 

@@ -16,6 +16,7 @@ use super::http_flags::HttpFlags;
 use super::status_line::StatusLine;
 use crate::cli::Outcome;
 use crate::client::{Client, Dialect, HttpTarget, Patience, Target};
+use crate::output::print;
 use crate::units::bytes;
 use archive::Archive;
 use redact::Redaction;
@@ -92,7 +93,7 @@ pub fn run(env: &Env, flags: &CollectFlags) -> anyhow::Result<Outcome> {
     collection.archive.put("collect.json", format!("{about:#}\n").as_bytes())?;
     let (files, size) =
         collection.archive.finish().with_context(|| format!("cannot write {}", out.display()))?;
-    tell(flags, &out, (files, size), &nodes, &failures);
+    tell(flags, &out, (files, size), &nodes, &failures)?;
     Ok(Outcome::Done)
 }
 
@@ -102,22 +103,22 @@ fn tell(
     (files, size): (usize, u64),
     nodes: &[NodeOf],
     failures: &[String],
-) {
+) -> std::io::Result<()> {
     if flags.http.json {
         let made = json!({
             "file": out, "bytes": size, "files": files, "nodes": nodes.len(), "redacted": !flags.no_redact,
             "failures": failures,
         });
-        println!("{made}");
-        return;
+        return print(&format!("{made}\n"));
     }
     for failure in failures {
         eprintln!("stave: left out: {failure}");
     }
-    println!("{}: {files} files of {} nodes, {}", out.display(), nodes.len(), bytes(size));
+    let mut said = format!("{}: {files} files of {} nodes, {}\n", out.display(), nodes.len(), bytes(size));
     if flags.no_redact {
-        println!("it has names of users, addresses of clients and keys: treat it like these");
+        said.push_str("it has names of users, addresses of clients and keys: treat it like these\n");
     }
+    print(&said)
 }
 
 /// A node of the cluster.

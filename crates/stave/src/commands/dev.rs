@@ -83,7 +83,7 @@ pub struct DevFlags {
     /// HTTP of the first node
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:8091")]
     http: SocketAddr,
-    /// The control endpoint, for whoever can reach it
+    /// The control endpoint, for every program that can reach it
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:0")]
     control: SocketAddr,
     /// The user that may do everything

@@ -10,8 +10,9 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use clap::Args;
 use serde_json::{Value, json};
 
-use crate::cli::{Outcome, ServerFlags};
+use crate::cli::{Outcome, ServerFlags, WrongArguments};
 use crate::client::{Cluster, Dialect, Document, Stored};
+use crate::output::print;
 
 /// Print a document.
 #[derive(Clone, Debug, Args)]
@@ -108,22 +109,25 @@ fn parse_key(text: &str) -> Result<String, String> {
     }
 }
 
+/// The longest time that is counted from now on: 30 days (the original's rule for expiry times).
+const MOST_RELATIVE_S: u32 = 30 * 24 * 60 * 60;
+
 /// Says that a document does not exist; as JSON, `done` is what was not done with it.
-fn not_found(key: &str, done: Option<&str>) -> Outcome {
+fn not_found(key: &str, done: Option<&str>) -> anyhow::Result<Outcome> {
     if let Some(done) = done {
-        println!("{}", json!({ "key": key, done: false }));
+        print(&format!("{}\n", json!({ "key": key, done: false })))?;
     }
     eprintln!("stave: there is no document `{key}`");
-    Outcome::NotFound
+    Ok(Outcome::NotFound)
 }
 
 /// Runs `stave get`.
 pub fn get(env: &Env, flags: &GetFlags) -> anyhow::Result<Outcome> {
     let Some(document) = flags.place.open(env)?.get(flags.key.as_bytes())? else {
-        return Ok(not_found(&flags.key, flags.place.json.then_some("found")));
+        return not_found(&flags.key, flags.place.json.then_some("found"));
     };
     if flags.place.json {
-        println!("{}", as_json(&flags.key, &document));
+        print(&format!("{}\n", as_json(&flags.key, &document)))?;
         return Ok(Outcome::Done);
     }
     if flags.meta {
@@ -152,16 +156,24 @@ pub fn set(env: &Env, flags: &SetFlags) -> anyhow::Result<Outcome> {
         serde_json::from_slice::<serde::de::IgnoredAny>(&value)
             .context("the value is not JSON; mend it, or leave --json-check out")?;
     }
+    let now = env.clock.unix_s();
+    if (MOST_RELATIVE_S + 1..now).contains(&flags.expiry) {
+        bail!(WrongArguments(format!(
+            "--expiry {} is a moment that is past: the document would be gone at once; up to {MOST_RELATIVE_S} it is \
+             seconds from now, above that seconds since 1970 (now {now})",
+            flags.expiry
+        )));
+    }
     let stored = flags.place.open(env)?.set(flags.key.as_bytes(), &value, flags.expiry)?;
-    say("stored", &flags.key, &stored, flags.place.json);
+    say("stored", &flags.key, &stored, flags.place.json)?;
     Ok(Outcome::Done)
 }
 
 /// Runs `stave delete`.
 pub fn delete(env: &Env, flags: &DeleteFlags) -> anyhow::Result<Outcome> {
     match flags.place.open(env)?.delete(flags.key.as_bytes())? {
-        Some(stored) => say("deleted", &flags.key, &stored, flags.place.json),
-        None => return Ok(not_found(&flags.key, flags.place.json.then_some("deleted"))),
+        Some(stored) => say("deleted", &flags.key, &stored, flags.place.json)?,
+        None => return not_found(&flags.key, flags.place.json.then_some("deleted")),
     }
     Ok(Outcome::Done)
 }
@@ -185,10 +197,9 @@ fn as_json(key: &str, document: &Document) -> Value {
 }
 
 /// Says what became of a change.
-fn say(done: &str, key: &str, stored: &Stored, as_json: bool) {
+fn say(done: &str, key: &str, stored: &Stored, as_json: bool) -> std::io::Result<()> {
     if !as_json {
-        println!("{done}, {}", describe(stored));
-        return;
+        return print(&format!("{done}, {}\n", describe(stored)));
     }
     let mut fields =
         json!({ "key": key, done: true, "cas": stored.cas.0.to_string(), "vbucket": stored.vbucket.0 });
@@ -196,7 +207,7 @@ fn say(done: &str, key: &str, stored: &Stored, as_json: bool) {
         fields["seqno"] = token.seqno.0.into();
         fields["vbucket_uuid"] = format!("{:016x}", token.uuid.0).into();
     }
-    println!("{fields}");
+    print(&format!("{fields}\n"))
 }
 
 fn describe(stored: &Stored) -> String {

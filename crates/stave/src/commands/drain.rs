@@ -21,6 +21,7 @@ use crate::client::dcp::{
     Event, Position, Start, Watch, Wishes, ask_everywhere, follow_everywhere, high_seqnos,
 };
 use crate::client::{ClientError, Dialect, Target};
+use crate::output::print;
 use crate::units::{bytes, thousands};
 
 /// Bytes on their way on each connection.
@@ -88,7 +89,7 @@ pub(crate) struct Summary {
 pub fn run(env: &Env, flags: &DrainFlags) -> anyhow::Result<Outcome> {
     let interrupted = watch_interrupt(env)?;
     let summary = drain(env, flags, &interrupted)?;
-    print!("{}", if flags.json { summary.json() } else { summary.table() });
+    print(&if flags.json { summary.json() } else { summary.table() })?;
     Ok(Outcome::Done)
 }
 

@@ -14,6 +14,7 @@ use couchstore::{CouchFile, DocInfo, Failure, FileInfo, Snapshot};
 use serde_json::{Value, json};
 
 use super::check::journal::lies_beside;
+use super::check::place::vbucket_and_revision;
 use super::encryption_flags::EncryptionFlags;
 use crate::cli::{Outcome, WrongArguments};
 use crate::units::{bytes, thousands};
@@ -91,7 +92,13 @@ pub fn run(env: &Env, flags: &DumpFlags) -> anyhow::Result<Outcome> {
 }
 
 fn dump(env: &Env, flags: &DumpFlags, out: &mut dyn Write) -> anyhow::Result<Outcome> {
-    let file = CouchFile::open_read(&*env.disk, &flags.path).map_err(said_once)?;
+    let name = flags.path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let file = CouchFile::open_read(&*env.disk, &flags.path).map_err(said_once).map_err(|error| {
+        match vbucket_and_revision(name) {
+            Some(_) => error,
+            None => error.context("stave dump takes a couchstore file like 17.couch.3, or a bucket's folder"),
+        }
+    })?;
     if flags.header {
         header(&file, flags, out)?;
     }

@@ -5,6 +5,7 @@ mod tests;
 
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 
 use anyhow::{Context, bail};
 use base::VbId;
@@ -134,7 +135,7 @@ fn copy(env: &Env, flags: &ExportFlags, folder: &Path) -> anyhow::Result<()> {
     let target = flags.server.target(Dialect::Couchbase)?;
     let mut line = StatusLine::new(env);
     let repository = Repository::new(env, folder);
-    take(env, &target, &repository, &TakeOptions::default(), &interrupted, &mut |now| {
+    let taken = take(env, &target, &repository, &TakeOptions::default(), &interrupted, &mut |now| {
         line.show(|_| {
             format!(
                 "copying: {} of {} vBuckets, {} documents",
@@ -143,9 +144,12 @@ fn copy(env: &Env, flags: &ExportFlags, folder: &Path) -> anyhow::Result<()> {
                 thousands(now.versions)
             )
         });
-    })?;
+    });
     line.end();
-    Ok(())
+    if interrupted.load(Ordering::Relaxed) {
+        bail!("interrupted: nothing is exported, and nothing is kept; the same command begins again");
+    }
+    taken.map(drop)
 }
 
 fn write_backup(env: &Env, flags: &ExportFlags, dir: &Path, out: &mut dyn Write) -> anyhow::Result<Exported> {

@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::http_flags::HttpFlags;
 use super::rbac::{self, cell, done, roles, titled};
 use crate::cli::Outcome;
+use crate::output::print;
 
 /// Groups of users, which share their roles: look at them, make, change and delete them.
 #[derive(Clone, Debug, Args)]
@@ -87,7 +88,7 @@ struct GroupChange {
 
 /// Runs the command.
 pub fn run(_: &Env, flags: &GroupFlags) -> anyhow::Result<Outcome> {
-    print!("{}", said(flags)?);
+    print(&said(flags)?)?;
     Ok(Outcome::Done)
 }
 

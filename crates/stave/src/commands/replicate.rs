@@ -18,6 +18,7 @@ use self::continuous::ContinuousFlags;
 use super::dcp_tail::watch_interrupt;
 use crate::cli::{Outcome, WrongArguments};
 use crate::client::{ClientTlsFlags, HTTP_PATIENCE, HttpTarget, Secret};
+use crate::output::print;
 use crate::units::{bytes, duration, parse_duration, thousands};
 
 /// Between two looks at how far it is.
@@ -110,7 +111,7 @@ pub fn replicate(env: &Env, flags: &ReplicateFlags) -> anyhow::Result<Outcome> {
     flags.continuous.is_not_used()?;
     let interrupted = watch_interrupt(env)?;
     let done = replicate_until_caught_up(env, &flags.flags, &interrupted)?;
-    print!("{}", done.said(&flags.flags));
+    print(&done.said(&flags.flags))?;
     Ok(Outcome::Done)
 }
 
@@ -118,7 +119,7 @@ pub fn replicate(env: &Env, flags: &ReplicateFlags) -> anyhow::Result<Outcome> {
 pub fn move_vbuckets(env: &Env, flags: &MoveFlags) -> anyhow::Result<Outcome> {
     let interrupted = watch_interrupt(env)?;
     let done = move_over(env, &flags.flags, &interrupted)?;
-    print!("{}", done.said(&flags.flags));
+    print(&done.said(&flags.flags))?;
     Ok(Outcome::Done)
 }
 

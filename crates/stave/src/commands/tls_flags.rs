@@ -31,7 +31,7 @@ pub struct TlsFlags {
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     tls_cipher_suites: Option<Vec<String>>,
     /// How users may log in to KV connections without TLS: SCRAM-SHA512, SCRAM-SHA256, SCRAM-SHA1, PLAIN (which shows the
-    /// password to whoever reads along), with commas between them [default: all]
+    /// password to all who read along), with commas between them [default: all]
     #[arg(long, value_name = "NAME[,...]")]
     sasl_mechanisms: Option<SaslMethods>,
     /// The same with TLS [default: all]
@@ -44,7 +44,7 @@ pub struct TlsFlags {
     /// in by password), or required (who has none is not let in) [default: off]
     #[arg(long, value_name = "off|optional|required", env = "STAVE_TLS_CLIENT_AUTH")]
     tls_client_auth: Option<ClientAuth>,
-    /// Whom a client's certificate stands for: subject.cn, san.dnsname, san.uri or san.email, behind it prefix=TEXT and
+    /// The user of a client's certificate: subject.cn, san.dnsname, san.uri or san.email, behind it prefix=TEXT and
     /// delimiters=CHARACTERS if that holds more than the name. May be repeated: the first that finds a name counts
     /// [default: subject.cn]
     #[arg(long, value_name = "RULE")]

@@ -12,6 +12,7 @@ use super::password;
 use super::rbac::{self, cell, done, roles, texts, titled};
 use crate::cli::{Outcome, WrongArguments};
 use crate::client::Secret;
+use crate::output::print;
 
 /// Users that are made while nodes run: look at them, make, change and delete them.
 #[derive(Clone, Debug, Args)]
@@ -74,7 +75,7 @@ enum UserCommand {
         #[command(flatten)]
         to: HttpFlags,
     },
-    /// Give a user another password; without a name, whom the command logs in as
+    /// Give a user another password; without a name, the one that the command logs in as
     #[command(after_help = "Examples:
   stave user passwd ann
   stave user passwd --username ann")]
@@ -146,7 +147,7 @@ impl NewPasswordFlags {
 
 /// Runs the command.
 pub fn run(_: &Env, flags: &UserFlags) -> anyhow::Result<Outcome> {
-    print!("{}", said(flags)?);
+    print(&said(flags)?)?;
     Ok(Outcome::Done)
 }
 
@@ -196,7 +197,11 @@ fn said(flags: &UserFlags) -> anyhow::Result<String> {
 }
 
 fn present(to: &HttpFlags, name: &str) -> anyhow::Result<Value> {
-    rbac::show(to, &rbac::users(name), &format!("user {name}"))
+    rbac::show(
+        to,
+        &rbac::users(name),
+        &format!("user {name} (those of the configuration file are not meant)"),
+    )
 }
 
 /// Puts what is asked for into the place of what a user has: an address takes all of it.

@@ -28,21 +28,23 @@ const CA_BUNDLES: [&str; 5] = [
     "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
 ];
 
+/// What these flags are under in help texts; of them alone, unlike a heading of the struct.
+const HEADING: &str = "Places like s3://BUCKET/PATH";
+
 /// How an S3-compatible store is reached.
 #[derive(Clone, Debug, Default, Args)]
-#[command(next_help_heading = "Places like s3://BUCKET/PATH")]
 pub(crate) struct ObjectStoreFlags {
     /// The store's address, if it is not Amazon's: https://HOST[:PORT]; also AWS_ENDPOINT_URL_S3
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", help_heading = HEADING)]
     s3_endpoint: Option<String>,
     /// The bucket's region; also AWS_REGION, AWS_DEFAULT_REGION, or ~/.aws/config; us-east-1 if none says
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", help_heading = HEADING)]
     s3_region: Option<String>,
     /// The bucket is named by the host at --s3-endpoint, as BUCKET.HOST, and not by the path
-    #[arg(long, requires = "s3_endpoint")]
+    #[arg(long, requires = "s3_endpoint", help_heading = HEADING)]
     s3_virtual_host: bool,
     /// Trust these CAs instead of the system's; also AWS_CA_BUNDLE
-    #[arg(long, value_name = "FILE.pem")]
+    #[arg(long, value_name = "FILE.pem", help_heading = HEADING)]
     s3_ca: Option<PathBuf>,
 }
 

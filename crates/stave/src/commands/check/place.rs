@@ -120,7 +120,7 @@ fn newest(folder: &Path, names: &[String]) -> Vec<PathBuf> {
     revisions.into_iter().map(|(vb, revision)| folder.join(format!("{vb}.couch.{revision}"))).collect()
 }
 
-pub(super) fn vbucket_and_revision(name: &str) -> Option<(u16, u64)> {
+pub(in crate::commands) fn vbucket_and_revision(name: &str) -> Option<(u16, u64)> {
     let (vb, revision) = name.split_once(".couch.")?;
     Some((vb.parse().ok()?, revision.parse().ok()?))
 }

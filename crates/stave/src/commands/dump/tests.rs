@@ -234,5 +234,6 @@ fn a_data_directory_is_not_dumped_as_one_bucket() {
 fn what_is_no_file_of_documents_is_refused() {
     let flags = DumpFlags { path: golden("README.md"), ..DumpFlags::default() };
     let error = dump(&Env::real(), &flags, &mut Vec::new()).expect_err("no file of documents");
-    assert!(error.to_string().ends_with("README.md holds no valid header"), "{error}");
+    assert!(format!("{error:#}").ends_with("README.md holds no valid header"), "{error:#}");
+    assert!(error.to_string().contains("takes a couchstore file"), "{error}");
 }

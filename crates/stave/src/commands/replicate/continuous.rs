@@ -22,6 +22,7 @@ use crate::client::{Client, ClientTlsFlags, Dialect, Patience, Secret, Target};
 use crate::commands::dcp_tail::watch_interrupt;
 use crate::commands::restore::DocumentChoice;
 use crate::commands::status_line::StatusLine;
+use crate::output::print;
 use crate::units::{duration, thousands};
 use crate::with_meta::SentCounts;
 
@@ -139,13 +140,17 @@ pub(super) fn run(env: &Env, flags: &Flags, more: &ContinuousFlags) -> anyhow::R
                 line.0.show(|_| how_far(counts));
             } else if now >= line.1 {
                 line.1 = now + REPORT_EVERY;
-                if flags.json { println!("{}", progress(counts)) } else { eprintln!("{}", how_far(counts)) }
+                match flags.json {
+                    // a failure to write progress is no reason to stop
+                    true => drop(print(&format!("{}\n", progress(counts)))),
+                    false => eprintln!("{}", how_far(counts)),
+                }
             }
         }
     };
     let total = replicate(env, &source, &target, more, &interrupted, &tell)?;
     line.lock().unwrap_or_else(PoisonError::into_inner).0.end();
-    print!("{}", said(flags, &total));
+    print(&said(flags, &total))?;
     Ok(Outcome::Done)
 }
 
