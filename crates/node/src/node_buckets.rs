@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use base::DurabilityLevel;
-use engine::settings::Key;
+use engine::settings::{self, Changed, Key};
 use engine::{Bucket, ManifestRefusal, NextIds, SettingError};
 use vbucket::Manifest;
 
@@ -152,8 +152,8 @@ impl Management for Node {
 
     fn check_change(&self, name: &str, change: &BucketChange) -> Result<(), BucketError> {
         let _changing = self.changing.lock();
-        let (old, _) = self.find(name)?;
-        self.may_change(&old, change).map(drop)
+        let (old, bucket) = self.find(name)?;
+        self.may_change(&old, &bucket, change).map(drop)
     }
 
     fn change(&self, name: &str, change: BucketChange) -> Result<(), BucketError> {
@@ -199,7 +199,7 @@ impl Node {
     pub fn change_bucket(&self, name: &str, change: BucketChange) -> Result<(), BucketError> {
         let _changing = self.changing.lock();
         let (old, bucket) = self.find(name)?;
-        let spec = self.may_change(&old, &change)?;
+        let spec = self.may_change(&old, &bucket, &change)?;
         let pairs = change.pairs();
         bucket.set_params(&pairs).map_err(BucketError::Settings)?;
         if change.durability_min.is_some() {
@@ -281,9 +281,17 @@ impl Node {
     }
 
     /// What a bucket would be after a change, or why it would not be changed.
-    fn may_change(&self, old: &BucketSpec, change: &BucketChange) -> Result<BucketSpec, BucketError> {
+    fn may_change(
+        &self,
+        old: &BucketSpec,
+        bucket: &Bucket,
+        change: &BucketChange,
+    ) -> Result<BucketSpec, BucketError> {
         let spec = change.of(old.clone())?;
-        if spec.quota_bytes > old.quota_bytes {
+        let max_size = naming::name_of(Key::MaxSize);
+        let sets_quota = change.settings.iter().any(|(name, _)| *name == max_size);
+        // Set Param may have lowered the quota since it was noted.
+        if sets_quota && spec.quota_bytes > bucket.memory().quota_bytes() {
             self.check_quota(&self.quotas(), &spec.name, spec.quota_bytes)?;
         }
         Ok(spec)
@@ -310,6 +318,43 @@ impl Node {
              less, or raise memory-quota"
         )))
     }
+}
+
+/// Changes settings of a bucket until the node stops, all of them or none. A quota obeys the rule of
+/// [`Node::change_bucket`]; of a bucket of a cluster it is the cluster's to change.
+///
+/// Never blocks.
+pub fn set_params(node: &Node, bucket: &Bucket, pairs: &[(&str, &str)]) -> Result<Vec<Changed>, BucketError> {
+    let Some(quota_bytes) = other_quota(bucket, pairs) else {
+        return bucket.set_params(pairs).map_err(BucketError::Settings);
+    };
+    if node.cluster().is_some() {
+        let name = bucket.name();
+        return Err(BucketError::Elsewhere(format!(
+            "all nodes of a cluster give a bucket the same quota: change it for all of them, with ramQuota and POST \
+             /pools/default/buckets/{name}"
+        )));
+    }
+    // Who holds it may wait for this connection to let go of its bucket.
+    let Some(_changing) = node.changing.try_lock() else {
+        let what = "another bucket is being made, changed or deleted just now: try again";
+        return Err(BucketError::NotNow(what.to_owned()));
+    };
+    if quota_bytes > bucket.memory().quota_bytes() {
+        node.check_quota(&node.quotas(), bucket.name(), quota_bytes)?;
+    }
+    bucket.set_params(pairs).map_err(BucketError::Settings)
+}
+
+/// The quota that these settings give a bucket, in bytes; `None` if it is the one that the bucket has, or no quota.
+fn other_quota(bucket: &Bucket, pairs: &[(&str, &str)]) -> Option<u64> {
+    let quota = |(name, value): &(&str, &str)| {
+        let setting = settings::find(name).ok().filter(|setting| setting.key == Key::MaxSize)?;
+        setting.parse(value).ok()
+    };
+    // The last one of several counts.
+    let quota_bytes = pairs.iter().filter_map(quota).next_back()?;
+    (quota_bytes != bucket.memory().quota_bytes()).then_some(quota_bytes)
 }
 
 /// What failed of two things that were both done.

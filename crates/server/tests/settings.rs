@@ -23,6 +23,7 @@ kv = "127.0.0.1:0"
 http = "127.0.0.1:0"
 password = "password"
 vbuckets = 4
+memory-quota = "400MiB"
 buckets = ["default:100MiB"]
 
 [[bucket]]
@@ -247,6 +248,37 @@ fn settings_are_changed_together_or_not_at_all() {
     assert_eq!(desk.http("reader", "PATCH", SETTINGS_OF_DEFAULT, "{\"max_ttl\": 5}").0, 403);
     assert_eq!(desk.http("Administrator", "POST", SETTINGS_OF_DEFAULT, "{\"max_ttl\": 5}").0, 200);
     assert_eq!(bucket.settings().get(Key::MaxTtl), 5);
+    desk.stop();
+}
+
+/// 400 MiB are there for both buckets, and the other one has 64 of them.
+#[test]
+fn a_quota_beyond_the_node_is_refused_by_every_way_to_set_it() {
+    let desk = Desk::new();
+    let bucket = desk.bucket("default");
+    let patch = |body: &str| desk.http("Administrator", "PATCH", SETTINGS_OF_DEFAULT, body);
+    let form = |body: &str| desk.http("Administrator", "POST", "/pools/default/buckets/default", body);
+    let (status, context) = desk.set_param("Administrator", 1, "max_size", "999GiB");
+    assert_eq!(status, Status::Einval, "{context}");
+    assert!(context.contains("other buckets have 64 MiB"), "{context}");
+    let (code, body) = patch(r#"{"max_ttl": 7, "max_size": "337MiB"}"#);
+    assert_eq!(code, 400, "{body}");
+    let told: Value = serde_json::from_str(&body).expect("JSON");
+    assert!(
+        told["errors"]["max_size"].as_str().is_some_and(|why| why.contains("raise memory-quota")),
+        "{body}"
+    );
+    assert_eq!((bucket.memory().quota_bytes(), bucket.settings().get(Key::MaxTtl)), (100 << 20, 0));
+    assert_eq!(patch(r#"{"max_size": "336MiB"}"#).0, 200);
+    // As much as it has is no question, and less is always taken.
+    assert_eq!(desk.set_param("Administrator", 1, "max_size", "336MiB").0, Status::Success);
+    assert_eq!(desk.set_param("Administrator", 1, "max_size", "10MiB").0, Status::Success);
+    // What it had before is more than it has now, and another bucket may have taken it.
+    assert_eq!(form("ramQuotaMB=337").0, 400);
+    let sessions = "/v1/buckets/sessions/settings";
+    assert_eq!(desk.http("Administrator", "PATCH", sessions, r#"{"max_size": "390MiB"}"#).0, 200);
+    assert_eq!(form("ramQuotaMB=100").0, 400);
+    assert_eq!(bucket.memory().quota_bytes(), 10 << 20);
     desk.stop();
 }
 

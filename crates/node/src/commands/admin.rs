@@ -5,6 +5,7 @@ use engine::settings::{self, Key};
 use protocol::{Request, Status, extras};
 
 use crate::context::{Context, Outcome};
+use crate::node_buckets::{self, BucketError};
 use crate::privilege::Privilege;
 use crate::reply::Answer;
 use crate::slow::limits;
@@ -57,8 +58,9 @@ pub fn set_param(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     {
         return denied;
     }
-    match ctx.bucket().set_param(name, value.trim()) {
+    match node_buckets::set_params(ctx.node, &ctx.bucket(), &[(name, value.trim())]) {
         Ok(_) => ctx.status(Status::Success),
+        Err(error @ BucketError::NotNow(_)) => ctx.error(Status::Etmpfail, &error.to_string()),
         Err(error) => ctx.invalid(&error.to_string()),
     }
 }

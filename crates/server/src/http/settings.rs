@@ -4,18 +4,20 @@ use std::sync::Arc;
 
 use ::node::bucket_form::{Errors, by_setting};
 use ::node::naming;
+use ::node::node_buckets::{BucketError, set_params};
 use ::node::user::User;
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Extension, Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use engine::Bucket;
 use engine::settings::{Changed, Key, Kind, SETTINGS, Setting};
-use engine::{Bucket, SettingError};
 use serde_json::{Map, Value, json};
 
 use super::access::require_cluster_admin;
 use super::basic_auth::Caller;
+use super::manage::not_now;
 use super::{Shared, no_such_bucket};
 
 pub(super) fn refused(errors: Errors) -> Response {
@@ -114,11 +116,14 @@ pub(super) async fn change(
     if changes_quota && let Err(response) = require_cluster_admin(&user) {
         return *response;
     }
-    match apply(&bucket, &pairs) {
+    match apply(&shared, &bucket, &pairs) {
         Ok(changed) => {
             Json(json!({ "changed": changed.iter().map(told).collect::<Vec<_>>() })).into_response()
         }
-        Err(errors) => refused(by_setting(&errors)),
+        Err(BucketError::Settings(errors)) => refused(by_setting(&errors)),
+        Err(BucketError::NotNow(why)) => not_now(&why),
+        // What else can be wrong with settings is wrong with the quota.
+        Err(error) => refused(Errors::from([(naming::name_of(Key::MaxSize).to_owned(), error.to_string())])),
     }
 }
 
@@ -138,7 +143,7 @@ pub(super) fn is_other_quota(bucket: &Bucket, name: &str, value: &str) -> bool {
     })
 }
 
-fn apply(bucket: &Bucket, pairs: &[(&str, String)]) -> Result<Vec<Changed>, Vec<SettingError>> {
+fn apply(shared: &Shared, bucket: &Bucket, pairs: &[(&str, String)]) -> Result<Vec<Changed>, BucketError> {
     let pairs: Vec<(&str, &str)> = pairs.iter().map(|(name, value)| (*name, value.as_str())).collect();
-    bucket.set_params(&pairs)
+    set_params(&shared.node, bucket, &pairs)
 }
