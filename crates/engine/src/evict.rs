@@ -63,6 +63,8 @@ pub(crate) struct EvictionCounters {
     pub(crate) is_squeezed: AtomicBool,
     /// The defragmenter knows that slack is in the way.
     pub(crate) is_defragmenter_called: AtomicBool,
+    /// The pager's last look at all documents found metadata alone above the high watermark, and may evict values only.
+    pub(crate) is_full_of_metadata: AtomicBool,
     pub(crate) passes: AtomicU64,
     pub(crate) visited: AtomicU64,
     pub(crate) evicted_values: AtomicU64,
@@ -132,6 +134,13 @@ impl Eviction {
             refused_above_quota: of(&e.refused_above_quota),
             longest_hold_ns: self.core.lock_times_of(Holder::Pager).longest_ns(),
         }
+    }
+
+    /// Whether metadata alone fill the memory, so that evicting values cannot make room.
+    pub fn is_full_of_metadata(&self) -> bool {
+        self.counters.is_full_of_metadata.load(Ordering::Relaxed)
+            && self.core.eviction_policy() == EvictionPolicy::ValueOnly
+            && self.core.memory.is_above_high_watermark()
     }
 
     /// Somebody saw that memory is short: those are called who can do something about it.

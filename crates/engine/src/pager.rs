@@ -179,6 +179,7 @@ impl Pager {
 
     fn rest(&mut self, documents: &Documents, pause: Duration) -> Next {
         documents.eviction.counters.is_awake.store(false, Ordering::Relaxed);
+        documents.eviction.counters.is_full_of_metadata.store(false, Ordering::Relaxed);
         // Whoever passed the watermark before that has not woken anybody.
         let is_short = documents.core.memory.is_above_high_watermark()
             || documents.eviction.counters.is_room_wanted.load(Ordering::Relaxed);
@@ -277,7 +278,10 @@ impl Pager {
         let parts = documents.core.context.account().exact();
         let others = (parts.iter().sum::<i64>() - parts[Part::Documents as usize]).max(0) as u64;
         let is_value_eviction = documents.core.eviction_policy() == EvictionPolicy::ValueOnly;
-        if !is_value_eviction || metadata_bytes + others < documents.core.memory.high_watermark_bytes() {
+        let is_full =
+            is_value_eviction && metadata_bytes + others >= documents.core.memory.high_watermark_bytes();
+        documents.eviction.counters.is_full_of_metadata.store(is_full, Ordering::Relaxed);
+        if !is_full {
             return;
         }
         if documents.core.settings.is_on(Key::AutoEviction) {

@@ -284,6 +284,10 @@ fn metadata_alone_above_the_watermark_lead_to_full_eviction_only_if_that_is_allo
         keep(&world);
         let expected = if allowed { EvictionPolicy::Full } else { EvictionPolicy::ValueOnly };
         assert_eq!(world.bucket.eviction_policy(), expected);
+        let is_above = world.bucket.memory().is_above_high_watermark();
+        assert_eq!(world.bucket.eviction().is_full_of_metadata(), !allowed && is_above);
+        world.bucket.set_param("max_size", "1GiB").expect("set");
+        assert!(!world.bucket.eviction().is_full_of_metadata(), "there is room again");
     }
 }
 

@@ -76,6 +76,12 @@ fn of_bucket(bucket: &Arc<Bucket>) -> Vec<String> {
     if bucket.flushing().save_stats().is_disk_full {
         lines.push(format!("bucket {name}: the disk is full, and changes are refused: make room"));
     }
+    if bucket.eviction().is_full_of_metadata() {
+        lines.push(format!(
+            "bucket {name}: metadata alone fill the memory, and changes are refused when the quota is reached: raise the \
+             bucket's memory quota, or set item_eviction_policy to full_eviction"
+        ));
+    }
     let unreadable = bucket.unreadable();
     if let Some((_, reason)) = unreadable.first() {
         let vbuckets: Vec<VbId> = unreadable.iter().map(|(vb, _)| *vb).collect();
