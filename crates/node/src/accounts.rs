@@ -86,7 +86,8 @@ impl Accounts {
             let name = its_user.name();
             let change = |kept: &mut KeptUsers| kept.gain_hash(name, its_user.keys(), &hash);
             if let Err(refusal) = its_node.accounts().change_kept(&its_node, change) {
-                tracing::debug!(user = name, ?refusal, "a user keeps to earlier secrets for now");
+                let user = format!("<ud>{name}</ud>");
+                tracing::debug!(%user, ?refusal, "a user keeps to earlier secrets for now");
             }
         };
         // No one waits for it.

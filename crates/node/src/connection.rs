@@ -251,7 +251,10 @@ impl Connection {
                 self.session.log_in(Arc::clone(user));
                 kv::logged_in(&self.node, &self.session);
             }
-            None => tracing::debug!(user = name, "a client's certificate stands for a user who is not there"),
+            None => {
+                let user = format!("<ud>{name}</ud>");
+                tracing::debug!(%user, "a client's certificate stands for a user who is not there");
+            }
         }
     }
 

@@ -326,7 +326,8 @@ impl Cluster {
             Known::Nothing => {}
             // It serves already, from before anybody wrote them: nobody loses a node by that.
             Known::Others if memory.has_belonged => {
-                tracing::warn!(user = user.name, "this user or its password is not the cluster's");
+                let user = format!("<ud>{}</ud>", user.name);
+                tracing::warn!(%user, "this user or its password is not the cluster's");
                 memory.is_known = true;
             }
             Known::Others => {

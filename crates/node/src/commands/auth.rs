@@ -182,7 +182,7 @@ fn wrong(ctx: &mut Context<'_>, name: &[u8], status: Status) -> Outcome {
 /// Tells the client no more than a reference that also stands in the log.
 fn failed(ctx: &mut Context<'_>, name: &[u8], status: Status) -> Outcome {
     kv::login_failed(ctx.node, ctx.session, name, status);
-    let name = &*name.escape_ascii().to_string();
+    let user = format!("<ud>{}</ud>", name.escape_ascii());
     let [a, b] = [ctx.node.env().random.next_u64(), ctx.node.env().random.next_u64()];
     let reference = format!(
         "{:08x}-{:04x}-{:04x}-{:04x}-{:012x}",
@@ -193,9 +193,9 @@ fn failed(ctx: &mut Context<'_>, name: &[u8], status: Status) -> Outcome {
         b & 0xffff_ffff_ffff
     );
     if let Some(left_out) = ctx.node.events().logins.admit(ctx.node.env().clock.monotonic()) {
-        tracing::warn!(user = name, reference, status = status.name(), left_out, "a login failed");
+        tracing::warn!(%user, reference, status = status.name(), left_out, "a login failed");
     } else {
-        tracing::debug!(user = name, reference, status = status.name(), "a login failed");
+        tracing::debug!(%user, reference, status = status.name(), "a login failed");
     }
     ctx.reply.error_ref(status, &reference);
     Outcome::Done

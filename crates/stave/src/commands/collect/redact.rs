@@ -1,6 +1,6 @@
 //! Redaction: hashes replace the names and keys in an archive, the same hash for the same text within one archive.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use base::env::Env;
 use sha2::{Digest, Sha256};
@@ -9,6 +9,10 @@ const OPEN: &str = "<ud>";
 const CLOSE: &str = "</ud>";
 /// Names of values that are users', in JSON and in stats.
 const OF_USERS: [&str; 5] = ["user", "username", "real_userid", "effective_userid", "user_name"];
+/// Names of values that are clients' addresses, in JSON and in logs.
+const OF_CLIENTS: [&str; 4] = ["peer", "client", "remote", "ip"];
+/// Names of lists of users, in JSON.
+const LISTS_OF_USERS: [&str; 2] = ["disabledUsers", "disabled_userids"];
 /// Bytes of a hash that are shown.
 const SHOWN: usize = 8;
 
@@ -47,12 +51,18 @@ impl Redaction {
     pub(super) fn stats(&self, stats: &[(String, String)]) -> String {
         let line = |(name, value): &(String, String)| {
             let last = name.rsplit(':').next().unwrap_or_default();
-            let value = if self.salt.is_some() && OF_USERS.contains(&last) {
-                self.hash(value)
-            } else {
-                self.text(value).trim_end().to_owned()
+            let value = match last {
+                _ if self.salt.is_none() => value.clone(),
+                // Keys of slow operations are not marked, so that tools can look for them.
+                "key" => self.hash(value),
+                last if OF_USERS.contains(&last) => self.hash(value),
+                last if OF_CLIENTS.contains(&last) => self.address(value),
+                _ => self.text(value).trim_end().to_owned(),
             };
-            format!("{} {value}\n", self.marked(name))
+            // Connections are counted under the address of their client.
+            let is_address = self.salt.is_some() && name.parse::<IpAddr>().is_ok();
+            let name = if is_address { self.address(name) } else { self.marked(name) };
+            format!("{name} {value}\n")
         };
         stats.iter().map(line).collect()
     }
@@ -61,13 +71,31 @@ impl Redaction {
         use serde_json::Value::{Array, Object, String as Text};
         match value {
             Array(values) => values.iter_mut().for_each(|value| self.json(value)),
-            Object(values) => values.iter_mut().for_each(|(name, value)| match value {
-                Text(text) if OF_USERS.contains(&name.as_str()) => *text = self.hash(text),
-                value => self.json(value),
+            Object(values) => values.iter_mut().for_each(|(name, value)| match (name.as_str(), value) {
+                (name, Text(text)) if OF_USERS.contains(&name) => *text = self.user(text),
+                (name, Text(text)) if OF_CLIENTS.contains(&name) => *text = self.address(text),
+                (name, value) if LISTS_OF_USERS.contains(&name) => self.users(value),
+                (_, value) => self.json(value),
             }),
             Text(text) => *text = self.line(text),
             _ => {}
         }
+    }
+
+    /// A list of users, each a name or an object with a name.
+    fn users(&self, value: &mut serde_json::Value) {
+        use serde_json::Value::{Array, Object, String as Text};
+        match value {
+            Array(values) => values.iter_mut().for_each(|value| self.users(value)),
+            Object(values) => values.get_mut("name").into_iter().for_each(|name| self.users(name)),
+            Text(text) => *text = self.user(text),
+            _ => {}
+        }
+    }
+
+    /// The name of a user, which may be marked.
+    fn user(&self, text: &str) -> String {
+        if text.starts_with(OPEN) { self.marked(text) } else { self.hash(text) }
     }
 
     /// A line: marked parts, and values of users in a log's line, which stand behind their name and `=`.
@@ -78,10 +106,12 @@ impl Redaction {
         }
         let marked = self.marked(line);
         let word = |word: &str| match word.split_once('=') {
+            // What was marked is a hash already.
+            Some((_, value)) if value.trim_start_matches('"').starts_with(OPEN) => word.to_owned(),
             Some((name, value)) if OF_USERS.contains(&name) => {
                 format!("{name}={}", self.hash(value.trim_matches('"')))
             }
-            Some((name @ ("peer" | "client" | "remote"), value)) => format!("{name}={}", self.address(value)),
+            Some((name, value)) if OF_CLIENTS.contains(&name) => format!("{name}={}", self.address(value)),
             _ => word.to_owned(),
         };
         marked.split(' ').map(word).collect::<Vec<_>>().join(" ")
@@ -89,11 +119,16 @@ impl Redaction {
 
     /// Clients' addresses go; this machine's say nothing about anybody.
     fn address(&self, text: &str) -> String {
+        if text.starts_with(OPEN) {
+            return self.marked(text);
+        }
         let bare = text.trim_matches('"');
-        let host = bare.rsplit_once(':').map_or(bare, |(host, _)| host).trim_matches(['[', ']']);
-        match host.parse::<IpAddr>() {
+        let host = bare.trim_matches(['[', ']']);
+        let ip = bare.parse::<SocketAddr>().map(|address| address.ip()).or_else(|_| host.parse::<IpAddr>());
+        match ip {
             Ok(ip) if ip.is_loopback() || ip.is_unspecified() => text.to_owned(),
-            _ => self.hash(host),
+            Ok(ip) => self.hash(&ip.to_string()),
+            Err(_) => self.hash(bare),
         }
     }
 
@@ -154,9 +189,37 @@ mod tests {
         let stats = [
             ("c:1:user".to_owned(), "ann-secret".to_owned()),
             ("k".to_owned(), "<ud>ann-secret</ud>".to_owned()),
+            ("0:key".to_owned(), "ann-secret".to_owned()),
+            ("0:peer".to_owned(), "10.1.2.3:4000".to_owned()),
+            ("10.1.2.3".to_owned(), "{\"current\":1}".to_owned()),
+            ("fd00::ab".to_owned(), "{\"current\":1}".to_owned()),
+            ("127.0.0.1".to_owned(), "{\"current\":1}".to_owned()),
         ];
         let told = redaction.stats(&stats);
         assert!(!told.contains("ann-secret") && told.contains("c:1:user "), "{told}");
+        assert!(!told.contains("10.1.2.3") && !told.contains("fd00::ab"), "{told}");
+        assert!(told.contains("0:key ") && told.contains("127.0.0.1 {"), "{told}");
+        let plain: String = stats.iter().map(|(name, value)| format!("{name} {value}\n")).collect();
+        assert_eq!(Redaction::none().stats(&stats), plain);
+    }
+
+    #[test]
+    fn lists_of_users_are_redacted_and_a_marked_name_has_the_hash_of_the_name() {
+        let redaction = redaction();
+        let hash = redaction.hash("ann-secret");
+        for text in [
+            r#"{"disabledUsers":[{"name":"ann-secret","domain":"local"}],"disabled":[20480]}"#,
+            r#"{"disabled_userids":["ann-secret"]}"#,
+            r#"{"message":"a login failed","user":"<ud>ann-secret</ud>"}"#,
+            "WARN a login failed user=<ud>ann-secret</ud> tries=3",
+            "WARN a login failed user=\"ann-secret\" tries=3",
+        ] {
+            let told = redaction.text(text);
+            assert!(!told.contains("ann-secret") && told.contains(&hash), "{told}");
+        }
+        let one = redaction.text("peer=10.1.2.3:4000");
+        assert_eq!(one, redaction.text("peer=10.1.2.3:5000"), "an address is the same from every port");
+        assert_eq!(redaction.text("peer=[::1]:5000"), "peer=[::1]:5000\n");
     }
 
     #[test]
