@@ -11,6 +11,7 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
+use super::identity;
 use super::spoken::Spoken;
 
 /// Certificates that are none.
@@ -19,6 +20,11 @@ pub enum CertificateError {
     /// Nothing in the file is a certificate.
     #[error("there is no certificate in it: it must hold lines like -----BEGIN CERTIFICATE-----")]
     None,
+    /// The certificate has no extensions.
+    #[error(
+        "it is a certificate of X.509 version 1, which TLS does not accept: make one of version 3, with extensions"
+    )]
+    Version1,
     /// Something in the file is no certificate or no key.
     #[error("it holds something that cannot be used: {0}")]
     Invalid(String),
@@ -66,20 +72,28 @@ pub(super) fn server_config(
 ) -> Result<Arc<ServerConfig>, PairError> {
     let chain = certificates(certificate).map_err(PairError::Certificate)?;
     let key = self::key(key).map_err(PairError::Key)?;
+    let first = chain.first().cloned();
     let builder = ServerConfig::builder_with_provider(Arc::clone(&spoken.provider))
         .with_protocol_versions(spoken.versions)
         .map_err(|error| PairError::Key(invalid(error)))?;
-    let mut config = builder.with_client_cert_verifier(clients).with_single_cert(chain, key).map_err(
-        |error| match error {
-            rustls::Error::InconsistentKeys(_) => PairError::Mismatch(error.to_string()),
-            rustls::Error::InvalidCertificate(_) => PairError::Certificate(invalid(error)),
-            error => PairError::Key(invalid(error)),
-        },
-    )?;
+    let config = builder.with_client_cert_verifier(clients).with_single_cert(chain, key);
+    let mut config = config.map_err(|error| refused(&error, first.as_ref()))?;
     // Sessions are taken up again without a table that many clients could fill.
     config.ticketer = ring::Ticketer::new().map_err(|error| PairError::Key(invalid(error)))?;
     config.send_tls13_tickets = 1;
     Ok(Arc::new(config))
+}
+
+/// Why a pair is refused whose first certificate this is.
+fn refused(error: &rustls::Error, first: Option<&CertificateDer<'_>>) -> PairError {
+    match error {
+        rustls::Error::InconsistentKeys(_) => PairError::Mismatch(error.to_string()),
+        rustls::Error::InvalidCertificate(_) if first.is_some_and(identity::is_version_1) => {
+            PairError::Certificate(CertificateError::Version1)
+        }
+        rustls::Error::InvalidCertificate(_) => PairError::Certificate(invalid(error)),
+        error => PairError::Key(invalid(error)),
+    }
 }
 
 /// Verifies the certificates of clients, which a CA of `roots` must have signed. With `ClientAuth::Off` the node asks no
@@ -122,10 +136,8 @@ pub(crate) fn client_config(
         Some((certificate, key)) => {
             let chain = certificates(certificate).map_err(PairError::Certificate)?;
             let key = self::key(key).map_err(PairError::Key)?;
-            builder.with_client_auth_cert(chain, key).map_err(|error| match error {
-                rustls::Error::InconsistentKeys(_) => PairError::Mismatch(error.to_string()),
-                error => PairError::Key(invalid(error)),
-            })?
+            let first = chain.first().cloned();
+            builder.with_client_auth_cert(chain, key).map_err(|error| refused(&error, first.as_ref()))?
         }
     };
     Ok(Arc::new(config))

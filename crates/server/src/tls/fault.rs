@@ -1,6 +1,6 @@
 //! What a client did that ends its TLS session, in words for whoever reads the log.
 
-use rustls::{AlertDescription, Error, PeerIncompatible};
+use rustls::{AlertDescription, CertificateError, Error, PeerIncompatible};
 
 /// In a few words.
 pub(super) fn of(error: &Error) -> &'static str {
@@ -12,7 +12,35 @@ pub(super) fn of(error: &Error) -> &'static str {
         Error::AlertReceived(alert) => of_alert(*alert),
         Error::DecryptError => "what it sent does not decrypt",
         Error::PeerMisbehaved(_) => "it broke the rules of TLS",
+        Error::NoCertificatesPresented => "it shows no certificate, and one is required here",
+        Error::InvalidCertificate(error) => of_certificate(error),
         _ => "TLS failed",
+    }
+}
+
+fn of_certificate(error: &CertificateError) -> &'static str {
+    match error {
+        CertificateError::UnknownIssuer => "its certificate is of a CA that this node does not know (tls-ca)",
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => "its certificate has expired",
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+            "its certificate is not valid yet: compare the clocks"
+        }
+        CertificateError::BadSignature => "its certificate is not signed by the CA that it names",
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+            "its certificate does not have the name that it was reached by"
+        }
+        CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
+            "its certificate is for another purpose (extended key usage)"
+        }
+        CertificateError::Revoked => "its certificate was revoked",
+        CertificateError::UnsupportedSignatureAlgorithmContext { .. }
+        | CertificateError::UnsupportedSignatureAlgorithmForPublicKeyContext { .. } => {
+            "its certificate has a signature of an algorithm that is not supported"
+        }
+        CertificateError::BadEncoding | CertificateError::Other(_) => {
+            "its certificate cannot be read: it has to be one of X.509 version 3"
+        }
+        _ => "its certificate is not accepted",
     }
 }
 
@@ -35,5 +63,18 @@ fn of_alert(alert: AlertDescription) -> &'static str {
         }
         AlertDescription::ProtocolVersion => "it accepts no version of TLS that is allowed here",
         _ => "it ended the TLS session with an alert",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_with_a_certificate_is_told() {
+        let of = |error| of(&Error::InvalidCertificate(error));
+        assert!(of(CertificateError::UnknownIssuer).contains("a CA that this node does not know"));
+        assert!(of(CertificateError::Expired).contains("has expired"));
+        assert!(super::of(&Error::NoCertificatesPresented).contains("no certificate"));
     }
 }

@@ -5,6 +5,7 @@ use rustls::pki_types::CertificateDer;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer;
+use x509_parser::x509::X509Version;
 
 /// The user that a certificate stands for by the first rule that finds a name in it. The certificate must have been
 /// verified; nothing if no rule finds one.
@@ -29,6 +30,12 @@ fn values(certificate: &X509Certificate<'_>, field: CertificateField) -> Vec<Str
         _ => None,
     };
     names.value.general_names.iter().filter_map(value).collect()
+}
+
+/// Whether it is a certificate of X.509 version 1, which has no extensions.
+pub(super) fn is_version_1(certificate: &CertificateDer<'_>) -> bool {
+    let parsed = X509Certificate::from_der(certificate);
+    parsed.is_ok_and(|(_, certificate)| certificate.version() == X509Version::V1)
 }
 
 /// When the first of these certificates to end is not valid any more, in seconds of Unix time.
