@@ -12,7 +12,7 @@ use base::encryption::{EncryptedDisk, KeyError, KeyRing, key_of_file, keys_in_us
 use base::env::{Disk, Env, OpenMode};
 
 use crate::config::Config;
-use crate::data_dir::DataDir;
+use crate::data_dir::{DataDir, buckets_in};
 use crate::down;
 use crate::hosting::HostFailure;
 use crate::quarantine;
@@ -42,6 +42,27 @@ pub fn of_node(env: &Env, config: &Config, data_dir: &DataDir) -> Result<Env, Ho
         Some(ring) => EncryptedDisk::env(&env, ring.keys().clone()),
         None => env,
     })
+}
+
+/// Whether the folder of data can be opened with the wrapping key that is given, before it is taken; changes nothing.
+/// Buckets that could not be opened are returned, a line each.
+pub fn check(env: &Env, config: &Config) -> Result<Vec<String>, HostFailure> {
+    let (env, wrapping) = (env.beneath(), config.encryption.as_ref());
+    KeyRing::look(&env, &config.data_dir, "the folder of data", wrapping)?;
+    let buckets = buckets_in(&config.data_dir);
+    // A start says what is wrong with a folder that cannot be listed.
+    let mut names = env.disk.read_dir(&buckets).unwrap_or_default();
+    names.sort();
+    let line = |name: &String| {
+        let place = format!("the bucket {name}");
+        match KeyRing::look(&env, &buckets.join(name), &place, wrapping) {
+            Err(error @ (KeyError::NotGiven(_) | KeyError::Other { .. })) => {
+                Some(format!("the bucket {name} would be down: {error}"))
+            }
+            _ => None,
+        }
+    };
+    Ok(names.iter().filter_map(line).collect())
 }
 
 /// The world in which a bucket keeps its documents.

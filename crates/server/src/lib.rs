@@ -3,6 +3,7 @@
 //! A request's way: `socket` reads bytes, and the crate `node` makes answers of them.
 
 pub mod acceptor;
+mod check;
 pub mod etcd;
 pub mod http;
 mod http_client;
@@ -17,4 +18,5 @@ pub mod tls;
 mod traces;
 mod worker;
 
+pub use check::check;
 pub use server::{Failure, Server, serve, serve_prepared};

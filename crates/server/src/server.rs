@@ -154,7 +154,7 @@ impl Listeners {
     }
 }
 
-fn encryption_level(config: &Config) -> ClusterEncryption {
+pub(crate) fn encryption_level(config: &Config) -> ClusterEncryption {
     config.tls.as_ref().map(|tls| tls.cluster_encryption).unwrap_or_default()
 }
 

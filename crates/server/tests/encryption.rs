@@ -204,8 +204,11 @@ fn without_the_right_key_nothing_opens_and_nothing_changes() {
     for (keys, why) in
         [(None, "there is no encryption key"), (Some(wrapping(&['2'])), "under the wrapping key")]
     {
+        let config = Config { encryption: keys.clone(), ..support::config(folder.path(), 2, BUCKETS) };
+        let told = server::check(&config, &Env::real()).expect_err("a start would not succeed").to_string();
         let refused = try_start(folder.path(), keys).err().expect("it does not start").to_string();
         assert!(refused.contains(why), "{refused}");
+        assert_eq!(told, refused);
     }
     let after: Vec<_> = files(folder.path()).iter().map(|path| fs::read(path).expect("read")).collect();
     assert!(before == after, "nothing was changed");

@@ -109,7 +109,13 @@ fn a_configuration_is_checked_without_a_start() {
     expired(&cert, &key);
     let (refused, text) =
         check(&["--tls-cert", &cert.to_string_lossy(), "--tls-key", &key.to_string_lossy()]);
-    assert!(!refused.status.success() && text.contains("not valid any more"), "{text}");
+    // As a start has it, which warns of it.
+    assert!(refused.status.success() && text.contains("not valid any more"), "{text}");
+    let at = "127.0.0.1:18091";
+    let (refused, text) = check(&["--kv", at, "--http", at]);
+    assert!(refused.status.code() == Some(3) && text.contains("the same"), "{text}");
+    let (refused, text) = check(&["--data", &config.to_string_lossy()]);
+    assert!(refused.status.code() == Some(3) && text.contains("stave.toml"), "{text}");
     let (refused, text) = check(&["--password-file", "/none"]);
     assert!(!refused.status.success() && text.contains("/none"), "{text}");
     std::fs::write(&config, "buckets = [\"orders:no\"]\n").expect("a file");

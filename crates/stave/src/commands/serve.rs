@@ -12,7 +12,6 @@ use base::env::{Env, OpenMode};
 use clap::Args;
 use node::cluster::{Cluster, ClusterConfig};
 use node::config::{LogConfig, LogFormat};
-use node::hosting::check_quotas;
 use node::{Config, MetricsLogin, Settings, Switch, readiness};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sd_notify::NotifyState;
@@ -294,13 +293,7 @@ pub fn run(env: &Env, flags: ServeFlags) -> anyhow::Result<Outcome> {
 /// `--check`: says what a node would do with its configuration.
 fn check(env: &Env, setup: &Setup) -> anyhow::Result<Outcome> {
     let config = &setup.config;
-    if let Some(tls) = &config.tls {
-        let end = server::tls::Tls::load(env, tls)?.end(env.clock.unix_s().into());
-        let soon = end
-            .map_err(|what| anyhow::anyhow!("{}: {what}; put a new one there", tls.certificate.display()))?;
-        soon.into_iter().for_each(|what| say(&what));
-    }
-    check_quotas(config, env).map_err(|error| WrongArguments(error.to_string()))?;
+    server::check(config, env)?.iter().for_each(|what| say(what));
     say("the configuration is valid");
     let row = |name: &str, value: String| say(&format!("  {name:<9} {value}"));
     row("data", config.data_dir.display().to_string());

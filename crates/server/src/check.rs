@@ -1,0 +1,80 @@
+//! What a start with a configuration would refuse. Nothing on the disk is changed, and no address is listened at: a node
+//! may run on the folder meanwhile.
+
+use std::io;
+use std::net::SocketAddr;
+
+use ::node::at_rest;
+use ::node::cluster::membership;
+use ::node::config::Config;
+use ::node::data_dir::DataDirError;
+use ::node::hosting::check_quotas;
+use base::env::Env;
+
+use crate::server::{Failure, encryption_level};
+use crate::tls::Tls;
+
+/// Looks at what [`crate::serve`] looks at before it opens buckets, in the same order. What a start warns of is returned,
+/// a line each.
+///
+/// # Errors
+///
+/// The same as those of a start.
+pub fn check(config: &Config, env: &Env) -> Result<Vec<String>, Failure> {
+    let folder = &config.data_dir;
+    let failed = |source| DataDirError::Io { operation: "use the folder", path: folder.to_owned(), source };
+    match env.disk.read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        names => drop(names.map_err(failed)?),
+    }
+    let mut warnings = at_rest::check(env, config)?;
+    if let Some(tls) = &config.tls {
+        let end = Tls::load(env, tls)?.end(env.clock.unix_s().into());
+        let what = end.unwrap_or_else(Some);
+        let put = |what: String| format!("{what}; put a new one into {}", tls.certificate.display());
+        warnings.extend(what.map(put));
+    }
+    if let Some(addr) = address_of_two(config) {
+        let source = io::Error::new(io::ErrorKind::AddrInUse, "two of the node's addresses are the same");
+        return Err(Failure::Listen { addr, source });
+    }
+    let is_alone = !config.is_member && !config.leaves_cluster;
+    if is_alone && !membership::may_start_alone(env, folder).map_err(failed)? {
+        return Err(Failure::BelongsToCluster(folder.to_owned()));
+    }
+    check_quotas(config, env)?;
+    Ok(warnings)
+}
+
+/// An address that the node would listen at twice.
+fn address_of_two(config: &Config) -> Option<SocketAddr> {
+    let level = encryption_level(config);
+    let plain = [config.kv_addr, config.http_addr].map(|addr| level.plain_addr(addr));
+    let encrypted = config.tls.iter().flat_map(|tls| [tls.kv_addr, tls.http_addr]);
+    let all: Vec<SocketAddr> = plain.into_iter().chain(encrypted).collect();
+    let mut others = all.iter().enumerate().map(|(at, addr)| (addr, &all[..at]));
+    others.find(|(addr, before)| before.iter().any(|other| overlaps(**addr, *other))).map(|(addr, _)| *addr)
+}
+
+fn overlaps(one: SocketAddr, other: SocketAddr) -> bool {
+    let is_any = one.ip().is_unspecified() || other.ip().is_unspecified();
+    let same_ip = one.ip() == other.ip() || (is_any && one.is_ipv4() == other.is_ipv4());
+    one.port() != 0 && one.port() == other.port() && same_ip
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_overlap_that_cannot_both_be_listened_at() {
+        let overlap = |one: &str, other: &str| {
+            overlaps(one.parse().expect("an address"), other.parse().expect("an address"))
+        };
+        assert!(overlap("127.0.0.1:8091", "127.0.0.1:8091"));
+        assert!(overlap("0.0.0.0:8091", "127.0.0.1:8091"));
+        assert!(!overlap("127.0.0.1:8091", "127.0.0.1:8092"));
+        assert!(!overlap("127.0.0.1:8091", "127.0.0.2:8091"));
+        assert!(!overlap("127.0.0.1:0", "127.0.0.1:0"), "each gets a free port");
+    }
+}
