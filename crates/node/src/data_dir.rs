@@ -171,6 +171,14 @@ fn is_open_to_others(permissions: &Permissions) -> bool {
     permissions.mode() & OF_OTHERS != 0
 }
 
+/// The rights of users who are neither the owner nor of the group.
+const OF_THE_WORLD: u32 = 0o007;
+
+/// Whether every user of the machine may read or write a file, which is followed if it is a link. False if there is none.
+pub fn is_open_to_all(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|found| found.permissions().mode() & OF_THE_WORLD != 0)
+}
+
 /// Takes the rights of others from a file or folder, not through a link.
 fn close(path: &Path) -> io::Result<()> {
     let found = fs::symlink_metadata(path)?;
@@ -215,6 +223,18 @@ pub(crate) mod tests {
         env.disk.open(&path, base::env::OpenMode::CreateNew).expect("it is made");
         let mode = fs::metadata(&path).expect("it is there").permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_file_of_the_owner_and_the_group_is_not_open_to_all() {
+        let folder = tempfile::tempdir().expect("a folder for the test");
+        let path = folder.path().join("key");
+        fs::write(&path, "key").expect("a file");
+        for (mode, is_open) in [(0o600, false), (0o640, false), (0o644, true), (0o602, true)] {
+            fs::set_permissions(&path, Permissions::from_mode(mode)).expect("it is ours");
+            assert_eq!(is_open_to_all(&path), is_open, "{mode:o}");
+        }
+        assert!(!is_open_to_all(&folder.path().join("none")));
     }
 
     #[test]

@@ -12,6 +12,7 @@ use base::env::{Env, OpenMode};
 use clap::Args;
 use node::cluster::{Cluster, ClusterConfig};
 use node::config::{LogConfig, LogFormat};
+use node::data_dir::is_open_to_all;
 use node::{Config, MetricsLogin, Settings, Switch, readiness};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sd_notify::NotifyState;
@@ -187,6 +188,8 @@ struct Setup {
     access: EtcdAccess,
     /// How much is logged, how and where.
     log: LogConfig,
+    /// The files with keys.
+    keys: Vec<PathBuf>,
 }
 
 impl Setup {
@@ -217,6 +220,7 @@ impl Setup {
         let log = settings.log()?;
         crate::log::filter_of(&log).map_err(WrongArguments)?;
         let encryption = encryption_flags::wrapping_keys(env, &settings)?;
+        let key_file = settings.encryption_key_file.clone();
         let config = Config::new(settings, data_dir, cpus(), || make_password(env))?;
         if rotates_keys && encryption.is_none() {
             let what = "--rotate-encryption-keys needs the encryption key: give --encryption-key-file, too";
@@ -229,7 +233,20 @@ impl Setup {
                     .to_owned()
             ));
         }
-        Ok(Setup { config, join, access, log })
+        let keys = key_file.into_iter().chain(config.tls.iter().map(|tls| tls.key.clone())).collect();
+        Ok(Setup { config, join, access, log, keys })
+    }
+
+    /// What is wrong with the rights of the files with keys, a line each.
+    fn open_keys(&self) -> Vec<String> {
+        let open = self.keys.iter().filter(|path| is_open_to_all(path));
+        let line = |path: &PathBuf| {
+            let path = path.display();
+            format!(
+                "{path} holds a key, and every user of this machine may read or write it: chmod 600 {path}"
+            )
+        };
+        open.map(line).collect()
     }
 }
 
@@ -242,6 +259,7 @@ pub fn run(env: &Env, flags: ServeFlags) -> anyhow::Result<Outcome> {
         return check(env, &setup);
     }
     log.follow(env, &setup.log).map_err(WrongArguments)?;
+    setup.open_keys().iter().for_each(|what| tracing::warn!("{what}"));
     let Setup { config, join, access, .. } = setup;
     let made_up = config.password_was_generated.then(|| config.users[0].clone());
     let config = Config { recent_log: log.recent.clone(), ..config };
@@ -293,7 +311,8 @@ pub fn run(env: &Env, flags: ServeFlags) -> anyhow::Result<Outcome> {
 /// `--check`: says what a node would do with its configuration.
 fn check(env: &Env, setup: &Setup) -> anyhow::Result<Outcome> {
     let config = &setup.config;
-    server::check(config, env)?.iter().for_each(|what| say(what));
+    let warnings = server::check(config, env)?;
+    setup.open_keys().iter().chain(&warnings).for_each(|what| say(what));
     say("the configuration is valid");
     let row = |name: &str, value: String| say(&format!("  {name:<9} {value}"));
     row("data", config.data_dir.display().to_string());
