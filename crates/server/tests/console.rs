@@ -255,5 +255,15 @@ fn groups_of_stats_and_samples_are_told() {
         assert_eq!(get(path).0, code, "{path}");
     }
     assert_eq!(get("/v1/buckets/default/samples").json()["everyS"], 5);
+    for path in [
+        "/logs?limit=abc",
+        "/v1/buckets/default/samples?since=abc",
+        "/v1/buckets/default/document",
+        "/v1/buckets/default/document?key=k&expiry=abc",
+    ] {
+        let Answer(code, _, body) = get(path);
+        let told: Value = serde_json::from_str(&body).expect("JSON");
+        assert!(code == 400 && told["errors"]["_"].is_string(), "{path}: {code} {body}");
+    }
     server.stop().expect("a clean stop");
 }

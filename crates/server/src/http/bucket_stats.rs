@@ -1,7 +1,7 @@
 //! `/v1/buckets/B/stats/GROUP`: a group of stats as the KV protocol has it, of this node or of another one of the cluster.
 
 use axum::Json;
-use axum::extract::{Extension, Path, Query, State};
+use axum::extract::{Extension, Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use protocol::{Status, opcode};
@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::Shared;
 use super::acting::{connect, named, of_status, refused, unreachable_node, within_limits};
 use super::basic_auth::Caller;
+use super::query::Query;
 use super::settings::find;
 use crate::links::acting::{KvAnswer, KvRequest};
 

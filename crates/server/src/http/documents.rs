@@ -9,7 +9,7 @@ use std::time::Duration;
 use ::node::privilege::Privilege;
 use axum::Json;
 use axum::body::Bytes;
-use axum::extract::{Extension, Path, Query, State};
+use axum::extract::{Extension, Path, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use base::doc_key::encode_leb128;
@@ -29,6 +29,7 @@ use super::acting::{
     within_limits,
 };
 use super::basic_auth::Caller;
+use super::query::Query;
 use super::settings::find;
 use crate::links::acting::{Acting, KvAnswer, KvRequest};
 

@@ -1,10 +1,11 @@
 //! `GET /logs`: the last lines of the process's log, in the form in which the field tells a console of them.
 
 use axum::Json;
-use axum::extract::{Query, State};
+use axum::extract::State;
 use serde_json::{Map, Value, json};
 
 use super::Shared;
+use super::query::Query;
 
 /// Lines that are told, at most.
 const MOST_LINES: usize = 1_000;

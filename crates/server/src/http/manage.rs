@@ -5,7 +5,7 @@ use ::node::form;
 use ::node::node_buckets::{BucketError, Management};
 use axum::Json;
 use axum::body::Bytes;
-use axum::extract::{Extension, Path, Query, State};
+use axum::extract::{Extension, Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 use super::access::require_cluster_admin;
 use super::basic_auth::Caller;
 use super::failures::failed;
+use super::query::Query;
 use super::settings::{is_other_quota, refused};
 use super::{Shared, bucket_down, no_such_bucket};
 

@@ -29,6 +29,7 @@ mod paths;
 mod patience;
 mod pools;
 mod promise;
+mod query;
 mod replication;
 mod routes;
 mod samples;

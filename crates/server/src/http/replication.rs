@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use ::node::replication::{LinkStatus, Password, Source, Sources, WantError, lag_of};
 use axum::Json;
 use axum::body::Bytes;
-use axum::extract::{Extension, Path, Query, State};
+use axum::extract::{Extension, Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use base::VbId;
@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 
 use super::Shared;
 use super::basic_auth::Caller;
+use super::query::Query;
 use super::settings::find;
 
 /// The body of a declaration.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use ::node::Node;
 use ::node::form::escaped;
 use axum::Json;
-use axum::extract::{Extension, Path, Query, State};
+use axum::extract::{Extension, Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use base::{HistogramCounts, VbState};
@@ -25,6 +25,7 @@ use super::Shared;
 use super::acting::{Refused, refused};
 use super::basic_auth::Caller;
 use super::cluster_status::view_of;
+use super::query::Query;
 use super::settings::find;
 use crate::http_client::{self, Ask};
 

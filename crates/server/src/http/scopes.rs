@@ -9,7 +9,7 @@ use ::node::node_buckets::ManifestError as Refused;
 use ::node::roles::Rights;
 use axum::Json;
 use axum::body::Bytes;
-use axum::extract::{Extension, Path, Query, State};
+use axum::extract::{Extension, Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use base::ScopeId;
@@ -24,6 +24,7 @@ use super::access::rights_in;
 use super::basic_auth::Caller;
 use super::failures::failed;
 use super::manage::{answer, on_a_thread};
+use super::query::Query;
 use super::settings::find;
 
 fn refusal(refused: Refused) -> Response {

@@ -9,7 +9,7 @@ use ::node::changes::token::Token;
 use ::node::user::User;
 use axum::Json;
 use axum::body::Bytes;
-use axum::extract::{Extension, Path, Query, State};
+use axum::extract::{Extension, Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use base::planted::{self, Bug};
@@ -17,6 +17,7 @@ use engine::Bucket;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
+use super::super::query::Query;
 use super::{Refused, find, read_token, refuse, since};
 use crate::http::Shared;
 use crate::http::basic_auth::Caller;

@@ -25,7 +25,7 @@ use ::node::privilege::Privilege;
 use ::node::user::User;
 use axum::Json;
 use axum::body::{Body, Bytes};
-use axum::extract::{Extension, Path, Query, State};
+use axum::extract::{Extension, Path, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use base::CollectionId;
@@ -40,6 +40,7 @@ use vbucket::Manifest;
 pub(super) use self::cursors::{create, list, move_to, remove, show};
 use super::access::{forbidden, rights_in};
 use super::basic_auth::Caller;
+use super::query::Query;
 use super::{Shared, no_such_bucket};
 
 /// How long nothing happens before a sign of life.
