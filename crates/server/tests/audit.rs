@@ -74,6 +74,8 @@ fn use_http(server: &Server) {
     taken(server, "PUT", "/settings/rbac/groups/readers", "roles=data_reader[*]&description=All");
     taken(server, "DELETE", "/settings/rbac/groups/readers", "");
     taken(server, "POST", "/settings/passwordPolicy", "minLength=8");
+    let (code, told) = http(server, "POST", "/settings/passwordPolicy", "minLength=9&minDigits=2");
+    assert!(code == 400 && told.contains("minDigits"), "what is refused is no change: {code} {told}");
     taken(server, "POST", "/pools/default/buckets", "name=b&ramQuota=100&flushEnabled=1&replicaNumber=0");
     taken(server, "POST", "/pools/default/buckets/b", "ramQuota=101");
     taken(server, "PATCH", "/v1/buckets/b/settings", "{\"mem_high_wat_percent\": \"80\"}");

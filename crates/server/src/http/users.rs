@@ -354,11 +354,19 @@ pub(super) async fn policy(State(shared): State<Shared>) -> Answered {
     Ok(Json(kept(&shared).await?.policy().clone()).into_response())
 }
 
+/// The fields of a password policy.
+const POLICY_FIELDS: [&str; 5] =
+    ["minLength", "enforceUppercase", "enforceLowercase", "enforceDigits", "enforceSpecialChars"];
+
 /// `POST /settings/passwordPolicy`: what is not named stays.
 pub(super) async fn set_policy(State(shared): State<Shared>, body: Bytes) -> Answered {
     let fields = form::parse(&body);
     // Once before, so that what is wrong with the form is told where nothing can be changed, too.
     changed_policy(&fields, kept(&shared).await?.policy())?;
+    if let Some((name, _)) = fields.iter().find(|(name, _)| !POLICY_FIELDS.contains(&name.as_str())) {
+        let errors = json!({ "errors": { name.as_str(): "There is no such setting" } });
+        return Ok((StatusCode::BAD_REQUEST, Json(errors)).into_response());
+    }
     change(&shared, move |kept| kept.set_policy(changed_policy(&fields, kept.policy())?)).await
 }
 
