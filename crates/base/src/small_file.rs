@@ -78,6 +78,14 @@ impl SmallFileError {
         let SmallFileError::Io { source, .. } = self else { return false };
         matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
     }
+
+    /// What to do about it if the disk refused, for answers that name no path; empty if that is not known.
+    pub fn advice(&self) -> &'static str {
+        match self {
+            SmallFileError::Io { source, .. } => what_to_do(source),
+            SmallFileError::Newer { .. } | SmallFileError::Damaged { .. } => "",
+        }
+    }
 }
 
 /// A small file: where it is, and what it must be.

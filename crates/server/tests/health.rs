@@ -90,6 +90,9 @@ fn a_full_disk_is_not_healthy_until_there_is_room_again() {
     let (codes, [ready, healthy]) = told(&server);
     assert_eq!(codes, [200, 200, 503], "what is there is read: {ready} {healthy}");
     assert_eq!(healthy, "bucket default: the disk is full, and changes are refused: make room\n");
+    let ann = "/settings/rbac/users/local/ann";
+    let (code, why) = http(&server, "PUT", ann, "password=password&roles=data_reader[default]");
+    assert!(code == 500 && why.contains("the disk is full"), "{code} {why}");
     assert_eq!(client.get(b"k").map(|answer| answer.value), Some(b"before".to_vec()));
     disk.is_full.store(false, Ordering::SeqCst);
     while client.set(b"k", b"after") != Some(Status::Success) {}

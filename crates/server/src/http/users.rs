@@ -47,7 +47,7 @@ impl From<UsersRefusal> for UsersAnswer {
             UsersRefusal::Damaged(what) => error(StatusCode::INTERNAL_SERVER_ERROR, "_", what),
             UsersRefusal::Away(what) => error(StatusCode::SERVICE_UNAVAILABLE, "_", what),
             UsersRefusal::File(failure) => {
-                let told = "the users could not be saved".to_owned();
+                let told = format!("the users could not be saved{}", failure.advice());
                 let UsersAnswer(response) = error(StatusCode::INTERNAL_SERVER_ERROR, "_", told);
                 UsersAnswer(Box::new(failed(*response, "users stay as they are", &failure)))
             }
