@@ -10,7 +10,7 @@ use clap::Args;
 use node::stats::GROUPS;
 use protocol::Status;
 
-use crate::cli::{Outcome, ServerFlags};
+use crate::cli::{Outcome, ServerFlags, WrongArguments};
 use crate::client::dcp::members;
 use crate::client::{Client, ClientError, Dialect, Target};
 
@@ -63,7 +63,13 @@ type Figures = Vec<(String, String)>;
 
 fn figures(env: &Env, flags: &StatsFlags, node: &Target) -> anyhow::Result<Figures> {
     let mut client = Client::open(env, node)?;
-    match client.stats(&flags.group.join(" ")) {
+    let asked = flags.group.join(" ");
+    match client.stats(&asked) {
+        Err(ClientError::Refused { .. }) if missing_arguments(&asked).is_some() => {
+            let usage = missing_arguments(&asked).unwrap_or_default();
+            let what = format!("the group `{asked}` takes arguments: stave stats {usage}");
+            bail!(WrongArguments(what))
+        }
         Err(ClientError::Refused { status_code, .. }) if is_unknown(status_code, flags) => {
             bail!("there is no group `{}`; `stave stats --help` names all", flags.group[0])
         }
@@ -87,6 +93,15 @@ fn of_nodes(nodes: &[(String, Figures)], as_json: bool) -> String {
 fn is_unknown(status_code: u16, flags: &StatsFlags) -> bool {
     let known = |name: &String| GROUPS.iter().any(|group| group.name == name);
     status_code == Status::KeyEnoent.code() && !flags.group.first().is_none_or(known)
+}
+
+/// How to ask for a group that needs more arguments than it was given; `None` if it has enough, or there is no such group.
+fn missing_arguments(asked: &str) -> Option<String> {
+    let (name, args) = asked.split_once(' ').unwrap_or((asked, ""));
+    let count = args.split_whitespace().count();
+    let of_name = || GROUPS.iter().filter(move |group| group.name == name);
+    let group = of_name().next().filter(|_| of_name().all(|group| count < group.args.least))?;
+    Some(format!("{name} {}", group.args.usage))
 }
 
 /// A line for each group: how to ask for it and what it tells.
@@ -126,6 +141,15 @@ mod tests {
         assert_eq!((&json["h:1"]["pid"], &json["h:2"]["pid"]), (&17.into(), &17.into()));
         let text = of_nodes(&nodes, false);
         assert!(text.starts_with("h:1\n") && text.contains("\n\nh:2\n"), "{text}");
+    }
+
+    #[test]
+    fn a_group_without_its_arguments_is_told_how_to_be_asked_for() {
+        assert_eq!(missing_arguments("vkey").as_deref(), Some("vkey KEY VB [SCOPE.COLLECTION|0xID]"));
+        assert!(missing_arguments("key k").is_some());
+        for enough in ["key k 1", "memory", "vbucket-details 7", "", "nonsense"] {
+            assert_eq!(missing_arguments(enough), None, "{enough}");
+        }
     }
 
     #[test]
