@@ -297,14 +297,36 @@ mod tests {
         };
         let asked = figures(&text);
         assert!(asked.len() > 40, "{asked:?}");
-        // What a node of its own, without TLS and replication, does not tell.
-        let others = |name: &&String| {
-            !name.starts_with("stave_replication_")
-                && !name.starts_with("stave_tls_")
-                && !NOT_TOLD.contains(&name.as_str())
-        };
+        let others = |name: &&String| !NOT_TOLD.contains(&name.as_str());
         let unknown: Vec<&String> = asked.iter().filter(others).filter(|name| !whole(name)).collect();
         assert_eq!(unknown, Vec::<&String>::new());
+    }
+
+    /// The page of the reference is made from the answer of a node, which leaves out what it has no subject for.
+    #[test]
+    fn the_reference_names_every_family_of_the_code() {
+        let reference = fs::read_to_string(root().join("docs/reference/metrics.md")).unwrap();
+        let known: BTreeSet<&str> = reference.split('`').collect();
+        let is_family = |word: &&str| {
+            (word.starts_with("stave_") || word.starts_with("kv_"))
+                && word.chars().all(|char| char.is_ascii_lowercase() || char.is_ascii_digit() || char == '_')
+        };
+        let (mut seen, mut missing) = (0, Vec::new());
+        for entry in fs::read_dir(root().join("crates/node/src/stats")).unwrap() {
+            let entry = entry.unwrap();
+            if !entry.file_name().to_string_lossy().starts_with("metrics") {
+                continue;
+            }
+            let text = fs::read_to_string(entry.path()).unwrap();
+            for family in text.split('"').filter(is_family) {
+                seen += 1;
+                if !known.contains(family) {
+                    missing.push(family.to_owned());
+                }
+            }
+        }
+        assert!(seen > 100, "{seen}");
+        assert_eq!(missing, Vec::<String>::new());
     }
 
     #[test]

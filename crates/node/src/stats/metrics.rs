@@ -36,6 +36,15 @@ pub fn render(node: &Node, out: &mut String) {
         .and_then(|()| metrics_audit::put(node, &mut page));
 }
 
+/// Writes the families that the answer of a node leaves out which has no certificate and follows no other node, without
+/// samples: the reference names them, too.
+pub fn families_left_out(out: &mut String) {
+    let mut page = Page(out);
+    // Writing to a string does not fail.
+    let _ = metrics_connections::put_certificate(None, &mut page)
+        .and_then(|()| metrics_replication::put_links(&[], &mut page));
+}
+
 pub(super) struct Numbers {
     pub(super) bucket: Arc<Bucket>,
     pub(super) times: Arc<BucketTimes>,

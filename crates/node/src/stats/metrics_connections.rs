@@ -6,6 +6,14 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::metrics::{Kind, Page};
 use crate::node::Node;
 
+/// When the certificate ends, in seconds of Unix time; the family alone if there is none.
+pub(super) fn put_certificate(end_s: Option<u64>, page: &mut Page<'_>) -> fmt::Result {
+    let name = "stave_tls_certificate_end_timestamp_seconds";
+    let help = "When the certificate that the node shows is not valid any more, in seconds of Unix time.";
+    page.head(name, Kind::Gauge, help)?;
+    end_s.map_or(Ok(()), |end_s| page.sample(name, &[], end_s))
+}
+
 pub(super) fn put(node: &Node, page: &mut Page<'_>) -> fmt::Result {
     use Kind::{Counter, Gauge};
     let (accepting, limits) = (node.accepting(), node.limits());
@@ -15,8 +23,7 @@ pub(super) fn put(node: &Node, page: &mut Page<'_>) -> fmt::Result {
     page.one("stave_http_connections_limit", Gauge, "The most HTTP connections.", limits.http.connections)?;
     let end_s = accepting.certificate_end_s.load(Relaxed);
     if end_s > 0 {
-        let help = "When the certificate that the node shows is not valid any more, in seconds of Unix time.";
-        page.one("stave_tls_certificate_end_timestamp_seconds", Gauge, help, end_s)?;
+        put_certificate(Some(end_s), page)?;
     }
     put_turns(node, page)?;
     put_memory(node, page)?;

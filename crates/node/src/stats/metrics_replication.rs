@@ -8,12 +8,14 @@ use crate::replication::{LinkState, LinkStatus};
 
 /// Everything about links; nothing if there are none.
 pub(super) fn put(node: &Node, page: &mut Page<'_>) -> fmt::Result {
-    use Kind::{Counter, Gauge};
     let links = node.replication().status(None);
-    if links.is_empty() {
-        return Ok(());
-    }
-    let page = &mut Links { links: &links, page };
+    if links.is_empty() { Ok(()) } else { put_links(&links, page) }
+}
+
+/// The families, with a sample for each of these links.
+pub(super) fn put_links(links: &[LinkStatus], page: &mut Page<'_>) -> fmt::Result {
+    use Kind::{Counter, Gauge};
+    let page = &mut Links { links, page };
     let help = "Whether the link to another node is connected.";
     page.each("stave_replication_connected", Gauge, help, |link| {
         u8::from(link.state == LinkState::Connected)
