@@ -7,11 +7,32 @@ export const takes = ["bucket"];
 
 const at = (name) => `/pools/default/buckets/${encode(name)}`;
 
-function bucketForm(bucket) {
-  const number = (value, properties) => h("input", { type: "number", value, required: true, ...properties });
+// What a new bucket of each kind is; the first way of eviction is the usual one.
+const KINDS = {
+  couchstore: { text: "persistent: couchstore", form: { bucketType: "couchbase", storageBackend: "couchstore" }, evictions: ["valueOnly", "fullEviction"] },
+  magma: { text: "persistent: magma, for more documents than memory", form: { bucketType: "couchbase", storageBackend: "magma" }, evictions: ["fullEviction", "valueOnly"] },
+  ephemeral: { text: "ephemeral: in memory alone", form: { bucketType: "ephemeral" }, evictions: ["noEviction", "nruEviction"] },
+};
+
+// What is chosen once, when a bucket is made.
+function creationForm() {
+  const kind = select(Object.entries(KINDS).map(([id, one]) => [id, one.text]), "couchstore", { id: "bucket-kind" });
+  const ways = () => KINDS[kind.value].evictions.map((one) => h("option", { value: one }, one));
   const inputs = {
     name: h("input", { required: true, maxlength: 100, pattern: "[A-Za-z0-9_%.\\-]+", spellcheck: "false" }),
-    bucketType: select([["couchbase", "persistent"], ["ephemeral", "ephemeral: in memory alone"]], "couchbase"),
+    evictionPolicy: h("select", null, ways()),
+    conflictResolutionType: select([["seqno", "sequence numbers"], ["lww", "last write wins"]], "seqno"),
+  };
+  kind.addEventListener("change", () => fill(inputs.evictionPolicy, ways()));
+  const fields = [field("Name", inputs.name), field("Kind", kind), field("Eviction", inputs.evictionPolicy), field("Conflict resolution", inputs.conflictResolutionType)];
+  return { inputs, fields, form: () => KINDS[kind.value].form };
+}
+
+function bucketForm(bucket) {
+  const creation = bucket ? null : creationForm();
+  const number = (value, properties) => h("input", { type: "number", value, required: true, ...properties });
+  const inputs = {
+    ...(creation ? creation.inputs : {}),
     ramQuotaMB: number(bucket ? Math.round(bucket.quota.rawRAM / 1048576) : 100, { min: 1 }),
     replicaNumber: number(bucket ? bucket.replicaNumber : 0, { min: 0, max: 3 }),
     compressionMode: select(["off", "passive", "active"], bucket ? bucket.compressionMode : "passive"),
@@ -20,12 +41,11 @@ function bucketForm(bucket) {
     flushEnabled: select([["0", "no"], ["1", "yes"]], bucket && bucket.controllers.flush ? "1" : "0"),
   };
   const content = h("div", { class: "grid" },
-    bucket ? null : [field("Name", inputs.name), field("Kind", inputs.bucketType)],
+    creation ? creation.fields : null,
     field("Memory for each node (MiB)", inputs.ramQuotaMB), field("Replicas", inputs.replicaNumber),
     field("Compression", inputs.compressionMode), field("Max TTL (s)", inputs.maxTTL, "0: documents need not expire"),
     field("Least durability", inputs.durabilityMinLevel), field("May be flushed", inputs.flushEnabled));
-  const values = () => Object.fromEntries(Object.entries(inputs)
-    .filter(([name]) => !bucket || !["name", "bucketType"].includes(name)).map(([name, input]) => [name, input.value]));
+  const values = () => ({ ...Object.fromEntries(Object.entries(inputs).map(([name, input]) => [name, input.value])), ...(creation ? creation.form() : {}) });
   return { content, values };
 }
 
@@ -57,7 +77,7 @@ async function destroy(bucket, context, what, text, act) {
 function listBuckets(context) {
   return table(["Bucket", "Kind", "#Documents", "#Memory", "#Quota for each node", "#Replicas", "Eviction", ""], context.buckets.map((bucket) => {
     const stats = bucket.basicStats;
-    return [h("b", null, bucket.name), bucket.bucketType === "ephemeral" ? "ephemeral" : "persistent", stats ? count(stats.itemCount) : "–",
+    return [h("b", null, bucket.name), bucket.bucketType === "ephemeral" ? "ephemeral" : `persistent: ${bucket.storageBackend}`, stats ? count(stats.itemCount) : "–",
       stats ? `${bytes(stats.memUsed)} (${Math.round(stats.quotaPercentUsed)} %)` : "–", bytes(bucket.quota.rawRAM), bucket.replicaNumber, bucket.evictionPolicy,
       h("div", { class: "buttons" }, button("Edit…", () => edit(bucket, context), { "data-edit": bucket.name }),
         bucket.controllers.flush ? button("Flush…", () => destroy(bucket, context, "Flush", "All of its documents are removed.", () => post(`${at(bucket.name)}/controller/doFlush`))) : null,

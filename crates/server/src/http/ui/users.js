@@ -11,6 +11,8 @@ function roleText(role) {
   const place = [role.bucket_name, role.scope_name, role.collection_name].filter(Boolean).join(":");
   return place ? `${role.role}[${place}]` : role.role;
 }
+// Roles with which users are created, changed and deleted.
+const MANAGERS = ["admin", "security_admin"];
 // Those of groups come with the group.
 const own = (user) => user.roles.filter((role) => !role.origins || role.origins.some((from) => from.type === "user")).map(roleText).join(", ");
 
@@ -46,8 +48,9 @@ const remove = (what, id, path, context) => async () => {
 
 export async function open(body, context) {
   const users = h("div"), groups = h("div"), roles = h("div");
+  const manages = context.user.roles.some((role) => MANAGERS.includes(role.role));
   let drawn = "";
-  fill(body, h("div", { class: "buttons" }, button("Create a user…", () => editUser(null, context), { id: "create-user", class: "primary" }), button("Create a group…", () => editGroup(null, context), { id: "create-group" })),
+  fill(body, !manages ? null : h("div", { class: "buttons" }, button("Create a user…", () => editUser(null, context), { id: "create-user", class: "primary" }), button("Create a group…", () => editGroup(null, context), { id: "create-group" })),
     users, h("h2", null, "Groups"), groups, h("h2", null, "Roles"), roles);
   return {
     async refresh() {
@@ -56,9 +59,9 @@ export async function open(body, context) {
       drawn = JSON.stringify(told);
       const [allUsers, allGroups, allRoles] = told;
       fill(users, table(["User", "Full name", "Roles", "Groups", ""], allUsers.map((user) => [h("b", { class: "break" }, user.id), user.name || "", own(user), (user.groups || []).join(", "),
-        h("div", { class: "buttons" }, button("Edit…", () => editUser(user, context), { "data-edit": user.id }), button("Delete…", remove("user", user.id, "/settings/rbac/users/local/", context), { "data-delete": user.id }))]), "No users beside those of the configuration file."));
+        !manages ? null : h("div", { class: "buttons" }, button("Edit…", () => editUser(user, context), { "data-edit": user.id }), button("Delete…", remove("user", user.id, "/settings/rbac/users/local/", context), { "data-delete": user.id }))]), "No users beside those of the configuration file."));
       fill(groups, table(["Group", "Description", "Roles", ""], allGroups.map((group) => [h("b", { class: "break" }, group.id), group.description || "", group.roles.map(roleText).join(", "),
-        h("div", { class: "buttons" }, button("Edit…", () => editGroup(group, context), { "data-edit-group": group.id }), button("Delete…", remove("group", group.id, "/settings/rbac/groups/", context), { "data-delete-group": group.id }))]), "No groups."));
+        !manages ? null : h("div", { class: "buttons" }, button("Edit…", () => editGroup(group, context), { "data-edit-group": group.id }), button("Delete…", remove("group", group.id, "/settings/rbac/groups/", context), { "data-delete-group": group.id }))]), "No groups."));
       fill(roles, table(["Role", "Name", "Allows"], allRoles.map((role) => [h("code", null, roleText(role)), role.name, role.desc])));
     },
   };
