@@ -109,7 +109,7 @@ enum Source {
     /// Couchstore files, of each vBucket the newest, as of their last headers.
     Files(Vec<PathBuf>),
     /// A folder that is read as a node would open it.
-    Opened(StoredBucket),
+    Opened(Box<StoredBucket>),
 }
 
 impl Source {
@@ -221,7 +221,7 @@ fn bucket_at(env: &Env, dir: &Path) -> anyhow::Result<Source> {
     };
     let names = env.disk.read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))?;
     Ok(match bucket.is_log || names.iter().any(|name| is_segment(name)) {
-        true => Source::Opened(StoredBucket::open(env, dir)?),
+        true => Source::Opened(Box::new(StoredBucket::open(env, dir)?)),
         false => Source::Files(bucket.files),
     })
 }

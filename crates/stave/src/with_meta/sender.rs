@@ -1,9 +1,9 @@
 //! Sends records as changes that bring their metadata, many at a time, and counts what becomes of them.
 
 use anyhow::Context;
-use base::{Datatype, DocKey};
 use base::env::Env;
 use base::vbucket_map::vbucket_of;
+use base::{Datatype, DocKey};
 use protocol::extras::WithMetaExtras;
 use protocol::feature::Feature;
 use protocol::{Status, opcode};

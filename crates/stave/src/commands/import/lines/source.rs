@@ -34,6 +34,9 @@ pub(super) struct NextLine {
     pub(super) document: Result<Line, String>,
 }
 
+/// The fields of a row, or what is wrong with it.
+type Fields = Result<Vec<String>, String>;
+
 /// What was read of a file.
 struct Read {
     number: u64,
@@ -149,7 +152,7 @@ impl Documents {
     }
 
     /// A row: lines until all quotes are closed, and its fields.
-    fn row(&mut self, separator: u8) -> anyhow::Result<Option<(Read, Result<Vec<String>, String>)>> {
+    fn row(&mut self, separator: u8) -> anyhow::Result<Option<(Read, Fields)>> {
         let (mut raw, mut row) = (Vec::new(), RowReader::new(separator));
         let number = self.lines + 1;
         loop {
