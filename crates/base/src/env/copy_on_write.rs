@@ -27,7 +27,7 @@ pub struct CopyOnWriteDisk {
 #[derive(Default)]
 struct Names {
     /// Files that were opened, made or moved; nothing of one that is gone.
-    files: BTreeMap<PathBuf, Option<Arc<Inode>>>,
+    files: BTreeMap<PathBuf, Option<Arc<SharedFile>>>,
     /// Folders that were made.
     folders: BTreeSet<PathBuf>,
     /// Folders that were removed.
@@ -55,14 +55,14 @@ impl PageBudget {
 }
 
 /// A file, whatever its name is now.
-struct Inode {
+struct SharedFile {
     /// Where it is below; nothing of one that was made here.
     below: Option<PathBuf>,
-    content: Mutex<Content>,
+    content: Mutex<FilePages>,
 }
 
 /// What of a file is not as it is below.
-struct Content {
+struct FilePages {
     len: u64,
     /// Up to where the file below still counts: it was never cut shorter.
     below_len: u64,
@@ -71,7 +71,7 @@ struct Content {
 
 /// An open file. Its handle on the file below is its own, so that no more files are open than the caller holds.
 struct CopyOnWriteFile {
-    inode: Arc<Inode>,
+    shared: Arc<SharedFile>,
     below: Option<Arc<dyn File>>,
     pages: Arc<Mutex<PageBudget>>,
 }
@@ -84,9 +84,9 @@ impl CopyOnWriteDisk {
         CopyOnWriteDisk { below, names: Mutex::default(), pages }
     }
 
-    fn handle(&self, inode: Arc<Inode>) -> io::Result<Arc<dyn File>> {
-        let below = inode.below.as_ref().map(|path| self.below.open(path, OpenMode::Read)).transpose()?;
-        Ok(Arc::new(CopyOnWriteFile { inode, below, pages: self.pages.clone() }))
+    fn handle(&self, shared: Arc<SharedFile>) -> io::Result<Arc<dyn File>> {
+        let below = shared.below.as_ref().map(|path| self.below.open(path, OpenMode::Read)).transpose()?;
+        Ok(Arc::new(CopyOnWriteFile { shared, below, pages: self.pages.clone() }))
     }
 }
 
@@ -96,7 +96,7 @@ impl Names {
     }
 
     /// The file of a name, known from now on.
-    fn find(&mut self, below: &dyn Disk, path: &Path) -> io::Result<Arc<Inode>> {
+    fn find(&mut self, below: &dyn Disk, path: &Path) -> io::Result<Arc<SharedFile>> {
         if let Some(known) = self.files.get(path) {
             return known.clone().ok_or_else(|| ErrorKind::NotFound.into());
         }
@@ -104,17 +104,17 @@ impl Names {
             return Err(ErrorKind::NotFound.into());
         }
         let len = below.open(path, OpenMode::Read)?.len()?;
-        let content = Mutex::new(Content { len, below_len: len, pages: BTreeMap::new() });
-        let inode = Arc::new(Inode { below: Some(path.to_owned()), content });
-        self.files.insert(path.to_owned(), Some(inode.clone()));
-        Ok(inode)
+        let content = Mutex::new(FilePages { len, below_len: len, pages: BTreeMap::new() });
+        let shared = Arc::new(SharedFile { below: Some(path.to_owned()), content });
+        self.files.insert(path.to_owned(), Some(shared.clone()));
+        Ok(shared)
     }
 
-    fn make(&mut self, path: &Path) -> Arc<Inode> {
-        let content = Mutex::new(Content { len: 0, below_len: 0, pages: BTreeMap::new() });
-        let inode = Arc::new(Inode { below: None, content });
-        self.files.insert(path.to_owned(), Some(inode.clone()));
-        inode
+    fn make(&mut self, path: &Path) -> Arc<SharedFile> {
+        let content = Mutex::new(FilePages { len: 0, below_len: 0, pages: BTreeMap::new() });
+        let shared = Arc::new(SharedFile { below: None, content });
+        self.files.insert(path.to_owned(), Some(shared.clone()));
+        shared
     }
 
     fn list(&self, below: &dyn Disk, folder: &Path) -> io::Result<BTreeSet<String>> {
@@ -133,8 +133,8 @@ impl Names {
             names.remove(&removed);
         }
         names.extend(self.folders.iter().filter_map(|path| name_in(path)));
-        for (path, inode) in &self.files {
-            match (name_in(path), inode) {
+        for (path, shared) in &self.files {
+            match (name_in(path), shared) {
                 (Some(name), Some(_)) => drop(names.insert(name)),
                 (Some(name), None) => drop(names.remove(&name)),
                 (None, _) => {}
@@ -147,16 +147,16 @@ impl Names {
 impl Disk for CopyOnWriteDisk {
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
         let mut names = self.names.lock();
-        let inode = match (names.find(&*self.below, path), mode) {
+        let shared = match (names.find(&*self.below, path), mode) {
             (Ok(_), OpenMode::CreateNew) => return Err(ErrorKind::AlreadyExists.into()),
-            (Ok(inode), _) => inode,
+            (Ok(shared), _) => shared,
             (Err(error), OpenMode::Create | OpenMode::CreateNew) if error.kind() == ErrorKind::NotFound => {
                 names.make(path)
             }
             (Err(error), _) => return Err(error),
         };
         drop(names);
-        self.handle(inode)
+        self.handle(shared)
     }
 
     fn create_dir_all(&self, path: &Path) -> io::Result<()> {
@@ -176,9 +176,9 @@ impl Disk for CopyOnWriteDisk {
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         let mut names = self.names.lock();
-        let inode = names.find(&*self.below, from)?;
+        let shared = names.find(&*self.below, from)?;
         names.files.insert(from.to_owned(), None);
-        names.files.insert(to.to_owned(), Some(inode));
+        names.files.insert(to.to_owned(), Some(shared));
         Ok(())
     }
 
@@ -207,7 +207,7 @@ impl Disk for CopyOnWriteDisk {
     }
 }
 
-impl Content {
+impl FilePages {
     /// A page as it reads now, from the file below if it was never written.
     fn page(&self, below: Option<&Arc<dyn File>>, number: u64) -> io::Result<Box<[u8; PAGE_BYTES]>> {
         if let Some(page) = self.pages.get(&number) {
@@ -241,7 +241,7 @@ fn parts(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, std::ops:
 
 impl File for CopyOnWriteFile {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        let content = self.inode.content.lock();
+        let content = self.shared.content.lock();
         let len = usize::try_from(content.len.saturating_sub(offset)).unwrap_or(usize::MAX).min(buf.len());
         if content.pages.is_empty() && offset + len as u64 <= content.below_len {
             drop(content);
@@ -256,7 +256,7 @@ impl File for CopyOnWriteFile {
     }
 
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
-        let mut content = self.inode.content.lock();
+        let mut content = self.shared.content.lock();
         for (number, inside, range) in parts(offset, buf.len()) {
             let mut page = content.page(self.below.as_ref(), number)?;
             let part = range.len();
@@ -275,11 +275,11 @@ impl File for CopyOnWriteFile {
     }
 
     fn len(&self) -> io::Result<u64> {
-        Ok(self.inode.content.lock().len)
+        Ok(self.shared.content.lock().len)
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        let mut content = self.inode.content.lock();
+        let mut content = self.shared.content.lock();
         if len < content.len {
             let kept = len.div_ceil(PAGE_BYTES as u64);
             let gone = content.pages.split_off(&kept);

@@ -185,7 +185,7 @@ fn marked(cx: &Context<'_>, value: &[u8], datatype: Datatype) -> Datatype {
 
 /// The xattrs of a value, which a tombstone keeps of it, those of users included: they may be a transaction's.
 struct Attributes {
-    /// Them all; empty if there are none.
+    /// Them all with their length in front; empty if the datatype says that there are none.
     section: Vec<u8>,
     /// Whether system xattrs are among them.
     has_system: bool,
@@ -206,8 +206,8 @@ impl Attributes {
         subdoc::xattr::validate(plain).map_err(|_| Refusal::BadXattr)?;
         let (xattrs, body) = engine::value::split(plain, datatype)?;
         let has_system = !xattrs.system_section().is_empty();
-        let section = if xattrs.is_empty() { &[] } else { engine::value::section(plain, body) };
-        Ok(Attributes { section: section.to_vec(), has_system })
+        // Without any it is the length alone: a deletion says so that its tombstone has none.
+        Ok(Attributes { section: engine::value::section(plain, body).to_vec(), has_system })
     }
 }
 
