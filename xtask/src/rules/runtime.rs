@@ -11,7 +11,7 @@ use crate::tree;
 const FOLDER: &str = "crates/server/src";
 
 /// What ties a file to the crate: the runtime, sockets, HTTP and TLS, and the modules of the crate that are made of them.
-const TIES: [&str; 13] = [
+const TIES: [&str; 14] = [
     "tokio::",
     "axum::",
     "http_body::",
@@ -21,6 +21,7 @@ const TIES: [&str; 13] = [
     "TcpListener",
     "::http::",
     "http_client::",
+    "tls::Tls",
     "wire::Wire",
     "worker::Worker",
     "server::Server",

@@ -19,13 +19,13 @@ const PAGE_BYTES: usize = 4096;
 /// written pages are refused with [`ErrorKind::StorageFull`], and what was written before stays readable.
 pub struct CopyOnWriteDisk {
     below: Arc<dyn Disk>,
-    names: Mutex<Names>,
+    names: Mutex<PathTable>,
     pages: Arc<Mutex<PageBudget>>,
 }
 
 /// What of the names is not as it is below.
 #[derive(Default)]
-struct Names {
+struct PathTable {
     /// Files that were opened, made or moved; nothing of one that is gone.
     files: BTreeMap<PathBuf, Option<Arc<SharedFile>>>,
     /// Folders that were made.
@@ -90,7 +90,7 @@ impl CopyOnWriteDisk {
     }
 }
 
-impl Names {
+impl PathTable {
     fn is_removed(&self, path: &Path) -> bool {
         path.ancestors().any(|folder| self.removed.contains(folder))
     }

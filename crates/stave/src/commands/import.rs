@@ -105,33 +105,33 @@ struct Summary {
 }
 
 /// Where documents come from.
-enum Source {
+enum Origin {
     /// Couchstore files, of each vBucket the newest, as of their last headers.
     Files(Vec<PathBuf>),
     /// A folder that is read as a node would open it.
     Opened(Box<StoredBucket>),
 }
 
-impl Source {
+impl Origin {
     fn collections(&self, env: &Env) -> anyhow::Result<BTreeMap<u32, SourceCollection>> {
         Ok(match self {
-            Source::Files(files) => sources(&manifests(env, files)?),
-            Source::Opened(bucket) => sources(bucket.vbuckets.iter().map(|(_, stored)| &stored.manifest)),
+            Origin::Files(files) => sources(&manifests(env, files)?),
+            Origin::Opened(bucket) => sources(bucket.vbuckets.iter().map(|(_, stored)| &stored.manifest)),
         })
     }
 
     fn len(&self) -> usize {
         match self {
-            Source::Files(files) => files.len(),
-            Source::Opened(bucket) => bucket.vbuckets.len(),
+            Origin::Files(files) => files.len(),
+            Origin::Opened(bucket) => bucket.vbuckets.len(),
         }
     }
 
-    /// What [`Source::len`] counts.
+    /// What [`Origin::len`] counts.
     fn unit(&self) -> &'static str {
         match self {
-            Source::Files(_) => "files",
-            Source::Opened(_) => "vBuckets",
+            Origin::Files(_) => "files",
+            Origin::Opened(_) => "vBuckets",
         }
     }
 
@@ -144,15 +144,15 @@ impl Source {
         step: &mut dyn FnMut(&SentCounts),
     ) -> anyhow::Result<()> {
         match self {
-            Source::Files(files) => send_file(&files[at], env, sender, step),
-            Source::Opened(bucket) => stored::send_vbucket(bucket, bucket.vbuckets[at].0, sender, step),
+            Origin::Files(files) => send_file(&files[at], env, sender, step),
+            Origin::Opened(bucket) => stored::send_vbucket(bucket, bucket.vbuckets[at].0, sender, step),
         }
     }
 
     fn refused(&self) -> Vec<(VbId, String)> {
         match self {
-            Source::Files(_) => Vec::new(),
-            Source::Opened(bucket) => {
+            Origin::Files(_) => Vec::new(),
+            Origin::Opened(bucket) => {
                 bucket.refused.iter().map(|(vb, failure)| (*vb, failure.to_string())).collect()
             }
         }
@@ -213,7 +213,7 @@ fn readable(refused: &[(VbId, String)]) -> anyhow::Result<()> {
 }
 
 /// The one bucket in a folder.
-fn bucket_at(env: &Env, dir: &Path) -> anyhow::Result<Source> {
+fn bucket_at(env: &Env, dir: &Path) -> anyhow::Result<Origin> {
     let mut place = Place::find(&*env.disk, dir)?;
     let bucket = match (place.buckets.pop(), place.buckets.is_empty()) {
         (Some(bucket), true) if bucket.folder == *dir => bucket,
@@ -221,14 +221,14 @@ fn bucket_at(env: &Env, dir: &Path) -> anyhow::Result<Source> {
     };
     let names = env.disk.read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))?;
     Ok(match bucket.is_log || names.iter().any(|name| is_segment(name)) {
-        true => Source::Opened(Box::new(StoredBucket::open(env, dir)?)),
-        false => Source::Files(bucket.files),
+        true => Origin::Opened(Box::new(StoredBucket::open(env, dir)?)),
+        false => Origin::Files(bucket.files),
     })
 }
 
 fn import(
     env: &Env,
-    source: &Source,
+    source: &Origin,
     target: Target,
     conflict: Conflict,
     unknown: Unknown,

@@ -3,7 +3,7 @@
 /// Takes the lines of one row. A quote within a field that does not begin with one is text, as `5"` is.
 pub(crate) struct RowReader {
     separator: u8,
-    place: Place,
+    place: FieldPlace,
     /// Fields that ended.
     fields: Vec<Vec<u8>>,
     field: Vec<u8>,
@@ -12,7 +12,7 @@ pub(crate) struct RowReader {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum FieldPlace {
     /// Before the first byte of a field.
     Begin,
     /// In a field without quotes.
@@ -26,45 +26,45 @@ enum Place {
 impl RowReader {
     /// Before the first line of a row.
     pub(crate) fn new(separator: u8) -> RowReader {
-        RowReader { separator, place: Place::Begin, fields: Vec::new(), field: Vec::new(), wrong: None }
+        RowReader { separator, place: FieldPlace::Begin, fields: Vec::new(), field: Vec::new(), wrong: None }
     }
 
     /// Takes a line with its end; whether the row ends with it.
     pub(crate) fn take(&mut self, line: &[u8]) -> bool {
         for (at, byte) in line.iter().enumerate() {
-            if self.place != Place::Quoted && matches!(&line[at..], b"\n" | b"\r\n" | b"\r") {
+            if self.place != FieldPlace::Quoted && matches!(&line[at..], b"\n" | b"\r\n" | b"\r") {
                 break;
             }
             self.byte(*byte);
         }
-        self.place != Place::Quoted
+        self.place != FieldPlace::Quoted
     }
 
     fn byte(&mut self, byte: u8) {
         match (self.place, byte) {
-            (Place::Begin, b'"') => self.place = Place::Quoted,
-            (Place::Quoted, b'"') => self.place = Place::Closed,
-            (Place::Closed, b'"') => {
-                self.place = Place::Quoted;
+            (FieldPlace::Begin, b'"') => self.place = FieldPlace::Quoted,
+            (FieldPlace::Quoted, b'"') => self.place = FieldPlace::Closed,
+            (FieldPlace::Closed, b'"') => {
+                self.place = FieldPlace::Quoted;
                 self.field.push(byte);
             }
-            (Place::Begin | Place::Plain | Place::Closed, _) if byte == self.separator => {
-                self.place = Place::Begin;
+            (FieldPlace::Begin | FieldPlace::Plain | FieldPlace::Closed, _) if byte == self.separator => {
+                self.place = FieldPlace::Begin;
                 self.fields.push(std::mem::take(&mut self.field));
             }
-            (Place::Closed, _) => {
+            (FieldPlace::Closed, _) => {
                 let number = self.fields.len() + 1;
                 let what = format!(
                     "field {number} goes on behind the quote that closes it; a quote inside of quotes is written twice"
                 );
                 self.wrong.get_or_insert(what);
-                self.place = Place::Plain;
+                self.place = FieldPlace::Plain;
             }
-            (Place::Begin | Place::Plain, _) => {
-                self.place = Place::Plain;
+            (FieldPlace::Begin | FieldPlace::Plain, _) => {
+                self.place = FieldPlace::Plain;
                 self.field.push(byte);
             }
-            (Place::Quoted, _) => self.field.push(byte),
+            (FieldPlace::Quoted, _) => self.field.push(byte),
         }
     }
 
@@ -74,7 +74,7 @@ impl RowReader {
     ///
     /// What is wrong with it.
     pub(crate) fn fields(mut self) -> Result<Vec<String>, String> {
-        if self.place == Place::Quoted {
+        if self.place == FieldPlace::Quoted {
             let number = self.fields.len() + 1;
             return Err(format!(
                 "the quote that opens field {number} is not closed up to the end of the file"

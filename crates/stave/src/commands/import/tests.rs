@@ -223,7 +223,7 @@ fn what_is_no_bucket_is_refused() {
     assert!(bucket_at(&env, Path::new("/b")).is_ok());
     let error = bucket_at(&env, Path::new("/b/0.couch.1")).err().expect("a file").to_string();
     assert_eq!(error, "/b/0.couch.1 is no bucket's folder: give one with files like 0.couch.1");
-    assert!(matches!(bucket_at(&env, Path::new("/b")), Ok(Source::Files(_))));
+    assert!(matches!(bucket_at(&env, Path::new("/b")), Ok(Origin::Files(_))));
 }
 
 /// A folder as a killed node leaves it.
