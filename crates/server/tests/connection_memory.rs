@@ -242,6 +242,30 @@ fn readers_of_inflated_values_that_do_not_read_are_bounded() {
     server.stop().expect("a clean stop");
 }
 
+#[test]
+fn a_look_up_of_a_whole_document_again_and_again_asks_for_room_before_it_is_made() {
+    const DOCUMENT: usize = 4 * MIB;
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = node(folder.path());
+    let mut client = Client::connect(&server, "default", &[]);
+    let document = [b"\"", &vec![b'x'; DOCUMENT - 2][..], b"\""].concat();
+    assert_eq!(client.set(b"large", &document), Some(Status::Success));
+    let mut look_up = |paths: usize| {
+        // GET with an empty path: the document.
+        let value = [0u8; 4].repeat(paths);
+        let (opcode, key, vbucket) = (opcode::SUBDOC_MULTI_LOOKUP, b"large", vb(b"large"));
+        client.request(&RequestParts { opcode, key, value: &value, vbucket, ..RequestParts::default() })
+    };
+    let few = look_up(4);
+    assert_eq!((few.status, few.value.len()), (Status::Success, 4 * (6 + DOCUMENT)));
+    let many = look_up(16);
+    assert_eq!((many.status, many.value.len()), (Status::Etmpfail, 0));
+    let highest = server.node().connection_memory().highest_bytes();
+    assert!(highest <= LIMIT, "{highest}");
+    drop(client);
+    server.stop().expect("a clean stop");
+}
+
 fn request(client: &mut Client, opcode: u8, key: &[u8], extras: &[u8], value: &[u8]) -> Status {
     client.request(&RequestParts { opcode, key, extras, value, ..RequestParts::default() }).status
 }

@@ -26,6 +26,17 @@ fn write_value<'a>(outcome: &LookupOutcome<'a>, value: LookupValue<'a>, out: &mu
     }
 }
 
+/// Bytes that [`write_lookup`] appends at most: up to as many times the document as there are paths.
+pub fn lookup_bytes(outcome: &LookupOutcome<'_>) -> usize {
+    const COUNT_DIGITS: usize = 20;
+    let head = if outcome.is_single { 0 } else { size_of::<u16>() + size_of::<u32>() };
+    let bytes = |value| match value {
+        LookupValue::Count(_) => COUNT_DIGITS,
+        other => outcome.bytes(other).len(),
+    };
+    outcome.results().iter().map(|result| head + bytes(result.value)).sum()
+}
+
 /// Appends the body of a reply to a look-up; says whether the datatype of the reply is JSON.
 ///
 /// Several paths: status, length and value for every spec. One path: the value alone, which is JSON

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use base::{Datatype, DocKey, Moment, VbId};
-use engine::{Bucket, Mutated, Refusal};
+use base::{Datatype, VbId};
+use engine::{Mutated, Refusal};
 use protocol::feature::Feature;
 use protocol::{Request, Status, opcode};
 use subdoc::exec::MutationOutcome;
-use subdoc::reply::{write_lookup, write_mutation};
+use subdoc::reply::{lookup_bytes, write_lookup, write_mutation};
 use subdoc::request::{self, Features, LookupRequest, MutationRequest, doc_flag};
 
 use crate::commands::mutation;
@@ -65,7 +65,7 @@ pub fn lookup(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     if is_long(cx, request, lookup.doc_flags & doc_flag::REPLICA_READ != 0, lookup.specs.as_slice().len()) {
         return Outcome::Elsewhere;
     }
-    let looked_up = look_up(&cx.bucket(), request.vbucket, cx.key, &lookup, cx.now);
+    let looked_up = look_up(cx, request.vbucket, &lookup);
     tell_lookup(cx, lookup.is_single, looked_up)
 }
 
@@ -84,23 +84,17 @@ struct LookedUp {
     is_json: bool,
     cas: base::Cas,
     has_results: bool,
-    body: Vec<u8>,
+    /// Nothing if there is no room for it: it may be as many times the document as there are paths.
+    body: Option<Vec<u8>>,
 }
 
-fn look_up(
-    bucket: &Bucket,
-    vb: VbId,
-    key: DocKey<'_>,
-    lookup: &LookupRequest<'_>,
-    now: Moment,
-) -> Result<LookedUp, Refusal> {
-    let mut body = Vec::new();
-    let (status, is_json, cas, has_results) =
-        bucket.documents().subdoc_lookup(vb, key, lookup, now, |outcome, cas| {
-            let is_json = outcome.has_results() && write_lookup(outcome, &mut body);
-            (outcome.status, is_json, cas, outcome.has_results())
-        })?;
-    Ok(LookedUp { status, is_json, cas, has_results, body })
+fn look_up(cx: &Context<'_>, vb: VbId, lookup: &LookupRequest<'_>) -> Result<LookedUp, Refusal> {
+    cx.bucket().documents().subdoc_lookup(vb, cx.key, lookup, cx.now, |outcome, cas| {
+        let (status, has_results, bytes) = (outcome.status, outcome.has_results(), lookup_bytes(outcome));
+        let mut body = cx.reply.has_room(bytes).then(|| Vec::with_capacity(bytes));
+        let is_json = body.as_mut().is_some_and(|body| has_results && write_lookup(outcome, body));
+        LookedUp { status, is_json, cas, has_results, body }
+    })
 }
 
 fn tell_lookup(cx: &mut Context<'_>, is_single: bool, looked_up: Result<LookedUp, Refusal>) -> Outcome {
@@ -108,6 +102,7 @@ fn tell_lookup(cx: &mut Context<'_>, is_single: bool, looked_up: Result<LookedUp
         Ok(looked_up) => looked_up,
         Err(refusal) => return cx.refuse(refusal),
     };
+    let Some(body) = body else { return cx.status(Status::Etmpfail) };
     let status = Status::from_code(status).unwrap_or(Status::Einternal);
     let shows_cas = has_results && (status.is_success() || !is_single);
     let cas = if shows_cas { cas } else { base::Cas(0) };
