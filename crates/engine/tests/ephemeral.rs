@@ -100,7 +100,7 @@ fn seqnos(versions: &[Version]) -> Vec<u64> {
 }
 
 #[test]
-fn nothing_is_kept_but_the_name() {
+fn nothing_is_kept_but_the_name_and_the_number_of_starts() {
     let world = World::new(1);
     let stored = world.set("k", "v");
     assert_eq!(world.get("k").as_deref(), Some("v"));
@@ -116,7 +116,7 @@ fn nothing_is_kept_but_the_name() {
     world.bucket.compaction().run_compactor();
     world.bucket.close().expect("there is nothing to write");
     let files = world.env.disk.read_dir(Path::new("/data/cache")).expect("its folder");
-    assert_eq!(files, ["uuid", "uuid.copy"]);
+    assert_eq!(files, ["starts", "uuid", "uuid.copy"]);
 
     let again =
         World { bucket: open(&world.env, 256 << 20), env: world.env.clone(), handles: world.handles.clone() };
