@@ -194,7 +194,7 @@ impl Question<'_> {
         {
             return begun;
         }
-        let is_needed_gone = self.needs.is_some_and(|needs| self.is_gone_for_good(needs, &empty));
+        let is_needed_gone = self.needs.is_some_and(|needs| self.is_gone_for_good(needs, &known, &empty));
         if is_needed_gone || self.have_nothing(present(self.chain), &empty) {
             let best = known.iter().map(|(_, copy)| (copy.high_prepared, copy.high_seqno)).max();
             match self.kept_by_others() {
@@ -329,11 +329,12 @@ impl Question<'_> {
         of.all(|id| empty.contains(&id) || self.said_away(id) == Some(false))
     }
 
-    /// Whether a node has said that it has none of the vBucket: its process was started again before the copy was on its
-    /// disk, or there is no disk, and nothing brings it back. A node whose files are gone or damaged does not say so: its copy
-    /// is unusable, or its bucket is down.
-    fn is_gone_for_good(&self, id: NodeId, empty: &[NodeId]) -> bool {
-        empty.contains(&id) && !planted::is(Bug::LoneBeginsEmpty)
+    /// Whether a node has said that it has none of the vBucket, and it is not waited for: its process was started again, and
+    /// there is no disk that brings it back, or no other copy has anything either, as in a bucket that was just made.
+    fn is_gone_for_good(&self, id: NodeId, known: &[(NodeId, VbReport)], empty: &[NodeId]) -> bool {
+        let is_blank = |(_, copy): &(NodeId, VbReport)| copy.high_seqno == 0 && copy.high_prepared == 0;
+        let is_over = self.bucket.is_ephemeral() || known.iter().all(is_blank);
+        is_over && empty.contains(&id) && !planted::is(Bug::LoneBeginsEmpty)
     }
 
     /// The last prepare, the last change and the node of the best copy among those that nodes have kept which were failed
