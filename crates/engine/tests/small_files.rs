@@ -323,7 +323,7 @@ fn an_older_mark_that_is_put_back_after_a_crash_is_not_believed() {
         let older = folder(&handles);
         let world = start();
         let before = history(&world);
-        // Somebody may see this change, and only memory has it.
+        // A reader may see this change, and only memory has it.
         world.set("k", "lost with the crash").expect("there is room");
         drop(world);
         put_back(&env, &older, "clean");

@@ -253,7 +253,7 @@ impl Connection {
             }
             None => {
                 let user = format!("<ud>{name}</ud>");
-                tracing::debug!(%user, "a client's certificate stands for a user who is not there");
+                tracing::debug!(%user, "a client's certificate names a user who is not there");
             }
         }
     }

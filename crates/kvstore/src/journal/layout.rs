@@ -167,7 +167,7 @@ pub(super) struct SegmentHead {
     /// Number of the first frame. All before it were durable before this was written; what an older segment holds
     /// from this one on is void.
     pub(super) first: u64,
-    /// Stands in each frame too: nobody outside can know it, so no value can pass for a frame. See [`linked`].
+    /// Stands in each frame too: nothing outside knows it, so no value can pass for a frame. See [`linked`].
     pub(super) salt: u64,
 }
 

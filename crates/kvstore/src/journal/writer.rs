@@ -122,7 +122,7 @@ impl Journal {
         Ok(true)
     }
 
-    /// A segment is given up after any failure: nobody knows what of it is on the disk. One without frames goes on as the
+    /// A segment is given up after any failure: what of it is on the disk is not known. One without frames goes on as the
     /// next one: its header is written again, with another salt, before any frame is.
     fn after(&self, writer: &mut Writer, written: Result<(), Failure>) -> Result<(), Failure> {
         self.next.store(writer.durable + 1, Ordering::Release);
