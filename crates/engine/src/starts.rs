@@ -164,9 +164,8 @@ impl Starts {
         manifest: ManifestUid,
         ids: NextIds,
     ) -> Result<(), Failure> {
-        // A file that was lost may have counted any start before.
-        let last = self.noted.as_ref().map_or(u64::from(env.clock.unix_s()), |noted| noted.start);
-        self.put(env, dir, bucket, Noted { start: last.saturating_add(1), manifest, ids })
+        let start = self.last(env).saturating_add(1);
+        self.put(env, dir, bucket, Noted { start, manifest, ids })
     }
 
     /// Notes a manifest.
@@ -178,8 +177,13 @@ impl Starts {
         manifest: ManifestUid,
         ids: NextIds,
     ) -> Result<(), Failure> {
-        let start = self.noted.as_ref().map_or(u64::from(env.clock.unix_s()), |noted| noted.start);
+        let start = self.last(env);
         self.put(env, dir, bucket, Noted { start, manifest, ids })
+    }
+
+    /// The number that is noted; the time if there is none, as a file that was lost may have counted any start before.
+    fn last(&self, env: &Env) -> u64 {
+        self.noted.as_ref().map_or(u64::from(env.clock.unix_s()), |noted| noted.start)
     }
 
     /// The number of this start, which is on disk; `None` if it is not.

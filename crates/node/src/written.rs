@@ -66,7 +66,7 @@ fn change(
     file(folder).write(disk, &serde_json::to_string(&slot)?, slot.write, is_new)
 }
 
-/// WrittenNames a file that was just written, or found. If that fails, the next start does it.
+/// Notes a file that was just written, or found. If that fails, the next start does it.
 pub(crate) fn note(disk: &dyn Disk, folder: &Path, written: &SmallFile) {
     let name = name_of(written);
     if let Err(error) = change(disk, folder, |files| files.insert(name.clone())) {
