@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 
-use crate::tree;
+use crate::{failures, tree};
 
 /// When the first headline was printed.
 static BEGUN: OnceLock<Instant> = OnceLock::new();
@@ -80,6 +80,7 @@ pub fn each_line(command: &mut Command, mut look: impl FnMut(&str)) -> Result<bo
     for line in BufReader::new(output).split(b'\n') {
         let line = String::from_utf8_lossy(&line?).into_owned();
         println!("{line}");
+        failures::note_line(&line);
         look(&line);
     }
     Ok(child.wait()?.success())

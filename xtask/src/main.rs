@@ -12,6 +12,7 @@ mod cluster;
 mod crash;
 mod dashboards;
 mod dist;
+mod failures;
 mod fuzz;
 mod http;
 mod image;

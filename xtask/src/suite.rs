@@ -8,7 +8,8 @@ use anyhow::{Context, Result, bail};
 use crate::child::{Background, cargo, each_line, headline, succeeds};
 use crate::totals::Totals;
 use crate::{
-    dashboards, dist, kill, netfaults, powercut, readme, replay, resume, rules, simulate, start_pages, tree,
+    dashboards, dist, failures, kill, netfaults, powercut, readme, replay, resume, rules, simulate,
+    start_pages, tree,
 };
 
 /// Changes that a replica follows while it is killed.
@@ -147,6 +148,11 @@ pub fn miri() -> Result<bool> {
 
 /// The closing line, alone on the last one: CI reads it.
 fn close(totals: Totals) -> Result<bool> {
+    let failed = failures::told();
+    if !totals.good() && !failed.is_empty() {
+        headline("what failed");
+        failed.iter().for_each(|line| println!("{line}"));
+    }
     headline("totals");
     println!("\n{totals}");
     Ok(totals.good())
@@ -166,6 +172,7 @@ fn check_steps() -> Result<Totals> {
         headline(name);
         for violation in &violations {
             println!("{violation}");
+            failures::note(&format!("{name}: {violation}"));
         }
         totals += Totals::one(violations.is_empty());
     }
@@ -222,6 +229,7 @@ fn step(name: &str, run: impl FnOnce() -> Result<Totals>) -> Totals {
     headline(name);
     let totals = run().unwrap_or_else(|error| {
         println!("FAIL {name}: {error:#}");
+        failures::note(&format!("{name}: {error:#}"));
         Totals::one(false)
     });
     println!("{name}: {totals}");
@@ -292,6 +300,7 @@ fn conformance() -> Result<Totals> {
     let text = String::from_utf8_lossy(&output.stdout);
     print!("{text}");
     let mut of_others = Totals::default();
+    text.lines().for_each(failures::note_line);
     text.lines().filter_map(conformance_row).for_each(|row| of_others += row);
     totals += judged(of_others, output.status.success());
     totals += suites(ALONE)?;
