@@ -220,6 +220,31 @@ fn a_vbucket_that_is_made_anew_gets_nothing_of_the_old_one() {
     world.end();
 }
 
+/// Nothing of the old file comes back, neither at once nor with a start that reads what the disk has.
+#[test]
+fn a_file_that_is_deleted_and_made_again_between_two_flushes_has_what_came_since() {
+    let world = world(11);
+    (0..20).for_each(|n| drop(world.set(&format!("old{n}"), "old")));
+    assert!(world.bucket.flushing().flush_all());
+    world.set("old0", "never written");
+    let uuid = |world: &Watched| world.bucket.vbucket_stats(VB).expect("it is there").uuid;
+    let before = uuid(&world);
+    world.bucket.roles().set_vbucket_state(VB, VbState::Dead, None).expect("it is there");
+    world.bucket.roles().delete_vbucket(VB).expect("it is dead").expect("the disk works");
+    world.bucket.roles().set_vbucket_state(VB, VbState::Active, None).expect("made again");
+    let again = world.set("new", "new");
+    assert_eq!(again.seqno.0, 1, "its history begins again");
+    assert_ne!(uuid(&world), before);
+    assert!(world.bucket.flushing().flush_all());
+    let world = world.restart(QUOTA_BYTES);
+    world.load();
+    assert_eq!(counts(&world)[0], 1);
+    assert_eq!(world.settle("new", || world.get("new")), Ok("new".into()));
+    assert_eq!(world.settle("old0", || world.get("old0")), Err(Refusal::NotFound));
+    assert_eq!(world.settle("old7", || world.get("old7")), Err(Refusal::NotFound));
+    world.end();
+}
+
 #[test]
 fn a_tombstone_that_is_purged_while_it_is_read_does_not_come_back() {
     let world = world(7);
@@ -271,6 +296,27 @@ fn without_room_a_document_is_lent_and_goes_whole() {
     drop(held);
     assert_eq!(world.bucket.fetching().fetch_step(), Progress::Worked);
     assert_eq!((world.get("k0"), counts(&world)), (Err(Refusal::NotResident), [80, 0, 1, 0]));
+    world.end();
+}
+
+/// At the limit of memory: what the disk has is read and expires, and the client is not told to come again.
+#[test]
+fn an_expired_document_that_is_out_of_memory_is_not_found_when_memory_is_full() {
+    let (env, handles) = Env::sim(12);
+    let world = Watched::open_with(env, handles, 100_000, &settings());
+    set_expiring(&world, "gone", 10);
+    set_expiring(&world, "there", 1000);
+    assert!(evict(&world, "gone") && evict(&world, "there"));
+    let fill = |n: u32| {
+        let key = format!("k{n}");
+        world.settle(&key, || world.set_in(VB, &key, &"v".repeat(1000))).err()
+    };
+    assert_eq!((0..500).find_map(fill), Some(Refusal::OverQuota));
+    world.handles.clock.advance(Duration::from_secs(20));
+    assert_eq!(world.settle("gone", || world.get("gone")), Err(Refusal::NotFound));
+    assert_eq!(world.settle("there", || world.get("there")), Ok("short".into()));
+    let gone = world.settle("gone", || delete(&world, "gone"));
+    assert_eq!(gone, Err(Refusal::NotFound), "what has expired cannot be deleted");
     world.end();
 }
 
