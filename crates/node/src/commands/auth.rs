@@ -18,8 +18,17 @@ use crate::user::{Derivation, PasswordCheck, User};
 /// Bytes of a server's nonce.
 const NONCE_BYTES: usize = 18;
 
+/// A connection of streams keeps its user: another one might not have the right to what the streams are about.
+fn refuse_streams(ctx: &mut Context<'_>) -> Option<Outcome> {
+    ctx.session.dcp.as_ref()?;
+    Some(ctx.error(Status::NotSupported, "The user of a connection that streams changes cannot be changed"))
+}
+
 /// Lists the ways to log in.
 pub fn list_mechanisms(ctx: &mut Context<'_>, _: &Request<'_>) -> Outcome {
+    if let Some(refused) = refuse_streams(ctx) {
+        return refused;
+    }
     let names = offered(ctx).names();
     ctx.reply.send(&Answer { value: names.as_bytes(), ..Answer::default() });
     Outcome::Done
@@ -31,6 +40,9 @@ fn offered(ctx: &Context<'_>) -> SaslMethods {
 
 /// Logs in, or begins to. Whoever was logged in before is not any more, whatever comes of it.
 pub fn auth(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
+    if let Some(refused) = refuse_streams(ctx) {
+        return refused;
+    }
     ctx.session.log_out();
     match Method::from_name(request.key).filter(|method| offered(ctx).has(*method)) {
         Some(Method::Plain) => auth_plain(ctx, request.value),
@@ -120,6 +132,9 @@ fn auth_scram(ctx: &mut Context<'_>, mechanism: Mechanism, message: &[u8]) -> Ou
 
 /// Goes on with a login that was begun.
 pub fn step(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
+    if let Some(refused) = refuse_streams(ctx) {
+        return refused;
+    }
     let Some(exchange) = ctx.session.exchange.take() else {
         let context =
             "Logic error: The server expects the client to start with SASL START before sending SASL STEP";

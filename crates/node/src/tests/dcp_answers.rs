@@ -208,6 +208,25 @@ fn streams_are_not_for_connections_whose_answers_overtake_each_other() {
 }
 
 #[test]
+fn a_connection_of_streams_keeps_its_user() {
+    let node = node();
+    let login = |opcode, key, value| request(&RequestParts { opcode, key, value, ..RequestParts::default() });
+    for flags in [Some(1), Some(0)] {
+        let mut connection = opened(&node, flags);
+        for (what, bytes) in [
+            ("mechanisms", login(opcode::SASL_LIST_MECHS, b"", b"")),
+            ("a wrong password", login(opcode::SASL_AUTH, b"PLAIN", b"\0admin\0wrong")),
+            ("another user", login(opcode::SASL_AUTH, b"PLAIN", b"\0reader\0reader")),
+            ("an exchange", login(opcode::SASL_AUTH, b"SCRAM-SHA1", b"n,,n=admin,r=abc")),
+            ("a step", login(opcode::SASL_STEP, b"SCRAM-SHA1", b"c=biws,r=abc,p=AAAA")),
+        ] {
+            assert_eq!(came(&mut connection, &bytes), Is(Status::NotSupported), "{what}, {flags:?}");
+            assert_eq!(came(&mut connection, &simple(opcode::NOOP, 7)), Is(Status::Success), "{what}");
+        }
+    }
+}
+
+#[test]
 fn what_is_said_when_a_connection_is_opened_is_known() {
     let node = node();
     for (flags, value, wanted) in [
