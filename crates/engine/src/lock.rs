@@ -49,10 +49,14 @@ impl Documents {
         Err(Refusal::Busy)
     }
 
-    /// Ends a lock.
+    /// Ends a lock. A sync write that is in progress has used it up, and is told instead.
     pub fn unlock(&self, vb: VbId, key: DocKey<'_>, cas: Cas, now: Moment) -> Result<(), Refusal> {
         let hash = self.core.hash(key);
-        Ok(self.core.active_with(vb, key.collection).map_err(not_parked)?.vb.unlock(hash, key, cas, now)?)
+        let mut shard = self.core.active_with(vb, key.collection).map_err(not_parked)?;
+        if let Some(refusal) = shard.vb.sync_writes().sync_write_in_the_way(key) {
+            return Err(refusal.into());
+        }
+        Ok(shard.vb.unlock(hash, key, cas, now)?)
     }
 }
 

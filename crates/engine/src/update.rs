@@ -146,7 +146,12 @@ impl Writer<'_> {
     pub fn delete(&self, vb: VbId, key: DocKey<'_>, cas: Cas, now: Moment) -> Result<Mutated, Refusal> {
         let deleted = self.modify(vb, key, cas, now, |found| {
             let old = live(found, now).ok_or(Refusal::NotFound)?;
-            Ok(Computed::new(self.tombstone_of(&old.version, ItemKind::Deletion, now)?, ()))
+            let mut tombstone = self.tombstone_of(&old.version, ItemKind::Deletion, now)?;
+            if tombstone.meta().datatype.is_xattr() {
+                // The flags were those of the body; the attributes that stay have none.
+                tombstone.meta_mut().flags = 0;
+            }
+            Ok(Computed::new(tombstone, ()))
         })?;
         Ok(deleted.0)
     }

@@ -5,9 +5,11 @@ mod common;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use base::{Cas, DurabilityLevel, Seqno, SyncWrite, VbState};
+use base::{Cas, Datatype, DurabilityLevel, RevSeqno, Seqno, SyncWrite, VbState, VersionMeta};
 use common::{VB, World, doc, outcome, set, stores, topology};
-use engine::{CounterRequest, Durable, Mutated, Refusal, StoreMode, StoreRequest, SyncOutcome};
+use engine::{
+    CounterRequest, Durable, Mutated, Refusal, StoreMode, StoreRequest, SyncOutcome, WithMetaRequest,
+};
 use kvstore::{KvStore, Values};
 
 const ALONE: &str = r#"[["n_0"]]"#;
@@ -178,6 +180,7 @@ fn a_document_with_a_prepare_is_left_alone() {
             bucket.documents().get_and_lock(VB, doc(key), 10, now).map(drop),
             Err(Refusal::SyncWriteInProgress)
         );
+        assert_eq!(bucket.documents().unlock(VB, doc(key), Cas(1), now), Err(Refusal::SyncWriteInProgress));
         let counter = CounterRequest {
             key: doc(key),
             increment: true,
@@ -187,12 +190,45 @@ fn a_document_with_a_prepare_is_left_alone() {
             preserve_expiry: false,
         };
         assert_eq!(bucket.documents().count(VB, &counter, now).map(drop), Err(Refusal::SyncWriteInProgress));
-        // What is not there cannot be deleted, whatever is prepared.
-        let deleted = bucket.documents().delete(VB, doc(key), Cas::ANY, now);
-        assert_eq!(deleted, if key == "there" { busy } else { Err(Refusal::NotFound) });
+        // What is not there is neither deleted nor replaced, whatever is prepared.
+        let of_what_is_there = if key == "there" { busy } else { Err(Refusal::NotFound) };
+        assert_eq!(bucket.documents().delete(VB, doc(key), Cas::ANY, now), of_what_is_there);
+        assert_eq!(world.store(key, "x", StoreMode::Replace, Cas::ANY, 0), of_what_is_there);
+        let durably = bucket.documents().durably(durable(DurabilityLevel::Majority, 1000));
+        let replace = StoreRequest { mode: StoreMode::Replace, ..set(doc(key), "x") };
+        assert_eq!(durably.store(VB, &replace, now), of_what_is_there);
         world.acknowledge("n_1", prepared.seqno);
         assert_eq!(world.get(key).as_deref(), Ok("2"));
         world.set(key, "3").expect("nothing is in the way any more");
+    }
+}
+
+/// What a prepare would replace, a change with its own metadata would replace, too: the two are in conflict.
+#[test]
+fn a_change_with_meta_is_compared_with_the_prepare() {
+    let world = World::with_topology(15, TWO);
+    world.set("there", "1").expect("stored");
+    for (key, prepared_rev) in [("there", 2), ("absent", 1)] {
+        let prepared = world.set_durably(key, "2", DurabilityLevel::Majority).expect("prepared");
+        let with_rev = |rev| {
+            let meta = VersionMeta { cas: Cas(1), rev_seqno: RevSeqno(rev), ..VersionMeta::default() };
+            let request = WithMetaRequest {
+                key: doc(key),
+                value: b"x",
+                datatype: Datatype::RAW,
+                meta,
+                add: false,
+                expected: Cas::ANY,
+                force: false,
+                regenerate_cas: false,
+                late: None,
+            };
+            world.bucket.documents().apply_with_meta(VB, &request, world.now()).map(drop)
+        };
+        assert_eq!(with_rev(prepared_rev), Err(Refusal::Exists), "{key}: its CAS is less");
+        assert_eq!(with_rev(prepared_rev + 1), Err(Refusal::SyncWriteInProgress), "{key}");
+        world.acknowledge("n_1", prepared.seqno);
+        assert_eq!(with_rev(prepared_rev + 1), Ok(()), "{key}");
     }
 }
 

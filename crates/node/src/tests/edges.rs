@@ -106,6 +106,8 @@ fn a_conflict_is_decided_before_lock_and_cas() {
         assert_eq!(client.with_meta(opcode, 1, Cas::ANY), Status::KeyEexists, "an older revision loses");
         assert_eq!(client.with_meta(opcode, 9, Cas::ANY), Status::Locked);
     }
+    // What is there is not added, locked or not.
+    assert_eq!(client.with_meta(opcode::ADD_WITH_META, 9, Cas::ANY), Status::KeyEexists);
 }
 
 #[test]
@@ -219,6 +221,34 @@ fn deletions_with_meta_keep_the_attributes_they_bring_or_those_of_the_system() {
     delete(&mut client, 52, &[0; 4]);
     let (status, _, told) = toc(&mut client);
     assert_ne!(told, b"[\"_s\"]", "a section without attributes says that there are none: {status:?}");
+}
+
+/// The flags that GET_META tells.
+fn flags_of(client: &mut Client) -> u32 {
+    let key = client.key;
+    let parts =
+        RequestParts { opcode: opcode::GET_META, extras: &[2], key, vbucket: vb(key), ..Default::default() };
+    let (answers, _) = feed(&mut client.connection, &request(&parts));
+    let extras = each(&answers, |answer| answer.extras.to_vec()).remove(0);
+    u32::from_be_bytes(extras[4..8].try_into().expect("four bytes"))
+}
+
+#[test]
+fn a_tombstone_that_keeps_attributes_of_the_system_has_no_flags() {
+    const FLAGS: [u8; 8] = [0, 0, 0, 5, 0, 0, 0, 0];
+    for (attribute, wanted) in [(None, 5), (Some("user"), 5), (Some("_sys"), 0)] {
+        let mut client = Client::new();
+        assert_eq!(client.ask(opcode::SET, &FLAGS, JSON, Cas::ANY).0, Status::Success);
+        if let Some(path) = attribute {
+            let extras = [0, path.len() as u8, 4];
+            let change = format!("{path}1");
+            let status = client.ask(opcode::SUBDOC_DICT_UPSERT, &extras, change.as_bytes(), Cas::ANY).0;
+            assert_eq!(status, Status::Success);
+        }
+        assert_eq!(flags_of(&mut client), 5);
+        assert_eq!(client.ask(opcode::DELETE, &[], b"", Cas::ANY).0, Status::Success);
+        assert_eq!(flags_of(&mut client), wanted, "{attribute:?}");
+    }
 }
 
 #[test]

@@ -50,7 +50,10 @@ impl VBucket {
     ) -> Result<Stored, Refused> {
         let WithMeta { mut new, existence, expected, attributes_of, rule, regenerate_cas } = change;
         if let Some(refusal) = self.sync_writes.in_the_way(new.key()) {
-            return Err(Refused { refusal, new });
+            // The prepare is what the change would replace.
+            let prepared = self.sync_writes.of(new.key());
+            let loses = prepared.is_some_and(|one| !wins(rule, &new.meta(), &one.version.meta()));
+            return Err(Refused { refusal: if loses { Refusal::CasMismatch } else { refusal }, new });
         }
         let slot = self.contents.table.find_slot(hash, new.key());
         let current = slot.get();
@@ -66,10 +69,10 @@ impl VBucket {
         let is_other = expected != Cas::ANY && current.is_none_or(|v| v.meta().cas != expected);
         let refusal = match lock {
             _ if loses => Some(Refusal::CasMismatch),
+            _ if live.is_some() && existence == Existence::Absent => Some(Refusal::Exists),
             Some(lock) if lock.cas != expected => Some(Refusal::Locked),
             None if is_other && live.is_none() && !new.meta().kind.is_deleted() => Some(Refusal::NotFound),
             None if is_other => Some(Refusal::CasMismatch),
-            _ if live.is_some() && existence == Existence::Absent => Some(Refusal::Exists),
             _ if attributes_of.is_some_and(|cas| current.is_none_or(|v| v.meta().cas != cas)) => {
                 Some(Refusal::Changed)
             }
