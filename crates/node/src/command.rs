@@ -321,7 +321,13 @@ impl Row {
         Row { leaves, ..self }
     }
 
+    /// What is silent must not be overtaken: clients find out by what is answered behind it.
     pub(crate) const fn quiet(self, silence: Silence) -> Row {
-        Row { silence, ..self }
+        Row { silence, ..self.in_turn() }
+    }
+
+    /// Waits for what came before it, and is waited for, also where answers may overtake each other.
+    pub(crate) const fn in_turn(self) -> Row {
+        Row { reorder: false, ..self }
     }
 }

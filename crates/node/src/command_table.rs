@@ -37,6 +37,7 @@ const fn with_meta(opcode: u8, handler: Handler, doc: &'static str) -> Row {
         .value(ValueRule::Optional)
         .datatype(JSON | SNAPPY | XATTR)
         .cas(AnyCas)
+        .in_turn()
 }
 
 const fn path_read(opcode: u8, doc: &'static str) -> Row {
@@ -257,7 +258,8 @@ pub static ROWS: &[Row] = &[
         .extras(16),
     // Documents with their metadata
     Row::document(GET_META, meta::get_meta, MetaRead, "Read the metadata of a document or tombstone")
-        .extras_of(&[0, 1]),
+        .extras_of(&[0, 1])
+        .in_turn(),
     Row::document(GETQ_META, meta::get_meta, MetaRead, "Read metadata, silent if there are none")
         .extras_of(&[0, 1])
         .quiet(Silence::Misses),
@@ -296,7 +298,8 @@ pub static ROWS: &[Row] = &[
     Row::document(RETURN_META, meta::return_meta, MetaRead, "Change a document and return its metadata")
         .extras(12)
         .document_value()
-        .cas(AnyCas),
+        .cas(AnyCas)
+        .in_turn(),
     // Parts of documents
     path_read(SUBDOC_GET, "Read the value at a path"),
     path_read(SUBDOC_EXISTS, "Look whether a path exists"),
@@ -365,7 +368,8 @@ pub static ROWS: &[Row] = &[
     Row::document(EVICT_KEY, get::evict_key, Settings, "Take a value out of memory"),
     Row::document(GET_KEYS, range_scan::get_keys, Read, "Stored keys of a vBucket from one on, in order")
         .leaves(Leaves::Never)
-        .extras_of(&[0, 4]),
+        .extras_of(&[0, 4])
+        .in_turn(),
     Row::new(STAT, stats::stat, "Counters and figures, by group")
         .leaves(Leaves::Overview)
         .needs(SimpleStats)

@@ -338,6 +338,56 @@ fn answers_keep_their_order_unless_agreed_otherwise() {
     assert_eq!(statuses(&out.to_vec()), [(1, Status::Success)]);
 }
 
+/// The list of the original's UnorderedExecution.md, with the commands that later versions have added.
+#[test]
+fn only_some_commands_overtake() {
+    use opcode::*;
+    let wanted = [
+        GET,
+        GETK,
+        SET,
+        ADD,
+        REPLACE,
+        DELETE,
+        INCREMENT,
+        DECREMENT,
+        APPEND,
+        PREPEND,
+        GAT,
+        TOUCH,
+        EVICT_KEY,
+        GET_LOCKED,
+        UNLOCK_KEY,
+        GET_REPLICA,
+        GET_EX,
+        GET_EX_REPLICA,
+        MUTATE_WITH_META,
+        SUBDOC_GET,
+        SUBDOC_EXISTS,
+        SUBDOC_GET_COUNT,
+        SUBDOC_DICT_ADD,
+        SUBDOC_DICT_UPSERT,
+        SUBDOC_DELETE,
+        SUBDOC_REPLACE,
+        SUBDOC_ARRAY_PUSH_LAST,
+        SUBDOC_ARRAY_PUSH_FIRST,
+        SUBDOC_ARRAY_INSERT,
+        SUBDOC_ARRAY_ADD_UNIQUE,
+        SUBDOC_COUNTER,
+        SUBDOC_REPLACE_BODY_WITH_XATTR,
+        SUBDOC_MULTI_LOOKUP,
+        SUBDOC_MULTI_MUTATION,
+    ];
+    for row in ROWS {
+        assert_eq!(row.reorder, wanted.contains(&row.opcode), "{}", row.name);
+    }
+    let node = node();
+    let mut connection = connect_as(&node, "admin", &[FULL, &[Feature::UnorderedExecution]].concat());
+    let parts = RequestParts { opcode: GET_META, key: b"b", vbucket: vb(b"b"), ..RequestParts::default() };
+    let (answers, next) = feed(&mut connection, &[durable_set(b"a", 1), request(&parts)].concat());
+    assert_eq!((statuses(&answers), next), (vec![], Next::Later));
+}
+
 #[test]
 fn a_barrier_waits_and_is_waited_for() {
     let node = node();
