@@ -105,7 +105,7 @@ impl VBucket {
         finish: impl FnOnce(&mut NewVersion),
     ) -> Result<Stored, Refused> {
         let Change { mut new, existence, cas, basis, preserve_expiry } = change;
-        if let Err(refusal) = self.check_prepare(hash, new.key(), existence, now)
+        if let Err(refusal) = check_prepare(self, hash, new.key(), existence, now)
             && !planted::is(Bug::WriteUnderPrepare)
         {
             return Err(Refused { refusal, new });
@@ -130,26 +130,6 @@ impl VBucket {
         Ok(self.contents.history.record(slot, new))
     }
 
-    /// A prepare refuses all changes of its document but those that fail without it as well: what must be there and is
-    /// not.
-    fn check_prepare(
-        &self,
-        hash: u64,
-        key: DocKey<'_>,
-        existence: Existence,
-        now: Moment,
-    ) -> Result<(), Refusal> {
-        match self.sync_writes.in_the_way(key) {
-            None => Ok(()),
-            Some(Refusal::SyncWriteInProgress) if existence == Existence::Live => {
-                let current = self.find(hash, key).map_err(|Unknown| Refusal::Unknown)?;
-                let is_there = current.is_some_and(|version| version.is_live(now));
-                Err(if is_there { Refusal::SyncWriteInProgress } else { Refusal::NotFound })
-            }
-            Some(refusal) => Err(refusal),
-        }
-    }
-
     /// The present version of a document that a change may replace, for a change that replaces it later.
     pub(crate) fn check(
         &self,
@@ -160,13 +140,32 @@ impl VBucket {
         basis: Basis,
         now: Moment,
     ) -> Result<Option<Version>, Refusal> {
-        self.check_prepare(hash, key, existence, now)?;
+        check_prepare(self, hash, key, existence, now)?;
         let current = self.find(hash, key).map_err(|Unknown| Refusal::Unknown)?;
         check(current.as_deref(), existence, basis, now)?;
         if !planted::is(Bug::PrepareIgnoresCas) {
             check_cas(&self.contents.locks, key, current.as_deref(), cas, now)?;
         }
         Ok(current.map(|version| version.clone()))
+    }
+}
+
+/// A prepare refuses all changes of its document but those that fail without it as well: what must be there and is not.
+fn check_prepare(
+    vb: &VBucket,
+    hash: u64,
+    key: DocKey<'_>,
+    existence: Existence,
+    now: Moment,
+) -> Result<(), Refusal> {
+    match vb.sync_writes.in_the_way(key) {
+        None => Ok(()),
+        Some(Refusal::SyncWriteInProgress) if existence == Existence::Live => {
+            let current = vb.find(hash, key).map_err(|Unknown| Refusal::Unknown)?;
+            let is_there = current.is_some_and(|version| version.is_live(now));
+            Err(if is_there { Refusal::SyncWriteInProgress } else { Refusal::NotFound })
+        }
+        Some(refusal) => Err(refusal),
     }
 }
 
