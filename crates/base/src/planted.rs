@@ -112,6 +112,10 @@ bugs! {
     VoidSegmentBelieved,
     /// A segment of another journal is read in the place of one that the next segment was begun behind.
     ForeignSegmentRead,
+    /// After a start the segment in which a save begins that goes on in the next one counts as not needed.
+    BeginningNotNeeded,
+    /// After a crash it is not looked at which header stands at the place that the journal has on record.
+    RecordedHeaderUnchecked,
     /// A catalog that is older than what a log-structured store has is believed: the store goes back.
     OlderCatalogBelieved,
     /// It is not looked at whose file a segment, a run or a manifest of a log-structured store is.

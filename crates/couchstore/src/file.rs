@@ -322,6 +322,11 @@ impl CouchFile {
         self.is_committed.then(|| Commit(self.committed.clone()))
     }
 
+    /// The commit whose header was written last.
+    pub(crate) fn written_commit(&self) -> Commit {
+        Commit(Arc::new(self.header.clone()))
+    }
+
     /// Lends the buffers in which batches are put together, so that many files can share one set.
     pub fn lend_scratch(&mut self, mut scratch: Scratch) {
         self.writer.swap_buffer(&mut scratch.written);

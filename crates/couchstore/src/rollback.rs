@@ -8,7 +8,7 @@ use base::env::{Disk, OpenMode};
 
 use crate::chunk::Source;
 use crate::failure::Failure;
-use crate::file::{CouchFile, open_source};
+use crate::file::{Commit, CouchFile, open_source};
 use crate::header::Header;
 use crate::snapshot::Snapshot;
 
@@ -37,13 +37,13 @@ impl CouchFile {
         Ok(Some(self.header.update_seqno))
     }
 
-    /// Writes the next header, for which everything it points to is durable already, makes it durable and returns its
-    /// offset. It is in force after [`CouchFile::finish_commit`].
-    pub fn commit_header(&mut self, timestamp_ns: u64) -> Result<u64, Failure> {
+    /// Writes the next header, for which everything it points to is durable already, makes it durable and returns the
+    /// commit. It is in force after [`CouchFile::finish_commit`].
+    pub fn commit_header(&mut self, timestamp_ns: u64) -> Result<Commit, Failure> {
         self.write_data()?;
         self.write_header(timestamp_ns)?;
         self.writer.sync()?;
-        Ok(self.header.offset)
+        Ok(self.written_commit())
     }
 }
 

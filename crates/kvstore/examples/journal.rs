@@ -108,7 +108,13 @@ impl Bench {
 
     fn append(&self, journal: &Journal, items: &[Version]) -> Frame {
         let table = || -> Vec<Filed> {
-            let filed = |vb| Filed { vb: VbId(vb), through: Frame(1), revision: 1, header_offset: 4096 };
+            let filed = |vb| Filed {
+                vb: VbId(vb),
+                through: Frame(1),
+                revision: 1,
+                header_offset: 4096,
+                checksum: None,
+            };
             (0..1024).map(filed).collect()
         };
         let save = Record::Save { vb: VbId(7), state: State::Numbers(&self.doc), items, is_repeat: false };

@@ -62,8 +62,6 @@ pub enum Believe {
 pub struct Listed {
     /// Revision and header; `FileAt::LAST` if the file could not be read and its last header was not known.
     pub at: FileAt,
-    /// CRC32C of the header, if it was read.
-    pub checksum: Option<u32>,
     /// The highest seqno in the file, if it was read.
     pub high_seqno: Option<u64>,
     /// Whether what stands behind the header is void; otherwise nothing may stand there.

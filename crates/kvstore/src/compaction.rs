@@ -96,6 +96,8 @@ pub struct FileAt {
     pub revision: u64,
     /// Where the commit's header is.
     pub header_offset: u64,
+    /// CRC32C of the header, if it was read or written; a commit of a log-structured store has none.
+    pub checksum: Option<u32>,
 }
 
 impl FileAt {
@@ -104,6 +106,11 @@ impl FileAt {
     /// Stands in a header's offset beside it: the journal was damaged, and changes that followed are missing. An earlier
     /// version looks for a header there, finds none, and does not serve the vBucket either.
     pub(crate) const LOST: u64 = 1 << 62;
+
+    /// The last valid header of a revision.
+    pub(crate) fn last_of(revision: u64) -> FileAt {
+        FileAt { revision, header_offset: FileAt::LAST, checksum: None }
+    }
 
     /// What that mark says.
     pub(crate) const MISSES_CHANGES: &str =

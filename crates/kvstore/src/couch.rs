@@ -32,7 +32,7 @@ use crate::compaction::{Compacted, Compaction, FileAt, RolledBack};
 use crate::failure::Failure;
 use crate::files::{Files, StorageBackend, refuse_of_another};
 use crate::store::{Counts, KvStore, SaveBatch, Snapshot as AnySnapshot, States, Stats, Usage};
-pub use check::{CatalogReport, check_catalog};
+pub use check::{CatalogReport, check_catalog, check_recorded};
 use file::{Known, Recorded, VbFile, usage_of};
 use group::Order;
 use identity::Identity;
@@ -490,7 +490,7 @@ pub(crate) fn couch_at(
     files: &BTreeMap<VbId, (Option<FileAt>, u64)>,
 ) -> Result<Couch, Failure> {
     let slot = |(at, last_revision): (Option<FileAt>, u64)| {
-        let listed = at.map(|at| Listed { at, checksum: None, high_seqno: None, is_tail_void: true });
+        let listed = at.map(|at| Listed { at, high_seqno: None, is_tail_void: true });
         let recorded = listed.as_ref().and_then(Recorded::of);
         Slot { revision: at.map(|at| at.revision), last_revision, recorded, ..Slot::default() }
     };

@@ -49,9 +49,17 @@ pub struct Filed {
     pub revision: u64,
     /// Where its header is.
     pub header_offset: u64,
+    /// CRC32C of the header, if that is known: a commit of a log-structured store has none.
+    pub checksum: Option<u32>,
 }
 
 impl Filed {
+    /// This commit is durable, and everything of the vBucket in frames up to `through` is in it.
+    pub(crate) fn of(vb: VbId, through: Frame, at: FileAt) -> Filed {
+        let FileAt { revision, header_offset, checksum } = at;
+        Filed { vb, through, revision, header_offset, checksum }
+    }
+
     /// Where its header is; nothing if that was not known, and the last one counts.
     pub fn known_header_offset(&self) -> Option<u64> {
         Some(self.at().unmarked().header_offset).filter(|offset| *offset != FileAt::LAST)
@@ -64,7 +72,7 @@ impl Filed {
 
     /// The commit, maybe with the mark that changes that followed are missing.
     pub(crate) fn at(&self) -> FileAt {
-        FileAt { revision: self.revision, header_offset: self.header_offset }
+        FileAt { revision: self.revision, header_offset: self.header_offset, checksum: self.checksum }
     }
 }
 
@@ -132,6 +140,8 @@ pub enum Replayed {
         items: Vec<Version>,
         /// Whether it repeats saves that were journaled before.
         is_repeat: bool,
+        /// The frame in which it begins; it is told with the one in which it ends, and needs both.
+        begun: Frame,
     },
     /// [`Record::Filed`], or an entry of a table.
     Filed(Filed),

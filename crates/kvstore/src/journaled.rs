@@ -27,7 +27,7 @@ use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use crate::catalog::StoreId;
 use crate::collections::{CollectionStats, is_counted};
-use crate::compaction::{Compacted, Compaction, FileAt, RolledBack};
+use crate::compaction::{Compacted, Compaction, RolledBack};
 use crate::couch::Couch;
 use crate::failure::Failure;
 use crate::files::{Files, FilesConfig};
@@ -272,10 +272,7 @@ impl Journaled {
                     Record::Filed(filed) | Record::RolledBack(filed) => Some(filed),
                     _ => None,
                 });
-                for Filed { vb, revision, header_offset, .. } in filed {
-                    let at = FileAt { revision: *revision, header_offset: *header_offset };
-                    self.files.recorded(*vb, at);
-                }
+                filed.for_each(|filed| self.files.recorded(filed.vb, filed.at()));
                 if has_news {
                     self.release(needed);
                 }

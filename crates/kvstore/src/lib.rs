@@ -28,7 +28,7 @@ pub mod suite;
 pub use change::{Change, ChangesWanted, Reading};
 pub use collections::CollectionStats;
 pub use compaction::{Compacted, Compaction, CompactionProgress, Expired, FileAt, RolledBack};
-pub use couch::{CatalogReport, CompactionSteps, Couch, CouchConfig, check_catalog};
+pub use couch::{CatalogReport, CompactionSteps, Couch, CouchConfig, check_catalog, check_recorded};
 pub use failure::Failure;
 pub use files::{FilesConfig, StorageBackend};
 pub use journal::JournalStats;

@@ -35,6 +35,8 @@ pub enum Simulator {
     Values,
     /// The same: of what a repair keeps, `crates/kvstore/tests/repair.rs`.
     Repairs,
+    /// The same: of what the journal vouches for, `crates/kvstore/tests/journal_vouches.rs`.
+    Journals,
     /// The same: of what a change of the manifest costs, `crates/engine/tests/manifest_cost.rs`.
     ManifestCost,
     /// The same: of small files that are put back, `crates/engine/tests/small_files.rs`.
@@ -202,6 +204,8 @@ pub const KNOWN: &[(Bug, Simulator, u64)] = &[
     (Bug::GapHidesNothing, Simulator::Damage, 11),
     (Bug::VoidSegmentBelieved, Simulator::Damage, 3),
     (Bug::ForeignSegmentRead, Simulator::Damage, 0),
+    (Bug::BeginningNotNeeded, Simulator::Journals, 0),
+    (Bug::RecordedHeaderUnchecked, Simulator::Journals, 0),
     (Bug::OlderCatalogBelieved, Simulator::Damage, 0),
     (Bug::LogIdentityIgnored, Simulator::Damage, 0),
     (Bug::CatalogChecksumIgnored, Simulator::Damage, 4),

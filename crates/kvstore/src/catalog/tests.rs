@@ -9,14 +9,13 @@ const DIR: &str = "/data";
 
 fn contents(sequence: u64) -> Contents {
     let files = (0..1024).map(|vb| {
-        let at = FileAt { revision: 3, header_offset: if vb == 7 { FileAt::LAST } else { 4096 * (vb + 1) } };
         let read = vb != 7;
-        let listed = Listed {
-            at,
+        let at = FileAt {
+            revision: 3,
+            header_offset: if read { 4096 * (vb + 1) } else { FileAt::LAST },
             checksum: read.then_some(u32::MAX - vb as u32),
-            high_seqno: read.then_some(vb * 1000),
-            is_tail_void: vb == 7,
         };
+        let listed = Listed { at, high_seqno: read.then_some(vb * 1000), is_tail_void: vb == 7 };
         (VbId(vb as u16), listed)
     });
     let believe = Believe::Journal { generation: 9, salt: 0x0123_4567_89ab_cdef };

@@ -27,7 +27,7 @@ impl Contents {
         for (vb, listed) in &self.files {
             let known = listed.at.header_offset != FileAt::LAST;
             let header = if known { listed.at.header_offset.to_string() } else { UNKNOWN.into() };
-            let checksum = listed.checksum.map_or(UNKNOWN.into(), |checksum| format!("{checksum:08x}"));
+            let checksum = listed.at.checksum.map_or(UNKNOWN.into(), |checksum| format!("{checksum:08x}"));
             let seqno = listed.high_seqno.map_or(UNKNOWN.into(), |seqno| seqno.to_string());
             let tail = if listed.is_tail_void { "void" } else { "none" };
             let revision = listed.at.revision;
@@ -110,11 +110,11 @@ fn listed(line: &str) -> Option<(VbId, Listed)> {
         return None;
     };
     let header_offset = if header == UNKNOWN { FileAt::LAST } else { header.parse().ok()? };
-    let at = FileAt { revision: revision.parse().ok()?, header_offset };
     let checksum = match checksum {
         UNKNOWN => None,
         checksum => Some(u32::from_str_radix(checksum, 16).ok()?),
     };
+    let at = FileAt { revision: revision.parse().ok()?, header_offset, checksum };
     let high_seqno = match seqno {
         UNKNOWN => None,
         seqno => Some(seqno.parse().ok()?),
@@ -124,5 +124,5 @@ fn listed(line: &str) -> Option<(VbId, Listed)> {
         "none" => false,
         _ => return None,
     };
-    Some((VbId(vb.parse().ok()?), Listed { at, checksum, high_seqno, is_tail_void }))
+    Some((VbId(vb.parse().ok()?), Listed { at, high_seqno, is_tail_void }))
 }

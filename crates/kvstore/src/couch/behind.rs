@@ -38,14 +38,13 @@ impl Files for Couch {
                 let slot = vbucket.slot.lock();
                 (slot.revision?, slot.recorded, slot.is_lost())
             };
-            let header_offset = recorded.map_or_else(
+            let at = recorded.map_or_else(
                 || {
-                    let found = self.ask(vb, &vbucket, |file| Ok(file.header_offset()));
-                    found.ok().flatten().unwrap_or(FileAt::LAST)
+                    let found = self.ask(vb, &vbucket, |file| Ok(file.at(revision)));
+                    found.ok().flatten().unwrap_or(FileAt::last_of(revision))
                 },
-                |recorded| recorded.header_offset,
+                |recorded| recorded.at(revision),
             );
-            let at = FileAt { revision, header_offset };
             Some((vb, if is_lost { at.marked_lost() } else { at }))
         };
         vbuckets.into_iter().filter_map(position).collect()

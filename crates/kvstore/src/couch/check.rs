@@ -5,14 +5,15 @@ use std::path::{Path, PathBuf};
 
 use base::VbId;
 use base::env::{Disk, OpenMode};
+use couchstore::CouchFile;
 
-use super::file::{Recorded, is_sound};
+use super::file::{OTHER_HEADER, Recorded, is_sound};
 use super::identity::Identity;
 use super::{file_name, parse_name};
 use crate::catalog::{self, Believe, Contents, Found, Listed};
 use crate::compaction::FileAt;
 use crate::failure::Failure;
-use crate::journal;
+use crate::journal::{self, Filed};
 
 /// What the catalog of a folder says, and what does not match.
 #[derive(Debug, Default)]
@@ -47,6 +48,23 @@ pub fn check_catalog(disk: &dyn Disk, dir: &Path) -> Result<CatalogReport, Failu
         }
     }
     Ok(check.report)
+}
+
+/// What is wrong with files that do not have the header at the place on record that was put there: file, place, and what.
+/// One that cannot be read there is passed over: it is looked at elsewhere.
+pub fn check_recorded<'f>(
+    disk: &dyn Disk,
+    dir: &Path,
+    on_record: impl Iterator<Item = &'f Filed>,
+) -> Vec<(PathBuf, u64, String)> {
+    let fault = |filed: &Filed| {
+        let FileAt { revision, header_offset, checksum } = filed.at().unmarked();
+        let path = dir.join(file_name(filed.vb, revision));
+        let file = CouchFile::open_read_at(disk, &path, header_offset).ok()?;
+        let is_it = file.header_checksum() == checksum?;
+        (!is_it).then(|| (path, header_offset, OTHER_HEADER.to_owned()))
+    };
+    on_record.filter(|filed| filed.revision > 0).filter_map(fault).collect()
 }
 
 struct Check<'a> {
@@ -99,7 +117,7 @@ impl Check<'_> {
     }
 
     fn listed(&mut self, contents: &Contents, vb: VbId, listed: &Listed) {
-        let FileAt { revision, header_offset } = listed.at.unmarked();
+        let FileAt { revision, header_offset, .. } = listed.at.unmarked();
         let path = self.path(vb, revision);
         if listed.at.is_lost() {
             self.fault(path, 0, FileAt::MISSES_CHANGES.to_owned());

@@ -10,12 +10,12 @@ use base::planted::{self, Bug};
 use base::{CollectionId, Seqno, VbId};
 use couchstore::{Choice, DocInfo, Fate, LocalUpdate, RecordSummary, RevMeta, Snapshot};
 
-use super::file::{VbFile, load_tally, read_manifest, read_state};
+use super::file::{VbFile, at_of, load_tally, read_manifest, read_state};
 use super::identity::IDENTITY_ID;
 use super::record::{self, Records};
 use super::{CompactionSteps, Couch, Slot, Vbucket};
 use crate::collections::{Tally, Weight, event_prefix};
-use crate::compaction::{Candidate, Compacted, Compaction, CompactionProgress, FileAt, Reason};
+use crate::compaction::{Candidate, Compacted, Compaction, CompactionProgress, Reason};
 use crate::failure::Failure;
 use crate::files::BeforeSwitch;
 use crate::store::Values;
@@ -222,8 +222,7 @@ impl Run<'_> {
             .collect();
         let mut file = copy.finish(&newest, &locals).map_err(failed)?;
         file.commit_unseen(self.couch.env.clock.unix_ns()).map_err(failed)?;
-        let info = file.snapshot().info();
-        let at = FileAt { revision: self.revision, header_offset: info.header_offset };
+        let (info, at) = (file.snapshot().info(), at_of(self.revision, &file.snapshot()));
         let (is_named, switched) = match self.name() {
             Ok(()) => (true, before_switch(at)),
             named => (false, named),

@@ -19,6 +19,9 @@ use crate::manifest::{StoredManifest, events_in};
 use crate::state::{STATE_ID, VbStateDoc};
 use crate::store::{Counts, SaveBatch, StoredVb, Usage, is_gone};
 
+/// What is wrong with a file that has another header at the place on record.
+pub(super) const OTHER_HEADER: &str = "its header is not the one that is on record";
+
 pub(super) struct VbFile {
     file: CouchFile,
     tally: Tally,
@@ -51,9 +54,14 @@ pub(super) struct Recorded {
 impl Recorded {
     /// As it is listed; `None` if it was not known where the last header is.
     pub(super) fn of(listed: &Listed) -> Option<Recorded> {
-        let Listed { at, checksum, is_tail_void, .. } = *listed;
-        let FileAt { header_offset, .. } = at.unmarked();
+        let Listed { at, is_tail_void, .. } = *listed;
+        let FileAt { header_offset, checksum, .. } = at.unmarked();
         Some(Recorded { header_offset, checksum, is_tail_void }).filter(|_| header_offset != FileAt::LAST)
+    }
+
+    /// The same of a revision.
+    pub(super) fn at(&self, revision: u64) -> FileAt {
+        FileAt { revision, header_offset: self.header_offset, checksum: self.checksum }
     }
 
     /// Whether a file is as it was when this was put on record.
@@ -61,7 +69,7 @@ impl Recorded {
         let mismatch =
             |what: &str| Err(Failure::Mismatch { vb, path: file.path().to_owned(), what: what.to_owned() });
         if self.checksum.is_some_and(|checksum| checksum != file.header_checksum()) {
-            return mismatch("its header is not the one that is on record");
+            return mismatch(OTHER_HEADER);
         }
         if !self.is_tail_void && !file.is_whole_file() {
             return mismatch("it goes on behind its last header: another program has written to it");
@@ -88,6 +96,12 @@ impl Known {
     pub(super) fn usage(&self) -> Usage {
         self.usage
     }
+}
+
+/// The commit that a snapshot is of, in a file with this revision.
+pub(super) fn at_of(revision: u64, snapshot: &Snapshot) -> FileAt {
+    let header_offset = snapshot.info().header_offset;
+    FileAt { revision, header_offset, checksum: Some(snapshot.header_checksum()) }
 }
 
 /// What a file takes as of a commit.
@@ -226,11 +240,11 @@ impl VbFile {
         if listed.at.header_offset == FileAt::LAST {
             return Ok(());
         }
-        if self.header_offset() < listed.at.header_offset {
+        if self.file.snapshot().info().header_offset < listed.at.header_offset {
             return Err(mismatch());
         }
         let found = CouchFile::open_read_at(disk, path, listed.at.header_offset).map_err(|_| mismatch())?;
-        let is_listed = listed.checksum.is_none_or(|checksum| checksum == found.header_checksum());
+        let is_listed = listed.at.checksum.is_none_or(|checksum| checksum == found.header_checksum());
         if is_listed { Ok(()) } else { Err(mismatch()) }
     }
 
@@ -257,7 +271,7 @@ impl VbFile {
 
     /// Writes the header that a rollback prepared, durably, and says where. It is in force after
     /// [`VbFile::finish_rollback`].
-    pub(super) fn write_rollback(&mut self, vb: VbId, timestamp_ns: u64) -> Result<u64, Failure> {
+    pub(super) fn write_rollback(&mut self, vb: VbId, timestamp_ns: u64) -> Result<Commit, Failure> {
         self.file.commit_header(timestamp_ns).map_err(failed(vb))
     }
 
@@ -354,9 +368,9 @@ impl VbFile {
         self.file.last_commit()
     }
 
-    /// Where the header of the last commit stands.
-    pub(super) fn header_offset(&self) -> u64 {
-        self.file.snapshot().info().header_offset
+    /// The last commit, of a file with this revision.
+    pub(super) fn at(&self, revision: u64) -> FileAt {
+        at_of(revision, &self.file.snapshot())
     }
 
     /// The file, to be synced.

@@ -182,8 +182,7 @@ impl Couch {
         match (member.outcome.is_ok(), member.new.take()) {
             (true, Some(mut new)) => {
                 new.file.finish_commit();
-                member.outcome =
-                    Ok(FileAt { revision: new.revision, header_offset: new.file.header_offset() });
+                member.outcome = Ok(new.file.at(new.revision));
                 member.slot.revision = Some(new.revision);
                 // it is closed, as its messages would go on naming the file as it was called first
                 member.slot.known = new.file.into_known(false);
@@ -194,7 +193,7 @@ impl Couch {
                 let file = member.slot.file.as_mut().expect("it was written to");
                 file.finish_commit();
                 *member.vbucket.latest.lock() = Some(file.snapshot());
-                member.outcome = Ok(FileAt { revision, header_offset: file.header_offset() });
+                member.outcome = Ok(file.at(revision));
             }
             (false, Some(new)) => {
                 // whichever of the two names it has; what cannot be removed now must not come up after a deletion

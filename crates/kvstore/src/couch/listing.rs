@@ -39,7 +39,7 @@ impl Couch {
             return Ok(());
         }
         catalog.change(|contents| {
-            let listed = Listed { at, checksum: None, high_seqno: None, is_tail_void: false };
+            let listed = Listed { at, high_seqno: None, is_tail_void: false };
             contents.files.insert(vb, listed);
         })
     }
@@ -137,23 +137,20 @@ pub(super) fn last_of(couch: &Couch, vb: VbId, vbucket: &Vbucket, slot: &mut Slo
     }
     let last_commit = slot.file.as_ref().and_then(VbFile::last_commit);
     if let Some(commit) = last_commit.as_ref().or_else(|| slot.known.as_ref().map(Known::commit)) {
+        let checksum = Some(commit.header_checksum());
         return Listed {
-            at: FileAt { revision, header_offset: commit.header_offset() },
-            checksum: Some(commit.header_checksum()),
+            at: FileAt { revision, header_offset: commit.header_offset(), checksum },
             high_seqno: Some(commit.update_seqno()),
             is_tail_void: false,
         };
     }
     match slot.recorded {
-        Some(recorded) => Listed {
-            at: FileAt { revision, header_offset: recorded.header_offset },
-            checksum: recorded.checksum,
-            high_seqno: None,
-            is_tail_void: recorded.is_tail_void,
-        },
+        Some(recorded) => {
+            Listed { at: recorded.at(revision), high_seqno: None, is_tail_void: recorded.is_tail_void }
+        }
         None => {
-            let at = FileAt { revision, header_offset: FileAt::LAST };
-            Listed { at, checksum: None, high_seqno: None, is_tail_void: true }
+            let at = FileAt::last_of(revision);
+            Listed { at, high_seqno: None, is_tail_void: true }
         }
     }
 }

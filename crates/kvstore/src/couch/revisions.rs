@@ -12,6 +12,7 @@ use super::file::{Recorded, is_sound};
 use super::identity::Identity;
 use super::{Couch, Refused, Slot, Trust, file_name, parse_name};
 use crate::catalog::{Listed, StoreId};
+use crate::compaction::FileAt;
 use crate::failure::Failure;
 
 /// The files found in a bucket's folder.
@@ -143,9 +144,11 @@ fn choose(vb: VbId, revisions: &[u64], trust: &Trust<'_>) -> Option<InUse> {
             }
             (_, highest) => highest.map(plain),
         },
-        Trust::Journal { record, .. } => record
-            .get(&vb)
-            .map(|at| exactly(&Listed { at: *at, checksum: None, high_seqno: None, is_tail_void: true })),
+        Trust::Journal { record, .. } => record.get(&vb).map(|at| {
+            let is_unchecked = planted::is(Bug::RecordedHeaderUnchecked);
+            let at = FileAt { checksum: at.checksum.filter(|_| !is_unchecked), ..*at };
+            exactly(&Listed { at, high_seqno: None, is_tail_void: true })
+        }),
     }
 }
 

@@ -57,9 +57,10 @@ impl Couch {
             return Ok(RolledBack::default());
         };
         if seqno < highest {
-            let header_offset = file.write_rollback(vb, self.env.clock.unix_ns())?;
+            let commit = file.write_rollback(vb, self.env.clock.unix_ns())?;
+            let (header_offset, checksum) = (commit.header_offset(), Some(commit.header_checksum()));
             // If this fails, nobody knows whether a restart will find the commit on record: it is not cut off.
-            if let Err(failure) = before(Some(FileAt { revision, header_offset })) {
+            if let Err(failure) = before(Some(FileAt { revision, header_offset, checksum })) {
                 slot.keeps_tail = true;
                 self.is_undecided();
                 return Err(failure);

@@ -9,7 +9,7 @@ use base::planted::{self, Bug};
 use base::{Seqno, VbId, VbState};
 use couchstore::{CouchFile, LocalUpdate, Snapshot};
 
-use super::file::{load_tally, read_state};
+use super::file::{OTHER_HEADER, at_of, load_tally, read_state};
 use super::identity::{IDENTITY_ID, Identity};
 use super::{UNFINISHED, file_name};
 use crate::catalog::{Listed, StoreId};
@@ -47,7 +47,7 @@ pub(crate) struct Files<'a> {
 impl Files<'_> {
     /// The commit at a header that was promised, or why it cannot be used.
     pub(crate) fn at(&self, vb: VbId, listed: &Listed) -> Result<Result<Whole, String>, Failure> {
-        let FileAt { revision, header_offset } = listed.at;
+        let FileAt { revision, header_offset, checksum } = listed.at;
         let path = self.dir.join(file_name(vb, revision));
         let opened = if header_offset == FileAt::LAST {
             CouchFile::open_read(self.disk, &path)
@@ -62,8 +62,8 @@ impl Files<'_> {
             Ok(file) => file,
             Err(failure) => return unusable(vb, failure).map(Err),
         };
-        if listed.checksum.is_some_and(|checksum| checksum != file.header_checksum()) {
-            return Ok(Err("its header is not the one that is on record".to_owned()));
+        if checksum.is_some_and(|checksum| checksum != file.header_checksum()) {
+            return Ok(Err(OTHER_HEADER.to_owned()));
         }
         self.describe(vb, revision, &file)
     }
@@ -159,11 +159,11 @@ pub(crate) fn rewrite(
         LocalUpdate { id: STATE_ID, value: Some(&state) },
     ];
     file.save_locals(&locals).and_then(|()| file.commit(env.clock.unix_ns())).map_err(of_file)?;
-    let header_offset = file.snapshot().info().header_offset;
+    let at = at_of(revision, &file.snapshot());
     let failed = |operation, path: &Path, source| Failure::Disk { operation, path: path.to_owned(), source };
     disk.rename(&unfinished, &path).map_err(|source| failed("rename", &unfinished, source))?;
     disk.sync_dir(dir).map_err(|source| failed("sync folder", dir, source))?;
-    Ok(FileAt { revision, header_offset })
+    Ok(at)
 }
 
 /// Copies the first bytes of a file, durably but for the name.

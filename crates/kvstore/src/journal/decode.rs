@@ -9,8 +9,8 @@ use base::{
 
 use super::directory::{Directory, VbSet};
 use super::layout::{
-    COMPRESSED, Cursor, ITEM_HEAD, ITEM_SYNC_WRITE, MAX_FRAME, RECORD_HEAD, SAVE_HEAD, TABLE_ENTRY, flag,
-    kind, seed,
+    COMPRESSED, Cursor, EARLIER_TABLE_ENTRY, ITEM_HEAD, ITEM_SYNC_WRITE, MAX_FRAME, RECORD_HEAD, SAVE_HEAD,
+    TABLE_ENTRY, flag, kind, seed,
 };
 use super::{Filed, Frame, ReplayedState, shared};
 use crate::state::{StateNumbers, VbStateDoc};
@@ -129,10 +129,8 @@ impl Decoder<'_> {
                 parts.extend(saves.into_iter().map(Part::Save));
                 return Ok(());
             }
-            kind::FILED => filed(vb, &mut Cursor(body)).filter(|_| body.len() == 24).map(Part::Filed),
-            kind::ROLLED_BACK => {
-                filed(vb, &mut Cursor(body)).filter(|_| body.len() == 24).map(Part::RolledBack)
-            }
+            kind::FILED => filed(vb, body).map(Part::Filed),
+            kind::ROLLED_BACK => filed(vb, body).map(Part::RolledBack),
             kind::DROPPED => body.is_empty().then_some(Part::Dropped(vb)),
             kind::TABLE => table(body).map(Part::Table),
             kind::DIRECTORY => directory(body).map(Part::Directory),
@@ -254,17 +252,22 @@ fn meta(mut at: Cursor<'_>, form_bits: u8, sync_write: u64) -> Option<VersionMet
     })
 }
 
-fn filed(vb: VbId, at: &mut Cursor<'_>) -> Option<Filed> {
-    Some(Filed { vb, through: Frame(at.u64()?), revision: at.u64()?, header_offset: at.u64()? })
+/// The state of a file; up to version 7 without the checksum of its header.
+fn filed(vb: VbId, body: &[u8]) -> Option<Filed> {
+    let mut at = Cursor(body);
+    let (through, revision, header_offset) = (Frame(at.u64()?), at.u64()?, at.u64()?);
+    let checksum = if at.0.is_empty() { 0 } else { at.u32()? };
+    let filed =
+        Filed { vb, through, revision, header_offset, checksum: Some(checksum).filter(|it| *it != 0) };
+    at.0.is_empty().then_some(filed)
 }
 
 fn table(body: &[u8]) -> Option<Vec<Filed>> {
     let mut at = Cursor(body);
     let count = at.u32()? as usize;
-    if at.0.len() != count.checked_mul(TABLE_ENTRY)? {
-        return None;
-    }
-    let mut entry = || filed(VbId(at.u16()?), &mut at);
+    let lengths = [TABLE_ENTRY, EARLIER_TABLE_ENTRY];
+    let len = lengths.into_iter().find(|len| count.checked_mul(*len) == Some(at.0.len()))?;
+    let mut entry = || filed(VbId(at.u16()?), at.take(len - 2)?);
     (0..count).map(|_| entry()).collect()
 }
 

@@ -284,10 +284,11 @@ impl FrameBuffer {
     }
 }
 
-fn filed(entry: &Filed) -> [u8; 24] {
+fn filed(entry: &Filed) -> [u8; TABLE_ENTRY - 2] {
     Pen::new()
         .put(&entry.through.0.to_le_bytes())
         .put(&entry.revision.to_le_bytes())
         .put(&entry.header_offset.to_le_bytes())
+        .put(&entry.checksum.unwrap_or(0).to_le_bytes())
         .done()
 }

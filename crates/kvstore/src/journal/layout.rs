@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 /// Frames begin at multiples of this, and a segment's header takes as much.
 pub(super) const BLOCK: usize = 4096;
 /// Version of the layout that is written. Version 3 has no records that several vBuckets share, version 2 no directories.
-/// In versions 4 and 5 a salt says nothing of the segment before.
-pub(super) const VERSION: u32 = 6;
+/// In versions 4 and 5 a salt says nothing of the segment before, and up to version 7 the state of a file has no checksum.
+pub(super) const VERSION: u32 = 8;
 /// The same with values that may be compressed.
-pub(super) const COMPRESSED_VERSION: u32 = 7;
+pub(super) const COMPRESSED_VERSION: u32 = 9;
 /// The first version whose salts are linked.
 const LINKED_VERSION: u32 = 6;
 /// The first version whose segments a catalog names.
@@ -33,9 +33,11 @@ pub(super) const COMPRESSED: u32 = 1 << 31;
 /// Bytes between key and value of an item that plays a part in a sync write.
 pub(super) const ITEM_SYNC_WRITE: usize = 8;
 /// Bytes of a vBucket in a table.
-pub(super) const TABLE_ENTRY: usize = 26;
+pub(super) const TABLE_ENTRY: usize = 30;
+/// The same up to version 7.
+pub(super) const EARLIER_TABLE_ENTRY: usize = 26;
 /// Bytes of a record that tells a file's state.
-pub(super) const FILED_BYTES: usize = RECORD_HEAD + 24;
+pub(super) const FILED_BYTES: usize = RECORD_HEAD + 28;
 /// Generations and frames are never numbered this high: what claims to be is not believed.
 const MAX_NUMBER: u64 = 1 << 62;
 /// No frame is larger; what claims to be is not one.

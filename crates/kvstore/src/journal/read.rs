@@ -17,6 +17,7 @@ use crate::failure::Failure;
 
 /// What is wrong where the frames just end.
 pub(super) const NO_FRAME: &str = "no frame begins here";
+pub(super) const OLDER_IS_MISSING: &str = "an older segment is missing";
 pub(super) const EARLIER_USE: &str = "the frame is of an earlier use of the segment";
 pub(super) const OF_ANOTHER: &str =
     "it is a segment of another journal: the next one was not begun behind it";

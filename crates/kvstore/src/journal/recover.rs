@@ -14,7 +14,9 @@ use parking_lot::Mutex;
 use super::decode::{Bad, Part, SavePart};
 use super::directory::{Recent, VbSet};
 use super::layout::{BLOCK, BadHead, SegmentHead, segment_path, spare_path};
-use super::read::{End, Found, NO_FRAME, OF_ANOTHER, ReadFrame, Segment, find, frames, proof_of};
+use super::read::{
+    End, Found, NO_FRAME, OF_ANOTHER, OLDER_IS_MISSING, ReadFrame, Segment, find, frames, proof_of,
+};
 use super::segment_pool::{Kept, SegmentPool, Spare};
 use super::writer::Writer;
 use super::{
@@ -38,19 +40,28 @@ type Replay<'a> = &'a mut dyn FnMut(Frame, Replayed) -> Result<(), Failure>;
 /// Puts saves together that span frames.
 #[derive(Default)]
 pub(super) struct Assembly {
-    open: Option<(VbId, ReplayedState, Vec<base::Version>)>,
+    open: Option<Unfinished>,
+}
+
+/// A save of which more is to come.
+struct Unfinished {
+    vb: VbId,
+    state: ReplayedState,
+    items: Vec<base::Version>,
+    begun: Frame,
 }
 
 impl Assembly {
-    /// Adds a record; answers what is complete with it. The parts of a save stand one behind the other, with nothing
-    /// but a table between them; a save that does not go on was never told to be durable.
+    /// Adds a record of a frame; answers what is complete with it. The parts of a save stand one behind the other, with
+    /// nothing but a table between them; a save that does not go on was never told to be durable.
     pub(super) fn add(
         &mut self,
+        frame: Frame,
         part: Part,
         tell: &mut dyn FnMut(Replayed) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         match part {
-            Part::Save(part) => self.save(part).map_or(Ok(()), tell),
+            Part::Save(part) => self.save(frame, part).map_or(Ok(()), tell),
             Part::Table(entries) => entries.into_iter().try_for_each(|filed| tell(Replayed::Filed(filed))),
             Part::Directory(_) => Ok(()),
             other => {
@@ -68,16 +79,16 @@ impl Assembly {
     /// Whether a record goes on with a save of which the beginning is missing.
     pub(super) fn lacks_beginning(&self, part: &Part) -> bool {
         let Part::Save(SavePart { vb, state: None, .. }) = part else { return false };
-        self.open.as_ref().is_none_or(|(of, ..)| of != vb)
+        self.open.as_ref().is_none_or(|open| open.vb != *vb)
     }
 
-    fn save(&mut self, part: SavePart) -> Option<Replayed> {
+    fn save(&mut self, frame: Frame, part: SavePart) -> Option<Replayed> {
         let SavePart { vb, state, items, is_last, is_repeat } = part;
         self.open = match (state, self.open.take()) {
-            (Some(state), _) => Some((vb, state, items)),
-            (None, Some((of, state, mut all))) if of == vb => {
-                all.extend(items);
-                Some((vb, state, all))
+            (Some(state), _) => Some(Unfinished { vb, state, items, begun: frame }),
+            (None, Some(mut open)) if open.vb == vb => {
+                open.items.extend(items);
+                Some(open)
             }
             // its beginning was filed, and the segment with it is gone
             (None, _) => None,
@@ -85,8 +96,8 @@ impl Assembly {
         if !is_last {
             return None;
         }
-        let (vb, state, items) = self.open.take()?;
-        Some(Replayed::Save { vb, state, items, is_repeat })
+        let Unfinished { vb, state, items, begun } = self.open.take()?;
+        Some(Replayed::Save { vb, state, items, is_repeat, begun })
     }
 }
 
@@ -101,6 +112,8 @@ struct Walk<'a> {
     /// The last frame that is known to be.
     proven: u64,
     needed: u64,
+    /// The last frame that goes on with a save of which the beginning is missing; 0 if there is none.
+    without_beginning: u64,
     kept: Vec<Kept>,
     /// Generation of a segment whose first frame was durable.
     begun: Option<u64>,
@@ -118,6 +131,7 @@ impl<'a> Walk<'a> {
             queue: VecDeque::new(),
             proven: 0,
             needed: 0,
+            without_beginning: 0,
             kept: Vec::new(),
             recent: Recent::default(),
         }
@@ -161,10 +175,21 @@ impl<'a> Walk<'a> {
         if let Some((oldest, head)) = segments.iter().find_map(|segment| Some((segment, segment.head.ok()?)))
             && head.first > self.needed.max(1)
         {
-            return Err(oldest.damaged(0, "an older segment is missing"));
+            return Err(oldest.damaged(0, OLDER_IS_MISSING));
         }
         self.prove(self.proven)?;
         Ok(any)
+    }
+
+    /// Refuses a save that is needed and whose beginning is missing: earlier versions noted after a recovery that the
+    /// frame in which it ends is needed, and not the one in which it begins.
+    fn has_beginnings(&self, segments: &[Segment]) -> Result<(), Failure> {
+        let oldest = segments.iter().find(|segment| segment.head.is_ok());
+        let is_missed = self.without_beginning >= self.needed.max(1);
+        match oldest.filter(|_| is_missed && !planted::is(Bug::BeginningNotNeeded)) {
+            Some(oldest) => Err(oldest.damaged(0, OLDER_IS_MISSING)),
+            None => Ok(()),
+        }
     }
 
     fn segment(
@@ -211,8 +236,11 @@ impl<'a> Walk<'a> {
         self.proven = self.proven.max(through);
         while let Some((number, parts)) = self.queue.pop_front_if(|(number, _)| *number <= through) {
             for part in parts {
+                if self.assembly.lacks_beginning(&part) {
+                    self.without_beginning = number;
+                }
                 let (table, replay) = (&mut self.table, &mut self.replay);
-                self.assembly.add(part, &mut |told| {
+                self.assembly.add(Frame(number), part, &mut |told| {
                     note(table, &told);
                     replay(Frame(number), told)
                 })?;
@@ -227,11 +255,16 @@ impl<'a> Walk<'a> {
         if planted::is(Bug::ReplayStopsEarly) {
             self.queue.pop_back();
         }
-        for part in self.queue.drain(..).flat_map(|(_, parts)| parts) {
-            self.assembly.add(part, &mut |told| {
-                tail.push(told);
-                Ok(())
-            })?;
+        for (number, parts) in self.queue.drain(..) {
+            for part in parts {
+                if self.assembly.lacks_beginning(&part) {
+                    self.without_beginning = number;
+                }
+                self.assembly.add(Frame(number), part, &mut |told| {
+                    tail.push(told);
+                    Ok(())
+                })?;
+            }
         }
         Ok(tail)
     }
@@ -298,6 +331,7 @@ impl Journal {
         }
         let any = walk.segments(&*env.disk, &found.segments)?;
         let tail = walk.tail()?;
+        walk.has_beginnings(&found.segments)?;
         let (table, proven, needed) = (walk.table, walk.proven, walk.needed);
         let (mut kept, mut recent) = (walk.kept, walk.recent);
         recent.go_on_with(proven + 1);
@@ -314,7 +348,7 @@ impl Journal {
         if any {
             let table: Vec<_> = table.into_values().collect();
             let through = journal.write_again(&tail, &table)?;
-            tail.into_iter().try_for_each(|told| replay(through, told))?;
+            tail.into_iter().try_for_each(|told| replay(through, rewritten(told, proven)))?;
         }
         Ok(journal)
     }
@@ -363,7 +397,7 @@ impl Journal {
         let table: Vec<_> = table.into_values().collect();
         let tail: Vec<Replayed> = missing.told.split_off(durable).into_iter().map(|(_, told)| told).collect();
         let through = journal.write_again(&tail, &table)?;
-        missing.told.extend(tail.into_iter().map(|told| (through, told)));
+        missing.told.extend(tail.into_iter().map(|told| (through, rewritten(told, proven))));
         Ok((journal, missing))
     }
 
@@ -449,13 +483,21 @@ pub(super) fn must_have(
     }
 }
 
+/// What was written again behind a frame: it begins there.
+fn rewritten(mut told: Replayed, behind: u64) -> Replayed {
+    if let Replayed::Save { begun, .. } = &mut told {
+        *begun = Frame(behind + 1);
+    }
+    told
+}
+
 /// What to append, to be told this again.
 fn record<'a>(told: &'a Replayed, doc: &'a VbStateDoc) -> Record<'a> {
     match told {
-        Replayed::Save { vb, state: ReplayedState::Whole(_), items, is_repeat } => {
+        Replayed::Save { vb, state: ReplayedState::Whole(_), items, is_repeat, .. } => {
             Record::Save { vb: *vb, state: State::Whole(doc), items, is_repeat: *is_repeat }
         }
-        Replayed::Save { vb, state: ReplayedState::Numbers(_), items, is_repeat } => {
+        Replayed::Save { vb, state: ReplayedState::Numbers(_), items, is_repeat, .. } => {
             Record::Save { vb: *vb, state: State::Numbers(doc), items, is_repeat: *is_repeat }
         }
         Replayed::Filed(filed) => Record::Filed(*filed),

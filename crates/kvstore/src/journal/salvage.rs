@@ -2,7 +2,7 @@
 //!
 //! *Guarantee:* a frame that was durable is either told, or part of a gap. Nothing is changed.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use base::env::Disk;
@@ -12,7 +12,9 @@ use base::{Heap, VbId};
 use super::decode::{Bad, Part};
 use super::directory::{Directory, Recent, VbSet};
 use super::layout::{BLOCK, BadHead, FRAME_HEAD, FrameHead, SegmentHead, VERSION, segment_path};
-use super::read::{EARLIER_USE, NO_FRAME, ReadFrame, Segment, Window, find, frame, proof_of};
+use super::read::{
+    EARLIER_USE, NO_FRAME, OLDER_IS_MISSING, ReadFrame, Segment, Window, find, frame, proof_of,
+};
 use super::recover::{Assembly, following, touched};
 use super::{Frame, Replayed};
 use crate::failure::Failure;
@@ -98,6 +100,7 @@ pub(crate) fn salvage(
         frames: 0,
         has_table: false,
         is_first_known: true,
+        cut_saves: BTreeMap::new(),
     };
     walk.salvaged.segments = found.iter().map(|segment| segment.path.clone()).collect();
     walk.salvaged.generations = found.iter().map(|segment| segment.generation).max().unwrap_or_default();
@@ -160,6 +163,8 @@ struct SalvageWalk<'d> {
     has_table: bool,
     /// Whether it is known of each segment with which frame it begins, so that it is known what is void in others.
     is_first_known: bool,
+    /// vBuckets with a save that begins before the oldest frame, and where it goes on.
+    cut_saves: BTreeMap<VbId, Frame>,
 }
 
 impl SalvageWalk<'_> {
@@ -247,13 +252,21 @@ impl SalvageWalk<'_> {
                 let what = format!("{}, and with it why older frames are not needed", gap.what);
                 (gap.needed, gap.path.clone(), gap.offset, what)
             }
-            _ => (self.needed, path.to_owned(), 0, "an older segment is missing".to_owned()),
+            _ => (self.needed, path.to_owned(), 0, OLDER_IS_MISSING.to_owned()),
         };
         if oldest.0 > needed {
             let (first, last) = (Frame(needed), Frame(oldest.0 - 1));
             // What only a gap says is not needed is of the vBuckets that it has something of.
             let vbs =
                 if oldest.0 > self.needed { self.named(needed, oldest.0 - 1) } else { self.all_named() };
+            self.salvaged.gaps.insert(0, Gap { first, last, needed, path, offset, what, vbs });
+            return;
+        }
+        self.cut_saves.retain(|_, at| at.0 >= needed);
+        if let Some(last) = self.cut_saves.values().max() {
+            // What is needed of the missing frames is the beginning of these.
+            let (first, last) = (Frame(oldest.0 - 1), *last);
+            let vbs = Some(self.cut_saves.keys().copied().collect());
             self.salvaged.gaps.insert(0, Gap { first, last, needed, path, offset, what, vbs });
         }
     }
@@ -350,13 +363,16 @@ impl SalvageWalk<'_> {
             }
             if self.assembly.lacks_beginning(&part) {
                 self.salvaged.without_beginning = number.0;
+                if self.salvaged.gaps.is_empty() {
+                    self.cut_saves.extend(part.vbucket().map(|vb| (vb, number)));
+                }
             }
             let told = &mut self.salvaged.told;
             let keep = &mut |replayed| {
                 told.push((number, replayed));
                 Ok(())
             };
-            self.assembly.add(part, keep).expect("nothing fails here");
+            self.assembly.add(number, part, keep).expect("nothing fails here");
         }
     }
 

@@ -237,7 +237,13 @@ impl Maker {
     pub(super) fn record(&mut self, through: Frame) -> Owned {
         self.seqno += 1;
         let vb = VbId(self.rng.below(5) as u16);
-        let filed = Filed { vb, through, revision: 1 + self.rng.below(3), header_offset: 4096 * self.seqno };
+        let filed = Filed {
+            vb,
+            through,
+            revision: 1 + self.rng.below(3),
+            header_offset: 4096 * self.seqno,
+            checksum: Some(1 + self.rng.below(1 << 30) as u32).filter(|it| it % 4 > 0),
+        };
         match self.rng.below(12) {
             0 | 1 => Owned::Filed(filed),
             2 => Owned::Dropped(vb),

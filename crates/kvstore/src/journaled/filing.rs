@@ -297,12 +297,7 @@ impl Journaled {
     }
 
     fn is_filed(&self, part: Part, at: FileAt) {
-        self.filed.lock().set(Filed {
-            vb: part.vb,
-            through: part.through,
-            revision: at.revision,
-            header_offset: at.header_offset,
-        });
+        self.filed.lock().set(Filed::of(part.vb, part.through, at));
         let mut unfiled = part.unfiled.unfiled.lock();
         let gone = unfiled.runs.thaw(true);
         unfiled.left_alone_until = None;

@@ -90,8 +90,8 @@ impl Journaled {
         let _appending = self.appending.lock();
         let through = Frame(self.journal.next_frame().0 - 1);
         match at {
-            Some(FileAt { revision, header_offset }) => {
-                let filed = Filed { vb, through, revision, header_offset };
+            Some(at) => {
+                let filed = Filed::of(vb, through, at);
                 self.append([Record::RolledBack(filed)])?;
                 self.filed.lock().by_vbucket.insert(vb, filed);
             }
@@ -126,7 +126,7 @@ impl Journaled {
         let mut kept: Vec<(Frame, Save)> = Vec::new();
         self.journal.reread(&mut |frame, replayed| {
             match replayed {
-                Replayed::Save { vb: of, state: change, items, is_repeat } if of == vb => {
+                Replayed::Save { vb: of, state: change, items, is_repeat, .. } if of == vb => {
                     let state = match change {
                         ReplayedState::Whole(whole) => state.insert(whole),
                         ReplayedState::Numbers(numbers) => {
@@ -170,7 +170,7 @@ impl Journaled {
     /// Files what is kept, and then journals that everything else before is void: one record, so that a power loss
     /// leaves the vBucket as it was or as it shall be.
     fn keep_only(&self, vb: VbId, kept: Vec<Save>) -> Result<Option<StoredVb>, Failure> {
-        let at = self.filed.lock().by_vbucket.get(&vb).map(|filed| (filed.revision, filed.header_offset));
+        let at = self.filed.lock().by_vbucket.get(&vb).map(Filed::at);
         let mut at = at.unwrap_or_default();
         if let Some(last) = kept.last() {
             let newest: BTreeMap<&[u8], &Version> = kept
@@ -181,8 +181,7 @@ impl Journaled {
             let items: Vec<Version> = newest.into_values().cloned().collect();
             let batch = SaveBatch { items: &items, state: &last.state };
             let mut filed = self.files.file_group(&[(vb, batch)]);
-            let FileAt { revision, header_offset } = filed.pop().expect("an answer for each batch")?;
-            at = (revision, header_offset);
+            at = filed.pop().expect("an answer for each batch")?;
         }
         // before the record, as saves go on behind it; the files stay as they are while `filing` is held
         let stored = self.files.stored(vb)?;
@@ -190,10 +189,10 @@ impl Journaled {
         let through = Frame(self.journal.next_frame().0 - 1);
         // a file that was compacted meanwhile holds the same under its newer revision
         let present = self.filed.lock().by_vbucket.get(&vb).copied();
-        if let Some(present) = present.filter(|present| present.revision > at.0) {
-            at = (present.revision, present.header_offset);
+        if let Some(present) = present.filter(|present| present.revision > at.revision) {
+            at = present.at();
         }
-        let filed = Filed { vb, through, revision: at.0, header_offset: at.1 };
+        let filed = Filed::of(vb, through, at);
         self.append([Record::RolledBack(filed)])?;
         if filed.revision > 0 {
             self.filed.lock().by_vbucket.insert(vb, filed);
@@ -213,8 +212,7 @@ impl Journaled {
                 return Err(Failure::CompactionEnded { vb, why: "the vBucket was deleted" });
             }
             let through = self.filed.lock().by_vbucket.get(&vb).map_or(Frame(0), |filed| filed.through);
-            let FileAt { revision, header_offset } = at;
-            let filed = Filed { vb, through, revision, header_offset };
+            let filed = Filed::of(vb, through, at);
             self.append([Record::Filed(filed)])?;
             self.filed.lock().by_vbucket.insert(vb, filed);
             Ok(())

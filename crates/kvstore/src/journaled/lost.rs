@@ -10,7 +10,6 @@ use base::VbId;
 use base::planted::{self, Bug};
 
 use super::Journaled;
-use crate::compaction::FileAt;
 use crate::failure::Failure;
 use crate::journal::{Filed, Frame, Gap, Record, Replayed};
 
@@ -105,9 +104,8 @@ impl Journaled {
         let mut marked: Vec<Filed> = Vec::new();
         for (vb, what) in lost {
             tracing::error!(%vb, missing = what, "the journal is full: the missing changes are given up");
-            let FileAt { revision, header_offset } = self.files.give_up(vb);
             // Nothing of it in the journal counts behind this.
-            let filed = Filed { vb, through: Frame(0), revision, header_offset };
+            let filed = Filed::of(vb, Frame(0), self.files.give_up(vb));
             self.filed.lock().by_vbucket.insert(vb, filed);
             marked.push(filed);
         }

@@ -33,7 +33,10 @@ struct Found {
 }
 
 pub(crate) struct Save {
+    /// In which it ends.
     pub(crate) frame: Frame,
+    /// In which it begins.
+    pub(crate) begun: Frame,
     pub(crate) state: ReplayedState,
     pub(crate) items: Vec<Version>,
 }
@@ -122,8 +125,7 @@ pub(super) fn open(env: Env, dir: &Path, config: JournaledConfig) -> Result<Jour
     }
     let files = config.files.open(env.clone(), dir, catalog, None)?;
     for (vb, at) in files.positions() {
-        let FileAt { revision, header_offset } = at;
-        let filed = Filed { vb, through: Frame(0), revision, header_offset };
+        let filed = Filed::of(vb, Frame(0), at);
         found.insert(vb, Found { filed: Some(filed), saves: Vec::new() });
     }
     let journaled = assemble(env, config, files, journal, found);
@@ -172,8 +174,8 @@ fn recover_around(
 
 fn take_told(found: &mut BTreeMap<VbId, Found>, frame: Frame, told: Replayed) {
     match told {
-        Replayed::Save { vb, state, items, .. } => {
-            found.entry(vb).or_default().saves.push(Save { frame, state, items });
+        Replayed::Save { vb, state, items, begun, .. } => {
+            found.entry(vb).or_default().saves.push(Save { frame, begun, state, items });
         }
         // What a rollback kept was saved again behind what it made void.
         Replayed::Filed(filed) | Replayed::RolledBack(filed) => {
@@ -206,7 +208,7 @@ fn made(env: &Env, dir: &Path) -> Result<(), Failure> {
 
 fn on_record(vb: VbId, found: &Found) -> Option<(VbId, FileAt)> {
     let filed = found.filed.filter(|filed| filed.revision > 0)?;
-    Some((vb, FileAt { revision: filed.revision, header_offset: filed.header_offset }))
+    Some((vb, filed.at()))
 }
 
 fn assemble(
@@ -277,7 +279,8 @@ fn take_in(
         let mut taken: HashSet<Seqno> = HashSet::new();
         saves.iter_mut().for_each(|save| save.items.retain(|item| taken.insert(item.meta().by_seqno)));
     }
-    let Some(first) = saves.iter().map(|save| save.frame).min() else { return };
+    let needs = |save: &Save| if planted::is(Bug::BeginningNotNeeded) { save.frame } else { save.begun };
+    let Some(first) = saves.iter().map(needs).min() else { return };
     let last = saves.iter().map(|save| save.frame).max().unwrap_or(first);
     let since = Oldest { frame: first, at: now };
     let behind = frames_behind(&saves);
@@ -324,13 +327,13 @@ fn in_order_of_seqnos(saves: &[Save]) -> bool {
         .is_sorted_by(|before, after| before < after)
 }
 
-/// For each save the lowest frame of those behind it.
+/// For each save the lowest frame of those behind it, in which they begin.
 fn frames_behind(saves: &[Save]) -> Vec<Option<Frame>> {
     let mut lowest: Option<Frame> = None;
     let mut behind: Vec<Option<Frame>> = Vec::with_capacity(saves.len());
     for save in saves.iter().rev() {
         behind.push(lowest);
-        lowest = Some(lowest.map_or(save.frame, |lowest| lowest.min(save.frame)));
+        lowest = Some(lowest.map_or(save.begun, |lowest| lowest.min(save.begun)));
     }
     behind.reverse();
     behind

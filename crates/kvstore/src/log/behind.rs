@@ -17,7 +17,7 @@ impl Log {
     /// The last commit of a vBucket. If it cannot be read, the one that was on record, so that it is served once it can be
     /// read; or else the last place there could be.
     fn position(&self, vb: VbId) -> Option<FileAt> {
-        let unknown = FileAt { revision: 1, header_offset: FileAt::LAST };
+        let unknown = FileAt::last_of(1);
         let refused = self.refused.lock().get(&vb).cloned();
         let at = match self.store.stored(vb.0) {
             Ok(Some(stored)) => at_of(stored.commit),
@@ -98,7 +98,7 @@ impl Files for Log {
     }
 
     fn give_up(&self, vb: VbId) -> FileAt {
-        let unknown = FileAt { revision: 1, header_offset: FileAt::LAST };
+        let unknown = FileAt::last_of(1);
         self.position(vb).unwrap_or(unknown).marked_lost()
     }
 
@@ -127,7 +127,7 @@ impl Files for Log {
     }
 
     fn promise_files(&self, generations: u64) -> Result<(), Failure> {
-        let listed = |(vb, at)| (vb, Listed { at, checksum: None, high_seqno: None, is_tail_void: true });
+        let listed = |(vb, at)| (vb, Listed { at, high_seqno: None, is_tail_void: true });
         let files: BTreeMap<VbId, Listed> = self.positions().into_iter().map(listed).collect();
         self.catalog.believe_files(files, generations)
     }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use base::VbId;
 use base::env::Env;
 
+use super::compact::at_of;
 use super::state::LogState;
 use super::vouch;
 use crate::catalog::{self, Believe, Contents, Found};
@@ -62,7 +63,7 @@ pub fn check_log(env: &Env, dir: &Path, step: &mut dyn FnMut(u64)) -> Result<Log
     (report.files, report.bytes) = (checked.files, checked.bytes);
     let mut commits = BTreeMap::new();
     for (vb, commit, state) in checked.vbuckets {
-        commits.insert(VbId(vb), FileAt { revision: commit.epoch, header_offset: commit.number });
+        commits.insert(VbId(vb), at_of(commit));
         match LogState::decode(&state) {
             Ok(state) => {
                 report.documents += state.tally.documents();

@@ -68,7 +68,7 @@ impl Log {
 }
 
 pub(super) fn at_of(commit: logstore::Commit) -> FileAt {
-    FileAt { revision: commit.epoch, header_offset: commit.number }
+    FileAt { revision: commit.epoch, header_offset: commit.number, checksum: None }
 }
 
 struct LogPurger<'c> {

@@ -38,10 +38,11 @@ pub fn apply(env: &Env, dir: &Path, aside: &Path, survey: Survey) -> Result<(), 
     let mut positions: BTreeMap<VbId, (Option<FileAt>, u64)> = BTreeMap::new();
     let mut bases: Vec<(VbId, Base)> = Vec::new();
     for (vb, base) in plan.bases {
-        let mut at = base
-            .file
-            .as_ref()
-            .map(|whole| FileAt { revision: whole.revision, header_offset: whole.header_offset });
+        let mut at = base.file.as_ref().map(|whole| FileAt {
+            revision: whole.revision,
+            header_offset: whole.header_offset,
+            checksum: None,
+        });
         let mut highest = base.highest_revision;
         if let Some(whole) = base.file.as_ref().filter(|_| base.is_moved) {
             highest += 1;

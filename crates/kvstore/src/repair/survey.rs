@@ -184,12 +184,7 @@ impl Look<'_> {
         }
         let highest = self.revisions.get(&vb).and_then(|revisions| revisions.last().copied());
         let revision = highest.max(listed.map(|listed| listed.at.revision)).unwrap_or_default();
-        let last = Listed {
-            at: FileAt { revision, header_offset: FileAt::LAST },
-            checksum: None,
-            high_seqno: None,
-            is_tail_void: true,
-        };
+        let last = Listed { at: FileAt::last_of(revision), high_seqno: None, is_tail_void: true };
         let is_there = match listed.filter(|listed| listed.at.revision == revision) {
             Some(listed) => self.files.at(vb, &listed)?.map(drop),
             None => Ok(()),
@@ -208,8 +203,7 @@ impl Look<'_> {
         let all: Vec<(VbId, u64)> =
             self.revisions.iter().filter_map(|(vb, revisions)| Some((*vb, *revisions.last()?))).collect();
         for (vb, revision) in all {
-            let at = FileAt { revision, header_offset: FileAt::LAST };
-            let last = Listed { at, checksum: None, high_seqno: None, is_tail_void: true };
+            let last = Listed { at: FileAt::last_of(revision), high_seqno: None, is_tail_void: true };
             let may_be_more = is_damaged.then(|| "no catalog says which commit is the last".to_owned());
             self.vbucket(vb, Evidence::of_file(Some(last), None, may_be_more))?;
         }
@@ -365,8 +359,8 @@ impl Look<'_> {
 /// Takes in what a journal tells.
 fn follow(tracks: &mut BTreeMap<VbId, Track>, frame: Frame, replayed: Replayed) {
     match replayed {
-        Replayed::Save { vb, state, items, .. } => {
-            tracks.entry(vb).or_default().saves.push(Save { frame, state, items });
+        Replayed::Save { vb, state, items, begun, .. } => {
+            tracks.entry(vb).or_default().saves.push(Save { frame, begun, state, items });
         }
         Replayed::Filed(filed) => {
             let track = tracks.entry(filed.vb).or_default();
@@ -396,8 +390,7 @@ fn evidence_of(
     let promised = saves.iter().flat_map(|save| &save.items).map(|item| item.meta().by_seqno).max();
     let mut on_record: Vec<(Listed, Frame)> = Vec::new();
     for filed in filed.iter().rev() {
-        let listed =
-            Listed { at: filed.at().unmarked(), checksum: None, high_seqno: None, is_tail_void: true };
+        let listed = Listed { at: filed.at().unmarked(), high_seqno: None, is_tail_void: true };
         // What followed an earlier state must be there, too.
         let follows = on_record.is_empty()
             || oldest.is_some_and(|oldest| oldest.0 <= filed.through.0 + 1)
@@ -410,7 +403,7 @@ fn evidence_of(
     let is_made_here = filed.first().is_some_and(|first| first.through > Frame(0)) && !is_rolled_back;
     if is_made_here && gaps.is_empty() && oldest == Some(Frame(1)) {
         let at = FileAt::default();
-        on_record.push((Listed { at, checksum: None, high_seqno: None, is_tail_void: true }, Frame(0)));
+        on_record.push((Listed { at, high_seqno: None, is_tail_void: true }, Frame(0)));
     }
     let is_kept = |save: &mut Save| {
         let is_before = |gap: &Gap| save.frame < gap.first || save.frame <= through;

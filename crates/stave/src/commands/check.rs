@@ -134,6 +134,10 @@ fn check(
             total.faults += 1;
             report.fault(Fault { path: path.as_path().into(), offset: *offset, what: what.clone() });
         }
+        for fault in journal::other_headers(&*env.disk, bucket, &catalog, journal.as_ref()) {
+            total.faults += 1;
+            report.fault(fault);
+        }
         let files = journal::files_in_use(bucket, &catalog, journal.as_ref());
         for (file, header) in &files {
             let found = match header {

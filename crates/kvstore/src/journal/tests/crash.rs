@@ -166,7 +166,8 @@ fn a_journal_that_exists_knows_the_files_that_were_there_before_it() {
         disk.record();
         let (journal, _) = recover(&disk, small()).expect("a journal");
         let mut maker = Maker::new(seed);
-        let file = |vb| Filed { vb: VbId(vb), through: Frame(0), revision: 1, header_offset: 4096 };
+        let file =
+            |vb| Filed { vb: VbId(vb), through: Frame(0), revision: 1, header_offset: 4096, checksum: None };
         let table: Table = (0..20).map(|vb| (VbId(vb), file(vb))).collect();
         let call = [maker.save(30)];
         journal.append(&records(&call), &|| entries(&table)).expect("a call");

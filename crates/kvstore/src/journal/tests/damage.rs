@@ -19,8 +19,13 @@ fn small_journal() -> (SimDisk, Told) {
     maker.most_value = 60;
     let mut table = Table::new();
     for i in 0..7 {
-        let filed =
-            Owned::Filed(Filed { vb: VbId(1), through: Frame(i), revision: 1, header_offset: 4096 * i });
+        let filed = Owned::Filed(Filed {
+            vb: VbId(1),
+            through: Frame(i),
+            revision: 1,
+            header_offset: 4096 * i,
+            checksum: None,
+        });
         let call = [maker.save(3), filed];
         journal.append(&records(&call), &|| entries(&table)).expect("a call");
         call.iter().for_each(|record| record.note(&mut table));

@@ -7,7 +7,11 @@ use super::super::layout::{BLOCK, Name, parse_name, segment_path};
 use super::*;
 
 /// The same example as earlier versions of the layout had it: a test compared each listing with what its version wrote.
-const EARLIER: [(u8, &str); 2] = [(2, include_str!("version_2.txt")), (3, include_str!("version_3.txt"))];
+const EARLIER: [(u8, &str); 3] = [
+    (2, include_str!("version_2.txt")),
+    (3, include_str!("version_3.txt")),
+    (6, include_str!("version_6.txt")),
+];
 const PAGE: &str = include_str!("../../../../../docs/journal_format.md");
 
 /// Makes every salt the same.
@@ -36,10 +40,16 @@ fn example() -> Vec<u8> {
     };
     let items = [NewVersion::new(base::Heap::shared(), meta, DocKey::new(b"k"), &[b"{\"a\":1}"]).publish()];
     let doc = VbStateDoc { max_cas: 0x18e9_c3b8_1dff_0000, snap_end: 1, ..VbStateDoc::default() };
-    let before = Filed { vb: VbId(3), through: Frame(0), revision: 1, header_offset: 4096 };
+    let before = Filed { vb: VbId(3), through: Frame(0), revision: 1, header_offset: 4096, checksum: None };
     let save = Record::Save { vb: VbId(7), state: State::Numbers(&doc), items: &items, is_repeat: false };
     journal.append(&[save], &|| vec![before]).expect("a call");
-    let filed = Filed { vb: VbId(7), through: Frame(1), revision: 1, header_offset: 0x5000 };
+    let filed = Filed {
+        vb: VbId(7),
+        through: Frame(1),
+        revision: 1,
+        header_offset: 0x5000,
+        checksum: Some(0x1a2b_3c4d),
+    };
     journal.append(&[Record::Filed(filed)], &|| vec![before]).expect("a call");
     let file = disk.open(&segment_path(&dir(), 1), OpenMode::Read).expect("it is there");
     let mut bytes = vec![0; file.len().expect("a length") as usize];
@@ -90,8 +100,8 @@ fn is_read(version: u8, text: &str) {
     file.write_at(&written, 0).and_then(|()| file.sync_data()).expect("the disk works");
     disk.sync_dir(&dir()).expect("the disk works");
     let (journal, told) = recover(&disk, JournalConfig::default()).expect("it is read");
-    let before = Filed { vb: VbId(3), through: Frame(0), revision: 1, header_offset: 4096 };
-    let filed = Filed { vb: VbId(7), through: Frame(1), revision: 1, header_offset: 0x5000 };
+    let before = Filed { vb: VbId(3), through: Frame(0), revision: 1, header_offset: 4096, checksum: None };
+    let filed = Filed { vb: VbId(7), through: Frame(1), revision: 1, header_offset: 0x5000, checksum: None };
     assert_eq!(told.table, Table::from([(VbId(3), before), (VbId(7), filed)]));
     assert_eq!(told.saves.len(), 1, "{:?}", told.saves);
     // what follows is of the present version

@@ -247,7 +247,7 @@ fn an_empty_folder_has_no_journal_and_an_empty_journal_tells_nothing() {
 fn the_table_is_repeated_in_each_segment() {
     let disk = fresh_disk();
     let (journal, _) = recover(&disk, small()).expect("a journal");
-    let filed = Filed { vb: VbId(9), through: Frame(1), revision: 2, header_offset: 8192 };
+    let filed = Filed { vb: VbId(9), through: Frame(1), revision: 2, header_offset: 8192, checksum: None };
     let mut maker = Maker::new(1);
     let frame = journal.append(&[Record::Filed(filed)], &Vec::new).expect("a call");
     assert_eq!(frame, Frame(1));

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use base::env::Disk;
 use couchstore::check::Fault;
-use kvstore::CatalogReport;
 use kvstore::journal::{Filed, JournalReport, check_journal};
+use kvstore::{CatalogReport, check_recorded};
 use serde_json::{Value, json};
 
 use super::place::{BucketFiles, is_segment, vbucket_and_revision};
@@ -44,6 +44,20 @@ pub(super) fn files_in_use(
     let offset_of =
         |file: &Path| vouched.clone().find(|(path, _)| path == file).and_then(|(_, offset)| offset);
     bucket.files.iter().map(|file| (file.clone(), offset_of(file))).collect()
+}
+
+/// Files that do not have the header at the place that the journal has on record; none if the catalog lists the files.
+pub(super) fn other_headers(
+    disk: &dyn Disk,
+    bucket: &BucketFiles,
+    catalog: &CatalogReport,
+    journal: Option<&JournalReport>,
+) -> Vec<Fault> {
+    let is_asked = bucket.is_whole && catalog.files.is_none();
+    let on_record = journal.and_then(|journal| journal.files.as_ref()).filter(|_| is_asked);
+    let found = check_recorded(disk, &bucket.folder, on_record.into_iter().flat_map(|files| files.values()));
+    let fault = |(path, offset, what): (PathBuf, u64, String)| Fault { path: path.into(), offset, what };
+    found.into_iter().map(fault).collect()
 }
 
 /// What is wrong with segments, and which vBuckets an earlier start found to miss changes.
