@@ -3,10 +3,12 @@
 
 mod support;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use base::VbState;
 use cluster::command::{self, Command, Refused};
+use cluster::leader::{lacking, missed};
 use cluster::{Leader, LeaderConfig, NodeId, Status, Step, VbReport, View};
 use support::{BUCKET, lives, reports, reports_copy, reports_nothing, three};
 
@@ -387,6 +389,27 @@ fn a_copy_that_a_choice_needs_and_that_was_never_on_a_disk_is_not_waited_for() {
     lead(&mut leader, &mut view, LATE);
     assert_eq!(view.state.buckets[BUCKET].active(0), Some(NodeId(2)));
     assert!(!matches!(step(&view), Some(Step::Choose { .. })), "{:?}", step(&view));
+}
+
+#[test]
+fn a_copy_that_a_choice_needs_and_that_its_node_has_lost_is_named() {
+    let (mut view, mut leader) = (three(), leader());
+    leave_two(&mut view);
+    let since = view.state.revision;
+    let bucket = view.state.buckets.get_mut(BUCKET).expect("it is there");
+    let choice = Step::Choose { since, taker: None, needs: Some(NodeId(1)), forced: false };
+    bucket.steps.insert(0, choice);
+    reports(&mut view, 2, VbState::Replica, 6);
+    assert_eq!(lacking(&view), BTreeMap::new(), "it has said nothing");
+    reports_nothing(&mut view, 1);
+    lead(&mut leader, &mut view, LATE);
+    assert!(matches!(step(&view), Some(Step::Choose { .. })), "it may have been alone with a write");
+    assert_eq!(missed(&view), BTreeMap::new());
+    assert_eq!(lacking(&view), BTreeMap::from([((BUCKET, NodeId(1)), 1)]));
+    // What it alone had is given up.
+    let over = command::apply(&view, &Command::FailOver { node: NodeId(1), force: true });
+    view.state = over.expect("it can be done");
+    assert_eq!(lacking(&view), BTreeMap::new());
 }
 
 #[test]

@@ -157,6 +157,39 @@ pub fn missed(view: &View) -> BTreeMap<(&str, NodeId), usize> {
     missed
 }
 
+/// Nodes that answer and say that they have no copy, and without which no copy becomes active, by bucket, with the number of
+/// vBuckets that wait for them: what they had may be the only copy of durable writes.
+pub fn lacking(view: &View) -> BTreeMap<(&str, NodeId), usize> {
+    let mut lacking = BTreeMap::new();
+    for (name, bucket) in &view.state.buckets {
+        for (vb, step) in &bucket.steps {
+            let Step::Choose { since, taker, needs: Some(needed), forced: false } = *step else { continue };
+            let (vb, chain) = (*vb, bucket.chain(*vb));
+            let of = |needs| Question {
+                view,
+                name,
+                vb,
+                bucket,
+                chain,
+                since,
+                taker,
+                needs,
+                forced: false,
+                is_late: true,
+            };
+            let question = of(Some(needed));
+            let says_so = question.ask().empty.contains(&needed);
+            // Without the need it would be made.
+            let is_why =
+                || matches!(question.answer(), Choice::Open) && !matches!(of(None).answer(), Choice::Open);
+            if says_so && is_why() {
+                *lacking.entry((name.as_str(), needed)).or_default() += 1;
+            }
+        }
+    }
+    lacking
+}
+
 impl Question<'_> {
     fn answer(&self) -> Choice {
         if self.suspects().any(|id| !self.view.has_stopped(id, self.name, self.since))

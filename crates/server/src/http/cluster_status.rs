@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ::cluster::damage::{self, Wrong};
 use ::cluster::filling::{Filling, fillings};
-use ::cluster::leader::{awaited, missed};
+use ::cluster::leader::{awaited, lacking, missed};
 use ::cluster::state::{AutoFailover, Outcome, Purpose, State as Document, present};
 use ::cluster::{Command, NodeId, Status, View, command};
 use ::node::cluster::Cluster;
@@ -39,6 +39,23 @@ fn of_missed(bucket: &str, id: NodeId, vbuckets: usize) -> String {
         "bucket {bucket}: nothing serves {vbuckets} vBuckets until {id} answers, which may be alone with durable writes of \
          them: start it; if it is gone for good, give up what it alone has (stave cluster failover {id} --unsafe)"
     )
+}
+
+/// What is told of a node that answers, has lost its copies, and may have been alone with durable writes of them.
+fn of_lacking(bucket: &str, id: NodeId, vbuckets: usize) -> String {
+    format!(
+        "bucket {bucket}: nothing serves {vbuckets} vBuckets: {id} may have been alone with durable writes of them, and says \
+         that it has no copy; stop it and put its files back from a copy of its data directory, or give up what it alone had \
+         (stave cluster failover {id} --unsafe)"
+    )
+}
+
+/// vBuckets that are not served because this node has lost its copies of them, a line for each bucket.
+pub(super) fn lacks(shared: &Shared) -> Vec<String> {
+    let Some((cluster, view)) = view_of(shared) else { return Vec::new() };
+    let Some((this, _)) = view.state.node_of(cluster.uuid()) else { return Vec::new() };
+    let of_this = lacking(&view).into_iter().filter(|((_, id), _)| *id == this);
+    of_this.map(|((bucket, id), count)| of_lacking(bucket, id, count)).collect()
 }
 
 /// This many vBuckets are named in one note.
@@ -236,6 +253,7 @@ fn notes(view: &View) -> Vec<String> {
     notes.extend(fillings(view).iter().map(of_filling));
     notes.extend(awaited(view).into_iter().map(|((bucket, id), count)| of_awaited(bucket, id, count)));
     notes.extend(missed(view).into_iter().map(|((bucket, id), count)| of_missed(bucket, id, count)));
+    notes.extend(lacking(view).into_iter().map(|((bucket, id), count)| of_lacking(bucket, id, count)));
     notes.extend(damage::wrongs(view).iter().flat_map(of_damage));
     for (uuid, member) in &view.members {
         if state.node_of(uuid).is_none() {

@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 
-use super::Shared;
+use super::{Shared, cluster_status};
 
 /// The process answers.
 pub(super) async fn livez() -> &'static str {
@@ -17,13 +17,13 @@ pub(super) async fn livez() -> &'static str {
 /// The node serves everything that the cluster map gives it.
 pub(super) async fn readyz(State(shared): State<Shared>) -> Response {
     let why_not = serving::why_not(&shared.node).into_iter();
-    told(why_not.chain(readiness::unserved(&shared.node)).collect())
+    told(why_not.chain(readiness::unserved(&shared.node)).chain(cluster_status::lacks(&shared)).collect())
 }
 
 /// Nothing is wrong that an operator has to do something about.
 pub(super) async fn healthz(State(shared): State<Shared>) -> Response {
     let why_not = serving::why_not(&shared.node).into_iter();
-    told(why_not.chain(readiness::problems(&shared.node)).collect())
+    told(why_not.chain(readiness::problems(&shared.node)).chain(cluster_status::lacks(&shared)).collect())
 }
 
 fn told(problems: Vec<String>) -> Response {
