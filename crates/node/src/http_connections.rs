@@ -15,7 +15,7 @@ use base::planted::{self, Bug};
 use parking_lot::Mutex;
 
 use crate::config::HttpLimits;
-use crate::connection_memory::{Charge, ConnectionMemory};
+use crate::connection_memory::{Charge, ConnectionMemory, LARGE_BYTES};
 use crate::counters::AcceptCounters;
 
 /// Connections above the limit that gave way and have not ended. They take descriptors of the reserve.
@@ -75,6 +75,8 @@ struct State {
     charge: Charge,
     body_bytes: usize,
     answer_bytes: usize,
+    /// No more of its answer is made until its client has taken what is on its way.
+    is_paused: bool,
 }
 
 impl State {
@@ -258,6 +260,7 @@ impl Connections {
                 charge: Charge::new(Arc::clone(&self.memory), peer),
                 body_bytes: 0,
                 answer_bytes: 0,
+                is_paused: false,
             }),
         });
         places.next_id += 1;
@@ -363,6 +366,19 @@ impl Connections {
         state.write_deadline_s = NEVER;
         state.answer_bytes = 0;
         state.recharge();
+        let waker = state.waker.clone().filter(|_| std::mem::take(&mut state.is_paused));
+        drop(state);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// Whether no more of an answer is to be made yet: memory is short, and the client has much to take itself. The
+    /// connection's task is woken when it has.
+    pub fn must_wait(&self, connection: &Connection) -> bool {
+        let mut state = connection.state.lock();
+        state.is_paused = state.answer_bytes >= LARGE_BYTES && self.memory.is_short();
+        state.is_paused
     }
 
     /// Whether there is memory for a body; charged if so.

@@ -1,5 +1,9 @@
 //! Changes over HTTP: events, positions, cursors, rollback, and who may read them.
-#![allow(clippy::disallowed_methods, reason = "this is a client, outside the server")]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "this is a client, outside the server"
+)]
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -396,6 +400,27 @@ fn cursors_are_kept_for_their_readers() {
     assert_eq!((status("DELETE", "default/cursors/c"), status("DELETE", "default/cursors/c")), (204, 404));
     assert_eq!(status("PUT", "default/cursors/.."), 400);
     assert_eq!(status("PUT", "default/cursors/a.b"), 400);
+    server.stop().expect("a clean stop");
+}
+
+#[test]
+fn cursors_are_bounded_in_number() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path());
+    let status = |method: &str, path: &str| ask(&server, method, path, ADMIN, "").status;
+    assert_eq!(status("PUT", "default/cursors/first"), 201);
+    let bucket = server.node().bucket("default").expect("it is there");
+    for at in 1..node::changes::cursor::MOST {
+        let file = bucket.config().dir.join("cursors").join(format!("c{at}"));
+        std::fs::write(file, "").expect("the disk works");
+    }
+    drop(bucket);
+    assert_eq!(status("PUT", "default/cursors/another"), 503);
+    assert_eq!(status("PUT", "default/cursors/first"), 200, "it is there");
+    assert_eq!(
+        (status("DELETE", "default/cursors/c1"), status("PUT", "default/cursors/another")),
+        (204, 201)
+    );
     server.stop().expect("a clean stop");
 }
 

@@ -321,6 +321,48 @@ fn what_waits_for_consumers_that_do_not_read_is_charged() {
 }
 
 #[test]
+fn readers_of_changes_that_do_not_read_are_bounded() {
+    const READERS: usize = 100;
+    // What one step makes, which becomes more as text.
+    const FRAME_BYTES: u64 = 256 << 10;
+    let folder = tempfile::tempdir().expect("a folder");
+    let limits =
+        "connection-memory = \"40MiB\"\nmax-http-connections = 200\nmax-http-connections-per-address = 200";
+    let server = start(folder.path(), &format!("{limits}\nbuckets = [\"default:1GiB\"]"));
+    let mut client = Client::connect(&server, "default", &[]);
+    // More than sockets take.
+    for at in 0..2_500 {
+        assert_eq!(client.set(format!("k{at}").as_bytes(), &[b'v'; 4096]), Some(Status::Success));
+    }
+    let ask = "GET /v1/buckets/default/changes?include=values HTTP/1.1\r\nHost: x\r\n\
+        Authorization: Basic QWRtaW5pc3RyYXRvcjpwYXNzd29yZA==\r\n\r\n";
+    let (mut readers, mut refused) = (Vec::new(), 0);
+    for _ in 0..READERS {
+        let mut stream = TcpStream::connect(server.http()).expect("the server listens");
+        stream.write_all(ask.as_bytes()).expect("it is read");
+        let mut status = [0; 12];
+        stream.read_exact(&mut status).expect("an answer");
+        match &status {
+            b"HTTP/1.1 200" => readers.push(stream),
+            b"HTTP/1.1 503" => refused += 1,
+            status => panic!("{}", String::from_utf8_lossy(status)),
+        }
+    }
+    assert!(readers.len() >= 5 && refused > 0, "{} read, {refused} were refused", readers.len());
+    let memory = server.node().connection_memory();
+    let most = LIMIT + readers.len() as u64 * FRAME_BYTES;
+    for _ in 0..1_000 {
+        assert_eq!(client.set(b"honest", b"value"), Some(Status::Success));
+    }
+    assert!(memory.highest_bytes() <= most, "{} of {most}", memory.highest_bytes());
+    drop(readers);
+    while memory.used_bytes() > 0 {
+        client.get(b"honest").expect("an answer");
+    }
+    server.stop().expect("a clean stop");
+}
+
+#[test]
 fn streams_are_charged_with_what_they_are_about() {
     const STREAMS: usize = 300;
     let folder = tempfile::tempdir().expect("a folder");

@@ -15,6 +15,8 @@ use super::token::Token;
 /// The folder in a bucket's folder.
 const CURSORS: &str = "cursors";
 const MOST_NAME_BYTES: usize = 64;
+/// A bucket has no more of them.
+pub const MOST: usize = 1024;
 /// More than the longest token takes.
 const MOST_BYTES: u64 = 64 << 10;
 

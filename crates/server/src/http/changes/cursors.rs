@@ -47,6 +47,18 @@ fn write(bucket: &Bucket, name: &str, token: &Token) -> Result<(), Refused> {
     cursor::write(bucket, name, token).map_err(|error| disk_failed(bucket, &error))
 }
 
+/// Refuses one more cursor than a bucket may have.
+fn check_room(bucket: &Bucket) -> Result<(), Refused> {
+    let names = cursor::names(bucket).map_err(|error| disk_failed(bucket, &error))?;
+    if names.len() < cursor::MOST {
+        return Ok(());
+    }
+    let most = cursor::MOST;
+    let message =
+        format!("this bucket has {most} cursors, as many as it may have: remove those that are not used");
+    Err(refuse(StatusCode::SERVICE_UNAVAILABLE, &message))
+}
+
 fn describe(name: &str, token: &Token) -> Value {
     json!({ "name": name, "token": token.encode() })
 }
@@ -144,6 +156,7 @@ pub async fn create(
             return Ok(Json(describe(&name, &there)).into_response());
         }
         let (token, _) = since(bucket, query.get("since").map_or("start", String::as_str))?;
+        check_room(bucket)?;
         write(bucket, &name, &token)?;
         Ok((StatusCode::CREATED, Json(describe(&name, &token))).into_response())
     })

@@ -45,6 +45,8 @@ use super::{Shared, no_such_bucket};
 
 /// How long nothing happens before a sign of life.
 const HEARTBEAT: Duration = Duration::from_secs(15);
+/// What a reader may have on its way to its client, beside what its streams hold.
+const ANSWER_BYTES: usize = 512 << 10;
 /// Steps of a reader before others have their turn.
 const MOST_STEPS: u32 = 16;
 
@@ -280,6 +282,11 @@ pub(super) async fn changes(
         Ok(begun) => begun,
         Err(response) => return *response,
     };
+    let charge = Held::new(Arc::clone(shared.node.connection_memory()));
+    if !charge.reserve(feed.held_bytes() + ANSWER_BYTES) {
+        let message = "memory for connections is short: read fewer streams of changes at a time, or raise connection-memory";
+        return *refuse(StatusCode::SERVICE_UNAVAILABLE, message);
+    }
     let bell = Arc::clone(feed.bell());
     let heartbeat = Box::pin(tokio::time::sleep(HEARTBEAT));
     let news = next_news(shared.node.hearing());
@@ -293,7 +300,7 @@ pub(super) async fn changes(
     let body = Changes {
         reader,
         feed,
-        charge: Held::new(Arc::clone(shared.node.connection_memory())),
+        charge,
         bell,
         is_finished: false,
         ended,

@@ -75,6 +75,9 @@ impl http_body::Body for Answer {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        if self.guest.connections.must_wait(&self.guest.connection) {
+            return Poll::Pending;
+        }
         let frame = std::task::ready!(Pin::new(&mut self.body).poll_frame(cx));
         if let Some(data) = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref()) {
             self.guest.connections.answered(&self.guest.connection, data.len());
