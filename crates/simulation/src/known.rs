@@ -190,7 +190,6 @@ pub const KNOWN: &[(Bug, Simulator, u64)] = &[
     (Bug::ReleasedBeforeCarried, Simulator::CrashStates, 0),
     (Bug::HighestRevisionWins, Simulator::Stops, 19),
     (Bug::LastHeaderBelieved, Simulator::Stops, 19),
-    (Bug::IdentityIgnored, Simulator::Stops, 36),
     (Bug::LostSegmentIgnored, Simulator::Stops, 1),
     (Bug::VoidFileRead, Simulator::Stops, 9),
     (Bug::IdentityLate, Simulator::Stops, 0),
