@@ -160,7 +160,7 @@ fn a_header_of_a_copy_at_the_place_on_record_is_refused() {
     let on_record =
         check_journal(&disk, Path::new(DIR)).expect("the disk works").files.expect("some are filed");
     let faults = check_recorded(&disk, Path::new(DIR), on_record.values());
-    assert_eq!(faults.into_iter().map(|(path, ..)| path).collect::<Vec<_>>(), [path.clone()]);
+    assert_eq!(faults.into_iter().map(|(path, ..)| path).collect::<Vec<_>>(), std::slice::from_ref(&path));
     for life in 0..2 {
         let store = open(&disk);
         let failure = value(&store, VbId(1), 2).expect_err("it is another header");

@@ -130,11 +130,7 @@ fn check(
             continue;
         }
         let catalog = check_catalog(&*env.disk, &bucket.folder)?;
-        for (path, offset, what) in catalog.faults.iter().filter(|_| bucket.is_whole) {
-            total.faults += 1;
-            report.fault(Fault { path: path.as_path().into(), offset: *offset, what: what.clone() });
-        }
-        for fault in journal::other_headers(&*env.disk, bucket, &catalog, journal.as_ref()) {
+        for fault in journal::of_files(&*env.disk, bucket, &catalog, journal.as_ref()) {
             total.faults += 1;
             report.fault(fault);
         }

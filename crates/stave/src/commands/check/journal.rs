@@ -46,18 +46,22 @@ pub(super) fn files_in_use(
     bucket.files.iter().map(|file| (file.clone(), offset_of(file))).collect()
 }
 
-/// Files that do not have the header at the place that the journal has on record; none if the catalog lists the files.
-pub(super) fn other_headers(
+/// Files that are not what the catalog lists, or do not have the header at the place that the journal has on record.
+pub(super) fn of_files(
     disk: &dyn Disk,
     bucket: &BucketFiles,
     catalog: &CatalogReport,
     journal: Option<&JournalReport>,
 ) -> Vec<Fault> {
-    let is_asked = bucket.is_whole && catalog.files.is_none();
-    let on_record = journal.and_then(|journal| journal.files.as_ref()).filter(|_| is_asked);
-    let found = check_recorded(disk, &bucket.folder, on_record.into_iter().flat_map(|files| files.values()));
+    if !bucket.is_whole {
+        return Vec::new();
+    }
+    // If the catalog lists the files, nothing of a journal counts.
+    let on_record = journal.and_then(|journal| journal.files.as_ref()).filter(|_| catalog.files.is_none());
+    let on_record = on_record.into_iter().flat_map(|files| files.values());
+    let other_headers = check_recorded(disk, &bucket.folder, on_record);
     let fault = |(path, offset, what): (PathBuf, u64, String)| Fault { path: path.into(), offset, what };
-    found.into_iter().map(fault).collect()
+    catalog.faults.iter().cloned().chain(other_headers).map(fault).collect()
 }
 
 /// What is wrong with segments, and which vBuckets an earlier start found to miss changes.
