@@ -55,7 +55,7 @@ impl DurabilityFlag {
   Keys in 100 collections, which are made for the run and removed after it:
     stave bench --populate --collections 100 --seconds 30
   Only durable writes, one at a time, as JSON:
-    stave bench --set-percent 100 --durability persist-majority --json")]
+    stave bench --set-percent 100 -d persist-majority --json")]
 pub struct BenchFlags {
     #[command(flatten)]
     server: ServerFlags,
@@ -66,7 +66,7 @@ pub struct BenchFlags {
     #[arg(long, short = 'c', value_name = "N", default_value_t = 50)]
     connections: u32,
     /// Requests that each connection keeps outstanding
-    #[arg(long, short = 'd', value_name = "DEPTH", default_value_t = 1)]
+    #[arg(long, short = 'P', value_name = "DEPTH", default_value_t = 1)]
     pipeline: u32,
     /// Threads of the load generator; as many as the connections allow, but no more than 2, if not given
     #[arg(long, short = 't', value_name = "N")]
@@ -97,7 +97,7 @@ pub struct BenchFlags {
     #[arg(long, value_name = "uniform|own|zipf[:THETA]", default_value = "zipf")]
     distribution: Distribution,
     /// How safe a write must be before it is acknowledged
-    #[arg(long, value_enum, default_value_t = DurabilityFlag::None)]
+    #[arg(long, short = 'd', value_enum, default_value_t = DurabilityFlag::None)]
     durability: DurabilityFlag,
     /// Measure for so many seconds; 10 if neither this nor --operations is given
     #[arg(
