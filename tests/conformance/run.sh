@@ -28,6 +28,8 @@ while (($#)); do
 done
 [[ -n $stave ]] || { echo "$usage" >&2; exit 2; }
 [[ -x $stave ]] || { echo "$stave is not an executable file" >&2; exit 2; }
+# Suites run in folders of their own.
+stave=$(realpath "$stave")
 ((${#suites[@]})) || suites=(python go rust java node cluster collections upstream helpers console kubernetes s3)
 
 work=$(mktemp -d)
@@ -414,7 +416,7 @@ totals_action() {
 run_helpers() {
   local language log passes failures result=0
   export STAVE_BIN NODE_PATH=$here/node/node_modules PYTHONPATH=$helpers/python
-  STAVE_BIN=$(realpath "$stave")
+  STAVE_BIN=$stave
   for language in python node go java rust action; do
     log=$work/helpers-$language.log
     echo "== helpers $language"
@@ -438,7 +440,7 @@ run_helpers() {
 run_console() {
   local log=$work/console.log passes failures
   echo "== console"
-  (cd "$here/console" && STAVE=$(realpath "$stave") PICTURES=${STAVE_PICTURES:-$here/console/pictures} PYTHONDONTWRITEBYTECODE=1 \
+  (cd "$here/console" && STAVE=$stave PICTURES=${STAVE_PICTURES:-$here/console/pictures} PYTHONDONTWRITEBYTECODE=1 \
     timeout 300 python3 test_console.py 2>&1) | tee "$log"
   local status=${PIPESTATUS[0]}
   failures=$(grep -cE '^(FAIL|ERROR): ' "$log")
@@ -456,7 +458,7 @@ run_console() {
 run_s3() {
   local log=$work/s3.log passes failures
   echo "== s3"
-  (cd "$here/s3" && STAVE=$(realpath "$stave") PYTHONDONTWRITEBYTECODE=1 \
+  (cd "$here/s3" && STAVE=$stave PYTHONDONTWRITEBYTECODE=1 \
     timeout 300 .venv/bin/python test_s3.py 2>&1) | tee "$log"
   local status=${PIPESTATUS[0]}
   failures=$(grep -cE '^(FAIL|ERROR): ' "$log")
@@ -473,7 +475,7 @@ run_s3() {
 # The manifests, and their pods in namespaces of their own, where there can be some.
 run_kubernetes() {
   local log=$work/kubernetes.log passes failures skips namespaces=() program
-  program=$(realpath "$stave")
+  program=$stave
   echo "== kubernetes"
   if [[ $(id -u) == 0 ]] && unshare --net --mount true 2>/dev/null; then
     namespaces=(env PODS=1 unshare --net --mount)

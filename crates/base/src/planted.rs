@@ -220,6 +220,8 @@ bugs! {
     LeaseClockStops,
     /// A node that belongs to a cluster starts as one that decides itself what it serves.
     MemberStartsAlone,
+    /// A node that has not begun to join its cluster yet decides itself about buckets.
+    JoiningNodeDecides,
     /// Whoever is active first among those who answered is chosen, not the furthest.
     FirstIsChosen,
     /// A choice does not wait until whoever may have served has stopped.

@@ -8,6 +8,7 @@ use ::cluster::Fence;
 use ::cluster::state::Alternate;
 use base::RateLimit;
 use base::env::Env;
+use base::planted::{self, Bug};
 use engine::Bucket;
 use parking_lot::{Mutex, RwLock};
 use protocol::extras::ConfigVersion;
@@ -15,6 +16,8 @@ use protocol::extras::ConfigVersion;
 use crate::accounts::Accounts;
 use crate::audit::AuditLog;
 use crate::client_addresses::ClientAddresses;
+use crate::cluster::buckets::StillJoining;
+use crate::cluster::serving::is_a_clusters;
 use crate::cluster::{Cluster, identity};
 use crate::cluster_map::{BucketShape, ClusterMap, Layout, LayoutRefusal, NodeAddress};
 use crate::config::{BucketSpec, ConnectionLimits};
@@ -219,8 +222,11 @@ impl Node {
 
     /// Who decides which buckets there are.
     pub fn management(self: &Arc<Node>) -> Arc<dyn Management> {
-        let other = self.management.read().clone();
-        other.unwrap_or_else(|| Arc::clone(self) as Arc<dyn Management>)
+        match self.management.read().clone() {
+            Some(other) => other,
+            None if is_a_clusters(self) && !planted::is(Bug::JoiningNodeDecides) => Arc::new(StillJoining),
+            None => Arc::clone(self) as Arc<dyn Management>,
+        }
     }
 
     /// Hears of new maps, of buckets that are gone, and of freezing.

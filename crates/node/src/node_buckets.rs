@@ -8,6 +8,7 @@ use engine::settings::{self, Changed, Key};
 use engine::{Bucket, ManifestRefusal, NextIds, SettingError};
 use vbucket::Manifest;
 
+use crate::cluster::serving::is_a_clusters;
 use crate::config::{BucketSpec, Hints};
 use crate::hosting::{Host, HostFailure, MOST_BUCKETS};
 use crate::naming;
@@ -328,7 +329,7 @@ pub fn set_params(node: &Node, bucket: &Bucket, pairs: &[(&str, &str)]) -> Resul
     let Some(quota_bytes) = other_quota(bucket, pairs) else {
         return bucket.set_params(pairs).map_err(BucketError::Settings);
     };
-    if node.cluster().is_some() {
+    if is_a_clusters(node) {
         let name = bucket.name();
         return Err(BucketError::Elsewhere(format!(
             "all nodes of a cluster give a bucket the same quota: change it for all of them, with ramQuota and POST \

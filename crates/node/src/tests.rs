@@ -70,7 +70,7 @@ fn node_of(has_long_work: bool) -> Arc<Node> {
     node_in(env, users, has_long_work)
 }
 
-fn node_in(env: Env, users: Users, has_long_work: bool) -> Arc<Node> {
+pub(crate) fn node_in(env: Env, users: Users, has_long_work: bool) -> Arc<Node> {
     let served = ["default", "other"].map(|name| {
         let spec = BucketSpec::parse(name).expect("a valid name");
         let config = BucketConfig { vbuckets: 4, ..BucketConfig::new(name, format!("/data/{name}").into()) };

@@ -233,6 +233,7 @@ pub const KNOWN: &[(Bug, Simulator, u64)] = &[
     (Bug::EventsNotShared, Simulator::ManifestCost, 0),
     (Bug::StartsDoNotVouch, Simulator::SmallFiles, 0),
     (Bug::FounderForgotten, Simulator::Node, 0),
+    (Bug::JoiningNodeDecides, Simulator::Node, 0),
     (Bug::AdoptedNumbersGoBack, Simulator::Node, 0),
     (Bug::PasswordInClear, Simulator::Node, 0),
     (Bug::FilesForAll, Simulator::Node, 0),

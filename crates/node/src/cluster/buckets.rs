@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use serde_json::json;
 use vbucket::Manifest;
 
+use super::serving::STILL_JOINING;
 use super::{Cluster, ClusterError};
 use crate::bucket_list;
 use crate::config::BucketSpec;
@@ -145,6 +146,44 @@ fn told(error: ClusterError) -> BucketError {
         ClusterError::Refused(Refused::NoSuchBucket) => BucketError::Unknown,
         passing if passing.is_passing() => BucketError::NotNow(passing.advice()),
         other => BucketError::Elsewhere(other.to_string()),
+    }
+}
+
+/// Stands in for [`ClusterBuckets`] until the node has begun to join its cluster: refuses everything, as what a node does
+/// of its own then is undone by its cluster, or never known to it.
+pub(crate) struct StillJoining;
+
+fn still_joining() -> BucketError {
+    BucketError::NotNow(STILL_JOINING.to_owned())
+}
+
+impl Management for StillJoining {
+    fn create(&self, _: BucketSpec) -> Result<(), BucketError> {
+        Err(still_joining())
+    }
+
+    fn check_create(&self, _: &BucketSpec) -> Result<(), BucketError> {
+        Err(still_joining())
+    }
+
+    fn check_change(&self, _: &str, _: &BucketChange) -> Result<(), BucketError> {
+        Err(still_joining())
+    }
+
+    fn change(&self, _: &str, _: BucketChange) -> Result<(), BucketError> {
+        Err(still_joining())
+    }
+
+    fn flush(&self, _: &str) -> Result<(), BucketError> {
+        Err(still_joining())
+    }
+
+    fn delete(&self, _: &str) -> Result<(), BucketError> {
+        Err(still_joining())
+    }
+
+    fn change_manifest(&self, _: &Bucket, _: &ManifestChange) -> Result<Arc<Manifest>, ManifestError> {
+        Err(still_joining().into())
     }
 }
 

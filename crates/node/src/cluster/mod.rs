@@ -6,7 +6,7 @@
 
 pub(crate) mod adoption;
 pub(crate) mod apply;
-mod buckets;
+pub(crate) mod buckets;
 mod credentials;
 #[cfg(test)]
 mod damaged_files;

@@ -19,6 +19,21 @@ pub fn why_not(node: &Node) -> Option<String> {
     Some(format!("this node serves nobody: {why}"))
 }
 
+/// Whether a cluster decides about a node: whether it has read that cluster's state yet, or not.
+pub fn is_a_clusters(node: &Node) -> bool {
+    !node.fence().is_open()
+}
+
+/// Why nothing can be asked of a node that belongs to its cluster alone; nothing if it has begun to join the cluster, or
+/// if no cluster decides about it.
+///
+/// A node opens its ports before it has begun to join: what it did of its own then, its cluster would not know of.
+pub fn still_joining(node: &Node) -> Option<&'static str> {
+    (is_a_clusters(node) && node.cluster().is_none()).then_some(STILL_JOINING)
+}
+
+pub(super) const STILL_JOINING: &str = "this node has not begun to join its cluster yet, or is stopping; nothing was done: ask again in a moment";
+
 /// Whether a node belongs to a cluster, as far as it knows.
 pub(crate) fn is_member(node: &Node) -> bool {
     let Some(cluster) = node.cluster() else { return false };
@@ -53,5 +68,55 @@ impl Cluster {
             }
             Status::Active => format!("{id} is becoming what its cluster wants: wait, or look at its log"),
         }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::sync::Arc;
+
+    use ::cluster::Fence;
+    use base::env::Env;
+
+    use super::*;
+    use crate::config::BucketSpec;
+    use crate::node_buckets::{BucketChange, BucketError, ManifestError, set_params};
+    use crate::tests::node_in;
+    use crate::user::Users;
+
+    /// Between the first moment that its ports are open and that in which it has begun to join.
+    #[test]
+    pub(crate) fn a_node_that_has_not_begun_to_join_its_cluster_decides_nothing() {
+        let (env, _handles) = Env::sim(3);
+        let users = Users::new(&[], &*env.random);
+        let alone = node_in(env, users, false);
+        assert_eq!((is_a_clusters(&alone), still_joining(&alone)), (false, None));
+        let node = Arc::into_inner(alone).expect("it is held once");
+        let node = Arc::new(node.fenced_by(Arc::new(Fence::closed())));
+        assert_eq!((is_a_clusters(&node), still_joining(&node)), (true, Some(STILL_JOINING)));
+        let name = "default".to_owned();
+        let (management, spec) = (node.management(), BucketSpec::parse("another").expect("valid"));
+        let bucket = node.bucket(&name).expect("it is there");
+        let outcomes = [
+            management.create(spec.clone()),
+            management.check_create(&spec),
+            management.check_change(&name, &BucketChange::default()),
+            management.change(&name, BucketChange::default()),
+            management.flush(&name),
+            management.delete(&name),
+            management.change_manifest(&bucket, &|manifest, _| Ok(manifest.clone())).map(drop).map_err(
+                |error| match error {
+                    ManifestError::Bucket(error) => error,
+                    other => panic!("{other}"),
+                },
+            ),
+        ];
+        for (at, outcome) in outcomes.into_iter().enumerate() {
+            assert!(matches!(outcome, Err(BucketError::NotNow(_))), "{at}: {outcome:?}");
+        }
+        assert!(node.bucket(&name).is_some());
+        let quota = bucket.memory().quota_bytes() / 2;
+        let changed = set_params(&node, &bucket, &[("max_size", &quota.to_string())]);
+        assert!(matches!(changed, Err(BucketError::Elsewhere(_))), "{changed:?}");
     }
 }

@@ -6,16 +6,17 @@ mod known;
 use known::{Simulator, must_find};
 
 use super::{roles, strangers_are_answered_a_little_at_a_time, turns};
-use crate::cluster::{adoption, apply, founding, noted};
+use crate::cluster::{adoption, apply, founding, noted, serving};
 use crate::config::descriptors;
 use crate::replication::login;
 use crate::{connection_memory, data_dir, http_connections, login_throttle, reaper};
 
 /// They panic where they find something.
-const TESTS: [fn(); 17] = [
+const TESTS: [fn(); 18] = [
     adoption::tests::numbers_of_a_bucket_do_not_go_back_with_an_older_state,
     apply::tests::what_fails_for_one_bucket_keeps_no_other_one_from_its_turn,
     noted::tests::a_bucket_that_the_node_has_had_is_known_by_its_identity,
+    serving::tests::a_node_that_has_not_begun_to_join_its_cluster_decides_nothing,
     founding::tests::a_founder_is_known_until_it_has_noted_a_state,
     http_connections::tests::a_head_has_one_deadline_however_it_trickles,
     http_connections::tests::a_reader_that_takes_almost_nothing_is_given_up,

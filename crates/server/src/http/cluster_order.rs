@@ -6,6 +6,7 @@ use std::time::Duration;
 use ::cluster::state::State as Document;
 use ::cluster::{Address, Command, NodeId, Refused, View};
 use ::node::bucket_form::Errors;
+use ::node::cluster::serving::still_joining;
 use ::node::cluster::{Cluster, ClusterError};
 use ::node::form;
 use axum::Json;
@@ -57,6 +58,8 @@ pub(super) enum Wrong {
     Fields(Errors),
     Mismatch,
     Error(ClusterError),
+    /// Asking again later helps.
+    NotNow(&'static str),
 }
 
 impl Wrong {
@@ -100,6 +103,7 @@ impl IntoResponse for Wrong {
                 error @ (ClusterError::Refused(_) | ClusterError::NothingToAdopt | ClusterError::Stale(_)),
             ) => refused(Errors::from([("_".to_owned(), error.to_string())])),
             Wrong::Error(error) => not_now(&error.advice()),
+            Wrong::NotNow(why) => not_now(why),
         }
     }
 }
@@ -160,6 +164,9 @@ impl Order {
         work: impl FnOnce(&Cluster, &Form) -> Result<T, Wrong> + Send + 'static,
     ) -> Result<T, Wrong> {
         let Order { shared, form } = self;
+        if let Some(why) = still_joining(&shared.node) {
+            return Err(Wrong::NotNow(why));
+        }
         let Some(cluster) = shared.node.cluster() else {
             return Err(Wrong::field("_", "this node belongs to no cluster; start it with --join"));
         };

@@ -8,6 +8,7 @@ use ::cluster::leader::{awaited, lacking, missed};
 use ::cluster::state::{AutoFailover, Outcome, Purpose, State as Document, present};
 use ::cluster::{Command, NodeId, Status, View, command};
 use ::node::cluster::Cluster;
+use ::node::cluster::serving::still_joining;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -16,6 +17,7 @@ use serde_json::{Value, json};
 
 use super::Shared;
 use super::cluster_order::otp_name;
+use super::manage::not_now;
 
 /// How far the copies of a bucket are that a node fills.
 fn of_filling(filling: &Filling) -> String {
@@ -268,6 +270,9 @@ fn notes(view: &View) -> Vec<String> {
 
 /// `GET /v1/cluster`: the document as it is, who is alive, and what somebody has to look at.
 pub(super) async fn show(State(shared): State<Shared>) -> Response {
+    if let Some(why) = still_joining(&shared.node) {
+        return not_now(why);
+    }
     let Some(cluster) = shared.node.cluster() else {
         let errors = json!({ "errors": { "_": "this node belongs to no cluster; start it with --join" } });
         return (StatusCode::BAD_REQUEST, Json(errors)).into_response();

@@ -2,6 +2,7 @@
 
 use ::cluster::damage::{self, Wrong};
 use ::node::Node;
+use ::node::cluster::serving::is_a_clusters;
 use ::node::hosting::{Host, MOST_BUCKETS};
 use ::node::privilege::Privilege;
 use ::node::user::User;
@@ -53,6 +54,7 @@ fn is_balanced(shared: &Shared) -> bool {
 fn identity(node: &Node) -> String {
     match node.cluster() {
         Some(cluster) => cluster.identity().unwrap_or_default(),
+        None if is_a_clusters(node) => String::new(),
         None => node.uuid().to_owned(),
     }
 }

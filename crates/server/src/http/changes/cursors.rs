@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use ::node::changes::cursor;
 use ::node::changes::token::Token;
+use ::node::cluster::serving::is_a_clusters;
 use ::node::user::User;
 use axum::Json;
 use axum::body::Bytes;
@@ -146,7 +147,7 @@ pub async fn create(
     Path((bucket, name)): Path<(String, String)>,
     Query(query): Query<BTreeMap<String, String>>,
 ) -> Response {
-    if query.get("since").is_some_and(|since| since == "now") && shared.node.cluster().is_some() {
+    if query.get("since").is_some_and(|since| since == "now") && is_a_clusters(&shared.node) {
         let message = "in a cluster this node does not know where other nodes are now: read changes?since=now up to its \
             first position, and give that token as since";
         return *refuse(StatusCode::BAD_REQUEST, message);

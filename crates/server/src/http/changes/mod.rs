@@ -18,6 +18,7 @@ use ::node::changes::feed::{Feed, Progress, Wishes};
 use ::node::changes::positions::SPACING;
 use ::node::changes::short::Short;
 use ::node::changes::token::{Place, Token};
+use ::node::cluster::serving::still_joining;
 use ::node::connection_memory::Held;
 use ::node::doors::ReaderLinks;
 use ::node::news::Hearing;
@@ -262,6 +263,9 @@ async fn begin(
         wishes(user, &bucket, &query, &headers)?
     };
     let (format, ended) = (wishes.writer.format, Box::pin(shared.bucket_ended(&bucket)));
+    if let Some(why) = still_joining(&shared.node).filter(|_| !is_of_this_node) {
+        return Err(refuse(StatusCode::SERVICE_UNAVAILABLE, why));
+    }
     let elsewhere = match shared.node.cluster() {
         Some(_) if !is_of_this_node => Some(elsewhere(shared, &bucket, &wishes)?),
         _ => None,
