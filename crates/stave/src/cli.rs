@@ -257,7 +257,7 @@ fn dispatch(env: &Env, command: Command) -> anyhow::Result<Outcome> {
 }
 
 /// The error and its causes, each said once: many errors quote their cause already.
-fn explain(error: &anyhow::Error) -> String {
+pub(crate) fn explain(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {
         if !text.contains(cause.trim_end()) {

@@ -23,7 +23,7 @@ use crate::client::dcp::{
     Event, History, Position, Start, Watch, Wishes, failover_logs, follow_everywhere, high_seqnos, members,
     seqno_of,
 };
-use crate::client::{Client, ClientError, Cluster, Target};
+use crate::client::{Client, ClientError, Cluster, FlagNames, Target};
 use crate::commands::restore::{DocumentChoice, collection_names, kind, mapped, wanted};
 use crate::units::thousands;
 use crate::with_meta::{
@@ -54,6 +54,9 @@ pub(crate) struct MoveOptions<'a> {
     pub(crate) checkpoint: Option<&'a Path>,
     /// Where it is written which documents were left as the bucket here had them.
     pub(crate) conflicts: Option<&'a Path>,
+    /// What errors call the flags that say how each of the two clusters is reached.
+    pub(crate) source_flags: FlagNames,
+    pub(crate) target_flags: FlagNames,
     /// Ends as soon as everything is here that was there when the command began.
     pub(crate) until_caught_up: bool,
 }
@@ -287,9 +290,9 @@ impl<'e> Mover<'e> {
         tell: &'e (dyn Fn(MoveNews<'_>) + Sync),
     ) -> anyhow::Result<Mover<'e>> {
         let choice = options.choice;
-        let mut there = Client::open(env, source).context("the cluster there")?;
+        let mut there = opened(env, source, options.source_flags, "the cluster there")?;
         let (by_time, vbuckets) = (resolves_by_time(&mut there)?, there.vbuckets());
-        has_same_rule(env, &target, by_time)?;
+        has_same_rule(env, &target, options.target_flags, by_time)?;
         let manifest = there.collections_manifest()?.context("the cluster there has no collections")?;
         let named = collection_names(&manifest);
         let wanted = wanted(&named, &choice.collections)?;
@@ -374,9 +377,11 @@ impl<'e> Mover<'e> {
                 |(vb, at): (u16, &Position)| Start { vb: VbId(vb), position: *at, end: Start::FOR_EVER };
             let starts = (0..).zip(&self.positions).map(start).collect();
             let env = self.env;
+            let names = options.source_flags;
             let mut watch =
-                MoveWatch { mover: self, interrupted, ordered, polled, until_caught_up, told: None };
-            follow_everywhere(env, source, &wishes, starts, None, &mut watch)?;
+                MoveWatch { mover: self, interrupted, ordered, polled, until_caught_up, names, told: None };
+            follow_everywhere(env, source, &wishes, starts, None, &mut watch)
+                .map_err(|error| names.told(error))?;
             if let Some(error) = self.failed.take() {
                 return Err(error);
             }
@@ -580,9 +585,14 @@ fn few(all: impl ExactSizeIterator<Item = String>) -> String {
     if more == 0 { named } else { format!("{named} and {} more", thousands(more)) }
 }
 
+/// A connection to one of the two, which `whose` names if there is none.
+fn opened(env: &Env, target: &Target, names: FlagNames, whose: &'static str) -> anyhow::Result<Client> {
+    Client::open(env, target).map_err(|error| names.told(error)).context(whose)
+}
+
 /// Both buckets must resolve conflicts in the same way, or a document could become another one in each.
-fn has_same_rule(env: &Env, here: &Target, by_time: bool) -> anyhow::Result<()> {
-    let here_by_time = resolves_by_time(&mut Client::open(env, here).context("the bucket here")?)?;
+fn has_same_rule(env: &Env, here: &Target, names: FlagNames, by_time: bool) -> anyhow::Result<()> {
+    let here_by_time = resolves_by_time(&mut opened(env, here, names, "the bucket here")?)?;
     if by_time != here_by_time {
         bail!(
             "bucket `{}` at {}, which is written to, resolves conflicts by {}, the one that is read by {}: make one of \
@@ -612,6 +622,7 @@ struct MoveWatch<'a, 'e> {
     ordered: &'a AtomicBool,
     polled: &'a Polled,
     until_caught_up: bool,
+    names: FlagNames,
     told: Option<String>,
 }
 
@@ -687,7 +698,7 @@ impl Watch for MoveWatch<'_, '_> {
     }
 
     fn disconnected(&mut self, error: &ClientError) -> ControlFlow<()> {
-        let trouble = format!("{error}; it is tried again");
+        let trouble = format!("{}; it is tried again", self.names.applied(&error.to_string()));
         self.mover.counts.connections_lost += 1;
         if self.told.as_ref() != Some(&trouble) {
             (self.mover.tell)(MoveNews::Trouble(trouble.clone()));

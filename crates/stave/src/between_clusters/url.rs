@@ -4,7 +4,7 @@ use anyhow::bail;
 use base::env::Env;
 
 use crate::cli::WrongArguments;
-use crate::client::{Client, ClientError, Target, Trust};
+use crate::client::{Client, ClientError, FlagNames, Target, Trust};
 
 const KV_PORT: u16 = 11210;
 const KV_PORT_TLS: u16 = 11207;
@@ -38,13 +38,14 @@ pub(crate) fn parse_url(text: &str) -> Result<ClusterUrl, String> {
 
 impl ClusterUrl {
     /// The first node that answers. `like` says who logs in, to which bucket, and how long that may take; `trust` which
-    /// CAs are trusted, and `flag` by which flag that is said.
+    /// CAs are trusted, `flag` by which flag that is said, and `names` what errors call the other flags.
     pub(crate) fn find(
         &self,
         env: &Env,
         like: &Target,
         trust: Option<Trust>,
         flag: &str,
+        names: FlagNames,
     ) -> anyhow::Result<Target> {
         let tls = trust.filter(|_| self.is_encrypted);
         if self.is_encrypted && tls.is_none() {
@@ -60,7 +61,7 @@ impl ClusterUrl {
         }
         let (hosts, bucket) = (self.hosts.join(", "), &like.bucket);
         Err(last
-            .map_or_else(|| anyhow::anyhow!("no host is named"), Into::into)
+            .map_or_else(|| anyhow::anyhow!("no host is named"), |error| names.told(error))
             .context(format!("no node of {hosts} can be asked for bucket `{bucket}`")))
     }
 }

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use self::continuous::ContinuousFlags;
 use super::dcp_tail::watch_interrupt;
 use crate::cli::{Outcome, WrongArguments};
-use crate::client::{ClientTlsFlags, HTTP_PATIENCE, HttpTarget, Secret};
+use crate::client::{ClientTlsFlags, FlagNames, HTTP_PATIENCE, HttpTarget, Secret};
 use crate::output::print;
 use crate::units::{bytes, duration, parse_duration, thousands};
 
@@ -151,7 +151,7 @@ pub(crate) fn move_over(env: &Env, flags: &Flags, interrupted: &AtomicBool) -> a
     let link = work.until(&|link| link["taken_over"] == count)?;
     let seconds = work.seconds();
     // They are there for good: nothing is to be followed any more.
-    work.target.request("PUT", &work.path, Some(&json!({ "sources": [] })))?;
+    work.request("PUT", Some(&json!({ "sources": [] })))?;
     Ok(Done { link, moved: Some(count), seconds })
 }
 
@@ -193,6 +193,10 @@ impl<'a> Work<'a> {
         })
     }
 
+    fn request(&self, method: &str, body: Option<&Value>) -> anyhow::Result<Value> {
+        self.target.request(method, &self.path, body).map_err(|error| FlagNames::FOLLOWER.told(error))
+    }
+
     fn declare(&self, mode: &str) -> anyhow::Result<()> {
         let source = json!({
             "node": self.flags.from,
@@ -201,7 +205,7 @@ impl<'a> Work<'a> {
             "vbuckets": self.vbuckets,
             "mode": mode,
         });
-        self.target.request("PUT", &self.path, Some(&json!({ "sources": [source] }))).map(drop)
+        self.request("PUT", Some(&json!({ "sources": [source] }))).map(drop)
     }
 
     fn seconds(&self) -> f64 {
@@ -212,7 +216,7 @@ impl<'a> Work<'a> {
     fn until(&self, is_done: &dyn Fn(&Value) -> bool) -> anyhow::Result<Value> {
         let mut progress = Progress::new(self.flags.quiet);
         loop {
-            let status = self.target.request("GET", &self.path, None)?;
+            let status = self.request("GET", None)?;
             let Some(link) = status["links"].as_array().and_then(|links| links.first()) else {
                 bail!("somebody else declared what {} follows", self.flags.to);
             };

@@ -23,7 +23,7 @@ use crate::between_clusters::{
     ClusterUrl, MoveCounts, MoveEnd, MoveNews, MoveOptions, Moved, move_in, parse_url,
 };
 use crate::cli::{Outcome, ServerFlags};
-use crate::client::{ClientTlsFlags, Dialect, Secret, Target};
+use crate::client::{Client, ClientTlsFlags, Dialect, FlagNames, Secret, Target};
 use crate::commands::dcp_tail::watch_interrupt;
 use crate::commands::restore::DocumentChoice;
 use crate::commands::status_line::StatusLine;
@@ -98,12 +98,15 @@ impl MoveInFlags {
             password: self.from_password.clone().unwrap_or_else(|| own.password.clone()),
             ..own
         };
-        self.url.find(env, &like, trust, "--from-tls-ca")
+        self.url.find(env, &like, trust, "--from-tls-ca", FlagNames::IMPORT_SOURCE)
     }
 
-    fn target(&self) -> anyhow::Result<Target> {
+    /// The bucket here. A user who may not log in hears of it before anything is begun.
+    fn target(&self, env: &Env) -> anyhow::Result<Target> {
         let own = self.server.target(Dialect::Couchbase)?;
-        Ok(Target { bucket: self.to_bucket.clone().unwrap_or_else(|| own.bucket.clone()), ..own })
+        let target = Target { bucket: self.to_bucket.clone().unwrap_or_else(|| own.bucket.clone()), ..own };
+        Client::open(env, &target).map_err(|error| FlagNames::IMPORT_TARGET.told(error))?;
+        Ok(target)
     }
 }
 
@@ -114,12 +117,14 @@ pub(super) fn run(env: &Env, flags: &MoveInFlags) -> anyhow::Result<Outcome> {
     if !flags.switch && !flags.until_caught_up {
         watch_order(env, &ordered)?;
     }
-    let (source, target) = (flags.source(env)?, flags.target()?);
+    let (source, target) = (flags.source(env)?, flags.target(env)?);
     let options = MoveOptions {
         command: "import cluster",
         choice: &flags.choice,
         checkpoint: flags.checkpoint.as_deref(),
         conflicts: None,
+        source_flags: FlagNames::IMPORT_SOURCE,
+        target_flags: FlagNames::IMPORT_TARGET,
         until_caught_up: flags.until_caught_up,
     };
     let line = Mutex::new(StatusLine::new(env));

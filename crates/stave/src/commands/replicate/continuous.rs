@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use super::Flags;
 use crate::between_clusters::{MoveCounts, MoveNews, MoveOptions, Moved, move_in, parse_url};
 use crate::cli::{Outcome, WrongArguments};
-use crate::client::{Client, ClientTlsFlags, Dialect, Patience, Secret, Target};
+use crate::client::{Client, ClientTlsFlags, Dialect, FlagNames, Patience, Secret, Target};
 use crate::commands::dcp_tail::watch_interrupt;
 use crate::commands::restore::DocumentChoice;
 use crate::commands::status_line::StatusLine;
@@ -97,14 +97,15 @@ fn ends(env: &Env, flags: &Flags, more: &ContinuousFlags) -> anyhow::Result<Ends
     let from = flags.from_password.clone().unwrap_or_else(|| password.clone());
     let source = Target { addr: flags.from.clone(), tls: trust.clone(), ..like(&None, from, &flags.bucket) };
     // Who may not log in hears of it before anything is begun.
-    Client::open(env, &source)?;
+    Client::open(env, &source).map_err(|error| FlagNames::REPLICATE_SOURCE.told(error))?;
     let there = match &more.to_tls_ca {
         None => trust,
         ca => ClientTlsFlags { tls_ca: ca.clone(), ..flags.tls.clone() }.trust()?,
     };
     let bucket = more.to_bucket.as_ref().unwrap_or(&flags.bucket);
     let to = like(&more.to_username, more.to_password.clone().unwrap_or(password), bucket);
-    Ok(Ends { source, target: url.find(env, &to, there, "--to-tls-ca")? })
+    let target = url.find(env, &to, there, "--to-tls-ca", FlagNames::REPLICATE_TARGET)?;
+    Ok(Ends { source, target })
 }
 
 /// What came of all attempts.
@@ -172,6 +173,8 @@ pub(super) fn replicate(
         choice: &more.choice,
         checkpoint: more.checkpoint.as_deref(),
         conflicts: more.conflict_log.as_deref(),
+        source_flags: FlagNames::REPLICATE_SOURCE,
+        target_flags: FlagNames::REPLICATE_TARGET,
         until_caught_up: false,
     };
     let (mut total, mut pause) = (Total::default(), FIRST_PAUSE);

@@ -54,6 +54,8 @@ fn moving(
                 choice: &flags.choice,
                 checkpoint: flags.checkpoint.as_deref(),
                 conflicts: None,
+                source_flags: FlagNames::USUAL,
+                target_flags: FlagNames::USUAL,
                 until_caught_up: flags.until_caught_up,
             };
             let done = move_in(&env, &source, target, &options, &interrupted, &ordered, &|news| {
