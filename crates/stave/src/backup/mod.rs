@@ -34,7 +34,7 @@ pub(crate) use log::{AtMoment, ChangeLog, GapSet, MomentReader, WantedMoment};
 pub(crate) use manifest::BackupManifest;
 pub(crate) use objects::{BackupPlace, ObjectStoreFlags};
 pub(crate) use reader::ChainReader;
-pub(crate) use repository::{Backup, Chain, Repository};
+pub(crate) use repository::{Backup, Chain, Repository, UnfinishedBackup};
 pub(crate) use take::{HowFar, TakeOptions, Taken, record_of, take};
 
 /// Why a backup cannot be made or read.

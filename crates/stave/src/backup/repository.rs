@@ -12,7 +12,7 @@ use base::small_file::SmallFile;
 
 use super::lines::lines_in;
 use super::log::LOG;
-use super::manifest::{BackupHead, BackupManifest, VbucketLine};
+use super::manifest::{BackupHead, BackupManifest, VbucketLine, VersionCounts};
 use super::objects::{NotLocked, ObjectLock, ObjectStore};
 use super::{BackupError, writer};
 
@@ -47,6 +47,22 @@ pub(super) struct Unfinished {
     pub(super) done: Vec<VbucketLine>,
     /// Bytes of its list that are whole.
     pub(super) lines_len: u64,
+}
+
+/// What is told of a backup that is not complete: it was broken off, or is being made.
+#[derive(Clone, Debug)]
+pub(crate) struct UnfinishedBackup {
+    pub(crate) id: String,
+    /// The backup that it goes on from.
+    pub(crate) base: Option<String>,
+    pub(crate) begun_s: u64,
+    pub(crate) vbuckets: u16,
+    /// vBuckets that are complete.
+    pub(crate) done: usize,
+    /// What it has of these.
+    pub(crate) total: VersionCounts,
+    /// Whether a later command can go on with it, if the bucket has the same vBuckets: else it begins again.
+    pub(crate) can_go_on: bool,
 }
 
 /// A backup and those that it goes on from, the newest first.
@@ -238,6 +254,18 @@ impl<'e> Repository<'e> {
         };
         let (done, len) = lines_in::<VbucketLine>(&bytes[first..]);
         Ok(Some(Unfinished { folder, head, done, lines_len: (first + len) as u64 }))
+    }
+
+    /// What is to be told of the newest backup of a bucket, if it is not complete.
+    pub(crate) fn unfinished_backup(&self, bucket: &str) -> Result<Option<UnfinishedBackup>, BackupError> {
+        let Some(Unfinished { head, done, lines_len, .. }) = self.unfinished(bucket)? else {
+            return Ok(None);
+        };
+        let mut total = VersionCounts::default();
+        done.iter().flat_map(|line| line.counts.values()).for_each(|counts| total.add(*counts));
+        let BackupHead { id, base, begun_s, vbuckets, .. } = head;
+        let (done, can_go_on) = (done.len(), lines_len > 0);
+        Ok(Some(UnfinishedBackup { id, base, begun_s, vbuckets, done, total, can_go_on }))
     }
 
     /// Removes a backup. Its manifest goes first, so that what is left of it after a crash is not complete.

@@ -11,7 +11,7 @@ mod log;
 mod tests;
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use base::env::Env;
@@ -22,7 +22,7 @@ use super::dcp_tail::watch_interrupt;
 use super::status_line::StatusLine;
 use crate::backup::{
     Backup, BackupError, BackupManifest, BackupPlace, ChainReader, ChangeLog, HowFar, ObjectStoreFlags,
-    Repository, TakeOptions, Taken, take,
+    Repository, TakeOptions, Taken, UnfinishedBackup, take,
 };
 use crate::cli::{Outcome, ServerFlags, WrongArguments};
 use crate::client::Dialect;
@@ -99,7 +99,7 @@ fn parse_rate(text: &str) -> Result<u64, String> {
 enum BackupCommand {
     /// List the backups of a folder
     #[command(
-        after_help = "Examples:\n  stave backup list /backups\n  stave backup list /backups --bucket travel --json"
+        after_help = "Examples:\n  stave backup list /backups\n  stave backup list /backups --bucket travel --json\n\nA backup that was broken off, or is being made, is listed as unfinished, with the command that goes on with it."
     )]
     List(KeptFlags),
     /// Show what a backup holds, by collection
@@ -300,12 +300,16 @@ fn list(env: &Env, kept: &KeptFlags) -> anyhow::Result<Outcome> {
     let place = kept.place(env)?;
     let repository = place.repository();
     let (mut objects, mut damaged, mut logs) = (Vec::new(), Vec::new(), Vec::new());
+    let mut unfinished = Vec::new();
     let mut text = format!(
         "{:<24} {:<22} {:<6} {:>14} {:>12} {:>10}\n",
         "bucket", "backup", "kind", "documents", "tombstones", "in files"
     );
     for bucket in buckets(&repository, kept)? {
+        let mut newest = None;
         for backup in repository.backups(&bucket)? {
+            newest =
+                Some(backup.as_ref().map_or_else(|_| String::new(), |backup| backup.manifest.id.clone()));
             match backup {
                 Ok(backup) => {
                     let (manifest, total) = (&backup.manifest, backup.manifest.total());
@@ -325,6 +329,11 @@ fn list(env: &Env, kept: &KeptFlags) -> anyhow::Result<Outcome> {
                 }
             }
         }
+        if let Some(begun) = repository.unfinished_backup(&bucket)? {
+            let command = resumed_by(&begun, newest.as_deref(), &kept.dir, &bucket);
+            text.push_str(&unfinished_text(&begun, &bucket, command.as_deref()));
+            unfinished.push(unfinished_json(&begun, &bucket, command.as_deref()));
+        }
         match log::report(&repository, &bucket, false) {
             Ok(report) => {
                 if let Some(report) = report {
@@ -338,8 +347,48 @@ fn list(env: &Env, kept: &KeptFlags) -> anyhow::Result<Outcome> {
             }
         }
     }
-    print(kept.json, &json!({ "backups": objects, "logs": logs, "damaged": damaged }), &text)?;
+    let object = json!({ "backups": objects, "unfinished": unfinished, "logs": logs, "damaged": damaged });
+    print(kept.json, &object, &text)?;
     Ok(if damaged.is_empty() { Outcome::Done } else { Outcome::Faults })
+}
+
+/// The command that goes on with a backup, given the newest complete one of the bucket (empty: its manifest is damaged);
+/// `None`: the next backup begins again.
+fn resumed_by(begun: &UnfinishedBackup, newest: Option<&str>, dir: &Path, bucket: &str) -> Option<String> {
+    let full = if begun.base.is_none() && newest.is_some() { " --full" } else { "" };
+    // Else another base was chosen by hand.
+    let is_next = begun.base.is_none() || begun.base.as_deref() == newest;
+    (begun.can_go_on && is_next)
+        .then(|| format!("stave backup --to {} --bucket {bucket}{full}", dir.display()))
+}
+
+fn unfinished_text(begun: &UnfinishedBackup, bucket: &str, resumed_by: Option<&str>) -> String {
+    let kind = if begun.base.is_some() { "since" } else { "full" };
+    let next = resumed_by.map_or_else(
+        || "the next backup begins again".to_owned(),
+        |command| format!("if no command is at work on it, `{command}` goes on with it"),
+    );
+    format!(
+        "{bucket:<24} {:<22} {kind:<6} unfinished, {} of {} vBuckets: {next}\n",
+        begun.id,
+        thousands(begun.done as u64),
+        thousands(begun.vbuckets.into()),
+    )
+}
+
+fn unfinished_json(begun: &UnfinishedBackup, bucket: &str, resumed_by: Option<&str>) -> Value {
+    json!({
+        "id": begun.id,
+        "bucket": bucket,
+        "base": begun.base,
+        "begun": begun.begun_s,
+        "vbuckets": begun.vbuckets,
+        "complete_vbuckets": begun.done,
+        "documents": begun.total.documents,
+        "tombstones": begun.total.tombstones,
+        "bytes": begun.total.bytes,
+        "resumed_by": resumed_by,
+    })
 }
 
 fn show(env: &Env, one: &OneFlags) -> anyhow::Result<Outcome> {

@@ -231,9 +231,21 @@ fn an_interrupted_backup_says_so_and_is_gone_on_with() {
     let said = taken.expect_err("interrupted").to_string();
     assert!(said.starts_with("interrupted: ") && said.ends_with("goes on with the rest"), "{said}");
     assert!(repository.chain(BUCKET, None).is_err(), "it is not complete");
+    let begun = repository.unfinished_backup(BUCKET).expect("read").expect("it was begun");
+    assert!(begun.base.is_none() && begun.vbuckets == 4 && begun.done <= 4, "{begun:?}");
+    let command = |newest| resumed_by(&begun, newest, Path::new("/b"), "default");
+    assert_eq!(command(None).as_deref(), Some("stave backup --to /b --bucket default"));
+    assert_eq!(
+        command(Some("20261127T000000Z")).as_deref(),
+        Some("stave backup --to /b --bucket default --full")
+    );
+    let said = unfinished_text(&begun, BUCKET, command(None).as_deref());
+    assert!(said.contains(&begun.id) && said.contains("of 4 vBuckets"), "{said}");
+    assert_eq!(unfinished_json(&begun, BUCKET, None)["vbuckets"], 4);
     let taken = make_backup(&server, folder.path(), &TakeOptions::default()).expect("a backup");
     assert_eq!(taken.manifest.total().documents, 100, "{taken:?}");
     assert_eq!(repository.backups(BUCKET).expect("read").len(), 1, "it is the same backup");
+    assert!(repository.unfinished_backup(BUCKET).expect("read").is_none(), "it is complete");
     drop(client);
     server.stop();
 }
