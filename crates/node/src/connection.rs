@@ -245,16 +245,15 @@ impl Connection {
     }
 
     /// The client has shown a certificate that stands for this user, and has logged in by that if there is such a user.
+    /// If not, that is told when the client asks for something without logging in: nodes of a cluster show certificates of
+    /// no user, and log in by password.
     pub fn certified(&mut self, name: &str) {
         match self.node.users().get(name.as_bytes()) {
             Some(user) => {
                 self.session.log_in(Arc::clone(user));
                 kv::logged_in(&self.node, &self.session);
             }
-            None => {
-                let user = format!("<ud>{name}</ud>");
-                tracing::debug!(%user, "a client's certificate names a user who is not there");
-            }
+            None => self.session.unknown_certified = Some(name.into()),
         }
     }
 

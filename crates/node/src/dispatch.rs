@@ -126,7 +126,7 @@ fn handle(
     let (row, infos, key) = match admitted {
         Ok(admitted) => admitted,
         Err(refused) => {
-            refuse(&mut reply, desk.session, refused);
+            refuse(&mut reply, desk.node, desk.session, refused);
             kv::not_admitted(desk.node, desk.session, row, reply.answered());
             return reply.must_close().map_or(Outcome::Done, Outcome::Close);
         }
@@ -189,11 +189,17 @@ fn turned_away(ctx: &mut Context<'_>, closed: Option<Closed>) -> Option<Outcome>
     Some(ctx.error(Status::NotSupported, why))
 }
 
-fn refuse(reply: &mut Reply<'_>, session: &Session, refused: Refused) {
+fn refuse(reply: &mut Reply<'_>, node: &Node, session: &Session, refused: Refused) {
     match refused {
         Refused::Status(status) => reply.status(status),
         Refused::Error(status, context) => reply.error(status, &context),
-        Refused::NoAccess => reply.status_for_all(Status::Eaccess),
+        Refused::NoAccess => match session.unknown_certified.as_deref() {
+            Some(name) if !session.is_authenticated() => {
+                let context = node.events().unknown_certified(name, node.env().clock.monotonic());
+                reply.error_for_all(Status::Eaccess, &context);
+            }
+            _ => reply.status_for_all(Status::Eaccess),
+        },
         Refused::UnknownCollection => {
             let uid = session.bucket.as_ref().map_or(0, |bucket| bucket.collections().manifest().uid().0);
             reply.unknown_collection(Status::UnknownCollection, uid);

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
 
 use ::cluster::Fence;
 use ::cluster::state::Alternate;
@@ -99,6 +100,8 @@ pub struct Events {
     pub closed: [RateLimit; CloseReason::MISTAKES],
     /// Logins that failed.
     pub logins: RateLimit,
+    /// Requests of clients whose certificate names a user that does not exist.
+    pub unknown_certified: RateLimit,
     /// Damaged copies that could not be set aside.
     pub not_set_aside: RateLimit,
     /// Damaged buckets that are made again.
@@ -113,6 +116,20 @@ pub struct Events {
     pub slow: SlowLog,
     /// Where clients come from.
     pub clients: ClientAddresses,
+}
+
+impl Events {
+    /// A client asks for something as the user that its certificate names, and there is no such user: what it is told.
+    pub fn unknown_certified(&self, name: &str, now: Duration) -> String {
+        if let Some(left_out) = self.unknown_certified.admit(now) {
+            let user = format!("<ud>{name}</ud>");
+            tracing::warn!(%user, left_out, "a client's certificate names a user that does not exist");
+        }
+        format!(
+            "The client's certificate names user {name:?}, which does not exist: make this user, or log in with name and \
+             password"
+        )
+    }
 }
 
 /// What the token that guards changes by the cluster is until somebody sets it.

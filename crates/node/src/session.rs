@@ -47,6 +47,8 @@ pub struct Session {
     times: Option<Arc<BucketTimes>>,
     /// One that was selected until the user lost the last right in it; it is selected again with the first right.
     pub lost_bucket: Option<Weak<Bucket>>,
+    /// The user that the client's certificate names, if there is no such user.
+    pub unknown_certified: Option<Box<str>>,
     /// A login under way.
     pub exchange: Option<Box<Exchange>>,
     /// How the client calls itself.

@@ -80,6 +80,11 @@ fn connect(addr: SocketAddr, config: Arc<ClientConfig>) -> Stream {
 
 /// Sends requests together with the end of the handshake; the status of each answer.
 fn ask(addr: SocketAddr, config: Arc<ClientConfig>, requests: &[RequestParts<'_>]) -> Vec<u16> {
+    answers(addr, config, requests).into_iter().map(|(status, _)| status).collect()
+}
+
+/// The same, with what follows the header of each answer.
+fn answers(addr: SocketAddr, config: Arc<ClientConfig>, requests: &[RequestParts<'_>]) -> Vec<(u16, String)> {
     let mut bytes = Vec::new();
     requests.iter().for_each(|parts| assert!(write_request(&mut bytes, parts)));
     let mut stream = connect(addr, config);
@@ -89,7 +94,7 @@ fn ask(addr: SocketAddr, config: Arc<ClientConfig>, requests: &[RequestParts<'_>
         stream.read_exact(&mut head).expect("an answer");
         let mut body = vec![0; u32::from_be_bytes([head[8], head[9], head[10], head[11]]) as usize];
         stream.read_exact(&mut body).expect("all of it");
-        u16::from_be_bytes([head[6], head[7]])
+        (u16::from_be_bytes([head[6], head[7]]), String::from_utf8_lossy(&body).into_owned())
     };
     requests.iter().map(|_| answer()).collect()
 }
@@ -103,12 +108,17 @@ fn writes() -> [RequestParts<'static>; 2] {
 
 /// The status line of an answer over HTTP to a request without user and password.
 fn http_status(addr: SocketAddr, config: Arc<ClientConfig>) -> String {
+    http_answer(addr, config).lines().next().unwrap_or_default().to_owned()
+}
+
+/// All of that answer.
+fn http_answer(addr: SocketAddr, config: Arc<ClientConfig>) -> String {
     let mut stream = connect(addr, config);
     let request = "GET /pools/default/buckets HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     stream.write_all(request.as_bytes()).expect("sent");
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).expect("an answer");
-    String::from_utf8_lossy(&answer).lines().next().unwrap_or_default().to_owned()
+    String::from_utf8_lossy(&answer).into_owned()
 }
 
 const DONE: u16 = Status::Success as u16;
@@ -131,6 +141,13 @@ fn a_client_is_the_user_that_its_certificate_names() {
         assert!(statuses.iter().all(|status| *status == NO_ACCESS), "{statuses:?}");
         assert!(http_status(fixture.https(), client).starts_with("HTTP/1.1 401"), "no user");
     }
+    // The first of them is told whom its certificate names, and no one else of certificates.
+    let eve = || fixture.client(&fixture.ca, "eve", Vec::new());
+    let is_told = |said: &str| said.contains("certificate names user") && said.contains("eve");
+    assert!(answers(fixture.kvs(), eve(), &writes()).iter().all(|(_, said)| is_told(said)), "over KV");
+    assert!(is_told(&http_answer(fixture.https(), eve())), "over HTTP");
+    let others = answers(fixture.kvs(), fixture.without_certificate(), &writes());
+    assert!(others.iter().all(|(_, said)| said.is_empty()), "{others:?}");
     fixture.server.stop().expect("a clean stop");
 }
 

@@ -26,7 +26,8 @@ pub(super) async fn authenticate(
     certified: Option<&str>,
 ) -> Result<Caller, Box<Response>> {
     if let (Some(name), false) = (certified, headers.contains_key(header::AUTHORIZATION)) {
-        return shared.node.users().get(name.as_bytes()).cloned().map(Caller).ok_or_else(unknown);
+        let user = shared.node.users().get(name.as_bytes()).cloned();
+        return user.map(Caller).ok_or_else(|| unknown_certified(shared, name));
     }
     let Some((name, password)) = credentials(headers) else { return Err(unknown()) };
     let (logins, now) = (shared.node.logins(), shared.node.env().clock.monotonic());
@@ -70,8 +71,17 @@ fn busy() -> Box<Response> {
 }
 
 fn unknown() -> Box<Response> {
+    not_logged_in("User and password are needed (basic authentication).\n".to_owned())
+}
+
+/// No user is the one that the client's certificate names.
+fn unknown_certified(shared: &Shared, name: &str) -> Box<Response> {
+    let what = shared.node.events().unknown_certified(name, shared.node.env().clock.monotonic());
+    not_logged_in(format!("{what}.\n"))
+}
+
+fn not_logged_in(what: String) -> Box<Response> {
     let challenge = [(header::WWW_AUTHENTICATE, "Basic realm=\"Stave\"")];
-    let what = "User and password are needed (basic authentication).\n";
     Box::new((StatusCode::UNAUTHORIZED, challenge, what).into_response())
 }
 

@@ -453,6 +453,8 @@ impl Client {
         let answer = self.request(OPERATION, parts)?;
         match Status::from_code(answer.status_code) {
             Some(Status::Success) => Ok(()),
+            // Of a certificate that names no user, for example: the bucket may well be there.
+            Some(Status::Eaccess) if !answer.context().is_empty() => Err(answer.refused(OPERATION)),
             Some(Status::Eaccess | Status::KeyEnoent) => {
                 let by_certificate = "the user of the certificate in --tls-cert".to_owned();
                 let username =
