@@ -289,7 +289,12 @@ impl KeyRing {
     ) -> Result<Option<DataKeys>, KeyError> {
         let file = KeyRing::file(folder);
         let Some(found) = file.look(&*env.disk, WrappedKeys::parse)? else { return Ok(None) };
-        let wrapping = wrapping.ok_or_else(|| KeyError::NotGiven(place.to_owned()))?;
+        let not_given = || {
+            let wanted =
+                found.content.keys.first().map(|key| format!(" (under the wrapping key {})", key.by));
+            KeyError::NotGiven(format!("{place}{}", wanted.unwrap_or_default()))
+        };
+        let wrapping = wrapping.ok_or_else(not_given)?;
         let keys = unwrap_all(&found.content, wrapping, place)?;
         let held = Held { keys, active: found.content.active };
         Ok(Some(DataKeys(Arc::new(RwLock::new(held)))))

@@ -8,6 +8,7 @@ mod repair;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use base::encryption::{KeyError, KeyRing, WrappingKeys, key_of_file};
 use base::env::Env;
 use clap::Args;
 use couchstore::check::{Fault, Findings, Watcher, check_at};
@@ -16,7 +17,7 @@ use node::data_dir::DataDir;
 use node::small_files;
 use serde_json::{Value, json};
 
-use super::encryption_flags::EncryptionFlags;
+use super::encryption_flags::{EncryptionFlags, world_with};
 use super::stored_bucket::{hold, running};
 use crate::cli::Outcome;
 use crate::units::{bytes, thousands};
@@ -76,8 +77,10 @@ pub struct CheckFlags {
 
 /// Runs the command.
 pub fn run(env: &Env, flags: &CheckFlags) -> anyhow::Result<Outcome> {
-    let env = &flags.encryption.world(env)?;
+    let (beneath, keys) = (env, flags.encryption.keys(env)?);
+    let env = &world_with(env, keys.clone());
     let place = Place::find(&*env.disk, &std::path::absolute(&flags.path)?)?;
+    fits(beneath, &place, keys.as_ref())?;
     // held until the check is done, so that no node starts meanwhile
     let _lock = place.data_dir.as_deref().map(|data_dir| take(data_dir, flags.yes)).transpose()?;
     let mut out = io::stdout().lock();
@@ -86,6 +89,30 @@ pub fn run(env: &Env, flags: &CheckFlags) -> anyhow::Result<Outcome> {
     }
     let progress = Progress::on_stderr(env.clock.clone(), place.file_count());
     check(env, &place, flags.json, progress, &mut out)
+}
+
+/// With another key, or none, each file would be told as damaged, and repaired as such. `env` has no encryption.
+///
+/// # Errors
+///
+/// If files are encrypted under a key that was not given.
+fn fits(env: &Env, place: &Place, keys: Option<&WrappingKeys>) -> Result<(), KeyError> {
+    for folder in place.data_dir.iter().chain(place.buckets.iter().map(|bucket| &bucket.folder)) {
+        match KeyRing::look(env, folder, &folder.display().to_string(), keys) {
+            Err(error @ (KeyError::NotGiven(_) | KeyError::Other { .. })) if has_encrypted(env, folder) => {
+                return Err(error);
+            }
+            // What else is wrong with the file of the keys is a fault like any other.
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Whether a file in a folder is encrypted: a folder may have keys that no file needs.
+fn has_encrypted(env: &Env, folder: &Path) -> bool {
+    let names = env.disk.read_dir(folder).unwrap_or_default();
+    names.iter().any(|name| matches!(key_of_file(&*env.disk, &folder.join(name)), Ok(Some(_))))
 }
 
 /// Who only looks at a folder without a file to lock makes none.

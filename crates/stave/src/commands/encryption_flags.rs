@@ -50,9 +50,18 @@ impl EncryptionFlags {
 
     /// The world in which encrypted files are read and written with the keys of their folders.
     pub fn world(&self, env: &Env) -> anyhow::Result<Env> {
-        let keys = wrapping_keys(env, &self.clone().settings())?;
-        Ok(Env { disk: Arc::new(EncryptedDisk::finding(env, keys)), ..env.clone() })
+        Ok(world_with(env, self.keys(env)?))
     }
+
+    /// The key that was given.
+    pub fn keys(&self, env: &Env) -> anyhow::Result<Option<WrappingKeys>> {
+        wrapping_keys(env, &self.clone().settings())
+    }
+}
+
+/// That world, with a key that was read already.
+pub fn world_with(env: &Env, keys: Option<WrappingKeys>) -> Env {
+    Env { disk: Arc::new(EncryptedDisk::finding(env, keys)), ..env.clone() }
 }
 
 /// The key that was given, from the first of file, command and environment that there is.

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use base::encryption::EncryptedDisk;
 use base::env::{Disk, OpenMode};
 use base::{Cas, Datatype, DocKey, VbId};
 use engine::{Bucket, BucketConfig, StoreMode, StoreRequest};
@@ -331,6 +332,40 @@ fn a_repair_of_a_folder_without_a_lock_owns_it() {
         drop(taken);
     }
     assert!(has_lock());
+}
+
+#[test]
+fn a_key_that_does_not_fit_is_told_once_and_nothing_is_called_damaged() {
+    let folder = tempfile::tempdir().expect("a folder for the test");
+    let (env, data) = (Env::real(), folder.path().join("data"));
+    let bucket = data.join("buckets/orders");
+    env.disk.create_dir_all_synced(&bucket).expect("a folder");
+    let key = |digit: &str| {
+        let path = folder.path().join(format!("key-{digit}"));
+        let file = env.disk.open(&path, OpenMode::Create).expect("a file");
+        file.write_at(digit.repeat(64).as_bytes(), 0).expect("a write");
+        EncryptionFlags::of_file(Some(path))
+    };
+    let given = key("1").keys(&env).expect("it is read");
+    let ring = KeyRing::open(&env, &bucket, "it", given.as_ref(), true, |_| ()).expect("it opens");
+    let ring = ring.expect("it is wanted");
+    write_bucket(&EncryptedDisk::env(&env, ring.keys().clone()), &bucket);
+    for path in [&data, &bucket] {
+        let flags = |encryption, repair| CheckFlags {
+            path: path.clone(),
+            json: true,
+            repair,
+            yes: repair,
+            encryption,
+        };
+        for repair in [false, true] {
+            let wrong = run(&env, &flags(key("2"), repair)).expect_err("another key").to_string();
+            assert!(wrong.contains("is encrypted under the wrapping key"), "{wrong}");
+            let none = run(&env, &flags(EncryptionFlags::of_file(None), repair)).expect_err("no key");
+            assert!(none.to_string().contains("under the wrapping key"), "{none}");
+        }
+        assert_eq!(run(&env, &flags(key("1"), false)).expect("the right key"), Outcome::Done);
+    }
 }
 
 /// What was written, to be looked at.
