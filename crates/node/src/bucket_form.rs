@@ -21,6 +21,14 @@ const SETTINGS: [(&str, Key); 6] = [
     ("durabilityImpossibleFallback", Key::DurabilityImpossibleFallback),
 ];
 
+/// The field of the form that changes a setting for good, if there is one.
+pub fn field_of(key: Key) -> Option<&'static str> {
+    match key {
+        Key::DurabilityMinLevel => Some("durabilityMinLevel"),
+        key => SETTINGS.iter().find(|(_, of)| *of == key).map(|(field, _)| *field),
+    }
+}
+
 /// Fields of the form that have one value here. What the form says besides these and those that are read is ignored, as
 /// the field's server ignores what it does not know.
 const FIXED: [(&str, &str, &str); 4] = [

@@ -199,6 +199,11 @@ const OWN_KEYS: [(Key, &str); 4] = [
 ];
 
 impl BucketTable {
+    /// What a setting is called beside the bucket's name, if it does not belong under `[bucket.settings]`.
+    pub fn own_key(key: Key) -> Option<&'static str> {
+        OWN_KEYS.iter().find(|(of, _)| *of == key).map(|(_, own)| *own)
+    }
+
     /// What the table asks for.
     pub fn spec(&self) -> Result<BucketSpec, ConfigError> {
         let spec = BucketSpec::new(&self.name, self.quota.as_deref(), self.kind.as_deref())?;

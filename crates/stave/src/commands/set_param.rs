@@ -6,6 +6,8 @@ use anyhow::{Context, bail};
 use base::env::Env;
 use clap::Args;
 use engine::settings::{SETTINGS, Setting, find};
+use node::bucket_form::field_of;
+use node::config::BucketTable;
 use protocol::Status;
 
 use crate::cli::{Outcome, ServerFlags, WrongArguments};
@@ -14,8 +16,9 @@ use crate::client::{Client, ClientError, Dialect};
 
 /// Change a setting of a bucket while it serves.
 ///
-/// The change holds at the node that is named, until that node stops. To keep it, write it into the configuration file, under `[bucket.settings]`
-/// of the bucket's table.
+/// The change holds at the node that is named, until that node stops. To keep it, write it into the configuration file,
+/// under `[bucket.settings]` of the bucket's table. What a bucket that was made over HTTP is, `POST
+/// /pools/default/buckets/NAME` changes for good.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "Examples:
   stave set-param --list                     # all settings, with what they take
@@ -53,12 +56,29 @@ pub fn run(env: &Env, flags: &SetParamFlags) -> anyhow::Result<Outcome> {
         None => list(),
     };
     std::io::stdout().lock().write_all(text.as_bytes())?;
-    if flags.value.is_some() {
-        eprintln!(
-            "until the node stops; to keep it, write it under [bucket.settings] in the configuration file"
-        );
+    if let (Some(name), Some(_)) = (&flags.name, &flags.value) {
+        eprintln!("{}", how_to_keep(name, &flags.server.bucket));
     }
     Ok(Outcome::Done)
+}
+
+/// What keeps a change. A client over KV does not hear where its bucket was made.
+fn how_to_keep(name: &str, bucket: &str) -> String {
+    let key = find(name).ok().map(|setting| setting.key);
+    let in_file = match key.and_then(BucketTable::own_key) {
+        Some(own) => format!("write {own} into its table there"),
+        None => format!("write {name} under [bucket.settings] there"),
+    };
+    let over_http = match key.and_then(field_of) {
+        Some(field) => format!("set {field} with POST /pools/default/buckets/{bucket}"),
+        None => "give it a table with its type, its quota and this setting there; in a cluster, change the setting again \
+                 after each start"
+            .to_owned(),
+    };
+    format!(
+        "until the node stops; to keep it, if the bucket is in the configuration file: {in_file}; if it was made over \
+         HTTP: {over_http}"
+    )
 }
 
 /// Shows or changes a setting at the node that is named, or at all; what is to be printed.
@@ -204,6 +224,20 @@ mod tests {
         // One that only the node knows.
         let told = change(&mut client, "novel", Some("7")).expect("a setting");
         assert_eq!(told.text("orders"), "novel of orders: 1 -> 7\n");
+    }
+
+    #[test]
+    fn what_keeps_a_change_is_told_by_setting() {
+        let quota = how_to_keep("max_size", "orders");
+        assert!(quota.contains("write quota into its table there"), "{quota}");
+        assert!(quota.contains("set ramQuota with POST /pools/default/buckets/orders"), "{quota}");
+        let level = how_to_keep("durability_min_level", "orders");
+        assert!(level.contains("[bucket.settings]") && level.contains("durabilityMinLevel"), "{level}");
+        for name in ["mem_high_wat_percent", "novel"] {
+            let told = how_to_keep(name, "orders");
+            assert!(told.contains(&format!("write {name} under [bucket.settings]")), "{told}");
+            assert!(told.contains("after each start"), "{told}");
+        }
     }
 
     #[test]
