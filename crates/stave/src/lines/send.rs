@@ -10,7 +10,8 @@ use protocol::extras::StoreExtras;
 use protocol::{Status, opcode};
 
 use super::Line;
-use crate::client::{Client, Cluster, DocRequest, status_name};
+use crate::client::{Client, ClientError, Cluster, DocRequest, status_name};
+use crate::with_meta::{SourceCollection, create_collections};
 
 /// So much is sent before answers are waited for, at the most.
 const MOST_REQUESTS: usize = 256;
@@ -35,6 +36,8 @@ pub(crate) struct LineSender<'e> {
     env: &'e Env,
     cluster: Cluster<'e>,
     keep_existing: bool,
+    /// Whether collections that the bucket lacks are made.
+    creates_collections: bool,
     /// The most documents a second.
     rate: Option<u32>,
     begun: Duration,
@@ -61,6 +64,7 @@ impl<'e> LineSender<'e> {
             env,
             cluster,
             keep_existing,
+            creates_collections: false,
             rate,
             begun,
             sent: 0,
@@ -70,6 +74,11 @@ impl<'e> LineSender<'e> {
             stored: 0,
             kept: 0,
         }
+    }
+
+    /// Makes scopes and collections that the bucket lacks, from now on.
+    pub(crate) fn create_collections(&mut self) {
+        self.creates_collections = true;
     }
 
     /// Sends a document, or lets it wait for more; lines that turned out to be refused. Its collection must be named.
@@ -131,8 +140,18 @@ impl<'e> LineSender<'e> {
         let Some(member) = self.cluster.members().into_iter().next() else {
             anyhow::bail!("no node of the cluster is known");
         };
-        let found = match Client::open(self.env, &member)?.collection_id(name) {
+        let mut client = Client::open(self.env, &member)?;
+        let found = match client.collection_id(name) {
             Ok(id) => Ok(id),
+            Err(ClientError::Collection { .. }) if self.creates_collections => {
+                let (scope, name_in_scope) = name.split_once('.').unwrap_or(("_default", name));
+                let (scope, name_in_scope) = (scope.to_owned(), name_in_scope.to_owned());
+                let wanted = SourceCollection { scope, name: name_in_scope, max_ttl_s: 0 };
+                // A name that none can have is the line's mistake.
+                create_collections(&mut client, &member, &[wanted])
+                    .and_then(|()| Ok(client.collection_id(name)?))
+                    .map_err(|error| format!("{error:#}"))
+            }
             Err(error) if error.may_pass() => return Err(error.into()),
             Err(error) => Err(error.to_string()),
         };

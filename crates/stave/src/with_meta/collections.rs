@@ -107,7 +107,11 @@ impl Collections {
 }
 
 /// Makes scopes and collections over HTTP, and waits until the node that is asked has them.
-fn create(client: &mut Client, target: &Target, lacking: &[SourceCollection]) -> anyhow::Result<()> {
+pub(crate) fn create(
+    client: &mut Client,
+    target: &Target,
+    lacking: &[SourceCollection],
+) -> anyhow::Result<()> {
     let map = client.map()?.unwrap_or_default();
     let addr = map.http.context("the node does not say where it listens for HTTP")?;
     let http = target.over_http(addr);

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use crate::client::Client;
 use crate::units::thousands;
 
-pub(crate) use collections::{Collections, SourceCollection};
+pub(crate) use collections::{Collections, SourceCollection, create as create_collections};
 pub(crate) use conflicts::ConflictLog;
 pub(crate) use sender::Sender;
 

@@ -47,6 +47,33 @@ const DOCUMENTS: &str = r#"{"key":"user::1","value":{"b":1, "a":1.50}}
 "#;
 
 #[test]
+fn collections_that_the_bucket_lacks_are_made_if_that_is_wanted() {
+    let mut server = TestServer::start();
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name).to_str().expect("text").to_owned();
+    let text = "{\"key\":\"a\",\"collection\":\"app.users\",\"value\":1}\n\
+                {\"key\":\"b\",\"collection\":\"app.orders\",\"value\":2}\n";
+    std::fs::write(path("in.jsonl"), text).expect("written");
+    let import = |file: &str, more: &[&str]| {
+        let file = path(file);
+        let words: Vec<&str> = ["import", "lines", &file].iter().chain(more).copied().collect();
+        stave(&server, &words)
+    };
+    let refused = import("in.jsonl", &[]).expect_err("the bucket lacks both");
+    assert!(refused.contains("2 lines were rejected"), "{refused}");
+    import("in.jsonl", &["--create-collections"]).expect("both are made");
+    stave(&server, &["export", "--to", &path("out.jsonl")]).expect("it is written");
+    let out = lines(path("out.jsonl").as_ref());
+    assert!(out["a"].contains("app.users") && out["b"].contains("app.orders"), "{out:?}");
+    // A name that no collection can have is the line's mistake, and the others are sent.
+    let text = "{\"key\":\"c\",\"collection\":\"app.!\",\"value\":3}\n{\"key\":\"d\",\"value\":4}\n";
+    std::fs::write(path("wrong.jsonl"), text).expect("written");
+    let refused = import("wrong.jsonl", &["--create-collections"]).expect_err("one is wrong");
+    assert!(refused.contains("1 lines were rejected"), "{refused}");
+    server.stop();
+}
+
+#[test]
 fn what_is_exported_can_be_imported_and_is_the_same_again() {
     let mut server = TestServer::start();
     let folder = tempfile::tempdir().expect("a folder");

@@ -28,6 +28,7 @@ const MOST_TOLD: u64 = 10;
 #[command(after_help = "Examples:
   stave import lines travel.jsonl --bucket travel
   stave import lines users.jsonl --bucket app --collection app.users --key 'user::%id%'
+  stave import lines travel.jsonl --bucket travel --create-collections
   stave import lines - --bucket app --key '#UUID#' --dry-run < users.jsonl
 
 Without --key each line is as `stave export` writes them: {\"key\":\"k\",\"value\":{...}}, maybe with collection, flags,
@@ -82,6 +83,9 @@ struct CommonFlags {
     /// Where documents go whose line names no collection: scope.collection
     #[arg(long, value_name = "NAME", default_value = "_default._default")]
     collection: String,
+    /// Make scopes and collections that the bucket lacks
+    #[arg(long)]
+    create_collections: bool,
     /// Leave documents alone that the bucket has already
     #[arg(long)]
     keep_existing: bool,
@@ -129,7 +133,11 @@ fn run(env: &Env, flags: &CommonFlags, form: Form) -> anyhow::Result<Outcome> {
                 target,
                 &[Feature::Xattr, Feature::SubdocAllowsAccessOnMultipleXattrKeys],
             )?;
-            Some(LineSender::new(cluster, flags.keep_existing, flags.rate, env))
+            let mut sender = LineSender::new(cluster, flags.keep_existing, flags.rate, env);
+            if flags.create_collections {
+                sender.create_collections();
+            }
+            Some(sender)
         }
     };
     let mut line = StatusLine::new(env);
