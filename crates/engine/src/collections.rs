@@ -21,7 +21,7 @@ use crate::keeper::{ChoreId, Keeper};
 use crate::manifest_file;
 use crate::shard::Shard;
 use crate::shard_guard::Holder;
-use crate::starts::Starts;
+use crate::starts::{StartNote, Starts};
 
 /// Ids below are reserved.
 const FIRST_ID: u32 = 8;
@@ -220,7 +220,12 @@ impl BucketCollections {
     /// Has `starts` vouch for a manifest.
     fn note(&self, manifest: &Manifest, ids: NextIds) -> Result<(), Failure> {
         let mut starts = self.manifest.starts.lock();
-        starts.note_manifest(&self.core.env, &self.core.config.dir, &self.core.uuid, manifest.uid(), ids)
+        starts.note_manifest(self.start_note(manifest, ids))
+    }
+
+    fn start_note(&self, manifest: &Manifest, ids: NextIds) -> StartNote<'_> {
+        let Core { env, config, uuid, .. } = &*self.core;
+        StartNote { env, dir: &config.dir, bucket: uuid, manifest: manifest.uid(), ids }
     }
 
     /// The number of this start of the bucket, which is on disk.
@@ -231,7 +236,7 @@ impl BucketCollections {
         // It could not be written when the bucket was opened: now it must be, and may be another one.
         let (next_ids, present) = (self.manifest.next_ids.lock(), self.manifest());
         let mut starts = self.manifest.starts.lock();
-        starts.count(&self.core.env, &self.core.config.dir, &self.core.uuid, present.uid(), *next_ids)?;
+        starts.count(self.start_note(&present, *next_ids))?;
         Ok(starts.number().unwrap_or_default())
     }
 

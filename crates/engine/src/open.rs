@@ -48,7 +48,7 @@ use crate::roles::Roles;
 use crate::settings::Key;
 use crate::shard::{Shard, dead, new_uuid};
 use crate::shard_guard::Holder;
-use crate::starts::Starts;
+use crate::starts::{StartNote, Starts};
 use crate::stream::Streams;
 use crate::sync_waiters::SyncWaiters;
 use crate::tasks::Tasks;
@@ -243,7 +243,7 @@ impl Bucket {
         let (dir, is_member) = (&self.config.dir, self.config.needs_topology);
         let (manifest, ids) = manifest.settle(&self.env, dir, &self.uuid, is_member)?;
         let mut starts = self.collections.manifest.starts.lock();
-        starts.begin(&self.env, dir, &self.uuid, manifest.uid(), ids)?;
+        starts.begin(StartNote { env: &self.env, dir, bucket: &self.uuid, manifest: manifest.uid(), ids })?;
         drop(starts);
         self.collections.manifest.begin_with((manifest, ids));
         identity.keep(&self.env, dir)?;

@@ -40,6 +40,20 @@ pub(crate) struct Noted {
     pub(crate) ids: NextIds,
 }
 
+/// What a start, or a manifest, is noted with.
+#[derive(Clone, Copy)]
+pub(crate) struct StartNote<'a> {
+    pub(crate) env: &'a Env,
+    /// The bucket's folder.
+    pub(crate) dir: &'a Path,
+    /// The bucket's identity.
+    pub(crate) bucket: &'a str,
+    /// Of the newest manifest.
+    pub(crate) manifest: ManifestUid,
+    /// Ids that were never used.
+    pub(crate) ids: NextIds,
+}
+
 struct Slot {
     /// Rises with every write.
     write: u64,
@@ -137,15 +151,8 @@ impl Starts {
 
     /// Notes another start, with the manifest that it found. A full disk does not keep a bucket from being opened: the
     /// start has the number of the one before then.
-    pub(crate) fn begin(
-        &mut self,
-        env: &Env,
-        dir: &Path,
-        bucket: &str,
-        manifest: ManifestUid,
-        ids: NextIds,
-    ) -> Result<(), Failure> {
-        match self.count(env, dir, bucket, manifest, ids) {
+    pub(crate) fn begin(&mut self, note: StartNote<'_>) -> Result<(), Failure> {
+        match self.count(note) {
             Err(Failure::Io { path, source, .. }) if source.kind() == io::ErrorKind::StorageFull => {
                 let path = path.display();
                 tracing::warn!(%path, error = %source, "the start is not counted: a mark of an earlier clean stop, put back, would be believed");
@@ -156,29 +163,13 @@ impl Starts {
     }
 
     /// Notes a number above all that the file may have.
-    pub(crate) fn count(
-        &mut self,
-        env: &Env,
-        dir: &Path,
-        bucket: &str,
-        manifest: ManifestUid,
-        ids: NextIds,
-    ) -> Result<(), Failure> {
-        let start = self.last(env).saturating_add(1);
-        self.put(env, dir, bucket, Noted { start, manifest, ids })
+    pub(crate) fn count(&mut self, note: StartNote<'_>) -> Result<(), Failure> {
+        self.put(note, self.last(note.env).saturating_add(1))
     }
 
     /// Notes a manifest.
-    pub(crate) fn note_manifest(
-        &mut self,
-        env: &Env,
-        dir: &Path,
-        bucket: &str,
-        manifest: ManifestUid,
-        ids: NextIds,
-    ) -> Result<(), Failure> {
-        let start = self.last(env);
-        self.put(env, dir, bucket, Noted { start, manifest, ids })
+    pub(crate) fn note_manifest(&mut self, note: StartNote<'_>) -> Result<(), Failure> {
+        self.put(note, self.last(note.env))
     }
 
     /// The number that is noted; the time if there is none, as a file that was lost may have counted any start before.
@@ -191,7 +182,9 @@ impl Starts {
         self.noted.as_ref().filter(|_| !self.is_undecided).map(|noted| noted.start)
     }
 
-    fn put(&mut self, env: &Env, dir: &Path, bucket: &str, noted: Noted) -> Result<(), Failure> {
+    fn put(&mut self, note: StartNote<'_>, start: u64) -> Result<(), Failure> {
+        let StartNote { env, dir, bucket, manifest, ids } = note;
+        let noted = Noted { start, manifest, ids };
         let (file, is_new) = (file(dir), self.noted.is_none());
         let slot = Slot { write: self.writes + 1, bucket: bucket.to_owned(), noted };
         self.is_undecided = true;
