@@ -34,6 +34,7 @@ use crate::files::{Files, StorageBackend, refuse_of_another};
 use crate::store::{Counts, KvStore, SaveBatch, Snapshot as AnySnapshot, States, Stats, Usage};
 pub use check::{CatalogReport, check_catalog, check_recorded};
 use file::{Known, Recorded, VbFile, usage_of};
+pub use file::{content_meta_of, rev_meta_of};
 use group::Order;
 use identity::Identity;
 use open_files::OpenFiles;

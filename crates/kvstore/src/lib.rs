@@ -28,7 +28,10 @@ pub mod suite;
 pub use change::{Change, ChangesWanted, Reading};
 pub use collections::CollectionStats;
 pub use compaction::{Compacted, Compaction, CompactionProgress, Expired, FileAt, RolledBack};
-pub use couch::{CatalogReport, CompactionSteps, Couch, CouchConfig, check_catalog, check_recorded};
+pub use couch::{
+    CatalogReport, CompactionSteps, Couch, CouchConfig, check_catalog, check_recorded, content_meta_of,
+    rev_meta_of,
+};
 pub use failure::Failure;
 pub use files::{FilesConfig, StorageBackend};
 pub use journal::JournalStats;
@@ -40,4 +43,6 @@ pub use nothing::Nothing;
 pub use read_only::open_to_read;
 pub use sort::{add_newest_of, newest_of, release, sort_newest, sort_newest_from};
 pub use state::{CheckpointType, FailoverEntry, VbStateDoc};
-pub use store::{Background, Counts, KvStore, SaveBatch, Snapshot, States, Stats, StoredVb, Usage, Values};
+pub use store::{
+    Background, Counts, KvStore, SaveBatch, Snapshot, States, Stats, StoredVb, Usage, Values, is_gone,
+};

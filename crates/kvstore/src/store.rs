@@ -240,7 +240,7 @@ pub(crate) fn changes_of_versions<S: Snapshot + ?Sized>(
 }
 
 /// Whether a version is a record of something that is gone: a tombstone or an abort. A prepared deletion is not.
-pub(crate) fn is_gone(version: &Version) -> bool {
+pub fn is_gone(version: &Version) -> bool {
     match version.meta().sync_write {
         SyncWrite::Prepare(_) => false,
         SyncWrite::Abort { .. } => true,

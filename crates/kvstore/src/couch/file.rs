@@ -455,6 +455,24 @@ fn body(version: &Version) -> Body<'_> {
     if version.meta().datatype.is_snappy() { Body::Compressed(value) } else { Body::Compress(value) }
 }
 
+/// The revision metadata that a version has in a couchstore file.
+pub fn rev_meta_of(version: &Version) -> RevMeta {
+    let meta = version.meta();
+    RevMeta {
+        cas: meta.cas.0,
+        expiry: meta.expiry,
+        flags: meta.flags,
+        datatype: Some(meta.datatype.0),
+        expired: meta.kind == ItemKind::Expiration,
+        durability: durability(&meta),
+    }
+}
+
+/// What a couchstore file says of a version's body.
+pub fn content_meta_of(version: &Version) -> u8 {
+    if version.meta().datatype.is_json() { CONTENT_JSON } else { CONTENT_OPAQUE }
+}
+
 fn durability(meta: &VersionMeta) -> Option<Durability> {
     Some(match meta.sync_write.stored(meta.by_seqno) {
         SyncWrite::No => return None,
@@ -481,22 +499,13 @@ impl Batch for Docs<'_> {
             rev_seqno: meta.rev_seqno.0,
             // A prepared deletion is a record that is there, an abort one that is gone.
             deleted: is_gone(version),
-            content_meta: if meta.datatype.is_json() { CONTENT_JSON } else { CONTENT_OPAQUE },
+            content_meta: content_meta_of(version),
             body: body(version),
         }
     }
 
     fn rev_meta(&self, i: usize, out: &mut Vec<u8>) {
-        let meta = self.items[i].meta();
-        let rev_meta = RevMeta {
-            cas: meta.cas.0,
-            expiry: meta.expiry,
-            flags: meta.flags,
-            datatype: Some(meta.datatype.0),
-            expired: meta.kind == ItemKind::Expiration,
-            durability: durability(&meta),
-        };
-        let (bytes, len) = rev_meta.encode();
+        let (bytes, len) = rev_meta_of(&self.items[i]).encode();
         out.extend_from_slice(&bytes[..len]);
     }
 

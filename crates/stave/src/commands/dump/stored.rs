@@ -6,9 +6,9 @@ use std::path::Path;
 
 use anyhow::bail;
 use base::env::Env;
-use base::{ItemKind, Seqno, SyncWrite, VbId, Version};
-use couchstore::{CONTENT_JSON, CONTENT_OPAQUE, DocInfo, Durability, RevMeta};
-use kvstore::{Snapshot, StoredVb, Values};
+use base::{Seqno, SyncWrite, VbId, Version};
+use couchstore::DocInfo;
+use kvstore::{Snapshot, StoredVb, Values, content_meta_of, is_gone, rev_meta_of};
 use serde_json::json;
 
 use super::super::check::place::Place;
@@ -130,29 +130,14 @@ fn documents(
 
 fn one(version: &Version, vb: VbId, flags: &DumpFlags, out: &mut dyn Write) -> anyhow::Result<()> {
     let (meta, value) = (version.meta(), version.value());
-    let durability = match meta.sync_write.stored(meta.by_seqno) {
-        SyncWrite::Prepare(level) => {
-            Some(Durability::Pending { level: level as u8, is_delete: meta.kind.is_deleted() })
-        }
-        SyncWrite::Commit { prepared } => Some(Durability::Commit { prepared_seqno: prepared.0 }),
-        SyncWrite::Abort { prepared } => Some(Durability::Abort { prepared_seqno: prepared.0 }),
-        SyncWrite::No | SyncWrite::Alone(_) => None,
-    };
-    let (rev_meta, len) = RevMeta {
-        cas: meta.cas.0,
-        expiry: meta.expiry,
-        flags: meta.flags,
-        datatype: Some(meta.datatype.0),
-        expired: meta.kind == ItemKind::Expiration,
-        durability,
-    }
-    .encode();
+    // As a couchstore file has it, whichever store the bucket is kept in.
+    let (rev_meta, len) = rev_meta_of(version).encode();
     let info = DocInfo {
         id: version.stored_key(),
         seqno: meta.by_seqno.0,
         rev_seqno: meta.rev_seqno.0,
-        deleted: meta.kind.is_deleted() && !matches!(durability, Some(Durability::Pending { .. })),
-        content_meta: if meta.datatype.is_json() { CONTENT_JSON } else { CONTENT_OPAQUE },
+        deleted: is_gone(version),
+        content_meta: content_meta_of(version),
         body_bytes: version.value_bytes(),
         body_offset: 0,
         rev_meta: &rev_meta[..len],
