@@ -8,6 +8,7 @@ use base::env::File;
 
 use crate::failure::Failure;
 use crate::pieces::Pieces;
+use crate::snappy;
 use crate::window::Window;
 
 /// Bytes of a block; the first one tells data from header.
@@ -241,18 +242,9 @@ pub(crate) fn literal(block: &[u8]) -> Option<&[u8]> {
     (literal + 1 == u64::from(len) && content.len() as u64 == u64::from(len)).then_some(content)
 }
 
-/// Inflates a Snappy block after checking that its declared length is possible at all.
+/// Inflates a body after checking that its declared length is possible at all.
 pub(crate) fn inflate(block: &[u8], out: &mut Vec<u8>) -> Option<usize> {
-    let len = snap::raw::decompress_len(block).ok()?;
-    // a copy element of three bytes yields at most 64: nothing honest inflates more than that
-    if len > MAX_BODY_BYTES || len > block.len().saturating_mul(22) + 64 {
-        return None;
-    }
-    if out.len() < len {
-        out.resize(len, 0);
-    }
-    let n = snap::raw::Decoder::new().decompress(block, &mut out[..len]).ok()?;
-    (n == len).then_some(len)
+    snappy::inflate(block, MAX_BODY_BYTES, out)
 }
 
 #[cfg(test)]

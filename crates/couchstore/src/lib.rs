@@ -41,7 +41,7 @@ pub use record::DocInfo;
 pub use rev_meta::{Durability, RevMeta};
 pub use save::{Batch, Body, DocUpdate, LocalUpdate, RecordSummary};
 pub use scratch::Scratch;
-pub use snappy::is_snappy_block;
+pub use snappy::{inflate, is_snappy_block};
 pub use snapshot::{FileInfo, Snapshot};
 
 /// Bit of `content_meta` that says the stored body is a Snappy block.

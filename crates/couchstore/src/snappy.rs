@@ -1,7 +1,23 @@
-//! Whether bytes are a Snappy block that can be inflated, found out without inflating it.
+//! Snappy blocks: inflated within bounds, and whether bytes are one, found out without inflating it.
 
 /// Longest length that a block may declare, in bytes of its variable-length number.
 const MOST_LENGTH_BYTES: usize = 5;
+/// No element makes more bytes out of one: a copy of three bytes makes at most 64.
+const MOST_INFLATION: usize = 22;
+
+/// Inflates a block of at most `most` bytes into the front of `out`, which becomes longer if it has to; how many bytes
+/// these are. `None` if it is no block, or declares a length that is greater or that it cannot have.
+pub fn inflate(block: &[u8], most: usize, out: &mut Vec<u8>) -> Option<usize> {
+    let len = snap::raw::decompress_len(block).ok()?;
+    if len > most || len > block.len().saturating_mul(MOST_INFLATION) + 64 {
+        return None;
+    }
+    if out.len() < len {
+        out.resize(len, 0);
+    }
+    let inflated = snap::raw::Decoder::new().decompress(block, &mut out[..len]).ok()?;
+    (inflated == len).then_some(len)
+}
 
 /// Whether `block` inflates to the length that it declares. Costs a step for each of its elements and allocates nothing
 /// (Snappy format description, "Grammar").

@@ -215,8 +215,9 @@ impl Decoder<'_> {
 
 /// A value that was compressed; `None` if it is none, or claims to be longer than a frame may be.
 fn inflate(value: &[u8]) -> Option<Vec<u8>> {
-    snap::raw::decompress_len(value).ok().filter(|len| *len <= MAX_FRAME)?;
-    snap::raw::Decoder::new().decompress_vec(value).ok()
+    let mut inflated = Vec::new();
+    couchstore::inflate(value, MAX_FRAME, &mut inflated)?;
+    Some(inflated)
 }
 
 /// The bits of an item's form that say which part it plays in a sync write.

@@ -4,10 +4,11 @@ use std::io::Write;
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use base::env::Env;
+use base::limits::MAX_FRAME_BODY_BYTES;
 use base::{Seqno, SyncWrite, VbId, Version};
-use couchstore::DocInfo;
+use couchstore::{DocInfo, inflate};
 use kvstore::{Snapshot, StoredVb, Values, content_meta_of, is_gone, rev_meta_of};
 use serde_json::json;
 
@@ -142,11 +143,13 @@ fn one(version: &Version, vb: VbId, flags: &DumpFlags, out: &mut dyn Write) -> a
         body_offset: 0,
         rev_meta: &rev_meta[..len],
     };
-    let inflated;
+    let mut inflated = Vec::new();
     let body = match meta.datatype.is_snappy() {
         true if flags.values => {
-            inflated = snap::raw::Decoder::new().decompress_vec(value)?;
-            &*inflated
+            let len = inflate(value, MAX_FRAME_BODY_BYTES, &mut inflated);
+            let len =
+                len.with_context(|| format!("the value at seqno {} cannot be inflated", meta.by_seqno))?;
+            &inflated[..len]
         }
         _ => value,
     };

@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 
 use base::limits::MAX_FRAME_BODY_BYTES;
 use base::{Datatype, ItemKind, Seqno, SyncWrite, VbId, Version};
+use couchstore::inflate;
 use kvstore::Values;
 
 use super::super::stored_bucket::StoredBucket;
@@ -58,8 +59,8 @@ fn record_of<'a>(
     let (value, datatype) = if !meta.datatype.is_snappy() || (takes_snappy && !deleted) {
         (version.value(), meta.datatype)
     } else {
-        inflate(version.value(), inflated).ok_or(Skipped::Unreadable)?;
-        (&**inflated, meta.datatype.without(Datatype::SNAPPY))
+        let len = inflate(version.value(), MAX_FRAME_BODY_BYTES, inflated).ok_or(Skipped::Unreadable)?;
+        (&inflated[..len], meta.datatype.without(Datatype::SNAPPY))
     };
     Ok(Record {
         key: version.key(),
@@ -72,13 +73,4 @@ fn record_of<'a>(
         datatype,
         value,
     })
-}
-
-/// Inflates a Snappy block into `out`; nothing if it is none, or larger than a document can be.
-fn inflate(block: &[u8], out: &mut Vec<u8>) -> Option<()> {
-    let len = snap::raw::decompress_len(block).ok().filter(|len| *len <= MAX_FRAME_BODY_BYTES)?;
-    out.resize(len, 0);
-    let inflated = snap::raw::Decoder::new().decompress(block, out).ok()?;
-    out.truncate(inflated);
-    Some(())
 }
