@@ -173,9 +173,8 @@ impl Fetching {
         let since = part.iter().filter_map(|wanted| self.queue.asked_ns(vb, &wanted.key));
         since.for_each(|since_ns| self.core.tasks.waited_for_fetcher(since_ns));
         let keys: Vec<DocKey<'_>> = part.iter().map(|wanted| parse(&wanted.key)).collect();
-        let work_from_ns = self.core.env.clock.monotonic_ns();
-        let answers = self.core.tasks.store_op(StoreOp::Fetch, || self.core.store.get_many(vb, &keys));
-        let work_until_ns = self.core.env.clock.monotonic_ns();
+        let get = || self.core.store.get_many(vb, &keys);
+        let (answers, (work_from_ns, work_until_ns)) = self.core.tasks.store_op_timed(StoreOp::Fetch, get);
         let times = StepTimes { work_from_ns, work_until_ns, ..StepTimes::default() };
         assert_eq!(answers.len(), keys.len(), "a store answers for each key");
         let (mut fetched, mut failed, mut largest) = (0, 0, 0);

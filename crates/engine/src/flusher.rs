@@ -146,9 +146,7 @@ impl Flushing {
         if batches.is_empty() {
             return Progress::Worked;
         }
-        let from_ns = self.core.env.clock.monotonic_ns();
-        let outcomes = self.save(&batches, space);
-        let until_ns = self.core.env.clock.monotonic_ns();
+        let (outcomes, worked_ns) = self.save(&batches, space);
         self.core.disk.note(self.core.name(), &*self.core.env.clock, &outcomes);
         // One vBucket that cannot be saved holds up no others.
         let mut progress = Progress::Failed;
@@ -159,7 +157,7 @@ impl Flushing {
             self.core.vbuckets.prefetch(rest.peek().map(|(next, _)| next.id));
             match saved {
                 _ if saved.is_ok() || planted::is(Bug::FailedSaveCounts) => {
-                    removed.push(self.saved(batch, (from_ns, until_ns), &mut settled));
+                    removed.push(self.saved(batch, worked_ns, &mut settled));
                     progress = Progress::Worked;
                 }
                 saved => {
@@ -242,7 +240,12 @@ impl Flushing {
         self.core.flush.hurry(batch.id);
     }
 
-    fn save(&self, batches: &[FlushBatch], space: &mut FlushSpace) -> Vec<Result<(), kvstore::Failure>> {
+    /// What became of each batch, and the moments from which and until which the store worked.
+    fn save(
+        &self,
+        batches: &[FlushBatch],
+        space: &mut FlushSpace,
+    ) -> (Vec<Result<(), kvstore::Failure>>, (u64, u64)) {
         let FlushSpace { items, ends, states } = space;
         let mut topologies = TopologyValues::default();
         if states.len() < batches.len() {
@@ -261,7 +264,7 @@ impl Flushing {
         };
         let group: Vec<(VbId, SaveBatch<'_>)> =
             batches.iter().zip(ends.iter()).zip(states.iter()).map(batch_of).collect();
-        let saved = self.core.tasks.store_op(StoreOp::Commit, || self.core.store.save_group(&group));
+        let saved = self.core.tasks.store_op_timed(StoreOp::Commit, || self.core.store.save_group(&group));
         space.clear();
         saved
     }

@@ -187,7 +187,16 @@ impl Tasks {
         self.store_op_if(op, work, |_| true)
     }
 
-    /// The same; what turned out to be nothing is not counted.
+    /// The same, with the moments from which and until which it did so.
+    pub(crate) fn store_op_timed<T>(&self, op: StoreOp, work: impl FnOnce() -> T) -> (T, (u64, u64)) {
+        let from_ns = self.clock.monotonic_ns();
+        let done = work();
+        let until_ns = self.clock.monotonic_ns();
+        self.store[op as usize].record(until_ns.saturating_sub(from_ns));
+        (done, (from_ns, until_ns))
+    }
+
+    /// The same without them; what turned out to be nothing is not counted.
     pub(crate) fn store_op_if<T>(
         &self,
         op: StoreOp,
