@@ -12,7 +12,9 @@ use engine::{
 use protocol::Status;
 
 use super::timings::BucketTimes;
-use super::{metrics_audit, metrics_connections, metrics_field, metrics_replication, metrics_times, process};
+use super::{
+    metrics_connections, metrics_field, metrics_replication, metrics_reporting, metrics_times, process,
+};
 use crate::cluster::serving;
 use crate::node::Node;
 use crate::version::SERVER_VERSION;
@@ -33,7 +35,7 @@ pub fn render(node: &Node, out: &mut String) {
         .and_then(|()| metrics_times::put(&buckets, &mut page))
         .and_then(|()| metrics_field::put(node, &buckets, &mut page))
         .and_then(|()| metrics_replication::put(node, &mut page))
-        .and_then(|()| metrics_audit::put(node, &mut page));
+        .and_then(|()| metrics_reporting::put(node, &mut page));
 }
 
 /// Writes the families that the answer of a node leaves out which has no certificate and follows no other node, without
