@@ -9,7 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use base::env::Disk;
-use base::{SmallFile, SmallFileError, TwoSlots};
+use base::{Slots, SmallFile, SmallFileError, TwoSlots};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
@@ -42,8 +42,11 @@ pub(crate) fn fault(disk: &dyn Disk, folder: &Path) -> Option<(PathBuf, String)>
 }
 
 fn read(disk: &dyn Disk, folder: &Path) -> io::Result<Option<WrittenNames>> {
-    let slots = file(folder).read(disk, WrittenNames::parse)?;
-    Ok(slots.and_then(|slots| slots.whole.into_iter().max_by_key(|slot| slot.write)))
+    Ok(newest(file(folder).read(disk, WrittenNames::parse)?))
+}
+
+fn newest(slots: Option<Slots<WrittenNames>>) -> Option<WrittenNames> {
+    slots.and_then(|slots| slots.whole.into_iter().max_by_key(|slot| slot.write))
 }
 
 fn name_of(written: &SmallFile) -> String {
@@ -56,14 +59,22 @@ fn change(
     change: impl FnOnce(&mut BTreeSet<String>) -> bool,
 ) -> io::Result<()> {
     let _changing = CHANGING.lock();
-    let found = read(disk, folder)?;
+    let slots = file(folder).read(disk, WrittenNames::parse)?;
+    let is_there = slots.is_some();
+    let found = newest(slots);
     let is_new = found.is_none();
     let mut slot = found.unwrap_or(WrittenNames { format: FORMAT, ..WrittenNames::default() });
     if !change(&mut slot.files) {
         return Ok(());
     }
     slot.write += 1;
-    file(folder).write(disk, &serde_json::to_string(&slot)?, slot.write, is_new)
+    file(folder).write(disk, &serde_json::to_string(&slot)?, slot.write, is_new)?;
+    if is_there && is_new {
+        let (path, files) = (file(folder).path(), &slot.files);
+        let path = path.display();
+        tracing::error!(%path, ?files, "the list of written files was damaged and is begun again: what else it named is not known to have been written, until a start finds it");
+    }
+    Ok(())
 }
 
 /// Notes a file that was just written, or found. If that fails, the next start does it.
