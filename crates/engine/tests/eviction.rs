@@ -284,8 +284,16 @@ fn metadata_alone_above_the_watermark_lead_to_full_eviction_only_if_that_is_allo
         keep(&world);
         let expected = if allowed { EvictionPolicy::Full } else { EvictionPolicy::ValueOnly };
         assert_eq!(world.bucket.eviction_policy(), expected);
-        let is_above = world.bucket.memory().is_above_high_watermark();
-        assert_eq!(world.bucket.eviction().is_full_of_metadata(), !allowed && is_above);
+        // What the heap gave back may have brought it below the watermark again.
+        let mut more = 0;
+        while !allowed && !world.bucket.eviction().is_full_of_metadata() {
+            assert!(more < 1_000, "the pager does not see that metadata alone fill the memory");
+            world.set_in(VB, &format!("more-{more}"), "").expect("there is room");
+            assert!(world.bucket.flushing().flush_all());
+            keep(&world);
+            more += 1;
+        }
+        assert_eq!(world.bucket.eviction().is_full_of_metadata(), !allowed);
         world.bucket.set_param("max_size", "1GiB").expect("set");
         assert!(!world.bucket.eviction().is_full_of_metadata(), "there is room again");
     }
