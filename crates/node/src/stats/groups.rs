@@ -126,6 +126,12 @@ pub static GROUPS: &[Group] = &[
         node::aggregate,
         "What clients asked of all buckets of the node together",
     ),
+    of_node(
+        "allocator",
+        Stats,
+        heap::allocator,
+        "What the process has from the system for the memory of all buckets, in bytes",
+    ),
     of_node("audit", Stats, audit::audit, "Whether events are audited, and what came of the records"),
     Group {
         args: optional("[NAME]"),

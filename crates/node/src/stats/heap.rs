@@ -6,6 +6,7 @@ use engine::settings::Key;
 use super::chores::put_chore;
 use super::config::put_setting;
 use super::{Inquiry, Refused, Sheet};
+use crate::node::Node;
 
 /// What the bucket's heap holds beside what is charged; what the process has for all buckets is for those who may look
 /// at all of them.
@@ -27,6 +28,12 @@ fn put_process(process: &ProcessMemory, sheet: &mut Sheet) {
         sheet.put("process_system_used", used);
         sheet.put("process_system_held", held);
     }
+}
+
+/// `allocator`: what all buckets and everything else in the process have from the system.
+pub fn allocator(_: &Node, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    put_process(&ProcessMemory::now(), sheet);
+    Ok(())
 }
 
 /// `heap`: slots by their size, and what moves versions together.
