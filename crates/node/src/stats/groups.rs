@@ -216,6 +216,13 @@ pub static GROUPS: &[Group] = &[
     ),
     group("disk-failures", NONE, Stats, disk::failures, "Operations of the store that failed"),
     group(
+        "disk-slowness",
+        Args::needed("SECONDS", 1, 1).or_else(Status::Einval),
+        Stats,
+        tasks::disk_slowness,
+        "Reads and writes of the disk that are under way, and those that take this long already",
+    ),
+    group(
         "diskinfo",
         optional("[detail]"),
         Stats,

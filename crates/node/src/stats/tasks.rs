@@ -4,7 +4,7 @@ use engine::{Bucket, StoreTimes, TaskKind, TaskStats, task_stats};
 use serde_json::{Value, json};
 
 use super::timings::put_times;
-use super::{Inquiry, Refused, Sheet};
+use super::{Inquiry, Refused, Sheet, parse_number};
 use crate::node::Node;
 
 /// The pool of threads that the field would have a task in.
@@ -27,6 +27,32 @@ pub fn tasks(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<()
 pub fn all_tasks(node: &Node, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
     let buckets = node.buckets();
     put_tasks(node, buckets.iter().map(|(_, bucket)| &**bucket), sheet);
+    Ok(())
+}
+
+/// Tasks whose steps are requests of the disk that clients wait for. A step of the compactor takes as long as a file is
+/// large, and says nothing of the disk.
+const READS: &[&str] = &["fetcher"];
+const WRITES: &[&str] = &["flusher", "filer"];
+
+/// `disk-slowness SECONDS`: requests of the disk that are under way, and those that began at least so long ago. If several
+/// threads run a task, it is known when the last of them began.
+pub fn disk_slowness(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    let seconds: Option<u32> = args.first().and_then(|text| parse_number(text));
+    let seconds = seconds.ok_or(Refused::Invalid("The argument must be a number of seconds"))?;
+    let (now_ns, threshold_ns) =
+        (inquiry.node.env().clock.monotonic_ns(), u64::from(seconds) * 1_000_000_000);
+    let tasks = task_stats(inquiry.bucket);
+    for (kind, names) in [("read", READS), ("write", WRITES)] {
+        let (mut pending, mut slow) = (0, 0);
+        for task in tasks.iter().filter(|task| names.contains(&task.name)) {
+            let is_slow = now_ns.saturating_sub(task.started_ns) >= threshold_ns;
+            pending += task.running;
+            slow += if is_slow { task.running } else { 0 };
+        }
+        sheet.put(format_args!("pending_disk_{kind}_num"), pending);
+        sheet.put(format_args!("pending_disk_{kind}_slow_num"), slow);
+    }
     Ok(())
 }
 

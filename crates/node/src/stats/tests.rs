@@ -197,6 +197,9 @@ fn bad_requests_get_their_status() {
         ("config x", Status::KeyEnoent),
         ("timings x", Status::KeyEnoent),
         ("vbucket 0 1", Status::KeyEnoent),
+        ("disk-slowness", Status::Einval),
+        ("disk-slowness x", Status::Einval),
+        ("disk-slowness 1 2", Status::Einval),
         ("scheduler x", Status::Einval),
         ("threads x y", Status::Einval),
         ("key", Status::KeyEnoent),
@@ -358,6 +361,10 @@ fn changes_refused_for_memory_are_counted() {
 fn failed_operations_of_the_store_are_told() {
     let world = World::new();
     let names = ["rw_0:failure_set", "rw_0:failure_get", "rw_0:failure_compaction", "rw_0:failures"];
+    let slow = world.stats("disk-slowness 1");
+    for name in ["read_num", "read_slow_num", "write_num", "write_slow_num"] {
+        assert_eq!(slow[&*format!("pending_disk_{name}")], "0", "nothing is under way");
+    }
     let failures = world.stats("disk-failures");
     assert_eq!(names.map(|name| &*failures[name]), ["0"; 4]);
     assert_eq!(world.stats("dcpagg :")[":total:count"], "0");
@@ -422,7 +429,7 @@ fn no_name_comes_twice() {
     for group in GROUPS {
         let args = match group.args.least {
             0 => "",
-            _ if group.name == "dcp-vbtakeover" => " 1",
+            _ if ["dcp-vbtakeover", "disk-slowness"].contains(&group.name) => " 1",
             _ if group.name == "dcpagg" => " :",
             _ if group.name.ends_with("key-byid") => " a 1 0x0",
             _ if group.name.ends_with("byid") => " 0x0",

@@ -17,7 +17,7 @@ fn key_of(group: &str) -> String {
         "key" | "vkey" => " k 0 s.c",
         "key-byid" | "vkey-byid" => " k 0 0x8",
         "collections-byid" | "scopes-byid" => " 0x8",
-        "durability-monitor" | "dcp-vbtakeover" => " 0",
+        "durability-monitor" | "dcp-vbtakeover" | "disk-slowness" => " 0",
         "dcpagg" => " :",
         _ => "",
     };
