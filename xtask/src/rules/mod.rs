@@ -7,6 +7,7 @@ mod records;
 mod runtime;
 mod seldom;
 mod tidy;
+mod versions;
 mod words;
 
 #[cfg(test)]
@@ -25,6 +26,7 @@ pub fn all() -> Result<Vec<(&'static str, Vec<String>)>> {
         ("words", words::check()?),
         ("log", log::check()?),
         ("seldom", seldom::check()?),
+        ("versions", versions::check()?),
     ])
 }
 
