@@ -141,7 +141,7 @@ fn a_client_is_the_user_that_its_certificate_names() {
         assert!(statuses.iter().all(|status| *status == NO_ACCESS), "{statuses:?}");
         assert!(http_status(fixture.https(), client).starts_with("HTTP/1.1 401"), "no user");
     }
-    // The first of them is told whom its certificate names, and no one else of certificates.
+    // The first of them is told that its certificate names no user, the other one nothing of certificates.
     let eve = || fixture.client(&fixture.ca, "eve", Vec::new());
     let is_told = |said: &str| said.contains("certificate names user") && said.contains("eve");
     assert!(answers(fixture.kvs(), eve(), &writes()).iter().all(|(_, said)| is_told(said)), "over KV");
