@@ -9,11 +9,13 @@ const { after, before, test } = require('node:test')
 const couchbase = require('couchbase')
 const stave = require('..')
 
+// Of the first operation connecting is a part.
+const timeouts = { kvTimeout: 10000 }
 let s, cluster, orders
 
 before(async () => {
   s = await stave.dev({ nodes: 2 })
-  cluster = await couchbase.connect(s.connectionString, { username: s.username, password: s.password })
+  cluster = await couchbase.connect(s.connectionString, { username: s.username, password: s.password, timeouts })
   orders = cluster.bucket('default').defaultCollection()
 })
 
@@ -54,7 +56,7 @@ test('a cluster begins with its seed file, and so it does after a reset', async 
   fs.writeFileSync(seedFile, '{"buckets": {"default": {"documents": {"a": {"n": 1}}}}}')
   const seeded = await stave.dev({ seedFile })
   try {
-    const login = { username: seeded.username, password: seeded.password }
+    const login = { username: seeded.username, password: seeded.password, timeouts }
     const sdk = await couchbase.connect(seeded.connectionString, login)
     const documents = sdk.bucket('default').defaultCollection()
     assert.deepStrictEqual((await documents.get('a')).content, { n: 1 })
