@@ -128,11 +128,23 @@ pub fn check(
 }
 
 /// A shard that is looked at.
-struct Look<'l> {
-    env: &'l Env,
-    files: &'l Arc<Files>,
-    shard: usize,
-    meta: &'l ShardMeta,
+pub(crate) struct Look<'l> {
+    pub(crate) env: &'l Env,
+    pub(crate) files: &'l Arc<Files>,
+    pub(crate) shard: usize,
+    pub(crate) meta: &'l ShardMeta,
+}
+
+/// Reads all entries of a run.
+pub(crate) fn check_run(look: &Look<'_>, meta: &RunMeta) -> Result<(), Failure> {
+    let file = look.file(FileKind::Run, (meta.number, meta.nonce), meta.bytes);
+    let account = look.env.heap.account().clone();
+    let run = Arc::new(Run::new(file, (meta.low, meta.high), meta.vbs.clone(), account));
+    let mut entries = Merged::new(std::iter::once(&run), &[])?;
+    while entries.current().is_some() {
+        entries.advance()?;
+    }
+    Ok(())
 }
 
 impl Look<'_> {
@@ -140,7 +152,7 @@ impl Look<'_> {
         for run in &self.meta.runs {
             checked.files += 1;
             checked.bytes += run.bytes;
-            self.check_run(run).err().iter().for_each(&mut *fault);
+            check_run(self, run).err().iter().for_each(&mut *fault);
         }
         for (number, segment) in &self.meta.segments {
             checked.files += 1;
@@ -151,17 +163,6 @@ impl Look<'_> {
 
     fn file(&self, kind: FileKind, (number, nonce): (u64, u64), len: u64) -> LogFile {
         LogFile::new(self.files, (self.shard, kind, number), nonce, len)
-    }
-
-    fn check_run(&self, meta: &RunMeta) -> Result<(), Failure> {
-        let file = self.file(FileKind::Run, (meta.number, meta.nonce), meta.bytes);
-        let account = self.env.heap.account().clone();
-        let run = Arc::new(Run::new(file, (meta.low, meta.high), meta.vbs.clone(), account));
-        let mut entries = Merged::new(std::iter::once(&run), &[])?;
-        while entries.current().is_some() {
-            entries.advance()?;
-        }
-        Ok(())
     }
 
     /// Each vBucket's items in the segment, as its extents have them.

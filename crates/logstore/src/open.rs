@@ -37,7 +37,7 @@ pub enum Trust<'a> {
 #[derive(Default)]
 pub(crate) struct Listing {
     pub(crate) manifests: BTreeSet<usize>,
-    files: BTreeSet<(usize, FileKind, u64)>,
+    pub(crate) files: BTreeSet<(usize, FileKind, u64)>,
     /// Names of manifests that were not finished.
     unfinished: Vec<String>,
 }

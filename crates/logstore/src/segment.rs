@@ -344,6 +344,46 @@ impl Segment {
         }
         Ok(None)
     }
+
+    /// Visits the items of an extent that can be read, in order of seqno. `lost` is told of the others: no lower and no
+    /// higher seqno, and why.
+    pub(crate) fn salvage<E: From<Failure>>(
+        &self,
+        (vb, ordinal): (u16, u32),
+        visit: &mut dyn FnMut(&Item<'_>) -> Result<(), E>,
+        lost: &mut dyn FnMut(u64, u64, Failure),
+    ) -> Result<(), E> {
+        let blocks = match self.blocks(vb, ordinal) {
+            Ok(blocks) => blocks,
+            Err(failure) if failure.is_damage() => {
+                lost(0, u64::MAX, failure);
+                return Ok(());
+            }
+            Err(failure) => return Err(failure.into()),
+        };
+        for (at, block) in blocks.iter().enumerate() {
+            let last = blocks.get(at + 1).map_or(u64::MAX, |next| next.first - 1);
+            let span = Span { offset: u64::from(block.offset), len: block.len };
+            let content = match block::read(&self.file, span) {
+                Ok(content) => content,
+                Err(failure) if failure.is_damage() => {
+                    lost(block.first, last, failure);
+                    continue;
+                }
+                Err(failure) => return Err(failure.into()),
+            };
+            let (mut from, mut next) = (Decoder(&content), block.first);
+            while !from.is_empty() {
+                let Some(item) = take_item(&mut from) else {
+                    lost(next, last, self.makes_no_sense(span.offset));
+                    break;
+                };
+                next = item.seqno + 1;
+                visit(&item)?;
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Drop for Segment {
