@@ -7,6 +7,7 @@ mod behind;
 mod check;
 mod compact;
 mod item;
+mod raw;
 mod snapshot;
 mod state;
 mod vouch;
@@ -30,12 +31,14 @@ use crate::files::{Files, OnRecord, StorageBackend, refuse_of_another};
 use crate::store::{
     Background, Counts, KvStore, SaveBatch, Snapshot as AnySnapshot, States, Stats, StoredVb, Usage, Values,
 };
+pub(crate) use check::place_of;
 pub use check::{LogReport, check_log, is_log_file};
 use compact::at_of;
 use item::{LogBatch, VersionMaker};
+pub(crate) use raw::OwnedItem;
 use snapshot::LogSnapshot;
-use state::LogState;
-pub(crate) use vouch::refuse_older;
+pub(crate) use state::{LogState, Recount};
+pub(crate) use vouch::{refuse_older, refuse_unlisted};
 
 /// The most vBuckets that are committed together: all, since they share files.
 const MOST_AT_ONCE: usize = 1024;

@@ -230,6 +230,11 @@ impl StoredManifest {
         self.open_at(id).is_ok_and(|at| self.open[at].start < seqno)
     }
 
+    /// Seqno of the event that made a collection, if it is there.
+    pub(crate) fn start_of(&self, id: CollectionId) -> Option<Seqno> {
+        self.open_at(id).ok().map(|at| self.open[at].start)
+    }
+
     /// Whether a collection is there.
     pub(crate) fn is_open(&self, id: CollectionId) -> bool {
         self.open_at(id).is_ok()

@@ -5,11 +5,14 @@
 //! - [`survey`] changes nothing, and says of each vBucket up to which seqno it goes on and what was promised beyond that.
 //! - After [`apply`] the folder is like one that was stopped: each vBucket goes on from what the survey said, and never
 //!   from less. What was damaged is in the folder that is given for it. An active vBucket that lost something, or may have,
-//!   begins a new history at the seqno from which it goes on.
+//!   begins a new history at the seqno from which it goes on. One that misses documents in its middle, as may be in a
+//!   log-structured store, begins one at 0.
 //! - Until the catalog is replaced, which happens in one step, a crash leaves what was there, and a repair can be begun
-//!   again.
+//!   again. The folder of a log-structured store is built again beside the old one and takes its place
+//!   ([`crate::replace`]): a crash in between is ended by [`resume`].
 
 mod apply;
+mod log;
 mod survey;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +20,7 @@ use std::path::PathBuf;
 
 use base::{CollectionId, Seqno, VbId};
 
-pub use apply::apply;
+pub use apply::{apply, resume};
 pub use survey::survey;
 
 use crate::catalog::StoreId;
@@ -56,7 +59,7 @@ pub struct Damaged {
     pub file: Option<PathBuf>,
     /// When the commit was made from which it goes on, nanoseconds since 1970; 0 if that is not known.
     pub committed_ns: u64,
-    /// It goes on from this seqno: all up to it is there.
+    /// It goes on from this seqno: all up to it is there, but for what is in holes.
     pub kept: Seqno,
     /// Documents that are there then; `None` if some come from the journal and were not counted.
     pub documents: Option<u64>,
@@ -66,12 +69,18 @@ pub struct Damaged {
     pub may_be_more: bool,
     /// Collections of which something is known to be lost; `None` if that cannot be told.
     pub collections: Option<BTreeSet<CollectionId>>,
+    /// Ranges of seqnos below `kept` in which something cannot be read: in a log-structured store alone.
+    pub holes: Vec<(Seqno, Seqno)>,
+    /// Documents that are lost; `None` if they cannot be counted.
+    pub lost_documents: Option<u64>,
 }
 
 impl Damaged {
     /// Whether nothing that was promised is lost.
     pub fn loses_nothing(&self) -> bool {
-        !self.may_be_more && self.promised.is_some_and(|promised| promised <= self.kept)
+        !self.may_be_more
+            && self.holes.is_empty()
+            && self.promised.is_some_and(|promised| promised <= self.kept)
     }
 }
 
@@ -88,6 +97,8 @@ struct Plan {
     unused: BTreeSet<PathBuf>,
     /// Whether only a copy of the catalog has to be written again.
     is_copy_only: bool,
+    /// Of a folder of a log-structured store.
+    log: Option<log::LogPlan>,
 }
 
 /// From what a vBucket goes on.

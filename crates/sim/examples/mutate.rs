@@ -61,10 +61,12 @@ fn try_all(options: &Options) -> (Tally, Repairs, u64) {
     let work = || {
         while sum.lock().is_ok_and(|sum| sum.starts() < options.starts) {
             let seed = options.seed + next.fetch_add(1, Ordering::Relaxed);
-            let (tally, (repaired, wrong)) = (trial.run(seed), trial.repair(seed));
+            let (tally, repaired) = (trial.run(seed), [trial.repair(seed), trial.repair_log(seed)]);
             if let Ok(mut repairs) = repairs.lock() {
-                repairs.0 += repaired;
-                repairs.1.extend(wrong);
+                for (repaired, wrong) in repaired {
+                    repairs.0 += repaired;
+                    repairs.1.extend(wrong);
+                }
             }
             let (Ok(mut sum), Ok(mut shown)) = (sum.lock(), shown.lock()) else { return };
             sum.add(tally);

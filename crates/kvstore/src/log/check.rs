@@ -34,6 +34,19 @@ pub fn is_log_file(name: &str) -> bool {
     logstore::is_file(name)
 }
 
+/// The file that a failure is of, and the offset in it; the folder if it is of none.
+pub(crate) fn place_of(failure: &logstore::Failure, dir: &Path) -> (PathBuf, u64) {
+    match failure {
+        logstore::Failure::Io { path, offset, .. } | logstore::Failure::Damaged { path, offset, .. } => {
+            (path.to_path_buf(), *offset)
+        }
+        logstore::Failure::Unsupported { path, .. } | logstore::Failure::Foreign { path, .. } => {
+            (path.to_path_buf(), 0)
+        }
+        _ => (dir.to_owned(), 0),
+    }
+}
+
 /// Reads all files of the store in a folder, to the end whatever is wrong; `step` is told of items that were read.
 ///
 /// # Errors
@@ -42,15 +55,7 @@ pub fn is_log_file(name: &str) -> bool {
 pub fn check_log(env: &Env, dir: &Path, step: &mut dyn FnMut(u64)) -> Result<LogReport, Failure> {
     let mut report = LogReport::default();
     let fault = &mut |failure: &logstore::Failure| {
-        let (path, offset) = match failure {
-            logstore::Failure::Io { path, offset, .. } | logstore::Failure::Damaged { path, offset, .. } => {
-                (path.to_path_buf(), *offset)
-            }
-            logstore::Failure::Unsupported { path, .. } | logstore::Failure::Foreign { path, .. } => {
-                (path.to_path_buf(), 0)
-            }
-            _ => (dir.to_owned(), 0),
-        };
+        let (path, offset) = place_of(failure, dir);
         report.faults.push((path, offset, failure.to_string()));
     };
     let found = catalog::find(&*env.disk, dir)?;

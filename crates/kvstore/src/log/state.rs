@@ -1,8 +1,10 @@
 //! What is stored with each commit of a vBucket beside its items: state document, counts, collections.
 
 use base::{CollectionId, Seqno};
+use logstore::Item;
 
-use crate::collections::{CollectionStats, Tally};
+use super::item::GONE;
+use crate::collections::{CollectionStats, Owner, Tally, Weight, owner};
 use crate::manifest::StoredManifest;
 use crate::state::VbStateDoc;
 
@@ -11,9 +13,9 @@ const VERSION: u8 = 1;
 
 /// A vBucket's state as of a commit.
 #[derive(Clone, Debug, Default)]
-pub(super) struct LogState {
-    pub(super) state: VbStateDoc,
-    pub(super) tally: Tally,
+pub(crate) struct LogState {
+    pub(crate) state: VbStateDoc,
+    pub(crate) tally: Tally,
     pub(super) manifest: StoredManifest,
     /// Tombstones and aborts.
     pub(super) tombstones: u64,
@@ -48,7 +50,7 @@ impl<'a> StateParts<'a> {
 }
 
 impl LogState {
-    pub(super) fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = vec![VERSION];
         out.extend_from_slice(&self.tombstones.to_le_bytes());
         let all = self.tally.all();
@@ -71,7 +73,7 @@ impl LogState {
     }
 
     /// Says what is wrong if the bytes make no sense.
-    pub(super) fn decode(bytes: &[u8]) -> Result<LogState, String> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<LogState, String> {
         let mut parts = StateParts(bytes);
         if parts.take(1) != Some(&[VERSION]) {
             return Err(format!("it does not begin with version {VERSION}"));
@@ -108,5 +110,52 @@ impl LogState {
             locals.push((name, is_there.then_some(value)));
         }
         Some((tombstones, tally, locals, parts.bytes()?))
+    }
+}
+
+/// Counts of a commit of which items may be missing.
+pub(crate) struct Recount {
+    before: LogState,
+    tally: Tally,
+    tombstones: u64,
+}
+
+impl Recount {
+    /// Of the commit with which `before` was stored.
+    pub(crate) fn new(before: LogState) -> Recount {
+        let mut tally = Tally::default();
+        tally.begin_default(&before.manifest);
+        Recount { before, tally, tombstones: 0 }
+    }
+
+    /// Counts an item that is there.
+    pub(crate) fn add(&mut self, item: &Item<'_>) {
+        let (seqno, deleted) = (Seqno(item.seqno), item.flags & GONE != 0);
+        self.tombstones += u64::from(deleted);
+        let is_counted = match owner(item.key) {
+            // What was in a former collection of that number is not counted.
+            Owner::Document(id) | Owner::Prepare(id) => {
+                self.before.manifest.start_of(id).is_some_and(|start| start <= seqno)
+            }
+            Owner::CollectionEvent(_) => !deleted,
+            Owner::Other => false,
+        };
+        if is_counted {
+            let weight = Weight { seqno, deleted, disk_bytes: u64::from(item.bytes()) };
+            self.tally.change(item.key, seqno, weight, None);
+        }
+    }
+
+    /// What was stored, with the counts of what is there.
+    pub(crate) fn end(self) -> LogState {
+        let Recount { before, mut tally, tombstones } = self;
+        tally.align(&before.tally);
+        tally.take_changes();
+        LogState { tally, tombstones, ..before }
+    }
+
+    /// What was stored.
+    pub(crate) fn into_before(self) -> LogState {
+        self.before
     }
 }

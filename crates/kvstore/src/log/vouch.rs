@@ -38,7 +38,7 @@ pub(super) fn owner(catalog: &Catalog) -> u128 {
 
 /// Refuses a folder that has more than its catalog lists after a clean stop: nothing was written since then, but for a
 /// purge that did not get on record.
-pub(super) fn refuse_unlisted(env: &Env, dir: &Path, catalog: &Catalog) -> Result<(), Failure> {
+pub(crate) fn refuse_unlisted(env: &Env, dir: &Path, catalog: &Catalog) -> Result<(), Failure> {
     if planted::is(Bug::OlderCatalogBelieved) {
         return Ok(());
     }

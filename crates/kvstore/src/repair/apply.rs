@@ -16,6 +16,7 @@ use crate::couch::{Couch, CouchConfig, couch_at};
 use crate::failure::Failure;
 use crate::files::Files;
 use crate::journaled::recovery::batches;
+use crate::replace::{Replaced, Replacement};
 use crate::state::VbStateDoc;
 use crate::store::SaveBatch;
 
@@ -27,6 +28,9 @@ use crate::store::SaveBatch;
 /// If the disk refuses something. Until the catalog is replaced everything that was there is there still, and after that
 /// only files are left over that nobody looks at; a repair can be begun again in either case.
 pub fn apply(env: &Env, dir: &Path, aside: &Path, survey: Survey) -> Result<(), Failure> {
+    if survey.plan.log.is_some() && !survey.plan.is_copy_only {
+        return super::log::apply(env, dir, aside, survey);
+    }
     let Survey { aside: damaged, plan, .. } = survey;
     keep_aside(&*env.disk, aside, damaged.iter().map(|path| path.as_path()))?;
     let catalog =
@@ -61,6 +65,20 @@ pub fn apply(env: &Env, dir: &Path, aside: &Path, survey: Survey) -> Result<(), 
     let unused = plan.unused.iter().chain(&plan.segments);
     unused.map(|path| path.as_path()).try_for_each(|path| remove(&*env.disk, path))?;
     env.disk.sync_dir(dir).map_err(|source| failed("sync folder", dir, source))
+}
+
+/// Ends the repair of a log-structured store that was cut off while the new folder took the place of the old one, which is
+/// moved to `aside`. Says whether there was one.
+///
+/// # Errors
+///
+/// See [`Replacement::stage`].
+pub fn resume(env: &Env, dir: &Path, aside: &Path) -> Result<bool, Failure> {
+    let replacement = Replacement::of(env, dir);
+    if replacement.resume()? == Replaced::NotYet {
+        return Ok(false);
+    }
+    replacement.keep_old(aside).map(|()| true)
 }
 
 /// Brings into a vBucket's file what the journal has of it, and its new history.

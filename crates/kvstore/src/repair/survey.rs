@@ -17,10 +17,11 @@ use crate::failure::Failure;
 use crate::journal::{Filed, Frame, Gap, Replayed, Salvaged, salvage};
 use crate::journaled::lost::lost_in;
 use crate::journaled::recovery::Save;
+use crate::log::is_log_file;
 
 /// What a journal says of a vBucket.
 #[derive(Default)]
-struct Track {
+pub(super) struct Track {
     /// Durable states of its file, oldest first.
     filed: Vec<Filed>,
     saves: Vec<Save>,
@@ -29,22 +30,26 @@ struct Track {
 }
 
 /// What is known of a vBucket before its files are looked at.
-struct Evidence {
+pub(super) struct Evidence {
     /// What is on record, newest first: the first is what was promised. Behind each, the frame through which it goes.
-    on_record: Vec<(Listed, Frame)>,
-    saves: Vec<Save>,
-    promised: Option<Seqno>,
+    pub(super) on_record: Vec<(Listed, Frame)>,
+    pub(super) saves: Vec<Save>,
+    pub(super) promised: Option<Seqno>,
     /// Why more may have been promised than is known.
-    may_be_more: Option<String>,
+    pub(super) may_be_more: Option<String>,
     /// Whether what is promised is the least that was, so that it is not known how much a damaged file had.
     is_least: bool,
     /// What the journal has, and cannot be used.
-    lost: Vec<Save>,
+    pub(super) lost: Vec<Save>,
 }
 
 impl Evidence {
     /// A vBucket without a journal.
-    fn of_file(on_record: Option<Listed>, promised: Option<Seqno>, may_be_more: Option<String>) -> Evidence {
+    pub(super) fn of_file(
+        on_record: Option<Listed>,
+        promised: Option<Seqno>,
+        may_be_more: Option<String>,
+    ) -> Evidence {
         let on_record = on_record.into_iter().map(|listed| (listed, Frame(0))).collect();
         let (saves, lost) = (Vec::new(), Vec::new());
         Evidence { on_record, saves, promised, may_be_more, is_least: false, lost }
@@ -52,12 +57,12 @@ impl Evidence {
 }
 
 /// Why more was promised than a commit has that carries the mark of a start that found the journal damaged.
-fn marked(at: FileAt) -> Option<String> {
+pub(super) fn marked(at: FileAt) -> Option<String> {
     at.is_lost()
         .then(|| "a start found the journal damaged, and what followed this commit is missing".to_owned())
 }
 
-fn unmarked(listed: Listed) -> Listed {
+pub(super) fn unmarked(listed: Listed) -> Listed {
     Listed { at: listed.at.unmarked(), ..listed }
 }
 
@@ -76,6 +81,9 @@ pub fn survey(env: &Env, dir: &Path) -> Result<Survey, Failure> {
     let disk = &*env.disk;
     let names = disk.read_dir(dir);
     let names = names.map_err(|source| Failure::Disk { operation: "list", path: dir.to_owned(), source })?;
+    if names.iter().any(|name| is_log_file(name)) {
+        return super::log::survey(env, dir);
+    }
     let mut revisions: BTreeMap<VbId, BTreeSet<u64>> = BTreeMap::new();
     for (vb, revision) in names.iter().filter_map(|name| parse_name(name)) {
         revisions.entry(vb).or_default().insert(revision);
@@ -85,14 +93,7 @@ pub fn survey(env: &Env, dir: &Path) -> Result<Survey, Failure> {
     let believe = contents.as_ref().map(|contents| contents.believe);
     // A folder of a version without catalogs has none, and that is no fault.
     let is_catalog_lost = contents.is_none() && !look.survey.faults.is_empty();
-    let (promised, void) = match (&contents, believe) {
-        (Some(contents), Some(Believe::Journal { generation, salt })) => {
-            let void = contents.generations;
-            (Some((generation, salt)), if void < generation { void } else { 0 })
-        }
-        (Some(contents), _) => (None, contents.generations),
-        (None, _) => (None, 0),
-    };
+    let (promised, void) = anchor_of(contents.as_ref());
     let journal = salvage(disk, base::Heap::shared(), dir, promised, void)?;
     look.survey.plan.generations =
         journal.generations.max(contents.as_ref().map_or(0, |contents| contents.generations));
@@ -107,6 +108,18 @@ pub fn survey(env: &Env, dir: &Path) -> Result<Survey, Failure> {
         && look.survey.plan.unused.is_empty()
         && look.survey.aside.iter().all(|path| is_catalog(path));
     Ok(look.survey)
+}
+
+/// The segment of the journal that a catalog names, with its salt, and up to which generation segments are void.
+pub(super) fn anchor_of(contents: Option<&Contents>) -> (Option<(u64, u64)>, u64) {
+    let Some(contents) = contents else { return (None, 0) };
+    match contents.believe {
+        Believe::Journal { generation, salt } => {
+            let void = contents.generations;
+            (Some((generation, salt)), if void < generation { void } else { 0 })
+        }
+        Believe::Files | Believe::Headers => (None, contents.generations),
+    }
 }
 
 fn is_catalog(path: &Path) -> bool {
@@ -303,6 +316,8 @@ impl Look<'_> {
                 may_be_more,
                 collections: lost_collections(&lost, kept),
                 file: file.as_ref().map(|whole| whole.path.clone()),
+                holes: Vec::new(),
+                lost_documents: None,
             };
             self.survey.vbuckets.insert(vb, damaged);
         }
@@ -357,7 +372,7 @@ impl Look<'_> {
 }
 
 /// Takes in what a journal tells.
-fn follow(tracks: &mut BTreeMap<VbId, Track>, frame: Frame, replayed: Replayed) {
+pub(super) fn follow(tracks: &mut BTreeMap<VbId, Track>, frame: Frame, replayed: Replayed) {
     match replayed {
         Replayed::Save { vb, state, items, begun, .. } => {
             tracks.entry(vb).or_default().saves.push(Save { frame, begun, state, items });
@@ -376,7 +391,7 @@ fn follow(tracks: &mut BTreeMap<VbId, Track>, frame: Frame, replayed: Replayed) 
     }
 }
 
-fn evidence_of(
+pub(super) fn evidence_of(
     track: Track,
     gaps: &[Gap],
     is_its: &dyn Fn(&Gap) -> bool,
@@ -432,7 +447,7 @@ pub(super) fn kept_seqno(file: Option<&Whole>, saves: &[Save]) -> Seqno {
 }
 
 /// Collections of which the journal has something that is not kept; `None` if it has nothing.
-fn lost_collections(saves: &[Save], kept: Seqno) -> Option<BTreeSet<CollectionId>> {
+pub(super) fn lost_collections(saves: &[Save], kept: Seqno) -> Option<BTreeSet<CollectionId>> {
     let items = saves.iter().flat_map(|save| &save.items).filter(|item| item.meta().by_seqno > kept);
     let ids = items.map(|item| item.document_key().collection);
     let ids: BTreeSet<CollectionId> = ids.filter(|id| *id != SYSTEM).collect();

@@ -5,6 +5,8 @@
 mod known;
 mod run;
 
+#[cfg(debug_assertions)]
+use base::planted::{Bug, Planted};
 use run::{Kind, Outcome, Tally, Trial};
 
 /// Worlds of an ordinary run of the tests.
@@ -56,6 +58,19 @@ fn what_a_repair_says_is_what_is_served_then() {
     assert!(repaired > REPAIRED_WORLDS * 5, "{repaired} were repaired");
 }
 
+#[test]
+fn what_a_repair_of_a_log_structured_store_says_is_what_is_served_then() {
+    let (mut repaired, mut wrong) = (0, Vec::new());
+    for seed in 0..REPAIRED_WORLDS {
+        let (count, more) = Trial::default().repair_log(seed);
+        repaired += count;
+        wrong.extend(more);
+    }
+    println!("{repaired} were repaired");
+    assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong[..wrong.len().min(12)].join("\n"));
+    assert!(repaired > REPAIRED_WORLDS * 5, "{repaired} were repaired");
+}
+
 /// Mistakes in the product that a damaged file, or its repair, shows (`base::planted`).
 #[test]
 #[cfg(debug_assertions)]
@@ -65,6 +80,24 @@ fn mistakes_in_the_product_are_found() {
         if tally.violations() > 0 {
             return Err(tally.to_string().replace('\n', " "));
         }
-        Trial::default().repair(seed).1.into_iter().next().map_or(Ok(()), Err)
+        let mut wrong = Trial::default().repair(seed).1;
+        wrong.extend(Trial::default().repair_log(seed).1);
+        wrong.into_iter().next().map_or(Ok(()), Err)
     });
+}
+
+/// Worlds in which a mistake of a repair is looked for.
+#[cfg(debug_assertions)]
+const SEARCHED_WORLDS: u64 = 60;
+
+/// The repair of a log-structured store shows the mistakes of repairs, too.
+#[test]
+#[cfg(debug_assertions)]
+fn mistakes_in_repairs_of_a_log_structured_store_are_found() {
+    for bug in [Bug::RepairKeepsHistory, Bug::RepairPassesGap] {
+        let _planted = Planted::new(bug);
+        let found = (0..SEARCHED_WORLDS).find(|seed| !Trial::default().repair_log(*seed).1.is_empty());
+        println!("{bug:?}: world {found:?}");
+        assert!(found.is_some(), "{bug:?} is not found");
+    }
 }

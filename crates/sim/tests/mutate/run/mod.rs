@@ -48,12 +48,23 @@ impl Trial {
     pub fn repair(&self, seed: u64) -> (u64, Vec<String>) {
         let mut rng = SplitMix64::new(seed);
         let world = World::build(&mut rng);
+        self.repairs(seed, &world, &mut rng)
+    }
+
+    /// The same of a log-structured store.
+    pub fn repair_log(&self, seed: u64) -> (u64, Vec<String>) {
+        let mut rng = SplitMix64::new(!seed);
+        let world = World::build_in(Keeper::Log, &mut rng);
+        self.repairs(seed, &world, &mut rng)
+    }
+
+    fn repairs(&self, seed: u64, world: &World, rng: &mut SplitMix64) -> (u64, Vec<String>) {
         let (mut repaired, mut wrong) = (0, Vec::new());
         for _ in 0..STARTS_A_WORLD {
-            let Some(damage) = Damage::choose(&world, &mut rng, self.only) else { continue };
+            let Some(damage) = Damage::choose(world, rng, self.only) else { continue };
             let disk = world.disk();
             damage.apply(&disk);
-            match repair::repair(&world, &disk, &damage, &mut rng) {
+            match repair::repair(world, &disk, &damage, rng) {
                 Ok(was_needed) => repaired += u64::from(was_needed),
                 Err(what) => wrong.push(format!("seed {seed}: {damage}: {what}")),
             }

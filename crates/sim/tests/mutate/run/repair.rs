@@ -2,15 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
 
 use base::env::sim::{Fault, On, SimDisk, SimHandles, SplitMix64, Survival};
-use base::{DocKey, VbId, VbState};
+use base::{DocKey, Seqno, VbId, VbState};
 use engine::Bucket;
-use kvstore::repair::{Damaged, Survey, apply, survey};
+use kvstore::repair::{Damaged, Survey, apply, resume, survey};
 
 use super::damage::Damage;
 use super::start::{Read, read};
-use super::world::{DIR, Promised, World, open, set};
+use super::world::{DIR, Keeper, Promised, World, open, set};
 
 const ASIDE: &str = "/data/quarantine/repair";
 /// Repairs, compares, and answers whether anything had to be repaired.
@@ -24,7 +25,13 @@ pub fn repair(world: &World, disk: &SimDisk, damage: &Damage, rng: &mut SplitMix
 
 fn repair_once(world: &World, disk: &SimDisk, damage: &Damage, rng: &mut SplitMix64) -> Result<bool, String> {
     let mut disk = disk.clone();
-    let first = surveyed(&disk)?;
+    let first = match surveyed(&disk) {
+        // A manifest of a later version is no damage.
+        Err(what) if world.keeper == Keeper::Log && what.contains("this program reads versions up to") => {
+            return Ok(false);
+        }
+        first => first?,
+    };
     let said: BTreeMap<VbId, Damaged> = first.vbuckets.clone();
     let is_clean = first.is_clean();
     world.promised.iter().try_for_each(|(vb, promised)| {
@@ -40,8 +47,7 @@ fn repair_once(world: &World, disk: &SimDisk, damage: &Damage, rng: &mut SplitMi
         if !again.is_clean() {
             return Err(format!("a second run finds {:?} and {:?}", again.faults, again.vbuckets));
         }
-        let faults = kvstore::check_catalog(&disk, DIR.as_ref());
-        let faults = faults.map_err(|failure| failure.to_string())?.faults;
+        let faults = checked(&disk, world.keeper)?;
         if !faults.is_empty() {
             return Err(format!("a check finds {faults:?}"));
         }
@@ -51,6 +57,16 @@ fn repair_once(world: &World, disk: &SimDisk, damage: &Damage, rng: &mut SplitMi
         compare(&bucket, *vb, promised, said.get(vb), damage).map_err(|what| format!("{vb}: {what}"))
     })?;
     Ok(!is_clean)
+}
+
+/// What a check finds.
+fn checked(disk: &SimDisk, keeper: Keeper) -> Result<Vec<(PathBuf, u64, String)>, String> {
+    let (env, dir) = (handles(disk).env(), Path::new(DIR));
+    let faults = match keeper {
+        Keeper::Log => kvstore::check_log(&env, dir, &mut |_| ()).map(|report| report.faults),
+        Keeper::Files | Keeper::Journaled => kvstore::check_catalog(disk, dir).map(|report| report.faults),
+    };
+    faults.map_err(|failure| failure.to_string())
 }
 
 fn handles(disk: &SimDisk) -> SimHandles {
@@ -86,8 +102,13 @@ fn interrupted(disk: &SimDisk, first: Survey, rng: &mut SplitMix64) -> Result<Si
         return Err(format!("the power is to fail at change {at}, and the repair ends before: {done:?}"));
     }
     let disk = disk.crash(rng.next_u64());
+    let aside = format!("{ASIDE}-resumed");
+    let resumed = resume(&handles(&disk).env(), DIR.as_ref(), aside.as_ref());
+    resumed.map_err(|failure| format!("a repair is not ended: {failure}"))?;
     let again = surveyed(&disk)?;
-    applied(&disk, again)?;
+    if !again.is_clean() {
+        applied(&disk, again)?;
+    }
     Ok(disk)
 }
 
@@ -126,6 +147,27 @@ fn compare(
     if is_end && high < kept {
         return Ok(());
     }
+    match said.filter(|said| !said.holes.is_empty()) {
+        Some(said) => compare_with_holes(bucket, vb, promised, said, documents)?,
+        None => compare_documents(bucket, vb, promised, said, (kept, documents))?,
+    }
+    match bucket.documents().store(vb, &set(DocKey::new(b"next"), b"1"), bucket.now()) {
+        Ok(next) if promised.given.contains(&(next.uuid.0, next.seqno.0)) => {
+            Err(format!("seqno {} of {} is given to another change", next.seqno, next.uuid))
+        }
+        Ok(_) => Ok(()),
+        Err(refusal) => Err(format!("it takes no changes: {refusal:?}")),
+    }
+}
+
+/// Everything is as it was at a seqno.
+fn compare_documents(
+    bucket: &Bucket,
+    vb: VbId,
+    promised: &Promised,
+    said: Option<&Damaged>,
+    (kept, documents): (Seqno, u64),
+) -> Result<(), String> {
     let mut live = 0;
     for ((collection, name), values) in &promised.documents {
         let kept_value = values.iter().rev().find(|(seqno, _)| *seqno <= kept);
@@ -145,11 +187,41 @@ fn compare(
     if documents != live || counted.is_some_and(|counted| counted != live) {
         return Err(format!("{documents} documents, {counted:?} were said, {live} were there at {kept}"));
     }
-    match bucket.documents().store(vb, &set(DocKey::new(b"next"), b"1"), bucket.now()) {
-        Ok(next) if promised.given.contains(&(next.uuid.0, next.seqno.0)) => {
-            Err(format!("seqno {} of {} is given to another change", next.seqno, next.uuid))
+    Ok(())
+}
+
+/// Documents are missing in the middle: as many as was said, and of the others none is older than it was.
+fn compare_with_holes(
+    bucket: &Bucket,
+    vb: VbId,
+    promised: &Promised,
+    said: &Damaged,
+    documents: u64,
+) -> Result<(), String> {
+    let (mut live, mut absent) = (0, 0);
+    for ((collection, name), values) in &promised.documents {
+        let last = values.last().and_then(|(_, value)| value.as_ref());
+        let is = read(bucket, vb, *collection, name);
+        let name = name.escape_ascii();
+        match (is, last) {
+            (Read::Value(found), Some(last)) if found == *last => live += 1,
+            // If what is left is not the last commit, it is some commit.
+            (Read::Value(found), _)
+                if said.lost_documents.is_none()
+                    && values.iter().any(|(_, value)| value.as_ref() == Some(&found)) =>
+            {
+                live += 1;
+            }
+            (Read::Nothing, last) => absent += u64::from(last.is_some()),
+            (Read::Refused, _) => return Err(format!("{name} is refused")),
+            (Read::Value(_), _) => return Err(format!("{name} is not as it was: {said:?}")),
         }
-        Ok(_) => Ok(()),
-        Err(refusal) => Err(format!("it takes no changes: {refusal:?}")),
     }
+    if said.lost_documents.is_some_and(|lost| lost != absent) {
+        return Err(format!("{absent} documents are missing: {said:?}"));
+    }
+    if documents != live || said.documents.is_some_and(|counted| counted != live) {
+        return Err(format!("{documents} documents, {live} are there: {said:?}"));
+    }
+    Ok(())
 }
