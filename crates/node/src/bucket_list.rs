@@ -6,9 +6,12 @@ use std::path::Path;
 use base::env::{Disk, Env};
 use base::{DurabilityLevel, SmallFile, SmallFileError};
 use engine::settings::{Key, SETTINGS, Settings};
+use kvstore::StorageBackend;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{BucketSpec, Hints};
+use crate::data_dir;
+use crate::down;
 use crate::missing;
 use crate::naming;
 use crate::opened::OpenedBucket;
@@ -123,6 +126,20 @@ pub(crate) fn from_json(json: &serde_json::Value) -> Option<BucketSpec> {
     Entry::deserialize(json).ok()?.spec()
 }
 
+/// Notes durably in which store a bucket is kept from now on, if it was made while the node ran; says whether it was. The
+/// store of another one is in the configuration.
+///
+/// # Errors
+///
+/// If the list cannot be read or written.
+pub fn keep_in(env: &Env, data: &Path, name: &str, backend: StorageBackend) -> Result<bool, SmallFileError> {
+    let mut list = BucketList::read(data, env)?;
+    let Some(spec) = list.specs().into_iter().find(|spec| spec.name == name) else { return Ok(false) };
+    let spec = BucketSpec { backend, ..spec };
+    list.put(&spec, env)?;
+    down::describe(env, &data_dir::buckets_in(data).join(name), &spec).map(|()| true)
+}
+
 impl BucketList {
     /// Reads the list of a data directory; an empty one if there is none.
     ///
@@ -226,7 +243,6 @@ impl BucketList {
 mod tests {
     use base::env::OpenMode;
     use engine::BucketKind;
-    use kvstore::StorageBackend;
 
     use super::*;
 

@@ -79,8 +79,10 @@ pub(crate) enum Command {
     Collect(commands::collect::CollectFlags),
     /// Look for damage in files of documents
     Check(commands::check::CheckFlags),
-    /// Make a file of documents smaller
+    /// Make a file of documents, or the files of a bucket, smaller
     Compact(commands::compact::CompactFlags),
+    /// Keep a bucket in the other store from now on
+    Migrate(commands::migrate::MigrateFlags),
     /// Print what a file of documents holds
     Dump(commands::dump::DumpFlags),
     /// Print an encrypted file in clear
@@ -238,6 +240,7 @@ fn dispatch(env: &Env, command: Command) -> anyhow::Result<Outcome> {
         Command::Collect(flags) => commands::collect::run(env, &flags),
         Command::Check(flags) => commands::check::run(env, &flags),
         Command::Compact(flags) => commands::compact::run(env, &flags),
+        Command::Migrate(flags) => commands::migrate::run(env, &flags),
         Command::Dump(flags) => commands::dump::run(env, &flags),
         Command::Decrypt(flags) => commands::decrypt::run(env, &flags),
         Command::Import(flags) => commands::import::run(env, &flags),

@@ -8,8 +8,12 @@ mod repair;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+<<<<<<< HEAD
 use base::encryption::{KeyError, KeyRing, WrappingKeys, key_of_file};
 use base::env::Env;
+=======
+use base::env::{Disk, Env};
+>>>>>>> b8b81a55 (stave: repair, compact and migrate buckets in either store)
 use clap::Args;
 use couchstore::check::{Fault, Findings, Watcher, check_at};
 use kvstore::{check_catalog, check_log};
@@ -21,7 +25,7 @@ use super::encryption_flags::{EncryptionFlags, world_with};
 use super::stored_bucket::{hold, running};
 use crate::cli::Outcome;
 use crate::units::{bytes, thousands};
-use place::{BucketFiles, Place};
+use place::{BucketFiles, Place, data_dir_of};
 use progress::Progress;
 
 /// Look for damage in files of documents.
@@ -51,12 +55,14 @@ With --json each line is one object, of the type `fault`, `bucket` or `journal`.
 
 --repair prints a row for each damaged vBucket: the seqno up to which everything is kept, the seqnos that are lost, and
 the documents that it has then (`-` if some of them are in the journal and were not counted); and for each damaged small
-file what becomes of it. Nothing is changed unless --yes is given. Then DIR is locked, with a new file `lock` if it has
+file what becomes of it. Of a log-structured store it says what each damaged file costs: which vBuckets, and how many
+documents. Nothing is changed unless --yes is given. Then DIR is locked, with a new file `lock` if it has
 none, so that no node starts on it meanwhile; what is damaged is kept in DIR/quarantine, and an
 active vBucket that lost something, or may have, begins a new history, so that readers of its changes roll back.
 After a kill the same command finishes the repair. A member of a cluster is not repaired: its other nodes have copies.
-A bucket in a log-structured store is checked, and not repaired.
-With --json it prints objects of the types `fault`, `damage`, `small_file`, `left_alone` and `repaired`.
+The folder of a bucket in a log-structured store is built again beside the old one, which needs the room, and the old one
+is kept as a whole. A vBucket that misses documents in its middle begins a history at seqno 0.
+With --json it prints objects of the types `fault`, `damage`, `small_file` and `repaired`.
 Exit codes: 0 no faults or all repaired, 3 it could not be done, 4 faults were found, or are left.")]
 pub struct CheckFlags {
     /// A data directory, a bucket's folder in it, or one file
@@ -77,13 +83,23 @@ pub struct CheckFlags {
 
 /// Runs the command.
 pub fn run(env: &Env, flags: &CheckFlags) -> anyhow::Result<Outcome> {
+<<<<<<< HEAD
     let (beneath, keys) = (env, flags.encryption.keys(env)?);
     let env = &world_with(env, keys.clone());
     let place = Place::find(&*env.disk, &std::path::absolute(&flags.path)?)?;
     fits(beneath, &place, keys.as_ref())?;
+=======
+    let env = &flags.encryption.world(env)?;
+    let path = std::path::absolute(&flags.path)?;
+    let data_dir = data_dir_around(&*env.disk, &path);
+>>>>>>> b8b81a55 (stave: repair, compact and migrate buckets in either store)
     // held until the check is done, so that no node starts meanwhile
-    let _lock = place.data_dir.as_deref().map(|data_dir| take(data_dir, flags.yes)).transpose()?;
+    let _lock = data_dir.as_deref().map(|data_dir| take(data_dir, flags.yes)).transpose()?;
     let mut out = io::stdout().lock();
+    if let Some(data_dir) = &data_dir {
+        repair::resume(env, data_dir, flags.yes, &mut io::stderr())?;
+    }
+    let place = Place::find(&*env.disk, &path)?;
     if flags.repair {
         return repair::run(env, &place, flags.json, flags.yes, &mut out);
     }
@@ -91,6 +107,7 @@ pub fn run(env: &Env, flags: &CheckFlags) -> anyhow::Result<Outcome> {
     check(env, &place, flags.json, progress, &mut out)
 }
 
+<<<<<<< HEAD
 /// With another key, or none, each file would be told as damaged, and repaired as such. `env` has no encryption.
 ///
 /// # Errors
@@ -113,6 +130,13 @@ fn fits(env: &Env, place: &Place, keys: Option<&WrappingKeys>) -> Result<(), Key
 fn has_encrypted(env: &Env, folder: &Path) -> bool {
     let names = env.disk.read_dir(folder).unwrap_or_default();
     names.iter().any(|name| matches!(key_of_file(&*env.disk, &folder.join(name)), Ok(Some(_))))
+=======
+/// The data directory that a path is in, or is; also of a bucket whose folder is not in its place.
+fn data_dir_around(disk: &dyn Disk, path: &Path) -> Option<PathBuf> {
+    let by_place = data_dir_of(path).or_else(|| data_dir_of(path.parent()?));
+    let found = by_place.or_else(|| disk.read_dir(&path.join("buckets")).is_ok().then(|| path.to_owned()));
+    found.filter(|data_dir| disk.read_dir(data_dir).is_ok())
+>>>>>>> b8b81a55 (stave: repair, compact and migrate buckets in either store)
 }
 
 /// Who only looks at a folder without a file to lock makes none.
@@ -292,4 +316,4 @@ fn table(rows: &[Row<'_>]) -> String {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

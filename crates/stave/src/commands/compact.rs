@@ -1,4 +1,7 @@
-//! `stave compact`: copies what a file of documents still needs into its next revision.
+//! `stave compact`: copies what a file of documents still needs into its next revision, or rewrites what is garbage in a
+//! log-structured store.
+
+mod folder;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -9,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use base::env::Env;
-use base::{CollectionId, Seqno};
+use base::{CollectionId, Seqno, VbId};
 use clap::Args;
 use kvstore::{Compacted, Compaction, CompactionProgress, Couch, CouchConfig, KvStore};
 use node::data_dir::{DataDir, DataDirError};
@@ -20,23 +23,26 @@ use super::encryption_flags::EncryptionFlags;
 use crate::cli::{Outcome, WrongArguments};
 use crate::units::{bytes, parse_moment, thousands};
 
-/// Make a file of documents smaller.
+/// Make a file of documents, or all files of a bucket, smaller.
 ///
 /// What is in use is copied into the file's next revision, which takes its place when it is complete and safe on disk;
 /// what was overwritten goes, and so does what dropped collections held.
+/// Of a bucket in a log-structured store, segments with garbage are rewritten and runs merged.
 /// No node may run on the data directory meanwhile.
 #[derive(Clone, Debug, Default, Args)]
 #[command(after_help = "Examples:
   stave compact data/buckets/default/17.couch.3
   stave compact --purge-before 3d data/buckets/default/17.couch.3
   stave compact --json 17.couch.3 | jq .after_bytes
+  stave compact data/buckets/default
 
 From 17.couch.3 comes 17.couch.4, and 17.couch.3 is removed. If anything fails, 17.couch.3 stays as it was.
+Of a folder all vBuckets are compacted, one after the other; a failure ends the command, and those before it are done.
 Whoever streams changes and has not seen a tombstone that is purged must begin from nothing: purge only what all of
 them have seen. The document or tombstone with the highest seqno always stays.")]
 pub struct CompactFlags {
-    /// A file like 17.couch.3, the newest of its vBucket
-    #[arg(value_name = "FILE")]
+    /// A file like 17.couch.3, the newest of its vBucket, or a bucket's folder
+    #[arg(value_name = "FILE|DIR")]
     file: PathBuf,
     /// Leave out tombstones that were deleted before this: an age like 3d, 12h, 15m or 90s, or seconds since 1970
     #[arg(long, value_name = "TIME")]
@@ -56,7 +62,8 @@ pub fn run(env: &Env, flags: &CompactFlags) -> anyhow::Result<Outcome> {
     let progress = Progress::new(env, Box::new(err), in_place);
     let file = std::path::absolute(&flags.file)?;
     // held until all is done, so that no node starts meanwhile
-    let _lock = data_dir_of(folder_of(&file)).map(|data_dir| take(&data_dir)).transpose()?;
+    let data_dir = data_dir_of(&file).or_else(|| data_dir_of(folder_of(&file)));
+    let _lock = data_dir.map(|data_dir| take(&data_dir)).transpose()?;
     compact(env, flags, progress, &mut std::io::stdout().lock())
 }
 
@@ -72,12 +79,39 @@ fn compact(
         .map(|text| parse_moment(text, env.clock.unix_s()))
         .transpose()
         .map_err(|what| WrongArguments(format!("--purge-before: {what}")))?;
-    let file = std::path::absolute(&flags.file)?;
-    refuse_journal(env, folder_of(&file))?;
-
-    let (couch, vb) = Couch::open_file(env.clone(), &file, CouchConfig::default())?;
-    let dropped: BTreeMap<CollectionId, Seqno> = couch.dropped_collections(vb)?;
+    let path = std::path::absolute(&flags.file)?;
     let progress = RefCell::new(progress);
+    let is_folder = env.disk.read_dir(&path).is_ok();
+    refuse_journal(env, if is_folder { &path } else { folder_of(&path) })?;
+    let (place, compacted) = match is_folder {
+        true => (path.clone(), folder::compact(env, &path, purge_before_s, &progress)?),
+        false => compact_file(env, &path, purge_before_s, &progress)?,
+    };
+    progress.borrow_mut().finish();
+    out.write_all(said(is_folder, &place, &compacted, flags.json).as_bytes())?;
+    Ok(Outcome::Done)
+}
+
+/// Compacts one file; answers which one is in its place.
+fn compact_file(
+    env: &Env,
+    file: &Path,
+    purge_before_s: Option<u32>,
+    progress: &RefCell<Progress<'_>>,
+) -> anyhow::Result<(PathBuf, Compacted)> {
+    let (couch, vb) = Couch::open_file(env.clone(), file, CouchConfig::default())?;
+    let dropped: BTreeMap<CollectionId, Seqno> = couch.dropped_collections(vb)?;
+    let compacted = compact_vb(&couch, vb, purge_before_s, &dropped, progress)?;
+    Ok((couch.file_of(vb).unwrap_or(file.to_owned()), compacted))
+}
+
+fn compact_vb(
+    store: &dyn KvStore,
+    vb: VbId,
+    purge_before_s: Option<u32>,
+    dropped: &BTreeMap<CollectionId, Seqno>,
+    progress: &RefCell<Progress<'_>>,
+) -> anyhow::Result<Compacted> {
     let request = Compaction {
         purge_before_s,
         is_dropped: &|collection, seqno| dropped.get(&collection).is_some_and(|drop| seqno < *drop),
@@ -87,11 +121,7 @@ fn compact(
         },
         ..Compaction::default()
     };
-    let compacted = couch.compact(vb, &request)?;
-    progress.borrow_mut().finish();
-    let new = couch.file_of(vb).unwrap_or(file);
-    out.write_all(said(&new, &compacted, flags.json).as_bytes())?;
-    Ok(Outcome::Done)
+    Ok(store.compact(vb, &request)?)
 }
 
 fn folder_of(file: &Path) -> &Path {
@@ -119,12 +149,12 @@ fn refuse_journal(env: &Env, folder: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn said(new: &Path, compacted: &Compacted, json: bool) -> String {
-    let new = new.display().to_string();
+fn said(is_folder: bool, new: &Path, compacted: &Compacted, json: bool) -> String {
+    let (what, new) = (if is_folder { "folder" } else { "file" }, new.display().to_string());
     let Compacted { before_bytes, after_bytes, purge_seqno, .. } = *compacted;
     if json {
         let line = json!({
-            "file": new,
+            what: new,
             "before_bytes": before_bytes,
             "after_bytes": after_bytes,
             "tombstones_purged": compacted.tombstones_purged,
@@ -134,7 +164,7 @@ fn said(new: &Path, compacted: &Compacted, json: bool) -> String {
         return format!("{line}\n");
     }
     let lines = [
-        ("file", new),
+        (what, new),
         ("before", bytes(before_bytes)),
         ("after", bytes(after_bytes)),
         ("tombstones purged", thousands(compacted.tombstones_purged)),

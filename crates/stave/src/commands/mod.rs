@@ -20,6 +20,7 @@ pub mod group;
 mod http_flags;
 pub mod import;
 mod login_flags;
+pub mod migrate;
 mod password;
 mod rbac;
 pub mod replicate;

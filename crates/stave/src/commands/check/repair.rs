@@ -10,7 +10,6 @@ use base::env::Env;
 use kvstore::repair::{Survey, apply, survey};
 use node::cluster::membership::belongs_to_cluster;
 use node::small_files::{self, Mending};
-use serde_json::json;
 
 use super::place::{BucketFiles, Place};
 use crate::cli::Outcome;
@@ -35,15 +34,12 @@ pub(super) fn run(
     };
     let of_node = if place.is_whole { small_files::node_mendings(&*env.disk, data) } else { Vec::new() };
     let mut told = LossReport::new(json, out);
-    let (of_log, buckets): (Vec<&BucketFiles>, Vec<&BucketFiles>) =
-        place.buckets.iter().partition(|bucket| bucket.is_log);
-    for bucket in &buckets {
+    for bucket in &place.buckets {
         let (survey, small) = look(env, bucket)?;
         told.bucket(&bucket.name, &survey, &small)?;
     }
     told.small_files(None, &of_node)?;
     let is_clean = told.end()?;
-    of_log.iter().try_for_each(|bucket| leave_alone(&bucket.name, json, out))?;
     if is_clean {
         return say(json, out, "nothing is damaged").map(|()| Outcome::Done);
     }
@@ -53,7 +49,7 @@ pub(super) fn run(
     may_be_repaired(env, data)?;
     let aside = new_folder(env, &data.join(QUARANTINE));
     let mut is_left = false;
-    for bucket in &buckets {
+    for bucket in &place.buckets {
         is_left |= !mend(env, data, bucket, &aside.join(&bucket.name), json, out)?;
     }
     is_left |= !mend_small(env, &of_node, &aside)?;
@@ -69,21 +65,37 @@ fn say(json: bool, out: &mut dyn Write, what: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Says of a bucket in a log-structured store that it is left as it is.
-fn leave_alone(bucket: &str, json: bool, out: &mut dyn Write) -> anyhow::Result<()> {
-    let what = "it is kept in a log-structured store, and left as it is: stave check says whether anything of it is \
-                damaged; then the other nodes of a cluster give the node what it misses, a node alone is restored from \
-                a backup";
-    if json {
-        writeln!(out, "{}", json!({ "type": "left_alone", "bucket": bucket, "what": what }))?;
-    }
-    say(json, out, &format!("bucket {bucket}: {what}"))
-}
-
 fn look(env: &Env, bucket: &BucketFiles) -> anyhow::Result<(Survey, Vec<Mending>)> {
     let survey = survey(env, &bucket.folder);
     let survey = survey.with_context(|| format!("bucket {} cannot be looked at", bucket.name))?;
     Ok((survey, small_files::bucket_mendings(&*env.disk, &bucket.folder)))
+}
+
+/// Ends repairs and migrations that were cut off while a folder took the place of another one. Whoever calls holds the data
+/// directory.
+///
+/// # Errors
+///
+/// If there is one, and it is not to be ended now.
+pub(super) fn resume(env: &Env, data: &Path, yes: bool, out: &mut dyn Write) -> anyhow::Result<()> {
+    let unfinished = kvstore::replace::unfinished(env, data)?;
+    if let Some(first) = unfinished.first().filter(|_| !yes) {
+        bail!(
+            "{} is being replaced, and that was cut off: `stave check {} --repair --yes` ends it; nothing was changed",
+            first.display(),
+            data.display()
+        );
+    }
+    for dir in unfinished {
+        let name = dir.file_name().unwrap_or(dir.as_os_str());
+        let aside = new_folder(env, &data.join(QUARANTINE)).join(name);
+        kvstore::repair::resume(env, &dir, &aside)?;
+        // After a migration it is in another store than the list says. A list that is damaged is repaired later.
+        let backend = kvstore::migrate::backend_of(env, &dir)?;
+        node::bucket_list::keep_in(env, data, &name.to_string_lossy(), backend).ok();
+        writeln!(out, "{} was replaced; what was there is in {}", dir.display(), aside.display())?;
+    }
+    Ok(())
 }
 
 /// A copy that went back would count in its cluster as if it still had what it acknowledged.

@@ -16,14 +16,14 @@ use crate::commands::encryption_flags::EncryptionFlags;
 use crate::units;
 
 /// A bucket with documents and tombstones in 4 vBuckets, written by an engine and closed.
-pub(super) fn write_bucket(env: &Env, dir: &Path) {
+pub(in crate::commands) fn write_bucket(env: &Env, dir: &Path) {
     let store =
         kvstore::Couch::open(env.clone(), dir, kvstore::CouchConfig::default()).expect("the disk works");
     write_into(env, dir, Arc::new(store), &|| {}).close().expect("closed");
 }
 
 /// The same with a journal, and nobody closes it. The last round of changes is in the journal only.
-fn write_and_die(env: &Env, dir: &Path, files_early: bool) {
+pub(in crate::commands) fn write_and_die(env: &Env, dir: &Path, files_early: bool) {
     let config = JournaledConfig { file_after: Duration::ZERO, ..JournaledConfig::default() };
     let store = Arc::new(Journaled::open(env.clone(), dir, config).expect("the disk works"));
     let file = || while files_early && store.background_step().expect("filed") == Background::Worked {};
@@ -62,7 +62,7 @@ fn write_into(env: &Env, dir: &Path, store: Arc<dyn KvStore>, between: &dyn Fn()
     bucket
 }
 
-pub(super) fn checked(env: &Env, path: &str, json: bool) -> (Outcome, String) {
+pub(in crate::commands) fn checked(env: &Env, path: &str, json: bool) -> (Outcome, String) {
     let place = Place::find(&*env.disk, Path::new(path)).expect("there is something to check");
     let mut out = Vec::new();
     let progress = Progress::new(env.clock.clone(), place.file_count(), Box::new(io::sink()), false);
@@ -70,7 +70,7 @@ pub(super) fn checked(env: &Env, path: &str, json: bool) -> (Outcome, String) {
     (outcome, String::from_utf8(out).expect("text"))
 }
 
-pub(super) fn flip(disk: &dyn Disk, path: &Path, offset: u64) {
+pub(in crate::commands) fn flip(disk: &dyn Disk, path: &Path, offset: u64) {
     let file = disk.open(path, OpenMode::ReadWrite).expect("the file");
     let mut byte = [0];
     assert_eq!(file.read_at(&mut byte, offset).expect("a read"), 1);
@@ -560,17 +560,61 @@ fn a_log_structured_store_is_read_whole() {
     }
 }
 
-#[test]
-fn a_log_structured_store_is_not_repaired() {
+/// A bucket in a log-structured store as a repair leaves it, of which a file is damaged in the middle.
+fn repaired_log(name: &str) -> (Env, String, String) {
     let (env, _) = Env::sim(9);
     let folder = Path::new("/data/buckets/orders");
     write_log(&env, folder, true);
-    let before = env.disk.read_dir(folder).expect("a list").len();
+    let path = folder.join(name);
+    let half = file_bytes(&env, path.to_str().expect("text")) / 2;
+    flip(&*env.disk, &path, half);
     let place = Place::find(&*env.disk, Path::new("/data")).expect("there is something to check");
+    let names = || {
+        let mut names = env.disk.read_dir(folder).expect("a list");
+        names.sort();
+        names
+    };
+    let before = names();
+    let mut told = Vec::new();
+    let outcome = repair::run(&env, &place, false, false, &mut told).expect("the disk works");
+    assert_eq!(outcome, Outcome::Faults, "{name}");
+    assert_eq!(names(), before, "nothing was changed");
     let mut out = Vec::new();
-    let outcome = repair::run(&env, &place, false, true, &mut out).expect("the disk works");
-    let out = String::from_utf8(out).expect("text");
+    let outcome = repair::run(&env, &place, true, true, &mut out).expect("the disk works");
+    let text = |bytes| String::from_utf8(bytes).expect("text");
+    let (told, out) = (text(told), text(out));
     assert_eq!(outcome, Outcome::Done, "{out}");
-    assert!(out.contains("bucket orders: it is kept in a log-structured store, and left as it is"), "{out}");
-    assert_eq!(env.disk.read_dir(folder).expect("a list").len(), before);
+    assert_eq!(checked(&env, "/data", false).0, Outcome::Done, "{name}: {out}");
+    let repaired = out.lines().find(|line| line.contains("\"repaired\"")).expect("it was repaired");
+    let repaired: serde_json::Value = serde_json::from_str(repaired).expect("JSON");
+    let aside = repaired["kept_aside"].as_str().expect("a folder").to_owned();
+    let kept = env.disk.read_dir(Path::new(&aside)).expect("the old folder");
+    assert!(kept.iter().any(|kept| kept == name), "{name} is kept: {kept:?}");
+    (env, told, out)
+}
+
+#[test]
+fn a_log_structured_store_is_repaired_and_what_it_costs_is_told() {
+    let (env, _) = Env::sim(9);
+    write_log(&env, Path::new("/data/buckets/orders"), true);
+    let mut names = env.disk.read_dir(Path::new("/data/buckets/orders")).expect("a list");
+    names.retain(|name| kvstore::is_log_file(name));
+    for name in names {
+        let (env, told, out) = repaired_log(&name);
+        assert!(told.contains(&name), "{told}");
+        let lines = out.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).expect("JSON"));
+        let damaged: Vec<_> = lines.filter(|line| line["type"] == "damage").collect();
+        let lost: u64 = damaged.iter().filter_map(|line| line["lost_documents"].as_u64()).sum();
+        let (_, row) = checked(&env, "/data/buckets/orders", true);
+        let row: serde_json::Value = serde_json::from_str(row.lines().next().expect("a row")).expect("JSON");
+        let there = row["documents"].as_u64().expect("a number");
+        if name.ends_with(".run") {
+            assert!(told.contains("nothing is lost by this"), "{told}");
+            assert!(damaged.iter().all(|line| line["loses_nothing"] == true), "{out}");
+            assert_eq!((there, lost), (180, 0), "{name}");
+        } else if name.ends_with(".seg") {
+            assert_eq!(there + lost, 180, "{name}: {out}");
+            assert!(lost == 0 || told.contains(&format!("it costs {lost} documents of vBuckets")), "{told}");
+        }
+    }
 }

@@ -3,11 +3,11 @@
 use std::io;
 
 use base::env::OpenMode;
-use base::env::sim::SimHandles;
+use base::env::sim::{SimHandles, SplitMix64};
 use base::{ItemKind, VbId, Version};
 use expect_test::expect;
 use kvstore::suite::tuned;
-use kvstore::{SaveBatch, VbStateDoc};
+use kvstore::{Log, LogConfig, SaveBatch, VbStateDoc};
 
 use super::*;
 use crate::commands::encryption_flags::EncryptionFlags;
@@ -147,4 +147,49 @@ fn a_running_node_is_respected() {
     );
     let said = format!("{:#}", error.expect_err("a node runs"));
     assert!(said.contains("a node runs on") && said.ends_with("nothing was changed"), "{said}");
+}
+
+/// A log-structured store with rounds of documents of which the last counts, closed.
+fn write_log(env: &Env) {
+    let store = Log::open(env.clone(), Path::new(DIR), LogConfig::default()).expect("the bucket opens");
+    for vb in [VbId(3), VB] {
+        for round in 0..5u64 {
+            let mut rng = SplitMix64::new(round);
+            let mut value = || -> Vec<u8> { (0..1000).map(|_| rng.next_u64() as u8).collect() };
+            let document = |i: u64| tuned(0, &format!("k{i}"), round * 40 + i + 1, &value(), |_| ());
+            let mut items: Vec<Version> = (0..40).map(document).collect();
+            items.sort_by(|a, b| a.stored_key().cmp(b.stored_key()));
+            store.save(vb, SaveBatch { items: &items, state: &VbStateDoc::default() }).expect("a save");
+        }
+    }
+    store.close().expect("the disk works");
+}
+
+#[test]
+fn a_log_structured_store_gets_smaller() {
+    let env = sim();
+    write_log(&env);
+    let said = compacted(&env, Path::new(DIR), None, true).expect("a compaction");
+    let said: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+    assert_eq!(said["folder"], DIR);
+    let [before, after] = ["before_bytes", "after_bytes"].map(|name| said[name].as_u64().expect("a number"));
+    assert!(after * 2 < before, "{said}");
+    let found = kvstore::check_log(&env, Path::new(DIR), &mut |_| ()).expect("it can be read");
+    assert_eq!((found.faults, found.documents), (Vec::new(), 80));
+    let store = Log::open(env.clone(), Path::new(DIR), LogConfig::default()).expect("the bucket opens");
+    assert_eq!(store.was_closed(), Some(true));
+    assert_eq!(store.counts(VB).expect("counts").documents, 40);
+}
+
+#[test]
+fn all_files_of_a_folder_get_smaller() {
+    let env = sim();
+    write(&env);
+    let said = compacted(&env, Path::new(DIR), Some("1h"), true).expect("a compaction");
+    let said: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+    assert_eq!((&said["folder"], &said["tombstones_purged"]), (&json!(DIR), &json!(1)));
+    assert!(said["after_bytes"].as_u64() < said["before_bytes"].as_u64(), "{said}");
+    assert_eq!(files(&env), ["17.couch.2"]);
+    let error = compacted(&env, Path::new("/data"), None, false).expect_err("several buckets").to_string();
+    assert!(error.starts_with("/data is not the folder of one bucket"), "{error}");
 }

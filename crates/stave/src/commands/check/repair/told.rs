@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 use std::path::Path;
 
+use base::Seqno;
 use kvstore::repair::{Damaged, Survey};
 use node::small_files::{Cure, Mending};
 use serde_json::{Value, json};
@@ -82,10 +83,11 @@ impl<'o> LossReport<'o> {
 }
 
 fn row(bucket: &str, vb: u16, damaged: &Damaged) -> [String; 6] {
-    let Damaged { file, kept, documents, promised, may_be_more, .. } = damaged;
+    let Damaged { file, kept, documents, promised, may_be_more, holes, .. } = damaged;
     let first = kept.0 + 1;
     let lost = match promised {
         _ if damaged.loses_nothing() => "none".to_owned(),
+        _ if !holes.is_empty() => format!("some of {}", ranges(holes)),
         Some(promised) if promised > kept && *may_be_more => format!("{first}-{promised} or more"),
         Some(promised) if promised > kept => format!("{first}-{promised}"),
         _ => format!("unknown, from {first}"),
@@ -97,6 +99,15 @@ fn row(bucket: &str, vb: u16, damaged: &Damaged) -> [String; 6] {
     };
     let documents = documents.map_or_else(|| "-".to_owned(), thousands);
     [bucket.to_owned(), vb.to_string(), kept.to_string(), lost, documents, from]
+}
+
+/// Ranges of seqnos, the first few of them.
+fn ranges(holes: &[(Seqno, Seqno)]) -> String {
+    const MOST: usize = 3;
+    let range = |(first, last): &(Seqno, Seqno)| format!("{first}-{last}");
+    let told: Vec<String> = holes.iter().take(MOST).map(range).collect();
+    let more = if holes.len() > MOST { " and more" } else { "" };
+    format!("{}{more}", told.join(", "))
 }
 
 fn damaged_json(bucket: &str, vb: u16, damaged: &Damaged) -> Value {
@@ -113,6 +124,8 @@ fn damaged_json(bucket: &str, vb: u16, damaged: &Damaged) -> Value {
         "promised_seqno": damaged.promised.map(|promised| promised.0),
         "may_be_more": damaged.may_be_more,
         "loses_nothing": damaged.loses_nothing(),
+        "lost_documents": damaged.lost_documents,
+        "holes": damaged.holes.iter().map(|(first, last)| [first.0, last.0]).collect::<Vec<_>>(),
         "collections": ids.map(|ids| ids.iter().map(|id| format!("{:#x}", id.0)).collect::<Vec<_>>()),
     })
 }
