@@ -201,8 +201,8 @@ impl LogLook<'_> {
         let mut all: BTreeSet<VbId> = self.left.vbuckets().into_iter().map(VbId).collect();
         all.extend(contents.iter().flat_map(|contents| contents.files.keys()));
         for vb in all {
-            let at = FileAt { revision: 1, header_offset: FileAt::LAST };
-            let last = Listed { at, checksum: None, high_seqno: None, is_tail_void: true };
+            let at = FileAt { revision: 1, header_offset: FileAt::LAST, checksum: None };
+            let last = Listed { at, high_seqno: None, is_tail_void: true };
             let may_be_more =
                 contents.is_none().then(|| "no catalog says which commit is the last".to_owned());
             self.vbucket(vb, Evidence::of_file(Some(last), None, may_be_more))?;

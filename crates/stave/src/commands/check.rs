@@ -8,12 +8,8 @@ mod repair;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-<<<<<<< HEAD
 use base::encryption::{KeyError, KeyRing, WrappingKeys, key_of_file};
-use base::env::Env;
-=======
 use base::env::{Disk, Env};
->>>>>>> b8b81a55 (stave: repair, compact and migrate buckets in either store)
 use clap::Args;
 use couchstore::check::{Fault, Findings, Watcher, check_at};
 use kvstore::{check_catalog, check_log};
@@ -83,23 +79,22 @@ pub struct CheckFlags {
 
 /// Runs the command.
 pub fn run(env: &Env, flags: &CheckFlags) -> anyhow::Result<Outcome> {
-<<<<<<< HEAD
     let (beneath, keys) = (env, flags.encryption.keys(env)?);
     let env = &world_with(env, keys.clone());
-    let place = Place::find(&*env.disk, &std::path::absolute(&flags.path)?)?;
-    fits(beneath, &place, keys.as_ref())?;
-=======
-    let env = &flags.encryption.world(env)?;
     let path = std::path::absolute(&flags.path)?;
     let data_dir = data_dir_around(&*env.disk, &path);
->>>>>>> b8b81a55 (stave: repair, compact and migrate buckets in either store)
     // held until the check is done, so that no node starts meanwhile
     let _lock = data_dir.as_deref().map(|data_dir| take(data_dir, flags.yes)).transpose()?;
     let mut out = io::stdout().lock();
     if let Some(data_dir) = &data_dir {
+        // What was broken off is only gone on with by who has the key.
+        if let Ok(place) = Place::find(&*env.disk, &path) {
+            fits(beneath, &place, keys.as_ref())?;
+        }
         repair::resume(env, data_dir, flags.yes, &mut io::stderr())?;
     }
     let place = Place::find(&*env.disk, &path)?;
+    fits(beneath, &place, keys.as_ref())?;
     if flags.repair {
         return repair::run(env, &place, flags.json, flags.yes, &mut out);
     }
@@ -107,7 +102,6 @@ pub fn run(env: &Env, flags: &CheckFlags) -> anyhow::Result<Outcome> {
     check(env, &place, flags.json, progress, &mut out)
 }
 
-<<<<<<< HEAD
 /// With another key, or none, each file would be told as damaged, and repaired as such. `env` has no encryption.
 ///
 /// # Errors
@@ -130,13 +124,13 @@ fn fits(env: &Env, place: &Place, keys: Option<&WrappingKeys>) -> Result<(), Key
 fn has_encrypted(env: &Env, folder: &Path) -> bool {
     let names = env.disk.read_dir(folder).unwrap_or_default();
     names.iter().any(|name| matches!(key_of_file(&*env.disk, &folder.join(name)), Ok(Some(_))))
-=======
+}
+
 /// The data directory that a path is in, or is; also of a bucket whose folder is not in its place.
 fn data_dir_around(disk: &dyn Disk, path: &Path) -> Option<PathBuf> {
     let by_place = data_dir_of(path).or_else(|| data_dir_of(path.parent()?));
     let found = by_place.or_else(|| disk.read_dir(&path.join("buckets")).is_ok().then(|| path.to_owned()));
     found.filter(|data_dir| disk.read_dir(data_dir).is_ok())
->>>>>>> b8b81a55 (stave: repair, compact and migrate buckets in either store)
 }
 
 /// Who only looks at a folder without a file to lock makes none.
