@@ -108,6 +108,10 @@ impl File for Ahead {
         Err(io::ErrorKind::ReadOnlyFilesystem.into())
     }
 
+    fn append_from(&self, end: u64) -> u64 {
+        self.file.append_from(end)
+    }
+
     fn is_current(&self) -> bool {
         self.file.is_current()
     }

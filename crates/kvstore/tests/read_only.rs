@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
+use base::encryption::{DataKeys, EncryptedDisk};
 use base::env::sim::SimHandles;
 use base::env::{Env, OpenMode};
 use base::{Seqno, VbId, VbState};
@@ -71,8 +72,12 @@ fn found_as_left(env: &Env, handles: &SimHandles, expected: &Documents) {
 
 #[test]
 fn all_that_a_node_would_find_is_read_and_nothing_changed() {
-    for is_log in [false, true] {
+    for (is_log, is_encrypted) in [(false, false), (true, false), (false, true), (true, true)] {
         let (env, handles) = Env::sim(1);
+        let env = match is_encrypted {
+            true => EncryptedDisk::env(&env, DataKeys::ephemeral(&env)),
+            false => env,
+        };
         let open =
             || Journaled::open(env.clone(), DIR.as_ref(), config(is_log)).expect("no fault is planned");
         let store = open();

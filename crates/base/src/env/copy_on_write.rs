@@ -292,6 +292,14 @@ impl File for CopyOnWriteFile {
         content.len = len;
         Ok(())
     }
+
+    fn append_from(&self, end: u64) -> u64 {
+        self.below.as_ref().map_or(end, |below| below.append_from(end))
+    }
+
+    fn is_current(&self) -> bool {
+        self.below.as_ref().is_none_or(|below| below.is_current())
+    }
 }
 
 #[cfg(test)]
