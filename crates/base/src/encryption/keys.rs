@@ -257,7 +257,8 @@ impl KeyRing {
         if found.is_none() && !encrypts {
             return Ok(None);
         }
-        let wrapping = wrapping.ok_or_else(|| KeyError::NotGiven(place.to_owned()))?.clone();
+        let first_key = || found.as_ref().and_then(|found| found.keys.first());
+        let wrapping = wrapping.ok_or_else(|| not_given(place, first_key().map(|key| &*key.by)))?.clone();
         let ring = KeyRing { keys: DataKeys::default(), file, wrapping, place: place.to_owned() };
         let first = ring.wrapping.fingerprints().first().cloned().unwrap_or_default();
         let was_active = found.as_ref().and_then(|found| found.active);
@@ -289,12 +290,8 @@ impl KeyRing {
     ) -> Result<Option<DataKeys>, KeyError> {
         let file = KeyRing::file(folder);
         let Some(found) = file.look(&*env.disk, WrappedKeys::parse)? else { return Ok(None) };
-        let not_given = || {
-            let wanted =
-                found.content.keys.first().map(|key| format!(" (under the wrapping key {})", key.by));
-            KeyError::NotGiven(format!("{place}{}", wanted.unwrap_or_default()))
-        };
-        let wrapping = wrapping.ok_or_else(not_given)?;
+        let first_key = || found.content.keys.first();
+        let wrapping = wrapping.ok_or_else(|| not_given(place, first_key().map(|key| &*key.by)))?;
         let keys = unwrap_all(&found.content, wrapping, place)?;
         let held = Held { keys, active: found.content.active };
         Ok(Some(DataKeys(Arc::new(RwLock::new(held)))))
@@ -397,4 +394,9 @@ pub fn keys_in_use(disk: &dyn Disk, folder: &Path) -> io::Result<BTreeSet<KeyId>
         }
     }
     Ok(found)
+}
+/// `by`: the fingerprint of the wrapping key that is needed, if the file of the keys tells it.
+fn not_given(place: &str, by: Option<&str>) -> KeyError {
+    let wanted = by.map(|by| format!(" (under the wrapping key {by})"));
+    KeyError::NotGiven(format!("{place}{}", wanted.unwrap_or_default()))
 }
