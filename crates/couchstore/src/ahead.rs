@@ -116,6 +116,10 @@ impl File for Ahead {
         self.file.is_current()
     }
 
+    fn key_changes(&self) -> u64 {
+        self.file.key_changes()
+    }
+
     fn sync_data(&self) -> io::Result<()> {
         self.file.sync_data()
     }

@@ -69,6 +69,11 @@ impl Snapshot {
         self.source.file.is_current()
     }
 
+    /// How often the key of new files has changed on its disk ([`base::env::Disk::key_changes`]).
+    pub fn key_changes(&self) -> u64 {
+        self.source.file.key_changes()
+    }
+
     pub(crate) fn new(source: Source, header: Arc<Header>, file_bytes: u64) -> Snapshot {
         Snapshot { source, header, file_bytes }
     }

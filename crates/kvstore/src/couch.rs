@@ -566,7 +566,7 @@ impl KvStore for Couch {
         }
         // Whoever writes holds the lock over syncs; then the next question is soon enough.
         let slot = vbucket.slot.try_lock()?;
-        Some(slot.known.as_ref()?.usage())
+        Some(slot.known.as_ref()?.usage(self.env.disk.key_changes()))
     }
 
     fn collections(&self, vb: VbId) -> Vec<(CollectionId, CollectionStats)> {

@@ -189,6 +189,19 @@ impl Disk for EncryptedDisk {
     fn beneath(&self) -> Option<Arc<dyn Disk>> {
         Some(Arc::clone(&self.under))
     }
+
+    fn set_encrypting(&self, is_on: bool) {
+        if let Keys::Given(keys) = &self.keys {
+            keys.set_encrypting(is_on);
+        }
+    }
+
+    fn key_changes(&self) -> u64 {
+        match &self.keys {
+            Keys::Given(keys) => keys.changes(),
+            Keys::Found(_) => 0,
+        }
+    }
 }
 
 /// How a file is stored.
@@ -511,6 +524,10 @@ impl File for EncryptedFile {
             Form::Plain | Form::Damaged => active.is_none(),
             Form::Encrypted(encryption) => active == Some(encryption.head.key),
         }
+    }
+
+    fn key_changes(&self) -> u64 {
+        self.disk.key_changes()
     }
 }
 

@@ -112,11 +112,15 @@ pub struct DataKeys(Arc<RwLock<Held>>);
 struct Held {
     keys: BTreeMap<KeyId, Arc<DataKey>>,
     active: Option<KeyId>,
+    /// Whether new files are plain although there is an active key.
+    is_off: bool,
+    /// How often the form of new files has changed.
+    changes: u64,
 }
 
 impl Held {
     fn active(&self) -> Option<&Arc<DataKey>> {
-        self.keys.get(&self.active?)
+        self.keys.get(&self.active.filter(|_| !self.is_off)?)
     }
 }
 
@@ -136,7 +140,22 @@ impl DataKeys {
 
     /// The key of new files; `None` if they are plain.
     pub fn active(&self) -> Option<KeyId> {
-        self.0.read().active
+        self.0.read().active().map(|key| key.id)
+    }
+
+    /// Whether new files are encrypted with the active key, or are plain for as long as this is off. Files that are there
+    /// stay as they are.
+    pub fn set_encrypting(&self, is_on: bool) {
+        let mut held = self.0.write();
+        if held.is_off == is_on {
+            held.is_off = !is_on;
+            held.changes += 1;
+        }
+    }
+
+    /// How often another key became that of new files, or they became plain, or encrypted.
+    pub fn changes(&self) -> u64 {
+        self.0.read().changes
     }
 
     /// Which keys there are.
@@ -293,7 +312,7 @@ impl KeyRing {
         let first_key = || found.content.keys.first();
         let wrapping = wrapping.ok_or_else(|| not_given(place, first_key().map(|key| &*key.by)))?;
         let keys = unwrap_all(&found.content, wrapping, place)?;
-        let held = Held { keys, active: found.content.active };
+        let held = Held { keys, active: found.content.active, ..Held::default() };
         Ok(Some(DataKeys(Arc::new(RwLock::new(held)))))
     }
 
@@ -320,8 +339,25 @@ impl KeyRing {
             self.keys.0.write().keys.remove(&id);
             return Err(error);
         }
-        self.keys.0.write().active = Some(id);
+        let mut held = self.keys.0.write();
+        held.active = Some(id);
+        held.changes += 1;
         Ok(id)
+    }
+
+    /// Wraps the keys with the first of these wrapping keys from now on.
+    ///
+    /// # Errors
+    ///
+    /// The file could not be written. It is read with the earlier wrapping keys or with these: give both to the next start.
+    pub fn rewrap(&mut self, env: &Env, wrapping: &WrappingKeys) -> Result<(), KeyError> {
+        let before = std::mem::replace(&mut self.wrapping, wrapping.clone());
+        let active = self.keys.0.read().active;
+        let written = self.write(env, active);
+        if written.is_err() {
+            self.wrapping = before;
+        }
+        written
     }
 
     /// Drops the keys that no file needs: neither the active one, nor one of `needed`. Returns how many went.

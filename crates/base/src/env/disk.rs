@@ -86,6 +86,15 @@ pub trait Disk: Send + Sync {
     fn beneath(&self) -> Option<Arc<dyn Disk>> {
         None
     }
+    /// Whether files that are made from now on are encrypted, on a disk that encrypts and has a key; they are at first.
+    fn set_encrypting(&self, is_on: bool) {
+        let _ = is_on;
+    }
+    /// How often the key of new files has changed since the disk was opened: what [`File::is_current`] said earlier may not
+    /// be so any more.
+    fn key_changes(&self) -> u64 {
+        0
+    }
 }
 
 /// Makes many files of one folder durable at once.
@@ -131,6 +140,10 @@ pub trait File: Send + Sync {
     /// Whether the file is encrypted as one would be that is made now: under the same key, or not at all.
     fn is_current(&self) -> bool {
         true
+    }
+    /// [`Disk::key_changes`] of its disk.
+    fn key_changes(&self) -> u64 {
+        0
     }
 }
 

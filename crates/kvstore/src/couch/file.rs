@@ -35,6 +35,8 @@ pub(super) struct Known {
     commit: Commit,
     tally: Option<Tally>,
     usage: Usage,
+    /// The changes of keys that the usage knows of ([`base::env::Disk::key_changes`]).
+    key_changes: u64,
     /// Whether bytes may stand behind the commit that belong to none.
     has_tail: bool,
     /// As in the file's own.
@@ -92,9 +94,10 @@ impl Known {
         self.has_tail
     }
 
-    /// What the file takes.
-    pub(super) fn usage(&self) -> Usage {
-        self.usage
+    /// What the file takes, on a disk with so many changes of keys: one that was closed before the last of them is not
+    /// encrypted as a new one would be.
+    pub(super) fn usage(&self, key_changes: u64) -> Usage {
+        Usage { is_current: self.usage.is_current && self.key_changes == key_changes, ..self.usage }
     }
 }
 
@@ -108,6 +111,11 @@ pub(super) fn at_of(revision: u64, snapshot: &Snapshot) -> FileAt {
 pub(super) fn usage_of(snapshot: &Snapshot) -> Usage {
     let info = snapshot.info();
     Usage { file_bytes: info.file_bytes, used_bytes: info.used_bytes(), is_current: snapshot.is_current() }
+}
+
+/// The same with the changes of keys that it knows of, which are read first: one that comes meanwhile is not known.
+fn usage_to_keep(snapshot: &Snapshot) -> (u64, Usage) {
+    (snapshot.key_changes(), usage_of(snapshot))
 }
 
 pub(super) fn load_tally(snapshot: &Snapshot) -> Result<Tally, couchstore::Failure> {
@@ -252,15 +260,17 @@ impl VbFile {
     pub(super) fn into_known(self, after_failure: bool) -> Option<Known> {
         let tally = (!after_failure).then_some(self.tally);
         let has_tail = after_failure || self.file.has_tail();
-        let usage = usage_of(&self.file.snapshot());
-        Some(Known { commit: self.file.last_commit()?, tally, usage, has_tail, identity: self.identity })
+        let (key_changes, usage) = usage_to_keep(&self.file.snapshot());
+        let (commit, identity) = (self.file.last_commit()?, self.identity);
+        Some(Known { commit, tally, usage, key_changes, has_tail, identity })
     }
 
     /// A file that was put together elsewhere and is committed, with its counts, and what its next commit is to say of
     /// whose file it is; it is to be opened by its last name.
     pub(super) fn known(file: &CouchFile, tally: Tally, identity: Option<Vec<u8>>) -> Option<Known> {
-        let usage = usage_of(&file.snapshot());
-        Some(Known { commit: file.last_commit()?, tally: Some(tally), usage, has_tail: false, identity })
+        let (key_changes, usage) = usage_to_keep(&file.snapshot());
+        let (commit, tally) = (file.last_commit()?, Some(tally));
+        Some(Known { commit, tally, usage, key_changes, has_tail: false, identity })
     }
 
     /// Prepares to go back to a commit; see [`CouchFile::rollback`].
