@@ -213,6 +213,7 @@ impl Core {
         let changed = self.settings.set_all(self.config.kind, pairs)?;
         self.follow_filter_settings();
         self.settings.apply_to_clocks(&self.context.clock);
+        self.env.disk.set_encrypting(self.settings.is_on(Key::EncryptionAtRest));
         self.keeper.wake_all();
         for Changed { setting, old, new } in &changed {
             tracing::info!(bucket = self.name(), setting = setting.name, old, new, "a setting was changed");

@@ -123,6 +123,34 @@ fn encrypted_journal() {
 /// Encryption is switched on for files that are there: the journal goes on in a new segment at once, files stay plain
 /// until they are compacted. Then it is switched off again.
 #[test]
+fn files_that_were_closed_before_the_key_changed_are_compacted_too() {
+    let plain = Env::real();
+    let env = EncryptedDisk::env(&plain, DataKeys::ephemeral(&plain));
+    let dir = tempfile::tempdir().expect("a folder");
+    // Of two files one is closed.
+    let files = FilesConfig::Couch(CouchConfig { max_open_files: 1, ..CouchConfig::default() });
+    let config = JournaledConfig { files, ..JournaledConfig::default() };
+    let store = Journaled::without_journal(env.clone(), dir.path(), config).expect("it opens");
+    let vbs = [base::VbId(1), base::VbId(2)];
+    for vb in vbs {
+        let items = [suite::version(0, "key", 1, b"body")];
+        let batch = kvstore::SaveBatch { items: &items, state: &kvstore::VbStateDoc::default() };
+        store.save(vb, batch).expect("a save");
+    }
+    let current = || vbs.map(|vb| store.usage(vb).expect("it is known").is_current);
+    assert_eq!(current(), [true; 2]);
+    for is_on in [false, true] {
+        env.disk.set_encrypting(is_on);
+        assert_eq!(current(), [false; 2], "{is_on}");
+        for vb in vbs {
+            store.compact(vb, &kvstore::Compaction::default()).expect("a compaction");
+        }
+        assert_eq!(current(), [true; 2], "{is_on}");
+    }
+    store.close().expect("it closes");
+}
+
+#[test]
 fn encryption_comes_and_goes() {
     const BODY: &[u8] = b"a body that is looked for";
     let plain = Env::real();

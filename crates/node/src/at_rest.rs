@@ -4,17 +4,20 @@
 //! *Guarantee:* with a wrapping key nothing is written plain that has content of a client. Without the right one a node
 //! or a bucket does not open, and nothing of it is changed.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
 
-use base::encryption::{EncryptedDisk, KeyError, KeyRing, key_of_file, keys_in_use};
+use base::encryption::{EncryptedDisk, KeyError, KeyRing, WrappingKeys, key_of_file, keys_in_use};
 use base::env::{Disk, Env, OpenMode};
+use engine::settings::Key;
+use parking_lot::Mutex;
 
-use crate::config::Config;
+use crate::config::{BucketSpec, Config};
 use crate::data_dir::{DataDir, buckets_in};
 use crate::down;
 use crate::hosting::HostFailure;
+use crate::node::Node;
 use crate::quarantine;
 
 /// Files that the store encrypts by itself, when it goes on to other ones, or that must be plain.
@@ -28,20 +31,95 @@ const UNFINISHED: &str = ".encrypting";
 /// Bytes of a piece in which a file is copied.
 const PIECE_BYTES: usize = 1 << 20;
 
+/// What the folder of data is called among folders; no bucket has this name.
+const OF_NODE: &str = "";
+
+/// The keys of the folders that are open: of the folder of data, and of each bucket's.
+#[derive(Default)]
+pub(crate) struct FolderKeys {
+    /// By bucket.
+    rings: Mutex<BTreeMap<String, KeyRing>>,
+    /// What wraps keys since it was exchanged; `None` as long as it is what the configuration of the start says.
+    wrapping: Mutex<Option<WrappingKeys>>,
+}
+
+impl FolderKeys {
+    /// What keys are wrapped with on a node that was started with `config`; `None` if nothing is encrypted.
+    fn wrapping(&self, config: &Config) -> Option<WrappingKeys> {
+        self.wrapping.lock().clone().or_else(|| config.encryption.clone())
+    }
+
+    fn put(&self, name: &str, ring: KeyRing) {
+        self.rings.lock().insert(name.to_owned(), ring);
+    }
+
+    /// The folder of a bucket is removed.
+    pub(crate) fn forget(&self, bucket: &str) {
+        self.rings.lock().remove(bucket);
+    }
+
+    /// Does something with the keys of each folder, also behind one where that fails. Returns for how many.
+    ///
+    /// # Errors
+    ///
+    /// The first failure.
+    fn each(&self, mut work: impl FnMut(&mut KeyRing) -> Result<(), KeyError>) -> Result<usize, KeyError> {
+        let mut rings = self.rings.lock();
+        let failures: Vec<KeyError> = rings.values_mut().filter_map(|ring| work(ring).err()).collect();
+        failures.into_iter().next().map_or(Ok(rings.len()), Err)
+    }
+}
+
+/// Has each folder of a node encrypt new files with a new key; files that are there follow by and by. Returns how many
+/// folders have one now: 0 if the node encrypts nothing. Blocks while the disk works.
+///
+/// # Errors
+///
+/// The first failure. The other folders have new keys, and those that failed go on with theirs.
+pub fn rotate(node: &Node) -> Result<usize, KeyError> {
+    let (Some(host), env) = (node.host(), node.env().beneath()) else { return Ok(0) };
+    host.data_dir().keys().each(|ring| ring.rotate(&env).map(drop))
+}
+
+/// Has the keys of all folders of a node wrapped with the first of other wrapping keys. Blocks while the disk works.
+///
+/// # Errors
+///
+/// What was not wrapped again, and why: the next start needs the earlier wrapping key, too.
+pub(crate) fn rewrap(node: &Node, wrapping: &WrappingKeys) -> Result<(), String> {
+    let (Some(host), env) = (node.host(), node.env().beneath()) else { return Ok(()) };
+    let keys = host.data_dir().keys();
+    let wrapped = keys.each(|ring| ring.rewrap(&env, wrapping));
+    // Folders that are made from now on, and those that were wrapped again, are under the new one.
+    *keys.wrapping.lock() = Some(wrapping.clone());
+    let mut left: Vec<String> = wrapped.err().map(|error| error.to_string()).into_iter().collect();
+    let is_open = |name: &String| keys.rings.lock().contains_key(name);
+    let closed = node.down_buckets().into_keys().filter(|name| !is_open(name));
+    left.extend(closed.map(|name| format!("the bucket {name} is down")));
+    if left.is_empty() { Ok(()) } else { Err(left.join(", ")) }
+}
+
 /// The world in which a node keeps its state, once its folder is taken.
 pub fn of_node(env: &Env, config: &Config, data_dir: &DataDir) -> Result<Env, HostFailure> {
     let (env, folder) = (env.beneath(), data_dir.path());
-    let ring = open(&env, folder, "the folder of data", config, &["buckets", quarantine::FOLDER])?;
+    let wrapping = config.encryption.as_ref();
+    let others = ["buckets", quarantine::FOLDER];
+    let ring = open(&env, folder, "the folder of data", wrapping, config.rotates_keys, true, &others)?;
     if let Some(ring) = &ring {
         if let Err(error) = encrypt_descriptions_again(&env, ring, &data_dir.buckets()) {
             tracing::error!(%error, "what buckets are stays as it is encrypted until the next start");
         }
         drop_old(&env, ring, &[folder])?;
     }
-    Ok(match ring {
-        Some(ring) => EncryptedDisk::env(&env, ring.keys().clone()),
-        None => env,
-    })
+    Ok(keep(env, data_dir, OF_NODE, ring))
+}
+
+/// The world with the keys of a folder, which are kept to be exchanged later.
+fn keep(env: Env, data_dir: &DataDir, name: &str, ring: Option<KeyRing>) -> Env {
+    let Some(ring) = ring else { return env };
+    let encrypted = EncryptedDisk::env(&env, ring.keys().clone());
+    data_dir.keys().put(name, ring);
+    encrypted
 }
 
 /// Whether the folder of data can be opened with the wrapping key that is given, before it is taken; changes nothing.
@@ -70,42 +148,46 @@ pub(crate) fn of_bucket(
     env: &Env,
     config: &Config,
     data_dir: &DataDir,
-    name: &str,
+    spec: &BucketSpec,
 ) -> Result<Env, HostFailure> {
-    let (env, folder) = (env.beneath(), data_dir.bucket(name));
-    if config.encryption.is_some() {
+    let (env, name, folder) = (env.beneath(), &spec.name, data_dir.bucket(&spec.name));
+    let wrapping = data_dir.keys().wrapping(config);
+    if wrapping.is_some() {
         let failed = |source| HostFailure::Remove { path: folder.clone(), source };
         env.disk.create_dir_all_synced(&folder).map_err(failed)?;
     }
-    let ring = open(&env, &folder, &format!("the bucket {name}"), config, &[down::FILE])?;
+    let (place, is_on) = (format!("the bucket {name}"), spec.settings.is_on(Key::EncryptionAtRest));
+    let (wrapping, rotates) = (wrapping.as_ref(), config.rotates_keys);
+    let ring = open(&env, &folder, &place, wrapping, rotates, is_on, &[down::FILE])?;
     if let Some(ring) = &ring {
         drop_old(&env, ring, &[&folder, &data_dir.path().join(quarantine::FOLDER)])?;
     }
-    Ok(match ring {
-        Some(ring) => EncryptedDisk::env(&env, ring.keys().clone()),
-        None => env,
-    })
+    Ok(keep(env, data_dir, name, ring))
 }
 
-/// Opens the keys of a folder, and has small files in it encrypted as new ones are. The function leaves
-/// folders and small files `of_others` alone.
+/// Opens the keys of a folder, and has small files in it encrypted as new ones are, or made plain if encryption is not
+/// on. The function leaves folders and small files `of_others` alone.
 fn open(
     env: &Env,
     folder: &Path,
     place: &str,
-    config: &Config,
+    wrapping: Option<&WrappingKeys>,
+    rotates: bool,
+    is_on: bool,
     of_others: &[&str],
 ) -> Result<Option<KeyRing>, KeyError> {
     let say = |fault: &str| tracing::error!("{fault}");
-    let wrapping = config.encryption.as_ref();
     let is_new = KeyRing::file(folder).look(&*env.disk, |_, _| Ok(()))?.is_none();
     let ring = KeyRing::open(env, folder, place, wrapping, wrapping.is_some(), say)?;
     if let Some(ring) = &ring
-        && config.rotates_keys
+        && rotates
         && !is_new
     {
         let key = ring.rotate(env)?;
         tracing::info!(place, %key, "files are encrypted with a new key from now on, and earlier ones by and by");
+    }
+    if let Some(ring) = &ring {
+        ring.keys().set_encrypting(is_on);
     }
     if let Some(ring) = &ring
         && let Err(error) = encrypt_again(env, ring, folder, of_others)

@@ -12,13 +12,14 @@ use crate::naming;
 use crate::node_buckets::BucketChange;
 
 /// Fields of the form that are settings here.
-const SETTINGS: [(&str, Key); 6] = [
+const SETTINGS: [(&str, Key); 7] = [
     ("ramQuota", Key::MaxSize),
     ("ramQuotaMB", Key::MaxSize),
     ("evictionPolicy", Key::EvictionPolicy),
     ("maxTTL", Key::MaxTtl),
     ("compressionMode", Key::CompressionMode),
     ("durabilityImpossibleFallback", Key::DurabilityImpossibleFallback),
+    ("encryptionAtRest", Key::EncryptionAtRest),
 ];
 
 /// The field of the form that changes a setting for good, if there is one.
@@ -216,6 +217,7 @@ impl Reading {
                 let word = naming::fallback_of(value);
                 word.ok_or_else(|| ("durability_impossible_fallback", words.to_owned()))?.to_owned()
             }
+            Key::EncryptionAtRest => switch(field, value).map_err(|what| (field, what))?.to_string(),
             _ => value.to_owned(),
         };
         change.settings.push((naming::name_of(key), value));

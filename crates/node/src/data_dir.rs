@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use base::env::Env;
 use base::{SmallFile, SmallFileError};
 
+use crate::at_rest::FolderKeys;
 use crate::missing;
 
 /// Why the folder cannot be used.
@@ -42,6 +43,8 @@ const REVISION: &str = "cluster-revision";
 pub struct DataDir {
     path: PathBuf,
     _lock: File,
+    /// The keys of encrypted files in it.
+    keys: FolderKeys,
 }
 
 /// Where all buckets live in a data directory.
@@ -73,7 +76,7 @@ impl DataDir {
 
     fn own(path: &Path, lock: File) -> Result<DataDir, DataDirError> {
         match lock.try_lock() {
-            Ok(()) => Ok(DataDir { path: path.to_owned(), _lock: lock }),
+            Ok(()) => Ok(DataDir { path: path.to_owned(), _lock: lock, keys: FolderKeys::default() }),
             Err(TryLockError::WouldBlock) => Err(DataDirError::InUse { path: path.to_owned() }),
             Err(TryLockError::Error(source)) => {
                 Err(DataDirError::Io { operation: "lock", path: path.join(LOCK), source })
@@ -109,6 +112,11 @@ impl DataDir {
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The keys of encrypted files in it, as far as they are open.
+    pub(crate) fn keys(&self) -> &FolderKeys {
+        &self.keys
     }
 
     /// Where a bucket lives in it.

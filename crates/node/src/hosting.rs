@@ -387,6 +387,7 @@ impl Host {
     }
 
     fn remove_files(&self, name: &str, env: &Env) -> Result<(), HostFailure> {
+        self.data_dir.keys().forget(name);
         let removed = self.quarantine.remove_bucket(env, &self.data_dir.buckets(), name);
         removed.map_err(|source| HostFailure::Remove { path: self.data_dir.bucket(name), source })?;
         Ok(self.list.lock().end_removal(name, env)?)
@@ -406,7 +407,7 @@ impl Host {
         }
         let of_node = env;
         let env =
-            at_rest::of_bucket(env, &self.config, &self.data_dir, &spec.name)?.with_heap(Heap::default());
+            at_rest::of_bucket(env, &self.config, &self.data_dir, spec)?.with_heap(Heap::default());
         if let Some(known) = known {
             known.refuses(&*env.disk, &folder).map_err(failed)?.map_or(Ok(()), |what| Err(gone(what)))?;
             if engine::uuid_in(&*env.disk, &folder).is_none() {

@@ -7,6 +7,7 @@ use std::fmt;
 
 use engine::settings::{Key, SETTINGS};
 
+use crate::at_rest;
 use crate::audit::events::AuditEvent;
 use crate::audit::record::AuditRecord;
 use crate::config::{BucketSpec, Config};
@@ -63,6 +64,7 @@ pub fn reload(node: &Node, present: &mut Config, mut new: Config) -> Reloaded {
         present.slow_limits.clone_from(&new.slow_limits);
         told.taken.push("the table [slow-operations]".to_owned());
     }
+    reload_wrapping_key(node, present, &new, &mut told);
     if !present.is_member {
         reload_buckets(node, present, &new, &mut told);
     }
@@ -82,6 +84,24 @@ pub fn record(node: &Node, told: &Reloaded) {
 pub fn record_refused(node: &Node) {
     let refused = vec!["all of it: the node's log says why".to_owned()];
     record(node, &Reloaded { refused, ..Reloaded::default() });
+}
+
+/// Exchanges what the keys of files are wrapped with. Whether files are encrypted at all is looked at by a start alone.
+fn reload_wrapping_key(node: &Node, present: &mut Config, new: &Config, told: &mut Reloaded) {
+    let (Some(before), Some(after)) = (&present.encryption, &new.encryption) else { return };
+    if before == after {
+        return;
+    }
+    match at_rest::rewrap(node, after) {
+        Ok(()) => {
+            present.encryption = Some(after.clone());
+            told.taken.push("encryption-key-*: earlier keys are not needed any more".to_owned());
+        }
+        Err(left) => told.refused.push(format!(
+            "encryption-key-*: {left}: give the earlier keys behind the new one until this was taken or the node has \
+             started"
+        )),
+    }
 }
 
 fn reload_users(node: &Node, present: &mut Config, new: &mut Config, told: &mut Reloaded) {

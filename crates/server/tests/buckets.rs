@@ -178,6 +178,7 @@ fn what_cannot_be_is_refused_by_field() {
             "durability_impossible_fallback",
             "'fallbackToActiveAck'",
         ),
+        ("name=a&ramQuotaMB=100&encryptionAtRest=2", "encryptionAtRest", "1 or 0"),
         (
             "name=a&ramQuotaMB=100&bucketType=ephemeral&durabilityMinLevel=persistToMajority",
             "durability_min_level",

@@ -6,6 +6,7 @@ mod support;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use base::encryption::{DataKeys, KeyRing, WrappingKeys, keys_in_use};
 use base::env::Env;
@@ -175,6 +176,144 @@ fn keys_are_exchanged_and_the_old_ones_go() {
     let server = start(folder.path(), &['1']);
     assert_whole(&server, "a");
     assert_eq!(count(look()), 1);
+    server.stop().expect("a clean stop");
+}
+
+/// Has all files of documents encrypted as new ones are.
+fn compact(server: &Server) {
+    for (_, bucket) in server.node().buckets() {
+        while bucket.compaction().compact_step() == engine::Progress::Worked {}
+    }
+}
+
+/// Has the node go by another list of wrapping keys, as SIGHUP does; what was taken.
+fn reload(server: &Server, folder: &Path, digits: &[char]) -> Vec<String> {
+    let encryption = Some(wrapping(digits));
+    let told = server.reload(Config { encryption, ..support::config(folder, 2, BUCKETS) });
+    assert!(told.refused.is_empty() && told.waiting.is_empty(), "{told}");
+    told.taken
+}
+
+/// Ends the load, also if a check fails meanwhile.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Writes and reads until told to stop; how often.
+fn load(mut client: Client, is_over: &AtomicBool) -> u32 {
+    let mut count = 0;
+    while !is_over.load(Ordering::Relaxed) {
+        let key = format!("load-{}", count % 100);
+        if count % 50 == 0 {
+            set_durably(&mut client, &key, BODY.as_bytes());
+        } else {
+            assert_eq!(client.set(key.as_bytes(), BODY.as_bytes()), Some(Status::Success));
+        }
+        assert_eq!(client.get(key.as_bytes()).expect("an answer").status, Status::Success);
+        count += 1;
+    }
+    count
+}
+
+#[test]
+fn keys_are_exchanged_while_clients_write() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), &['1']);
+    fill(&server);
+    let bucket = folder.path().join("buckets/a");
+    let count = |wrapping| {
+        let keys = KeyRing::look(&Env::real(), &bucket, "a", Some(wrapping)).expect("they open");
+        keys.expect("there are keys").ids().len()
+    };
+    let is_over = AtomicBool::new(false);
+    let operations = std::thread::scope(|scope| {
+        let client = Client::connect(&server, "a", &[]);
+        let loaded = scope.spawn(|| load(client, &is_over));
+        let ends = Ends(&is_over);
+        for _ in 0..3 {
+            let (code, told) = http(&server, "POST", "/node/controller/rotateEncryptionKeys", "");
+            assert_eq!((code, &told[..]), (200, "{\"folders\":3}"), "the folder of data and two buckets");
+            compact(&server);
+        }
+        assert_eq!(count(&wrapping(&['1'])), 4);
+        let taken = "encryption-key-*: earlier keys are not needed any more";
+        assert_eq!(reload(&server, folder.path(), &['2', '1']), [taken]);
+        assert_eq!(reload(&server, folder.path(), &['2']), [taken]);
+        // One that is made now is under the new key, too.
+        assert_eq!(
+            http(&server, "POST", "/pools/default/buckets", "name=c&ramQuota=64&replicaNumber=0").0,
+            202
+        );
+        set_durably(&mut Client::connect(&server, "c", &[]), KEY, BODY.as_bytes());
+        drop(ends);
+        loaded.join().expect("no operation failed")
+    });
+    println!("{operations} writes and reads while keys were exchanged, 0 failed");
+    server.stop().expect("a clean stop");
+    assert!(try_start(folder.path(), Some(wrapping(&['1']))).is_err());
+    let server = start(folder.path(), &['2']);
+    assert_whole(&server, "a");
+    assert_whole(&server, "b");
+    assert_eq!(
+        Client::connect(&server, "c", &[]).get(KEY.as_bytes()).expect("an answer").value,
+        BODY.as_bytes()
+    );
+    server.stop().expect("a clean stop");
+    let (hits, _) = search(folder.path());
+    assert!(hits.is_empty(), "{hits:?}");
+}
+
+#[test]
+fn a_node_without_encryption_has_no_keys_to_exchange() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = try_start(folder.path(), None).expect("the node starts");
+    let (code, told) = http(&server, "POST", "/node/controller/rotateEncryptionKeys", "");
+    assert!(code == 400 && told.contains("encryption-key-file"), "{code} {told}");
+    server.stop().expect("a clean stop");
+}
+
+#[test]
+fn a_bucket_is_encrypted_or_plain_as_its_setting_says() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), &['1']);
+    let form = "name=c&ramQuota=64&replicaNumber=0&encryptionAtRest=0";
+    assert_eq!(http(&server, "POST", "/pools/default/buckets", form).0, 202);
+    let fill = |server: &Server| {
+        let mut client = Client::connect(server, "c", &[]);
+        (0..20).for_each(|number| set_durably(&mut client, &format!("{KEY}-{number}"), BODY.as_bytes()));
+    };
+    let is_plain = || {
+        let (hits, _) = search(&folder.path().join("buckets/c"));
+        !hits.is_empty()
+    };
+    fill(&server);
+    server.stop().expect("a clean stop");
+    assert!(is_plain());
+    // It is what was said over a restart, and then something else.
+    for (is_on, changes_to) in [(false, "1"), (true, "0"), (false, "1")] {
+        let server = start(folder.path(), &['1']);
+        fill(&server);
+        compact(&server);
+        server.stop().expect("a clean stop");
+        assert_eq!(is_plain(), !is_on);
+        let server = start(folder.path(), &['1']);
+        let form = format!("encryptionAtRest={changes_to}");
+        assert_eq!(http(&server, "POST", "/pools/default/buckets/c", &form).0, 200);
+        compact(&server);
+        fill(&server);
+        server.stop().expect("a clean stop");
+        assert_eq!(is_plain(), is_on);
+    }
+    // Its neighbours, and what the node keeps for itself, are encrypted as they were.
+    let (hits, _) = search(folder.path());
+    assert!(hits.is_empty(), "{hits:?}");
+    let server = start(folder.path(), &['1']);
+    let mut client = Client::connect(&server, "c", &[]);
+    assert_eq!(client.get(format!("{KEY}-7").as_bytes()).expect("an answer").value, BODY.as_bytes());
     server.stop().expect("a clean stop");
 }
 

@@ -82,6 +82,8 @@ pub enum Key {
     MaxFuture,
     /// What becomes of changes with an impossible CAS: 0: taken, the clock stays; 1: refused; 2: given another CAS.
     ImpossibleCas,
+    /// Whether files are encrypted where the node has an encryption key.
+    EncryptionAtRest,
 }
 
 /// One row of the table.
@@ -378,5 +380,13 @@ pub static SETTINGS: &[Setting] = &[
         0,
         "A change with metadata whose CAS is beyond hlc_max_future_threshold_us: ignore takes it as it is, error refuses \
          it, replace gives it a CAS of this node",
+    ),
+    row(
+        Key::EncryptionAtRest,
+        "encryption_at_rest",
+        Kind::Switch,
+        1,
+        "Whether the bucket's files are encrypted, on a node with an encryption key; after a change new files are, and \
+         compaction brings the others over",
     ),
 ];

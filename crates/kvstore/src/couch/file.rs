@@ -94,8 +94,7 @@ impl Known {
         self.has_tail
     }
 
-    /// What the file takes, on a disk with so many changes of keys: one that was closed before the last of them is not
-    /// encrypted as a new one would be.
+    /// What the file takes. A file that was closed before the last of `key_changes` is not encrypted as a new one would be.
     pub(super) fn usage(&self, key_changes: u64) -> Usage {
         Usage { is_current: self.usage.is_current && self.key_changes == key_changes, ..self.usage }
     }

@@ -178,9 +178,10 @@ static AUDITED: &[AuditedRoute] = {
 
 /// Methods of addresses that change something and are not recorded, and why.
 #[cfg(test)]
-const NOT_AUDITED: [(&str, &str, &str); 12] = [
+const NOT_AUDITED: [(&str, &str, &str); 13] = [
     ("POST", "/settings/audit", "records itself"),
     ("POST", super::certificates::PATH, "records itself"),
+    ("POST", super::encryption_keys::PATH, "records itself"),
     ("POST", "/v1/promise", "between nodes"),
     ("PUT", super::alternate::PATH, "the field has no event for it"),
     ("DELETE", super::alternate::PATH, "the field has no event for it"),
@@ -194,7 +195,7 @@ const NOT_AUDITED: [(&str, &str, &str); 12] = [
 ];
 
 /// Properties of buckets that are recorded, beside their settings.
-const PROPS: [&str; 16] = [
+const PROPS: [&str; 17] = [
     "bucketType",
     "ramQuota",
     "ramQuotaMB",
@@ -211,6 +212,7 @@ const PROPS: [&str; 16] = [
     "storageBackend",
     "purgeInterval",
     "autoCompactionDefined",
+    "encryptionAtRest",
 ];
 
 /// The row of an address with a method, if there is one.

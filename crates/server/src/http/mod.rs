@@ -15,6 +15,7 @@ mod cluster_order;
 mod cluster_status;
 pub mod connections;
 mod documents;
+mod encryption_keys;
 mod failures;
 mod figures;
 mod health;

@@ -13,8 +13,8 @@ use super::access::{self, Needs};
 use super::origin::Listens;
 use super::{
     alternate, audit, auto_failover, bucket_stats, buckets, certificates, changes, cluster, cluster_status,
-    documents, failures, figures, health, logs, manage, methods, metrics, origin, paths, patience, pools,
-    promise, replication, samples, scopes, settings, slow_limits, stream, ui, users,
+    documents, encryption_keys, failures, figures, health, logs, manage, methods, metrics, origin, paths,
+    patience, pools, promise, replication, samples, scopes, settings, slow_limits, stream, ui, users,
 };
 
 /// A method of an address.
@@ -196,6 +196,7 @@ fn user_routes() -> Vec<Route> {
         // The caller's own.
         post("/controller/changePassword", User, users::change_password),
         post(certificates::PATH, ManageUsers, certificates::reload),
+        post(encryption_keys::PATH, ManageUsers, encryption_keys::rotate),
         get("/settings/audit", ReadUsers, audit::show),
         post("/settings/audit", ManageUsers, audit::change),
         get("/settings/audit/descriptors", ReadUsers, audit::descriptors),
