@@ -15,7 +15,7 @@ use rcgen::{DnType, SanType};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use server::Server;
-use support::{start, vb};
+use support::{json, start, vb};
 
 type Stream = StreamOwned<ClientConnection, TcpStream>;
 
@@ -149,6 +149,28 @@ fn a_client_is_the_user_that_its_certificate_names() {
     let others = answers(fixture.kvs(), fixture.without_certificate(), &writes());
     assert!(others.iter().all(|(_, said)| said.is_empty()), "{others:?}");
     fixture.server.stop().expect("a clean stop");
+}
+
+#[test]
+fn scripts_are_told_how_connections_are_protected() {
+    let fixture = Fixture::start(
+        "tls-client-auth = \"required\"\ntls-min-version = \"1.3\"\ncluster-encryption = \"all\"\n\
+         tls-client-user = [\"san.uri prefix=urn:user: delimiters=@\", \"subject.cn\"]\n",
+    );
+    let security = json(&fixture.server, "/settings/security");
+    assert_eq!(
+        (&security["tlsMinVersion"], &security["clusterEncryptionLevel"]),
+        (&"tlsv1.3".into(), &"all".into())
+    );
+    let rules = json(&fixture.server, "/settings/clientCertAuth");
+    let wanted = r#"{"prefixes":[{"delimiter":"@","path":"san.uri","prefix":"urn:user:"},{"delimiter":"","path":"subject.cn","prefix":""}],"state":"mandatory"}"#;
+    assert_eq!(rules.to_string(), wanted);
+    fixture.server.stop().expect("a clean stop");
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), "");
+    assert_eq!(json(&server, "/settings/security")["clusterEncryptionLevel"], "off");
+    assert_eq!(json(&server, "/settings/clientCertAuth")["state"], "disable");
+    server.stop().expect("a clean stop");
 }
 
 #[test]

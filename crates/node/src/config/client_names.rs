@@ -17,6 +17,17 @@ pub enum ClientAuth {
     Required,
 }
 
+impl ClientAuth {
+    /// The original's word for it.
+    pub fn state(self) -> &'static str {
+        match self {
+            ClientAuth::Off => "disable",
+            ClientAuth::Optional => "enable",
+            ClientAuth::Required => "mandatory",
+        }
+    }
+}
+
 impl FromStr for ClientAuth {
     type Err = &'static str;
 
@@ -41,6 +52,18 @@ pub enum CertificateField {
     SanUri,
     /// One that is an e-mail address.
     SanEmail,
+}
+
+impl CertificateField {
+    /// The original's name of it.
+    pub fn name(self) -> &'static str {
+        match self {
+            CertificateField::SubjectCn => "subject.cn",
+            CertificateField::SanDnsName => "san.dnsname",
+            CertificateField::SanUri => "san.uri",
+            CertificateField::SanEmail => "san.email",
+        }
+    }
 }
 
 /// A rule: the user's name is what a field holds between a prefix and the first of some delimiters.
@@ -100,6 +123,16 @@ impl TryFrom<String> for ClientNameRule {
 }
 
 impl ClientNameRule {
+    /// What stands before the name.
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// The characters that end the name.
+    pub fn delimiters(&self) -> &str {
+        &self.delimiters
+    }
+
     /// The name that a field with this value tells; nothing if it has another prefix, or tells an empty name.
     pub fn name_in<'v>(&self, value: &'v str) -> Option<&'v str> {
         let rest = value.strip_prefix(self.prefix.as_str())?;

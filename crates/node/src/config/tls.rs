@@ -20,6 +20,16 @@ pub enum TlsVersion {
     V1_3,
 }
 
+impl TlsVersion {
+    /// As the original's REST API writes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            TlsVersion::V1_2 => "tlsv1.2",
+            TlsVersion::V1_3 => "tlsv1.3",
+        }
+    }
+}
+
 impl std::str::FromStr for TlsVersion {
     type Err = &'static str;
 
@@ -48,6 +58,16 @@ pub enum ClusterEncryption {
 }
 
 impl ClusterEncryption {
+    /// The word of the configuration for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            ClusterEncryption::Off => "off",
+            ClusterEncryption::Control => "control",
+            ClusterEncryption::All => "all",
+            ClusterEncryption::Strict => "strict",
+        }
+    }
+
     /// Whether requests over HTTP are encrypted.
     pub fn covers_http(self) -> bool {
         self != ClusterEncryption::Off

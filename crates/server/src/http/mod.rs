@@ -35,6 +35,7 @@ mod replication;
 mod routes;
 mod samples;
 mod scopes;
+mod security;
 mod settings;
 mod slow_limits;
 mod stream;

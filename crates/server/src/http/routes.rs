@@ -14,7 +14,8 @@ use super::origin::Listens;
 use super::{
     alternate, audit, auto_failover, bucket_stats, buckets, certificates, changes, cluster, cluster_status,
     documents, encryption_keys, failures, figures, health, logs, manage, methods, metrics, origin, paths,
-    patience, pools, promise, replication, samples, scopes, settings, slow_limits, stream, ui, users,
+    patience, pools, promise, replication, samples, scopes, security, settings, slow_limits, stream, ui,
+    users,
 };
 
 /// A method of an address.
@@ -201,6 +202,8 @@ fn user_routes() -> Vec<Route> {
         post("/settings/audit", ManageUsers, audit::change),
         get("/settings/audit/descriptors", ReadUsers, audit::descriptors),
         get("/settings/audit/nonFilterableDescriptors", ReadUsers, audit::other_descriptors),
+        get("/settings/clientCertAuth", ReadUsers, security::client_certificates),
+        get("/settings/security", ReadUsers, security::show),
         get("/settings/passwordPolicy", ReadUsers, users::policy),
         post("/settings/passwordPolicy", ManageUsers, users::set_policy),
     ]

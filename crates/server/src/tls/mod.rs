@@ -190,6 +190,11 @@ impl Tls {
         if end_s <= now_s { Err(told.unwrap_or_default()) } else { Ok(told) }
     }
 
+    /// The configuration that connections are made with.
+    pub(crate) fn config(&self) -> TlsConfig {
+        self.present.lock().config.clone()
+    }
+
     /// What the next connection is made with.
     pub(crate) fn present(&self) -> Acceptance {
         self.present.lock().made.accepted.clone()
