@@ -94,6 +94,8 @@ impl Stave {
     pub fn launch(mut command: Command, log: &Path, more: &[&str]) -> Result<Stave> {
         command.args(["--kv", "127.0.0.1:0", "--http", "127.0.0.1:0"]);
         command.args(["--username", USER, "--password", PASSWORD]).args(more);
+        // What `/proc` tells of a process that hides its memory is for root alone.
+        command.env("STAVE_CORE_DUMPS", "on");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(File::create(log)?);
         let begun = Instant::now();
         let mut child = command.spawn().with_context(|| format!("cannot run {command:?}"))?;

@@ -15,7 +15,7 @@ use rcgen::{DnType, SanType};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use server::Server;
-use support::{json, start, vb};
+use support::{Client, json, start, vb};
 
 type Stream = StreamOwned<ClientConnection, TcpStream>;
 
@@ -221,5 +221,7 @@ fn the_end_of_the_nodes_certificate_is_told() {
     let told = page.lines().find_map(|line| line.strip_prefix(name)).expect("it is told");
     // Those of the test's CA are valid until the year 4096.
     assert!(told.parse::<f64>().expect("a number") > 4e9, "{told}");
+    let mut client = Client::connect(&fixture.server, "default", &[]);
+    assert_eq!(client.stat("connections", "tls_certificate_end_timestamp"), told);
     fixture.server.stop().expect("a clean stop");
 }

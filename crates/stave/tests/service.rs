@@ -73,6 +73,29 @@ fn its_manager_is_told_when_it_serves_and_when_it_stops() {
     assert!(node.0.wait().expect("it ends").success());
 }
 
+#[test]
+fn a_crash_leaves_no_core_dump_unless_it_is_asked_for() {
+    let soft_limit_of_core_files = |word: Option<&str>| {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut command = Command::new("sh");
+        command.args(["-c", "ulimit -c 4096; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_stave"), "serve"]);
+        command.args(["--kv", "127.0.0.1:0", "--http", "127.0.0.1:0", "--data"]).arg(folder.path());
+        command.env_remove("STAVE_CORE_DUMPS").stdout(Stdio::piped()).stderr(Stdio::null());
+        command.envs(word.map(|word| ("STAVE_CORE_DUMPS", word)));
+        let mut node = Node(command.spawn().expect("it starts"));
+        let mut line = String::new();
+        BufReader::new(node.0.stdout.take().expect("piped")).read_line(&mut line).expect("a line");
+        assert!(line.starts_with("ready"), "{line}");
+        let limits = std::fs::read_to_string(format!("/proc/{}/limits", node.0.id())).expect("its limits");
+        let line = limits.lines().find_map(|line| line.strip_prefix("Max core file size")).expect("a line");
+        line.split_whitespace().next().expect("a figure").to_owned()
+    };
+    assert_eq!(soft_limit_of_core_files(None), "0");
+    if rustix::process::getrlimit(rustix::process::Resource::Core).maximum != Some(0) {
+        assert_ne!(soft_limit_of_core_files(Some("on")), "0");
+    }
+}
+
 /// Writes a certificate that was valid in 2020, and its key.
 fn expired(cert: &Path, key: &Path) {
     let mut params = rcgen::CertificateParams::new(["localhost".to_owned()]).expect("a name");

@@ -199,6 +199,10 @@ pub fn connections(node: &Node, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Re
     sheet.put("max_connections_per_address", limits.connections_per_address.unwrap_or(0));
     sheet.put("curr_strangers", totals.strangers);
     sheet.put("curr_http_connections", accepting.http_connections.load(Relaxed));
+    let certificate_end_s = accepting.certificate_end_s.load(Relaxed);
+    if certificate_end_s > 0 {
+        sheet.put("tls_certificate_end_timestamp", certificate_end_s);
+    }
     sheet.put("max_http_connections", limits.http.connections);
     sheet.put("max_http_connections_per_address", limits.http.per_address);
     sheet.put("longest_turn_us", totals.longest_turn_ns / 1000);

@@ -14,7 +14,7 @@ use node::cluster::{Cluster, ClusterConfig};
 use node::config::{LogConfig, LogFormat};
 use node::data_dir::is_open_to_all;
 use node::{Config, MetricsLogin, Settings, Switch, readiness};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit};
 use sd_notify::NotifyState;
 use server::Server;
 use server::etcd::{EtcdAccess, EtcdAddress, EtcdStore};
@@ -29,6 +29,8 @@ use crate::client::Secret;
 use crate::log::Log;
 
 const MAX_CONFIG_BYTES: usize = 1 << 20;
+/// The environment variable that allows core dumps.
+const CORE_DUMPS: &str = "STAVE_CORE_DUMPS";
 /// Without those that look alike.
 const PASSWORD_LETTERS: &[u8] = b"abcdefghijkmnpqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ23456789";
 const PASSWORD_LEN: usize = 20;
@@ -253,6 +255,8 @@ impl Setup {
 /// Runs the command.
 pub fn run(env: &Env, flags: ServeFlags) -> anyhow::Result<Outcome> {
     let mut log = Log::start()?;
+    // Before the first password or key is read.
+    keep_memory_private();
     let descriptors = raise_descriptor_limit();
     let setup = Setup::read(env, flags.clone(), descriptors)?;
     if flags.check {
@@ -411,6 +415,20 @@ fn say(line: &str) {
 /// The same on standard error.
 fn tell(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+/// Keeps documents, passwords and keys out of core dumps, and other programs of the same user out of the memory, unless
+/// [`CORE_DUMPS`] says otherwise.
+fn keep_memory_private() {
+    if std::env::var(CORE_DUMPS).is_ok_and(|word| word == "on") {
+        return;
+    }
+    // The limit alone does not hold for a program that the kernel hands dumps to.
+    let hidden = set_dumpable_behavior(DumpableBehavior::NotDumpable);
+    let limit = Rlimit { current: Some(0), ..getrlimit(Resource::Core) };
+    if let Err(error) = hidden.and_then(|()| setrlimit(Resource::Core, limit)) {
+        tracing::warn!(%error, "a crash may leave documents and keys in a core dump");
+    }
 }
 
 /// Takes as many descriptors as the system allows: shells usually start programs with room for about a thousand.
