@@ -3,6 +3,7 @@ package conformance
 
 import (
 	"crypto/rand"
+	"crypto/x509"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -66,10 +67,32 @@ func connectAll() error {
 	})
 }
 
+// connect speaks TLS if STAVE_CA names the certificates that are trusted.
 func connect(user, password string) (*gocb.Cluster, error) {
-	return gocb.Connect(os.Getenv("STAVE_CONN"), gocb.ClusterOptions{
+	options := gocb.ClusterOptions{
 		Authenticator: gocb.PasswordAuthenticator{Username: user, Password: password},
-	})
+	}
+	if ca := os.Getenv("STAVE_CA"); ca != "" {
+		roots, err := trusted(ca)
+		if err != nil {
+			return nil, err
+		}
+		options.SecurityConfig.TLSRootCAs = roots
+	}
+	return gocb.Connect(os.Getenv("STAVE_CONN"), options)
+}
+
+// trusted reads a file of certificates.
+func trusted(path string) (*x509.CertPool, error) {
+	pem, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("%s holds no certificate", path)
+	}
+	return roots, nil
 }
 
 // newKey is a key no other test and no earlier run on the same server has used.

@@ -12,11 +12,15 @@ function env(name) {
   return value
 }
 
-function connect() {
+// With STAVE_CA by TLS: its certificates are trusted, and no other.
+function connect(more = {}) {
+  const ca = process.env.STAVE_CA
   return couchbase.connect(env('STAVE_CONN'), {
     username: env('STAVE_USER'),
     password: env('STAVE_PASSWORD'),
     timeouts: { kvTimeout: 10000, managementTimeout: 20000 },
+    ...(ca && { security: { trustStorePath: ca } }),
+    ...more,
   })
 }
 

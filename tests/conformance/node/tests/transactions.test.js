@@ -4,16 +4,14 @@
 const assert = require('node:assert/strict')
 const { after, before, describe, it } = require('node:test')
 const couchbase = require('couchbase')
-const { env, fails, fresh, within } = require('./support')
+const { connect, env, fails, fresh, within } = require('./support')
 
 describe('transactions', () => {
   let cluster
   let collection
 
   before(async () => {
-    cluster = await couchbase.connect(env('STAVE_CONN'), {
-      username: env('STAVE_USER'),
-      password: env('STAVE_PASSWORD'),
+    cluster = await connect({
       transactions: { durabilityLevel: couchbase.DurabilityLevel.None, timeout: 20000 },
     })
     collection = cluster.bucket(env('STAVE_BUCKET')).defaultCollection()
