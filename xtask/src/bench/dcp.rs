@@ -106,7 +106,7 @@ fn stave(server: &Stave, arguments: &[&str]) -> Command {
     command
 }
 
-fn drain(server: &Stave, connections: u32) -> Result<Value> {
+pub(super) fn drain(server: &Stave, connections: u32) -> Result<Value> {
     let connections = connections.to_string();
     let text =
         output(&mut stave(server, &["drain", BUCKET, "--json", "--quiet", "--connections", &connections]))?;

@@ -7,6 +7,7 @@ mod compact;
 mod cycles;
 mod dcp;
 mod durable;
+mod encryption;
 mod engines;
 mod failover;
 mod filling;
@@ -48,6 +49,8 @@ pub enum Bench {
     Locks(locks::LocksOptions),
     /// Server CPU an operation and a handshake with TLS, beside Redis with TLS and Stave without.
     Tls(tls::TlsOptions),
+    /// Server CPU of writes, and backfills, with encryption at rest beside a node without.
+    Encryption(encryption::EncryptionOptions),
     /// Clients that wait until each write is on disk: journal on, journal off, and Redis with appendfsync always.
     Durable(writers::Options),
     /// Clients that wait until a majority has each write: levels, numbers of clients, one node and two, and Redis.
@@ -97,6 +100,7 @@ pub fn run(bench: &Bench) -> Result<bool> {
         Bench::Tls(options) => tls::run(options)?,
         Bench::Start(options) => start::run(options)?,
         Bench::Stop(options) => stop::run(options)?,
+        Bench::Encryption(options) => encryption::run(options)?,
         Bench::Durable(options) => durable::run(options)?,
         Bench::Syncwrites(options) => syncwrites::run(options)?,
         Bench::Flush(options) => flush::run(options)?,

@@ -1,14 +1,20 @@
 //! `bench tls`: Stave with TLS beside Redis with TLS and Stave without, under the same client, by turns.
 
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore};
 
 use super::Output;
+use super::idle::{SPARE, raise_descriptor_limit};
 use super::load::{Peer, ensure_clean, number};
-use super::process::cpu_seconds;
+use super::process::{cpu_seconds, resident_bytes};
 use super::redis::{self, Redis};
 use super::report::{Goal, Report, median};
 use crate::child::{is_installed, release_build, succeeds};
@@ -28,10 +34,15 @@ pub struct TlsOptions {
     /// Keys, of 20 bytes each.
     #[arg(long, default_value_t = 200_000)]
     keys: u32,
+    /// TLS connections that do not log in; 0 leaves this part out.
+    #[arg(long, default_value_t = 19_500)]
+    idle: u64,
     #[command(flatten)]
     output: Output,
 }
 
+/// The most that a TLS connection may cost that does not log in.
+const IDLE_GOAL_KIB: f64 = 24.0;
 /// Pipeline depth, the most of Redis's CPU that an operation may cost with TLS, and the most of Stave's own without.
 const DEPTHS: [(u32, f64, f64); 2] = [(1, 1.0, 1.35), (16, 1.0, 1.5)];
 
@@ -48,6 +59,8 @@ pub fn run(options: &TlsOptions) -> Result<Report> {
     let file = |name: &str| certificates.join(name).display().to_string();
     let (certificate, key) = (file("node.pem"), file("node.key"));
     let bucket = format!("{BUCKET}:2GiB");
+    // Before the start: the server inherits the limit.
+    raise_descriptor_limit(options.idle + SPARE);
     let tls = ["--tls-cert", &certificate, "--tls-key", &key, "--kv-tls", "127.0.0.1:0", "--http-tls"];
     let more = ["127.0.0.1:0", "--threads", "1", "--bucket", &bucket];
     let server = Stave::start(&Start {
@@ -70,6 +83,7 @@ pub fn run(options: &TlsOptions) -> Result<Report> {
     Client::connect(&server.kv)?.await_persisted()?;
     let mut report = compare(&peers, options)?;
     handshakes(&peers, &certificates.join("ca.pem"), options, &mut report)?;
+    idle_connections(&server, &peers[1].address, &certificates.join("ca.pem"), options, &mut report)?;
     server.stop()?;
     Ok(report)
 }
@@ -131,6 +145,50 @@ fn handshakes(peers: &[Peer; 3], ca: &Path, options: &TlsOptions, report: &mut R
         rates.push(rate);
     }
     report.figure("handshakes_per_cpu_s_of_redis", rates[0] / rates[1], Some(Goal::AtLeast(1.0)));
+    Ok(())
+}
+
+/// Resident memory of the server for each connection that has agreed on encryption and says nothing more.
+fn idle_connections(
+    server: &Stave,
+    kvs: &str,
+    ca: &Path,
+    options: &TlsOptions,
+    report: &mut Report,
+) -> Result<()> {
+    let (count, allowed) = (options.idle, raise_descriptor_limit(options.idle + SPARE));
+    if count == 0 || allowed < count + SPARE {
+        println!("idle connections: left out, the system allows {allowed} descriptors (ulimit -Hn)");
+        return Ok(());
+    }
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_file_iter(ca)? {
+        roots.add(certificate?)?;
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+    let config = Arc::new(builder.with_root_certificates(roots).with_no_client_auth());
+    let before = resident_bytes(server.pid())?;
+    let mut idle = Vec::new();
+    for number in 0..count {
+        let failed = || format!("idle connection {number}");
+        let mut session = ClientConnection::new(Arc::clone(&config), ServerName::try_from("127.0.0.1")?)?;
+        let mut stream = TcpStream::connect(kvs).with_context(failed)?;
+        while session.is_handshaking() || session.wants_write() {
+            session.complete_io(&mut stream).with_context(failed)?;
+        }
+        // Not the session: ours would take as much as the server's.
+        idle.push(stream);
+    }
+    let after = resident_bytes(server.pid())?;
+    // With few descriptors the server takes fewer connections, and lets go of those that have not logged in.
+    let figures =
+        Client::connect(&server.kv)?.stats("connections")?.context("the server counts connections")?;
+    let held = figures.iter().find(|(name, _)| name == "curr_connections").context("and tells how many")?;
+    let held: f64 = held.1.parse()?;
+    println!("idle TLS connections: {count}, {held} held, resident {before} bytes before, {after} with them");
+    let kib = after.saturating_sub(before) as f64 / held / 1024.0;
+    report.add("idle_tls_connection_kib", kib, Some(IDLE_GOAL_KIB));
     Ok(())
 }
 
