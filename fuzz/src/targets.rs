@@ -59,6 +59,7 @@ pub const TARGETS: &[Target] = &[
     target("encrypted_file", base::fuzz::fuzz_encrypted_file, base::fuzz::encrypted_file_seeds),
     target("view", cluster::fuzz::fuzz_view, cluster::fuzz::view_seeds),
     target("forms", node::fuzz::forms, || texts(&["name=a&ramQuotaMB=100&roles=data_reader[a:b:c]"])),
+    target("pem", server::tls::fuzz::fuzz_pem, Vec::new),
     target("configuration", node::fuzz::configuration, || {
         texts(&["password = \"secret1\"\nbuckets = [\"a:1GiB\"]\n"])
     }),

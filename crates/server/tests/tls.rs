@@ -7,11 +7,12 @@ mod ca;
 mod support;
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use base::env::sim::SplitMix64;
 use ca::Ca;
 use protocol::feature::{Feature, Features};
 use protocol::{RequestParts, Status, opcode, write_request};
@@ -460,6 +461,40 @@ fn who_stalls_before_it_speaks_is_cut_after_ten_seconds() {
         let _ = stream.read_to_end(&mut rest);
         assert_eq!(ask(&mut client, opcode::SET, b"k", b"1").0, 0);
     }
+    server.stop().expect("a clean stop");
+}
+
+#[test]
+fn damaged_records_end_their_own_connection_alone() {
+    let fixture = Fixture::new();
+    let server = fixture.start("");
+    let mut client = log_in(kvs(&server), fixture.config());
+    let hello = {
+        let mut session = ClientConnection::new(fixture.config(), name()).expect("a session");
+        let mut bytes = Vec::new();
+        session.write_tls(&mut bytes).expect("a hello");
+        bytes
+    };
+    let https = server.http_tls_addr().expect("it speaks TLS");
+    let mut rng = SplitMix64::new(1);
+    for round in 0..200 {
+        let mut bytes = hello.clone();
+        for _ in 0..=rng.below(4) {
+            let at = rng.below(bytes.len() as u64) as usize;
+            match rng.below(3) {
+                0 => bytes.truncate(at.max(1)),
+                1 => bytes.extend_from_within(at..),
+                _ => bytes[at] = rng.next_u64() as u8,
+            }
+        }
+        let addr = if round % 2 == 0 { kvs(&server) } else { https };
+        let mut stream = TcpStream::connect(addr).expect("the server listens");
+        // It may be closed already.
+        let _ = stream.write_all(&bytes).and_then(|()| stream.shutdown(Shutdown::Write));
+        let _ = stream.read_to_end(&mut Vec::new());
+        assert_eq!(ask(&mut client, opcode::SET, b"k", b"1").0, 0);
+    }
+    assert_eq!(ask(&mut log_in(kvs(&server), fixture.config()), opcode::GET, b"k", b"").0, 0);
     server.stop().expect("a clean stop");
 }
 

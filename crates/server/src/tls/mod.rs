@@ -2,6 +2,7 @@
 
 mod certificate;
 mod fault;
+pub mod fuzz;
 mod identity;
 mod peers;
 mod spoken;
