@@ -30,6 +30,9 @@ pub struct Options {
     /// Only this file system: ext4 or xfs.
     #[arg(long)]
     only: Option<String>,
+    /// Whether the server encrypts its files.
+    #[arg(long)]
+    encrypted: bool,
 }
 
 /// File systems that can be shut down, and the program that makes them.
@@ -88,5 +91,6 @@ fn on_image(options: &Options, make: &str, arguments: &[&str], scratch: &Path) -
         mounted.mount_again()
     };
     let place = Place { data: &mounted.path().join("data"), logs: scratch, kill: &kill };
-    kill::rounds(&kill::Options::rounds(options.rounds).with(options.seed, options.load_ms), &place)
+    let rounds = kill::Options::rounds(options.rounds).with(options.seed, options.load_ms);
+    kill::rounds(&rounds.encrypted(options.encrypted), &place)
 }

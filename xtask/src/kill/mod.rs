@@ -5,11 +5,11 @@ mod ledger;
 mod verify;
 mod writer;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use std::{process, thread};
+use std::{fs, process, thread};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use clap::Args;
@@ -45,12 +45,29 @@ pub struct Options {
     /// What keeps the bucket's documents, by the word of its type.
     #[arg(long, value_name = "couchstore|magma")]
     store: Option<String>,
+    /// Whether the server encrypts its files.
+    #[arg(long)]
+    encrypted: bool,
 }
 
 impl Options {
     /// The defaults with this number of rounds.
     pub fn rounds(rounds: u32) -> Options {
-        Options { rounds, connections: 8, seed: None, load_ms: 1500, quota: None, journal: None, store: None }
+        Options {
+            rounds,
+            connections: 8,
+            seed: None,
+            load_ms: 1500,
+            quota: None,
+            journal: None,
+            store: None,
+            encrypted: false,
+        }
+    }
+
+    /// The same with encrypted files.
+    pub fn encrypted(self, encrypted: bool) -> Options {
+        Options { encrypted, ..self }
     }
 
     /// The same without a journal.
@@ -74,6 +91,9 @@ impl Options {
     }
 }
 
+/// The key of encrypted files. Any will do: it protects nothing.
+const KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
+
 /// The shortest time under load before a kill.
 const MIN_LOAD_MS: u64 = 50;
 
@@ -88,6 +108,13 @@ pub struct Place<'a> {
     pub logs: &'a Path,
     /// Ends it without a warning; answers when it may be started again.
     pub kill: &'a dyn Fn(Stave) -> Result<()>,
+}
+
+impl Place<'_> {
+    /// Where the key of encrypted files is.
+    fn key(&self) -> PathBuf {
+        self.logs.join("key")
+    }
 }
 
 /// Runs the rounds; each is one verdict.
@@ -120,12 +147,13 @@ pub fn rounds(options: &Options, place: &Place<'_>) -> Result<Totals> {
         "{:>5} {:>8} {:>10} {:>10} {:>10} {:>7} {:>5}",
         "round", "load ms", "changes", "persisted", "verified", "newer", "lost"
     );
+    fs::write(place.key(), KEY)?;
     let mut server = start(options, place, 0)?;
     for round in 1..=options.rounds {
         let load = Duration::from_millis(MIN_LOAD_MS + rng.below(options.load_ms.max(1)));
         load_and_kill(server, &mut ledgers, load, place).with_context(|| format!("round {round}"))?;
         if round == options.rounds {
-            totals += Totals::one(check(place)?);
+            totals += Totals::one(check(options, place)?);
         }
         server = start(options, place, round)?;
         let verified = verify::all(&server.kv, &mut ledgers).with_context(|| format!("round {round}"))?;
@@ -140,14 +168,22 @@ pub fn rounds(options: &Options, place: &Place<'_>) -> Result<Totals> {
 
 fn start(options: &Options, place: &Place<'_>, round: u32) -> Result<Stave> {
     let log = place.logs.join(format!("server-{round}.log"));
-    let arguments = options.arguments();
-    let more: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let (arguments, key) = (options.arguments(), place.key().display().to_string());
+    let mut more: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    if options.encrypted {
+        more.extend(["--encryption-key-file", &key]);
+    }
     Stave::start(&Start { data: place.data, log, more: &more })
 }
 
 /// Whether what a killed server left is sound: its journal, and its files as of what the journal says.
-fn check(place: &Place<'_>) -> Result<bool> {
-    let status = Command::new(tree::release_binary()).arg("check").arg(place.data).status()?;
+fn check(options: &Options, place: &Place<'_>) -> Result<bool> {
+    let mut command = Command::new(tree::release_binary());
+    command.arg("check").arg(place.data);
+    if options.encrypted {
+        command.arg("--encryption-key-file").arg(place.key());
+    }
+    let status = command.status()?;
     if !status.success() {
         println!("FAIL stave check: {status}");
     }
