@@ -36,7 +36,7 @@ class DcpTest {
 
   @BeforeAll
   static void connect() {
-    cluster = Cluster.connect(StrictCopy.env("STAVE_CONN"), StrictCopy.env("STAVE_USER"), StrictCopy.env("STAVE_PASSWORD"));
+    cluster = StrictCopy.connect();
     cluster.bucket(StrictCopy.env("STAVE_BUCKET")).waitUntilReady(Duration.ofSeconds(20));
     collection = cluster.bucket(StrictCopy.env("STAVE_BUCKET")).defaultCollection();
   }

@@ -52,7 +52,7 @@ class ManagersTest {
 
   @BeforeAll
   static void connect() {
-    cluster = Cluster.connect(StrictCopy.env("STAVE_CONN"), StrictCopy.env("STAVE_USER"), StrictCopy.env("STAVE_PASSWORD"));
+    cluster = StrictCopy.connect();
     bucket = cluster.bucket(StrictCopy.env("STAVE_BUCKET"));
     bucket.waitUntilReady(READY);
   }

@@ -38,7 +38,7 @@ class ScansTest {
 
   @BeforeAll
   static void store() {
-    cluster = Cluster.connect(StrictCopy.env("STAVE_CONN"), StrictCopy.env("STAVE_USER"), StrictCopy.env("STAVE_PASSWORD"));
+    cluster = StrictCopy.connect();
     Bucket bucket = cluster.bucket(StrictCopy.env("STAVE_BUCKET"));
     bucket.waitUntilReady(PATIENCE);
     collection = bucket.defaultCollection();

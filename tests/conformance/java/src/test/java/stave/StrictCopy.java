@@ -3,17 +3,24 @@ package stave;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.couchbase.client.dcp.Client;
+import com.couchbase.client.dcp.SecurityConfig;
 import com.couchbase.client.dcp.highlevel.DatabaseChangeListener;
 import com.couchbase.client.dcp.highlevel.Deletion;
 import com.couchbase.client.dcp.highlevel.DocumentChange;
 import com.couchbase.client.dcp.highlevel.Mutation;
 import com.couchbase.client.dcp.highlevel.StreamFailure;
+import com.couchbase.client.java.Cluster;
+import com.couchbase.client.java.ClusterOptions;
+import com.couchbase.client.java.env.ClusterEnvironment;
+import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 import java.util.function.BooleanSupplier;
+import java.util.function.Consumer;
 
 /** What streams brought: the newest version of each document, how far each vBucket is, and what broke the protocol. */
 abstract class StrictCopy implements DatabaseChangeListener {
@@ -42,15 +49,36 @@ abstract class StrictCopy implements DatabaseChangeListener {
     return System.getenv(name);
   }
 
+  /** The file of certificates that are trusted; nothing if the server is used without TLS. */
+  static Optional<Path> ca() {
+    return Optional.ofNullable(env("STAVE_CA")).map(Path::of);
+  }
+
   /** A client of the server under test, to be built. */
   static Client.Builder client() {
-    return Client.builder()
+    Client.Builder client = Client.builder()
         .connectionString(env("STAVE_CONN"))
         .bucket(env("STAVE_BUCKET"))
         .credentials(env("STAVE_USER"), env("STAVE_PASSWORD"))
         .collectionsAware(true)
         .flowControl(1 << 20)
         .userAgent("stave-conformance", "1");
+    ca().ifPresent(ca -> client.securityConfig(SecurityConfig.builder().enableTls(true).trustCertificate(ca)));
+    return client;
+  }
+
+  /** A connection to the server under test. */
+  static Cluster connect() {
+    return connect(env("STAVE_USER"), env("STAVE_PASSWORD"), environment -> {});
+  }
+
+  /** The same of a user, and with more settings. */
+  static Cluster connect(String user, String password, Consumer<ClusterEnvironment.Builder> more) {
+    ClusterOptions options = ClusterOptions.clusterOptions(user, password).environment(environment -> {
+      ca().ifPresent(ca -> environment.securityConfig(security -> security.trustCertificate(ca)));
+      more.accept(environment);
+    });
+    return Cluster.connect(env("STAVE_CONN"), options);
   }
 
   void advance(int vbucket, long seqno) {

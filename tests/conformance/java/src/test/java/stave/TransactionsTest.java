@@ -8,7 +8,6 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import com.couchbase.client.core.error.DocumentNotFoundException;
 import com.couchbase.client.core.msg.kv.DurabilityLevel;
 import com.couchbase.client.java.Cluster;
-import com.couchbase.client.java.ClusterOptions;
 import com.couchbase.client.java.Collection;
 import com.couchbase.client.java.codec.RawBinaryTranscoder;
 import com.couchbase.client.java.json.JsonObject;
@@ -33,11 +32,9 @@ class TransactionsTest {
 
   @BeforeAll
   static void connect() {
-    cluster = Cluster.connect(
-        StrictCopy.env("STAVE_CONN"),
-        ClusterOptions.clusterOptions(StrictCopy.env("STAVE_USER"), StrictCopy.env("STAVE_PASSWORD"))
-            .environment(env -> env.transactionsConfig(
-                TransactionsConfig.durabilityLevel(DurabilityLevel.NONE).timeout(Duration.ofSeconds(30)))));
+    cluster = StrictCopy.connect(StrictCopy.env("STAVE_USER"), StrictCopy.env("STAVE_PASSWORD"), environment ->
+        environment.transactionsConfig(
+            TransactionsConfig.durabilityLevel(DurabilityLevel.NONE).timeout(Duration.ofSeconds(30))));
     cluster.bucket(StrictCopy.env("STAVE_BUCKET")).waitUntilReady(Duration.ofSeconds(20));
     collection = cluster.bucket(StrictCopy.env("STAVE_BUCKET")).defaultCollection();
   }
