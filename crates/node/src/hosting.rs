@@ -406,8 +406,7 @@ impl Host {
                 .map_or(Ok(()), |what| Err(gone(what)))?;
         }
         let of_node = env;
-        let env =
-            at_rest::of_bucket(env, &self.config, &self.data_dir, spec)?.with_heap(Heap::default());
+        let env = at_rest::of_bucket(env, &self.config, &self.data_dir, spec)?.with_heap(Heap::default());
         if let Some(known) = known {
             known.refuses(&*env.disk, &folder).map_err(failed)?.map_or(Ok(()), |what| Err(gone(what)))?;
             if engine::uuid_in(&*env.disk, &folder).is_none() {

@@ -60,7 +60,7 @@ pub fn run(options: &EncryptionOptions) -> Result<Report> {
     let start = |name: &str, more: &[&str]| {
         let data = scratch.path().join(name);
         let log = scratch.path().join(format!("{name}.log"));
-        let more = [&["--threads", "1", "--bucket", &bucket], more].concat();
+        let more = [&["--threads", "1", "--bucket", &bucket][..], more].concat();
         Stave::start(&Start { data: &data, log, more: &more })
     };
     let servers = [start("plain", &[])?, start("encrypted", &["--encryption-key-file", &key])?];
