@@ -253,7 +253,7 @@ fn keys_are_exchanged_while_clients_write() {
     let server = start(folder.path(), &['1']);
     fill(&server);
     let bucket = folder.path().join("buckets/a");
-    let count = |wrapping| {
+    let count = |wrapping: &WrappingKeys| {
         let keys = KeyRing::look(&Env::real(), &bucket, "a", Some(wrapping)).expect("they open");
         keys.expect("there are keys").ids().len()
     };
