@@ -516,14 +516,14 @@ impl Connection {
         self.session.dcp.is_some()
     }
 
-    /// Sends changes, if it streams them, up to some size. Whether there is more at once.
-    pub fn stream(&mut self, cx: &task::Context<'_>, out: &mut Output) -> bool {
+    /// Sends changes, if it streams them, up to about `most` bytes. Whether there is more at once.
+    pub fn stream(&mut self, most: usize, cx: &task::Context<'_>, out: &mut Output) -> bool {
         let Some(connection) = &mut self.session.dcp else { return false };
         connection.register(cx.waker());
         if connection.is_replaced() {
             self.closing = self.closing.or(Some(CloseReason::Replaced));
         }
-        self.closing.is_none() && connection.step(out) == dcp::Step::More
+        self.closing.is_none() && connection.step(most, out) == dcp::Step::More
     }
 
     /// Does what is due at `now` on the monotonic clock; answers when to look again.

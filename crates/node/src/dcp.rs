@@ -177,11 +177,11 @@ impl DcpConnection {
         self.handle.is_replaced.load(Ordering::Relaxed)
     }
 
-    /// Sends what there is, up to some size.
-    pub fn step(&mut self, out: &mut Output) -> Step {
+    /// Sends what there is, up to about `most` bytes.
+    pub fn step(&mut self, most: usize, out: &mut Output) -> Step {
         let Some(producer) = &mut self.producer else { return Step::Idle };
         let before = out.len();
-        let step = producer.step(out, STEP_BYTES);
+        let step = producer.step(out, most);
         self.handle.streams.store(producer.streams(), Ordering::Relaxed);
         self.handle.unacknowledged_bytes.store(producer.unacknowledged_bytes(), Ordering::Relaxed);
         self.handle.sent_bytes.fetch_add((out.len() - before) as u64, Ordering::Relaxed);

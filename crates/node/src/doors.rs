@@ -11,7 +11,7 @@ use std::time::Duration;
 use base::env::{Env, Task};
 
 use crate::changes::exchange::{ReaderExchange, ReaderTarget};
-use crate::replication::Links;
+use crate::replication::{LinkLimits, Links};
 
 /// A source of time limits for handlers that wait: the runtime, or a simulation.
 pub trait Timer: Send + Sync {
@@ -59,6 +59,11 @@ pub trait LinkRunner: Send + Sync {
     /// Begins to run every link that is there and every one that comes, until [`Links::is_stopping`]; the task ends when
     /// none works on a bucket any more.
     fn start(&self, env: &Env, links: Arc<Links>) -> io::Result<Task>;
+
+    /// How much each link takes upon itself.
+    fn limits(&self) -> LinkLimits {
+        LinkLimits::default()
+    }
 
     /// Whether connections that carry documents are made to the ports for TLS, those of readers of changes, too.
     fn is_encrypted(&self) -> bool {

@@ -10,6 +10,7 @@ use std::task::{Context, Poll, ready};
 use ::node::audit::record::Ends;
 use ::node::connection::{CloseReason, Connection, Next, Received};
 use ::node::connection_memory::Charge;
+use ::node::dcp::STEP_BYTES;
 use ::node::output::{Output, Pending};
 use ::node::reaper::{Patience, Watch};
 use tokio::io::{AsyncRead, ReadBuf};
@@ -367,7 +368,7 @@ impl Socket {
         self.watch
             .set_alarm(next.map_or(u64::MAX, |next| next.as_secs() + u64::from(next.subsec_nanos() > 0)));
         // Also of a client that does not read it is known whether it lives, and its backfills are given up.
-        let more = !has_enough && self.connection.stream(cx, &mut output);
+        let more = !has_enough && self.connection.stream(STEP_BYTES, cx, &mut output);
         self.send(&mut output);
         if let Some(reason) = self.connection.closing() {
             self.next = Next::Close(reason);

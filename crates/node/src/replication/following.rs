@@ -11,14 +11,25 @@ use super::link::{Inner, Link, LinkState};
 use super::login::LinkError;
 use super::rollback::RolledBack;
 
-/// Bytes that may be on their way to this node, on one link.
-const BUFFER_BYTES: u32 = 10 << 20;
-/// Between two signs of life of the source; after twice as much it is taken for dead.
-const NOOP_INTERVAL_S: u32 = 2;
-/// vBuckets that are taken over at once: each waits for the bytes of those before it while nobody can write to it.
-const MOST_TAKEN_OVER_AT_ONCE: usize = 16;
 /// When to look again whether there is room, if nobody tells.
 const LOOK_FOR_ROOM: Duration = Duration::from_millis(100);
+
+/// How much a link takes upon itself.
+#[derive(Clone, Copy, Debug)]
+pub struct LinkLimits {
+    /// Bytes that may be on their way to this node, on one link.
+    pub buffer_bytes: u32,
+    /// Seconds between two signs of life of the source; after twice as much it is taken for dead.
+    pub noop_interval_s: u32,
+    /// vBuckets that are taken over at once: each waits for the bytes of those before it while nobody can write to it.
+    pub taken_over_at_once: usize,
+}
+
+impl Default for LinkLimits {
+    fn default() -> LinkLimits {
+        LinkLimits { buffer_bytes: 10 << 20, noop_interval_s: 2, taken_over_at_once: 16 }
+    }
+}
 
 /// The connection.
 pub struct Following<'a> {
@@ -51,8 +62,8 @@ impl<'a> Following<'a> {
         let config = ConsumerConfig {
             name: link.connection_name(),
             consumer_name: Some(link.own_name.clone()),
-            buffer_bytes: BUFFER_BYTES,
-            noop_interval_s: NOOP_INTERVAL_S,
+            buffer_bytes: link.limits.buffer_bytes,
+            noop_interval_s: link.limits.noop_interval_s,
             features,
         };
         let mut consumer = Consumer::new(Arc::clone(&link.bucket), config);
@@ -92,6 +103,7 @@ impl<'a> Following<'a> {
         }
         // What is not wanted any more takes no role and no change from here on: whoever said so may rely on it.
         // Nothing to look through in a turn without news: there are as many vBuckets as changes come in one.
+        let most = self.link.limits.taken_over_at_once;
         let is_news = std::mem::replace(&mut self.declared, *declared) != *declared;
         if is_news {
             for vb in std::mem::take(again) {
@@ -99,13 +111,13 @@ impl<'a> Following<'a> {
                     consumer.drop(vb, out);
                 }
             }
-            follow(consumer, wanted, taken_over, &mut self.followed, out);
+            follow(consumer, wanted, taken_over, &mut self.followed, most, out);
         }
         let consumed = consumer.receive(received, out)?;
         let settled = consumer.settle(out)?;
         taken_over.extend(settled.taken_over);
         if is_news || self.has_line {
-            self.has_line = follow(consumer, wanted, taken_over, &mut self.followed, out);
+            self.has_line = follow(consumer, wanted, taken_over, &mut self.followed, most, out);
         }
         let now = self.link.env.clock.monotonic();
         let wait = consumer.tick(now, out)?.saturating_sub(now);
@@ -123,6 +135,7 @@ fn follow(
     wanted: &BTreeMap<VbId, Mode>,
     taken_over: &BTreeMap<VbId, Option<Duration>>,
     followed: &mut BTreeMap<VbId, Mode>,
+    most_taken_over: usize,
     out: &mut Vec<u8>,
 ) -> bool {
     followed.retain(|vb, mode| {
@@ -139,7 +152,7 @@ fn follow(
             continue;
         }
         if *mode == Mode::TakeOver {
-            if taking_over >= MOST_TAKEN_OVER_AT_ONCE {
+            if taking_over >= most_taken_over {
                 has_line = true;
                 continue;
             }

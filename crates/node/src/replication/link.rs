@@ -13,11 +13,12 @@ use dcp::{Consumer, ConsumerCounts, Mode, Stage};
 use engine::Bucket;
 use parking_lot::Mutex;
 
-use super::Wanted;
+use super::following::LinkLimits;
 use super::login::{LinkError, Login, WANTED};
 use super::rollback::Rollbacks;
 use super::source::Password;
 use super::status::LinkStatus;
+use super::{Replication, Wanted};
 use crate::connection_memory::{ConnectionMemory, Held};
 use crate::news::Hearing;
 use crate::notify::Notify;
@@ -86,6 +87,7 @@ pub struct Link {
     pub(super) inner: Mutex<Inner>,
     /// What is wanted changed, or prepares are on disk that the source is to know of, or it is closed.
     pub(super) changed: Arc<Notify>,
+    pub(super) limits: LinkLimits,
     /// Tells whether this node stands still.
     hearing: Hearing,
     memory: Arc<ConnectionMemory>,
@@ -93,27 +95,21 @@ pub struct Link {
 }
 
 impl Link {
-    pub(super) fn new(
-        env: Env,
-        bucket: &Arc<Bucket>,
-        own_name: &str,
-        node: String,
-        wanted: Wanted,
-        hearing: Hearing,
-        memory: Arc<ConnectionMemory>,
-    ) -> Link {
+    /// One of `of`, not run yet.
+    pub(super) fn new(of: &Replication, bucket: &Arc<Bucket>, node: String, wanted: Wanted) -> Link {
         let inner = Inner { wanted: wanted.vbuckets, declared: 1, ..Inner::default() };
         Link {
-            env,
+            env: of.env.clone(),
             bucket: Arc::clone(bucket),
-            own_name: own_name.to_owned(),
+            own_name: of.node.clone(),
             node,
             username: wanted.username,
             password: wanted.password,
             inner: Mutex::new(inner),
             changed: Arc::default(),
-            hearing,
-            memory,
+            limits: of.runner.limits(),
+            hearing: of.hearing.clone(),
+            memory: Arc::clone(&of.memory),
             told_broken: RateLimit::new(),
         }
     }
@@ -182,7 +178,13 @@ impl Link {
         LinkStatus::of(self, &inner)
     }
 
-    /// The thread that goes back in history for it, not started yet.
+    /// Connections that were given up because the source broke the protocol, and why the last one broke.
+    pub fn violations(&self) -> (u64, Option<String>) {
+        let inner = self.inner.lock();
+        (inner.violations, inner.last_error.clone())
+    }
+
+    /// What goes back in history for it: nothing yet.
     pub fn rollbacks(&self) -> Rollbacks {
         Rollbacks::new(self.env.clone(), Arc::clone(&self.bucket))
     }

@@ -1,15 +1,18 @@
 //! Which vBuckets of this node follow those of other nodes: declared as a whole, brought about by links.
 //!
-//! A link is one connection to one node for one bucket: bytes in, bytes out. Who runs the links is outside
-//! ([`crate::doors::LinkRunner`]).
+//! A link is one connection to one node for one bucket, and the next one when that breaks: bytes in, bytes out ([`run`]).
+//! Who polls the links is outside ([`crate::doors::LinkRunner`]), and so is who connects them ([`Dial`]).
 //! What is declared is not kept on disk: whoever declares it does so again after a restart.
 
+mod drive;
 mod following;
 mod link;
 pub(crate) mod login;
 mod rollback;
+mod run;
 mod source;
 mod status;
+mod wire;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -26,12 +29,15 @@ use crate::doors::LinkRunner;
 use crate::news::Hearing;
 use crate::notify::Notify;
 
-pub use following::{Following, Stepped};
+pub use drive::Drive;
+pub use following::{Following, LinkLimits, Stepped};
 pub use link::{Link, LinkState};
 pub use login::{LinkError, LoggingIn, Login};
 pub use rollback::{Rollbacks, RolledBack};
+pub use run::run;
 pub use source::{Password, Source, Sources};
 pub use status::{LinkStatus, TakeOvers, lag_of};
+pub use wire::{Dial, Pace, Wire, log_in};
 
 /// The most links of a node.
 pub const MAX_LINKS: usize = 256;
@@ -223,15 +229,7 @@ impl Replication {
             match links.get(&key) {
                 Some(link) => link.want(wanted.vbuckets, fresh),
                 None => {
-                    let link = Arc::new(Link::new(
-                        self.env.clone(),
-                        bucket,
-                        &self.node,
-                        key.1.clone(),
-                        wanted,
-                        self.hearing.clone(),
-                        Arc::clone(&self.memory),
-                    ));
+                    let link = Arc::new(Link::new(self, bucket, key.1.clone(), wanted));
                     links.insert(key, Arc::clone(&link));
                     new.push(link);
                 }

@@ -1,8 +1,10 @@
 //! Going back in history reads and writes files, so it happens on a thread of its own.
 
 use std::collections::VecDeque;
-use std::io;
-use std::sync::{Arc, mpsc};
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
 
 use base::env::{Env, Task};
 use base::{Seqno, VbId};
@@ -10,89 +12,123 @@ use dcp::RollBack;
 use engine::Bucket;
 use parking_lot::Mutex;
 
+use super::login::LinkError;
 use crate::notify::Notify;
 
 /// How a rollback went: the vBucket, and where it stands now, or why it could not be done.
 pub type RolledBack = (VbId, Result<Seqno, &'static str>);
 
-/// The thread that rolls back for one link, started with the first one. There is at most one rollback under way or
-/// asked for of each vBucket and connection.
+/// Rolls back for one link: one vBucket after the other, each on a thread that ends with it. There is at most one rollback
+/// under way or asked for of each vBucket and connection.
 pub struct Rollbacks {
     env: Env,
     bucket: Arc<Bucket>,
-    orders: Option<mpsc::Sender<RollBack>>,
+    /// Ordered, and not begun.
+    ordered: VecDeque<RollBack>,
+    /// What rolls back, until its outcome is taken.
     thread: Option<Task>,
-    outcomes: Arc<Outcomes>,
+    outcome: Arc<FinishedRollback>,
 }
 
-/// Rollbacks that are done and were not told; at most one of each vBucket and connection.
+/// The outcome of the rollback under way.
 #[derive(Default)]
-struct Outcomes {
-    done: Mutex<VecDeque<RolledBack>>,
+struct FinishedRollback {
+    done: Mutex<Option<RolledBack>>,
     news: Notify,
-}
-
-impl Outcomes {
-    fn push(&self, outcome: RolledBack) {
-        self.done.lock().push_back(outcome);
-        self.news.notify_one();
-    }
 }
 
 impl Rollbacks {
     pub(super) fn new(env: Env, bucket: Arc<Bucket>) -> Rollbacks {
-        Rollbacks { env, bucket, orders: None, thread: None, outcomes: Arc::default() }
+        Rollbacks { env, bucket, ordered: VecDeque::new(), thread: None, outcome: Arc::default() }
     }
 
-    /// Has it done; an error means that there is no thread for it.
-    pub fn order(&mut self, rollback: RollBack) -> io::Result<()> {
-        let orders = match &self.orders {
-            Some(orders) => orders,
-            None => self.start()?,
-        };
-        // The thread listens for as long as there is somebody to order.
-        let _ = orders.send(rollback);
-        Ok(())
+    /// Has it done.
+    ///
+    /// # Errors
+    ///
+    /// There is no thread for it.
+    pub fn order(&mut self, rollback: RollBack) -> Result<(), LinkError> {
+        self.ordered.push_back(rollback);
+        self.begin()
     }
 
-    fn start(&mut self) -> io::Result<&mpsc::Sender<RollBack>> {
-        let (orders, ordered) = mpsc::channel::<RollBack>();
-        let (bucket, outcomes) = (Arc::clone(&self.bucket), Arc::clone(&self.outcomes));
-        let job = move || {
-            for RollBack { vb, to } in ordered {
-                outcomes.push((vb, roll_back(&bucket, vb, to)));
-            }
-        };
-        let name = format!("rollback-{}", self.bucket.name());
-        self.thread = Some(self.env.spawn.spawn(&name, Box::new(job))?);
-        Ok(self.orders.insert(orders))
-    }
-
-    /// The next one that is done.
-    pub async fn next(&mut self) -> RolledBack {
-        loop {
-            if let Some(outcome) = self.try_next() {
-                return outcome;
-            }
-            self.outcomes.news.notified().await;
+    /// What is ordered and was not begun is not done, and no outcome that is there is told: both are of a connection that
+    /// is gone.
+    pub(super) fn forget(&mut self) {
+        self.ordered.clear();
+        if self.outcome.done.lock().take().is_some() {
+            self.join();
         }
     }
 
+    /// Begins with the next one, if none is under way.
+    fn begin(&mut self) -> Result<(), LinkError> {
+        if self.thread.is_some() {
+            return Ok(());
+        }
+        let Some(RollBack { vb, to }) = self.ordered.pop_front() else { return Ok(()) };
+        let (bucket, outcome) = (Arc::clone(&self.bucket), Arc::clone(&self.outcome));
+        let job = move || {
+            *outcome.done.lock() = Some((vb, roll_back(&bucket, vb, to)));
+            // Who hears of it may close the bucket.
+            drop(bucket);
+            outcome.news.notify_one();
+        };
+        let name = format!("rollback-{}", self.bucket.name());
+        self.thread = Some(self.env.spawn.spawn(&name, Box::new(job)).map_err(LinkError::Thread)?);
+        Ok(())
+    }
+
+    /// The next one that is done.
+    ///
+    /// # Errors
+    ///
+    /// There is no thread for the one behind it.
+    pub async fn next(&mut self) -> Result<RolledBack, LinkError> {
+        let outcome = Arc::clone(&self.outcome);
+        let mut news = pin!(outcome.news.notified());
+        std::future::poll_fn(|cx| {
+            loop {
+                if let Some(done) = self.try_next().transpose() {
+                    return Poll::Ready(done);
+                }
+                if news.as_mut().poll(cx).is_pending() {
+                    return Poll::Pending;
+                }
+                news.set(outcome.news.notified());
+            }
+        })
+        .await
+    }
+
     /// The next one, if it is done already.
-    pub fn try_next(&mut self) -> Option<RolledBack> {
-        self.outcomes.done.lock().pop_front()
+    ///
+    /// # Errors
+    ///
+    /// There is no thread for the one behind it.
+    pub fn try_next(&mut self) -> Result<Option<RolledBack>, LinkError> {
+        let done = self.outcome.done.lock().take();
+        if done.is_some() {
+            self.join();
+            self.begin()?;
+        }
+        Ok(done)
+    }
+
+    /// Waits for the end of the thread, which has nothing more to do but end.
+    fn join(&mut self) {
+        if let Some(thread) = self.thread.take()
+            && !thread.join()
+        {
+            tracing::error!(bucket = self.bucket.name(), "the thread that rolls back panicked");
+        }
     }
 }
 
 impl Drop for Rollbacks {
     /// What was begun is brought to its end: the bucket may be closed behind that.
     fn drop(&mut self) {
-        self.orders = None;
-        if let Some(thread) = self.thread.take()
-            && !thread.join()
-        {
-            tracing::error!(bucket = self.bucket.name(), "the thread that rolls back panicked");
-        }
+        self.join();
     }
 }
 

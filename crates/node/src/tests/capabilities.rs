@@ -189,7 +189,7 @@ fn opens_a_stream(world: &mut World, flags: u32) {
     let ask = RequestParts { opcode: opcode::DCP_STREAM_REQ, extras: &extras, ..RequestParts::default() };
     assert_eq!(world.send(&RequestParts { vbucket: vb(KEY), ..ask }).0, Status::Success);
     let (cx, mut out) = (Context::from_waker(Waker::noop()), Output::default());
-    while world.client.stream(&cx, &mut out) {}
+    while world.client.stream(crate::dcp::STEP_BYTES, &cx, &mut out) {}
     let bytes = out.to_vec();
     let mut rest = &bytes[..];
     let mut documents = 0;

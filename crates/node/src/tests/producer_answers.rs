@@ -76,7 +76,7 @@ fn stream(connection: &mut Connection, end: u64, value: &[u8]) {
 /// Requests that the producer sends: commands and, of stream ends, the reason.
 fn streamed(connection: &mut Connection) -> Vec<String> {
     let mut out = Output::default();
-    while connection.stream(&Context::from_waker(Waker::noop()), &mut out) {}
+    while connection.stream(crate::dcp::STEP_BYTES, &Context::from_waker(Waker::noop()), &mut out) {}
     requests(&out.to_vec())
 }
 

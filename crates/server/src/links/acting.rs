@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ::node::connection_memory::Charge;
-use ::node::replication::{LinkError, Login, Password};
+use ::node::replication::{LinkError, Login, Password, Wire as _};
 use ::node::sasl::client::SaltedPassword;
 use base::limits::MAX_FRAME_BODY_BYTES;
 use base::{Cas, VbId};

@@ -1,9 +1,7 @@
 //! Connections to other nodes: links that replicate, on a thread with its own runtime, and readers of their changes.
 
 pub(crate) mod acting;
-mod drive;
 mod reader;
-mod run;
 mod supervisor;
 #[cfg(test)]
 mod tests;

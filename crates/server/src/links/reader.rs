@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ::node::changes::exchange::{LOGIN_TIMEOUT, LOOK_AGAIN, MOST_SILENT, ReaderExchange, ReaderTarget};
 use ::node::doors::ReaderLinks;
-use ::node::replication::LinkError;
+use ::node::replication::{LinkError, Wire as _};
 use rustls::ClientConfig;
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;

@@ -3,13 +3,14 @@
 use std::io;
 use std::sync::{Arc, mpsc};
 
-use ::node::doors::LinkRunner;
-use ::node::replication::Links;
+use ::node::doors::{LinkRunner, Timer};
+use ::node::replication::{Dial, Link, LinkError, Links, Pace, run};
 use base::env::{Env, Task};
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::task::JoinSet;
 
-use super::run;
+use super::wire::Wire;
+use crate::timer::RuntimeTimer;
 use crate::tls::PeerTls;
 
 /// Runs all links of a node on one thread with its own runtime.
@@ -46,13 +47,42 @@ impl LinkRunner for RuntimeLinks {
     }
 }
 
+/// The time of the runtime that polls.
+pub(super) struct RuntimePace;
+
+impl Pace for RuntimePace {
+    fn timer(&self) -> &dyn Timer {
+        &RuntimeTimer
+    }
+
+    fn give_turns(&self) -> impl Future<Output = ()> {
+        tokio::task::yield_now()
+    }
+}
+
+/// Connects over sockets, encrypted with this.
+struct RuntimeDial(PeerTls);
+
+impl Dial for RuntimeDial {
+    type Wire = Wire;
+    type Pace = RuntimePace;
+
+    async fn connect(&self, link: &Link) -> Result<Wire, LinkError> {
+        Wire::connect(link.env(), link.node(), self.0.for_documents()).await
+    }
+
+    fn pace(&self) -> &RuntimePace {
+        &RuntimePace
+    }
+}
+
 /// Runs every link until it is closed, and ends when the node stops and none is left.
 async fn run_all(links: Arc<Links>, tls: PeerTls) {
     let mut running = JoinSet::new();
     loop {
         let is_stopping = links.is_stopping();
         for link in links.take_new() {
-            running.spawn_local(run::run(link, tls.clone()));
+            running.spawn_local(run(link, RuntimeDial(tls.clone())));
         }
         if is_stopping {
             break;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use ::node::connection_memory::ConnectionMemory;
 use ::node::doors::LinkRunner;
 use ::node::news::Announcer;
-use ::node::replication::{Links, Password, Replication, Source, Sources};
+use ::node::replication::{Drive, Links, Password, Replication, Source, Sources};
 use base::VbId;
 use base::env::{Env, Task};
 use dcp::{Features, Mode, TURN_MESSAGES};
@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use protocol::{RequestParts, opcode, write_request};
 use tokio::runtime::{Builder, LocalOptions};
 
-use super::drive::Drive;
+use super::supervisor::RuntimePace;
 use super::wire::Wire;
 
 const MESSAGES: usize = 100_000;
@@ -86,7 +86,7 @@ fn a_link_with_much_to_read_leaves_turns_to_its_neighbours() {
         let running = tokio::task::spawn_local(async move {
             let mut rollbacks = link.rollbacks();
             let features = Features { collections: true, snappy: true, json: true };
-            let outcome = Drive::new(&link, wire, features, &mut rollbacks).run().await;
+            let outcome = Drive::new(&link, wire, features, &mut rollbacks).run(&RuntimePace).await;
             ended.set(true);
             outcome
         });

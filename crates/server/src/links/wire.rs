@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use ::node::replication::{LinkError, LoggingIn, Login};
+use ::node::replication::{LinkError, Login, Wire as LinkWire, log_in};
 use ::node::sasl::client::SaltedPassword;
 use base::env::Env;
 use dcp::Features;
@@ -69,53 +69,21 @@ impl Wire {
         Ok(Wire { transport, room: Vec::new(), consumed: 0, out: Vec::new(), sent: 0 })
     }
 
-    /// What came and is not done with, and where to put what is to be sent.
-    pub(super) fn parts(&mut self) -> (&[u8], &mut Vec<u8>) {
-        (&self.room[self.consumed..], &mut self.out)
-    }
-
-    /// So many bytes of it are done with now.
-    pub(super) fn consume(&mut self, bytes: usize) {
-        self.consumed += bytes;
-        if self.consumed == self.room.len() {
-            self.consumed = 0;
-            self.room.clear();
-            if self.room.capacity() > MOST_KEPT_BYTES {
-                // One large message came: the next ones need less.
-                self.room = Vec::new();
-            }
-        }
-    }
-
-    /// Bytes of memory that wait to be read from or sent.
-    pub(super) fn held_bytes(&self) -> usize {
-        self.room.capacity() + self.out.capacity() + self.transport.held_bytes()
-    }
-
     /// Who is at the other end.
     pub(super) fn peer(&self) -> Result<SocketAddr, LinkError> {
         self.transport.peer_addr().map_err(LinkError::Io)
     }
 
-    /// Bytes that wait to be sent.
-    pub(super) fn unsent_bytes(&self) -> usize {
-        self.out.len() - self.sent
-    }
-
     /// Waits until bytes came, or can be sent; reads and sends what can be.
     pub(super) async fn turn(&mut self, reads: bool) -> Result<(), LinkError> {
-        let is_encrypted = matches!(self.transport, Transport::Tls(_));
-        let turned = poll_fn(|cx| self.poll_turn(reads, cx)).await;
-        turned.map_err(|error| match error {
-            LinkError::Io(error) if is_encrypted && error.kind() == io::ErrorKind::InvalidData => {
-                LinkError::Tls(error.to_string())
-            }
-            error => error,
-        })
+        poll_fn(|cx| self.poll_turn(reads, cx)).await
     }
 
-    /// Never ready if there is nothing to read or send; the caller waits for other events, too.
-    fn poll_turn(&mut self, reads: bool, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+    fn is_encrypted(&self) -> bool {
+        matches!(self.transport, Transport::Tls(_))
+    }
+
+    fn poll_ready(&mut self, reads: bool, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
         let mut turned = Poll::Pending;
         if self.unsent_bytes() > 0 {
             if let Poll::Ready(ready) = self.transport.poll_write_ready(cx) {
@@ -131,20 +99,6 @@ impl Wire {
             turned = Poll::Ready(Ok(()));
         }
         turned
-    }
-
-    /// Sends what can be sent at once.
-    pub(super) fn send(&mut self) -> Result<(), LinkError> {
-        while self.sent < self.out.len() {
-            match self.transport.try_write(&self.out[self.sent..]) {
-                Ok(bytes) => self.sent += bytes,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Err(error) => return Err(LinkError::Io(error)),
-            }
-        }
-        self.out.clear();
-        self.sent = 0;
-        Ok(())
     }
 
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Result<Poll<()>, LinkError> {
@@ -166,15 +120,54 @@ impl Wire {
         login: Login<'_>,
         known: &mut Option<SaltedPassword>,
     ) -> Result<Features, LinkError> {
-        let mut logging_in = LoggingIn::begin(login, &mut self.out)?;
-        loop {
-            let (received, out) = self.parts();
-            let (consumed, agreed) = logging_in.receive(received, known, out)?;
-            self.consume(consumed);
-            if let Some(agreed) = agreed {
-                return Ok(agreed);
+        log_in(self, login, known).await
+    }
+}
+
+impl LinkWire for Wire {
+    fn parts(&mut self) -> (&[u8], &mut Vec<u8>) {
+        (&self.room[self.consumed..], &mut self.out)
+    }
+
+    fn consume(&mut self, bytes: usize) {
+        self.consumed += bytes;
+        if self.consumed == self.room.len() {
+            self.consumed = 0;
+            self.room.clear();
+            if self.room.capacity() > MOST_KEPT_BYTES {
+                // One large message came: the next ones need less.
+                self.room = Vec::new();
             }
-            self.turn(true).await?;
         }
+    }
+
+    fn send(&mut self) -> Result<(), LinkError> {
+        while self.sent < self.out.len() {
+            match self.transport.try_write(&self.out[self.sent..]) {
+                Ok(bytes) => self.sent += bytes,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(LinkError::Io(error)),
+            }
+        }
+        self.out.clear();
+        self.sent = 0;
+        Ok(())
+    }
+
+    fn unsent_bytes(&self) -> usize {
+        self.out.len() - self.sent
+    }
+
+    fn held_bytes(&self) -> usize {
+        self.room.capacity() + self.out.capacity() + self.transport.held_bytes()
+    }
+
+    fn poll_turn(&mut self, reads: bool, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+        self.poll_ready(reads, cx).map_err(|error| match error {
+            LinkError::Io(error) if self.is_encrypted() && error.kind() == io::ErrorKind::InvalidData => {
+                LinkError::Tls(error.to_string())
+            }
+            error => error,
+        })
     }
 }

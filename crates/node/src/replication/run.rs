@@ -3,23 +3,23 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::node::replication::{Link, LinkError, Rollbacks};
-use ::node::sasl::client::SaltedPassword;
-
 use super::drive::Drive;
-use super::wire::Wire;
-use crate::tls::PeerTls;
+use super::link::Link;
+use super::login::LinkError;
+use super::rollback::Rollbacks;
+use super::wire::{Dial, Pace, first_of, log_in};
+use crate::sasl::client::SaltedPassword;
 
 /// How long it may take until the other node has let us in.
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Follows until the link is closed.
-pub(super) async fn run(link: Arc<Link>, tls: PeerTls) {
+pub async fn run(link: Arc<Link>, dial: impl Dial) {
     let mut rollbacks = link.rollbacks();
     let mut known = None;
     let mut failures = 0;
     loop {
-        let Err(error) = follow(&link, &tls, &mut rollbacks, &mut known).await else { return };
+        let Err(error) = follow(&link, &dial, &mut rollbacks, &mut known).await else { return };
         let had_streams = link.broken(&error);
         // Who breaks the protocol does so again.
         if had_streams && !error.is_violation() {
@@ -28,10 +28,7 @@ pub(super) async fn run(link: Arc<Link>, tls: PeerTls) {
         let pause = link.pause(failures);
         failures = failures.saturating_add(1);
         // If something else is wanted meanwhile, mostly somebody has come back.
-        tokio::select! {
-            () = tokio::time::sleep(pause) => {}
-            () = link.changed() => {}
-        }
+        first_of(link.changed(), dial.pace().timer().after(pause)).await;
         if link.is_closed() {
             return;
         }
@@ -41,19 +38,24 @@ pub(super) async fn run(link: Arc<Link>, tls: PeerTls) {
 /// One connection; returns without an error when the link is closed.
 async fn follow(
     link: &Link,
-    tls: &PeerTls,
+    dial: &impl Dial,
     rollbacks: &mut Rollbacks,
     known: &mut Option<SaltedPassword>,
 ) -> Result<(), LinkError> {
     link.connecting();
     let opening = async {
-        let mut wire = Wire::connect(link.env(), link.node(), tls.for_documents()).await?;
-        let agreed = wire.log_in(link.login(), known).await?;
-        Ok::<_, LinkError>((wire, agreed))
+        let mut wire = dial.connect(link).await?;
+        let agreed = log_in(&mut wire, link.login(), known).await?;
+        Ok(Some((wire, agreed)))
     };
-    let (wire, agreed) = tokio::select! {
-        opened = tokio::time::timeout(LOGIN_TIMEOUT, opening) => opened.map_err(|_| LinkError::TimeOut)??,
-        () = link.closed() => return Ok(()),
+    let too_late = async {
+        dial.pace().timer().after(LOGIN_TIMEOUT).await;
+        Err(LinkError::TimeOut)
     };
-    Drive::new(link, wire, agreed, rollbacks).run().await
+    let closed = async {
+        link.closed().await;
+        Ok(None)
+    };
+    let Some((wire, agreed)) = first_of(first_of(closed, opening), too_late).await? else { return Ok(()) };
+    Drive::new(link, wire, agreed, rollbacks).run(dial.pace()).await
 }
