@@ -27,6 +27,12 @@ impl SimSpawn {
         self.0.lock().iter().map(|(name, _)| name.clone()).collect()
     }
 
+    /// The jobs that wait are gone, as with their process.
+    pub fn clear(&self) {
+        let gone = std::mem::take(&mut *self.0.lock());
+        drop(gone);
+    }
+
     /// Runs the oldest job here and now; false if there is none.
     pub fn run_one(&self) -> bool {
         let job = self.0.lock().pop_front();
