@@ -8,6 +8,7 @@ use engine::{Bucket, Progress};
 
 use crate::copies::{self, Records};
 use crate::disks;
+use crate::links;
 use crate::node::{BUCKET, Node};
 use crate::ops::{Class, Kind, Op, Outcome};
 use crate::target::place_of;
@@ -88,7 +89,9 @@ impl World {
     /// Whether nothing is under way any more and everybody has everything.
     pub fn is_well(&self) -> bool {
         let is_quiet = |node: &Node| {
-            node.is_awake(self.now_us()) && node.waiting.is_empty() && node.links.are_streaming()
+            node.is_awake(self.now_us())
+                && node.waiting.is_empty()
+                && links::are_streaming(node.front_end.replication())
         };
         let state = &self.newest;
         state.rebalance.is_none()
@@ -109,8 +112,12 @@ impl World {
             for vb in 0..self.rules.vbuckets {
                 text += &format!(" {:?}", node.report_of(vb));
             }
-            text += &format!(" waiting {} streaming {}", node.waiting.len(), node.links.are_streaming());
-            text += &node.links.describe();
+            text += &format!(
+                " waiting {} streaming {}",
+                node.waiting.len(),
+                links::are_streaming(node.front_end.replication())
+            );
+            text += &links::describe(node.front_end.replication());
         }
         text
     }

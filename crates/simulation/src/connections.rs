@@ -10,8 +10,9 @@ use std::time::Duration;
 use ::node::config::{ConnectionLimits, Role, UserSpec};
 use ::node::connection::{Connection, Next};
 use ::node::counters::WorkerCounters;
-use ::node::doors::{Doors, Timer};
+use ::node::doors::{Doors, LinkRunner, Timer};
 use ::node::output::Output;
+use ::node::sasl::hash::{self, Hashing};
 use ::node::user::Users;
 use base::VbId;
 use base::env::{Clock, Env};
@@ -22,13 +23,17 @@ use protocol::feature::{Feature, Features};
 use protocol::response::{ParsedResponse, ResponseView};
 use protocol::{RequestParts, Status, opcode, parse_response, write_request};
 
+use crate::links::Runner;
 use crate::node::BUCKET;
 use crate::ops::{Kind, Outcome};
 use crate::requests::{self, Part, document, part_of};
+use crate::target::host_of;
 use crate::world::World;
 
-/// Who clients are.
-const CLIENT: &str = "client";
+/// Who clients are, and nodes that follow others.
+pub const CLIENT: &str = "client";
+/// That user's password.
+pub const PASSWORD: &str = "password";
 /// More than any answer.
 const MOST_BYTES: usize = 1 << 20;
 
@@ -99,7 +104,7 @@ impl ClientConnection {
 }
 
 /// Time limits by a node's clock: whoever waits is looked at often.
-struct ByClock(Arc<dyn Clock>);
+pub struct ByClock(pub Arc<dyn Clock>);
 
 impl Timer for ByClock {
     fn after(&self, duration: Duration) -> Pin<Box<dyn Future<Output = ()>>> {
@@ -111,15 +116,19 @@ impl Timer for ByClock {
     }
 }
 
-/// A node without sockets: what answers clients. It may serve documents as `fence` says.
-pub fn front_end(env: Env, fence: Arc<Fence>) -> Arc<::node::Node> {
+/// A node without sockets: what answers clients and nodes that follow it, and follows others by `runner`. It may serve
+/// documents as `fence` says.
+pub fn front_end(at: usize, env: Env, fence: Arc<Fence>, runner: &Arc<Runner>) -> Arc<::node::Node> {
     static USERS: OnceLock<Users> = OnceLock::new();
     let role = Role::Admin;
-    let spec = UserSpec { name: CLIENT.to_owned(), password: "password".to_owned(), role, buckets: None };
-    // To derive the keys of a password takes longer than all that a node does in a run.
-    let users = USERS.get_or_init(|| Users::new(&[spec], &*env.random)).clone();
-    let doors = Doors { timer: Arc::new(ByClock(Arc::clone(&env.clock))), ..Doors::closed() };
-    let address = ::node::cluster_map::NodeAddress { host: None, kv_port: 1, http_port: 2, tls: None };
+    let spec = UserSpec { name: CLIENT.to_owned(), password: PASSWORD.to_owned(), role, buckets: None };
+    // To derive the keys of a password takes as long as they hash.
+    let hashing = Hashing { scram_iterations: 1, memory_kib: *hash::MEMORY_KIB.start(), passes: 1 };
+    let users = USERS.get_or_init(|| Users::hashed(&[spec], hashing, &*env.random)).clone();
+    let timer = Arc::new(ByClock(Arc::clone(&env.clock)));
+    let doors = Doors { timer, links: Arc::clone(runner) as Arc<dyn LinkRunner>, ..Doors::closed() };
+    let host = Some(host_of(at));
+    let address = ::node::cluster_map::NodeAddress { host, kv_port: 1, http_port: 2, tls: None };
     let version = ConfigVersion { epoch: 1, revision: 1 };
     let workers = vec![Arc::new(WorkerCounters::default())];
     let limits = ConnectionLimits::default();

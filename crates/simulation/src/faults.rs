@@ -52,7 +52,8 @@ impl World {
     /// have done so since everybody had everything.
     pub fn may_forget(&self, at: usize) -> bool {
         let is_first = self.forgetful.is_none_or(|other| other == at);
-        let may_forget = (is_first || self.is_level()) && !self.is_alone_with_something(at);
+        let may_forget =
+            (is_first || self.is_level()) && !self.is_alone_with_something(at) && !self.is_one_leaving();
         self.is_calm_but(at) && (!self.rules.all_levels || may_forget)
     }
 

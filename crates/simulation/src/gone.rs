@@ -34,7 +34,8 @@ impl World {
         }
         let at = self.rng.below(self.nodes.len() as u64) as usize;
         let Some(view) = self.nodes[at].member.view.clone() else { return false };
-        if command::apply(&view, &fail_over(at)).is_err() {
+        if let Err(refusal) = command::apply(&view, &fail_over(at)) {
+            self.show(|| format!("node {at} cannot go: {refusal:?}"));
             self.gone = Gone::Over;
             return false;
         }

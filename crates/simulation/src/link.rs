@@ -1,40 +1,62 @@
-//! A connection between two nodes: a real producer, a real consumer, and two pipes of bytes between them.
+//! A connection between two nodes: two pipes of bytes, and at the node that is followed a connection as a client's is.
+//! The other end is a link of `node::replication`, which sees [`SimWire`].
 
+use std::cell::RefCell;
+use std::io;
+use std::mem::take;
+use std::rc::Rc;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use base::Seqno;
-use base::env::sim::SplitMix64;
-use dcp::{Agreement, Consumer, ConsumerConfig, Features, Producer, StreamRequestRefusal, Tick};
-use engine::Bucket;
-use protocol::dcp::{OpenFlags, StreamRequest};
-use protocol::{Limits, Parsed, Request, RequestParts, Response, Status, opcode, parse, write_request};
+use ::node::connection::{CloseReason, Connection};
+use ::node::doors::Timer;
+use ::node::output::Output;
+use ::node::replication::{Dial, Link, LinkError, Pace, Wire};
+use base::env::Clock;
 
-use crate::links::Ends;
-use crate::target::name_of;
+use crate::connections::ByClock;
 
 /// Bytes that a pipe holds.
 const PIPE_BYTES: usize = 60_000;
-/// Between two signs of life of the source, in seconds.
-const NOOP_INTERVAL_S: u32 = 1;
-const FEATURES: Features = Features { collections: true, snappy: true, json: true };
+/// So long it is tried to connect.
+const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 
-/// A connection.
-pub struct Connection {
-    /// The end that applies changes.
-    pub consumer: Consumer,
-    /// Whether the consumer has no room for what came.
-    pub is_full: bool,
-    source: Arc<Bucket>,
-    target: Arc<Bucket>,
-    name: String,
-    producer: Option<Producer>,
-    agreed: Option<Agreement>,
-    /// Sent and on their way, and arrived but not whole yet.
-    to_producer: Vec<u8>,
-    at_producer: Vec<u8>,
-    to_consumer: Vec<u8>,
-    at_consumer: Vec<u8>,
+/// What the two ends of a link have between them.
+#[derive(Default)]
+pub struct Line {
+    /// Whether the link asks for a connection.
+    pub is_asked: bool,
+    /// While there is a connection.
+    pub pipe: Option<Pipe>,
+    /// Nobody listened when it was asked for.
+    is_refused: bool,
+}
+
+impl Line {
+    /// There is a connection now.
+    pub fn open(&mut self, pipe: Pipe) {
+        self.is_asked = false;
+        self.pipe = Some(pipe);
+    }
+
+    /// Nobody listens there.
+    pub fn refuse(&mut self) {
+        self.is_asked = false;
+        self.is_refused = true;
+    }
+}
+
+/// A connection: what is on its way, what has arrived, and the end of the node that is followed.
+pub struct Pipe {
+    /// Which start of the node that is followed answers.
+    pub boot: u64,
+    to_source: Vec<u8>,
+    at_source: Vec<u8>,
+    to_target: Vec<u8>,
+    at_target: Vec<u8>,
+    source: Connection,
+    is_closed: bool,
 }
 
 /// Takes so many bytes from the front.
@@ -43,168 +65,173 @@ fn flow(from: &mut Vec<u8>, to: &mut Vec<u8>, most: usize) {
     to.extend(from.drain(..bytes));
 }
 
-/// The connection is over: the producer does not answer, or was told what it cannot read.
-#[derive(Debug)]
-pub struct Over(pub &'static str);
-
-impl Connection {
-    /// Connects, and is let in.
-    pub fn new(ends: &Ends<'_>, rng: &mut SplitMix64) -> Connection {
-        let (from, to) = (ends.source.0, ends.target.0);
-        let name = format!("replication:{from}->{to}");
-        let config = ConsumerConfig {
-            name: name.clone(),
-            consumer_name: Some(name_of(to)),
-            buffer_bytes: [20_000, 1 << 20][rng.below(2) as usize],
-            noop_interval_s: NOOP_INTERVAL_S,
-            features: FEATURES,
-        };
-        let mut consumer = Consumer::new(Arc::clone(ends.target.1), config);
-        consumer.on_prepared(|| {});
-        let mut to_producer = Vec::new();
-        consumer.open(&mut to_producer);
-        Connection {
-            consumer,
-            is_full: false,
-            source: Arc::clone(ends.source.1),
-            target: Arc::clone(ends.target.1),
-            name,
-            producer: None,
-            agreed: None,
-            to_producer,
-            at_producer: Vec::new(),
-            to_consumer: Vec::new(),
-            at_consumer: Vec::new(),
+impl Pipe {
+    /// To a node that has started so often.
+    pub fn new(node: &Arc<::node::Node>, boot: u64) -> Pipe {
+        Pipe {
+            boot,
+            to_source: Vec::new(),
+            at_source: Vec::new(),
+            to_target: Vec::new(),
+            at_target: Vec::new(),
+            source: Connection::new(Arc::clone(node), Arc::clone(&node.workers()[0])),
+            is_closed: false,
         }
     }
 
-    /// Whether this is the bucket that it sends changes of.
-    pub fn is_of(&self, source: &Arc<Bucket>) -> bool {
-        Arc::ptr_eq(&self.source, source)
+    /// Bytes arrive at the node that is followed.
+    pub fn carry_to_source(&mut self, most: usize) {
+        flow(&mut self.to_source, &mut self.at_source, most);
     }
 
-    /// The consumer's end: the consumer, what arrived, what it says.
-    pub fn consumers_end(&mut self) -> (&mut Consumer, &mut Vec<u8>, &mut Vec<u8>) {
-        (&mut self.consumer, &mut self.at_consumer, &mut self.to_producer)
+    /// Bytes arrive at the node that follows.
+    pub fn carry_to_target(&mut self, most: usize) {
+        flow(&mut self.to_target, &mut self.at_target, most);
     }
 
-    /// The consumer's clock.
-    pub fn now(&self) -> Duration {
-        self.target.env().clock.monotonic()
-    }
-
-    /// Bytes arrive at the producer.
-    pub fn carry_to_producer(&mut self, most: usize) {
-        flow(&mut self.to_producer, &mut self.at_producer, most);
-    }
-
-    /// Bytes arrive at the consumer; none while it has no room.
-    pub fn carry_to_consumer(&mut self, most: usize) {
-        let most = if self.is_full { 0 } else { most };
-        flow(&mut self.to_consumer, &mut self.at_consumer, most);
-    }
-
-    /// The producer's end works on what arrived, and sends.
-    pub fn produce(&mut self, most: usize) -> Result<(), Over> {
-        self.answer()?;
-        let Some(producer) = &mut self.producer else { return Ok(()) };
-        if self.to_consumer.len() >= PIPE_BYTES {
-            return Ok(());
+    /// The node that is followed works on what arrived, and sends changes of about so many bytes; an error is a breach of
+    /// the protocol.
+    pub fn serve(&mut self, most: usize) -> Result<(), String> {
+        let mut out = Output::default();
+        let mut cx = Context::from_waker(Waker::noop());
+        self.source.hear(false, &mut out);
+        if self.source.has_later() {
+            self.source.poll_later(&mut cx, &mut out);
         }
-        match producer.tick(self.source.env().clock.monotonic()) {
-            Tick::Noop(opaque) => {
-                let parts = RequestParts { opcode: opcode::DCP_NOOP, opaque, ..RequestParts::default() };
-                // A request without a body always fits.
-                let _ = write_request(&mut self.to_consumer, &parts);
+        if !self.at_source.is_empty() {
+            let received = self.source.receive(&self.at_source, &mut out);
+            self.at_source.drain(..received.consumed);
+        }
+        let now = self.source.node().env().clock.monotonic();
+        self.source.tick(now, &mut out);
+        if self.to_target.len() < PIPE_BYTES {
+            self.source.stream(most, &cx, &mut out);
+        }
+        self.to_target.extend(out.to_vec());
+        self.is_closed |= self.source.closing().is_some();
+        match self.source.closing() {
+            Some(CloseReason::Frame(error)) => {
+                Err(format!("the node that is followed cannot read it: {error}"))
             }
-            Tick::Dead => return Err(Over("the consumer is silent")),
-            Tick::Wait(_) | Tick::Never => {}
+            _ => Ok(()),
         }
-        producer.step(&mut self.to_consumer, most);
+    }
+
+    /// Whether nothing comes any more.
+    fn is_over(&self) -> bool {
+        self.is_closed && self.to_target.is_empty() && self.at_target.is_empty()
+    }
+}
+
+/// A link's end of its line. The connection ends with it.
+pub struct SimWire {
+    line: Rc<RefCell<Line>>,
+    room: Vec<u8>,
+    out: Vec<u8>,
+}
+
+impl Drop for SimWire {
+    fn drop(&mut self) {
+        self.line.borrow_mut().pipe = None;
+    }
+}
+
+impl Wire for SimWire {
+    fn parts(&mut self) -> (&[u8], &mut Vec<u8>) {
+        (&self.room, &mut self.out)
+    }
+
+    fn consume(&mut self, bytes: usize) {
+        self.room.drain(..bytes);
+    }
+
+    fn send(&mut self) -> Result<(), LinkError> {
+        let mut line = self.line.borrow_mut();
+        let pipe = line.pipe.as_mut().ok_or(LinkError::Closed)?;
+        let most = PIPE_BYTES.saturating_sub(pipe.to_source.len());
+        flow(&mut self.out, &mut pipe.to_source, most);
         Ok(())
     }
 
-    fn answer(&mut self) -> Result<(), Over> {
-        let bytes = std::mem::take(&mut self.at_producer);
-        let mut rest = &bytes[..];
-        loop {
-            match parse(rest, Limits::AUTHENTICATED) {
-                Parsed::Request { request, total_len } => {
-                    self.on_request(&request)?;
-                    rest = &rest[total_len..];
-                }
-                Parsed::Answer { answer, total_len, .. } => {
-                    if let Some(producer) = &mut self.producer {
-                        producer.answered(answer.opcode, answer.opaque, answer.status);
-                    }
-                    rest = &rest[total_len..];
-                }
-                Parsed::Incomplete { .. } => break,
-                Parsed::Bad(_) => return Err(Over("a bad frame")),
-            }
-        }
-        self.at_producer = rest.to_vec();
-        Ok(())
+    fn unsent_bytes(&self) -> usize {
+        self.out.len()
     }
 
-    /// What a server's commands for DCP do.
-    fn on_request(&mut self, request: &Request<'_>) -> Result<(), Over> {
-        let (mut status, mut value) = (Status::Success, Vec::new());
-        let mut end = Vec::new();
-        match request.opcode {
-            opcode::DCP_OPEN => {
-                let flags = OpenFlags::decode(request.extras).ok_or(Over("open without flags"))?;
-                let agreed = Agreement::open(flags, request.key, true);
-                self.agreed = Some(agreed.map_err(|_| Over("flags that cannot be"))?);
-            }
-            opcode::DCP_CONTROL => match (&mut self.producer, &mut self.agreed) {
-                (Some(producer), _) => status = producer.control(request.key, request.value),
-                (None, Some(agreed)) => status = agreed.control(request.key, request.value),
-                (None, None) => return Err(Over("control before open")),
-            },
-            opcode::DCP_BUFFER_ACK => {
-                let bytes = request.extras.try_into().map_err(|_| Over("extras"))?;
-                self.producer()?.acknowledge(u32::from_be_bytes(bytes));
-                return Ok(());
-            }
-            opcode::DCP_SEQNO_ACKNOWLEDGED => {
-                let seqno = request.extras.try_into().map_err(|_| Over("extras"))?;
-                let prepared = Seqno(u64::from_be_bytes(seqno));
-                let taken = self.producer()?.acknowledge_prepares(request.vbucket, prepared);
-                return taken.map_err(|_| Over("an acknowledgement that cannot be"));
-            }
-            opcode::DCP_STREAM_REQ => {
-                let asked = StreamRequest::decode(request.extras).ok_or(Over("extras"))?;
-                let (vb, opaque) = (request.vbucket, request.opaque);
-                match self.producer()?.request(vb, opaque, &asked, request.value) {
-                    Ok(log) => value = log,
-                    Err(StreamRequestRefusal::RollBack(to)) => {
-                        (status, value) = (Status::Rollback, to.0.to_be_bytes().to_vec());
-                    }
-                    Err(
-                        StreamRequestRefusal::Status(refused) | StreamRequestRefusal::Unknown(refused, _),
-                    ) => {
-                        status = refused;
-                    }
-                }
-            }
-            opcode::DCP_CLOSE_STREAM => {
-                status = self.producer()?.close_stream(request.vbucket, None, &mut end);
-            }
-            _ => status = Status::NotSupported,
-        }
-        let (opcode, opaque) = (request.opcode, request.opaque);
-        Response { opcode, opaque, status, value: &value, ..Response::default() }
-            .write(&mut self.to_consumer);
-        self.to_consumer.extend(end);
-        Ok(())
+    fn held_bytes(&self) -> usize {
+        self.room.len() + self.out.len()
     }
 
-    /// The producer; made when it is needed first.
-    fn producer(&mut self) -> Result<&mut Producer, Over> {
-        let agreed = self.agreed.clone().ok_or(Over("nothing is open"))?;
-        let (source, name) = (&self.source, &self.name);
-        let make = || Producer::new(Arc::clone(source), name.clone(), agreed, FEATURES, || {});
-        Ok(self.producer.get_or_insert_with(make))
+    fn poll_turn(&mut self, reads: bool, _: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+        let unsent = self.unsent_bytes();
+        self.send()?;
+        let mut has_turned = self.unsent_bytes() < unsent;
+        let mut line = self.line.borrow_mut();
+        let pipe = line.pipe.as_mut().ok_or(LinkError::Closed)?;
+        if reads && pipe.is_over() {
+            return Poll::Ready(Err(LinkError::Closed));
+        }
+        if reads && !pipe.at_target.is_empty() {
+            self.room.extend(take(&mut pipe.at_target));
+            has_turned = true;
+        }
+        if has_turned { Poll::Ready(Ok(())) } else { Poll::Pending }
+    }
+}
+
+/// Connects a link by its line, as soon as the world lets it.
+pub struct SimDial {
+    line: Rc<RefCell<Line>>,
+    pace: SimPace,
+}
+
+/// The time of a node: what else it does has its turns between two of a link.
+pub struct SimPace(ByClock);
+
+impl Pace for SimPace {
+    fn timer(&self) -> &dyn Timer {
+        &self.0
+    }
+
+    async fn give_turns(&self) {
+        let mut has_given = false;
+        std::future::poll_fn(|_| {
+            if std::mem::replace(&mut has_given, true) { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+}
+
+impl SimDial {
+    /// By this line, and the clock of the node that follows.
+    pub fn new(line: &Rc<RefCell<Line>>, clock: Arc<dyn Clock>) -> SimDial {
+        SimDial { line: Rc::clone(line), pace: SimPace(ByClock(clock)) }
+    }
+}
+
+impl Dial for SimDial {
+    type Wire = SimWire;
+    type Pace = SimPace;
+
+    async fn connect(&self, _: &Link) -> Result<SimWire, LinkError> {
+        *self.line.borrow_mut() = Line { is_asked: true, ..Line::default() };
+        let mut too_late = self.pace.timer().after(CONNECT_WITHIN);
+        std::future::poll_fn(|cx| {
+            let line = self.line.borrow();
+            if line.pipe.is_some() {
+                let line = Rc::clone(&self.line);
+                return Poll::Ready(Ok(SimWire { line, room: Vec::new(), out: Vec::new() }));
+            }
+            let kind = match (line.is_refused, too_late.as_mut().poll(cx)) {
+                (true, _) => io::ErrorKind::ConnectionRefused,
+                (false, Poll::Ready(())) => io::ErrorKind::TimedOut,
+                (false, Poll::Pending) => return Poll::Pending,
+            };
+            Poll::Ready(Err(LinkError::Connect(kind.into())))
+        })
+        .await
+    }
+
+    fn pace(&self) -> &SimPace {
+        &self.pace
     }
 }

@@ -1,206 +1,159 @@
-//! What a node follows, by source: what is wanted, and the connection that brings it about. What `node::replication`
-//! declares and drives.
+//! The links of a node, which `node::replication` declares and runs: here they have their turns, and their lines break.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Waker};
 
-use base::env::sim::SplitMix64;
-use base::{Seqno, VbId};
-use dcp::{Consumer, Mode, RollBack, Settled, Stage};
-use engine::Bucket;
+use ::node::doors::LinkRunner;
+use ::node::replication::{self, Link, LinkLimits, LinkState, Replication};
+use base::env::sim::SimClock;
+use base::env::{Clock, Env, Task};
 
-use crate::link::Connection;
+use crate::link::{Line, SimDial};
+use crate::node::BUCKET;
+use crate::target::place_of_name;
 
-/// Where vBuckets' changes come from: the place of a node, and how.
-pub type Sources = BTreeMap<VbId, (usize, Mode)>;
+/// So often a link that is closed is looked at until it has ended: it waits for one thing after the other.
+const TURNS_TO_END: usize = 8;
 
-/// vBuckets that are taken over at once on one link.
-const MOST_TAKEN_OVER_AT_ONCE: usize = 2;
+/// Bytes that may be on their way on a link: of some starts of a node they are few.
+const BUFFER_BYTES: [u32; 2] = [20_000, 1 << 20];
 
-/// One source.
-#[derive(Default)]
-pub struct Link {
-    /// What is wanted of it.
-    pub wanted: BTreeMap<VbId, Mode>,
-    /// What was taken over.
-    taken_over: Vec<VbId>,
-    /// What the consumer was told to follow.
-    followed: BTreeMap<VbId, Mode>,
-    /// While there is one.
-    pub connection: Option<Connection>,
-    /// When it is connected again, in microseconds of the world.
-    pub again_us: u64,
-    /// Ordered, and not done yet: a thread does them, whatever becomes of the connection.
-    rollbacks: Vec<RollBack>,
-    done: Vec<(VbId, Result<Seqno, &'static str>)>,
+/// Takes the links of a node; its turns are the node's.
+pub struct Runner {
+    links: OnceLock<Arc<replication::Links>>,
+    limits: LinkLimits,
 }
 
-/// All sources of a node, by their places.
+impl Runner {
+    /// Of a node that has started so often before.
+    pub fn new(at: usize, boot: u64) -> Runner {
+        let buffer_bytes = BUFFER_BYTES[(at + boot as usize) % BUFFER_BYTES.len()];
+        let limits = LinkLimits { buffer_bytes, noop_interval_s: 1, taken_over_at_once: 2 };
+        Runner { links: OnceLock::new(), limits }
+    }
+}
+
+impl LinkRunner for Runner {
+    fn start(&self, _: &Env, links: Arc<replication::Links>) -> std::io::Result<Task> {
+        let _ = self.links.set(links);
+        Ok(Task::done())
+    }
+
+    fn limits(&self) -> LinkLimits {
+        self.limits
+    }
+}
+
+/// A link that is run.
+struct Running {
+    /// The place of the node that it follows.
+    source: usize,
+    link: Arc<Link>,
+    line: Rc<RefCell<Line>>,
+    /// When it may be connected again, in microseconds of the world.
+    again_us: u64,
+    /// Breaches of the protocol that were seen.
+    violations: u64,
+    task: Pin<Box<dyn Future<Output = ()>>>,
+}
+
+impl Running {
+    fn new(link: Arc<Link>, clock: &Arc<SimClock>) -> Running {
+        let line = Rc::default();
+        let task =
+            replication::run(Arc::clone(&link), SimDial::new(&line, Arc::clone(clock) as Arc<dyn Clock>));
+        let source = place_of_name(link.node()).expect("nodes follow nodes");
+        Running { source, link, line, again_us: 0, violations: 0, task: Box::pin(task) }
+    }
+
+    /// Has its turn; whether it has ended.
+    fn poll(&mut self) -> bool {
+        self.task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready()
+    }
+}
+
+/// All links of a node that run.
 #[derive(Default)]
-pub struct Links(RefCell<BTreeMap<usize, Link>>);
+pub struct Links {
+    runner: Option<Arc<Runner>>,
+    running: RefCell<Vec<Running>>,
+}
 
 impl Links {
-    /// Those of `sources` that are not followed in this way already.
-    pub fn fresh(&self, sources: &Sources) -> BTreeMap<VbId, Mode> {
-        let links = self.0.borrow();
-        let is_known = |vb: &VbId, (at, mode): &(usize, Mode)| {
-            links.get(at).is_some_and(|link| link.wanted.get(vb) == Some(mode))
-        };
-        let fresh = sources.iter().filter(|(vb, source)| !is_known(vb, source));
-        fresh.map(|(vb, (_, mode))| (*vb, *mode)).collect()
+    /// Those that a node has this runner for.
+    pub fn of(runner: Arc<Runner>) -> Links {
+        Links { runner: Some(runner), running: RefCell::default() }
     }
 
-    /// From now on these vBuckets follow these sources, and no others follow anybody.
-    pub fn want(&self, sources: &Sources) {
-        let mut links = self.0.borrow_mut();
-        links.retain(|at, _| sources.values().any(|(source, _)| source == at));
-        for (at, _) in sources.values() {
-            links.entry(*at).or_default();
-        }
-        for (at, link) in links.iter_mut() {
-            let of = sources.iter().filter(|(_, (source, _))| source == at);
-            let wanted: BTreeMap<VbId, Mode> = of.map(|(vb, (_, mode))| (*vb, *mode)).collect();
-            let before = &link.wanted;
-            link.taken_over.retain(|vb| wanted.contains_key(vb) && wanted.get(vb) == before.get(vb));
-            link.wanted = wanted;
-        }
+    /// Begins to run what is new.
+    pub fn take_new(&self, clock: &Arc<SimClock>) {
+        let new = self.runner.as_ref().and_then(|runner| runner.links.get()).map(|links| links.take_new());
+        let running = new.into_iter().flatten().map(|link| Running::new(link, clock));
+        self.running.borrow_mut().extend(running);
     }
 
-    /// The sources.
+    /// By link: the node that it follows. Those that are closed and have not ended are among them.
     pub fn sources(&self) -> Vec<usize> {
-        self.0.borrow().keys().copied().collect()
+        self.running.borrow().iter().map(|running| running.source).collect()
     }
 
-    /// Looks at one.
-    pub fn with<T>(&self, source: usize, look: impl FnOnce(&mut Link) -> T) -> Option<T> {
-        self.0.borrow_mut().get_mut(&source).map(look)
+    /// What is between a link and the node that it follows, and whether it may be connected now.
+    pub fn line(&self, number: usize, now_us: u64) -> (Rc<RefCell<Line>>, bool) {
+        let running = &self.running.borrow()[number];
+        (Rc::clone(&running.line), now_us >= running.again_us)
     }
 
-    /// The connections with a node break.
-    pub fn break_with(&self, source: usize, again_us: u64) -> bool {
-        let broken = self.with(source, |link| link.disconnect(again_us));
-        broken.unwrap_or(false)
-    }
-
-    /// How far each vBucket is, for whoever looks for a reason.
-    pub fn describe(&self) -> String {
-        let mut text = String::new();
-        for (source, link) in self.0.borrow().iter() {
-            let progress = link.connection.iter().flat_map(|connection| connection.consumer.progress());
-            let progress: Vec<_> = progress.map(|vb| (vb.vb, vb.mode, vb.stage, vb.trouble)).collect();
-            text += &format!(" from {source}: wanted {:?} {progress:?}", link.wanted);
-        }
-        text
-    }
-
-    /// Whether everything that is wanted streams.
-    pub fn are_streaming(&self) -> bool {
-        self.0.borrow().values().all(Link::is_streaming)
-    }
-}
-
-impl Link {
-    /// The connection breaks; whether there was one.
-    pub fn disconnect(&mut self, again_us: u64) -> bool {
-        self.again_us = again_us;
-        let Some(connection) = self.connection.take() else { return false };
-        // Also what was taken over with the last bytes before it broke.
-        let taken_over = connection.consumer.progress().filter(|progress| progress.stage == Stage::TakenOver);
-        self.taken_over.extend(taken_over.map(|progress| progress.vb));
-        true
-    }
-
-    /// A new connection begins.
-    pub fn connect(&mut self, connection: Connection) {
-        self.followed.clear();
-        // What was rolled back for the connection before is not news for this one.
-        self.done.clear();
-        self.connection = Some(connection);
-    }
-
-    fn is_streaming(&self) -> bool {
-        let Some(connection) = &self.connection else { return self.wanted.is_empty() };
-        self.rollbacks.is_empty()
-            && connection.consumer.progress().filter(|progress| progress.stage == Stage::Streaming).count()
-                == self.wanted.len()
-    }
-
-    /// The consumer's end works on what arrived, in the order in which a server's link does; what was taken over.
-    /// An error ends the connection.
-    pub fn drive(&mut self, rng: &mut SplitMix64) -> Result<Vec<VbId>, dcp::Disconnect> {
-        let Link { wanted, taken_over, followed, connection, rollbacks, done, .. } = self;
-        let Some(connection) = connection.as_mut() else { return Ok(Vec::new()) };
-        let (consumer, received, out) = connection.consumers_end();
-        for (vb, outcome) in done.drain(..) {
-            consumer.rolled_back(vb, outcome, out);
-        }
-        follow(consumer, wanted, taken_over, followed, out);
-        let consumed = consumer.receive(received, out)?;
-        received.drain(..consumed);
-        // More may be read before what was read is applied.
-        let settled = if rng.chance(3, 4) { consumer.settle(out)? } else { Settled::default() };
-        taken_over.extend(settled.taken_over.iter().map(|(vb, _)| *vb));
-        follow(consumer, wanted, taken_over, followed, out);
-        let now = connection.now();
-        let (consumer, _, out) = connection.consumers_end();
-        consumer.tick(now, out)?;
-        connection.is_full = settled.is_full;
-        rollbacks.extend(settled.rollbacks);
-        Ok(settled.taken_over.into_iter().map(|(vb, _)| vb).collect())
-    }
-
-    /// What the thread that rolls back does next; which vBucket it did that to.
-    pub fn roll_back(&mut self, bucket: &Bucket) -> Option<VbId> {
-        if self.rollbacks.is_empty() {
-            return None;
-        }
-        let RollBack { vb, to } = self.rollbacks.remove(0);
-        let outcome = match bucket.roles().rollback(vb, to) {
-            Ok(Ok(seqno)) => Ok(seqno),
-            Ok(Err(_)) => Err("the disk"),
-            Err(_) => Err("the role"),
-        };
-        self.done.push((vb, outcome));
-        Some(vb)
-    }
-}
-
-/// Has the consumer follow what is wanted; what was taken over is not followed again.
-fn follow(
-    consumer: &mut Consumer,
-    wanted: &BTreeMap<VbId, Mode>,
-    taken_over: &[VbId],
-    followed: &mut BTreeMap<VbId, Mode>,
-    out: &mut Vec<u8>,
-) {
-    followed.retain(|vb, mode| {
-        let stays = wanted.get(vb) == Some(mode);
-        if !stays {
-            consumer.drop(*vb, out);
-        }
-        stays
-    });
-    let mut taking_over = consumer.taking_over();
-    for (vb, mode) in wanted {
-        if followed.get(vb) == Some(mode) || taken_over.contains(vb) {
-            continue;
-        }
-        if *mode == Mode::TakeOver {
-            if taking_over >= MOST_TAKEN_OVER_AT_ONCE {
-                continue;
+    /// Each link has a turn, and those that have ended go; an error is a breach of the protocol that one has seen.
+    pub fn turn(&self) -> Result<(), String> {
+        let mut running = self.running.borrow_mut();
+        running.retain_mut(|running| !running.poll());
+        running.iter_mut().try_for_each(|running| {
+            let (violations, error) = running.link.violations();
+            match std::mem::replace(&mut running.violations, violations) == violations {
+                true => Ok(()),
+                false => Err(format!("it follows {}: {}", running.source, error.unwrap_or_default())),
             }
-            taking_over += 1;
+        })
+    }
+
+    /// The connections with a node break, and stay so until this time; whether there was one.
+    pub fn break_with(&self, source: usize, again_us: u64) -> bool {
+        let mut is_broken = false;
+        for running in self.running.borrow_mut().iter_mut().filter(|running| running.source == source) {
+            running.again_us = again_us;
+            is_broken |= running.line.borrow_mut().pipe.take().is_some();
         }
-        consumer.want(*vb, *mode, out);
-        followed.insert(*vb, *mode);
+        is_broken
+    }
+
+    /// All links are closed: they end, and hold nothing of their bucket any more.
+    pub fn end(&self) {
+        let is_over = (0..TURNS_TO_END).any(|_| {
+            self.running.borrow_mut().retain_mut(|running| !running.poll());
+            self.running.borrow().is_empty()
+        });
+        assert!(is_over, "a link that is closed does not end");
     }
 }
 
-/// The two ends of a connection that is about to be made.
-pub struct Ends<'a> {
-    /// Who sends changes.
-    pub source: (usize, &'a Arc<Bucket>),
-    /// Who takes them.
-    pub target: (usize, &'a Arc<Bucket>),
+/// Whether everything that is wanted streams.
+pub fn are_streaming(replication: &Replication) -> bool {
+    let streams = |status: &replication::LinkStatus| {
+        status.state == LinkState::Connected && status.streaming() == status.vbuckets.len()
+    };
+    replication.status(Some(BUCKET)).iter().all(streams)
+}
+
+/// How far each vBucket is, for whoever looks for a reason.
+pub fn describe(replication: &Replication) -> String {
+    let describe = |status: replication::LinkStatus| {
+        let progress = status.vbuckets.iter().map(|vb| (vb.vb, vb.mode, vb.stage, vb.trouble));
+        let progress: Vec<_> = progress.collect();
+        format!(" from {}: {:?} {:?} {progress:?}", status.node, status.state, status.last_error)
+    };
+    replication.status(Some(BUCKET)).into_iter().map(describe).collect()
 }

@@ -153,7 +153,7 @@ impl Node {
             requests.push(Request::Resign(snapshot.version_of(keys::LEADER)));
         }
         // It follows nobody and serves nobody.
-        self.links.want(&Default::default());
+        self.follow_nobody();
         (self.member.applied, self.member.let_go) = (view.state.revision, view.state.revision);
         let Some(bucket) = self.bucket.clone() else { return };
         for vb in (0..bucket.vbuckets()).filter(|vb| self.role(*vb).is_some_and(|is| is != VbState::Dead)) {
@@ -197,7 +197,7 @@ impl Node {
                 return Ok(false);
             }
         }
-        let target = SimSeat { at: self.at, view, bucket: &local, links: &self.links };
+        let target = SimSeat { at: self.at, view, bucket: &local, replication: self.front_end.replication() };
         Ok(apply_bucket(&agent, bucket, &target, &mut self.member.given).is_ok())
     }
 
@@ -209,10 +209,11 @@ impl Node {
         let agent = Agent::new(state, &self.member.uuid, incarnation).filter(Agent::has_buckets);
         let is_in_life = self.member.become_in == Some(incarnation);
         if let (Some(agent), Some(bucket), true) = (agent, state.buckets.get(BUCKET), is_in_life) {
-            let target = SimSeat { at: self.at, view, bucket: local, links: &self.links };
+            let target =
+                SimSeat { at: self.at, view, bucket: local, replication: self.front_end.replication() };
             return let_go(&agent, bucket, &target).map_err(|_| NotDone);
         }
-        self.links.want(&Default::default());
+        self.follow_nobody();
         self.hold_all();
         Ok(())
     }

@@ -7,7 +7,6 @@ use base::{Account, Heap, Part, VbId, VbState, VbUuid};
 use engine::{Bucket, BucketKind};
 use vbucket::{BucketContext, Origin, VBucket};
 
-use crate::links::Links;
 use crate::node::{BUCKET, Node};
 use crate::world::World;
 
@@ -59,7 +58,7 @@ impl World {
     /// When everything is over, what was opened is closed, and nothing is charged any more.
     pub fn check_all_closed(&mut self) -> Result<(), String> {
         for node in &mut self.nodes {
-            node.links = Links::default();
+            node.end_links();
             node.waiting.clear();
             node.connections.clear();
         }

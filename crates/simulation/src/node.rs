@@ -7,6 +7,7 @@ use std::sync::Arc;
 use ::node::cluster::membership::{self, Seen};
 use ::node::config::BucketSpec;
 use ::node::node::Served;
+use ::node::replication::Sources;
 use base::env::sim::{SimDisk, SplitMix64};
 use base::env::{Clock as _, SimHandles};
 use base::{Heap, VbId, VbState};
@@ -17,7 +18,7 @@ use kvstore::{Couch, CouchConfig, FilesConfig, Journaled, JournaledConfig, KvSto
 use crate::connections::{ClientConnection, Waiting, front_end};
 use crate::disks::Inside;
 use crate::jobs::Job;
-use crate::links::Links;
+use crate::links::{Links, Runner};
 use crate::member::Membership;
 use crate::memory::Closed;
 use crate::rules::Rules;
@@ -74,7 +75,7 @@ pub struct Node {
     pub stood_inside: Inside,
     /// Its part in the cluster.
     pub member: Membership,
-    /// What it follows.
+    /// What follows others for it.
     pub links: Links,
     /// What clients wait for here.
     pub waiting: Vec<Waiting>,
@@ -96,6 +97,7 @@ impl Node {
         let (rate, is_journaled) = (rng.between(950, 1_050), rng.chance(1, 2) && !rules.is_ephemeral);
         let is_log = is_journaled && rate.is_multiple_of(2);
         let member = Membership::new(at, rng.next_u64());
+        let runner = Arc::new(Runner::new(at, 0));
         Node {
             at,
             is_up: true,
@@ -105,7 +107,7 @@ impl Node {
             is_alone: false,
             folder: SimDisk::new(),
             boot: 0,
-            front_end: front_end(handles.env(), Arc::clone(&member.held.fence)),
+            front_end: front_end(at, handles.env(), Arc::clone(&member.held.fence), &runner),
             connections: BTreeMap::new(),
             handles,
             is_journaled,
@@ -116,7 +118,7 @@ impl Node {
             is_down: false,
             stood_inside: Inside::new(),
             member,
-            links: Links::default(),
+            links: Links::of(runner),
             waiting: Vec::new(),
             closed: Vec::new(),
         }
@@ -245,7 +247,10 @@ impl Node {
 
     /// The bucket goes with its files.
     pub fn drop_bucket(&mut self) {
-        self.links = Links::default();
+        self.front_end.replication().forget(BUCKET);
+        // What rolls back is brought to its end.
+        while self.handles.spawn.run_one() {}
+        self.links.end();
         self.close();
         (self.has_bucket, self.is_down) = (false, false);
         self.stood_inside.clear();
@@ -253,11 +258,32 @@ impl Node {
         self.handles = self.handles.with_disk(SimDisk::new());
     }
 
+    /// The process that serves clients and follows others is there.
+    fn begin_front_end(&mut self, fence: Arc<Fence>) {
+        let runner = Arc::new(Runner::new(self.at, self.boot));
+        self.front_end = front_end(self.at, self.handles.env(), fence, &runner);
+        self.links = Links::of(runner);
+    }
+
+    /// The links are gone with all that they do.
+    pub fn end_links(&mut self) {
+        self.front_end.replication().stop();
+        self.links = Links::default();
+        self.handles.spawn.clear();
+    }
+
+    /// It follows nobody.
+    pub fn follow_nobody(&self) {
+        let Some(bucket) = &self.bucket else { return };
+        let refused = self.front_end.replication().want_each(bucket, &Sources::new());
+        assert!(refused.is_empty(), "to follow nobody is not refused: {refused:?}");
+    }
+
     /// The process ends without a word; with `power`, a seed, what was not synced is lost or torn.
     pub fn crash(&mut self, power: Option<u64>) {
         (self.is_up, self.is_alone) = (false, false);
         self.boot += 1;
-        self.links = Links::default();
+        self.end_links();
         self.waiting.clear();
         self.connections.clear();
         self.close();
@@ -288,7 +314,7 @@ impl Node {
         let may = membership::may_start_alone(&env, Path::new(FOLDER)).map_err(|error| error.to_string())?;
         if may {
             (self.is_up, self.is_alone) = (true, true);
-            self.front_end = front_end(self.handles.env(), Arc::new(Fence::open()));
+            self.begin_front_end(Arc::new(Fence::open()));
             if self.has_bucket {
                 self.open(rules)?;
             }
@@ -299,7 +325,7 @@ impl Node {
     /// The process starts again.
     pub fn start(&mut self, rules: &Rules, random: u64) -> Result<(), String> {
         self.is_up = true;
-        self.front_end = front_end(self.handles.env(), Arc::clone(&self.member.held.fence));
+        self.begin_front_end(Arc::clone(&self.member.held.fence));
         let now_ns = self.clock_ns();
         let seen = cluster::Membership { revision: self.member.seen, ..Default::default() };
         self.member.held.restart(random, &seen, now_ns);

@@ -38,6 +38,15 @@ impl World {
         };
     }
 
+    /// Whether it was asked that a node be failed over, and it is not: who is left in its chains then may be alone.
+    pub fn is_one_leaving(&self) -> bool {
+        let is_there = |at: usize| {
+            let node = self.newest.nodes.get(&NodeId(at as u32 + 1));
+            node.is_some_and(|node| node.status == Status::Active)
+        };
+        matches!(self.tail, Tail::Left(at) if is_there(at))
+    }
+
     fn other_than(&self, at: usize) -> usize {
         (at + 1) % self.nodes.len()
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use ::node::replication::{Password, Replication, Source, Sources};
 use base::{Seqno, VbId, VbState};
 use cluster::state::Chain as Row;
 use cluster::{ApplyTarget, Following, NodeId, Refusals, State, View};
@@ -11,7 +12,7 @@ use dcp::Mode;
 use engine::Bucket;
 use vbucket::{Chain, Topology};
 
-use crate::links::{Links, Sources};
+use crate::connections::{CLIENT, PASSWORD};
 use crate::node::BUCKET;
 
 /// Why something was not done; it is tried again.
@@ -26,8 +27,8 @@ pub struct SimSeat<'a> {
     pub view: &'a View,
     /// The node's bucket.
     pub bucket: &'a Arc<Bucket>,
-    /// What it follows.
-    pub links: &'a Links,
+    /// What follows others for it.
+    pub replication: &'a Replication,
 }
 
 /// The node with this identity, by its place: identities are numbers from 1.
@@ -41,25 +42,20 @@ pub fn is_live(view: &View, vb: u16, id: NodeId) -> bool {
     view.report(id).is_some() && !view.is_unusable(id, BUCKET, vb)
 }
 
-/// What a node calls itself to those that it follows.
-pub fn name_of(at: usize) -> String {
-    format!("{:032x}:1", at + 1)
+/// Where a node is reached: its identity.
+pub fn host_of(at: usize) -> String {
+    format!("{:032x}", at + 1)
 }
 
-impl SimSeat<'_> {
-    /// Gives a vBucket the role in which it can follow, as a server's links do.
-    fn take_role(&self, vb: VbId, mode: Mode) -> Result<(), NotDone> {
-        let high = self.bucket.streams().stream_state(vb).map_or(Seqno(0), |(_, _, _, high)| high);
-        let is = self.bucket.state_of(vb);
-        if mode == Mode::Replicate && is == Some(VbState::Active) && high > Seqno(0) {
-            return Err(NotDone);
-        }
-        let role = match mode {
-            Mode::Replicate => VbState::Replica,
-            Mode::TakeOver => VbState::Pending,
-        };
-        if is == Some(role) { Ok(()) } else { self.set_role(vb.0, role) }
-    }
+/// What a node calls itself to those that it follows.
+pub fn name_of(at: usize) -> String {
+    format!("{}:1", host_of(at))
+}
+
+/// The place of the node that calls itself so.
+pub fn place_of_name(name: &str) -> Option<usize> {
+    let (host, _) = name.split_once(':')?;
+    usize::from_str_radix(host, 16).ok()?.checked_sub(1)
 }
 
 impl ApplyTarget for SimSeat<'_> {
@@ -111,18 +107,13 @@ impl ApplyTarget for SimSeat<'_> {
     fn follow(&self, following: &BTreeMap<u16, Following>) -> Result<(), Refusals<NotDone>> {
         let source = |(vb, of): (&u16, &Following)| {
             let mode = if of.takes_over { Mode::TakeOver } else { Mode::Replicate };
-            Some((VbId(*vb), (place_of(&self.view.state, of.source)?, mode)))
+            let node = name_of(place_of(&self.view.state, of.source)?);
+            let (username, password) = (CLIENT.to_owned(), Password::from(PASSWORD.to_owned()));
+            Some((VbId(*vb), Source { node, username, password, mode }))
         };
-        let mut sources: Sources = following.iter().filter_map(source).collect();
-        let mut refused = Vec::new();
-        for (vb, mode) in self.links.fresh(&sources) {
-            if let Err(refusal) = self.take_role(vb, mode) {
-                sources.remove(&vb);
-                refused.push(refusal);
-            }
-        }
-        self.links.want(&sources);
-        Refusals::of(refused)
+        let sources: Sources = following.iter().filter_map(source).collect();
+        let refused = self.replication.want_each(self.bucket, &sources).into_iter();
+        Refusals::of(refused.map(|_| NotDone))
     }
 
     fn remove(&self, vb: u16) -> Result<(), NotDone> {

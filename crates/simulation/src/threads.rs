@@ -1,12 +1,12 @@
 //! What a node's threads do, one after the other: connections, rollbacks, a bucket's background work.
 
-use base::VbId;
+use base::env::sim::SplitMix64;
+use base::{VbId, VbState};
 use cluster::Status;
 use cluster::state::Purpose;
 
 use crate::jobs::Job;
-use crate::link::Connection;
-use crate::links::Ends;
+use crate::link::Pipe;
 use crate::world::{Event, World};
 
 impl World {
@@ -17,17 +17,8 @@ impl World {
         let now_us = self.now_us();
         let worked = self.nodes[at].work(now_us, &mut rng);
         worked.into_iter().for_each(|job| self.works(at, job));
-        for source in self.nodes[at].links.sources() {
-            let Some(bucket) = self.nodes[at].bucket.clone().filter(|_| self.rng.chance(1, 3)) else {
-                continue;
-            };
-            let is_done = self.nodes[at].links.with(source, |link| link.roll_back(&bucket)).flatten();
-            if let Some(VbId(vb)) = is_done {
-                self.promises.may_lose(at, vb, now_us);
-                self.tally.rollbacks += 1;
-                self.show(|| format!("node {at} has gone back in vBucket {vb}, which follows {source}"));
-                self.works(at, Job::Rollback);
-            }
+        if self.rng.chance(1, 3) {
+            self.roll_back(at);
         }
         match self.newest.rebalance.as_ref().map(|rebalance| &rebalance.purpose) {
             Some(Purpose::GracefulFailover { .. }) => self.works(at, Job::GracefulFailover),
@@ -60,62 +51,75 @@ impl World {
         (0..self.nodes.len()).for_each(|at| self.works(at, job));
     }
 
+    /// What a thread that rolls back does.
+    fn roll_back(&mut self, at: usize) {
+        let Some(bucket) = self.nodes[at].bucket.clone() else { return };
+        let place = |vb: u16| bucket.standing(VbId(vb)).map(|at| (at.high_seqno, at.uuid));
+        let before: Vec<_> = (0..self.rules.vbuckets).map(place).collect();
+        if !self.nodes[at].handles.spawn.run_one() {
+            return;
+        }
+        let now_us = self.now_us();
+        for vb in (0..self.rules.vbuckets).filter(|vb| before[usize::from(*vb)] != place(*vb)) {
+            self.promises.may_lose(at, vb, now_us);
+            self.tally.rollbacks += 1;
+            self.show(|| format!("node {at} has gone back in vBucket {vb}"));
+            self.works(at, Job::Rollback);
+        }
+    }
+
     /// Connections of a node to those that it follows carry some bytes, and both ends work on them.
     fn carry(&mut self, at: usize) {
-        for source in self.nodes[at].links.sources() {
-            let Some(target_bucket) = self.nodes[at].bucket.clone() else { return };
-            if source >= self.nodes.len() || source == at {
-                continue;
-            }
-            let is_awake = self.nodes[source].is_awake(self.now_us());
-            let (goes, comes) = (self.reaches(at, source), self.reaches(source, at));
-            let Some(source_bucket) = self.nodes[source].bucket.clone() else {
-                self.nodes[at].links.break_with(source, self.now_us() + 50_000);
-                continue;
-            };
+        self.nodes[at].links.take_new(&self.nodes[at].handles.clock);
+        for (number, source) in self.nodes[at].links.sources().into_iter().enumerate() {
             let mut rng = self.rng.fork();
-            let now_us = self.now_us();
-            let outcome = self.nodes[at].links.with(source, |link| {
-                if link.connection.as_ref().is_some_and(|connection| !connection.is_of(&source_bucket)) {
-                    link.disconnect(now_us + 1_000);
-                }
-                if link.connection.is_none() {
-                    if !is_awake || !goes || !comes || now_us < link.again_us {
-                        return Ok(Vec::new());
-                    }
-                    let ends = Ends { source: (source, &source_bucket), target: (at, &target_bucket) };
-                    link.connect(Connection::new(&ends, &mut rng));
-                }
-                let most = [300, 5_000, 40_000][rng.below(3) as usize];
-                let Some(connection) = link.connection.as_mut() else { return Ok(Vec::new()) };
-                if goes && rng.chance(3, 4) {
-                    connection.carry_to_producer(rng.below(most) as usize);
-                }
-                if is_awake && connection.produce(rng.below(most) as usize + 1).is_err() {
-                    link.disconnect(now_us + 20_000);
-                    return Ok(Vec::new());
-                }
-                if comes && rng.chance(3, 4) {
-                    connection.carry_to_consumer(rng.below(most) as usize);
-                }
-                link.drive(&mut rng)
-            });
-            match outcome {
-                None => {}
-                Some(Ok(taken_over)) => {
-                    for VbId(vb) in taken_over {
-                        self.tally.takeovers += 1;
-                        self.show(|| format!("node {at} took over vBucket {vb} from {source}"));
-                    }
-                }
-                Some(Err(error)) => {
-                    if error.is_violation() {
-                        self.violation = Some(format!("node {at} follows {source}: {error}"));
-                    }
-                    let again_us = self.now_us() + self.rng.between(1_000, 60_000);
-                    self.nodes[at].links.break_with(source, again_us);
-                }
+            self.carry_one(at, number, source, &mut rng);
+        }
+        let before = self.taking_over(at);
+        if let Err(what) = self.nodes[at].links.turn() {
+            self.violation = Some(format!("node {at}: {what}"));
+        }
+        for vb in before {
+            if self.nodes[at].role(vb) == Some(VbState::Active) {
+                self.tally.takeovers += 1;
+                self.show(|| format!("node {at} took over vBucket {vb}"));
             }
+        }
+    }
+
+    /// vBuckets that a node takes over.
+    fn taking_over(&self, at: usize) -> Vec<u16> {
+        let is_pending = |vb: &u16| self.nodes[at].role(*vb) == Some(VbState::Pending);
+        (0..self.rules.vbuckets).filter(is_pending).collect()
+    }
+
+    /// What is between a link and the node that it follows.
+    fn carry_one(&mut self, at: usize, number: usize, source: usize, rng: &mut SplitMix64) {
+        let (line, may_connect) = self.nodes[at].links.line(number, self.now_us());
+        let (goes, comes) = (self.reaches(at, source), self.reaches(source, at));
+        let far = &self.nodes[source];
+        let is_awake = far.is_awake(self.now_us());
+        let mut line = line.borrow_mut();
+        if line.pipe.as_ref().is_some_and(|pipe| pipe.boot != far.boot) {
+            line.pipe = None;
+        }
+        if line.is_asked && may_connect && goes && comes {
+            if is_awake {
+                line.open(Pipe::new(&far.front_end, far.boot));
+            } else if !far.is_up {
+                line.refuse();
+            }
+        }
+        let Some(pipe) = &mut line.pipe else { return };
+        let most = [300, 5_000, 40_000][rng.below(3) as usize];
+        if goes && rng.chance(3, 4) {
+            pipe.carry_to_source(rng.below(most) as usize);
+        }
+        if is_awake && let Err(what) = pipe.serve(rng.below(most) as usize + 1) {
+            self.violation = Some(format!("node {at} follows {source}: {what}"));
+        }
+        if comes && rng.chance(3, 4) {
+            pipe.carry_to_target(rng.below(most) as usize);
         }
     }
 }
