@@ -114,7 +114,8 @@ fn may_be_damaged(world: &World, at: usize) -> bool {
     let is_shared = chains.iter().all(|chain| chain.len() > 1);
     let is_alive = world.nodes.iter().all(Node::may_serve);
     let is_member = chains.iter().any(|chain| chain.contains(&at));
-    is_settled && is_alive && is_shared && is_member && world.is_calm() && world.may_forget(at)
+    let is_staying = !world.may_be_failing_over();
+    is_settled && is_staying && is_alive && is_shared && is_member && world.is_calm() && world.may_forget(at)
 }
 
 fn damage_one(world: &mut World, damage: &mut Damage, at: usize) {

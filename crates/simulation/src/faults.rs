@@ -57,9 +57,11 @@ impl World {
         self.is_calm_but(at) && (!self.rules.all_levels || may_forget)
     }
 
-    /// Whether a node may be failed over: what another one has forgotten may be nowhere without it.
+    /// Whether a node may be failed over: what another one has forgotten, or had in a copy that is damaged, may be nowhere
+    /// without it.
     pub fn may_leave(&self, at: usize) -> bool {
-        !self.rules.all_levels || self.forgetful.is_none_or(|forgetful| forgetful == at)
+        let is_sound = self.damage.as_ref().is_none_or(|damage| damage.is_over() || damage.is_at(at));
+        is_sound && (!self.rules.all_levels || self.forgetful.is_none_or(|forgetful| forgetful == at))
     }
 
     /// Whether a node may be the only one that has something in memory that clients were told of: nobody else belongs to

@@ -29,6 +29,8 @@ use crate::tails::Tail;
 
 /// The store, among the ends of messages.
 pub const STORE: usize = usize::MAX;
+/// No message takes longer, in microseconds.
+const MOST_DELAY_US: u64 = 400_000;
 
 /// Something that will happen.
 pub enum Event {
@@ -92,6 +94,8 @@ pub struct World {
     pub tail: Tail,
     /// What is damaged, in runs that have it.
     pub damage: Option<Damage>,
+    /// When it was last asked that a node be failed over, in microseconds.
+    failover_asked_us: Option<u64>,
     /// Who goes when all is well.
     pub gone: Gone,
     /// What goes on.
@@ -124,6 +128,7 @@ impl World {
             waits: Waits::default(),
             tail: Tail::None,
             damage: Damage::new(&rules),
+            failover_asked_us: None,
             gone: Gone::Nobody,
             crossing: Crossing::new(nodes.len()),
             rules,
@@ -232,7 +237,12 @@ impl World {
 
     /// How long a message takes; a few take very long.
     pub fn delay_us(&mut self) -> u64 {
-        if self.rng.chance(1, 40) { self.rng.between(1_000, 400_000) } else { self.rng.between(50, 2_000) }
+        if self.rng.chance(1, 40) { self.rng.between(1_000, MOST_DELAY_US) } else { self.rng.between(50, 2_000) }
+    }
+
+    /// Whether a node may be failed over by a request that is on its way to the store.
+    pub fn may_be_failing_over(&self) -> bool {
+        self.failover_asked_us.is_some_and(|asked_us| self.now_us <= asked_us + MOST_DELAY_US)
     }
 
     /// Whether messages get from one end to another.
@@ -443,6 +453,9 @@ impl World {
     pub fn ask_for(&mut self, at: usize, command: &Command) -> bool {
         let Some(view) = self.nodes[at].member.view.clone() else { return false };
         let Ok(mut state) = command::apply(&view, command) else { return false };
+        if matches!(command, Command::FailOver { .. } | Command::FailOverGracefully { .. }) {
+            self.failover_asked_us = Some(self.now_us);
+        }
         self.nodes[at].member.held.sign(&mut state, view.state.revision);
         self.ask(at, Request::Write(view.version, Box::new(state)));
         true
