@@ -14,6 +14,8 @@ use std::path::{Path, PathBuf};
 use base::VbId;
 use base::env::sim::{SimDisk, SplitMix64};
 use base::env::{Disk as _, OpenMode};
+use cluster::NodeId;
+use cluster::command::Command;
 use cluster::state::Step;
 use engine::{CompactOutcome, CompactRequest, Completion};
 
@@ -52,6 +54,8 @@ struct Open {
     vb: Option<u16>,
     /// The file, if there is one: without it nothing can be found any more.
     path: Option<PathBuf>,
+    /// The start of its node which the copy is still served from, if that was so when it was damaged.
+    served_since: Option<u64>,
     /// Whether the next start must say so before anything is loaded.
     shows_at_start: bool,
     /// Whether the node has said so.
@@ -80,6 +84,11 @@ impl Damage {
     /// Whether a copy at a node is damaged, or was and is not set aside yet.
     pub fn is_at(&self, at: usize) -> bool {
         self.open.iter().any(|open| open.at == at)
+    }
+
+    /// Whether every damaged copy is one of this node, or is served by one that has not started again since.
+    pub fn leaves_copies_but(&self, at: usize, nodes: &[Node]) -> bool {
+        self.open.iter().all(|open| open.at == at || open.served_since == Some(nodes[open.at].boot))
     }
 
     /// Whether everything that was damaged was set aside.
@@ -160,6 +169,7 @@ fn damage_stopped(world: &mut World, damage: &mut Damage, at: usize, vb: u16, ha
         at,
         vb: (harm != Harm::Catalog).then_some(vb),
         path: path.filter(|_| harm == Harm::Root),
+        served_since: None,
         shows_at_start: harm != Harm::Root,
         is_found: false,
         compaction: None,
@@ -181,15 +191,29 @@ fn damage_served(world: &mut World, damage: &mut Damage, at: usize, vb: u16) {
     world.tally.damages += 1;
     (world.forgetful, world.tally.damages_served) = (Some(at), world.tally.damages_served + 1);
     world.strike(at, Fault::Damage, 100_000);
+    if damage.rng.chance(1, 2) {
+        leave_alone(world, at, vb);
+    }
     damage.open.push(Open {
         at,
         vb: Some(vb),
         path,
+        served_since: Some(world.nodes[at].boot),
         shows_at_start: false,
         is_found: false,
         compaction,
         is_void: false,
     });
+}
+
+/// The only other node of a chain is failed over: the copy that is damaged and served has to do, and others are built of
+/// it.
+fn leave_alone(world: &mut World, at: usize, vb: u16) {
+    let chain = world.chain(vb);
+    let &[active, other] = chain.as_slice() else { return };
+    if active == at && world.may_leave(other) {
+        world.ask_for(at, &Command::FailOver { node: NodeId(other as u32 + 1), force: false });
+    }
 }
 
 /// Which damage was found, and which is set aside.

@@ -60,7 +60,7 @@ impl World {
     /// Whether a node may be failed over: what another one has forgotten, or had in a copy that is damaged, may be nowhere
     /// without it.
     pub fn may_leave(&self, at: usize) -> bool {
-        let is_sound = self.damage.as_ref().is_none_or(|damage| damage.is_over() || damage.is_at(at));
+        let is_sound = self.damage.as_ref().is_none_or(|damage| damage.leaves_copies_but(at, &self.nodes));
         is_sound && (!self.rules.all_levels || self.forgetful.is_none_or(|forgetful| forgetful == at))
     }
 
