@@ -335,6 +335,15 @@ bugs! {
     GivenUpIsSuccess,
     /// A sync write that may still be committed is answered as if it was refused.
     AmbiguousIsRefused,
+    // Links between nodes.
+    /// A link that is connected again does not follow the first of its vBuckets again.
+    LinkForgetsVbucket,
+    /// A link takes over as many vBuckets at once as are wanted of it.
+    TakeoverLimitIgnored,
+    /// A link is not connected again after its source did not have the bucket.
+    RefusedLinkGivesUp,
+    /// A link that is connected does not hear that something else is wanted of it.
+    DeclarationNotHeard,
     // What clients may do, and what they may make a node hold.
     /// A stored value that cannot be read is served as an empty one.
     UnreadableIsEmpty,

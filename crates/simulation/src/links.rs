@@ -11,6 +11,7 @@ use ::node::doors::LinkRunner;
 use ::node::replication::{self, Link, LinkLimits, LinkState, Replication};
 use base::env::sim::SimClock;
 use base::env::{Clock, Env, Task};
+use dcp::{Mode, Stage, VbProgress};
 
 use crate::link::{Line, SimDial};
 use crate::node::BUCKET;
@@ -21,6 +22,8 @@ const TURNS_TO_END: usize = 8;
 
 /// Bytes that may be on their way on a link: of some starts of a node they are few.
 const BUFFER_BYTES: [u32; 2] = [20_000, 1 << 20];
+/// vBuckets that a link takes over at once.
+pub const TAKEN_OVER_AT_ONCE: usize = 2;
 
 /// Takes the links of a node; its turns are the node's.
 pub struct Runner {
@@ -32,7 +35,7 @@ impl Runner {
     /// Of a node that has started so often before.
     pub fn new(at: usize, boot: u64) -> Runner {
         let buffer_bytes = BUFFER_BYTES[(at + boot as usize) % BUFFER_BYTES.len()];
-        let limits = LinkLimits { buffer_bytes, noop_interval_s: 1, taken_over_at_once: 2 };
+        let limits = LinkLimits { buffer_bytes, noop_interval_s: 1, taken_over_at_once: TAKEN_OVER_AT_ONCE };
         Runner { links: OnceLock::new(), limits }
     }
 }
@@ -138,6 +141,15 @@ impl Links {
         });
         assert!(is_over, "a link that is closed does not end");
     }
+}
+
+/// A link that takes over more vBuckets at once than it may: how many.
+pub fn takes_too_many(replication: &Replication) -> Option<usize> {
+    let is_taken = |vb: &&VbProgress| {
+        vb.mode == Mode::TakeOver && matches!(vb.stage, Stage::Asked | Stage::RollingBack | Stage::Streaming)
+    };
+    let taken = |status: replication::LinkStatus| status.vbuckets.iter().filter(is_taken).count();
+    replication.status(Some(BUCKET)).into_iter().map(taken).find(|taken| *taken > TAKEN_OVER_AT_ONCE)
 }
 
 /// Whether everything that is wanted streams.

@@ -7,6 +7,7 @@ use cluster::state::Purpose;
 
 use crate::jobs::Job;
 use crate::link::Pipe;
+use crate::links::{self, TAKEN_OVER_AT_ONCE};
 use crate::world::{Event, World};
 
 impl World {
@@ -78,6 +79,13 @@ impl World {
         let before = self.taking_over(at);
         if let Err(what) = self.nodes[at].links.turn() {
             self.violation = Some(format!("node {at}: {what}"));
+        }
+        // Who takes over few takes over no more than it may.
+        let too_many = (before.len() > TAKEN_OVER_AT_ONCE)
+            .then(|| links::takes_too_many(self.nodes[at].front_end.replication()))
+            .flatten();
+        if let Some(taken) = too_many {
+            self.violation = Some(format!("node {at} takes over {taken} vBuckets at once on a link"));
         }
         for vb in before {
             if self.nodes[at].role(vb) == Some(VbState::Active) {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::VbId;
+use base::planted::{self, Bug};
 use dcp::{Consumer, ConsumerConfig, Features, Mode, RollBack, Settled};
 
 use super::link::{Inner, Link, LinkState};
@@ -74,8 +75,10 @@ impl<'a> Following<'a> {
         inner.consumer = Some(consumer);
         inner.state = LinkState::Connected;
         inner.connections += 1;
+        let forgets = inner.connections > 1 && planted::is(Bug::LinkForgetsVbucket);
+        let followed = inner.wanted.iter().take(usize::from(forgets)).map(|(vb, mode)| (*vb, *mode)).collect();
         drop(inner);
-        Following { link, followed: BTreeMap::new(), declared: 0, has_line: false, is_full: false }
+        Following { link, followed, declared: 0, has_line: false, is_full: false }
     }
 
     /// Whether it waits for room in the bucket: see [`engine::Replicas::replica_room`].
@@ -152,7 +155,7 @@ fn follow(
             continue;
         }
         if *mode == Mode::TakeOver {
-            if taking_over >= most_taken_over {
+            if taking_over >= most_taken_over && !planted::is(Bug::TakeoverLimitIgnored) {
                 has_line = true;
                 continue;
             }
