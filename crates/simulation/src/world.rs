@@ -237,7 +237,11 @@ impl World {
 
     /// How long a message takes; a few take very long.
     pub fn delay_us(&mut self) -> u64 {
-        if self.rng.chance(1, 40) { self.rng.between(1_000, MOST_DELAY_US) } else { self.rng.between(50, 2_000) }
+        if self.rng.chance(1, 40) {
+            self.rng.between(1_000, MOST_DELAY_US)
+        } else {
+            self.rng.between(50, 2_000)
+        }
     }
 
     /// Whether a node may be failed over by a request that is on its way to the store.

@@ -76,7 +76,8 @@ impl<'a> Following<'a> {
         inner.state = LinkState::Connected;
         inner.connections += 1;
         let forgets = inner.connections > 1 && planted::is(Bug::LinkForgetsVbucket);
-        let followed = inner.wanted.iter().take(usize::from(forgets)).map(|(vb, mode)| (*vb, *mode)).collect();
+        let followed =
+            inner.wanted.iter().take(usize::from(forgets)).map(|(vb, mode)| (*vb, *mode)).collect();
         drop(inner);
         Following { link, followed, declared: 0, has_line: false, is_full: false }
     }
