@@ -23,7 +23,7 @@ use crate::jobs::Fault;
 use crate::node::{BUCKET, Node};
 use crate::rules::Rules;
 use crate::target::place_of;
-use crate::world::World;
+use crate::world::{MOST_DELAY_US, World};
 
 /// couchstore's headers begin at multiples of this, with a byte that says so.
 const BLOCK: usize = 4_096;
@@ -123,7 +123,8 @@ fn may_be_damaged(world: &World, at: usize) -> bool {
     let is_shared = chains.iter().all(|chain| chain.len() > 1);
     let is_alive = world.nodes.iter().all(Node::may_serve);
     let is_member = chains.iter().any(|chain| chain.contains(&at));
-    let is_staying = !world.may_be_failing_over();
+    // A request that a node be failed over is not on its way to the store.
+    let is_staying = world.failover_asked_us.is_none_or(|asked_us| world.now_us() > asked_us + MOST_DELAY_US);
     is_settled && is_staying && is_alive && is_shared && is_member && world.is_calm() && world.may_forget(at)
 }
 

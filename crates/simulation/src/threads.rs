@@ -13,13 +13,13 @@ use crate::world::{Event, World};
 impl World {
     /// Some of what a node's threads do.
     pub fn work(&mut self, at: usize) {
-        self.carry(at);
+        carry(self, at);
         let mut rng = self.rng.fork();
         let now_us = self.now_us();
         let worked = self.nodes[at].work(now_us, &mut rng);
         worked.into_iter().for_each(|job| self.works(at, job));
         if self.rng.chance(1, 3) {
-            self.roll_back(at);
+            roll_back(self, at);
         }
         match self.newest.rebalance.as_ref().map(|rebalance| &rebalance.purpose) {
             Some(Purpose::GracefulFailover { .. }) => self.works(at, Job::GracefulFailover),
@@ -51,83 +51,83 @@ impl World {
     pub fn cluster_works(&mut self, job: Job) {
         (0..self.nodes.len()).for_each(|at| self.works(at, job));
     }
+}
 
-    /// What a thread that rolls back does.
-    fn roll_back(&mut self, at: usize) {
-        let Some(bucket) = self.nodes[at].bucket.clone() else { return };
-        let place = |vb: u16| bucket.standing(VbId(vb)).map(|at| (at.high_seqno, at.uuid));
-        let before: Vec<_> = (0..self.rules.vbuckets).map(place).collect();
-        if !self.nodes[at].handles.spawn.run_one() {
-            return;
-        }
-        let now_us = self.now_us();
-        for vb in (0..self.rules.vbuckets).filter(|vb| before[usize::from(*vb)] != place(*vb)) {
-            self.promises.may_lose(at, vb, now_us);
-            self.tally.rollbacks += 1;
-            self.show(|| format!("node {at} has gone back in vBucket {vb}"));
-            self.works(at, Job::Rollback);
+/// What a thread that rolls back does.
+fn roll_back(world: &mut World, at: usize) {
+    let Some(bucket) = world.nodes[at].bucket.clone() else { return };
+    let place = |vb: u16| bucket.standing(VbId(vb)).map(|at| (at.high_seqno, at.uuid));
+    let before: Vec<_> = (0..world.rules.vbuckets).map(place).collect();
+    if !world.nodes[at].handles.spawn.run_one() {
+        return;
+    }
+    let now_us = world.now_us();
+    for vb in (0..world.rules.vbuckets).filter(|vb| before[usize::from(*vb)] != place(*vb)) {
+        world.promises.may_lose(at, vb, now_us);
+        world.tally.rollbacks += 1;
+        world.show(|| format!("node {at} has gone back in vBucket {vb}"));
+        world.works(at, Job::Rollback);
+    }
+}
+
+/// Connections of a node to those that it follows carry some bytes, and both ends work on them.
+fn carry(world: &mut World, at: usize) {
+    world.nodes[at].links.take_new(&world.nodes[at].handles.clock);
+    for (number, source) in world.nodes[at].links.sources().into_iter().enumerate() {
+        let mut rng = world.rng.fork();
+        carry_one(world, at, number, source, &mut rng);
+    }
+    let before = taking_over(world, at);
+    if let Err(what) = world.nodes[at].links.turn() {
+        world.violation = Some(format!("node {at}: {what}"));
+    }
+    // Few vBuckets are within the limit of a link in any case.
+    let too_many = (before.len() > TAKEN_OVER_AT_ONCE)
+        .then(|| links::takes_too_many(world.nodes[at].front_end.replication()))
+        .flatten();
+    if let Some(taken) = too_many {
+        world.violation = Some(format!("node {at} takes over {taken} vBuckets at once on a link"));
+    }
+    for vb in before {
+        if world.nodes[at].role(vb) == Some(VbState::Active) {
+            world.tally.takeovers += 1;
+            world.show(|| format!("node {at} took over vBucket {vb}"));
         }
     }
+}
 
-    /// Connections of a node to those that it follows carry some bytes, and both ends work on them.
-    fn carry(&mut self, at: usize) {
-        self.nodes[at].links.take_new(&self.nodes[at].handles.clock);
-        for (number, source) in self.nodes[at].links.sources().into_iter().enumerate() {
-            let mut rng = self.rng.fork();
-            self.carry_one(at, number, source, &mut rng);
-        }
-        let before = self.taking_over(at);
-        if let Err(what) = self.nodes[at].links.turn() {
-            self.violation = Some(format!("node {at}: {what}"));
-        }
-        // Who takes over few takes over no more than it may.
-        let too_many = (before.len() > TAKEN_OVER_AT_ONCE)
-            .then(|| links::takes_too_many(self.nodes[at].front_end.replication()))
-            .flatten();
-        if let Some(taken) = too_many {
-            self.violation = Some(format!("node {at} takes over {taken} vBuckets at once on a link"));
-        }
-        for vb in before {
-            if self.nodes[at].role(vb) == Some(VbState::Active) {
-                self.tally.takeovers += 1;
-                self.show(|| format!("node {at} took over vBucket {vb}"));
-            }
+/// vBuckets that a node takes over.
+fn taking_over(world: &World, at: usize) -> Vec<u16> {
+    let is_pending = |vb: &u16| world.nodes[at].role(*vb) == Some(VbState::Pending);
+    (0..world.rules.vbuckets).filter(is_pending).collect()
+}
+
+/// What is between a link and the node that it follows.
+fn carry_one(world: &mut World, at: usize, number: usize, source: usize, rng: &mut SplitMix64) {
+    let (line, may_connect) = world.nodes[at].links.line(number, world.now_us());
+    let (goes, comes) = (world.reaches(at, source), world.reaches(source, at));
+    let far = &world.nodes[source];
+    let is_awake = far.is_awake(world.now_us());
+    let mut line = line.borrow_mut();
+    if line.pipe.as_ref().is_some_and(|pipe| pipe.boot != far.boot) {
+        line.pipe = None;
+    }
+    if line.is_asked && may_connect && goes && comes {
+        if is_awake {
+            line.open(Pipe::new(&far.front_end, far.boot));
+        } else if !far.is_up {
+            line.refuse();
         }
     }
-
-    /// vBuckets that a node takes over.
-    fn taking_over(&self, at: usize) -> Vec<u16> {
-        let is_pending = |vb: &u16| self.nodes[at].role(*vb) == Some(VbState::Pending);
-        (0..self.rules.vbuckets).filter(is_pending).collect()
+    let Some(pipe) = &mut line.pipe else { return };
+    let most = [300, 5_000, 40_000][rng.below(3) as usize];
+    if goes && rng.chance(3, 4) {
+        pipe.carry_to_source(rng.below(most) as usize);
     }
-
-    /// What is between a link and the node that it follows.
-    fn carry_one(&mut self, at: usize, number: usize, source: usize, rng: &mut SplitMix64) {
-        let (line, may_connect) = self.nodes[at].links.line(number, self.now_us());
-        let (goes, comes) = (self.reaches(at, source), self.reaches(source, at));
-        let far = &self.nodes[source];
-        let is_awake = far.is_awake(self.now_us());
-        let mut line = line.borrow_mut();
-        if line.pipe.as_ref().is_some_and(|pipe| pipe.boot != far.boot) {
-            line.pipe = None;
-        }
-        if line.is_asked && may_connect && goes && comes {
-            if is_awake {
-                line.open(Pipe::new(&far.front_end, far.boot));
-            } else if !far.is_up {
-                line.refuse();
-            }
-        }
-        let Some(pipe) = &mut line.pipe else { return };
-        let most = [300, 5_000, 40_000][rng.below(3) as usize];
-        if goes && rng.chance(3, 4) {
-            pipe.carry_to_source(rng.below(most) as usize);
-        }
-        if is_awake && let Err(what) = pipe.serve(rng.below(most) as usize + 1) {
-            self.violation = Some(format!("node {at} follows {source}: {what}"));
-        }
-        if comes && rng.chance(3, 4) {
-            pipe.carry_to_target(rng.below(most) as usize);
-        }
+    if is_awake && let Err(what) = pipe.serve(rng.below(most) as usize + 1) {
+        world.violation = Some(format!("node {at} follows {source}: {what}"));
+    }
+    if comes && rng.chance(3, 4) {
+        pipe.carry_to_target(rng.below(most) as usize);
     }
 }

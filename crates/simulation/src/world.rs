@@ -30,7 +30,7 @@ use crate::tails::Tail;
 /// The store, among the ends of messages.
 pub const STORE: usize = usize::MAX;
 /// No message takes longer, in microseconds.
-const MOST_DELAY_US: u64 = 400_000;
+pub const MOST_DELAY_US: u64 = 400_000;
 
 /// Something that will happen.
 pub enum Event {
@@ -95,7 +95,7 @@ pub struct World {
     /// What is damaged, in runs that have it.
     pub damage: Option<Damage>,
     /// When it was last asked that a node be failed over, in microseconds.
-    failover_asked_us: Option<u64>,
+    pub failover_asked_us: Option<u64>,
     /// Who goes when all is well.
     pub gone: Gone,
     /// What goes on.
@@ -242,11 +242,6 @@ impl World {
         } else {
             self.rng.between(50, 2_000)
         }
-    }
-
-    /// Whether a node may be failed over by a request that is on its way to the store.
-    pub fn may_be_failing_over(&self) -> bool {
-        self.failover_asked_us.is_some_and(|asked_us| self.now_us <= asked_us + MOST_DELAY_US)
     }
 
     /// Whether messages get from one end to another.
