@@ -9,6 +9,7 @@ use parking_lot::MutexGuard;
 
 use crate::failure::Failure;
 use crate::file::{FileKind, NewFile, Purpose};
+use crate::history::{HistoryEdit, KEPT};
 use crate::identity::FileId;
 use crate::meta::{CommitEdit, Edit, Extent, Kill, Point, RunMeta, SegmentMeta, VbMeta};
 use crate::run::{Entry, RunWriter, Stored, run_key};
@@ -30,8 +31,15 @@ pub trait Batch {
         self.len() == 0
     }
 
-    /// The key of an item; items are in order of key, one for each.
+    /// The key of an item; items are in order of key, and of seqno within a key. All but the last of a key are versions
+    /// that were replaced since: with [`KEPT`] they become part of the history, if one is kept.
     fn key(&self, at: usize) -> &[u8];
+
+    /// From here on no version with [`KEPT`] is missing that a later one replaced, if a history is kept; `u64::MAX` if
+    /// any may be missing. The history begins no earlier.
+    fn history_from(&self) -> u64 {
+        0
+    }
 
     /// The seqno of an item.
     fn seqno(&self, at: usize) -> u64;
@@ -68,6 +76,8 @@ struct Ready {
     at: usize,
     vb: u16,
     changes: Vec<Replaced>,
+    /// Places of versions that later ones of the batch replaced, and that are kept.
+    past: Vec<usize>,
     edit: CommitEdit,
 }
 
@@ -200,14 +210,59 @@ fn prepare<'s>(
     let mut ready = Vec::new();
     for &at in mine {
         match prepare_one(shard, &mut *group[at], commit, next_epoch) {
-            Ok((changes, edit)) => {
+            Ok((changes, past, edit)) => {
                 next_epoch += u64::from(edit.begins);
-                ready.push(Ready { at, vb: group[at].vb(), changes, edit });
+                ready.push(Ready { at, vb: group[at].vb(), changes, past, edit });
             }
             Err(failure) => answers[at] = Some(Err(failure)),
         }
     }
     Part { shard, writer, ready, files: Vec::new(), edits: Vec::new(), commit }
+}
+
+/// What a batch changes.
+#[derive(Default)]
+struct Changes {
+    newest: Vec<Replaced>,
+    past: Vec<usize>,
+    kills: Vec<Kill>,
+    /// Seqnos of versions that are replaced and are to stay in the history.
+    kept: Vec<u64>,
+    /// The highest seqno.
+    last: u64,
+}
+
+/// Looks up what the items replace. What is there already is passed over, as is a version that a later one of the batch
+/// replaces, unless it belongs to the history.
+fn look_up(batch: &dyn Batch, view: Option<&View>, keeps_history: bool) -> Result<Changes, Failure> {
+    let high = view.map_or(0, View::high_seqno);
+    let mut all = Changes { last: high, ..Changes::default() };
+    let mut scratch = Vec::new();
+    for at in 0..batch.len() {
+        let is_after = at == 0 || (batch.key(at - 1), batch.seqno(at - 1)) < (batch.key(at), batch.seqno(at));
+        assert!(is_after, "a batch is sorted by key, and by seqno within a key");
+        let seqno = batch.seqno(at);
+        if seqno <= high {
+            continue;
+        }
+        all.last = all.last.max(seqno);
+        if at + 1 < batch.len() && batch.key(at) == batch.key(at + 1) {
+            let item = batch.item(at, &mut scratch);
+            if keeps_history && seqno >= batch.history_from() && item.flags & KEPT != 0 {
+                all.past.push(at);
+                all.kept.push(seqno);
+                all.kills.push(Kill { seqno, bytes: item.bytes() });
+            }
+            continue;
+        }
+        let old = view.map_or(Ok(None), |view| view.find(batch.key(at)))?;
+        if let Some(old) = old {
+            all.kills.push(Kill { seqno: old.seqno, bytes: old.bytes });
+            all.kept.extend((old.flags & KEPT != 0).then_some(old.seqno));
+        }
+        all.newest.push(Replaced { at, old });
+    }
+    Ok(all)
 }
 
 /// Looks up what the items replace, and lets the caller decide what is stored with them.
@@ -216,30 +271,13 @@ fn prepare_one(
     batch: &mut dyn Batch,
     commit: u64,
     next_epoch: u64,
-) -> Result<(Vec<Replaced>, CommitEdit), Failure> {
+) -> Result<(Vec<Replaced>, Vec<usize>, CommitEdit), Failure> {
     let vb = batch.vb();
     let view = shard.view(vb)?;
-    let high = view.as_ref().map_or(0, View::high_seqno);
-    let mut changes = Vec::new();
-    let mut kills = Vec::new();
-    let mut last = high;
-    for at in 0..batch.len() {
-        assert!(
-            at == 0 || batch.key(at - 1) < batch.key(at),
-            "a batch is sorted by key, with one item for each"
-        );
-        let seqno = batch.seqno(at);
-        if seqno <= high {
-            continue;
-        }
-        let old = view.as_ref().map_or(Ok(None), |view| view.find(batch.key(at)))?;
-        if let Some(old) = old {
-            kills.push(Kill { seqno: old.seqno, bytes: old.bytes });
-        }
-        last = last.max(seqno);
-        changes.push(Replaced { at, old });
-    }
-    let sealed = batch.seal(view.as_ref(), &changes).map_err(|what| Failure::Batch { vb, what })?;
+    let keeping = shard.files.keeping.now();
+    let all = look_up(batch, view.as_ref(), keeping.retention.is_on())?;
+    let Changes { newest, past, kills, kept, last } = all;
+    let sealed = batch.seal(view.as_ref(), &newest).map_err(|what| Failure::Batch { vb, what })?;
     let epoch = view.as_ref().map_or(next_epoch, |view| view.meta.epoch());
     let point = Point { commit, epoch, high: last, purge: sealed.purge_seqno, state: sealed.state.into() };
     let (is_pinned, recorded) = {
@@ -259,7 +297,10 @@ fn prepare_one(
         return Err(Failure::Batch { vb, what });
     }
     let begins = view.is_none();
-    Ok((changes, CommitEdit { vb, begins, point, extent: None, kills, forgets, is_purge: false }))
+    let meta = view.as_ref().map(|view| &*view.meta);
+    let history = HistoryEdit::of_commit(keeping, meta, (last, is_pinned), (batch.history_from(), kept));
+    let edit = CommitEdit { vb, begins, point, extent: None, kills, forgets, is_purge: false, history };
+    Ok((newest, past, edit))
 }
 
 /// Which points are given up for a new one with a seqno: so that those that stay lie the closer the newer they are. The
@@ -322,9 +363,10 @@ fn write_extents(
     group: &[&mut dyn Batch],
 ) -> Result<u64, Failure> {
     let (mut scratch, mut all) = (Vec::new(), 0);
-    for Ready { at, vb, changes, edit } in ready {
+    for Ready { at, vb, changes, past, edit } in ready {
         let batch = &*group[*at];
         let mut order: Vec<usize> = changes.iter().map(|change| change.at).collect();
+        order.extend_from_slice(past);
         order.sort_unstable_by_key(|at| batch.seqno(*at));
         writer.begin(*vb);
         for at in order {
@@ -367,7 +409,7 @@ fn write_run(part: &mut Part<'_>, group: &[&mut dyn Batch]) -> Result<(), Failur
 
 fn write_entries(part: &Part<'_>, writer: &mut RunWriter, group: &[&mut dyn Batch]) -> Result<(), Failure> {
     let mut scratch = Vec::new();
-    for Ready { at, vb, changes, edit } in &part.ready {
+    for Ready { at, vb, changes, edit, .. } in &part.ready {
         let batch = &*group[*at];
         let epoch = edit.point.epoch;
         for change in changes {

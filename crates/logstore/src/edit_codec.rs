@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::codec::{Decoder, Encoder};
 use crate::file::FileKind;
+use crate::history::{History, HistoryEdit};
 use crate::meta::{CommitEdit, Edit, Extent, Kill, Point, RewriteEdit, RunMeta, SegmentMeta, VbMeta};
 
 const COUNTERS: u8 = 1;
@@ -24,6 +25,10 @@ const RESET: u8 = 14;
 const BESIDE: u8 = 15;
 const ADD_NAMED_RUN: u8 = 16;
 const ADD_NAMED_SEGMENT: u8 = 17;
+const COMMIT_WITH_HISTORY: u8 = 18;
+const SET_WITH_HISTORY: u8 = 19;
+const PREPARE_WITH_HISTORY: u8 = 20;
+const HISTORY: u8 = 21;
 
 /// Appends an edit.
 pub(crate) fn put(to: &mut Encoder, edit: &Edit) {
@@ -51,8 +56,12 @@ pub(crate) fn put(to: &mut Encoder, edit: &Edit) {
         }
         Edit::Commit(commit) => put_commit(to, commit),
         Edit::Rewrite(rewrite) => put_rewrite(to, rewrite),
-        Edit::Set { vb, meta } => put_vb(to, SET, *vb, meta),
-        Edit::Prepare { vb, meta } => put_vb(to, PREPARE, *vb, meta),
+        Edit::Set { vb, meta } => put_vb(to, [SET, SET_WITH_HISTORY], *vb, meta),
+        Edit::Prepare { vb, meta } => put_vb(to, [PREPARE, PREPARE_WITH_HISTORY], *vb, meta),
+        Edit::History { vb, edit } => {
+            put_word(to, HISTORY, *vb);
+            edit.put(to);
+        }
         Edit::Drop { vb } => put_word(to, DROP, *vb),
         Edit::Adopt { vb } => put_word(to, ADOPT, *vb),
         Edit::Forget { vb } => put_word(to, FORGET, *vb),
@@ -128,7 +137,8 @@ fn take_extent_if_any(from: &mut Decoder<'_>) -> Option<Option<Extent>> {
 }
 
 fn put_commit(to: &mut Encoder, commit: &CommitEdit) {
-    put_word(to, COMMIT, commit.vb);
+    let kind = if commit.history.is_some() { COMMIT_WITH_HISTORY } else { COMMIT };
+    put_word(to, kind, commit.vb);
     to.u8(u8::from(commit.begins));
     put_point(to, &commit.point);
     put_extent_if_any(to, commit.extent.as_ref());
@@ -140,9 +150,10 @@ fn put_commit(to: &mut Encoder, commit: &CommitEdit) {
     to.number(commit.forgets.len() as u64);
     commit.forgets.iter().for_each(|commit| to.number(*commit));
     to.u8(u8::from(commit.is_purge));
+    commit.history.iter().for_each(|history| history.put(to));
 }
 
-fn take_commit(from: &mut Decoder<'_>) -> Option<Edit> {
+fn take_commit(from: &mut Decoder<'_>, has_history: bool) -> Option<Edit> {
     let vb = from.small()?;
     let begins = from.u8()? != 0;
     let point = take_point(from)?;
@@ -154,7 +165,8 @@ fn take_commit(from: &mut Decoder<'_>) -> Option<Edit> {
     }
     let forgets = (0..from.count()?).map(|_| from.number()).collect::<Option<Vec<_>>>()?;
     let is_purge = from.u8()? != 0;
-    Some(Edit::Commit(CommitEdit { vb, begins, point, extent, kills, forgets, is_purge }))
+    let history = if has_history { Some(HistoryEdit::take(from)?) } else { None };
+    Some(Edit::Commit(CommitEdit { vb, begins, point, extent, kills, forgets, is_purge, history }))
 }
 
 fn put_rewrite(to: &mut Encoder, rewrite: &RewriteEdit) {
@@ -176,8 +188,10 @@ fn take_rewrite(from: &mut Decoder<'_>) -> Option<Edit> {
     Some(Edit::Rewrite(RewriteEdit { vb, old, new, dropped: from.set()? }))
 }
 
-fn put_vb(to: &mut Encoder, kind: u8, vb: u16, meta: &VbMeta) {
-    put_word(to, kind, vb);
+/// The second kind is that of one with a history.
+fn put_vb(to: &mut Encoder, [without, with]: [u8; 2], vb: u16, meta: &VbMeta) {
+    let has_history = meta.history.start > 0;
+    put_word(to, if has_history { with } else { without }, vb);
     to.number(meta.epochs.len() as u64);
     for (epoch, limit) in &meta.epochs {
         to.number(*epoch);
@@ -195,9 +209,12 @@ fn put_vb(to: &mut Encoder, kind: u8, vb: u16, meta: &VbMeta) {
         to.number(*by);
         to.number(u64::from(*bytes));
     }
+    if has_history {
+        meta.history.put(to);
+    }
 }
 
-fn take_vb(from: &mut Decoder<'_>) -> Option<(u16, VbMeta)> {
+fn take_vb(from: &mut Decoder<'_>, has_history: bool) -> Option<(u16, VbMeta)> {
     let vb = from.small()?;
     let epochs = (0..from.count()?).map(|_| Some((from.number()?, from.number()?)));
     let epochs = epochs.collect::<Option<Vec<_>>>()?;
@@ -211,11 +228,12 @@ fn take_vb(from: &mut Decoder<'_>) -> Option<(u16, VbMeta)> {
         let by = from.number()?;
         superseded.insert(seqno, (by, from.small()?));
     }
+    let history = if has_history { History::take(from)? } else { History::default() };
     if epochs.is_empty() || points.is_empty() {
         return None;
     }
     let (extents, dead, superseded) = (Arc::new(extents), Arc::new(dead), Arc::new(superseded));
-    Some((vb, VbMeta { epochs, points, extents, dead, barrier, superseded }))
+    Some((vb, VbMeta { epochs, points, extents, dead, barrier, superseded, history: Arc::new(history) }))
 }
 
 /// Takes an edit; `None` if the bytes make no sense.
@@ -236,16 +254,17 @@ pub(crate) fn take(from: &mut Decoder<'_>) -> Option<Edit> {
         }
         REMOVE_RUN => Edit::RemoveFile { kind: FileKind::Run, number: from.number()? },
         REMOVE_SEGMENT => Edit::RemoveFile { kind: FileKind::Segment, number: from.number()? },
-        COMMIT => take_commit(from)?,
+        kind @ (COMMIT | COMMIT_WITH_HISTORY) => take_commit(from, kind == COMMIT_WITH_HISTORY)?,
         REWRITE => take_rewrite(from)?,
-        SET => {
-            let (vb, meta) = take_vb(from)?;
+        kind @ (SET | SET_WITH_HISTORY) => {
+            let (vb, meta) = take_vb(from, kind == SET_WITH_HISTORY)?;
             Edit::Set { vb, meta }
         }
-        PREPARE => {
-            let (vb, meta) = take_vb(from)?;
+        kind @ (PREPARE | PREPARE_WITH_HISTORY) => {
+            let (vb, meta) = take_vb(from, kind == PREPARE_WITH_HISTORY)?;
             Edit::Prepare { vb, meta }
         }
+        HISTORY => Edit::History { vb: from.small()?, edit: HistoryEdit::take(from)? },
         DROP => Edit::Drop { vb: from.small()? },
         ADOPT => Edit::Adopt { vb: from.small()? },
         FORGET => Edit::Forget { vb: from.small()? },

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 
 use crate::block::{self, Packer, Span};
 use crate::failure::Failure;
+use crate::history::Keeping;
 use crate::identity::FileId;
 use crate::{run, segment};
 
@@ -59,6 +60,7 @@ pub(crate) struct Files {
     /// The caller's number, which manifests note; 0 if there is none.
     pub(crate) beside: AtomicU64,
     owner: Mutex<u128>,
+    pub(crate) keeping: Keeping,
 }
 
 /// What was written for.
@@ -121,6 +123,7 @@ impl Files {
             written: Default::default(),
             beside: AtomicU64::new(0),
             owner: Mutex::new(owner),
+            keeping: Keeping { clock: env.clock.clone(), limits: Mutex::default() },
         }
     }
 

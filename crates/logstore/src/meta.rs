@@ -7,6 +7,7 @@ use std::sync::Arc;
 use roaring::RoaringTreemap;
 
 use crate::file::FileKind;
+use crate::history::{History, HistoryEdit};
 
 /// A run as the manifest has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,8 +86,8 @@ fn set_bytes(set: &RoaringTreemap) -> usize {
 /// A vBucket.
 ///
 /// *Invariants:* extents are in order of seqno and do not overlap. The last point is the last commit. An item of an
-/// extent is part of the last commit unless its seqno is in `dead` or `superseded`; it is needed by a point of before
-/// only if it is not in `dead`.
+/// extent is part of the last commit unless its seqno is in `dead`, `superseded` or [`History::retained`]; it is needed
+/// by a point of before only if it is in neither `dead` nor in the last of these alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct VbMeta {
     /// Which entries of the key index count: those of an epoch up to a seqno, in order. The last epoch has no limit.
@@ -99,6 +100,7 @@ pub(crate) struct VbMeta {
     pub(crate) barrier: u64,
     /// Versions that were replaced or left out and that a point still needs: by which commit, and their bytes.
     pub(crate) superseded: Arc<BTreeMap<u64, (u64, u32)>>,
+    pub(crate) history: Arc<History>,
 }
 
 impl VbMeta {
@@ -111,6 +113,7 @@ impl VbMeta {
             dead: Arc::default(),
             barrier: 0,
             superseded: Arc::default(),
+            history: Arc::default(),
         }
     }
 
@@ -134,7 +137,9 @@ impl VbMeta {
 
     /// Whether an item is part of the last commit.
     pub(crate) fn is_live(&self, seqno: u64) -> bool {
-        !self.dead.contains(seqno) && !self.superseded.contains_key(&seqno)
+        !self.dead.contains(seqno)
+            && !self.superseded.contains_key(&seqno)
+            && !self.history.retained.contains(seqno)
     }
 
     /// Whether a point needs an item that a commit replaced or left out.
@@ -184,9 +189,14 @@ impl VbMeta {
             + extents
             + superseded
             + set_bytes(&self.dead)
+            + set_bytes(&self.history.retained)
+            + self.history.marks.capacity() * 16
     }
 
     fn bury(&mut self, seqno: u64, bytes: u32) {
+        if self.history.retained.contains(seqno) {
+            return;
+        }
         Arc::make_mut(&mut self.dead).insert(seqno);
         let extents = Arc::make_mut(&mut self.extents);
         let Some(at) = extents.partition_point(|extent| extent.first <= seqno).checked_sub(1) else { return };
@@ -227,6 +237,9 @@ impl VbMeta {
         if let Some(extent) = &commit.extent {
             Arc::make_mut(&mut self.extents).push(extent.clone());
         }
+        if let Some(history) = &commit.history {
+            self.change_history(history);
+        }
         commit.kills.iter().for_each(|kill| self.kill(kill, point.commit));
         if commit.is_purge {
             self.barrier = point.commit;
@@ -258,8 +271,10 @@ impl VbMeta {
         let is_kept = |(seqno, (by, _)): &(&u64, &(u64, u32))| **seqno <= high && *by <= number;
         let superseded =
             self.superseded.iter().filter(is_kept).map(|(seqno, killed)| (*seqno, *killed)).collect();
+        let revived = self.superseded.iter().filter(|(_, (by, _))| *by > number).map(|(seqno, _)| *seqno);
+        let history = Arc::new(self.history.rolled_back(high, revived));
         let (extents, dead, superseded) = (Arc::new(extents), Arc::new(dead), Arc::new(superseded));
-        let mut back = VbMeta { epochs, points, extents, dead, barrier, superseded };
+        let mut back = VbMeta { epochs, points, extents, dead, barrier, superseded, history };
         back.settle();
         back
     }
@@ -285,7 +300,15 @@ impl VbMeta {
         }
     }
 
-    /// What died in an extent while it was rewritten.
+    /// These are dead from now on, which lie within `range`.
+    pub(crate) fn die(&mut self, seqnos: &[u64], range: std::ops::RangeInclusive<u64>) {
+        Arc::make_mut(&mut self.dead).extend(seqnos.iter().copied());
+        let first = self.extents.partition_point(|extent| extent.last < *range.start());
+        let last = self.extents.partition_point(|extent| extent.first <= *range.end());
+        (first..last).for_each(|at| self.count_dead(at));
+    }
+
+    /// What died in an extent while it was rewritten, or with the history.
     fn count_dead(&mut self, at: usize) {
         let Some(extent) = self.extents.get(at) else { return };
         let dead = self.dead.range_cardinality(extent.first..=extent.last);
@@ -309,6 +332,8 @@ pub(crate) struct CommitEdit {
     pub(crate) forgets: Vec<u64>,
     /// Whether it leaves something out: a rollback does not go back behind it.
     pub(crate) is_purge: bool,
+    /// How the vBucket's history changes, if it does.
+    pub(crate) history: Option<HistoryEdit>,
 }
 
 /// Extents of a vBucket that one other replaces.
@@ -364,6 +389,11 @@ pub(crate) enum Edit {
     Reset {
         vb: u16,
     },
+    /// A vBucket's history changes without a commit.
+    History {
+        vb: u16,
+        edit: HistoryEdit,
+    },
     /// The caller's number when this was written: see [`crate::LogStore::note`].
     Beside {
         number: u64,
@@ -392,6 +422,7 @@ impl Edit {
             | Edit::Adopt { vb }
             | Edit::Forget { vb }
             | Edit::Reset { vb }
+            | Edit::History { vb, .. }
             | Edit::Damage { vb, .. } => Some(*vb),
             Edit::Counters { .. }
             | Edit::AddRun(_)
@@ -490,6 +521,11 @@ impl ShardMeta {
             Edit::Reset { vb } => {
                 if let Some(meta) = self.vbs.get_mut(vb) {
                     Arc::make_mut(meta).reset();
+                }
+            }
+            Edit::History { vb, edit } => {
+                if let Some(meta) = self.vbs.get_mut(vb) {
+                    Arc::make_mut(meta).change_history(edit);
                 }
             }
             Edit::Beside { number } => self.beside = self.beside.max(*number),

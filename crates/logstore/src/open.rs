@@ -147,14 +147,15 @@ fn open_shard(
     // If what is on record is missing, the disk may have read the manifest wrong: as long as nothing else is to be
     // written, all stays as it is, and the next start decides again.
     let is_whole = told.damage.is_none() && missed.is_empty();
-    if is_whole {
-        remove_strays(&files, index, listing, &told.meta)?;
-    }
+    let strays = if is_whole { strays_of(&files, index, listing, &told.meta) } else { Vec::new() };
     edits.iter().for_each(|edit| told.meta.apply(edit));
     let has_tail = listing.manifests.contains(&index) && told.manifest.is_none();
-    let is_unsettled = is_whole && (!edits.is_empty() || has_tail);
-    let manifest = if edits.is_empty() { told.manifest } else { None };
+    // If a sync of it failed in this life of the machine, what was read may be in the cache alone, and another sync would
+    // not tell: another manifest says the same before a file goes that one of before may name.
+    let is_unsettled = is_whole && (!edits.is_empty() || has_tail || !strays.is_empty());
+    let manifest = if edits.is_empty() && strays.is_empty() { told.manifest } else { None };
     let shard = Shard::new(index, shared, told.meta, manifest, is_unsettled);
+    shard.writer.lock().strays = strays;
     if let Trust::Record { commits, .. } = trust {
         let mine = commits.iter().filter(|(vb, _)| is_mine(**vb)).map(|(vb, commit)| (*vb, *commit));
         shard.state.write().recorded.extend(mine);
@@ -171,22 +172,17 @@ fn list_of(vbs: impl Iterator<Item = u16>) -> String {
     vbs.map(|vb| vb.to_string()).collect::<Vec<_>>().join(", ")
 }
 
-/// Removes what a manifest does not name, if all that it names is there.
-fn remove_strays(
-    files: &Arc<Files>,
-    index: usize,
-    listing: &Listing,
-    meta: &ShardMeta,
-) -> Result<(), Failure> {
+/// Names of files that a manifest does not name, if all that it names is there: they are to be removed.
+fn strays_of(files: &Arc<Files>, index: usize, listing: &Listing, meta: &ShardMeta) -> Vec<String> {
     let strays = strays(index, listing, meta);
     if strays.is_empty() {
-        return Ok(());
+        return Vec::new();
     }
     match look_at_named(files, index, listing, meta) {
-        Ok(()) => remove(files, &strays),
+        Ok(()) => strays.into_iter().map(|(shard, kind, number)| file_name(shard, kind, number)).collect(),
         Err(failure) => {
             tracing::error!(shard = index, %failure, "files that no manifest names stay, as one that is named is missing");
-            Ok(())
+            Vec::new()
         }
     }
 }
@@ -201,14 +197,6 @@ fn strays(index: usize, listing: &Listing, meta: &ShardMeta) -> Vec<(usize, File
         *shard == index && !is_named
     };
     listing.files.iter().filter(is_stray).copied().collect()
-}
-
-fn remove(files: &Files, strays: &[(usize, FileKind, u64)]) -> Result<(), Failure> {
-    for (shard, kind, number) in strays {
-        let path = files.path(&file_name(*shard, *kind, *number));
-        files.disk.remove_file(&path).map_err(|source| Failure::io("remove", &path, 0, source))?;
-    }
-    Ok(())
 }
 
 /// Fails if one of the files that a manifest names is not there, or is another one: then the manifest may be that of

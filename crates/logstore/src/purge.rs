@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use crate::commit::Sealed;
 use crate::failure::Failure;
 use crate::file::FileKind;
+use crate::history::{HistoryEdit, KEPT};
 use crate::identity::FileId;
 use crate::meta::{CommitEdit, Edit, Kill, Point, RunMeta};
 use crate::run::{Entry, RunWriter, Stored, run_key};
@@ -24,6 +25,11 @@ pub trait Purger {
 
     /// Whether to go on; `done` keys were looked at.
     fn go_on(&mut self, done: u64) -> ControlFlow<()>;
+
+    /// Whether a version with [`crate::KEPT`] that is left out stays in the history. Called under the lock of the shard.
+    fn stays_in_history(&self, _: &Erased) -> bool {
+        true
+    }
 
     /// What is stored with the commit that leaves these out, as in [`crate::Batch::seal`]; in the last one there may be
     /// none. Called under the lock of the shard.
@@ -114,6 +120,10 @@ impl Shard {
         let ended = |why| Failure::Ended { vb, why };
         let changed = "the vBucket was deleted or rolled back";
         let now = self.view(vb)?.filter(|now| now.meta.epoch() == epoch).ok_or_else(|| ended(changed))?;
+        // What was replaced meanwhile is not there any more.
+        erased.retain(|one| now.meta.is_live(one.entry.seqno));
+        let kept = erased.iter().filter(|one| one.entry.flags & KEPT != 0 && purger.stays_in_history(one));
+        let kept: Vec<u64> = kept.map(|one| one.entry.seqno).collect();
         let (number, next_epoch) = {
             let state = self.state.read();
             if state.meta.prepared.contains_key(&vb) {
@@ -121,8 +131,6 @@ impl Shard {
             }
             (self.new_commit(&state), state.meta.next_epoch)
         };
-        // What was replaced meanwhile is not there any more.
-        erased.retain(|one| now.meta.is_live(one.entry.seqno));
         let sealed = purger.seal(&now, &erased, is_last).map_err(|what| Failure::Batch { vb, what })?;
         let state: std::sync::Arc<[u8]> = sealed.state.into();
         // What is left out is so from a new epoch on: before it the entries count.
@@ -132,7 +140,10 @@ impl Shard {
         let kill = |one: &Erased| Kill { seqno: one.entry.seqno, bytes: one.entry.bytes };
         let kills = erased.iter().map(kill).collect();
         let forgets = Vec::new();
-        let edit = CommitEdit { vb, begins: false, point, extent: None, kills, forgets, is_purge: true };
+        let history =
+            HistoryEdit::of_commit(self.files.keeping.now(), Some(&now.meta), (high, false), (0, kept));
+        let edit =
+            CommitEdit { vb, begins: false, point, extent: None, kills, forgets, is_purge: true, history };
         let (mut edits, mut names) = (Vec::new(), Vec::new());
         if !erased.is_empty() {
             let (run, name) = self.write_erased(vb, (number, new_epoch), &erased)?;

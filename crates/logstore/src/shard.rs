@@ -57,7 +57,7 @@ pub(crate) struct Writer {
     /// `None` if there is none, or if it is not known what the last record of it has become.
     manifest: Option<Manifest>,
     /// Files that the manifest may or may not name: they go once another one is in its place.
-    strays: Vec<String>,
+    pub(crate) strays: Vec<String>,
     /// Whether the manifest on disk may say something else than what is in memory.
     is_unsettled: bool,
     /// The caller's number that the manifest notes.

@@ -10,6 +10,7 @@ use base::env::GroupSync;
 use crate::cache::{BlockCache, CacheStats};
 use crate::failure::Failure;
 use crate::file::{Files, OpenFileStats, WrittenBytes};
+use crate::history::{HistoryUsage, Limits, Retention, begin_histories, end_histories};
 use crate::meta::VbMeta;
 use crate::shard::Shard;
 use crate::view::{Commit, View};
@@ -165,6 +166,44 @@ impl LogStore {
     /// From now on new files are those of this folder, if it had no number before.
     pub fn owned(&self, owner: u128) {
         self.files.has_owner(owner);
+    }
+
+    /// From now on so much history is kept, and every vBucket has one that begins behind its last commit if it had none:
+    /// that is durable when this returns. What is more than the limits goes with the next commits, and with the next steps;
+    /// without a limit all of it goes at once.
+    ///
+    /// A caller that keeps its choice on record puts it there behind this if history is to be kept, and before this if not.
+    ///
+    /// # Errors
+    ///
+    /// If that fails, or a rollback is not decided. It is to be called again then: some histories may be gone, or begun.
+    pub fn retain(&self, retention: Retention) -> Result<(), Failure> {
+        let set = |retention| {
+            std::mem::replace(&mut *self.files.keeping.limits.lock(), Limits { retention, now_s: 0 })
+        };
+        let before = *self.files.keeping.limits.lock();
+        if !before.retention.is_on() || !retention.is_on() {
+            set(Retention::default());
+            // What is switched on later must not take these for its beginning.
+            self.shards.iter().try_for_each(end_histories)?;
+        }
+        set(retention);
+        if retention.is_on() { self.shards.iter().try_for_each(begin_histories) } else { Ok(()) }
+    }
+
+    /// The same for a store that was opened just now, of which [`LogStore::retain`] was told this before.
+    pub fn retain_as_before(&self, retention: Retention) {
+        *self.files.keeping.limits.lock() = Limits { retention, now_s: 0 };
+    }
+
+    /// How much history is kept.
+    pub fn retention(&self) -> Retention {
+        self.files.keeping.limits.lock().retention
+    }
+
+    /// How far a vBucket's history reaches back; `None` if there is no such vBucket.
+    pub fn history(&self, vb: u16) -> Option<HistoryUsage> {
+        Some(self.shard(vb).state.read().meta.vbs.get(&vb)?.history_usage())
     }
 
     /// This commit of a vBucket is on record: a start will not ask for an earlier one.

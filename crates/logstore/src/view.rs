@@ -113,6 +113,15 @@ impl View {
     pub fn scan<E: From<Failure>>(
         &self,
         from: u64,
+        visit: impl FnMut(&Item<'_>) -> Result<ControlFlow<()>, E>,
+    ) -> Result<(), E> {
+        self.scan_those(from, |seqno| self.meta.is_live(seqno), visit)
+    }
+
+    fn scan_those<E: From<Failure>>(
+        &self,
+        from: u64,
+        is_there: impl Fn(u64) -> bool,
         mut visit: impl FnMut(&Item<'_>) -> Result<ControlFlow<()>, E>,
     ) -> Result<(), E> {
         let start = self.meta.extents.partition_point(|extent| extent.last < from);
@@ -123,7 +132,7 @@ impl View {
                 if item.seqno > extent.last {
                     break;
                 }
-                if item.seqno < from || !self.meta.is_live(item.seqno) {
+                if item.seqno < from || !is_there(item.seqno) {
                     continue;
                 }
                 if visit(&item)?.is_break() {
@@ -132,6 +141,22 @@ impl View {
             }
         }
         Ok(())
+    }
+
+    /// The first seqno of its history; 0 if none is kept.
+    pub fn history_start(&self) -> u64 {
+        self.meta.history.start
+    }
+
+    /// Visits items from a seqno on, in order of seqno, until `visit` breaks: from the history's start on those that were
+    /// replaced, too.
+    pub fn scan_history<E: From<Failure>>(
+        &self,
+        from: u64,
+        visit: impl FnMut(&Item<'_>) -> Result<ControlFlow<()>, E>,
+    ) -> Result<(), E> {
+        let is_there = |seqno| self.meta.is_live(seqno) || self.meta.history.retained.contains(seqno);
+        self.scan_those(from, is_there, visit)
     }
 
     /// Visits keys from one on, in order, each with what is known of its newest version, until `visit` breaks.

@@ -84,9 +84,10 @@ impl Shard {
         if let Some(failure) = work.failure.take() {
             return Err(failure);
         }
+        let aged = self.age_history()?;
         let merged = self.merge_step(&mut work)?;
         let rewrote = self.rewrite_step(&mut work)?;
-        Ok(merged || rewrote || self.look_step(&mut work)?)
+        Ok(aged || merged || rewrote || self.look_step(&mut work)?)
     }
 
     /// Once after the start, and whenever the manifest is not encrypted as a new one would be, looks at all files; those

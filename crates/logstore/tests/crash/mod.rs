@@ -103,7 +103,9 @@ fn a_call_that_fails_loses_nothing() {
             let effect = effects[(nth % 3) as usize];
             disk.plan(Fault { on: On::Any, nth, for_ever, effect });
             for _ in 0..20 {
-                let is_over = world.change().is_err() && (for_ever || world.store.is_none());
+                let failed = world.change().is_err();
+                world.is_in_doubt |= failed;
+                let is_over = failed && (for_ever || world.store.is_none());
                 if is_over {
                     break;
                 }
