@@ -113,6 +113,8 @@ pub struct Agreement {
     pub marker_2_2: bool,
     /// Whether system events have their stored form, which is FlatBuffers.
     pub stored_events: bool,
+    /// Whether every version in the history of changes is sent.
+    pub change_streams: bool,
 }
 
 /// A control message that may be abbreviated: the field compares as many bytes as there are.
@@ -152,8 +154,7 @@ static EXACT: &[Row] = &[
     }),
     ("include_deleted_user_xattrs", Agreement::deleted_user_xattrs),
     ("v7_dcp_status_codes", |agreed, value| only_true(&mut agreed.exact_answers, value)),
-    // Several retained versions of a key are not kept.
-    ("change_streams", |_, value| if value == "true" { Status::NotSupported } else { Status::Einval }),
+    ("change_streams", |agreed, value| only_true(&mut agreed.change_streams, value)),
     ("flatbuffers_system_events", |agreed, value| only_true(&mut agreed.stored_events, value)),
     ("max_marker_version", |agreed, value| {
         agreed.marker_2_2 |= value == "2.2";
@@ -217,6 +218,7 @@ impl Agreement {
             deleted_user_xattrs: flags.has(OpenFlags::DELETED_USER_XATTRS),
             marker_2_2: false,
             stored_events: false,
+            change_streams: false,
         })
     }
 

@@ -12,6 +12,7 @@ use std::time::Duration;
 use base::planted::{self, Bug};
 use base::{Seqno, VbId};
 use engine::{Bucket, Follower, StreamWanted};
+use kvstore::StorageBackend;
 use protocol::dcp::EndReason;
 use protocol::{Status, opcode};
 use vbucket::CursorName;
@@ -169,6 +170,10 @@ impl Producer {
         self.is_heard = true;
         // The interval may be another one from now on.
         self.noop_at = None;
+        let keeps_none = self.bucket.config().backend != StorageBackend::LogStructured;
+        if key == b"change_streams" && value == b"true" && keeps_none {
+            return Status::NotSupported;
+        }
         self.agreed.control(key, value)
     }
 

@@ -67,6 +67,8 @@ pub struct BackfillScope {
     pub high_completed: Seqno,
     /// The last prepare before which all are there, as safe as their levels ask.
     pub high_prepared: Seqno,
+    /// The first seqno of the history of changes; 0 if none is kept.
+    pub history_start: Seqno,
 }
 
 /// How a backfill reads.
@@ -80,6 +82,8 @@ pub struct BackfillReading {
     pub is_urgent: bool,
     /// Whether prepares in flight and aborts are wanted, too; not in the order of keys.
     pub with_prepares: bool,
+    /// Whether every version in the history of changes is wanted; not in the order of keys.
+    pub with_past: bool,
 }
 
 /// What a stream got out of a backfill.
@@ -131,6 +135,7 @@ pub struct Backfill {
     /// Whether it goes before others.
     is_urgent: bool,
     with_prepares: bool,
+    with_past: bool,
     pool: Arc<Pool>,
     is_cancelled: AtomicBool,
     state: Mutex<State>,
@@ -293,6 +298,7 @@ impl<'a> Backfills<'a> {
             values: reading.values,
             is_urgent: reading.is_urgent,
             with_prepares: reading.with_prepares,
+            with_past: reading.with_past,
             pool: Arc::clone(&self.queue.pool),
             is_cancelled: AtomicBool::new(false),
             state: Mutex::new(state),
@@ -445,9 +451,14 @@ impl<'a> Backfills<'a> {
     }
 
     /// The past of a vBucket from `from` on, wherever the bucket has it; `None` if there is none.
-    fn past(&self, vb: VbId, from: Seqno) -> Result<Option<Box<dyn Snapshot>>, kvstore::Failure> {
+    fn past(&self, backfill: &Backfill, from: Seqno) -> Result<Option<Box<dyn Snapshot>>, kvstore::Failure> {
+        let vb = backfill.vb;
         if self.config.kind != BucketKind::Ephemeral {
-            return self.store.snapshot(vb);
+            return if backfill.with_past {
+                self.store.history_snapshot(vb)
+            } else {
+                self.store.snapshot(vb)
+            };
         }
         let found = self.vbuckets.find(vb, Holder::FrontEnd);
         match found.and_then(|mut shard| open_range(self.vbuckets, &mut shard, from)) {
@@ -488,7 +499,7 @@ impl<'a> Backfills<'a> {
             None => {
                 // What is erased while it is opened, and what is dropped.
                 let before = self.dropped_by(backfill.vb, Seqno(u64::MAX));
-                self.past(backfill.vb, next.seqno()).inspect(|snapshot| {
+                self.past(backfill, next.seqno()).inspect(|snapshot| {
                     let high = snapshot.as_ref().map_or(Seqno(0), |snapshot| snapshot.high_seqno());
                     dropped = self.dropped_by(backfill.vb, high);
                     dropped.extend(before.into_iter().filter(|(_, end)| *end <= high));
@@ -498,15 +509,14 @@ impl<'a> Backfills<'a> {
         let mut buffers = self.queue.pool.take();
         let read = opened.and_then(|snapshot| {
             let Some(snapshot) = snapshot else { return Ok(None) };
-            let mut prepares_above = None;
-            if backfill.with_prepares {
-                prepares_above = Some(Seqno(snapshot.state()?.completed_seqno));
-            }
+            let completed = || snapshot.state().map(|state| Seqno(state.completed_seqno));
+            let prepares_above = backfill.with_prepares.then(completed).transpose()?;
             let slice = Slice {
                 writer: &mut *writer,
                 account: &backfill.account,
                 dropped: &dropped,
                 prepares_above,
+                with_past: backfill.with_past,
                 max_bytes,
                 made: Made::default(),
             };
@@ -594,6 +604,7 @@ impl Backfills<'_> {
             max_visible,
             high_completed: Seqno(state.completed_seqno),
             high_prepared: Seqno(state.high_prepared_seqno),
+            history_start: snapshot.history_start(),
         })
     }
 }

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use base::env::Env;
 use base::planted::{self, Bug};
 use base::{CollectionId, DocKey, HistogramCounts, Moment, VbId, VbState, VbUuid};
-use kvstore::KvStore;
+use kvstore::{HistoryRetention, HistoryUsage, KvStore};
+use parking_lot::Mutex;
 use vbucket::{BucketContext, VBucket};
 
 use crate::config::{BucketConfig, BucketKind, EvictionPolicy};
@@ -16,6 +17,7 @@ use crate::counters::OpCounts;
 use crate::disk_state::DiskState;
 use crate::failure_log::FailureLog;
 use crate::flush_queue::{FlushQueue, LARGE_BACKLOG};
+use crate::history::refuse_history;
 use crate::keeper::Keeper;
 use crate::memory::MemoryAccount;
 use crate::refusal::Refusal;
@@ -49,6 +51,8 @@ pub struct Core {
     /// vBuckets whose files cannot be read or believed.
     pub(crate) unreadable: Unreadables,
     pub(crate) failure_log: FailureLog,
+    /// How much history of changes the store keeps.
+    pub(crate) history: Mutex<HistoryRetention>,
 }
 
 impl Core {
@@ -210,7 +214,9 @@ impl Core {
     /// Changes several settings by name while the bucket serves, all or none.
     pub fn set_params(&self, pairs: &[(&str, &str)]) -> Result<Vec<Changed>, Vec<SettingError>> {
         self.settings.check_fixed(pairs)?;
+        refuse_history(self.config.backend, pairs).map_err(|error| vec![error])?;
         let changed = self.settings.set_all(self.config.kind, pairs)?;
+        self.follow_history(&changed)?;
         self.follow_filter_settings();
         self.settings.apply_to_clocks(&self.context.clock);
         self.env.disk.set_encrypting(self.settings.is_on(Key::EncryptionAtRest));
@@ -219,6 +225,11 @@ impl Core {
             tracing::info!(bucket = self.name(), setting = setting.name, old, new, "a setting was changed");
         }
         Ok(changed)
+    }
+
+    /// How far the history of changes of a vBucket reaches back, as of what is in its files.
+    pub fn history(&self, vb: VbId) -> HistoryUsage {
+        self.store.history(vb)
     }
 
     /// What leaves memory when it runs short.

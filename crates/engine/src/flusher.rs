@@ -252,7 +252,8 @@ impl Flushing {
             states.resize_with(batches.len(), VbStateDoc::default);
         }
         for (batch, state) in batches.iter().zip(states.iter_mut()) {
-            let deduplicated = add_newest(batch, items);
+            let keeps_past = batch.history_from > Seqno(0) && self.core.store.keeps_history();
+            let deduplicated = add_newest(batch, keeps_past, items);
             self.core.disk.deduplicated.fetch_add(deduplicated, Ordering::Relaxed);
             ends.push(items.len());
             set_state(state, batch, &mut topologies);
@@ -292,12 +293,15 @@ impl FlushSpace {
     }
 }
 
-/// Appends the changes of a batch by key, only the newest of each, without prepares that are committed.
-/// Adds the newest change of each document; how many others there were.
-fn add_newest(batch: &FlushBatch, items: &mut Vec<Version>) -> u64 {
+/// Appends the changes of a batch by key, only the newest of each, or with `keeps_past` all that belong to the history of
+/// changes, without prepares that are committed. How many others there were.
+fn add_newest(batch: &FlushBatch, keeps_past: bool, items: &mut Vec<Version>) -> u64 {
     let Some(range) = &batch.range else { return 0 };
     let from = items.len();
-    kvstore::add_newest_of(range.iter(), range.items(), items);
+    match keeps_past {
+        true => kvstore::add_with_past_of(range.iter(), items),
+        false => kvstore::add_newest_of(range.iter(), range.items(), items),
+    }
     let deduplicated = range.items() - (items.len() - from) as u64;
     let mut completed = batch.sync_writes.high_completed;
     if planted::is(Bug::PreparesNotSaved) {
@@ -342,6 +346,7 @@ fn set_state(state: &mut VbStateDoc, batch: &FlushBatch, topologies: &mut Topolo
         max_visible_seqno: batch.max_visible().0,
         completed_seqno: sync_writes.high_completed.0,
         high_prepared_seqno: sync_writes.high_prepared.0,
+        history_from: batch.history_from.0,
         prepared_seqno: sync_writes.last_prepared.0,
         on_disk_prepares: sync_writes.in_flight,
         on_disk_prepare_bytes: sync_writes.in_flight_bytes,

@@ -33,6 +33,7 @@ use crate::failure_log::FailureLog;
 use crate::fetcher::Fetching;
 use crate::flush_queue::{FlushQueue, Pace};
 use crate::flusher::Flushing;
+use crate::history::history_retention;
 use crate::identity::{self, Identity};
 use crate::keeper::{ChoreId, Keeper};
 use crate::loader::Loading;
@@ -119,6 +120,12 @@ impl Bucket {
         let context = new(env.random.next_u64(), env.random.next_u64(), env.heap.clone());
         let context = if config.needs_topology { context.in_cluster() } else { context };
         context.frequency.set(settings.get(Key::FreqCounterIncrementFactor));
+        context.keep_history(store.keeps_history());
+        let history = if store.keeps_history() {
+            history_retention(&settings, config.vbuckets)
+        } else {
+            Default::default()
+        };
         let shards = (0..config.vbuckets).map(|id| empty_shard(VbId(id), &config, &context, &env));
         let core = Arc::new(Core {
             memory: MemoryAccount::new(settings.clone(), context.heap.clone()),
@@ -133,6 +140,7 @@ impl Bucket {
             store,
             unreadable: Unreadables::default(),
             failure_log: FailureLog::new(&env.clock),
+            history: Mutex::new(history),
             env,
             config,
         });

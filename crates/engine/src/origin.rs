@@ -24,6 +24,7 @@ pub(crate) fn origin(env: &Env, stored: StoredVb) -> Origin {
         state: stored.state.state,
         failover: FailoverTable::from_entries(entries).unwrap_or_else(|| FailoverTable::new(new_uuid(env))),
         high_seqno,
+        history_from: Seqno(stored.state.history_from),
         purge_seqno: stored.purge_seqno.max(Seqno(stored.state.purge_seqno)),
         max_cas: if is_cas_known { Cas(stored.state.max_cas) } else { Cas(0) },
         max_deleted_rev: RevSeqno(stored.state.max_deleted_seqno),

@@ -7,10 +7,12 @@ mod table;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use kvstore::StorageBackend;
 use parking_lot::Mutex;
 use vbucket::{ClockLimits, ConflictRule};
 
 use crate::config::{BucketKind, EvictionPolicy};
+use crate::history::refuse_history;
 
 pub use kind::Kind;
 pub use table::{Key, SETTINGS, Setting};
@@ -200,6 +202,13 @@ impl Settings {
         let Some((_, value)) = pairs.iter().find(is_other) else { return Ok(()) };
         let why = "a bucket keeps the one that it was made with: make another bucket";
         Err(vec![SettingError::Conflict { name: rule.name, value: (*value).to_owned(), why }])
+    }
+
+    /// Refuses a history of changes for a bucket whose store keeps none.
+    pub fn check_history(&self, backend: StorageBackend) -> Result<(), SettingError> {
+        let each = [Key::HistorySeconds, Key::HistoryBytes];
+        each.iter()
+            .try_for_each(|key| refuse_history(backend, &[(SETTINGS[*key as usize].name, &self.show(*key))]))
     }
 
     /// What is wrong with a setting beside the others.

@@ -295,6 +295,11 @@ impl Streams {
         }
     }
 
+    /// From where on no change is left out of memory that a later one replaced; 0 if any may be.
+    pub fn history_from(&self, place: StreamPlace) -> Seqno {
+        self.stream_shard(place).map_or(Seqno(0), |shard| shard.vb.history_from())
+    }
+
     /// Where a vBucket's history stands, for a stream that wants to know whether it is still the one it began with.
     pub fn stream_state(&self, vb: VbId) -> Option<(VbState, u64, VbUuid, Seqno)> {
         let shard = self.core.vbuckets.find(vb, Holder::FrontEnd).ok()?;

@@ -448,8 +448,13 @@ proptest! {
     }
 }
 
-const READING: engine::BackfillReading =
-    engine::BackfillReading { values: Values::Read, by_key: None, is_urgent: false, with_prepares: false };
+const READING: engine::BackfillReading = engine::BackfillReading {
+    values: Values::Read,
+    by_key: None,
+    is_urgent: false,
+    with_prepares: false,
+    with_past: false,
+};
 
 /// The whole way of a stream: the past from the list, what comes meanwhile from checkpoints, and no gap between them.
 #[test]

@@ -11,8 +11,13 @@ use engine::{BackfillReading, Changes, Follower, Progress, StreamRefusal, Stream
 use kvstore::Values;
 use vbucket::{RangeLimit, ResumePoint};
 
-const READING: BackfillReading =
-    BackfillReading { values: Values::Read, by_key: None, is_urgent: false, with_prepares: false };
+const READING: BackfillReading = BackfillReading {
+    values: Values::Read,
+    by_key: None,
+    is_urgent: false,
+    with_prepares: false,
+    with_past: false,
+};
 
 fn follower() -> (Arc<Follower>, Arc<AtomicUsize>) {
     let wakes = Arc::new(AtomicUsize::new(0));

@@ -119,8 +119,13 @@ fn a_backfill_ends_with_an_error_at_a_change_that_cannot_be_read() {
     let follower = Follower::new(8, || {});
     let by_key = Some(base::CollectionId::DEFAULT);
     for (by_key, unread) in [(None, 1), (None, 2), (None, 3), (by_key, 1), (by_key, 3)] {
-        let reading =
-            BackfillReading { values: Values::Read, by_key, is_urgent: false, with_prepares: false };
+        let reading = BackfillReading {
+            values: Values::Read,
+            by_key,
+            is_urgent: false,
+            with_prepares: false,
+            with_past: false,
+        };
         let before = world.bucket.fetching().fetch_stats().unreadable;
         let writer = Box::new(Unread(Seqno(unread)));
         let backfill = world.bucket.streams().backfills().begin(VB, Seqno(0), reading, writer, &follower);

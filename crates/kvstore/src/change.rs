@@ -82,6 +82,8 @@ pub struct ChangesWanted {
     pub values: Values,
     /// Whether prepares and aborts are visited, too.
     pub prepares: bool,
+    /// Whether versions in the history of changes are visited that newer ones replaced; see [`crate::Snapshot::history_start`].
+    pub past: bool,
     /// About so many bytes of keys and values, one change at least.
     pub max_bytes: usize,
 }

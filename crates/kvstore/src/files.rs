@@ -49,6 +49,11 @@ pub(crate) struct OnRecord<'a> {
 }
 
 impl FilesConfig {
+    /// Whether a history is kept.
+    pub(crate) fn keeps_history(&self) -> bool {
+        matches!(self, FilesConfig::Log(log) if log.history.is_on())
+    }
+
     /// Refuses a folder whose catalog is older than what is in it, if that can be told before anything is believed.
     pub(crate) fn refuse_older(&self, env: &Env, dir: &Path, catalog: &Catalog) -> Result<(), Failure> {
         match self {

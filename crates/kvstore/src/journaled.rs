@@ -17,12 +17,13 @@ mod runs;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use base::env::Env;
 use base::version::prefetch_all;
 use base::{Account, CollectionId, DocKey, RateLimit, Seqno, VbId, Version};
+use logstore::{HistoryUsage, Retention as HistoryRetention};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use crate::catalog::StoreId;
@@ -33,8 +34,11 @@ use crate::failure::Failure;
 use crate::files::{Files, FilesConfig};
 use crate::journal::{Filed, Frame, Journal, JournalConfig, Record, State};
 use crate::state::{StateNumbers, VbStateDoc};
-use crate::store::{Background, Counts, KvStore, SaveBatch, Snapshot, States, Stats, StoredVb, Usage};
+use crate::store::{
+    Background, Counts, KvStore, SaveBatch, Snapshot, States, Stats, StoredVb, Usage, in_history,
+};
 use charged::Charged;
+use filing::limit_history;
 use overlay::Overlay;
 use runs::{Runs, merged};
 
@@ -85,6 +89,8 @@ pub struct Journaled {
     was_told: bool,
     appending: Mutex<()>,
     filing: Mutex<()>,
+    /// Whether saves leave their older versions for the history.
+    keeps_history: AtomicBool,
     /// Damage that filing found and that was not asked for yet: one of a vBucket.
     damage: Mutex<BTreeMap<VbId, String>>,
     /// vBuckets of which the journal misses changes that a later start may find, and what is missing.
@@ -161,6 +167,8 @@ struct Unfiled {
     runs: Runs,
     /// The last state that was journaled.
     state: Option<Arc<VbStateDoc>>,
+    /// Every version that belongs to the history, with the last frame of its save; `runs` have the newest only.
+    past: Vec<(Frame, Charged)>,
     /// The first frame whose content is not filed; nothing if everything is.
     since: Option<Oldest>,
     /// The last frame with something of it.
@@ -187,9 +195,26 @@ struct Oldest {
 
 impl Unfiled {
     /// Takes what a save journaled; returns the bytes that came.
-    fn add(&mut self, account: &Account, batch: SaveBatch<'_>, since: Oldest, last: Frame) -> u64 {
+    fn add(
+        &mut self,
+        (account, keeps_history): (&Account, bool),
+        batch: SaveBatch<'_>,
+        since: Oldest,
+        last: Frame,
+    ) -> u64 {
         let bytes = batch.items.iter().map(|version| version.allocated_bytes() as u64).sum();
-        self.runs.push(batch.items, last, account);
+        if keeps_history {
+            let past: Vec<Version> =
+                batch.items.iter().filter(|version| in_history(version)).cloned().collect();
+            self.past.push((last, Charged::new(past, account)));
+        }
+        let is_same = |a: &Version, b: &Version| a.stored_key() == b.stored_key();
+        if batch.items.is_sorted_by(|a, b| !is_same(a, b)) {
+            self.runs.push(batch.items, last, account);
+        } else {
+            let newest = batch.items.chunk_by(is_same).filter_map(|of_key| of_key.last()).cloned();
+            self.runs.push(&newest.collect::<Vec<_>>(), last, account);
+        }
         self.set_state(batch.state);
         self.since.get_or_insert(since);
         self.last = last;
@@ -332,7 +357,7 @@ impl Journaled {
             if let Some(next) = group.get(i + 1) {
                 prefetch_all(Arc::as_ptr(&next.unfiled));
             }
-            added += unfiled.unfiled.lock().add(self.account(), *batch, since, last);
+            added += unfiled.unfiled.lock().add((self.account(), self.keeps_history()), *batch, since, last);
         }
         self.unfiled_bytes.fetch_add(added, Ordering::Relaxed);
         Ok(())
@@ -441,7 +466,7 @@ enum Unwritten {
 
 impl KvStore for Journaled {
     fn save_group(&self, group: &[(VbId, SaveBatch<'_>)]) -> Vec<Result<(), Failure>> {
-        group.iter().for_each(|(_, batch)| batch.assert_sorted());
+        group.iter().for_each(|(_, batch)| batch.assert_sorted_with_past());
         // a vBucket that cannot be filed is on its own
         let mut taken = Vec::with_capacity(group.len());
         let mut answers: Vec<Result<(), Failure>> = Vec::with_capacity(group.len());
@@ -576,6 +601,26 @@ impl KvStore for Journaled {
 
     fn is_journaled(&self) -> bool {
         true
+    }
+
+    fn keep_history(&self, retention: HistoryRetention) -> Result<(), Failure> {
+        limit_history(self, retention)
+    }
+
+    fn keeps_history(&self) -> bool {
+        self.keeps_history.load(Ordering::SeqCst)
+    }
+
+    fn history(&self, vb: VbId) -> HistoryUsage {
+        self.files.history(vb)
+    }
+
+    fn history_snapshot(&self, vb: VbId) -> Result<Option<Box<dyn Snapshot>>, Failure> {
+        {
+            let _filing = self.filing.lock();
+            self.file_one(vb)?;
+        }
+        self.files.history_snapshot(vb)
     }
 
     fn was_closed(&self) -> Option<bool> {

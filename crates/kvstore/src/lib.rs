@@ -39,12 +39,16 @@ pub use files::{FilesConfig, StorageBackend};
 pub use journal::JournalStats;
 pub use journaled::{Journaled, JournaledConfig};
 pub use log::{Log, LogConfig, LogReport, check_log, is_log_file};
+pub use logstore::{HistoryUsage, Retention as HistoryRetention};
 pub use manifest::{StoredCollection, StoredDrop, StoredManifest, StoredScope};
 pub use memory::Memory;
 pub use nothing::Nothing;
 pub use read_only::open_to_read;
-pub use sort::{add_newest_of, newest_of, release, sort_newest, sort_newest_from};
+pub use sort::{
+    add_newest_of, add_with_past_of, newest_of, release, sort_newest, sort_newest_from, sort_with_past,
+};
 pub use state::{CheckpointType, FailoverEntry, VbStateDoc};
 pub use store::{
-    Background, Counts, KvStore, SaveBatch, Snapshot, States, Stats, StoredVb, Usage, Values, is_gone,
+    Background, Counts, KvStore, SaveBatch, Snapshot, States, Stats, StoredVb, Usage, Values, in_history,
+    is_gone,
 };

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use base::env::Env;
 use base::{CollectionId, DocKey, Seqno, VbId, Version};
-use logstore::{Batch, LogStore, StoredMeta, Trust, View};
+use logstore::{Batch, HistoryUsage, LogStore, Retention as HistoryRetention, StoredMeta, Trust, View};
 use parking_lot::Mutex;
 
 use crate::catalog::{Believe, Catalog, Listed, StoreId};
@@ -48,13 +48,16 @@ const MOST_AT_ONCE: usize = 1024;
 pub struct LogConfig {
     /// The store's own.
     pub store: logstore::Config,
+    /// What [`KvStore::keep_history`] was told last, which is on record with the caller.
+    pub history: HistoryRetention,
 }
 
 impl LogConfig {
     /// The defaults, with so many files open at once for reading and so many bytes of blocks kept in memory.
     pub fn new(most_open_files: usize, cache_bytes: u64) -> LogConfig {
         let cache_bytes = usize::try_from(cache_bytes).unwrap_or(usize::MAX);
-        LogConfig { store: logstore::Config { most_open_files, cache_bytes, ..logstore::Config::default() } }
+        let store = logstore::Config { most_open_files, cache_bytes, ..logstore::Config::default() };
+        LogConfig { store, ..LogConfig::default() }
     }
 }
 
@@ -184,6 +187,7 @@ impl Log {
         };
         let is_on_record = matches!(trust, Trust::Record { .. });
         let owner = vouch::owner(&catalog);
+        let history = config.history;
         let config = logstore::Config { owner, has_record: !is_alone, ..config.store };
         let store = LogStore::open(&env, dir, config, &trust).map_err(|failure| match failure {
             logstore::Failure::Io { operation, path, source, .. } => {
@@ -195,6 +199,7 @@ impl Log {
             }
             other => Failure::Catalog { dir: dir.to_owned(), what: other.to_string() },
         })?;
+        store.retain_as_before(history);
         let lost = LogRefusal::Lost("an earlier life of the node gave up what is missing".into());
         let refused =
             wanted.iter().filter(|(_, at)| at.is_lost()).map(|(vb, _)| (*vb, lost.clone())).collect();
@@ -294,7 +299,7 @@ impl Log {
         let mut batches = Vec::with_capacity(group.len());
         let begun = self.begin_writing();
         for (vb, batch) in group {
-            batch.assert_sorted();
+            batch.assert_sorted_with_past();
             let checked = begun.as_ref().map_err(Failure::again).and_then(|()| self.check(*vb));
             if checked.is_ok() {
                 batches.push(LogBatch { vb: *vb, batch: *batch });
@@ -436,6 +441,22 @@ impl KvStore for Log {
                 self.note(Err(Failure::Disk { operation, path: self.dir.clone(), source }))
             }
         }
+    }
+
+    fn keep_history(&self, retention: HistoryRetention) -> Result<(), Failure> {
+        self.store.retain(retention).map_err(|failure| {
+            let source = std::io::Error::other(failure.to_string());
+            let operation = "end the history of changes in";
+            Failure::Disk { operation, path: self.dir.clone(), source }
+        })
+    }
+
+    fn keeps_history(&self) -> bool {
+        self.store.retention().is_on()
+    }
+
+    fn history(&self, vb: VbId) -> HistoryUsage {
+        self.store.history(vb.0).unwrap_or_default()
     }
 
     fn was_closed(&self) -> Option<bool> {

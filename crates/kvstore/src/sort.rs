@@ -52,6 +52,27 @@ pub fn sort_newest_from<V: Borrow<Version>>(items: &mut Vec<V>, from: usize) {
     }
 }
 
+/// Sorts by stored key, and by seqno within a key. Of each key stay the newest version, and those that are
+/// [`crate::in_history`].
+pub fn sort_with_past(items: &mut Vec<Version>) {
+    items.sort_unstable_by(|a, b| key(a).cmp(key(b)).then_with(|| newest_first(b, a)));
+    items.dedup_by(|later, before| {
+        let is_same = later.meta().by_seqno == before.meta().by_seqno && key(later) == key(before);
+        let is_replaced = key(later) == key(before) && !crate::in_history(before);
+        if is_replaced && !is_same {
+            std::mem::swap(later, before);
+        }
+        is_same || is_replaced
+    });
+}
+
+/// Adds to `to`, in the order of [`sort_with_past`], the versions that it keeps.
+pub fn add_with_past_of<'a>(items: impl Iterator<Item = &'a Version>, to: &mut Vec<Version>) {
+    let mut all = items.cloned().collect();
+    sort_with_past(&mut all);
+    to.append(&mut all);
+}
+
 /// The newest version of each key, in order, of versions that somebody else holds: only what stays is counted.
 pub fn newest_of<'a>(items: impl Iterator<Item = &'a Version>) -> Vec<Version> {
     let mut newest: Vec<&Version> = items.collect();

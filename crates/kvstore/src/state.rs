@@ -24,6 +24,10 @@ pub struct VbStateDoc {
     /// Highest seqno of a prepare on disk, all before it being on disk too.
     #[serde(with = "decimal")]
     pub high_prepared_seqno: u64,
+    /// From here on no save lacks a version that a later one replaced, if the store keeps a history of changes. Not among
+    /// the original's fields, and absent while it is 0: then any may be missing.
+    #[serde(with = "decimal", skip_serializing_if = "is_zero")]
+    pub history_from: u64,
     /// First seqno whose CAS is a hybrid logical clock's.
     #[serde(with = "decimal")]
     pub hlc_epoch: i64,
@@ -100,6 +104,7 @@ impl Default for VbStateDoc {
             completed_seqno: 0,
             failover_table: Vec::new(),
             high_prepared_seqno: 0,
+            history_from: 0,
             hlc_epoch: 0,
             max_cas: 0,
             max_deleted_seqno: 0,
@@ -143,6 +148,7 @@ impl VbStateDoc {
             && self.version == other.version
             && self.namespaces_supported == other.namespaces_supported
             && self.failover_table == other.failover_table
+            && self.history_from == other.history_from
             && self.purge_seqno == other.purge_seqno
             && self.replication_topology == other.replication_topology
             && self.other == other.other

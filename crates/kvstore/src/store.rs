@@ -1,14 +1,15 @@
 //! What an engine asks of the disk.
 
+use std::cmp::Ordering;
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use base::{CollectionId, DocKey, Seqno, SyncWrite, VbId, Version};
-use logstore::LogStats;
+use base::{CollectionId, DocKey, ItemKind, Seqno, SyncWrite, VbId, Version};
+use logstore::{HistoryUsage, LogStats, Retention as HistoryRetention};
 
 use crate::catalog::StoreId;
 use crate::change::{Change, ChangesWanted, Reading};
-use crate::collections::CollectionStats;
+use crate::collections::{CollectionStats, PREPARES};
 use crate::compaction::{Compacted, Compaction, RolledBack};
 use crate::failure::Failure;
 use crate::journal::JournalStats;
@@ -129,6 +130,33 @@ pub trait KvStore: Send + Sync {
         false
     }
 
+    /// From now on so much of the history of changes is kept. If none was kept before, it begins with what is saved from now
+    /// on. A store that keeps none ignores it.
+    ///
+    /// The caller's record of it is changed behind this if history is to be kept, and before this if not.
+    ///
+    /// # Errors
+    ///
+    /// If what was saved before cannot be brought to its final place; it is to be called again then.
+    fn keep_history(&self, _: HistoryRetention) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    /// Whether a history is kept: then a save should have every version that is [`in_history`].
+    fn keeps_history(&self) -> bool {
+        false
+    }
+
+    /// How far a vBucket's history reaches back, as of what is in its file.
+    fn history(&self, _: VbId) -> HistoryUsage {
+        HistoryUsage::default()
+    }
+
+    /// A snapshot that has all of the history that was saved before; nothing if there is no such vBucket.
+    fn history_snapshot(&self, vb: VbId) -> Result<Option<Box<dyn Snapshot>>, Failure> {
+        self.snapshot(vb)
+    }
+
     /// Whether the process that used the store before has closed it; `None` if that is not on record.
     fn was_closed(&self) -> Option<bool> {
         None
@@ -200,6 +228,12 @@ pub trait Snapshot: Send {
         changes_of_versions(self, wanted, visit)
     }
 
+    /// The first seqno of the vBucket's history of changes; 0 if none is kept. From there on
+    /// [`ChangesWanted::past`] visits every version of a document.
+    fn history_start(&self) -> Seqno {
+        Seqno(0)
+    }
+
     /// Bytes on disk of the keys, metadata and values of prepares, committed ones included that no compaction has left
     /// out yet. 0 without a disk.
     fn prepare_bytes(&self) -> Result<u64, Failure> {
@@ -248,6 +282,14 @@ pub fn is_gone(version: &Version) -> bool {
     }
 }
 
+/// Whether a version stays in the history of changes, if one is kept, after a newer one replaced it: those of documents.
+pub fn in_history(version: &Version) -> bool {
+    let is_document =
+        matches!(version.meta().kind, ItemKind::Mutation | ItemKind::Deletion | ItemKind::Expiration);
+    let is_part = matches!(version.meta().sync_write, SyncWrite::Prepare(_) | SyncWrite::Abort { .. });
+    is_document && !is_part && version.key().collection != PREPARES
+}
+
 /// Whether a scan reads values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Values {
@@ -264,7 +306,8 @@ pub type States = Vec<(VbId, Result<StoredVb, Failure>)>;
 /// What is saved together.
 #[derive(Clone, Copy)]
 pub struct SaveBatch<'a> {
-    /// Versions sorted by stored key, one for each key.
+    /// Versions sorted by stored key, one for each key. A store that keeps a history takes several of a key, sorted by seqno,
+    /// if they are [`in_history`].
     pub items: &'a [Version],
     /// The vBucket's state as of these items.
     pub state: &'a VbStateDoc,
@@ -275,6 +318,18 @@ impl SaveBatch<'_> {
     pub(crate) fn assert_sorted(&self) {
         let sorted = self.items.is_sorted_by(|a, b| a.stored_key() < b.stored_key());
         assert!(sorted, "a batch is sorted by key, with one version for each");
+    }
+
+    /// The same for a store that may keep a history.
+    pub(crate) fn assert_sorted_with_past(&self) {
+        let of = |version: &Version| version.meta().by_seqno;
+        let is_past = |a: &Version, b: &Version| in_history(a) && of(a) < of(b);
+        let sorted = self.items.is_sorted_by(|a, b| match a.stored_key().cmp(b.stored_key()) {
+            Ordering::Less => true,
+            Ordering::Equal => is_past(a, b),
+            Ordering::Greater => false,
+        });
+        assert!(sorted, "a batch is sorted by key, and within a key by seqno");
     }
 }
 

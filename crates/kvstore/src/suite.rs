@@ -119,7 +119,7 @@ fn assert_changes(snapshot: &dyn Snapshot, from: u64, prepares: bool, expected: 
     for max_bytes in [1, 700, usize::MAX] {
         let (mut found, mut next) = (Vec::new(), Some(Seqno(from)));
         while let Some(from) = next {
-            let wanted = ChangesWanted { from, values: Values::Read, prepares, max_bytes };
+            let wanted = ChangesWanted { from, values: Values::Read, prepares, past: false, max_bytes };
             let read = snapshot.changes(&wanted, &mut reading, &mut |change| {
                 found.push((change.stored_key.to_vec(), change.meta, change.value.map(<[u8]>::to_vec)));
                 ControlFlow::Continue(())

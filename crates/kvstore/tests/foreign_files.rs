@@ -38,7 +38,7 @@ impl Folder {
     fn start(&self, seed: u64) -> Result<(Journaled, SimHandles), Failure> {
         let handles = SimHandles::new(seed).with_disk(self.disk.clone());
         let store = logstore::Config { shards: usize::from(SHARDS), ..logstore::Config::default() };
-        let files = FilesConfig::Log(LogConfig { store });
+        let files = FilesConfig::Log(LogConfig { store, ..LogConfig::default() });
         let config = JournaledConfig { files, journal_bytes: 256 << 10, ..JournaledConfig::default() };
         Ok((Journaled::open(handles.env(), DIR.as_ref(), config)?, handles))
     }

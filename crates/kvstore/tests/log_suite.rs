@@ -59,6 +59,7 @@ fn small() -> LogConfig {
             manifest_bytes: 4 << 10,
             ..logstore::Config::default()
         },
+        ..LogConfig::default()
     }
 }
 

@@ -21,7 +21,7 @@ type Contents = BTreeMap<PathBuf, Vec<u8>>;
 
 fn open(env: &Env) -> Result<Journaled, Failure> {
     let store = logstore::Config { shards: 2, ..logstore::Config::default() };
-    let files = FilesConfig::Log(LogConfig { store });
+    let files = FilesConfig::Log(LogConfig { store, ..LogConfig::default() });
     let config = JournaledConfig { files, journal_bytes: 256 << 10, ..JournaledConfig::default() };
     Journaled::open(env.clone(), DIR.as_ref(), config)
 }

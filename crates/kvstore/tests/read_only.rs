@@ -23,7 +23,7 @@ type Documents = Vec<Vec<(u64, Vec<u8>, Vec<u8>)>>;
 fn config(is_log: bool) -> JournaledConfig {
     let store = logstore::Config { shards: 2, ..logstore::Config::default() };
     let files = match is_log {
-        true => FilesConfig::Log(LogConfig { store }),
+        true => FilesConfig::Log(LogConfig { store, ..LogConfig::default() }),
         false => FilesConfig::Couch(CouchConfig::default()),
     };
     JournaledConfig { files, journal_bytes: 256 << 10, ..JournaledConfig::default() }

@@ -32,8 +32,13 @@ fn a_value_that_is_no_block_is_not_handed_out() {
         assert!(matches!(scan, Err(Failure::Record { seqno: Seqno(2), .. })) && scanned == 1, "{scan:?}");
 
         let snapshot = store.snapshot(VB).expect("readable").expect("there");
-        let wanted =
-            ChangesWanted { from: Seqno(1), values: Values::Read, prepares: false, max_bytes: 1 << 20 };
+        let wanted = ChangesWanted {
+            from: Seqno(1),
+            values: Values::Read,
+            prepares: false,
+            past: false,
+            max_bytes: 1 << 20,
+        };
         let mut shown = 0;
         let changes = snapshot.changes(&wanted, &mut Reading::default(), &mut |_| {
             shown += 1;

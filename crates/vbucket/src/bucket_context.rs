@@ -41,6 +41,8 @@ pub struct Shared {
     pub needs_topology: bool,
     /// Whether any vBucket ever had a topology.
     has_topologies: AtomicBool,
+    /// Whether a history of changes is kept: active vBuckets have every version saved.
+    keeps_history: AtomicBool,
 }
 
 impl Deref for BucketContext {
@@ -77,6 +79,7 @@ impl BucketContext {
             flusher: "persistence".into(),
             needs_topology: false,
             has_topologies: AtomicBool::new(false),
+            keeps_history: AtomicBool::new(false),
         }))
     }
 
@@ -95,6 +98,16 @@ impl BucketContext {
 
     pub(crate) fn note_topology(&self) {
         self.has_topologies.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a history of changes is kept.
+    pub fn keeps_history(&self) -> bool {
+        self.keeps_history.load(Ordering::SeqCst)
+    }
+
+    /// Whether a history is kept from now on; each vBucket follows with [`crate::follow_history`].
+    pub fn keep_history(&self, keeps: bool) {
+        self.keeps_history.store(keeps, Ordering::SeqCst);
     }
 
     /// What is charged with all memory.

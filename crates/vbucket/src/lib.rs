@@ -55,4 +55,6 @@ pub use range::{CheckpointView, Range, RangeLimit};
 pub use received::SnapshotBounds;
 pub use removed::Removed;
 pub use seq_list::{MAX_READS, ReadId, SeqList, SeqListCounts, SliceLimits, TombstoneLimits};
-pub use vbucket::{Contents, Counts, Garbage, History, Origin, Unknown, VBucket, clock_counts};
+pub use vbucket::{
+    Contents, Counts, Garbage, History, Origin, Unknown, VBucket, clock_counts, follow_history,
+};

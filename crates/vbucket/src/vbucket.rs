@@ -99,6 +99,8 @@ pub struct Origin {
     pub high_completed: Seqno,
     /// The snapshot in whose middle a replica stopped; nothing if it stood between snapshots.
     pub snapshot: Option<SnapshotBounds>,
+    /// From here on no save lacked a version that a later one replaced; 0 if any may.
+    pub history_from: Seqno,
     /// Its collections.
     pub collections: Collections,
 }
@@ -110,6 +112,7 @@ impl Origin {
             state,
             failover: FailoverTable::new(uuid),
             high_seqno: Seqno(0),
+            history_from: Seqno(0),
             purge_seqno: Seqno(0),
             max_cas: Cas(0),
             max_deleted_rev: RevSeqno(0),
@@ -137,6 +140,8 @@ pub struct History {
     /// What is in the table.
     pub(crate) counts: Counts,
     pub(crate) high_seqno: Seqno,
+    /// From here on no version is left out that a later one replaces; 0 if any may be.
+    pub(crate) history_from: Seqno,
     /// The last change that readers can see.
     pub(crate) max_visible: Seqno,
     pub(crate) max_deleted_rev: RevSeqno,
@@ -263,7 +268,10 @@ impl History {
             None => Some(version),
         };
         match queued {
-            Some(queued) => garbage.merged = self.checkpoints.queue_received(queued, old),
+            Some(queued) => {
+                let merged = old.filter(|_| self.history_from == Seqno(0));
+                garbage.merged = self.checkpoints.queue_received(queued, merged);
+            }
             None => garbage.checkpoints = self.checkpoints.pass_over(meta.by_seqno),
         }
     }
@@ -339,6 +347,18 @@ impl DerefMut for VBucket {
     }
 }
 
+/// Has a vBucket leave no version out from now on if its bucket keeps a history of changes and it is active, else it may
+/// leave any out. One that is not active is sent what another one made, which may lack versions.
+pub fn follow_history(vb: &mut VBucket) {
+    let keeps = vb.state == VbState::Active && vb.contents.table.context().keeps_history();
+    let history = &mut vb.contents.history;
+    history.history_from = match (keeps, history.history_from) {
+        (true, Seqno(0)) => history.high_seqno.next(),
+        (true, from) => from,
+        (false, _) => Seqno(0),
+    };
+}
+
 /// What the clock of a vBucket has seen.
 pub fn clock_counts(vb: &VBucket) -> ClockCounts {
     vb.history.hlc.counts()
@@ -376,6 +396,7 @@ impl VBucket {
             collections: origin.collections,
             counts: Counts::default(),
             high_seqno: origin.high_seqno,
+            history_from: origin.history_from,
             max_visible: origin.max_visible,
             max_deleted_rev: origin.max_deleted_rev,
             might_contain_xattrs: origin.might_contain_xattrs,
@@ -394,14 +415,16 @@ impl VBucket {
             stored_deleted_rev: origin.max_deleted_rev,
             collections_charge,
         };
-        VBucket {
+        let mut vb = VBucket {
             contents,
             state: origin.state,
             taken: Taken::default(),
             topology: origin.topology,
             sync_writes,
             state_changed: false,
-        }
+        };
+        follow_history(&mut vb);
+        vb
     }
 
     /// Its role.
@@ -435,6 +458,7 @@ impl VBucket {
     /// Gives its first role to a vBucket that nobody had before.
     pub fn begin_in(&mut self, state: VbState, topology: Option<Topology>) {
         self.state = state;
+        follow_history(self);
         if topology.is_some() {
             self.contents.table.context().note_topology();
         }
@@ -552,6 +576,11 @@ impl History {
     /// The queue of changes, for streams that take from it.
     pub fn checkpoints_mut(&mut self) -> &mut CheckpointManager {
         &mut self.checkpoints
+    }
+
+    /// From here on no change is left out that a later one replaces; 0 if any may be.
+    pub fn history_from(&self) -> Seqno {
+        self.history_from
     }
 
     /// The largest revision a tombstone had.

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::planted::{self, Bug};
-use base::{CollectionId, Seqno, VbState};
-use engine::{Backfill, BackfillReading, Bucket, BucketKind, Changes};
+use base::{CollectionId, Seqno, VbState, Version};
+use engine::{Backfill, BackfillReading, BackfillScope, Bucket, BucketKind, Changes};
 use kvstore::Values;
 use protocol::dcp::{EndReason, Marker, MarkerMore, OpenFlags, StreamFlags, What};
 use vbucket::{CursorId, Range, RangeLimit};
 
-use super::memory::{after, newest_in_order};
+use super::memory::{after, history_flags, in_order};
 use super::snapshots::NextMarker;
 use super::{More, Phase, Stream};
 use crate::agreement::{BackfillOrder, OutOfOrder, Priority};
@@ -99,6 +99,7 @@ impl Stream {
             by_key,
             is_urgent: agreed.priority == Priority::High,
             with_prepares: agreed.sync_writes,
+            with_past: agreed.change_streams,
         };
         let writer = Box::new(FrameWriter {
             head: self.message(What::End(EndReason::Ok)),
@@ -128,6 +129,8 @@ impl Stream {
         let may = common.agreed.out_of_order != OutOfOrder::No
             && self.sent == Seqno(0)
             && self.end == Seqno(u64::MAX)
+            // In that order nothing is there twice.
+            && !common.agreed.change_streams
             && !self.flags.has(StreamFlags::DISK_ONLY)
             // What a replica has of a snapshot is consistent in no order.
             && self.state == VbState::Active
@@ -185,8 +188,7 @@ impl Stream {
         if let Some(writer) = taken.writer {
             let writer: Box<dyn Any> = writer;
             // Whatever it was told of collections meanwhile.
-            let interest = writer.downcast::<FrameWriter>().expect("it is the one of this stream").interest;
-            self.interest = interest;
+            self.interest = writer.downcast::<FrameWriter>().expect("it is the one of this stream").interest;
         }
         // Without sync writes the end is one that may be asked about, or a gap.
         let readable = if common.hears_of_prepares() { scope.high_seqno } else { scope.max_visible };
@@ -204,7 +206,7 @@ impl Stream {
                 let mut max_visible = scope.max_visible;
                 let (end, more) = match &disk.rest {
                     Some(rest) => {
-                        let newest = newest_in_order(after(rest, scope.high_seqno));
+                        let newest = rest_of(self, common, rest, scope.high_seqno);
                         let part = common.visible(&newest, rest.end(), self.look);
                         let is_whole = rest.snapshot_end() <= rest.end();
                         max_visible = max_visible.max(last_visible(&newest));
@@ -219,7 +221,8 @@ impl Stream {
                     None => (visible, 0),
                 };
                 self.max_visible = max_visible;
-                let flags = Marker::DISK | Marker::CHECKPOINT | more;
+                let flags =
+                    Marker::DISK | Marker::CHECKPOINT | more | history_on_disk(common, self.sent, &scope);
                 let more = MarkerMore {
                     max_visible,
                     high_completed: scope.high_completed,
@@ -237,7 +240,7 @@ impl Stream {
             let skipped = u64::from(planted::is(Bug::SwitchSkips));
             pending.end = Some(Seqno(scope.high_seqno.0 - repeated + skipped).max(self.sent));
             if let Some(rest) = disk.rest.take() {
-                if self.show(newest_in_order(after(&rest, scope.high_seqno)), common, &mut pending).is_err() {
+                if self.show(rest_of(self, common, &rest, scope.high_seqno), common, &mut pending).is_err() {
                     self.phase = Phase::Disk(disk);
                     return self.give_up_unreadable(common);
                 }
@@ -292,4 +295,20 @@ impl Stream {
             None => Phase::Begin,
         };
     }
+}
+
+/// What the marker of a snapshot from disk says of the history of changes, behind what was `sent`: whether all of it is
+/// history, or only its later part.
+fn history_on_disk(common: &Common<'_>, sent: Seqno, scope: &BackfillScope) -> u32 {
+    match scope.history_start {
+        Seqno(0) => 0,
+        _ if !common.agreed.change_streams => 0,
+        start if sent.next() >= start => Marker::HISTORY | Marker::MAY_DUPLICATE,
+        _ => Marker::MAY_DUPLICATE,
+    }
+}
+
+/// The changes of a range behind a seqno that the stream sends.
+fn rest_of(stream: &Stream, common: &Common<'_>, rest: &Range, behind: Seqno) -> Vec<Version> {
+    in_order(after(rest, behind), history_flags(stream, common).is_some())
 }

@@ -81,7 +81,8 @@ impl Stream {
     ) -> Result<(), Refusal> {
         let is_new = self.unfinished().is_none();
         let is_whole = range.snapshot_end() <= range.end();
-        let newest = newest_in_order(after(range, self.sent));
+        let history = history_flags(self, common);
+        let newest = in_order(after(range, self.sent), history.is_some());
         // Inside of a snapshot that has not come as a whole nobody knows what its end will be.
         let visible = common.visible(&newest, range.end(), self.look);
         let comes_to_nothing = is_whole && visible.is_hidden_last;
@@ -92,6 +93,7 @@ impl Stream {
         let is_marked = is_new && (comes_to_nothing || !chosen.is_empty());
         if is_marked {
             let more = if is_whole { 0 } else { Marker::MAY_DUPLICATE };
+            let more = more | history.unwrap_or(0);
             let flags = Marker::MEMORY | self.checkpoint_flag(range, range.start(), range.end()) | more;
             let end = if is_whole { visible.end } else { range.snapshot_end() };
             let more = MarkerMore { max_visible: self.max_visible, ..MarkerMore::default() };
@@ -114,6 +116,7 @@ impl Stream {
         pending: &mut Pending,
     ) -> Result<(), Refusal> {
         let fresh: Vec<&Version> = after(range, self.sent).collect();
+        let history = history_flags(self, common);
         let must_reach = self.must_reach;
         let is_boundary =
             |version: &Version| begins_checkpoint(version) && version.meta().by_seqno > must_reach;
@@ -129,8 +132,8 @@ impl Stream {
                 // What was merged away or passed over at the end belongs to it, too.
                 _ => range.end(),
             };
-            // Several sealed checkpoints become one snapshot: newest of each key, in order.
-            let (wanted, is_last) = self.choose(newest_in_order(part.iter().copied()), common)?;
+            // Several sealed checkpoints become one snapshot.
+            let (wanted, is_last) = self.choose(in_order(part.iter().copied(), history.is_some()), common)?;
             let end = match (&self.interest, wanted.last()) {
                 (Some(_), Some(last)) => last.meta().by_seqno,
                 _ => part_end,
@@ -151,7 +154,7 @@ impl Stream {
                     None => visible.end,
                     Some(_) => before.next(),
                 };
-                let flags = Marker::MEMORY | checkpoint;
+                let flags = Marker::MEMORY | checkpoint | history.unwrap_or(0);
                 pending.announce(self.announce(Some(first), visible.end, flags, more));
                 pending.append(chosen);
                 if visible.is_hidden_last {
@@ -189,8 +192,24 @@ impl Stream {
     }
 }
 
-/// The newest version of each key, in order of seqno.
-pub(super) fn newest_in_order<'a>(changes: impl Iterator<Item = &'a Version>) -> Vec<Version> {
+/// What the marker of a snapshot from memory says of the history of changes, behind what a stream has sent: whether all of
+/// it is history, or only its later part. `None` if each key comes once.
+pub(super) fn history_flags(stream: &Stream, common: &Common<'_>) -> Option<u32> {
+    if !common.agreed.change_streams {
+        return None;
+    }
+    match common.bucket.streams().history_from(stream.place()) {
+        Seqno(0) => None,
+        from if stream.sent.next() >= from => Some(Marker::HISTORY),
+        _ => Some(Marker::MAY_DUPLICATE),
+    }
+}
+
+/// The newest version of each key of changes in order of seqno, in that order, or all of them.
+pub(super) fn in_order<'a>(changes: impl Iterator<Item = &'a Version>, keeps_past: bool) -> Vec<Version> {
+    if keeps_past {
+        return changes.cloned().collect();
+    }
     let mut newest = kvstore::newest_of(changes);
     newest.sort_unstable_by_key(|version| version.meta().by_seqno);
     newest

@@ -31,6 +31,8 @@ pub(super) struct Slice<'a> {
     pub(super) dropped: &'a [(CollectionId, Seqno)],
     /// Prepares above this are in flight, and wanted; nothing if none are wanted.
     pub(super) prepares_above: Option<Seqno>,
+    /// Whether versions in the history of changes are wanted that newer ones replaced.
+    pub(super) with_past: bool,
     /// About so many bytes are made at most.
     pub(super) max_bytes: usize,
     pub(super) made: Made,
@@ -89,7 +91,7 @@ impl Slice<'_> {
                 self.made.rest = Some(Place::Seqno(from));
                 break;
             }
-            let wanted = ChangesWanted { from, values, prepares, max_bytes: left };
+            let wanted = ChangesWanted { from, values, prepares, past: self.with_past, max_bytes: left };
             next = snapshot.changes(&wanted, reading, &mut |change| self.take(change, out))?;
         }
         Ok(())

@@ -84,6 +84,10 @@ pub enum Key {
     ImpossibleCas,
     /// Whether files are encrypted where the node has an encryption key.
     EncryptionAtRest,
+    /// Seconds for which every version of a document is kept; 0 for no such limit.
+    HistorySeconds,
+    /// Bytes of versions that are kept, of all vBuckets; 0 for no such limit.
+    HistoryBytes,
 }
 
 /// One row of the table.
@@ -388,5 +392,21 @@ pub static SETTINGS: &[Setting] = &[
         1,
         "Whether the bucket's files are encrypted, on a node with an encryption key; after a change new files are, and \
          compaction brings the others over",
+    ),
+    row(
+        Key::HistorySeconds,
+        "history_retention_seconds",
+        Kind::Seconds { least: 0, most: 1 << 32 },
+        0,
+        "Seconds for which a log-structured bucket keeps every version of its documents; 0 for no limit in time. Without \
+         either limit no history is kept",
+    ),
+    row(
+        Key::HistoryBytes,
+        "history_retention_bytes",
+        Kind::Bytes { least: 0, most: 1 << 50 },
+        0,
+        "Bytes of replaced versions that a log-structured bucket keeps, before compression, each vBucket its share; 0 for \
+         no limit in size. Without either limit no history is kept",
     ),
 ];

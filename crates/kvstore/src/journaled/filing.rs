@@ -6,7 +6,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use base::planted::{self, Bug};
-use base::{RateLimit, VbId};
+use base::{RateLimit, VbId, Version};
+use logstore::Retention;
 
 use super::charged::Charged;
 use super::runs::{Run, merged};
@@ -14,6 +15,7 @@ use super::{Journaled, Oldest, Vb};
 use crate::compaction::FileAt;
 use crate::failure::Failure;
 use crate::journal::{Filed, Frame, Record, State};
+use crate::sort::sort_with_past;
 use crate::state::VbStateDoc;
 use crate::store::SaveBatch;
 
@@ -51,6 +53,30 @@ struct Part {
     state: Arc<VbStateDoc>,
     through: Frame,
     bytes: u64,
+}
+
+/// The newest version of each key, and those of the history.
+fn with_past(mut newest: Vec<Version>, past: Vec<Version>) -> Vec<Version> {
+    if !past.is_empty() {
+        newest.extend(past);
+        sort_with_past(&mut newest);
+    }
+    newest
+}
+
+/// See [`crate::KvStore::keep_history`]. What was saved before may lack versions, so it is filed before histories begin.
+pub(super) fn limit_history(store: &Journaled, retention: Retention) -> Result<(), Failure> {
+    if !retention.is_on() {
+        store.files.keep_history(retention)?;
+        store.keeps_history.store(false, Ordering::SeqCst);
+        return Ok(());
+    }
+    let did = store.keeps_history.swap(true, Ordering::SeqCst);
+    let begun = store.file_everything().and_then(|()| store.files.keep_history(retention));
+    if begun.is_err() {
+        store.keeps_history.store(did, Ordering::SeqCst);
+    }
+    begun
 }
 
 impl Journaled {
@@ -117,15 +143,18 @@ impl Journaled {
         let states: Vec<(VbId, Arc<Vb>)> = failed.keys().map(|vb| (*vb, self.vb(*vb))).collect();
         let _appending = self.appending.lock();
         let (mut bytes, mut runs, mut has_void) = (0, Vec::new(), false);
+        // What is journaled again has the newest version of each key only.
+        let mut has_past = false;
         for (vb, state) in &states {
             let mut unfiled = state.unfiled.lock();
             bytes += unfiled.bytes;
             has_void |= unfiled.file_is_void;
+            has_past |= !unfiled.past.is_empty();
             if let Some(state) = unfiled.state.clone().filter(|_| unfiled.since.is_some()) {
                 runs.push((*vb, state, unfiled.runs.all(self.account())));
             }
         }
-        if has_void || bytes > self.config.journal_bytes / CARRIED_SHARE {
+        if has_void || has_past || bytes > self.config.journal_bytes / CARRIED_SHARE {
             return failed.into_values().flatten().next().map_or(Ok(()), Err);
         }
         let since = self.journal.next_frame();
@@ -266,8 +295,10 @@ impl Journaled {
         now.filings += 1;
         let (runs, barrier) = now.runs.freeze(self.account());
         let (through, bytes) = (barrier.unwrap_or(now.last), std::mem::take(&mut now.bytes));
+        let past = now.past.iter().filter(|(frame, _)| *frame <= through);
+        let past: Vec<Version> = past.flat_map(|(_, versions)| versions.iter()).cloned().collect();
         drop(now);
-        let items = Charged::new(merged(&runs), self.account());
+        let items = Charged::new(with_past(merged(&runs), past), self.account());
         Ok(Some(Part { vb, unfiled, runs, items, state, through, bytes }))
     }
 
@@ -300,6 +331,10 @@ impl Journaled {
         self.filed.lock().set(Filed::of(part.vb, part.through, at));
         let mut unfiled = part.unfiled.unfiled.lock();
         let gone = unfiled.runs.thaw(true);
+        let past = std::mem::take(&mut unfiled.past);
+        let (gone_past, left): (Vec<_>, Vec<_>) =
+            past.into_iter().partition(|(frame, _)| *frame <= part.through);
+        unfiled.past = left;
         unfiled.left_alone_until = None;
         // what came meanwhile is in the frames after
         let at = self.env.clock.monotonic();
@@ -307,7 +342,7 @@ impl Journaled {
         unfiled.since = (unfiled.last > part.through).then_some(next);
         drop(unfiled);
         self.unfiled_bytes.fetch_sub(part.bytes, Ordering::Relaxed);
-        drop((gone, part.runs));
+        drop((gone, gone_past, part.runs));
     }
 
     /// Removes the file of a vBucket that was deleted.

@@ -11,8 +11,9 @@ use super::{Journaled, Unfiled, Vb};
 use crate::compaction::{Compacted, Compaction, FileAt, RolledBack};
 use crate::failure::Failure;
 use crate::journal::{Filed, Frame, Record, Replayed, ReplayedState};
+use crate::sort::sort_with_past;
 use crate::state::VbStateDoc;
-use crate::store::{SaveBatch, StoredVb};
+use crate::store::{KvStore, SaveBatch, StoredVb};
 
 /// A save as it was journaled.
 struct Save {
@@ -173,12 +174,16 @@ impl Journaled {
         let at = self.filed.lock().by_vbucket.get(&vb).map(Filed::at);
         let mut at = at.unwrap_or_default();
         if let Some(last) = kept.last() {
-            let newest: BTreeMap<&[u8], &Version> = kept
-                .iter()
-                .flat_map(|save| &save.items)
-                .map(|version| (version.stored_key(), version))
-                .collect();
-            let items: Vec<Version> = newest.into_values().cloned().collect();
+            let all = kept.iter().flat_map(|save| &save.items);
+            let items: Vec<Version> = if self.keeps_history() {
+                let mut items = all.cloned().collect();
+                sort_with_past(&mut items);
+                items
+            } else {
+                let newest: BTreeMap<&[u8], &Version> =
+                    all.map(|version| (version.stored_key(), version)).collect();
+                newest.into_values().cloned().collect()
+            };
             let batch = SaveBatch { items: &items, state: &last.state };
             let mut filed = self.files.file_group(&[(vb, batch)]);
             at = filed.pop().expect("an answer for each batch")?;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
 use base::env::Env;
@@ -21,7 +21,7 @@ use crate::failure::Failure;
 use crate::files::{Files, OnRecord};
 use crate::journal::{self, Anchor, Filed, Frame, Journal, Missing, Replayed, ReplayedState};
 use crate::manifest::StoredManifest;
-use crate::sort::newest_of;
+use crate::sort::{newest_of, sort_with_past};
 use crate::state::VbStateDoc;
 use crate::store::{Counts, SaveBatch, StoredVb};
 
@@ -48,7 +48,7 @@ pub(crate) fn batches(
     of_file: impl Fn() -> VbStateDoc,
 ) -> Vec<(Vec<Version>, VbStateDoc)> {
     let (account, mut unfiled, mut batches) = (env.heap.account(), Unfiled::default(), Vec::new());
-    take_in(&mut unfiled, account, Found { filed: None, saves }, Duration::ZERO, of_file);
+    take_in(&mut unfiled, (account, false), Found { filed: None, saves }, Duration::ZERO, of_file);
     let Some(state) = unfiled.state.clone() else { return batches };
     loop {
         let (runs, barrier) = unfiled.runs.freeze(account);
@@ -223,10 +223,11 @@ fn assemble(
     let mut filed = FiledTable::default();
     let mut bytes = 0;
     let now = env.clock.monotonic();
+    let keeps_history = config.files.keeps_history();
     for (vb, found) in found {
         filed.by_vbucket.extend(found.filed.map(|filed| (vb, filed)));
         let mut unfiled = vbuckets[usize::from(vb.0)].unfiled.lock();
-        take_in(&mut unfiled, env.heap.account(), found, now, || state_of_file(&*files, vb));
+        take_in(&mut unfiled, (env.heap.account(), keeps_history), found, now, || state_of_file(&*files, vb));
         bytes += unfiled.bytes;
     }
     Journaled {
@@ -239,6 +240,7 @@ fn assemble(
         was_told: false,
         appending: Mutex::new(()),
         filing: Mutex::new(()),
+        keeps_history: AtomicBool::new(keeps_history),
         damage: Mutex::default(),
         lost: Mutex::default(),
         unfiled_bytes: AtomicU64::new(bytes),
@@ -259,7 +261,7 @@ fn assemble(
 /// was saved after it, so saves are ordered by their seqnos, and a change that is in the journal twice counts once.
 fn take_in(
     unfiled: &mut Unfiled,
-    account: &Account,
+    of: (&Account, bool),
     found: Found,
     now: Duration,
     of_file: impl Fn() -> VbStateDoc,
@@ -291,14 +293,23 @@ fn take_in(
         let is_end = save.items.iter().any(is_drop);
         gathered.extend(save.items);
         if is_end {
-            let items = newest_of(std::mem::take(&mut gathered).iter());
+            let items = versions_of(std::mem::take(&mut gathered), of.1);
             // filing through this run must not vouch for a frame with something that is filed later
             let through = behind.map_or(save.frame, |behind| save.frame.min(Frame(behind.0 - 1)));
-            unfiled.add(account, SaveBatch { items: &items, state: &state }, since, through);
+            unfiled.add(of, SaveBatch { items: &items, state: &state }, since, through);
         }
     }
-    let items = newest_of(gathered.iter());
-    unfiled.add(account, SaveBatch { items: &items, state: &state }, since, last);
+    let items = versions_of(gathered, of.1);
+    unfiled.add(of, SaveBatch { items: &items, state: &state }, since, last);
+}
+
+/// The newest version of each key, or all that belong to the history, too.
+fn versions_of(mut gathered: Vec<Version>, keeps_history: bool) -> Vec<Version> {
+    if keeps_history {
+        sort_with_past(&mut gathered);
+        return gathered;
+    }
+    newest_of(gathered.iter())
 }
 
 /// The state after the last save; each save tells a whole one or what changed of the one before. `None` if there is no

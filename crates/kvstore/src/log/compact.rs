@@ -169,6 +169,10 @@ impl Purger for LogPurger<'_> {
         (self.request.observe)(progress)
     }
 
+    fn stays_in_history(&self, erased: &Erased) -> bool {
+        self.reasons.get(&erased.entry.seqno).is_some_and(|reason| *reason != Reason::Dropped)
+    }
+
     fn seal(&mut self, now: &View, erased: &[Erased], is_last: bool) -> Result<Sealed, String> {
         let mut state = LogState::decode(now.state())?;
         for one in erased {

@@ -7,14 +7,14 @@ use base::{
     Cas, Datatype, DocKey, Heap, ItemKind, NewVersion, RevSeqno, Seqno, SyncWrite, VbId, Version, VersionMeta,
 };
 use couchstore::is_snappy_block;
-use logstore::{Batch, Entry, Item, Replaced, Sealed, View};
+use logstore::{Batch, Entry, Item, KEPT, Replaced, Sealed, View};
 
 use super::state::LogState;
 use crate::change::document_key;
 use crate::collections::{SYSTEM, Weight, former_of};
 use crate::failure::Failure;
 use crate::manifest::events_in;
-use crate::store::{SaveBatch, Values, is_gone};
+use crate::store::{SaveBatch, Values, in_history, is_gone};
 
 /// Bit of an item's flags: a tombstone or an abort.
 pub(super) const GONE: u8 = 1;
@@ -116,7 +116,8 @@ pub(super) struct LogBatch<'a> {
 
 fn flags(version: &Version) -> u8 {
     let is_prepare = matches!(version.meta().sync_write, SyncWrite::Prepare(_));
-    (u8::from(is_gone(version)) * GONE) | (u8::from(is_prepare) * PREPARE)
+    let is_kept = u8::from(in_history(version)) * KEPT;
+    (u8::from(is_gone(version)) * GONE) | (u8::from(is_prepare) * PREPARE) | is_kept
 }
 
 pub(super) fn weigh(entry: &Entry) -> Weight {
@@ -144,6 +145,13 @@ impl Batch for LogBatch<'_> {
 
     fn len(&self) -> usize {
         self.batch.items.len()
+    }
+
+    fn history_from(&self) -> u64 {
+        match self.batch.state.history_from {
+            0 => u64::MAX,
+            from => from,
+        }
     }
 
     fn key(&self, at: usize) -> &[u8] {

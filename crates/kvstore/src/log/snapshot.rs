@@ -5,13 +5,14 @@ use std::path::PathBuf;
 
 use base::doc_key::encode_leb128;
 use base::{DocKey, Heap, Seqno, VbId, Version};
-use logstore::View;
+use logstore::{Item, View};
 
 use super::item::{GONE, VersionMaker, is_left};
 use super::{decode_state, failed};
-use crate::change::{Change, ChangesWanted, Reading};
-use crate::collections::PREPARES;
+use crate::change::{Change, ChangesWanted, Reading, document_key};
+use crate::collections::{PREPARES, SYSTEM};
 use crate::failure::{Failure, Trouble};
+use crate::manifest::StoredManifest;
 use crate::state::VbStateDoc;
 use crate::store::{Snapshot, Values};
 
@@ -25,6 +26,12 @@ pub(super) struct LogSnapshot {
 
 fn is_prepare(key: &[u8]) -> bool {
     DocKey::parse(key).is_some_and(|key| key.collection == PREPARES)
+}
+
+/// Whether a key is that of a document in a collection that is not there any more: ids are not used again.
+fn is_dropped(now: &StoredManifest, key: DocKey<'_>) -> bool {
+    let Some(document) = document_key(key).filter(|key| key.collection != SYSTEM) else { return false };
+    now.open.binary_search_by_key(&document.collection, |one| one.collection.id).is_err()
 }
 
 impl LogSnapshot {
@@ -94,7 +101,8 @@ impl Snapshot for LogSnapshot {
         visit: &mut dyn FnMut(&Change<'_>) -> ControlFlow<()>,
     ) -> Result<Option<Seqno>, Failure> {
         let (maker, mut bytes, mut next) = (self.maker(), 0, None);
-        let walked = self.view.scan(wanted.from.0, |item| {
+        let now = wanted.past.then(|| decode_state(self.vb, &self.dir, self.view.state())).transpose()?;
+        let visit = |item: &Item<'_>| {
             if !wanted.prepares && is_prepare(item.key) {
                 return Ok(ControlFlow::Continue(()));
             }
@@ -103,13 +111,25 @@ impl Snapshot for LogSnapshot {
                 return Ok(ControlFlow::Break(()));
             }
             let (key, meta) = maker.meta(item).map_err(Trouble::Ours)?;
+            // A compaction leaves older versions of what was dropped to the limits of the history.
+            if now.as_ref().is_some_and(|now| is_dropped(&now.manifest, key)) {
+                return Ok(ControlFlow::Continue(()));
+            }
             let value = (!is_left(wanted.values, item, key)).then_some(item.value);
             let change = Change::stored(meta, item.key, key, value);
             bytes += change.bytes();
             Ok(visit(&change))
-        });
+        };
+        let walked = match wanted.past {
+            true => self.view.scan_history(wanted.from.0, visit),
+            false => self.view.scan(wanted.from.0, visit),
+        };
         walked.map_err(|trouble: Trouble<logstore::Failure>| trouble.into_failure(failed(self.vb)))?;
         Ok(next)
+    }
+
+    fn history_start(&self) -> Seqno {
+        Seqno(self.view.history_start())
     }
 
     fn prepare_bytes(&self) -> Result<u64, Failure> {

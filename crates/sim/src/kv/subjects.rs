@@ -115,6 +115,7 @@ pub fn small_log(step_bytes: u64, small_segment_bytes: u64, rewrite_bytes: u64) 
             rewrite_bytes,
             ..logstore::Config::default()
         },
+        ..LogConfig::default()
     }
 }
 

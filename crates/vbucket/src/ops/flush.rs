@@ -34,6 +34,8 @@ pub struct FlushBatch {
     pub topology: Option<Topology>,
     /// How sync writes stand as of the end of the batch.
     pub sync_writes: SavedSyncWrites,
+    /// From here on no change is left out that a later one replaces; 0 if any may be.
+    pub history_from: Seqno,
     /// Whether it reaches the last change.
     is_whole: bool,
     /// The snapshot that `high_seqno` lies in.
@@ -178,6 +180,7 @@ fn batch(
         failover: vb.contents.history.failover.clone(),
         high_seqno,
         purge_seqno: vb.contents.purge_seqno,
+        history_from: vb.contents.history.history_from,
         max_cas: vb.max_cas(),
         max_deleted_rev: vb.contents.history.max_deleted_rev,
         might_contain_xattrs: vb.contents.history.might_contain_xattrs,

@@ -405,8 +405,13 @@ fn backfill(world: &mut World) {
     let bucket = world.bucket();
     let follower = Follower::new(VBUCKETS, || {});
     for vb in [ALONE, PLAIN, REPLICA] {
-        let reading =
-            BackfillReading { values: Values::Read, by_key: None, is_urgent: false, with_prepares: false };
+        let reading = BackfillReading {
+            values: Values::Read,
+            by_key: None,
+            is_urgent: false,
+            with_prepares: false,
+            with_past: false,
+        };
         let backfill = bucket.streams().backfills().begin(vb, Seqno(0), reading, Box::new(Lines), &follower);
         for _ in 0..MOST_STEPS {
             bucket.streams().backfills().step();

@@ -1,0 +1,81 @@
+//! The history of changes: how much of it the bucket keeps, as its settings say.
+
+use base::VbId;
+use kvstore::{HistoryRetention, StorageBackend};
+use vbucket::follow_history;
+
+use crate::bucket_core::Core;
+use crate::settings::{Changed, Key, SettingError, Settings, find};
+use crate::shard_guard::Holder;
+
+/// What is wrong with a history of a bucket that is not log-structured.
+pub const HISTORY_NEEDS_LOG: &str =
+    "History Retention can only be used with Magma: make a bucket with storageBackend=magma";
+/// What to do if the store did not take a change.
+const NOT_TAKEN: &str = "the store could not begin or end its history, see the log of the node; try again";
+
+/// How much history of each vBucket settings ask for.
+pub fn history_retention(settings: &Settings, vbuckets: u16) -> HistoryRetention {
+    let bytes = settings.get(Key::HistoryBytes).div_ceil(u64::from(vbuckets.max(1)));
+    HistoryRetention { seconds: settings.get(Key::HistorySeconds), bytes }
+}
+
+fn is_of_history(key: Key) -> bool {
+    matches!(key, Key::HistorySeconds | Key::HistoryBytes)
+}
+
+/// Refuses settings that ask for a history of changes, of a bucket whose store keeps none.
+pub(crate) fn refuse_history(backend: StorageBackend, pairs: &[(&str, &str)]) -> Result<(), SettingError> {
+    if backend == StorageBackend::LogStructured {
+        return Ok(());
+    }
+    for (name, value) in pairs {
+        let found = find(name).ok().filter(|setting| is_of_history(setting.key));
+        if let Some(setting) = found.filter(|setting| setting.parse(value).is_ok_and(|value| value > 0)) {
+            let (name, value) = (setting.name, (*value).to_owned());
+            return Err(SettingError::Conflict { name, value, why: HISTORY_NEEDS_LOG });
+        }
+    }
+    Ok(())
+}
+
+impl Core {
+    /// Has vBuckets and store keep as much history as the settings say. If the store refuses, all goes on as before.
+    fn follow_history_settings(&self) -> Result<(), kvstore::Failure> {
+        let mut present = self.history.lock();
+        let wanted = history_retention(&self.settings, self.vbuckets());
+        if *present == wanted {
+            return Ok(());
+        }
+        // No version is left out any more when the store begins; one that lacks versions never counts as the beginning.
+        self.let_follow(wanted.is_on());
+        if let Err(failure) = self.store.keep_history(wanted) {
+            self.let_follow(present.is_on());
+            return Err(failure);
+        }
+        *present = wanted;
+        Ok(())
+    }
+
+    fn let_follow(&self, keeps: bool) {
+        self.context.keep_history(keeps);
+        for vb in (0..self.vbuckets()).map(VbId) {
+            follow_history(&mut self.vbuckets.hold(vb, Holder::Roles).vb);
+        }
+    }
+
+    /// Follows settings that were changed, or changes them back.
+    pub(crate) fn follow_history(&self, changed: &[Changed]) -> Result<(), Vec<SettingError>> {
+        let Some(one) = changed.iter().find(|one| is_of_history(one.setting.key)) else { return Ok(()) };
+        let Err(failure) = self.follow_history_settings() else { return Ok(()) };
+        if let Some(left_out) = self.failure_log.admit_of_user("history_not_changed") {
+            tracing::error!(bucket = self.name(), %failure, left_out, "how much history is kept could not be changed");
+        }
+        for Changed { setting, old, .. } in changed.iter().rev() {
+            if let Ok(value) = setting.parse(old) {
+                self.settings.put(setting.key, value);
+            }
+        }
+        Err(vec![SettingError::Conflict { name: one.setting.name, value: one.new.clone(), why: NOT_TAKEN }])
+    }
+}
