@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use base::DurabilityLevel;
 use engine::settings::{Key, SETTINGS as ROWS};
-use engine::{BucketKind, SettingError};
+use engine::{BucketKind, HISTORY_NEEDS_LOG, SettingError};
 use kvstore::StorageBackend;
 
 use crate::config::{BucketSpec, MOST_REPLICAS};
@@ -12,7 +12,7 @@ use crate::naming;
 use crate::node_buckets::BucketChange;
 
 /// Fields of the form that are settings here.
-const SETTINGS: [(&str, Key); 7] = [
+const SETTINGS: [(&str, Key); 9] = [
     ("ramQuota", Key::MaxSize),
     ("ramQuotaMB", Key::MaxSize),
     ("evictionPolicy", Key::EvictionPolicy),
@@ -20,6 +20,8 @@ const SETTINGS: [(&str, Key); 7] = [
     ("compressionMode", Key::CompressionMode),
     ("durabilityImpossibleFallback", Key::DurabilityImpossibleFallback),
     ("encryptionAtRest", Key::EncryptionAtRest),
+    ("historyRetentionSeconds", Key::HistorySeconds),
+    ("historyRetentionBytes", Key::HistoryBytes),
 ];
 
 /// The field of the form that changes a setting for good, if there is one.
@@ -32,12 +34,11 @@ pub fn field_of(key: Key) -> Option<&'static str> {
 
 /// Fields of the form that have one value here. What the form says besides these and those that are read is ignored, as
 /// the field's server ignores what it does not know.
-const FIXED: [(&str, &str, &str); 4] = [
-    ("autoCompactionDefined", "0", "compaction is set for all buckets, in the configuration file"),
-    ("historyRetentionCollectionDefault", "0", "History Retention is not supported"),
-    ("historyRetentionBytes", "0", "History Retention is not supported"),
-    ("historyRetentionSeconds", "0", "History Retention is not supported"),
-];
+const FIXED: [(&str, &str, &str); 1] =
+    [("autoCompactionDefined", "0", "compaction is set for all buckets, in the configuration file")];
+/// The form's words for a history of single collections.
+const ALL_COLLECTIONS: &str = "the history of a bucket is that of all of its collections: give historyRetentionSeconds=0 and \
+                               historyRetentionBytes=0 to keep none";
 
 /// The fewest and the most threads that a bucket can be given.
 const THREADS: std::ops::RangeInclusive<u8> = 2..=8;
@@ -217,6 +218,14 @@ impl Reading {
                 let word = naming::fallback_of(value);
                 word.ok_or_else(|| ("durability_impossible_fallback", words.to_owned()))?.to_owned()
             }
+            Key::HistorySeconds | Key::HistoryBytes if value.parse::<u64>().is_err() => {
+                return Err((field, format!("{field} must be a non-negative integer")));
+            }
+            Key::HistorySeconds | Key::HistoryBytes
+                if value.parse() != Ok(0u64) && self.backend != StorageBackend::LogStructured =>
+            {
+                return Err((field, HISTORY_NEEDS_LOG.to_owned()));
+            }
             Key::EncryptionAtRest => switch(field, value).map_err(|what| (field, what))?.to_string(),
             _ => value.to_owned(),
         };
@@ -257,6 +266,11 @@ impl Reading {
                 change.settings.push((rule.name, value.to_owned()));
                 Ok(())
             }
+            "historyRetentionCollectionDefault" => match (switch(field, value)?, self.backend) {
+                (true, StorageBackend::LogStructured) | (false, StorageBackend::Couchstore) => Ok(()),
+                (true, StorageBackend::Couchstore) => Err(HISTORY_NEEDS_LOG.to_owned()),
+                (false, StorageBackend::LogStructured) => Err(ALL_COLLECTIONS.to_owned()),
+            },
             "numVBuckets" if value != self.vbuckets.to_string() => {
                 Err(format!("Number of vbuckets must be {}, as of all buckets of this node", self.vbuckets))
             }

@@ -540,6 +540,9 @@ impl Config {
             if self.journal == Switch::Off && bucket.backend == StorageBackend::LogStructured {
                 return Err(ConfigError::NeedsJournal(bucket.name.clone()));
             }
+            if let Err(error) = bucket.settings.check_history(bucket.backend) {
+                return Err(ConfigError::Setting { bucket: bucket.name.clone(), error });
+            }
         }
         if self.buckets.is_empty() { Err(ConfigError::NoBuckets) } else { Ok(()) }
     }

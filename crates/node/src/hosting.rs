@@ -481,7 +481,9 @@ impl Host {
                 FilesConfig::Couch(CouchConfig { max_open_files, ..CouchConfig::default() })
             }
             StorageBackend::LogStructured => {
-                FilesConfig::Log(LogConfig::new(max_open_files, bucket.quota_bytes / CACHE_SHARE))
+                let history = engine::history_retention(&bucket.settings, bucket.vbuckets);
+                let config = LogConfig::new(max_open_files, bucket.quota_bytes / CACHE_SHARE);
+                FilesConfig::Log(LogConfig { history, ..config })
             }
         };
         let default = JournaledConfig::default();

@@ -188,7 +188,6 @@ fn what_cannot_be_is_refused_by_field() {
         ("name=a&ramQuotaMB=100&bucketType=ephemeral&evictionPolicy=valueOnly", "evictionPolicy", "'nruEv"),
         ("name=a&ramQuotaMB=100&numVBuckets=128", "numVBuckets", "must be 4"),
         ("name=a&ramQuotaMB=100&autoCompactionDefined=true", "autoCompactionDefined", "configuration file"),
-        ("name=a&ramQuotaMB=100&historyRetentionSeconds=9", "historyRetentionSeconds", "not supported"),
     ] {
         let errors = errors_of(http(&server, "POST", BUCKETS, form));
         assert!(errors[field].as_str().is_some_and(|text| text.contains(said)), "{form}: {errors}");
@@ -437,6 +436,84 @@ fn buckets_come_and_go_under_load() {
         let _ = http(&server, "DELETE", &format!("{BUCKETS}/b"), "");
     });
     assert!(!folder.path().join("buckets/b").exists());
+    server.stop().expect("a clean stop");
+}
+
+#[test]
+fn a_history_that_cannot_be_is_refused_by_field() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), "buckets = [\"default\"]");
+    for (form, field, said) in [
+        ("name=a&ramQuotaMB=100&historyRetentionSeconds=9", "historyRetentionSeconds", "with Magma"),
+        (
+            "name=a&ramQuotaMB=100&bucketType=ephemeral&historyRetentionBytes=9",
+            "historyRetentionBytes",
+            "with Magma",
+        ),
+        ("name=a&ramQuotaMB=100&historyRetentionBytes=x", "historyRetentionBytes", "non-negative"),
+        (
+            "name=a&ramQuotaMB=100&historyRetentionCollectionDefault=true",
+            "historyRetentionCollectionDefault",
+            "with Magma",
+        ),
+        (
+            "name=a&ramQuotaMB=100&storageBackend=magma&historyRetentionCollectionDefault=false",
+            "historyRetentionCollectionDefault",
+            "all of its collections",
+        ),
+    ] {
+        let errors = errors_of(http(&server, "POST", BUCKETS, form));
+        assert!(errors[field].as_str().is_some_and(|text| text.contains(said)), "{form}: {errors}");
+    }
+    server.stop().expect("a clean stop");
+}
+
+/// Every version of a document is kept for as long as the bucket says, which is told back and stays.
+#[test]
+fn a_bucket_keeps_the_history_that_was_asked_for() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), "buckets = [\"default\"]");
+    create(
+        &server,
+        "name=log&ramQuotaMB=100&storageBackend=magma&historyRetentionSeconds=600\
+         &historyRetentionCollectionDefault=true",
+    );
+    let told = |server: &server::Server, name: &str| {
+        let of = json(server, &format!("{BUCKETS}/{name}"));
+        json!([
+            of["historyRetentionSeconds"],
+            of["historyRetentionBytes"],
+            of["historyRetentionCollectionDefault"]
+        ])
+    };
+    assert_eq!(told(&server, "default"), json!([null, null, null]));
+    assert_eq!(told(&server, "log"), json!([600, 0, true]));
+    let mut client = Client::connect(&server, "log", &[]);
+    (0..3).for_each(|_| assert_eq!(client.set(b"a", b"1"), Some(Status::Success)));
+    let change = |fields: &str| http(&server, "POST", &format!("{BUCKETS}/log"), fields).0;
+    assert_eq!(change("historyRetentionSeconds=900&historyRetentionBytes=1073741824"), 200);
+    let scopes = format!("{BUCKETS}/log/scopes");
+    assert_eq!(json(&server, &scopes)["scopes"][0]["collections"][0]["history"], true);
+    let collections = format!("{scopes}/_default/collections");
+    let add = |form: &str| http(&server, "POST", &collections, form);
+    assert_eq!(add("name=c&history=true").0, 200);
+    let (code, why) = add("name=d&history=false");
+    assert!(code == 400 && why.contains("all of its collections"), "{code} {why}");
+    server.stop().expect("a clean stop");
+    let server = start(folder.path(), "buckets = [\"default\"]");
+    assert_eq!(told(&server, "log"), json!([900, 1 << 30, true]));
+    let bucket = server.node().bucket("log").expect("it is served");
+    let history: Vec<_> = (0..bucket.vbuckets()).map(|vb| bucket.history(base::VbId(vb))).collect();
+    let versions: u64 = history.iter().map(|one| one.versions).sum();
+    assert!(history.iter().any(|one| one.start == 1) && versions == 2, "{history:?}");
+    assert_eq!(
+        http(&server, "POST", &format!("{BUCKETS}/log"), "historyRetentionSeconds=0&historyRetentionBytes=0")
+            .0,
+        200
+    );
+    assert_eq!(told(&server, "log"), json!([0, 0, true]));
+    assert!((0..bucket.vbuckets()).all(|vb| bucket.history(base::VbId(vb)).start == 0));
+    assert_eq!(json(&server, &scopes)["scopes"][0]["collections"][0]["history"], false);
     server.stop().expect("a clean stop");
 }
 

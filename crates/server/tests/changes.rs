@@ -190,6 +190,39 @@ fn everything_then_only_what_is_new() {
 }
 
 #[test]
+fn every_version_comes_with_the_history() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let history = "[bucket.settings]\nhistory_retention_seconds = 600\n";
+    let log = format!("[[bucket]]\nname = \"default\"\nquota = \"100MiB\"\ntype = \"magma\"\n{history}");
+    let config = format!("{CONFIG}{log}[[bucket]]\nname = \"plain\"\n");
+    let server = start_with(folder.path(), &config);
+    for at in 0..5 {
+        set(&server, "a", &at.to_string());
+    }
+    set(&server, "b", "7");
+    let values = |events: &[Value]| -> Vec<i64> {
+        let of_a = events.iter().filter(|event| event["key"] == "a");
+        of_a.map(|event| event["value"].as_i64().expect("a number")).collect()
+    };
+    let (events, token) = all(&server, "&history=true&include=values");
+    assert_eq!((values(&events), events.len()), (vec![0, 1, 2, 3, 4], 6));
+    assert_eq!(values(&all(&server, "&include=values").0), [4]);
+    assert_eq!(values(&all(&server, "&history=false&include=values").0), [4]);
+    server.stop().expect("a clean stop");
+    let server = start_with(folder.path(), &config);
+    for at in 5..8 {
+        set(&server, "a", &at.to_string());
+    }
+    assert_eq!(values(&all(&server, "&history=true&include=values").0), [0, 1, 2, 3, 4, 5, 6, 7]);
+    let since = format!("&history=true&include=values&since={token}");
+    assert_eq!(values(&all(&server, &since).0), [5, 6, 7]);
+    let refused = get(&server, "plain/changes?follow=false&history=true");
+    assert_eq!(refused.status, 400);
+    assert!(refused.text().contains("storageBackend=magma"));
+    server.stop().expect("a clean stop");
+}
+
+#[test]
 fn what_comes_later_is_sent_when_it_comes() {
     let folder = tempfile::tempdir().expect("a folder");
     let server = start(folder.path());

@@ -105,6 +105,7 @@ pub struct Elsewhere {
     /// Connections that readers of this node may have to others.
     links: Arc<dyn ReaderLinks>,
     with_values: bool,
+    with_history: bool,
     follow: bool,
     filter: Vec<u8>,
     stands: Vec<Stand>,
@@ -140,6 +141,7 @@ impl Elsewhere {
             bell: Arc::default(),
             links,
             with_values: wishes.writer.values,
+            with_history: wishes.with_history,
             follow: wishes.follow,
             filter: wishes.filter.clone(),
             stands: (0..vbuckets).map(|_| Stand::Waiting(wait.clone())).collect(),
@@ -338,6 +340,7 @@ impl Elsewhere {
                 self.node.env().random.next_u64()
             ),
             with_values: self.with_values,
+            with_history: self.with_history,
         };
         let bell = Arc::clone(&self.bell);
         let exchange = Arc::new(ReaderExchange::new(move || bell.ring()));

@@ -69,6 +69,8 @@ pub struct ReaderTarget {
     pub name: String,
     /// Whether documents come with their values.
     pub with_values: bool,
+    /// Whether every version in the history of changes comes.
+    pub with_history: bool,
 }
 
 impl ReaderTarget {
@@ -94,12 +96,14 @@ impl ReaderTarget {
         };
         send(RequestParts { opcode: opcode::DCP_OPEN, key, extras: &extras, ..RequestParts::default() })?;
         let (interval, buffer) = (NOOP_INTERVAL_S.to_string(), BUFFER_BYTES.to_string());
-        for (key, value) in [
+        let always = [
             ("enable_noop", "true"),
             ("set_noop_interval", &interval),
             ("connection_buffer_size", &buffer),
             ("enable_expiry_opcode", "true"),
-        ] {
+        ];
+        let with_history = self.with_history.then_some(("change_streams", "true"));
+        for (key, value) in always.into_iter().chain(with_history) {
             send(RequestParts {
                 opcode: opcode::DCP_CONTROL,
                 key: key.as_bytes(),

@@ -42,6 +42,8 @@ pub struct Wishes {
     pub anchor: Option<Anchor>,
     /// Whether tokens are to need nothing that the server keeps.
     pub are_tokens_whole: bool,
+    /// Whether it wants every version in the history of changes.
+    pub with_history: bool,
     /// The value of stream requests: which collections; empty for all.
     pub filter: Vec<u8>,
 }
@@ -87,6 +89,9 @@ impl Feed {
         let mut agreed = Agreement::open(OpenFlags(OpenFlags::PRODUCER | values), b"http", false)?;
         for (key, value) in [("enable_noop", "true"), ("enable_expiry_opcode", "true")] {
             agreed.control(key.as_bytes(), value.as_bytes());
+        }
+        if wishes.with_history {
+            agreed.control(b"change_streams", b"true");
         }
         let features = Features { collections: true, snappy: false, json: true };
         let bell = Arc::new(Bell::default());

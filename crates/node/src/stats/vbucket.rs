@@ -3,6 +3,7 @@
 use base::{Seqno, VbId};
 use engine::VbStats;
 use engine::settings::Key;
+use kvstore::StorageBackend;
 use protocol::Status;
 use vbucket::VBucket;
 
@@ -77,6 +78,7 @@ pub fn details(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Resu
         sheet.put(format_args!("vb_{}", vb.id), vb.state.name());
         put_details(vb, sheet);
         put_clock(inquiry, vb, sheet);
+        put_history(inquiry, vb.id, sheet);
         // Only of one whose files cannot be read.
         if let Some((_, reason)) = unreadable.iter().find(|(of, _)| *of == vb.id) {
             sheet.put(format_args!("vb_{}:unreadable", vb.id), reason);
@@ -88,6 +90,18 @@ pub fn details(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Resu
         }
         Ok(())
     })
+}
+
+/// How far the history of changes reaches back, where the bucket can keep one.
+fn put_history(inquiry: &Inquiry<'_>, vb: VbId, sheet: &mut Sheet) {
+    if inquiry.bucket.config().backend != StorageBackend::LogStructured {
+        return;
+    }
+    let mut sheet = sheet.under(format_args!("vb_{vb}"));
+    let history = inquiry.bucket.history(vb);
+    sheet.put("history_start_seqno", history.start);
+    sheet.put("history_versions", history.versions);
+    sheet.put("history_bytes", history.bytes);
 }
 
 /// How far off the clock is what comes from elsewhere; limits in nanoseconds, sums in microseconds, as in the field.

@@ -195,7 +195,7 @@ const NOT_AUDITED: [(&str, &str, &str); 13] = [
 ];
 
 /// Properties of buckets that are recorded, beside their settings.
-const PROPS: [&str; 17] = [
+const PROPS: [&str; 19] = [
     "bucketType",
     "ramQuota",
     "ramQuotaMB",
@@ -213,6 +213,8 @@ const PROPS: [&str; 17] = [
     "purgeInterval",
     "autoCompactionDefined",
     "encryptionAtRest",
+    "historyRetentionSeconds",
+    "historyRetentionBytes",
 ];
 
 /// The row of an address with a method, if there is one.

@@ -14,6 +14,7 @@ use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use engine::settings::Key;
 use engine::{Bucket, BucketKind};
+use kvstore::StorageBackend;
 use serde_json::{Value, json};
 
 use super::basic_auth::Caller;
@@ -155,6 +156,11 @@ fn describe(node: &Node, spec: &BucketSpec, bucket: &Bucket, headers: &HeaderMap
         "vBucketServerMap": map["vBucketServerMap"],
         "nodes": nodes,
     });
+    if spec.backend == StorageBackend::LogStructured {
+        told["historyRetentionSeconds"] = json!(settings.get(Key::HistorySeconds));
+        told["historyRetentionBytes"] = json!(settings.get(Key::HistoryBytes));
+        told["historyRetentionCollectionDefault"] = json!(true);
+    }
     if spec.kind == BucketKind::Persistent {
         told["autoCompactionSettings"] = json!(false);
         told["replicaIndex"] = json!(spec.hints.replica_index.unwrap_or(spec.replicas > 0));

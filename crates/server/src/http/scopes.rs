@@ -13,7 +13,8 @@ use axum::extract::{Extension, Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use base::ScopeId;
-use engine::{ManifestRefusal, NextIds};
+use engine::settings::Key;
+use engine::{Bucket, ManifestRefusal, NextIds};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use vbucket::collections::manifest::{DEFAULT_NAME, InvalidManifest, is_user_name};
@@ -175,18 +176,19 @@ pub(super) async fn list(
     };
     let manifest = bucket.collections().manifest();
     let rights = rights_in(&caller.0, &bucket);
-    Json(shown(&manifest, &rights)).into_response()
+    Json(shown(&manifest, &rights, keeps_history(&bucket))).into_response()
 }
 
 /// A manifest as this interface shows it, with what the user sees of it: every collection says its max TTL.
-fn shown(manifest: &Manifest, rights: &Rights) -> Value {
+fn shown(manifest: &Manifest, rights: &Rights, keeps_history: bool) -> Value {
     let collection = |one: &Collection| {
         let max_ttl = match one.max_ttl_s {
             None => 0,
             Some(0) => -1,
             Some(seconds) => i64::from(seconds),
         };
-        json!({ "name": one.name, "uid": format!("{:x}", one.id.0), "maxTTL": max_ttl, "history": false })
+        let uid = format!("{:x}", one.id.0);
+        json!({ "name": one.name, "uid": uid, "maxTTL": max_ttl, "history": keeps_history })
     };
     let scope = |scope: &Scope| {
         let seen = manifest.collections_of(scope.id).filter(|one| rights.sees_collection(one.id));
@@ -229,14 +231,34 @@ pub(super) async fn drop_scope(
     .await
 }
 
-/// `POST .../scopes/SCOPE/collections`, `name=`, `maxTTL=`
+/// Whether a bucket keeps a history of changes, which is that of all of its collections.
+fn keeps_history(bucket: &Bucket) -> bool {
+    [Key::HistorySeconds, Key::HistoryBytes].iter().any(|key| bucket.settings().is_on(*key))
+}
+
+/// What is wrong with the field `history` of a collection, if it says something else than the bucket does.
+fn wrong_history(shared: &Shared, name: &str, body: &[u8]) -> Option<String> {
+    let bucket = shared.node.bucket(name)?;
+    match (field(body, "history")?.as_str(), keeps_history(&bucket)) {
+        ("true" | "1", true) | ("false" | "0", false) => None,
+        ("true" | "1", false) => Some(
+            "history: the bucket keeps none; give it historyRetentionSeconds or historyRetentionBytes".into(),
+        ),
+        ("false" | "0", true) => Some("history: that of a bucket is that of all of its collections".into()),
+        (other, _) => Some(format!("history must be true or false, not {other:?}")),
+    }
+}
+
+/// `POST .../scopes/SCOPE/collections`, `name=`, `maxTTL=`, `history=`
 pub(super) async fn create_collection(
     State(shared): State<Shared>,
     Extension(caller): Extension<Caller>,
     Path((name, scope)): Path<(String, String)>,
     body: Bytes,
 ) -> Response {
+    let wrong = wrong_history(&shared, &name, &body);
     change(&shared, &caller, &name, move |present, mut draft| {
+        wrong.clone().map_or(Ok(()), |wrong| Err(Refused::Invalid(wrong)))?;
         let ttl = field(&body, "maxTTL").map(|text| max_ttl(&text)).transpose()?.flatten();
         let collection = required(&body, "name")?;
         draft.add_collection(scope_named(present, &scope)?, &collection, ttl)?;
@@ -245,14 +267,16 @@ pub(super) async fn create_collection(
     .await
 }
 
-/// `PATCH .../scopes/SCOPE/collections/COLLECTION`, `maxTTL=`
+/// `PATCH .../scopes/SCOPE/collections/COLLECTION`, `maxTTL=`, `history=`
 pub(super) async fn change_collection(
     State(shared): State<Shared>,
     Extension(caller): Extension<Caller>,
     Path((name, scope, collection)): Path<(String, String, String)>,
     body: Bytes,
 ) -> Response {
+    let wrong = wrong_history(&shared, &name, &body);
     change(&shared, &caller, &name, move |present, mut draft| {
+        wrong.clone().map_or(Ok(()), |wrong| Err(Refused::Invalid(wrong)))?;
         let id = collection_named(present, &scope, &collection)?.id;
         let Some(ttl) = field(&body, "maxTTL") else { return Ok(present.clone()) };
         let ttl = max_ttl(&ttl)?;

@@ -30,8 +30,9 @@ use axum::extract::{Extension, Path, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use base::CollectionId;
-use engine::{Bucket, StreamWanted};
+use engine::{Bucket, HISTORY_NEEDS_LOG, StreamWanted};
 use http_body::Frame;
+use kvstore::StorageBackend;
 use protocol::Status;
 use protocol::dcp::CollectionNames;
 use serde_json::{Value, json};
@@ -201,6 +202,7 @@ fn wishes(
     }
     let (mut follow, mut values, mut place, mut collections) = (true, false, None, Chosen::default());
     let (mut are_tokens_whole, mut from_now, mut is_of_this_node) = (false, false, false);
+    let mut with_history = false;
     for (name, value) in query {
         match (name.as_str(), value.as_str()) {
             ("since", text) => {
@@ -221,6 +223,10 @@ fn wishes(
             ("format", "ndjson") => format = Format::Ndjson,
             ("format", "sse") => format = Format::Sse,
             ("include", "values") => values = true,
+            ("history", "true") if bucket.config().backend != StorageBackend::LogStructured => {
+                return Err(wrong(format!("`history=true`: {HISTORY_NEEDS_LOG}")));
+            }
+            ("history", is_wanted @ ("true" | "false")) => with_history = is_wanted == "true",
             ("include", "") => {}
             (name, value) => return Err(wrong(format!("`{name}={value}` is not understood"))),
         }
@@ -236,7 +242,7 @@ fn wishes(
     let (since, anchor) = place.unwrap_or_else(|| (Token::start(bucket.vbuckets()), None));
     let writer = Writer { format, values, names: names(&bucket.collections().manifest()) };
     let filter = collections.filter();
-    let wishes = Wishes { writer, follow, since, from_now, anchor, are_tokens_whole, filter };
+    let wishes = Wishes { writer, follow, since, from_now, anchor, are_tokens_whole, with_history, filter };
     Ok((wishes, collections.ids(), is_of_this_node))
 }
 
