@@ -116,6 +116,8 @@ bugs! {
     BeginningNotNeeded,
     /// After a crash it is not looked at which header stands at the place that the journal has on record.
     RecordedHeaderUnchecked,
+    /// After a crash a file of documents may have changes that the journal does not tell of: an older journal is believed.
+    OlderJournalBelieved,
     /// A catalog that is older than what a log-structured store has is believed: the store goes back.
     OlderCatalogBelieved,
     /// It is not looked at whose file a segment, a run or a manifest of a log-structured store is.

@@ -22,6 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use base::env::{Env, GroupSync, OpenMode};
+use base::planted::{self, Bug};
 use base::{CollectionId, DocKey, RateLimit, Seqno, VbId, Version};
 use couchstore::{Scratch, Snapshot};
 use parking_lot::Mutex;
@@ -31,6 +32,7 @@ use crate::collections::CollectionStats;
 use crate::compaction::{Compacted, Compaction, FileAt, RolledBack};
 use crate::failure::Failure;
 use crate::files::{Files, StorageBackend, refuse_of_another};
+use crate::journal::ToldSeqnos;
 use crate::store::{Counts, KvStore, SaveBatch, Snapshot as AnySnapshot, States, Stats, Usage};
 pub use check::{CatalogReport, check_catalog, check_recorded};
 use file::{Known, Recorded, VbFile, usage_of};
@@ -171,6 +173,9 @@ impl Refused {
         kind: Refusal::Lost,
     };
 
+    const OLDER_JOURNAL: Refused =
+        Refused { why: Cow::Borrowed(file::OLDER_JOURNAL), kind: Refusal::Damaged };
+
     /// A disk that refused is no damage, so that the node does not set the file aside.
     fn failure(&self, vb: VbId, path: PathBuf) -> Failure {
         let what = self.why.clone().into_owned();
@@ -196,13 +201,21 @@ pub(crate) enum Trust<'a> {
     /// What is listed and nothing else.
     Exactly(&'a BTreeMap<VbId, Listed>),
     /// What a journal has on record and nothing else. Of vBuckets in `missing` it may have lost the newest record: no file
-    /// of theirs is removed.
-    Journal { record: &'a BTreeMap<VbId, FileAt>, missing: &'a BTreeSet<VbId> },
+    /// of theirs is removed. No file has changes that are neither on record nor in what it `told`, if that is all.
+    Journal { record: &'a BTreeMap<VbId, FileAt>, missing: &'a BTreeSet<VbId>, told: Option<&'a ToldSeqnos> },
 }
 
 impl Trust<'_> {
     fn misses(&self, vb: VbId) -> bool {
         matches!(self, Trust::Journal { missing, .. } if missing.contains(&vb))
+    }
+
+    /// How far the journal tells of a vBucket, if that is known.
+    fn told_of(&self, vb: VbId) -> Option<Seqno> {
+        let Trust::Journal { record, told: Some(told), .. } = self else { return None };
+        // What is on record is all of a vBucket that was not saved since.
+        let told = told.of(vb).or_else(|| record.contains_key(&vb).then_some(Seqno(0)));
+        told.filter(|_| !planted::is(Bug::OlderJournalBelieved))
     }
 }
 

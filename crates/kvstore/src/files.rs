@@ -12,6 +12,7 @@ use crate::catalog::Catalog;
 use crate::compaction::{Compacted, Compaction, FileAt, RolledBack};
 use crate::couch::{self, Couch, CouchConfig, Trust};
 use crate::failure::Failure;
+use crate::journal::ToldSeqnos;
 use crate::log::{self, Log, LogConfig};
 use crate::store::{KvStore, SaveBatch, StoredVb};
 
@@ -46,6 +47,8 @@ pub(crate) struct OnRecord<'a> {
     pub(crate) commits: &'a BTreeMap<VbId, FileAt>,
     /// vBuckets of which the journal may have lost the newest record: nothing of theirs is removed.
     pub(crate) missing: &'a BTreeSet<VbId>,
+    /// How far the journal tells of each vBucket; `None` if it is damaged.
+    pub(crate) told: Option<&'a ToldSeqnos>,
 }
 
 impl FilesConfig {
@@ -79,8 +82,8 @@ impl FilesConfig {
         };
         Ok(Box::new(match record {
             None => Couch::open_as_listed(env, dir, config, catalog)?,
-            Some(OnRecord { commits, missing }) => {
-                let trust = Trust::Journal { record: commits, missing };
+            Some(OnRecord { commits, missing, told }) => {
+                let trust = Trust::Journal { record: commits, missing, told: *told };
                 Couch::open_with(env, dir, config, catalog, &trust)?
             }
         }))

@@ -14,6 +14,7 @@ mod segment_pool;
 mod shared;
 #[cfg(test)]
 mod tests;
+mod told_seqnos;
 mod writer;
 
 use std::io;
@@ -27,6 +28,7 @@ use parking_lot::Mutex;
 pub use check::{JournalReport, SegmentReport, check_journal};
 pub(crate) use recover::Missing;
 pub(crate) use salvage::{Gap, Salvaged, salvage};
+pub use told_seqnos::ToldSeqnos;
 
 use crate::compaction::FileAt;
 use crate::failure::Failure;

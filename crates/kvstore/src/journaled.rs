@@ -346,12 +346,16 @@ impl Journaled {
     /// Journals a group; the caller made sure that there is room.
     fn journal_group(&self, group: &[Taken<'_>]) -> Result<(), Failure> {
         let _appending = self.appending.lock();
-        let records = group.iter().map(|Taken { vb, batch, unfiled }| {
+        // An old file that could not be removed: the journal says so as long as something of the vBucket is in it only.
+        let is_first = |unfiled: &Unfiled| unfiled.file_is_void && unfiled.since.is_none();
+        let of_void_files: BTreeSet<VbId> =
+            group.iter().filter(|one| is_first(&one.unfiled.unfiled.lock())).map(|one| one.vb).collect();
+        let saves = group.iter().map(|Taken { vb, batch, unfiled }| {
             let state = unfiled.unfiled.lock().journaled(batch.state);
             Record::Save { vb: *vb, state, items: batch.items, is_repeat: false }
         });
         let since = Oldest { frame: self.journal.next_frame(), at: self.env.clock.monotonic() };
-        let last = self.append(records)?;
+        let last = self.append(of_void_files.into_iter().map(Record::Dropped).chain(saves))?;
         let mut added = 0;
         for (i, Taken { batch, unfiled, .. }) in group.iter().enumerate() {
             if let Some(next) = group.get(i + 1) {

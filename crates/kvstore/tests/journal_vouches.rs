@@ -7,7 +7,7 @@ mod known;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use base::env::sim::{SimDisk, SimHandles, Survival};
+use base::env::sim::{Call, Effect, Fault, On, SimDisk, SimHandles, Survival};
 use base::env::{Disk, OpenMode};
 use base::{DocKey, VbId, VbState};
 use kvstore::journal::check_journal;
@@ -159,7 +159,7 @@ fn a_header_of_a_copy_at_the_place_on_record_is_refused() {
     put(&other);
     let on_record =
         check_journal(&disk, Path::new(DIR)).expect("the disk works").files.expect("some are filed");
-    let faults = check_recorded(&disk, Path::new(DIR), on_record.values());
+    let faults = check_recorded(&disk, Path::new(DIR), &on_record, None).expect("the disk works");
     assert_eq!(faults.into_iter().map(|(path, ..)| path).collect::<Vec<_>>(), std::slice::from_ref(&path));
     for life in 0..2 {
         let store = open(&disk);
@@ -171,6 +171,95 @@ fn a_header_of_a_copy_at_the_place_on_record_is_refused() {
     assert_eq!(value(&open(&disk), VbId(1), 2).expect("it is back"), 2);
 }
 
+/// Brings the files up to date.
+fn file_everything(store: &Journaled, handles: &SimHandles) {
+    handles.clock.advance(Duration::from_secs(3600));
+    while store.background_step().expect("no fault is planned") == Background::Worked {}
+}
+
+/// A bucket that was killed twice, as of the first time and of the second: in between one vBucket got changes that are
+/// in its file. At the first time its file was on record, or there was none.
+fn killed_twice(had_file: bool) -> (SimDisk, SimDisk) {
+    let disk = SimDisk::new();
+    let (store, handles) = start(&disk, 3);
+    let store = store.expect("no fault is planned");
+    (0..VBUCKETS).for_each(|vb| save(&store, VbId(vb), 1..=1, 1));
+    if had_file {
+        file_everything(&store, &handles);
+    }
+    (0..VBUCKETS).for_each(|vb| save(&store, VbId(vb), 2..=2, 2));
+    let older = disk.image(Survival::Synced);
+    save(&store, CUT, 3..=3, 3);
+    file_everything(&store, &handles);
+    drop(store);
+    (older, disk.image(Survival::Synced))
+}
+
+/// Everything but the files of documents as of an older moment.
+fn put_back(newer: &SimDisk, older: &SimDisk) {
+    let is_of_documents = |path: &Path| path.to_str().is_some_and(|path| path.contains(".couch."));
+    let changed = || {
+        for (path, _) in newer.contents().into_iter().filter(|(path, _)| !is_of_documents(path)) {
+            newer.remove_file(&path)?;
+        }
+        for (path, bytes) in older.contents().into_iter().filter(|(path, _)| !is_of_documents(path)) {
+            let file = newer.open(&path, OpenMode::Create)?;
+            file.write_at(&bytes, 0)?;
+            file.sync_data()?;
+        }
+        newer.sync_dir(Path::new(DIR))
+    };
+    changed().expect("no fault is planned");
+}
+
+/// Journal and catalog of an older moment lie in front of files that are newer.
+#[test]
+fn a_file_that_is_newer_than_the_journal_is_refused() {
+    for had_file in [true, false] {
+        let (older, newer) = killed_twice(had_file);
+        assert_eq!(value(&open(&newer.image(Survival::Synced)), CUT, 3).expect("nothing is wrong"), 3);
+        put_back(&newer, &older);
+        let report = check_journal(&newer, Path::new(DIR)).expect("the disk works");
+        let (files, told) = (report.files.unwrap_or_default(), report.told.as_ref());
+        let faults = check_recorded(&newer, Path::new(DIR), &files, told).expect("the disk works");
+        let at_fault: Vec<PathBuf> = faults.into_iter().map(|(path, ..)| path).collect();
+        assert_eq!(at_fault, [Path::new(DIR).join("1.couch.1")], "{had_file}");
+        for life in 0..2 {
+            let store = open(&newer);
+            let failure = store.snapshot(CUT).map(drop).expect_err("its file is newer");
+            assert!(failure.to_string().contains("of an older moment"), "{had_file}, {life}: {failure}");
+            assert!(failure.is_damage(), "{failure}");
+            assert_eq!(value(&store, VbId(0), 2).expect("its file has what the journal has"), 2);
+        }
+    }
+}
+
+/// A file that could not be removed when its vBucket was deleted says nothing about the vBucket that is made again.
+#[test]
+fn a_file_of_a_deleted_vbucket_is_not_compared() {
+    let disk = SimDisk::new();
+    let (store, handles) = start(&disk, 3);
+    let store = store.expect("no fault is planned");
+    save(&store, CUT, 1..=9, 1);
+    file_everything(&store, &handles);
+    disk.plan(Fault::once(On::Kind(Call::Remove), 1, Effect::IO_ERROR));
+    store.delete_vbucket(CUT).expect_err("its file cannot be removed");
+    // The record of the deletion is needed no longer.
+    let first = segments(&disk)[0].clone();
+    for seqno in 1..100 {
+        save(&store, VbId(0), seqno * 10..=seqno * 10 + 9, 1);
+        file_everything(&store, &handles);
+    }
+    assert!(!segments(&disk).contains(&first), "{first:?}");
+    save(&store, CUT, 1..=1, 2);
+    drop(store);
+    let disk = disk.image(Survival::Synced);
+    assert!(!contents(&disk, &Path::new(DIR).join("1.couch.1")).is_empty());
+    let store = open(&disk);
+    assert_eq!(value(&store, CUT, 1).expect("the journal has it"), 2);
+    assert_eq!(value(&store, CUT, 2).expect("it was deleted"), 0);
+}
+
 /// Mistakes in the product that these tests show (`base::planted`).
 #[test]
 #[cfg(debug_assertions)]
@@ -180,6 +269,7 @@ fn mistakes_in_the_product_are_found() {
         if seed == 0 {
             a_missing_segment_costs_the_vbucket_whose_save_began_in_it();
             a_header_of_a_copy_at_the_place_on_record_is_refused();
+            a_file_that_is_newer_than_the_journal_is_refused();
         }
         Ok(())
     });

@@ -209,6 +209,7 @@ pub const KNOWN: &[(Bug, Simulator, u64)] = &[
     (Bug::ForeignSegmentRead, Simulator::Damage, 0),
     (Bug::BeginningNotNeeded, Simulator::Journals, 0),
     (Bug::RecordedHeaderUnchecked, Simulator::Journals, 0),
+    (Bug::OlderJournalBelieved, Simulator::Journals, 0),
     (Bug::OlderCatalogBelieved, Simulator::Damage, 0),
     (Bug::LogIdentityIgnored, Simulator::Damage, 0),
     (Bug::CatalogChecksumIgnored, Simulator::Damage, 4),

@@ -3,17 +3,17 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use base::VbId;
 use base::env::{Disk, OpenMode};
+use base::{Seqno, VbId};
 use couchstore::CouchFile;
 
-use super::file::{OTHER_HEADER, Recorded, is_sound};
+use super::file::{OLDER_JOURNAL, OTHER_HEADER, Recorded, is_beyond, is_sound};
 use super::identity::Identity;
 use super::{file_name, parse_name};
 use crate::catalog::{self, Believe, Contents, Found, Listed};
 use crate::compaction::FileAt;
 use crate::failure::Failure;
-use crate::journal::{self, Filed};
+use crate::journal::{self, Filed, ToldSeqnos};
 
 /// What the catalog of a folder says, and what does not match.
 #[derive(Debug, Default)]
@@ -26,16 +26,7 @@ pub struct CatalogReport {
 
 /// Compares a folder with its catalog, to the end whatever is wrong.
 pub fn check_catalog(disk: &dyn Disk, dir: &Path) -> Result<CatalogReport, Failure> {
-    let names = disk.read_dir(dir).map_err(|source| Failure::Disk {
-        operation: "list",
-        path: dir.to_owned(),
-        source,
-    })?;
-    let mut newest: BTreeMap<VbId, u64> = BTreeMap::new();
-    for (vb, revision) in names.iter().filter_map(|name| parse_name(name)) {
-        let highest = newest.entry(vb).or_default();
-        *highest = revision.max(*highest);
-    }
+    let newest = newest_revisions(disk, dir)?;
     let mut check = Check { disk, dir, report: CatalogReport::default() };
     match catalog::find(disk, dir)? {
         Found::None => check.without_catalog(&newest),
@@ -50,21 +41,50 @@ pub fn check_catalog(disk: &dyn Disk, dir: &Path) -> Result<CatalogReport, Failu
     Ok(check.report)
 }
 
-/// What is wrong with files that do not have the header at the place on record that was put there: file, place, and what.
-/// One that cannot be read there is passed over: it is looked at elsewhere.
-pub fn check_recorded<'f>(
+/// What is wrong with files that do not have the header at the place on record that was put there, or are newer than the
+/// journal: file, place, and what. One that cannot be read there is passed over: it is looked at elsewhere.
+pub fn check_recorded(
     disk: &dyn Disk,
     dir: &Path,
-    on_record: impl Iterator<Item = &'f Filed>,
-) -> Vec<(PathBuf, u64, String)> {
+    on_record: &BTreeMap<VbId, Filed>,
+    told: Option<&ToldSeqnos>,
+) -> Result<Vec<(PathBuf, u64, String)>, Failure> {
     let fault = |filed: &Filed| {
         let FileAt { revision, header_offset, checksum } = filed.at().unmarked();
         let path = dir.join(file_name(filed.vb, revision));
         let file = CouchFile::open_read_at(disk, &path, header_offset).ok()?;
-        let is_it = file.header_checksum() == checksum?;
-        (!is_it).then(|| (path, header_offset, OTHER_HEADER.to_owned()))
+        if checksum.is_some_and(|checksum| checksum != file.header_checksum()) {
+            return Some((path, header_offset, OTHER_HEADER.to_owned()));
+        }
+        let known = told?.of(filed.vb).unwrap_or_default().max(Seqno(file.info().update_seqno));
+        is_beyond(disk, &path, known).then(|| (path, header_offset, OLDER_JOURNAL.to_owned()))
     };
-    on_record.filter(|filed| filed.revision > 0).filter_map(fault).collect()
+    let mut faults: Vec<_> =
+        on_record.values().filter(|filed| filed.revision > 0).filter_map(fault).collect();
+    let Some(told) = told else { return Ok(faults) };
+    for (vb, revision) in newest_revisions(disk, dir)? {
+        let path = dir.join(file_name(vb, revision));
+        let highest = told.of(vb).filter(|_| on_record.get(&vb).is_none_or(|filed| filed.revision == 0));
+        if highest.is_some_and(|highest| is_beyond(disk, &path, highest)) {
+            faults.push((path, 0, OLDER_JOURNAL.to_owned()));
+        }
+    }
+    Ok(faults)
+}
+
+/// The highest revision of each vBucket's files.
+fn newest_revisions(disk: &dyn Disk, dir: &Path) -> Result<BTreeMap<VbId, u64>, Failure> {
+    let names = disk.read_dir(dir).map_err(|source| Failure::Disk {
+        operation: "list",
+        path: dir.to_owned(),
+        source,
+    })?;
+    let mut newest: BTreeMap<VbId, u64> = BTreeMap::new();
+    for (vb, revision) in names.iter().filter_map(|name| parse_name(name)) {
+        let highest = newest.entry(vb).or_default();
+        *highest = revision.max(*highest);
+    }
+    Ok(newest)
 }
 
 struct Check<'a> {

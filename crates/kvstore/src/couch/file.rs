@@ -21,6 +21,9 @@ use crate::store::{Counts, SaveBatch, StoredVb, Usage, is_gone};
 
 /// What is wrong with a file that has another header at the place on record.
 pub(super) const OTHER_HEADER: &str = "its header is not the one that is on record";
+/// What is wrong with a file that is newer than the journal in front of it.
+pub(super) const OLDER_JOURNAL: &str =
+    "it has changes that the journal does not tell of: the journal is of an older moment than the file";
 
 pub(super) struct VbFile {
     file: CouchFile,
@@ -51,6 +54,8 @@ pub(super) struct Recorded {
     pub(super) checksum: Option<u32>,
     /// Whether what stands behind it is void and is cut off; otherwise nothing may stand there.
     pub(super) is_tail_void: bool,
+    /// What is void has no higher seqnos than this and the header, if that is known.
+    pub(super) told: Option<Seqno>,
 }
 
 impl Recorded {
@@ -58,12 +63,23 @@ impl Recorded {
     pub(super) fn of(listed: &Listed) -> Option<Recorded> {
         let Listed { at, is_tail_void, .. } = *listed;
         let FileAt { header_offset, checksum, .. } = at.unmarked();
-        Some(Recorded { header_offset, checksum, is_tail_void }).filter(|_| header_offset != FileAt::LAST)
+        let recorded = Recorded { header_offset, checksum, is_tail_void, told: None };
+        Some(recorded).filter(|_| header_offset != FileAt::LAST)
     }
 
     /// The same of a revision.
     pub(super) fn at(&self, revision: u64) -> FileAt {
         FileAt { revision, header_offset: self.header_offset, checksum: self.checksum }
+    }
+
+    /// Whether a file that goes on behind the header has nothing there that is not in the journal.
+    fn check_tail(&self, disk: &dyn Disk, vb: VbId, file: &Snapshot) -> Result<(), Failure> {
+        let Some(told) = self.told.filter(|_| !file.is_whole_file()) else { return Ok(()) };
+        if is_beyond(disk, file.path(), told.max(Seqno(file.info().update_seqno))) {
+            let (path, what) = (file.path().to_owned(), OLDER_JOURNAL.to_owned());
+            return Err(Failure::Mismatch { vb, path, what });
+        }
+        Ok(())
     }
 
     /// Whether a file is as it was when this was put on record.
@@ -146,6 +162,12 @@ fn load(identity: Identity, snapshot: &Snapshot) -> Result<(Tally, Option<Vec<u8
     Ok((tally, missing))
 }
 
+/// Whether the last header of a file has a higher seqno. One that cannot be read has none: what a crash left unfinished
+/// is no commit.
+pub(super) fn is_beyond(disk: &dyn Disk, path: &Path, told: Seqno) -> bool {
+    CouchFile::open_read(disk, path).is_ok_and(|last| Seqno(last.info().update_seqno) > told)
+}
+
 /// Whether a file can be read at the header that is on record, or at its last one, and is whose it should be. Answers
 /// where it ends then: with the header on record.
 pub(super) fn is_sound(
@@ -194,7 +216,8 @@ impl VbFile {
         let mut loaded = None;
         let accept = |snapshot: &Snapshot| {
             loaded = Some(load(identity, snapshot).map_err(Refused::Mismatch)?);
-            recorded.check(identity.vb, snapshot).map_err(Refused::Mismatch)
+            recorded.check(identity.vb, snapshot).map_err(Refused::Mismatch)?;
+            recorded.check_tail(disk, identity.vb, snapshot).map_err(Refused::Mismatch)
         };
         let opened = CouchFile::open_cut(disk, path, recorded.header_offset, accept);
         let mut file = opened.map_err(|refused: Refused| refused.failure(identity.vb))?;

@@ -8,7 +8,7 @@ use base::VbId;
 use base::env::{Disk, Env, OpenMode};
 use base::planted::{self, Bug};
 
-use super::file::{Recorded, is_sound};
+use super::file::{Recorded, is_beyond, is_sound};
 use super::identity::Identity;
 use super::{Couch, Refused, Slot, Trust, file_name, parse_name};
 use crate::catalog::{Listed, StoreId};
@@ -51,7 +51,7 @@ impl<'a> Revisions<'a> {
         let promised: Vec<VbId> = match trust {
             Trust::LastHeaders => Vec::new(),
             Trust::NotBefore(listed) | Trust::Exactly(listed) => listed.keys().copied().collect(),
-            Trust::Journal { record, missing } => record.keys().chain(*missing).copied().collect(),
+            Trust::Journal { record, missing, .. } => record.keys().chain(*missing).copied().collect(),
         };
         for vb in promised {
             self.found.entry(vb).or_default();
@@ -72,12 +72,19 @@ impl<'a> Revisions<'a> {
                 }
             }
             let highest = revisions.iter().copied().max().unwrap_or_default();
+            let is_newer = in_use.is_none() && !others.is_empty() && self.is_newer(vb, highest, trust);
+            if is_newer {
+                others.retain(|revision| *revision != highest);
+            }
             let slot = Slot {
-                revision: in_use.as_ref().map(|in_use| in_use.revision),
+                revision: in_use.as_ref().map(|in_use| in_use.revision).or(is_newer.then_some(highest)),
                 last_revision: highest.max(in_use.as_ref().map_or(0, |in_use| in_use.revision)),
                 recorded: in_use.as_ref().and_then(|in_use| in_use.recorded),
                 not_before: in_use.as_ref().and_then(|in_use| in_use.not_before),
-                refused: in_use.as_ref().filter(|in_use| in_use.is_lost).map(|_| Refused::LOST_BEFORE),
+                refused: match in_use {
+                    Some(in_use) => in_use.is_lost.then_some(Refused::LOST_BEFORE),
+                    None => is_newer.then_some(Refused::OLDER_JOURNAL),
+                },
                 strays: others,
                 ..Slot::default()
             };
@@ -97,10 +104,21 @@ impl<'a> Revisions<'a> {
         len.is_ok_and(|len| len > recorded.header_offset)
     }
 
+    /// Whether a file has changes that a journal with nothing on record of the vBucket does not tell of.
+    fn is_newer(&self, vb: VbId, revision: u64, trust: &Trust<'_>) -> bool {
+        let path = self.dir.join(file_name(vb, revision));
+        trust.told_of(vb).is_some_and(|told| is_beyond(self.disk, &path, told))
+    }
+
     /// Whether files of a vBucket that are not in use may be removed.
     fn may_remove(&self, vb: VbId, in_use: Option<&InUse>, trust: &Trust<'_>) -> bool {
         let Some(in_use) = in_use else {
             let is_proven = matches!(trust, Trust::Journal { .. });
+            if let Some(newest) = self.found.get(&vb).and_then(|found| found.iter().copied().max())
+                && self.is_newer(vb, newest, trust)
+            {
+                return false;
+            }
             if !is_proven {
                 tracing::error!(%vb, "files of a vBucket that the catalog does not list are left alone");
             }
@@ -147,7 +165,11 @@ fn choose(vb: VbId, revisions: &[u64], trust: &Trust<'_>) -> Option<InUse> {
         Trust::Journal { record, .. } => record.get(&vb).map(|at| {
             let is_unchecked = planted::is(Bug::RecordedHeaderUnchecked);
             let at = FileAt { checksum: at.checksum.filter(|_| !is_unchecked), ..*at };
-            exactly(&Listed { at, high_seqno: None, is_tail_void: true })
+            let mut in_use = exactly(&Listed { at, high_seqno: None, is_tail_void: true });
+            if let Some(recorded) = &mut in_use.recorded {
+                recorded.told = trust.told_of(vb);
+            }
+            in_use
         }),
     }
 }

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use base::env::Disk;
 use base::{Heap, VbId};
 
-use super::Filed;
 use super::decode::Part;
 use super::layout::{BLOCK, BadHead, SegmentHead};
 use super::read::{OF_ANOTHER, Segment, find, frames, proof_of};
 use super::recover::following;
 use super::salvage;
+use super::{Filed, ToldSeqnos};
 use crate::failure::Failure;
 use crate::journaled::lost::lost_in;
 
@@ -25,6 +25,8 @@ pub struct JournalReport {
     /// Of each vBucket the state of its file that the journal vouches for; nothing if the journal tells of no vBucket,
     /// so that each file is as its last header has it.
     pub files: Option<BTreeMap<VbId, Filed>>,
+    /// How far it tells of each vBucket; `None` if it is damaged.
+    pub told: Option<ToldSeqnos>,
     /// vBuckets that a start does not serve because of damage, and which frames are missing; if it is not known which
     /// those are, `None`: the bucket does not start.
     pub missing: Option<BTreeMap<VbId, String>>,
@@ -70,16 +72,19 @@ pub fn check_journal(disk: &dyn Disk, dir: &Path) -> Result<JournalReport, Failu
         missing: Some(BTreeMap::new()),
         ..JournalReport::default()
     };
-    let (mut next, mut needed) = (1, 1);
+    let (mut next, mut needed, mut told) = (1, 1, ToldSeqnos::default());
     for (i, segment) in found.segments.iter().enumerate() {
         let following = following(&found.segments[i + 1..]);
-        report.segments.push(check(disk, segment, following, &mut next, &mut needed, &mut report.files)?);
+        let mut note = |part: &Part| note(part, &mut report.files, &mut told);
+        report.segments.push(check(disk, segment, following, &mut next, &mut needed, &mut note)?);
     }
     let oldest = report.segments.iter_mut().find(|segment| segment.first_frame.is_some());
     if let Some(oldest) = oldest.filter(|oldest| oldest.first_frame > Some(needed)) {
         oldest.damage.get_or_insert_with(|| (0, "an older segment is missing".to_owned()));
     }
-    if !report.is_clean() {
+    if report.is_clean() {
+        report.told = Some(told);
+    } else {
         report.missing = missing(disk, dir)?;
     }
     Ok(report)
@@ -105,7 +110,7 @@ fn check(
     following: Option<SegmentHead>,
     next: &mut u64,
     needed: &mut u64,
-    files: &mut Option<BTreeMap<VbId, Filed>>,
+    note: &mut dyn FnMut(&Part),
 ) -> Result<SegmentReport, Failure> {
     let mut report = SegmentReport {
         path: segment.path.clone(),
@@ -140,7 +145,7 @@ fn check(
         report.records += u64::from(frame.head.records);
         let items = |part: &Part| if let Part::Save(save) = part { save.items.len() as u64 } else { 0 };
         report.items += frame.parts.iter().map(items).sum::<u64>();
-        frame.parts.iter().for_each(|part| note(part, files));
+        frame.parts.iter().for_each(&mut *note);
         *needed = frame.head.needed.max(*needed);
         Ok(())
     })?;
@@ -158,8 +163,13 @@ fn check(
     Ok(report)
 }
 
-/// Keeps what a record says about files.
-fn note(part: &Part, files: &mut Option<BTreeMap<VbId, Filed>>) {
+/// Keeps what a record says about files, and how far it tells.
+fn note(part: &Part, files: &mut Option<BTreeMap<VbId, Filed>>, told: &mut ToldSeqnos) {
+    match part {
+        Part::Save(save) => told.saved(save.vb, &save.items),
+        Part::Dropped(vb) => told.dropped(*vb),
+        _ => {}
+    }
     match part {
         Part::Filed(filed) | Part::RolledBack(filed) => {
             files.get_or_insert_default().insert(filed.vb, *filed);

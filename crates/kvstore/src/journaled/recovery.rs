@@ -19,7 +19,7 @@ use crate::collections::SYSTEM;
 use crate::compaction::FileAt;
 use crate::failure::Failure;
 use crate::files::{Files, OnRecord};
-use crate::journal::{self, Anchor, Filed, Frame, Journal, Missing, Replayed, ReplayedState};
+use crate::journal::{self, Anchor, Filed, Frame, Journal, Missing, Replayed, ReplayedState, ToldSeqnos};
 use crate::manifest::StoredManifest;
 use crate::sort::{newest_of, sort_with_past};
 use crate::state::VbStateDoc;
@@ -89,13 +89,18 @@ pub(super) fn open(env: Env, dir: &Path, config: JournaledConfig) -> Result<Jour
             begun: Box::new(move |generation, salt| noted.believe_journal(generation, salt)),
         }
     };
-    let mut found: BTreeMap<VbId, Found> = BTreeMap::new();
+    let (mut found, mut seqnos) = (BTreeMap::<VbId, Found>::new(), Some(ToldSeqnos::default()));
     // A journal that was begun and got no further tells nothing: the files are as their last headers have it.
     let mut tells_of_files = promised.is_some();
     let mut lost = BTreeMap::new();
     let recovered =
         Journal::recover_anchored(env.clone(), dir, config.journal(), anchor(), &mut |frame, told| {
             tells_of_files = true;
+            match (&told, &mut seqnos) {
+                (Replayed::Save { vb, items, .. }, Some(seqnos)) => seqnos.saved(*vb, items),
+                (Replayed::Dropped(vb), Some(seqnos)) => seqnos.dropped(*vb),
+                _ => {}
+            }
             take_told(&mut found, frame, told);
             Ok(())
         });
@@ -104,7 +109,7 @@ pub(super) fn open(env: Env, dir: &Path, config: JournaledConfig) -> Result<Jour
             tells_of_files = true;
             let damage = Damage { failure: damage, anchor: anchor() };
             let (journal, around, missing) = recover_around(&env, dir, &config, damage)?;
-            (found, lost) = (around, missing);
+            (found, lost, seqnos) = (around, missing, None);
             journal
         }
         recovered => recovered?,
@@ -115,7 +120,7 @@ pub(super) fn open(env: Env, dir: &Path, config: JournaledConfig) -> Result<Jour
     if tells_of_files {
         let record = found.iter().filter_map(|(vb, found)| on_record(*vb, found)).collect();
         let missing = lost.keys().copied().collect();
-        let record = OnRecord { commits: &record, missing: &missing };
+        let record = OnRecord { commits: &record, missing: &missing, told: seqnos.as_ref() };
         let files = config.files.open(env.clone(), dir, catalog, Some(&record))?;
         // Before anything opens a file: what is behind the header on record may be what is missing a record.
         lost.iter().for_each(|(vb, lost)| files.miss(*vb, lost.what.clone()));

@@ -57,11 +57,14 @@ pub(super) fn of_files(
         return Vec::new();
     }
     // If the catalog lists the files, nothing of a journal counts.
-    let on_record = journal.and_then(|journal| journal.files.as_ref()).filter(|_| catalog.files.is_none());
-    let on_record = on_record.into_iter().flat_map(|files| files.values());
-    let other_headers = check_recorded(disk, &bucket.folder, on_record);
+    let journal = journal.filter(|_| catalog.files.is_none());
+    let on_record = journal.and_then(|journal| Some((journal.files.as_ref()?, journal.told.as_ref())));
+    let compared = on_record.map(|(files, told)| check_recorded(disk, &bucket.folder, files, told));
+    let not_as_recorded = compared
+        .transpose()
+        .unwrap_or_else(|failure| Some(vec![(bucket.folder.clone(), 0, failure.to_string())]));
     let fault = |(path, offset, what): (PathBuf, u64, String)| Fault { path: path.into(), offset, what };
-    catalog.faults.iter().cloned().chain(other_headers).map(fault).collect()
+    catalog.faults.iter().cloned().chain(not_as_recorded.into_iter().flatten()).map(fault).collect()
 }
 
 /// What is wrong with segments, and which vBuckets an earlier start found to miss changes.
