@@ -9,7 +9,9 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use base::encryption::is_keys_file;
 use base::env::{Disk, Env, OpenMode};
 
 use crate::couch::parse_name;
@@ -56,6 +58,11 @@ impl<'a> Replacement<'a> {
         &*self.env.disk
     }
 
+    /// For copies byte for byte, encrypted or not.
+    fn raw_disk(&self) -> Arc<dyn Disk> {
+        self.env.beneath().disk
+    }
+
     fn place(&self, name: &str) -> PathBuf {
         self.work.join(name)
     }
@@ -100,8 +107,8 @@ impl<'a> Replacement<'a> {
         }
     }
 
-    /// Makes the folder that is to be filled. What an earlier attempt has left is removed: the bucket may have been
-    /// written to since.
+    /// Makes the folder that is to be filled, with the keys that the bucket's folder has: what is written to it is encrypted
+    /// under these. What an earlier attempt has left is removed: the bucket may have been written to since.
     ///
     /// # Errors
     ///
@@ -115,6 +122,7 @@ impl<'a> Replacement<'a> {
         let building = self.place(BUILDING);
         let made = self.disk().create_dir_all_synced(&building);
         made.map_err(|source| failed("make folder", &building, source))?;
+        self.copy_folder(self.dir, &building, &is_keys_file)?;
         Ok(building)
     }
 
@@ -145,7 +153,8 @@ impl<'a> Replacement<'a> {
         let is_small = |name: &str| {
             let is_documents = is_log_file(name) || parse_name(name).is_some();
             let is_ours = ["catalog", "journal."].iter().any(|first| name.starts_with(first));
-            !is_documents && !is_ours && !name.ends_with(".new") && (name != CLEAN || was_closed)
+            let is_there = is_keys_file(name);
+            !is_documents && !is_ours && !is_there && !name.ends_with(".new") && (name != CLEAN || was_closed)
         };
         self.copy_folder(self.dir, &self.place(BUILDING), &is_small)
     }
@@ -160,9 +169,10 @@ impl<'a> Replacement<'a> {
                 self.copy_folder(&source, &target, &|_| true)?;
                 continue;
             }
-            let file = self.disk().open(&source, OpenMode::Read);
+            let raw = self.raw_disk();
+            let file = raw.open(&source, OpenMode::Read);
             let len = file.and_then(|file| file.len()).map_err(|error| failed("open", &source, error))?;
-            copy(self.disk(), &source, &target, len)?;
+            copy(&*raw, &source, &target, len)?;
         }
         self.disk().sync_dir(to).map_err(|source| failed("sync", to, source))
     }

@@ -80,8 +80,8 @@ fn set_xattr(client: &mut Client, key: &str) {
     durably(client, key, RequestParts { opcode, value, extras: &extras, ..RequestParts::default() });
 }
 
-/// Documents, a collection and a user, all of which are on the disk afterwards.
-fn fill(server: &Server) {
+/// Documents of each bucket, which are on the disk afterwards.
+fn write_documents(server: &Server) {
     for (spec, _) in server.node().buckets() {
         let mut client = Client::connect(server, &spec.name, &[Feature::Xattr]);
         set_durably(&mut client, "long", BODY.repeat(2_000).as_bytes());
@@ -91,6 +91,11 @@ fn fill(server: &Server) {
         set_durably(&mut client, KEY, BODY.as_bytes());
         set_xattr(&mut client, KEY);
     }
+}
+
+/// The same, and a collection and a user.
+fn fill(server: &Server) {
+    write_documents(server);
     let scopes = "/pools/default/buckets/a/scopes";
     assert_eq!(http(server, "POST", scopes, &format!("name={SCOPE}")).0, 200);
     let collections = format!("{scopes}/{SCOPE}/collections");
@@ -306,10 +311,14 @@ fn a_node_without_encryption_has_no_keys_to_exchange() {
 
 #[test]
 fn a_bucket_is_encrypted_or_plain_as_its_setting_says() {
+    ["couchstore", "magma"].into_iter().for_each(is_encrypted_or_plain_as_its_setting_says);
+}
+
+fn is_encrypted_or_plain_as_its_setting_says(backend: &str) {
     let folder = tempfile::tempdir().expect("a folder");
     let server = start(folder.path(), &['1']);
-    let form = "name=c&ramQuota=64&replicaNumber=0&encryptionAtRest=0";
-    assert_eq!(http(&server, "POST", "/pools/default/buckets", form).0, 202);
+    let form = format!("name=c&ramQuota=100&replicaNumber=0&encryptionAtRest=0&storageBackend={backend}");
+    assert_eq!(http(&server, "POST", "/pools/default/buckets", &form).0, 202);
     let fill = |server: &Server| {
         let mut client = Client::connect(server, "c", &[]);
         (0..20).for_each(|number| set_durably(&mut client, &format!("{KEY}-{number}"), BODY.as_bytes()));
@@ -320,21 +329,29 @@ fn a_bucket_is_encrypted_or_plain_as_its_setting_says() {
     };
     fill(&server);
     server.stop().expect("a clean stop");
-    assert!(is_plain());
+    assert!(is_plain(), "{backend}");
     // It is what was said over a restart, and then something else.
     for (is_on, changes_to) in [(false, "1"), (true, "0"), (false, "1")] {
         let server = start(folder.path(), &['1']);
         fill(&server);
         compact(&server);
         server.stop().expect("a clean stop");
-        assert_eq!(is_plain(), !is_on);
+        assert_eq!(is_plain(), !is_on, "{backend}");
         let server = start(folder.path(), &['1']);
         let form = format!("encryptionAtRest={changes_to}");
         assert_eq!(http(&server, "POST", "/pools/default/buckets/c", &form).0, 200);
         compact(&server);
         fill(&server);
         server.stop().expect("a clean stop");
-        assert_eq!(is_plain(), is_on);
+        assert_eq!(is_plain(), is_on, "{backend}");
+        // The first start behind the change has files of both kinds.
+        let server = start(folder.path(), &['1']);
+        let mut client = Client::connect(&server, "c", &[]);
+        for number in 0..20 {
+            let found = client.get(format!("{KEY}-{number}").as_bytes()).expect("an answer");
+            assert_eq!((found.status, &found.value[..]), (Status::Success, BODY.as_bytes()), "{backend}");
+        }
+        server.stop().expect("a clean stop");
     }
     // Its neighbours, and what the node keeps for itself, are encrypted as they were.
     let (hits, _) = search(folder.path());
@@ -348,15 +365,27 @@ fn a_bucket_is_encrypted_or_plain_as_its_setting_says() {
 #[test]
 fn a_folder_that_was_plain_is_encrypted_by_and_by() {
     let folder = tempfile::tempdir().expect("a folder");
-    let server = try_start(folder.path(), None).expect("the node starts");
-    fill(&server);
-    server.stop().expect("a clean stop");
-    let server = start(folder.path(), &['1']);
-    for (_, bucket) in server.node().buckets() {
-        while bucket.compaction().compact_step() == engine::Progress::Worked {}
+    let plain = || try_start_with(folder.path(), None, BOTH_STORES).expect("the node starts");
+    // Each start and stop adds to the manifests of a log-structured store.
+    for life in 0..3 {
+        let server = plain();
+        if life == 0 {
+            fill(&server)
+        } else {
+            write_documents(&server)
+        }
+        server.stop().expect("a clean stop");
     }
-    assert_whole(&server, "a");
-    server.stop().expect("a clean stop");
+    for _ in 0..2 {
+        let encryption = Some(wrapping(&['1']));
+        let server = try_start_with(folder.path(), encryption, BOTH_STORES).expect("the node starts");
+        for (spec, bucket) in server.node().buckets() {
+            assert_whole(&server, &spec.name);
+            while bucket.compaction().compact_step() == engine::Progress::Worked {}
+            assert_whole(&server, &spec.name);
+        }
+        server.stop().expect("a clean stop");
+    }
     let (hits, _) = search(folder.path());
     assert!(hits.is_empty(), "{hits:?}");
 }

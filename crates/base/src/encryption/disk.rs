@@ -9,7 +9,7 @@ use std::sync::Arc;
 use parking_lot::{Mutex, RwLock};
 
 use super::cipher::{EPOCH_BYTES, FileKey, KeyId, PageKey};
-use super::keys::{DataKeys, KeyRing, WrappingKeys};
+use super::keys::{DataKeys, KeyRing, WrappingKeys, is_keys_file};
 use super::layout::{
     FileHead, HEAD, PAGE, PREFIX, PageHead, STRIDE, bound, content_len, page_start, stored_len,
 };
@@ -134,6 +134,9 @@ fn unknown_key(path: &Path, key: KeyId) -> io::Error {
 impl Disk for EncryptedDisk {
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
         let file = self.under.open(path, mode)?;
+        if path.file_name().and_then(|name| name.to_str()).is_some_and(is_keys_file) {
+            return Ok(file);
+        }
         let form = match mode {
             OpenMode::CreateNew => Form::Empty,
             _ => self.form(&*file, path)?,

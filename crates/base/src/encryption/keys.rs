@@ -55,6 +55,12 @@ pub enum KeyError {
 #[derive(Clone)]
 pub struct WrappingKeys(Arc<Vec<Secret>>);
 
+/// Whether a file in a folder holds the folder's keys, by its name: it is as it is on every disk, encrypted under nothing but
+/// the wrapping key.
+pub fn is_keys_file(name: &str) -> bool {
+    name == FILE || name.strip_prefix(FILE).is_some_and(|rest| rest.starts_with('.'))
+}
+
 impl WrappingKeys {
     /// Reads them from text: 64 hexadecimal digits a line; empty lines, and lines that begin with `#`, are passed over.
     /// `source` is what an error says that the text came from.

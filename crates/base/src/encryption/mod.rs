@@ -19,7 +19,7 @@ mod tests;
 
 pub use cipher::{Cipher, KeyId};
 pub use disk::EncryptedDisk;
-pub use keys::{DataKeys, KeyError, KeyRing, WrappingKeys, keys_in_use};
+pub use keys::{DataKeys, KeyError, KeyRing, WrappingKeys, is_keys_file, keys_in_use};
 
 use std::io;
 use std::path::Path;

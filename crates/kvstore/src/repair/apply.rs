@@ -32,7 +32,7 @@ pub fn apply(env: &Env, dir: &Path, aside: &Path, survey: Survey) -> Result<(), 
         return super::log::apply(env, dir, aside, survey);
     }
     let Survey { aside: damaged, plan, .. } = survey;
-    keep_aside(&*env.disk, aside, damaged.iter().map(|path| path.as_path()))?;
+    keep_aside(&*env.beneath().disk, aside, damaged.iter().map(|path| path.as_path()))?;
     let catalog =
         if plan.is_catalog_usable { Catalog::open(env, dir)? } else { Catalog::anew(env, dir, plan.store) };
     if plan.is_copy_only {
@@ -107,7 +107,7 @@ fn failed(operation: &'static str, path: &Path, source: io::Error) -> Failure {
     Failure::Disk { operation, path: path.to_owned(), source }
 }
 
-/// Copies files to a folder, durably. What is missing is passed over.
+/// Copies files to a folder as they are on disk, encrypted or not, durably. What is missing is passed over.
 fn keep_aside<'p>(
     disk: &dyn Disk,
     aside: &Path,

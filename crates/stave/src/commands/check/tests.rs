@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use base::encryption::EncryptedDisk;
+use base::encryption::{EncryptedDisk, KeyRing, WrappingKeys};
 use base::env::{Disk, OpenMode};
 use base::{Cas, Datatype, DocKey, VbId};
 use engine::{Bucket, BucketConfig, StoreMode, StoreRequest};
@@ -12,7 +12,7 @@ use expect_test::expect;
 use kvstore::{Background, FilesConfig, Journaled, JournaledConfig, KvStore, LogConfig};
 
 use super::*;
-use crate::commands::encryption_flags::EncryptionFlags;
+use crate::commands::encryption_flags::{EncryptionFlags, world_with};
 use crate::units;
 
 /// A bucket with documents and tombstones in 4 vBuckets, written by an engine and closed.
@@ -60,6 +60,18 @@ fn write_into(env: &Env, dir: &Path, store: Arc<dyn KvStore>, between: &dyn Fn()
         while bucket.flushing().flush_step() == engine::Progress::Worked {}
     }
     bucket
+}
+
+/// The worlds of a node that encrypts, for one of its buckets, and of a command that is given the node's key.
+pub(in crate::commands) fn encrypted_worlds(env: &Env, data: &Path, bucket: &Path) -> (Env, Env) {
+    let wrapping = WrappingKeys::parse(&"1".repeat(64), "the test").expect("a key");
+    env.disk.create_dir_all_synced(bucket).expect("the disk works");
+    let open = |folder| {
+        let ring = KeyRing::open(env, folder, "it", Some(&wrapping), true, |_| ()).expect("it opens");
+        EncryptedDisk::env(env, ring.expect("it is wanted").keys().clone())
+    };
+    open(data);
+    (open(bucket), world_with(env, Some(wrapping.clone())))
 }
 
 pub(in crate::commands) fn checked(env: &Env, path: &str, json: bool) -> (Outcome, String) {

@@ -9,7 +9,7 @@ use engine::{Bucket, BucketConfig};
 use kvstore::{FilesConfig, Journaled, JournaledConfig, LogConfig};
 
 use super::*;
-use crate::commands::check::tests::{checked, flip, write_and_die, write_bucket};
+use crate::commands::check::tests::{checked, encrypted_worlds, flip, write_and_die, write_bucket};
 use crate::commands::stored_bucket::StoredBucket;
 
 const DATA: &str = "/data";
@@ -72,16 +72,34 @@ fn contents(env: &Env) -> Vec<StoredRecord> {
 #[test]
 fn a_bucket_goes_to_the_other_store_and_back() {
     let (env, _) = Env::sim(31);
-    write_bucket(&env, Path::new(FOLDER));
-    let (before, all) = (started(&env, COUCHSTORE), contents(&env));
+    goes_to_the_other_store_and_back(&|| (env.clone(), env.clone()));
+}
+
+#[test]
+fn an_encrypted_bucket_goes_to_the_other_store_and_back() {
+    let (env, handles) = Env::sim(31);
+    goes_to_the_other_store_and_back(&|| encrypted_worlds(&env, Path::new(DATA), Path::new(FOLDER)));
+    let is_of_bucket = |path: &Path| path.starts_with(FOLDER) && !path.ends_with("lock");
+    for (path, bytes) in handles.disk.contents().into_iter().filter(|(path, _)| is_of_bucket(path)) {
+        let is_clear = bytes.windows(7).any(|window| window == b"\"round\"");
+        assert!(!is_clear, "{}", path.display());
+    }
+}
+
+/// The worlds are those of a node and of a command, as they are at the moment.
+fn goes_to_the_other_store_and_back(worlds: &dyn Fn() -> (Env, Env)) {
+    let (of_node, env) = worlds();
+    write_bucket(&of_node, Path::new(FOLDER));
+    let (before, all) = (started(&of_node, COUCHSTORE), contents(&env));
     assert!(all.len() >= 180, "{} records", all.len());
     for backend in [MAGMA, COUCHSTORE] {
         let said = brought(&env, backend).expect("it can be read");
+        let (of_node, env) = worlds();
         let said: serde_json::Value = serde_json::from_str(&said).expect("JSON");
         assert_eq!((&said["vbuckets"], &said["items"]), (&json!(4), &json!(all.len())), "{said}");
         assert_eq!(backend_of(&env, Path::new(FOLDER)).ok(), Some(backend));
         assert!(contents(&env) == all, "what is there is what was there");
-        assert_eq!(started(&env, backend), before, "histories go on");
+        assert_eq!(started(&of_node, backend), before, "histories go on");
         assert!(contents(&env) == all, "a start changes nothing");
         let again = brought(&env, backend).expect_err("it is there");
         assert!(again.to_string().contains("in that store already"), "{again}");

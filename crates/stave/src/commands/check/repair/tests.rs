@@ -8,10 +8,11 @@ use base::env::sim::{Fault, SimDisk, SimHandles};
 use base::env::{Disk, Env, OpenMode};
 use base::{Seqno, VbId, VbUuid};
 use engine::{Bucket, BucketConfig, Follower, StreamRefusal, StreamWanted};
+use kvstore::{FilesConfig, Journaled, JournaledConfig, KvStore, LogConfig, StorageBackend};
 use vbucket::ResumePoint;
 
 use super::*;
-use crate::commands::check::tests::{checked, flip, write_bucket};
+use crate::commands::check::tests::{checked, encrypted_worlds, flip, write_bucket};
 
 const DATA: &str = "/data";
 const FOLDER: &str = "/data/buckets/orders";
@@ -239,4 +240,34 @@ fn one_file_and_a_member_of_a_cluster_are_refused() {
         "{said}"
     );
     assert!(before == disk.contents(), "nothing was changed");
+}
+
+/// A bucket of a node that encrypts, in either store, with one damaged file.
+#[test]
+fn an_encrypted_bucket_is_repaired_with_its_keys() {
+    for (is_log, name) in [(false, "2.couch.1"), (true, "0-1.seg")] {
+        let (raw, _) = Env::sim(31);
+        let worlds = || encrypted_worlds(&raw, Path::new(DATA), Path::new(FOLDER));
+        let (of_node, env) = worlds();
+        write_bucket(&of_node, Path::new(FOLDER));
+        if is_log {
+            let (folder, backend) = (Path::new(FOLDER), StorageBackend::LogStructured);
+            let migrated = kvstore::migrate::migrate(&env, folder, backend, &mut |_| ());
+            migrated.expect("it is sound");
+            kvstore::replace::Replacement::of(&env, Path::new(FOLDER)).remove_old().expect("the disk works");
+        }
+        let (of_node, env) = worlds();
+        let len = raw.disk.open(&in_folder(name), OpenMode::Read).and_then(|file| file.len());
+        flip(&*raw.disk, &in_folder(name), len.expect("it is there") / 2);
+        assert_eq!(repaired(&env, DATA, true, false).0, Outcome::Done, "{name}");
+        drop((of_node, env));
+        let (of_node, env) = worlds();
+        assert_eq!(checked(&env, DATA, false).0, Outcome::Done, "{name}");
+        let files = if is_log { FilesConfig::Log(LogConfig::default()) } else { FilesConfig::default() };
+        let config = JournaledConfig { files, ..JournaledConfig::default() };
+        let store = Journaled::open(of_node.clone(), Path::new(FOLDER), config).expect("its keys are there");
+        let counts: Vec<u64> =
+            (0..4).map(|vb| store.counts(VbId(vb)).map_or(0, |counts| counts.documents)).collect();
+        assert_eq!((counts[1], counts[3]), (DOCUMENTS - 10, DOCUMENTS - 10), "{name}: {counts:?}");
+    }
 }
