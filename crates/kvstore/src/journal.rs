@@ -249,6 +249,8 @@ pub struct Journal {
     pool: Mutex<SegmentPool>,
     releasing: Mutex<segment_pool::Releasing>,
     preparing: Mutex<Option<Preparing>>,
+    /// The changes of keys as of which all spares were looked at ([`base::env::Disk::key_changes`]).
+    spares_as_of: AtomicU64,
     /// The next frame, while nothing is being appended.
     next: AtomicU64,
     /// What [`Journal::release`] was told.

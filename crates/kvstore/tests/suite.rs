@@ -150,6 +150,47 @@ fn files_that_were_closed_before_the_key_changed_are_compacted_too() {
     store.close().expect("it closes");
 }
 
+/// What was plain in segments that wait for their next use goes when encryption is switched on.
+#[test]
+fn no_spare_segment_keeps_what_was_plain() {
+    const BODY: &[u8] = b"a body that is looked for";
+    let plain = Env::real();
+    let env = EncryptedDisk::env(&plain, DataKeys::ephemeral(&plain));
+    env.disk.set_encrypting(false);
+    let dir = tempfile::tempdir().expect("a folder");
+    let (journal_bytes, file_after) = (64 << 10, std::time::Duration::ZERO);
+    let config = JournaledConfig { journal_bytes, file_after, ..JournaledConfig::default() };
+    let store = Journaled::open(env.clone(), dir.path(), config).expect("it opens");
+    let save = |seqno: u64| {
+        let items = [suite::version(0, &format!("key{seqno}"), seqno, &BODY.repeat(40))];
+        let batch = kvstore::SaveBatch { items: &items, state: &kvstore::VbStateDoc::default() };
+        store.save(base::VbId(1), batch).expect("a save");
+    };
+    let rest = || while store.background_step().expect("it works") == kvstore::Background::Worked {};
+    let spares_with_body = || {
+        let names = plain.disk.read_dir(dir.path()).expect("a list");
+        let spares = names.into_iter().filter(|name| name.starts_with("journal.spare."));
+        let shows = |name: &String| {
+            let file = plain.disk.open(&dir.path().join(name), OpenMode::Read).expect("it is there");
+            let mut bytes = vec![0; file.len().expect("a length") as usize];
+            file.read_at(&mut bytes, 0).expect("a read");
+            bytes.windows(BODY.len()).any(|window| window == BODY)
+        };
+        spares.filter(shows).count()
+    };
+    (1..200).for_each(save);
+    rest();
+    assert!(spares_with_body() > 0);
+    env.disk.set_encrypting(true);
+    rest();
+    assert_eq!(spares_with_body(), 0);
+    // Nor those that were in use at that moment.
+    (200..400).for_each(save);
+    rest();
+    assert_eq!(spares_with_body(), 0);
+    store.close().expect("it closes");
+}
+
 #[test]
 fn encryption_comes_and_goes() {
     const BODY: &[u8] = b"a body that is looked for";

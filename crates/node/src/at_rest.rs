@@ -31,6 +31,9 @@ const UNFINISHED: &str = ".encrypting";
 /// Bytes of a piece in which a file is copied.
 const PIECE_BYTES: usize = 1 << 20;
 
+/// Folders with keys lie no deeper than this in the quarantine.
+const REMOVED_DEPTH: usize = 2;
+
 /// What the folder of data is called among folders; no bucket has this name.
 const OF_NODE: &str = "";
 
@@ -96,7 +99,36 @@ pub(crate) fn rewrap(node: &Node, wrapping: &WrappingKeys) -> Result<(), String>
     let is_open = |name: &String| keys.rings.lock().contains_key(name);
     let closed = node.down_buckets().into_keys().filter(|name| !is_open(name));
     left.extend(closed.map(|name| format!("the bucket {name} is down")));
+    left.extend(wrap_removed_again(&env, host.data_dir().path(), wrapping));
     if left.is_empty() { Ok(()) } else { Err(left.join(", ")) }
+}
+
+/// Has the keys of folders in quarantine wrapped as those of open folders are. Returns what was not, and why.
+fn wrap_removed_again(env: &Env, data: &Path, wrapping: &WrappingKeys) -> Vec<String> {
+    let mut left = Vec::new();
+    let mut folders = vec![(data.join(quarantine::FOLDER), 0)];
+    while let Some((folder, depth)) = folders.pop() {
+        let names = match env.disk.read_dir(&folder) {
+            // A file, or nothing is there any more.
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                continue;
+            }
+            Err(error) => {
+                left.push(format!("{}: {error}", folder.display()));
+                continue;
+            }
+            Ok(names) => names,
+        };
+        let place = format!("the removed folder {}", folder.display());
+        if let Err(error) = KeyRing::wrap_again(env, &folder, &place, wrapping) {
+            left.push(error.to_string());
+        }
+        // What a repair has put aside has a folder for each bucket.
+        if depth < REMOVED_DEPTH {
+            folders.extend(names.into_iter().map(|name| (folder.join(name), depth + 1)));
+        }
+    }
+    left
 }
 
 /// The world in which a node keeps its state, once its folder is taken.
@@ -105,6 +137,11 @@ pub fn of_node(env: &Env, config: &Config, data_dir: &DataDir) -> Result<Env, Ho
     let wrapping = config.encryption.as_ref();
     let others = ["buckets", quarantine::FOLDER];
     let ring = open(&env, folder, "the folder of data", wrapping, config.rotates_keys, true, &others)?;
+    if let Some(wrapping) = wrapping {
+        for fault in wrap_removed_again(&env, folder, wrapping) {
+            tracing::error!("{fault}: the earlier wrapping key stays needed for it");
+        }
+    }
     if let Some(ring) = &ring {
         if let Err(error) = encrypt_descriptions_again(&env, ring, &data_dir.buckets()) {
             tracing::error!(%error, "what buckets are stays as it is encrypted until the next start");
@@ -199,14 +236,17 @@ fn open(
 
 /// Encrypts each file of a folder under the active key if it has another key or none. No other handle has them open.
 fn encrypt_again(env: &Env, ring: &KeyRing, folder: &Path, of_others: &[&str]) -> io::Result<()> {
-    for name in env.disk.read_dir(folder)? {
+    let names = env.disk.read_dir(folder)?;
+    let (unfinished, names): (Vec<_>, Vec<_>) =
+        names.into_iter().partition(|name| name.ends_with(UNFINISHED));
+    // First of all: their names are used again.
+    for name in unfinished {
+        env.disk.remove_file(&folder.join(name))?;
+    }
+    for name in names {
         let path = folder.join(&name);
         if of_others.iter().any(|other| name.strip_prefix(other).is_some_and(|rest| SUFFIXES.contains(&rest)))
         {
-            continue;
-        }
-        if name.ends_with(UNFINISHED) {
-            env.disk.remove_file(&path)?;
             continue;
         }
         let is_spare = name.starts_with(SPARE);

@@ -258,6 +258,7 @@ fn keys_are_exchanged_while_clients_write() {
     let server = start(folder.path(), &['1']);
     fill(&server);
     let bucket = folder.path().join("buckets/a");
+    let removed = ["quarantine/1-0-x", "quarantine/repair-1/x"].map(|name| folder.path().join(name));
     let count = |wrapping: &WrappingKeys| {
         let keys = KeyRing::look(&Env::real(), &bucket, "a", Some(wrapping)).expect("they open");
         keys.expect("there are keys").ids().len()
@@ -273,6 +274,13 @@ fn keys_are_exchanged_while_clients_write() {
             compact(&server);
         }
         assert_eq!(count(&wrapping(&['1'])), 4);
+        // Folders that were removed, or put aside by a repair.
+        for folder in &removed {
+            fs::create_dir_all(folder).expect("a folder");
+            for name in ["encryption-keys", "encryption-keys.copy"] {
+                fs::copy(bucket.join(name), folder.join(name)).expect("copied");
+            }
+        }
         let taken = "encryption-key-*: earlier keys are not needed any more";
         assert_eq!(reload(&server, folder.path(), &['2', '1']), [taken]);
         assert_eq!(reload(&server, folder.path(), &['2']), [taken]);
@@ -286,6 +294,10 @@ fn keys_are_exchanged_while_clients_write() {
         loaded.join().expect("no operation failed")
     });
     println!("{operations} writes and reads while keys were exchanged, 0 failed");
+    for folder in &removed {
+        let keys = KeyRing::look(&Env::real(), folder, "it", Some(&wrapping(&['2']))).expect("they open");
+        assert_eq!(keys.expect("there are keys").ids().len(), 4);
+    }
     server.stop().expect("a clean stop");
     assert!(try_start(folder.path(), Some(wrapping(&['1']))).is_err());
     let server = start(folder.path(), &['2']);
@@ -376,6 +388,8 @@ fn a_folder_that_was_plain_is_encrypted_by_and_by() {
         }
         server.stop().expect("a clean stop");
     }
+    // A start that encrypted was killed.
+    fs::write(folder.path().join("buckets/a/uuid.encrypting"), "half of it").expect("written");
     for _ in 0..2 {
         let encryption = Some(wrapping(&['1']));
         let server = try_start_with(folder.path(), encryption, BOTH_STORES).expect("the node starts");
@@ -386,6 +400,10 @@ fn a_folder_that_was_plain_is_encrypted_by_and_by() {
         }
         server.stop().expect("a clean stop");
     }
+    assert!(!files(folder.path()).iter().any(|path| path.extension().is_some_and(|end| end == "encrypting")));
+    let is_encrypted = |path: &PathBuf| fs::read(path).expect("it is there").starts_with(b"StaveEnc");
+    let small = ["uuid", "manifest.json"].map(|name| folder.path().join("buckets/a").join(name));
+    assert!(small.iter().all(is_encrypted));
     let (hits, _) = search(folder.path());
     assert!(hits.is_empty(), "{hits:?}");
 }

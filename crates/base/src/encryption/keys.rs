@@ -322,6 +322,29 @@ impl KeyRing {
         Ok(Some(DataKeys(Arc::new(RwLock::new(held)))))
     }
 
+    /// Wraps the keys of a folder that is not open with the first of these wrapping keys, if another one has wrapped some.
+    ///
+    /// # Errors
+    ///
+    /// They cannot be read with these wrapping keys, or the file could not be written.
+    pub fn wrap_again(
+        env: &Env,
+        folder: &Path,
+        place: &str,
+        wrapping: &WrappingKeys,
+    ) -> Result<(), KeyError> {
+        let file = KeyRing::file(folder);
+        let Some(found) = file.look(&*env.disk, WrappedKeys::parse)? else { return Ok(()) };
+        let first = wrapping.fingerprints().first().cloned().unwrap_or_default();
+        if found.content.keys.iter().all(|key| key.by == first) {
+            return Ok(());
+        }
+        let (keys, place) = (DataKeys::default(), place.to_owned());
+        let ring = KeyRing { keys, file, wrapping: wrapping.clone(), place };
+        ring.read_again(env)?;
+        ring.write(env, found.content.active)
+    }
+
     fn read_again(&self, env: &Env) -> Result<(), KeyError> {
         if let Some(found) = self.file.look(&*env.disk, WrappedKeys::parse)? {
             let keys = unwrap_all(&found.content, &self.wrapping, &self.place)?;

@@ -446,6 +446,7 @@ impl Journal {
             pool: Mutex::new(SegmentPool::new(kept, spares, last)),
             releasing: Mutex::default(),
             preparing: Mutex::new(None),
+            spares_as_of: AtomicU64::new(env.disk.key_changes()),
             next: 1.into(),
             needed: 0.into(),
             counters: Counters::default(),

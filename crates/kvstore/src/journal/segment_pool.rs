@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -171,6 +171,10 @@ impl SegmentPool {
         self.last_spare
     }
 
+    fn take_spares(&mut self) -> Vec<Spare> {
+        std::mem::take(&mut self.spares)
+    }
+
     /// A spare that is too short to be ready.
     fn take_short(&mut self, segment_bytes: u64) -> Option<Spare> {
         let at = self.spares.iter().position(|spare| spare.len < segment_bytes)?;
@@ -237,7 +241,8 @@ impl Journal {
     /// The oldest segment becomes a spare if one is wanted and it is fit for it.
     fn let_go(&self, releasing: &mut Releasing, generation: u64, len: u64) -> Result<(), Failure> {
         let path = segment_path(&self.dir, generation);
-        let is_fit = (BLOCK as u64 + 1..=self.config.segment_bytes * 2).contains(&len);
+        let is_fit =
+            (BLOCK as u64 + 1..=self.config.segment_bytes * 2).contains(&len) && self.is_current(&path);
         let spare = {
             let mut pool = self.pool.lock();
             let is_wanted = is_fit && pool.spares.len() < self.config.spare_segments;
@@ -257,10 +262,39 @@ impl Journal {
         Ok(())
     }
 
+    /// Whether a file may be used again: it is encrypted as a new one would be, or nothing is encrypted here.
+    fn is_current(&self, path: &Path) -> bool {
+        let disk = &self.env.disk;
+        disk.beneath().is_none() || disk.open(path, OpenMode::ReadWrite).is_ok_and(|file| file.is_current())
+    }
+
+    /// Once the keys have changed, removes spares that are not encrypted as new files are: what was in them stays there
+    /// otherwise until they are used.
+    fn review_spares(&self) -> Result<(), Failure> {
+        let changes = self.env.disk.key_changes();
+        if self.spares_as_of.load(Ordering::Relaxed) == changes {
+            return Ok(());
+        }
+        let mut failed = Ok(());
+        for spare in { self.pool.lock().take_spares() } {
+            let path = spare_path(&self.dir, spare.number);
+            if self.is_current(&path) {
+                self.pool.lock().spares.push(spare);
+            } else if let Err(failure) = is_there("remove", &path, self.env.disk.remove_file(&path)) {
+                self.pool.lock().spares.push(spare);
+                failed = Err(failure);
+            }
+        }
+        failed?;
+        self.spares_as_of.store(changes, Ordering::Relaxed);
+        Ok(())
+    }
+
     /// Fills a spare segment with zeros and syncs it, while commits are small: a few megabytes with each call.
     /// Says whether there is more to do.
     pub fn prepare_step(&self) -> Result<bool, Failure> {
         let mut preparing = self.preparing.lock();
+        self.review_spares()?;
         let segment_bytes = self.config.segment_bytes;
         let is_wanted = self.config.spare_segments > 0 && self.is_small();
         if !is_wanted || self.pool.lock().is_ready(segment_bytes) {
@@ -337,11 +371,7 @@ impl Journal {
 }
 
 /// Whether a file was there; a segment whose making failed may not be.
-fn is_there(
-    operation: &'static str,
-    path: &std::path::Path,
-    result: io::Result<()>,
-) -> Result<bool, Failure> {
+fn is_there(operation: &'static str, path: &Path, result: io::Result<()>) -> Result<bool, Failure> {
     match result {
         Err(failure) if failure.kind() == io::ErrorKind::NotFound => Ok(false),
         other => on_disk(operation, path, other).map(|()| true),
