@@ -111,7 +111,7 @@ impl Accounts {
             KeptState::Unread(UNREAD.to_owned())
         } else {
             match KeptUsers::read(host.data_dir().path(), node.env()) {
-                Ok(kept) => KeptState::File(kept),
+                Ok(kept) => KeptState::File(Arc::new(kept)),
                 Err(error) => {
                     tracing::error!(%error, "users that were made while the node ran cannot log in");
                     KeptState::Damaged(error.to_string())
@@ -133,8 +133,8 @@ impl Accounts {
         }
     }
 
-    /// The users that were made while the node ran.
-    pub fn kept(&self) -> Result<KeptUsers, UsersRefusal> {
+    /// The users that were made while the node ran. Blocks while a change of them is written.
+    pub fn kept(&self) -> Result<Arc<KeptUsers>, UsersRefusal> {
         self.kept.lock().state.kept().cloned()
     }
 
@@ -153,7 +153,7 @@ impl Accounts {
                     KeptState::Stored(stored) => Some(Arc::clone(stored)),
                     _ => None,
                 };
-                (present.state.kept()?.clone(), present.changes, stored)
+                (KeptUsers::clone(present.state.kept()?), present.changes, stored)
             };
             change(&mut next)?;
             let is_done = match stored {
@@ -180,7 +180,7 @@ impl Accounts {
         let host = node.host().ok_or_else(|| UsersRefusal::NotHere("no data directory".to_owned()))?;
         next.write(host.data_dir().path(), node.env()).map_err(UsersRefusal::File)?;
         self.replace(node, |users| users.with_kept(&next));
-        present.state = KeptState::File(next);
+        present.state = KeptState::File(Arc::new(next));
         present.changes += 1;
         Ok(true)
     }

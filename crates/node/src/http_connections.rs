@@ -74,14 +74,17 @@ struct State {
     /// What it holds: the body of its request, and what of the answer was not taken.
     charge: Charge,
     body_bytes: usize,
+    /// Pieces of an answer that were not taken.
     answer_bytes: usize,
+    /// An answer that was made as a whole: all of it is held until all was taken.
+    whole_bytes: usize,
     /// No more of its answer is made until its client has taken what is on its way.
     is_paused: bool,
 }
 
 impl State {
     fn recharge(&mut self) {
-        self.charge.set(self.body_bytes + self.answer_bytes);
+        self.charge.set(self.body_bytes + self.answer_bytes + self.whole_bytes);
     }
 }
 
@@ -260,6 +263,7 @@ impl Connections {
                 charge: Charge::new(Arc::clone(&self.memory), peer),
                 body_bytes: 0,
                 answer_bytes: 0,
+                whole_bytes: 0,
                 is_paused: false,
             }),
         });
@@ -351,6 +355,10 @@ impl Connections {
     pub fn taken(&self, connection: &Connection, bytes: usize) {
         let mut state = connection.state.lock();
         state.charge.moved(bytes);
+        if state.answer_bytes > 0 {
+            state.answer_bytes = state.answer_bytes.saturating_sub(bytes);
+            state.recharge();
+        }
         if state.write_deadline_s != NEVER {
             state.taken_bytes += bytes as u64;
             let earned_s = state.taken_bytes / SLOWEST_READER_BYTES_PER_S;
@@ -364,7 +372,7 @@ impl Connections {
     pub fn flushed(&self, connection: &Connection) {
         let mut state = connection.state.lock();
         state.write_deadline_s = NEVER;
-        state.answer_bytes = 0;
+        (state.answer_bytes, state.whole_bytes) = (0, 0);
         state.recharge();
         let waker = state.waker.clone().filter(|_| std::mem::take(&mut state.is_paused));
         drop(state);
@@ -384,10 +392,22 @@ impl Connections {
     /// Whether there is memory for a body; charged if so.
     pub fn reserve_body(&self, connection: &Connection, bytes: usize) -> bool {
         let mut state = connection.state.lock();
-        let all = state.answer_bytes + bytes;
+        let all = state.answer_bytes + state.whole_bytes + bytes;
         let has_room = state.charge.reserve(all);
         if has_room {
             state.body_bytes = bytes;
+        }
+        has_room
+    }
+
+    /// Whether there is memory for an answer that was made as a whole; charged until its client has taken it if so, counted
+    /// if not.
+    pub fn reserve_answer(&self, connection: &Connection, bytes: usize) -> bool {
+        let mut state = connection.state.lock();
+        let all = state.body_bytes + state.answer_bytes + state.whole_bytes + bytes;
+        let has_room = self.memory.has_room(bytes) && state.charge.reserve(all);
+        if has_room {
+            state.whole_bytes += bytes;
         }
         has_room
     }

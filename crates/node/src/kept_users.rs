@@ -570,17 +570,17 @@ pub(crate) enum KeptState {
     /// The file is damaged.
     Damaged(String),
     /// In the file.
-    File(KeptUsers),
+    File(Arc<KeptUsers>),
     /// In the coordination store.
     Stored(Arc<StoredUsers>),
 }
 
 impl KeptState {
     /// What is kept, or why nothing can be.
-    pub(crate) fn kept(&self) -> Result<&KeptUsers, UsersRefusal> {
+    pub(crate) fn kept(&self) -> Result<&Arc<KeptUsers>, UsersRefusal> {
         Err(match self {
             KeptState::File(kept) => return Ok(kept),
-            KeptState::Stored(stored) => return Ok(stored.kept()),
+            KeptState::Stored(stored) => return Ok(stored.shared()),
             KeptState::Nowhere => UsersRefusal::NotHere("this node has no data directory".to_owned()),
             KeptState::Unread(why) => UsersRefusal::Away(why.clone()),
             KeptState::Damaged(what) => UsersRefusal::Damaged(format!(

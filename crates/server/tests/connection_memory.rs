@@ -6,14 +6,17 @@ mod support;
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::path::Path;
 
 use base::Datatype;
+use base::env::Env;
 use node::command::ROWS;
 use protocol::dcp::{OpenFlags, StreamFlags, StreamRequest};
 use protocol::feature::Feature;
 use protocol::{RequestParts, Status, opcode, write_request};
+use serde_json::Value;
 use server::Server;
-use support::{Client, Reach, start, start_in, vb, world};
+use support::{Client, Reach, http, start, start_in, vb, world};
 
 const MIB: usize = 1 << 20;
 const LIMIT: u64 = 40 << 20;
@@ -359,6 +362,127 @@ fn readers_of_changes_that_do_not_read_are_bounded() {
     while memory.used_bytes() > 0 {
         client.get(b"honest").expect("an answer");
     }
+    server.stop().expect("a clean stop");
+}
+
+/// A request of the administrator.
+fn ask(server: &Server, path: &str) -> TcpStream {
+    let ask = format!(
+        "GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Basic QWRtaW5pc3RyYXRvcjpwYXNzd29yZA==\r\n\r\n"
+    );
+    let mut stream = TcpStream::connect(server.http()).expect("the server listens");
+    stream.write_all(ask.as_bytes()).expect("it is read");
+    stream
+}
+
+/// The status of an answer that begins.
+fn status(stream: &mut TcpStream) -> String {
+    let mut line = [0; 12];
+    stream.read_exact(&mut line).expect("an answer");
+    String::from_utf8_lossy(&line[9..]).into_owned()
+}
+
+/// The body of an answer that comes in chunks.
+fn chunked(mut stream: TcpStream) -> Vec<u8> {
+    let mut all = Vec::new();
+    let mut some = [0; 64 << 10];
+    while !all.ends_with(b"\r\n0\r\n\r\n") {
+        let count = stream.read(&mut some).expect("the answer goes on");
+        assert!(count > 0, "the answer was broken off");
+        all.extend_from_slice(&some[..count]);
+    }
+    let head = all.windows(4).position(|four| four == b"\r\n\r\n").expect("the end of the head");
+    let (mut body, mut rest) = (Vec::new(), &all[head + 4..]);
+    loop {
+        let line = rest.windows(2).position(|two| two == b"\r\n").expect("the size of a chunk");
+        let size = str::from_utf8(&rest[..line]).expect("text");
+        let size = usize::from_str_radix(size, 16).expect("a number");
+        if size == 0 {
+            return body;
+        }
+        body.extend_from_slice(&rest[line + 2..][..size]);
+        rest = &rest[line + 2 + size + 2..];
+    }
+}
+
+/// A node with many users, who have many roles each.
+fn node_with_users(folder: &Path, users: usize, more: &str) -> Server {
+    const ROLES: usize = 100;
+    let server = start(folder, more);
+    assert_eq!(http(&server, "PUT", "/settings/rbac/users/local/user", "password=password").0, 200);
+    server.stop().expect("a clean stop");
+    let (env, file) = (Env::real(), node::kept_users::file(folder));
+    let read = |bytes: &[u8], _| serde_json::from_slice::<Value>(bytes).map_err(|error| error.to_string());
+    let found = file.open(&*env.disk, read, |fault| panic!("{fault}")).expect("sound");
+    let mut kept = found.expect("the user is in the file");
+    let mut user = kept["users"]["user"].clone();
+    user["roles"] =
+        (0..ROLES).map(|at| format!("data_reader[default:scope{at}:collection]")).collect::<Value>();
+    for at in 1..users {
+        kept["users"][format!("user{at:04}")] = user.clone();
+    }
+    file.write(&*env.disk, &serde_json::to_vec(&kept).expect("JSON")).expect("written");
+    start(folder, more)
+}
+
+#[test]
+fn clients_that_do_not_read_a_long_list_hold_little_of_it() {
+    const CLIENTS: usize = 60;
+    const USERS: usize = 300;
+    // What a connection has on its way before it waits for its client.
+    const MOST_EACH: u64 = 512 << 10;
+    let folder = tempfile::tempdir().expect("a folder");
+    let limits =
+        "connection-memory = \"40MiB\"\nmax-http-connections = 200\nmax-http-connections-per-address = 200";
+    let server = node_with_users(folder.path(), USERS, limits);
+    let mut client = Client::connect(&server, "default", &[]);
+    let mut clients: Vec<TcpStream> = (0..CLIENTS).map(|_| ask(&server, "/settings/rbac/users")).collect();
+    clients.iter_mut().for_each(|stream| assert_eq!(status(stream), "200"));
+    // One that reads gets all of it meanwhile.
+    let whole = chunked(ask(&server, "/settings/rbac/users/local"));
+    let listed: Value = serde_json::from_slice(&whole).expect("JSON");
+    assert_eq!(listed.as_array().map(Vec::len), Some(USERS));
+    assert!(whole.len() as u64 > LIMIT / CLIENTS as u64, "{}", whole.len());
+    let page = "/settings/rbac/users/local?pageSize=100&startFrom=user0150";
+    let page: Value = serde_json::from_slice(&chunked(ask(&server, page))).expect("JSON");
+    assert_eq!((page["users"].as_array().map(Vec::len), &page["skipped"]), (Some(100), &150.into()));
+    is_served(&server, &mut client);
+    let (highest, most) =
+        (server.node().connection_memory().highest_bytes(), (CLIENTS as u64 + 2) * MOST_EACH);
+    assert!(highest <= most, "{highest} of {most}");
+    assert_eq!(server.node().connection_memory().refused(), 0);
+    drop(clients);
+    wait_until_free(&server, &mut client);
+    server.stop().expect("a clean stop");
+}
+
+/// An answer that is made as a whole is charged before it is sent: what finds no room is refused.
+#[test]
+fn clients_that_do_not_read_documents_over_http_are_bounded() {
+    const CLIENTS: usize = 60;
+    let folder = tempfile::tempdir().expect("a folder");
+    let limits =
+        "connection-memory = \"40MiB\"\nmax-http-connections = 200\nmax-http-connections-per-address = 200";
+    let server = start(folder.path(), limits);
+    let mut client = Client::connect(&server, "default", &[]);
+    assert_eq!(client.set(b"large", &vec![b'x'; MIB]), Some(Status::Success));
+    let mut clients = Vec::new();
+    for _ in 0..CLIENTS {
+        let mut stream = ask(&server, "/v1/buckets/default/document?key=large");
+        let told = status(&mut stream);
+        assert!(told == "200" || told == "503", "{told}");
+        if told == "200" {
+            clients.push(stream);
+        }
+        assert_eq!(client.set(b"honest", b"value"), Some(Status::Success));
+    }
+    // What one request holds while it is worked on comes beside what others were answered.
+    let (highest, most) = (server.node().connection_memory().highest_bytes(), LIMIT + 8 * MIB as u64);
+    assert!(highest <= most, "{highest} of {most}");
+    assert!((10..CLIENTS).contains(&clients.len()), "{} are answered", clients.len());
+    drop(clients);
+    wait_until_free(&server, &mut client);
+    assert_eq!(status(&mut ask(&server, "/v1/buckets/default/document?key=large")), "200");
     server.stop().expect("a clean stop");
 }
 

@@ -118,3 +118,37 @@ fn connections_that_gave_way_count_until_they_have_ended() {
     connections.leave(&all[0]);
     assert!(!connections.is_above());
 }
+
+#[test]
+fn answers_that_are_made_as_a_whole_find_room_or_are_not_sent() {
+    const LARGE: usize = 24 << 20;
+    let memory = Arc::new(ConnectionMemory::new(Some(40 << 20)));
+    let connections = Connections::new(HttpLimits::default(), Arc::default(), Arc::clone(&memory));
+    connections.tick(START_S);
+    let [a, b] = [A, B].map(|address| admit(&connections, address));
+    assert!(connections.reserve_answer(&a, LARGE) && !connections.reserve_answer(&b, LARGE));
+    assert_eq!((memory.used_bytes(), memory.refused()), (LARGE as u64, 1));
+    // The request is over long before its client has taken the answer, which is held until all of it was taken.
+    connections.done(&a);
+    connections.taken(&a, LARGE / 2);
+    assert_eq!(memory.used_bytes(), LARGE as u64);
+    connections.flushed(&a);
+    assert!(connections.reserve_answer(&b, LARGE));
+    connections.leave(&b);
+    drop(b);
+    assert_eq!(memory.used_bytes(), 0);
+}
+
+#[test]
+fn pieces_that_were_taken_are_not_charged_any_more() {
+    const PIECE: usize = 32 << 10;
+    let connections = connections(9, 9);
+    let reads = admit(&connections, A);
+    for _ in 0..100 {
+        connections.answered(&reads, PIECE);
+        connections.answered(&reads, PIECE);
+        assert!(connections.memory.used_bytes() <= 4 * PIECE as u64);
+        connections.taken(&reads, 2 * PIECE);
+    }
+    assert_eq!(connections.memory.used_bytes(), 0);
+}

@@ -4,6 +4,7 @@
 //! What is read was the content of the store at one moment.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use ::cluster::store::{MAX_PUTS, Put, Snapshot, Version};
 use base::env::Env;
@@ -77,7 +78,7 @@ pub(crate) struct StoredUsers {
     /// The version of the guard.
     version: Version,
     guard: Guard,
-    kept: KeptUsers,
+    kept: Arc<KeptUsers>,
     /// The identity of each group.
     groups: BTreeMap<String, String>,
     /// The changes that this node has seen, the last one included.
@@ -137,15 +138,15 @@ impl StoredUsers {
             stored.guard = read(&entry.value).map_err(|why| format!("entry {GUARD}: {why}"))?;
         }
         stored.past.push_back(stored.guard.id.clone());
-        let mut entries = BTreeMap::new();
+        let (mut kept, mut entries) = (KeptUsers::default(), BTreeMap::new());
         for (key, entry) in &snapshot.entries {
             if let Some(name) = key.strip_prefix(GROUPS) {
-                stored.read_group(name, &entry.value);
+                stored.read_group(&mut kept, name, &entry.value);
             } else if let Some(name) = key.strip_prefix(USERS) {
                 entries.insert(name, &entry.value);
             } else if key == POLICY {
                 match read::<PolicyEntry>(&entry.value) {
-                    Ok(entry) => stored.kept.policy = entry.policy,
+                    Ok(entry) => kept.policy = entry.policy,
                     // What was asked for is not known: nothing weaker than the longest is let in.
                     Err(why) => return Err(format!("entry {POLICY}: {why}")),
                 }
@@ -154,26 +155,32 @@ impl StoredUsers {
         let by_id = stored.groups.iter().map(|(name, id)| (id.as_str(), name.as_str())).collect();
         for (name, bytes) in entries {
             match read::<UserEntry>(bytes).and_then(|entry| entry.user(&by_id)) {
-                Ok(user) => drop(stored.kept.users.insert(name.to_owned(), user)),
-                Err(why) => drop(stored.kept.refused.insert((EntryKind::User, name.to_owned()), why)),
+                Ok(user) => drop(kept.users.insert(name.to_owned(), user)),
+                Err(why) => drop(kept.refused.insert((EntryKind::User, name.to_owned()), why)),
             }
         }
+        stored.kept = Arc::new(kept);
         Ok(stored)
     }
 
-    fn read_group(&mut self, name: &str, bytes: &[u8]) {
+    fn read_group(&mut self, kept: &mut KeptUsers, name: &str, bytes: &[u8]) {
         let entry = read::<GroupEntry>(bytes).and_then(|entry| check_roles(&entry.roles).map(|()| entry));
         match entry {
             Ok(GroupEntry { id, description, ldap_group_ref, roles, .. }) => {
                 self.groups.insert(name.to_owned(), id);
-                self.kept.groups.insert(name.to_owned(), KeptGroup { description, ldap_group_ref, roles });
+                kept.groups.insert(name.to_owned(), KeptGroup { description, ldap_group_ref, roles });
             }
-            Err(why) => drop(self.kept.refused.insert((EntryKind::Group, name.to_owned()), why)),
+            Err(why) => drop(kept.refused.insert((EntryKind::Group, name.to_owned()), why)),
         }
     }
 
     /// The users.
     pub(crate) fn kept(&self) -> &KeptUsers {
+        &self.kept
+    }
+
+    /// The same, for readers that take their time.
+    pub(crate) fn shared(&self) -> &Arc<KeptUsers> {
         &self.kept
     }
 
@@ -272,7 +279,8 @@ impl StoredUsers {
             moving: String::new(),
         };
         let groups = kept.groups.keys().map(id).collect();
-        StoredUsers { version: self.version, guard, kept, groups, past: self.past.clone() }
+        let (kept, past) = (Arc::new(kept), self.past.clone());
+        StoredUsers { version: self.version, guard, kept, groups, past }
     }
 
     /// What has to be written to make of what the store has (`self`) what `next` is.
@@ -335,7 +343,7 @@ impl Change {
 
     /// From an older state that the store has back to what this node knows.
     pub(crate) fn back(older: &StoredUsers, known: &StoredUsers, env: &Env) -> Box<Change> {
-        let mut kept = known.kept.clone();
+        let mut kept = KeptUsers::clone(&known.kept);
         kept.refused = older.kept.refused.clone();
         let mut next = known.next(kept, &known.groups, env);
         next.version = older.version;
@@ -344,7 +352,7 @@ impl Change {
 
     /// The users that a node had while it was alone, into a store that has none of their names.
     pub(crate) fn moving(stored: &StoredUsers, own: KeptUsers, uuid: &str, env: &Env) -> Box<Change> {
-        let mut kept = stored.kept.clone();
+        let mut kept = KeptUsers::clone(&stored.kept);
         own.groups.into_iter().for_each(|(name, group)| {
             kept.groups.entry(name).or_insert(group);
         });

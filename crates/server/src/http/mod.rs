@@ -28,6 +28,7 @@ mod nodes;
 pub mod origin;
 mod paths;
 mod patience;
+mod pieces;
 mod pools;
 mod promise;
 mod query;
@@ -40,6 +41,7 @@ mod settings;
 mod slow_limits;
 mod stream;
 mod ui;
+mod user_lists;
 mod users;
 
 use std::io;

@@ -15,7 +15,7 @@ use super::{
     alternate, audit, auto_failover, bucket_stats, buckets, certificates, changes, cluster, cluster_status,
     documents, encryption_keys, failures, figures, health, logs, manage, methods, metrics, origin, paths,
     patience, pools, promise, replication, samples, scopes, security, settings, slow_limits, stream, ui,
-    users,
+    user_lists, users,
 };
 
 /// A method of an address.
@@ -185,12 +185,12 @@ fn user_routes() -> Vec<Route> {
     vec![
         get("/whoami", User, users::who_am_i),
         get("/settings/rbac/roles", ReadUsers, users::list_roles),
-        get("/settings/rbac/users", ReadUsers, users::list),
-        get(DOMAIN, ReadUsers, users::list_domain),
+        get("/settings/rbac/users", ReadUsers, user_lists::list),
+        get(DOMAIN, ReadUsers, user_lists::list_domain),
         get(USER, ReadUsers, users::show),
         put(USER, ManageUsers, users::put),
         delete(USER, ManageUsers, users::remove),
-        get("/settings/rbac/groups", ReadUsers, users::list_groups),
+        get("/settings/rbac/groups", ReadUsers, user_lists::list_groups),
         get(GROUP, ReadUsers, users::show_group),
         put(GROUP, ManageUsers, users::put_group),
         delete(GROUP, ManageUsers, users::remove_group),

@@ -2,6 +2,7 @@
 //! Role-Based Access Control).
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use ::node::calendar::timestamp;
 use ::node::form;
@@ -25,7 +26,7 @@ use super::failures::failed;
 use super::manage::on_a_thread;
 
 /// The one domain there is: users whose passwords the node checks itself.
-const LOCAL: &str = "local";
+pub(super) const LOCAL: &str = "local";
 
 impl From<UsersRefusal> for UsersAnswer {
     fn from(refusal: UsersRefusal) -> UsersAnswer {
@@ -64,14 +65,14 @@ impl IntoResponse for UsersAnswer {
     }
 }
 
-type Answered = Result<Response, UsersAnswer>;
+pub(super) type Answered = Result<Response, UsersAnswer>;
 
 /// Changes the users on a thread that may wait for the disk.
 async fn change(
     shared: &Shared,
     work: impl Fn(&mut KeptUsers) -> Result<(), UsersRefusal> + Send + 'static,
 ) -> Answered {
-    let node = std::sync::Arc::clone(&shared.node);
+    let node = Arc::clone(&shared.node);
     let done = on_a_thread(shared, move |_| {
         Ok::<_, ::node::node_buckets::BucketError>(node.accounts().change_kept(&node, work))
     });
@@ -84,10 +85,21 @@ async fn change(
 
 /// What is kept, in a cluster as the coordination store has it now. Users that cannot be read are not told like users who
 /// are not there.
-async fn kept(shared: &Shared) -> Result<KeptUsers, UsersAnswer> {
-    let node = std::sync::Arc::clone(&shared.node);
+pub(super) async fn kept(shared: &Shared) -> Result<Arc<KeptUsers>, UsersAnswer> {
+    read(shared, true).await
+}
+
+/// What is kept, as this node knows it now.
+pub(super) async fn kept_here(shared: &Shared) -> Result<Arc<KeptUsers>, UsersAnswer> {
+    read(shared, false).await
+}
+
+async fn read(shared: &Shared, asks_store: bool) -> Result<Arc<KeptUsers>, UsersAnswer> {
+    let node = Arc::clone(&shared.node);
     let read = on_a_thread(shared, move |_| {
-        node.accounts().refresh(&node);
+        if asks_store {
+            node.accounts().refresh(&node);
+        }
         Ok::<_, ::node::node_buckets::BucketError>(node.accounts().kept())
     });
     match read.await {
@@ -96,7 +108,7 @@ async fn kept(shared: &Shared) -> Result<KeptUsers, UsersAnswer> {
     }
 }
 
-fn check_domain(domain: &str) -> Result<(), UsersAnswer> {
+pub(super) fn check_domain(domain: &str) -> Result<(), UsersAnswer> {
     if domain == LOCAL {
         return Ok(());
     }
@@ -129,7 +141,7 @@ fn grant(grant: &Grant) -> Value {
 }
 
 /// A user with all roles; each says where it comes from.
-fn user(kept: &KeptUsers, name: &str, user: &KeptUser) -> Value {
+pub(super) fn user(kept: &KeptUsers, name: &str, user: &KeptUser) -> Value {
     let mut origins: BTreeMap<Grant, Vec<Value>> = BTreeMap::new();
     for own in user.grants() {
         origins.entry(own).or_default().push(json!({ "type": "user" }));
@@ -153,33 +165,6 @@ fn user(kept: &KeptUsers, name: &str, user: &KeptUser) -> Value {
         "name": user.title(),
         "password_change_date": timestamp(user.password_changed_s() * 1_000_000_000),
     })
-}
-
-/// `GET /settings/rbac/users`
-pub(super) async fn list(State(shared): State<Shared>) -> Answered {
-    let kept = kept(&shared).await?;
-    Ok(list_of(kept.users().iter().map(|(name, one)| user(&kept, name, one))).await)
-}
-
-/// A list, each of which is made and written by itself: a user has the roles of all groups, and all of thousands together
-/// would take many times what their text does. Other requests go on between two of them.
-async fn list_of(all: impl Iterator<Item = Value>) -> Response {
-    let mut text = vec![b'['];
-    for (at, one) in all.enumerate() {
-        if at > 0 {
-            text.push(b',');
-        }
-        serde_json::to_writer(&mut text, &one).expect("values are JSON");
-        tokio::task::yield_now().await;
-    }
-    text.push(b']');
-    super::json_bytes(text)
-}
-
-/// `GET /settings/rbac/users/DOMAIN`
-pub(super) async fn list_domain(State(shared): State<Shared>, Path(domain): Path<String>) -> Answered {
-    check_domain(&domain)?;
-    list(State(shared)).await
 }
 
 /// `GET /settings/rbac/users/DOMAIN/NAME`
@@ -281,7 +266,7 @@ pub(super) async fn remove(
     change(&shared, move |kept| kept.remove_user(&caller, &name)).await
 }
 
-fn group(kept: &KeptUsers, name: &str) -> Option<Value> {
+pub(super) fn group(kept: &KeptUsers, name: &str) -> Option<Value> {
     let found = kept.groups().get(name)?;
     let roles: Vec<Value> = found.grants().iter().map(grant).collect();
     Some(json!({
@@ -290,12 +275,6 @@ fn group(kept: &KeptUsers, name: &str) -> Option<Value> {
         "ldap_group_ref": found.ldap_group_ref,
         "description": found.description,
     }))
-}
-
-/// `GET /settings/rbac/groups`
-pub(super) async fn list_groups(State(shared): State<Shared>) -> Answered {
-    let kept = kept(&shared).await?;
-    Ok(list_of(kept.groups().keys().filter_map(|name| group(&kept, name))).await)
 }
 
 /// `GET /settings/rbac/groups/NAME`

@@ -127,9 +127,15 @@ impl HttpTarget {
                 why
             });
         }
-        let answer = String::from_utf8_lossy(&answer);
+        let received = answer;
+        let answer = String::from_utf8_lossy(&received);
         let status = answer.split(' ').nth(1).and_then(|code| code.parse().ok());
         match (status, answer.split_once("\r\n\r\n")) {
+            (Some(status), Some((head, _))) if is_chunked(head) => {
+                let chunks = received.get(head.len() + 4..).unwrap_or_default();
+                let whole = joined(chunks).context("the answer was broken off: try again")?;
+                Ok((status, whole))
+            }
             (Some(status), Some((_, body))) => Ok((status, body.to_owned())),
             _ => bail!("what answers does not speak HTTP"),
         }
@@ -190,6 +196,29 @@ fn read_to_end(stream: &mut Channel, answer: &mut Vec<u8>, until: Instant) -> st
     Ok(())
 }
 
+/// Whether a long answer comes in chunks.
+fn is_chunked(head: &str) -> bool {
+    let head = head.to_ascii_lowercase();
+    head.lines()
+        .any(|line| line.strip_prefix("transfer-encoding:").is_some_and(|how| how.trim() == "chunked"))
+}
+
+/// The text of all chunks; `None` if the last one is missing.
+fn joined(mut rest: &[u8]) -> Option<String> {
+    let mut whole = Vec::new();
+    loop {
+        let line = rest.windows(2).position(|two| two == b"\r\n")?;
+        let size = std::str::from_utf8(&rest[..line]).ok()?.split(';').next()?.trim();
+        let size = usize::from_str_radix(size, 16).ok()?;
+        if size == 0 {
+            return Some(String::from_utf8_lossy(&whole).into_owned());
+        }
+        let chunk = rest.get(line + 2..)?;
+        whole.extend_from_slice(chunk.get(..size)?);
+        rest = chunk.get(size..)?.strip_prefix(b"\r\n")?;
+    }
+}
+
 /// Whether an address ends with one.
 fn has_port(addr: &str) -> bool {
     addr.rsplit_once(':').is_some_and(|(host, port)| {
@@ -207,6 +236,21 @@ fn said(body: &Value) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn answers_in_chunks_are_put_together() {
+        assert!(
+            is_chunked("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked") && !is_chunked("HTTP/1.1 200 OK")
+        );
+        let text = b"3\r\nabc\r\n2;x=y\r\nde\r\n0\r\n\r\n";
+        assert_eq!(joined(text).as_deref(), Some("abcde"));
+        for len in 0..text.len() - 4 {
+            assert_eq!(joined(&text[..len]), None, "{len}");
+        }
+        for wrong in ["zz\r\n", "ffffffffffffffff\r\nabc\r\n", "1\r\nabc\r\n0\r\n\r\n"] {
+            assert_eq!(joined(wrong.as_bytes()), None, "{wrong}");
+        }
+    }
 
     #[test]
     fn what_is_wrong_with_an_address_is_said() {

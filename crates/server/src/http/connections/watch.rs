@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use ::node::audit::record::Ends;
+use ::node::connection_memory::LARGE_BYTES;
 use axum::Json;
 use axum::body::{Body, Bytes};
 use axum::extract::{ConnectInfo, Request};
@@ -47,18 +48,35 @@ impl Guest {
 /// Around everything else: from here on the client is not the one that is waited for.
 pub(super) async fn watch(ConnectInfo(guest): ConnectInfo<Guest>, request: Request, next: Next) -> Response {
     guest.is_busy();
-    let mut response = next.run(request).await;
-    let bytes = http_body::Body::size_hint(response.body()).lower();
-    if !guest.connections.memory.has_room(usize::try_from(bytes).unwrap_or(usize::MAX)) {
-        response = *no_room();
+    let (response, is_charged) = charged(&guest, next.run(request).await).await;
+    response.map(|body| Body::new(Answer { body, guest, is_charged }))
+}
+
+/// Charges an answer that is large and there as a whole, and whether it is such a one; without room another one takes its
+/// place. Answers that are made in pieces are charged piece by piece.
+async fn charged(guest: &Guest, response: Response) -> (Response, bool) {
+    let bytes = http_body::Body::size_hint(response.body()).exact().unwrap_or(0);
+    let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+    if bytes < LARGE_BYTES {
+        return (response, false);
     }
-    response.map(|body| Body::new(Answer { body, guest }))
+    if !guest.connections.reserve_answer(&guest.connection, bytes) {
+        return (*no_room(), false);
+    }
+    let (parts, body) = response.into_parts();
+    let Ok(whole) = axum::body::to_bytes(body, bytes).await else {
+        return (StatusCode::INTERNAL_SERVER_ERROR.into_response(), false);
+    };
+    // The text has grown in a buffer of up to twice its size, which is not kept until the client has taken the text.
+    (Response::from_parts(parts, Body::from(Bytes::copy_from_slice(&whole))), true)
 }
 
 /// An answer's body; when it is sent or given up, the client may ask for something else.
 struct Answer {
     body: Body,
     guest: Guest,
+    /// It was charged as a whole.
+    is_charged: bool,
 }
 
 impl Drop for Answer {
@@ -75,6 +93,9 @@ impl http_body::Body for Answer {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        if self.is_charged {
+            return Pin::new(&mut self.body).poll_frame(cx);
+        }
         if self.guest.connections.must_wait(&self.guest.connection) {
             return Poll::Pending;
         }
