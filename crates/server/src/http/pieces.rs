@@ -50,8 +50,9 @@ fn next<S: Source>(mut source: S) -> Next<S> {
         let mut piece = Vec::new();
         let filled = source.fill(&mut piece).await;
         piece.shrink_to_fit();
+        let piece = Bytes::from(piece);
         match filled {
-            Ok(is_all) => (Ok(piece.into()), (!is_all).then_some(source)),
+            Ok(is_all) => (Ok(piece), (!is_all).then_some(source)),
             Err(error) => (Err(error), None),
         }
     })
