@@ -250,6 +250,28 @@ mod tests {
         assert_eq!(address(Some("::1")).http(), "[::1]:8091");
     }
 
+    /// A node without ports that are not encrypted has those for TLS in their places.
+    #[test]
+    fn ports_that_are_off_are_not_told() {
+        let at = |port: u16| std::net::SocketAddr::from(([127, 0, 0, 1], port));
+        let told = |kv: u16, http: u16| {
+            let address = NodeAddress::new(None, at(kv), at(http)).with_tls(at(11207), at(18091));
+            let maps =
+                ClusterMap::single_node(ConfigVersion { epoch: 1, revision: 1 }, (&address, None), &[]);
+            let map: Value = serde_json::from_slice(maps.global().json()).expect("JSON");
+            map["nodesExt"][0]["services"].clone()
+        };
+        let tls = serde_json::json!({ "kvSSL": 11207, "mgmtSSL": 18091 });
+        assert_eq!(told(11207, 18091), tls);
+        let with = |services: &[(&str, u16)]| {
+            let mut all = tls.clone();
+            services.iter().for_each(|(service, port)| all[*service] = (*port).into());
+            all
+        };
+        assert_eq!(told(11210, 18091), with(&[("kv", 11210)]));
+        assert_eq!(told(11210, 8091), with(&[("kv", 11210), ("mgmt", 8091)]));
+    }
+
     fn entry(id: &str, port: u16, membership: Membership) -> NodeEntry {
         let address =
             NodeAddress { host: Some("10.0.0.1".to_owned()), kv_port: port, http_port: port + 1, tls: None };

@@ -7,6 +7,7 @@ mod compaction;
 pub(crate) mod descriptors;
 mod hashing;
 mod http_limits;
+mod listening;
 mod log;
 mod metrics_login;
 mod settings;
@@ -35,6 +36,7 @@ pub use client_names::{CertificateField, ClientAuth, ClientNameRule};
 pub use compaction::CompactionRules;
 use descriptors::Asked;
 pub use http_limits::HttpLimits;
+pub use listening::{Listening, shown};
 pub use log::{LogConfig, LogFile, LogFormat};
 pub use metrics_login::MetricsLogin;
 pub use settings::Settings;
@@ -174,11 +176,23 @@ pub enum ConfigError {
     )]
     UserPlaces(String),
     /// An address cannot be read.
-    #[error("address {0:?}: write IP:PORT, for example 127.0.0.1:11210 (port 0 takes a free one)")]
+    #[error(
+        "address {0:?}: write IP:PORT, for example 127.0.0.1:11210 (port 0 takes a free one), or several with commas between them"
+    )]
     Address(String),
     /// A setting of encrypted connections, and no certificate.
     #[error("{0} is of no use without a certificate: give tls-cert and tls-key, too")]
     NoCertificate(&'static str),
+    /// No port would be listened at.
+    #[error(
+        "{0} = \"off\" closes the port without TLS, and there is none with it: give tls-cert and tls-key, too"
+    )]
+    NoWayIn(&'static str),
+    /// Other nodes of the cluster would connect without TLS.
+    #[error(
+        "{0} = \"off\" in a cluster: other nodes have to connect with TLS: give cluster-encryption = {1} on all nodes"
+    )]
+    OffInCluster(&'static str, &'static str),
     /// A certificate without a key, or a key without a certificate.
     #[error("tls-cert and tls-key go together: give both")]
     HalfCertificate,
@@ -351,10 +365,12 @@ pub struct Config {
     pub quarantine_s: u64,
     /// Where the data are.
     pub data_dir: PathBuf,
-    /// Address for clients.
+    /// Address for clients: the first one, if it is not off.
     pub kv_addr: SocketAddr,
-    /// Address for HTTP.
+    /// Address for HTTP: the first one, if it is not off.
     pub http_addr: SocketAddr,
+    /// Which further addresses there are without TLS, and which are off.
+    pub listening: Listening,
     /// What encrypted connections are served with; nothing if there are none.
     pub tls: Option<TlsConfig>,
     /// How users may log in.
@@ -437,6 +453,7 @@ impl Config {
         let memory_quota_bytes = settings.memory_quota.as_deref().map(parse_size).transpose()?;
         let hashing = hashing::of(&settings)?;
         let tls = TlsConfig::of(&settings)?;
+        let (kv_addr, http_addr, listening) = Listening::of(&settings, tls.as_ref())?;
         let sasl = SaslOffer::of(settings.sasl_mechanisms, settings.tls_sasl_mechanisms);
         let alternate = settings.alternate_address.map(alternate_of).transpose()?;
         let password_was_generated = settings.password.is_none();
@@ -459,8 +476,9 @@ impl Config {
             leaves_cluster: false,
             quarantine_s: settings.quarantine_s.unwrap_or(DEFAULT_QUARANTINE_S),
             data_dir: settings.data.unwrap_or(data_dir),
-            kv_addr: parse_address(settings.kv.as_deref().unwrap_or("127.0.0.1:11210"))?,
-            http_addr: parse_address(settings.http.as_deref().unwrap_or("127.0.0.1:8091"))?,
+            kv_addr,
+            http_addr,
+            listening,
             tls,
             sasl,
             hashing,
@@ -486,6 +504,18 @@ impl Config {
             rotates_keys: false,
         };
         config.check().map(|()| config)
+    }
+
+    /// The addresses for clients without TLS; none if they are off.
+    pub fn plain_kv(&self) -> Vec<SocketAddr> {
+        let first = (!self.listening.kv_is_off).then_some(self.kv_addr);
+        first.into_iter().chain(self.listening.more_kv.iter().copied()).collect()
+    }
+
+    /// The same for HTTP.
+    pub fn plain_http(&self) -> Vec<SocketAddr> {
+        let first = (!self.listening.http_is_off).then_some(self.http_addr);
+        first.into_iter().chain(self.listening.more_http.iter().copied()).collect()
     }
 
     fn check(&self) -> Result<(), ConfigError> {
@@ -516,9 +546,9 @@ impl Config {
             return Err(ConfigError::ConnectionMemory(bytes));
         }
         self.check_users()?;
-        let tls = self.tls.iter().flat_map(|tls| [tls.kv_addr, tls.http_addr]);
-        let addresses = [self.kv_addr, self.http_addr].into_iter().chain(tls);
-        let open = addresses.into_iter().find(|addr| !addr.ip().is_loopback());
+        let tls = self.tls.iter().flat_map(|tls| [tls.kv_addrs(), tls.http_addrs()]);
+        let mut addresses = [self.plain_kv(), self.plain_http()].into_iter().chain(tls).flatten();
+        let open = addresses.find(|addr| !addr.ip().is_loopback());
         match open {
             Some(addr) if self.password_was_generated => Err(ConfigError::OpenWithoutPassword(addr)),
             _ => Ok(()),

@@ -173,7 +173,8 @@ fn difference(old: &BucketSpec, new: &BucketSpec) -> (BucketChange, Vec<&'static
 /// Whether encrypted connections begin, end, or are taken or made elsewhere; the files are read again while the node
 /// runs.
 fn has_other_tls(present: &Config, new: &Config) -> bool {
-    let fixed = |of: &Config| of.tls.as_ref().map(|tls| (tls.kv_addr, tls.http_addr, tls.cluster_encryption));
+    let fixed =
+        |of: &Config| of.tls.as_ref().map(|tls| (tls.kv_addrs(), tls.http_addrs(), tls.cluster_encryption));
     fixed(present) != fixed(new)
 }
 
@@ -181,8 +182,8 @@ fn has_other_tls(present: &Config, new: &Config) -> bool {
 fn needs_restart(present: &Config, new: &Config) -> Vec<&'static str> {
     let differs = [
         ("data", present.data_dir != new.data_dir),
-        ("kv", present.kv_addr != new.kv_addr),
-        ("http", present.http_addr != new.http_addr),
+        ("kv", present.plain_kv() != new.plain_kv()),
+        ("http", present.plain_http() != new.plain_http()),
         ("tls-cert and tls-key, kv-tls, http-tls", has_other_tls(present, new)),
         ("advertise", present.advertise != new.advertise),
         ("alternate-address", present.alternate != new.alternate),

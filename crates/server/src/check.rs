@@ -11,7 +11,7 @@ use ::node::data_dir::DataDirError;
 use ::node::hosting::check_quotas;
 use base::env::Env;
 
-use crate::server::{Failure, encryption_level};
+use crate::server::{Failure, plain_addrs};
 use crate::tls::Tls;
 
 /// Looks at what [`crate::serve`] looks at before it opens buckets, in the same order. What a start warns of is returned,
@@ -48,10 +48,9 @@ pub fn check(config: &Config, env: &Env) -> Result<Vec<String>, Failure> {
 
 /// An address that the node would listen at twice.
 fn address_of_two(config: &Config) -> Option<SocketAddr> {
-    let level = encryption_level(config);
-    let plain = [config.kv_addr, config.http_addr].map(|addr| level.plain_addr(addr));
-    let encrypted = config.tls.iter().flat_map(|tls| [tls.kv_addr, tls.http_addr]);
-    let all: Vec<SocketAddr> = plain.into_iter().chain(encrypted).collect();
+    let plain = [config.plain_kv(), config.plain_http()].map(|addrs| plain_addrs(config, addrs));
+    let encrypted = config.tls.iter().flat_map(|tls| [tls.kv_addrs(), tls.http_addrs()]);
+    let all: Vec<SocketAddr> = plain.into_iter().chain(encrypted).flatten().collect();
     let mut others = all.iter().enumerate().map(|(at, addr)| (addr, &all[..at]));
     others.find(|(addr, before)| before.iter().any(|other| overlaps(**addr, *other))).map(|(addr, _)| *addr)
 }

@@ -8,6 +8,7 @@ pub mod etcd;
 pub mod http;
 mod http_client;
 mod incoming;
+mod inside;
 mod links;
 mod peers;
 mod server;

@@ -1,9 +1,12 @@
 //! The life of a node: start, run, stop.
 
+use std::future::poll_fn;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::{Arc, mpsc};
+use std::task::Poll;
 use std::time::Duration;
 
 use ::node::Node;
@@ -26,6 +29,7 @@ use tokio::sync::watch;
 
 use crate::acceptor::{self, Entrance};
 use crate::http;
+use crate::inside::{self, Inner, OwnDoor};
 use crate::links::RuntimeLinks;
 use crate::peers::HttpPeers;
 use crate::signals::{Signal, SignalListener};
@@ -104,7 +108,9 @@ pub struct Server {
     node: Arc<Node>,
     kv_addr: SocketAddr,
     http_addr: SocketAddr,
+    plain: Plain,
     encrypted: Option<Encrypted>,
+    all: Vec<SocketAddr>,
     data_dir: Arc<DataDir>,
     /// What the node goes by now.
     config: Mutex<Config>,
@@ -123,34 +129,71 @@ struct Encrypted {
     http_addr: SocketAddr,
 }
 
+/// Where connections without TLS are accepted: the first address of each kind; `None` if they are off.
+#[derive(Clone, Copy)]
+struct Plain {
+    kv_addr: Option<SocketAddr>,
+    http_addr: Option<SocketAddr>,
+}
+
 /// Where a node listens.
 struct Listeners {
     /// For the binary protocol: as it is, and encrypted if it speaks TLS.
     kv: Vec<Entrance>,
-    http: TcpListener,
-    https: Option<Entrance>,
+    http: Vec<Entrance>,
+    plain: Plain,
     encrypted: Option<Encrypted>,
+    /// All addresses, those for KV first.
+    all: Vec<SocketAddr>,
+    /// What others are told: the first address, of those with TLS if there is no other.
     kv_addr: SocketAddr,
     http_addr: SocketAddr,
 }
 
+/// Listens at all of some addresses.
+fn open_all(env: &Env, addrs: &[SocketAddr], tls: Option<&Arc<Tls>>) -> Result<Vec<Entrance>, Failure> {
+    let listen = |addr| acceptor::listen(env, addr).map_err(|source| Failure::Listen { addr, source });
+    addrs.iter().map(|addr| Ok(Entrance { listener: listen(*addr)?, tls: tls.cloned() })).collect()
+}
+
+/// The address of the first of some entrances.
+fn first_of(entrances: &[Entrance]) -> io::Result<Option<SocketAddr>> {
+    entrances.first().map(|entrance| entrance.listener.local_addr()).transpose()
+}
+
+/// Addresses without TLS as the level of encryption has them, each once.
+pub(crate) fn plain_addrs(config: &Config, addrs: Vec<SocketAddr>) -> Vec<SocketAddr> {
+    let level = encryption_level(config);
+    let mut all: Vec<SocketAddr> = Vec::new();
+    for addr in addrs.into_iter().map(|addr| level.plain_addr(addr)) {
+        // Two of different networks may have become the same one of loopback.
+        if level != ClusterEncryption::Strict || !all.contains(&addr) {
+            all.push(addr);
+        }
+    }
+    all
+}
+
 impl Listeners {
     fn open(env: &Env, config: &Config) -> Result<Listeners, Failure> {
-        let listen = |addr| acceptor::listen(env, addr).map_err(|source| Failure::Listen { addr, source });
         let tls = config.tls.as_ref().map(|tls| Tls::load(env, tls).map(Arc::new)).transpose()?;
-        let level = encryption_level(config);
-        let kv = vec![Entrance { listener: listen(level.plain_addr(config.kv_addr))?, tls: None }];
-        let http = listen(level.plain_addr(config.http_addr))?;
-        let (kv_addr, http_addr) = (kv[0].listener.local_addr()?, http.local_addr()?);
-        let mut listeners = Listeners { kv, http, https: None, encrypted: None, kv_addr, http_addr };
+        let mut kv = open_all(env, &plain_addrs(config, config.plain_kv()), None)?;
+        let mut http = open_all(env, &plain_addrs(config, config.plain_http()), None)?;
+        let plain = Plain { kv_addr: first_of(&kv)?, http_addr: first_of(&http)? };
+        let mut encrypted = None;
         if let (Some(config), Some(tls)) = (&config.tls, tls) {
-            let (kv, http) = (listen(config.kv_addr)?, listen(config.http_addr)?);
-            let (kv_addr, http_addr) = (kv.local_addr()?, http.local_addr()?);
-            listeners.kv.push(Entrance { listener: kv, tls: Some(Arc::clone(&tls)) });
-            listeners.https = Some(Entrance { listener: http, tls: Some(Arc::clone(&tls)) });
-            listeners.encrypted = Some(Encrypted { tls, kv_addr, http_addr });
+            let kvs = open_all(env, &config.kv_addrs(), Some(&tls))?;
+            let https = open_all(env, &config.http_addrs(), Some(&tls))?;
+            let addrs = first_of(&kvs)?.zip(first_of(&https)?);
+            encrypted = addrs.map(|(kv_addr, http_addr)| Encrypted { tls, kv_addr, http_addr });
+            kv.extend(kvs);
+            http.extend(https);
         }
-        Ok(listeners)
+        let nowhere = || io::Error::other("the configuration names no address to listen at");
+        let (kv_addr, http_addr) = first_of(&kv)?.zip(first_of(&http)?).ok_or_else(nowhere)?;
+        let all = kv.iter().chain(&http).map(|entrance| entrance.listener.local_addr());
+        let all = all.collect::<io::Result<Vec<_>>>()?;
+        Ok(Listeners { kv, http, plain, encrypted, all, kv_addr, http_addr })
     }
 }
 
@@ -273,23 +316,20 @@ fn start_threads(
     let (seats, workers) = started.collect::<io::Result<Vec<_>>>()?.into_iter().unzip();
     let (stop, stopping) = watch::channel(false);
     let (signalled, signals) = mpsc::channel();
-    let Listeners { kv, http, https, encrypted, kv_addr, http_addr } = listeners;
-    let web = HttpThread {
-        node: node.clone(),
-        listener: http,
-        encrypted: https,
-        peer_tls,
-        kv: kv_addr,
-        stopping: stopping.clone(),
-    };
+    let Listeners { kv, http, plain, encrypted, all, kv_addr, http_addr } = listeners;
+    let (kv_door, inner) = OwnDoor::of(plain.kv_addr);
+    let web =
+        HttpThread { node: node.clone(), entrances: http, peer_tls, kv_door, stopping: stopping.clone() };
     let tls = encrypted.as_ref().map(|encrypted| Arc::clone(&encrypted.tls));
-    let control = Control { node: node.clone(), entrances: kv, tls, seats, stopping, signalled };
+    let control = Control { node: node.clone(), entrances: kv, inner, tls, seats, stopping, signalled };
     let (control, http) = (control.start()?, web.start()?);
     Ok(Server {
         node: Arc::clone(node),
         kv_addr,
         http_addr,
+        plain,
         encrypted,
+        all,
         data_dir,
         config: Mutex::new(config),
         stop,
@@ -327,14 +367,19 @@ impl Server {
         &self.node
     }
 
-    /// Where clients connect to.
+    /// Where clients connect to: with TLS if that is the only way.
     pub fn kv_addr(&self) -> SocketAddr {
         self.kv_addr
     }
 
-    /// Where HTTP is served.
+    /// Where HTTP is served: with TLS if that is the only way.
     pub fn http_addr(&self) -> SocketAddr {
         self.http_addr
+    }
+
+    /// All addresses at which it listens: for KV, then for HTTP, of each those without TLS first.
+    pub fn listens_at(&self) -> &[SocketAddr] {
+        &self.all
     }
 
     /// Where the data are.
@@ -348,7 +393,9 @@ impl Server {
             format!(" kvs={} https={}", encrypted.kv_addr, encrypted.http_addr)
         });
         let data = self.data_dir.path().display();
-        format!("ready kv={} http={}{encrypted} data={data}", self.kv_addr, self.http_addr)
+        let shown = |addr: Option<SocketAddr>| addr.map_or_else(|| "off".to_owned(), |addr| addr.to_string());
+        let (kv, http) = (shown(self.plain.kv_addr), shown(self.plain.http_addr));
+        format!("ready kv={kv} http={http}{encrypted} data={data}")
     }
 
     /// Where clients connect to with TLS; nothing if there is none.
@@ -463,6 +510,8 @@ impl EndedThreads {
 struct Control {
     node: Arc<Node>,
     entrances: Vec<Entrance>,
+    /// What the node itself connects with, if it has no port without TLS.
+    inner: Option<Inner>,
     tls: Option<Arc<Tls>>,
     seats: Vec<Worker>,
     stopping: watch::Receiver<bool>,
@@ -485,13 +534,17 @@ impl Control {
     }
 
     async fn run(self, signals: SignalListener) {
-        let Control { node, entrances, tls, seats, stopping, signalled } = self;
+        let Control { node, entrances, inner, tls, seats, stopping, signalled } = self;
         let (limits, accepting) = (node.limits(), Arc::clone(node.accepting()));
         let places = Arc::new(AddressPlaces::new(limits.connections_per_address));
-        let mut entrances = entrances
-            .into_iter()
-            .map(|entrance| Some(acceptor::accept(entrance, &seats, &limits, &places, &accepting)));
-        let (plain, encrypted) = (entrances.next().flatten(), entrances.next().flatten());
+        let stopped = || stopped(&stopping);
+        let clients = entrances.into_iter().map(|entrance| {
+            let what =
+                if entrance.tls.is_some() { "accepting clients with TLS" } else { "accepting clients" };
+            let accept = acceptor::accept(entrance, &seats, &limits, &places, &accepting);
+            Box::pin(until(stopped(), what, accept)) as Pin<Box<dyn Future<Output = ()> + '_>>
+        });
+        let inner = inner.map(|inner| inside::accept(inner, &seats, &places));
         let follow = tls.map(|tls| {
             let (env, node) = (node.env().clone(), Arc::clone(&node));
             async move {
@@ -499,10 +552,9 @@ impl Control {
                 Ok(())
             }
         });
-        let stopped = || stopped(&stopping);
         tokio::join!(
-            until(stopped(), "accepting clients", or_pending(plain)),
-            until(stopped(), "accepting clients with TLS", or_pending(encrypted)),
+            all(clients.collect()),
+            until(stopped(), "accepting the node itself", or_pending(inner)),
             until(stopped(), "following certificates", or_pending(follow)),
             until(stopped(), "waiting for signals", signals.hear(signalled)),
         );
@@ -513,10 +565,9 @@ impl Control {
 /// The thread that serves HTTP: however long it works on an answer, clients of the KV protocol are accepted.
 struct HttpThread {
     node: Arc<Node>,
-    listener: TcpListener,
-    encrypted: Option<Entrance>,
+    entrances: Vec<Entrance>,
     peer_tls: PeerTls,
-    kv: SocketAddr,
+    kv_door: OwnDoor,
     stopping: watch::Receiver<bool>,
 }
 
@@ -528,12 +579,12 @@ impl HttpThread {
     }
 
     async fn run(self) {
-        let HttpThread { node, listener, encrypted, peer_tls, kv, stopping } = self;
+        let HttpThread { node, entrances, peer_tls, kv_door, stopping } = self;
         let overdue = async {
             stopped(&stopping).await;
             tokio::time::sleep(HTTP_DRAIN_TIMEOUT).await;
         };
-        let serving = http::serve(listener, encrypted, peer_tls, node, kv, stopping.clone());
+        let serving = http::serve(entrances, peer_tls, node, kv_door, stopping.clone());
         until(overdue, "HTTP", serving).await;
     }
 }
@@ -551,6 +602,15 @@ async fn or_pending<T>(work: Option<impl Future<Output = T>>) -> T {
         Some(work) => work.await,
         None => std::future::pending().await,
     }
+}
+
+/// Works on all of them until each has ended.
+async fn all(mut works: Vec<Pin<Box<dyn Future<Output = ()> + '_>>>) {
+    poll_fn(|cx| {
+        works.retain_mut(|work| work.as_mut().poll(cx).is_pending());
+        if works.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
 }
 
 /// Works until the end comes first.

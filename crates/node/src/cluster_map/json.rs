@@ -21,11 +21,16 @@ fn nodes_ext(layout: &Layout) -> Vec<Value> {
     let entry = |(at, node): (usize, &super::NodeEntry)| {
         let address = &node.address;
         // Clients refuse a map without a management port, whether they use it or not.
-        let mut entry = json!({ "services": { "kv": address.kv_port, "mgmt": address.http_port } });
-        if let Some(tls) = &address.tls {
-            entry["services"]["kvSSL"] = json!(tls.kv);
-            entry["services"]["mgmtSSL"] = json!(tls.http);
-        }
+        let services: Map<String, Value> = [
+            ("kv", address.plain_kv()),
+            ("mgmt", address.plain_http()),
+            ("kvSSL", address.tls.map(|tls| tls.kv)),
+            ("mgmtSSL", address.tls.map(|tls| tls.http)),
+        ]
+        .into_iter()
+        .filter_map(|(service, port)| Some((service.to_owned(), json!(port?))))
+        .collect();
+        let mut entry = json!({ "services": services });
         if layout.this_node.map(usize::from) == Some(at) {
             entry["thisNode"] = json!(true);
         }
@@ -44,7 +49,11 @@ fn nodes_ext(layout: &Layout) -> Vec<Value> {
 /// that the node has.
 pub fn alternates(node: &NodeEntry) -> Option<Value> {
     let alternate = node.alternate.as_ref()?;
-    let has = |service: &str| !service.ends_with("SSL") || node.address.tls.is_some();
+    let has = |service: &str| match service {
+        "kv" => node.address.plain_kv().is_some(),
+        "mgmt" => node.address.plain_http().is_some(),
+        service => !service.ends_with("SSL") || node.address.tls.is_some(),
+    };
     let ports: Map<String, Value> = alternate
         .ports
         .iter()
@@ -63,7 +72,11 @@ pub(super) fn of_bucket(layout: &Layout, bucket: &BucketLayout) -> Value {
     let name = &bucket.name;
     let node = |(_, node): (usize, &super::NodeEntry)| {
         let address = &node.address;
-        json!({ "hostname": address.http(), "ports": { "direct": address.kv_port } })
+        let mut told = json!({ "hostname": address.http(), "ports": {} });
+        if let Some(port) = address.plain_kv() {
+            told["ports"]["direct"] = json!(port);
+        }
+        told
     };
     let servers: Vec<String> = layout.active().map(|(_, node)| node.address.kv()).collect();
     json!({

@@ -62,6 +62,17 @@ impl NodeAddress {
         }
     }
 
+    /// The port for the binary protocol without TLS; `None` if there is none. A node without it is told of with its port for
+    /// TLS in both places.
+    pub fn plain_kv(&self) -> Option<u16> {
+        Some(self.kv_port).filter(|port| self.tls.is_none_or(|tls| tls.kv != *port))
+    }
+
+    /// The same for HTTP.
+    pub fn plain_http(&self) -> Option<u16> {
+        Some(self.http_port).filter(|port| self.tls.is_none_or(|tls| tls.http != *port))
+    }
+
     /// `HOST:PORT` for HTTP.
     pub fn http(&self) -> String {
         format!("{}:{}", self.host_or_placeholder(), self.http_port)

@@ -17,13 +17,13 @@ use crate::sasl::offer::SaslMethods;
 pub struct Settings {
     /// Where the data are.
     pub data: Option<PathBuf>,
-    /// Address for clients.
+    /// Addresses for clients, with commas between them, or `off`.
     pub kv: Option<String>,
-    /// Address for HTTP.
+    /// Addresses for HTTP, or `off`.
     pub http: Option<String>,
-    /// Address for clients with TLS.
+    /// Addresses for clients with TLS.
     pub kv_tls: Option<String>,
-    /// Address for HTTP with TLS.
+    /// Addresses for HTTP with TLS.
     pub http_tls: Option<String>,
     /// The node's certificate, in PEM, and those between it and the CA behind it.
     pub tls_cert: Option<PathBuf>,

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use serde::Deserialize;
 
 use super::client_names::{ClientAuth, ClientNameRule};
-use super::{ConfigError, Settings, parse_address};
+use super::listening::{is_off, parse_addresses};
+use super::{ConfigError, Settings};
 
 /// The lowest version of TLS that is spoken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -106,10 +107,14 @@ impl std::str::FromStr for ClusterEncryption {
 /// What encrypted connections are served with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsConfig {
-    /// Address for clients.
+    /// Address for clients: the first one.
     pub kv_addr: SocketAddr,
-    /// Address for HTTP.
+    /// Address for HTTP: the first one.
     pub http_addr: SocketAddr,
+    /// More addresses for clients.
+    pub more_kv: Vec<SocketAddr>,
+    /// More addresses for HTTP.
+    pub more_http: Vec<SocketAddr>,
     /// The node's certificate and those between it and the CA, in this order.
     pub certificate: PathBuf,
     /// The key of the first of them.
@@ -128,7 +133,42 @@ pub struct TlsConfig {
     pub cluster_encryption: ClusterEncryption,
 }
 
+/// The addresses for connections with TLS: those that are given, or others beside those without TLS.
+fn beside(
+    own: Option<&str>,
+    plain: Option<&str>,
+    port: u16,
+    default_port: u16,
+) -> Result<(SocketAddr, Vec<SocketAddr>), ConfigError> {
+    if let Some(own) = own {
+        return parse_addresses(own);
+    }
+    // A node that listens beyond this machine without TLS does so with TLS as well. Several nodes of a machine have ports
+    // of their own.
+    let moved = |plain: SocketAddr| {
+        let is_moved = plain.port() != default_port;
+        SocketAddr::new(plain.ip(), if is_moved { 0 } else { port })
+    };
+    match plain.filter(|plain| !is_off(plain)) {
+        None => Ok((SocketAddr::from(([127, 0, 0, 1], port)), Vec::new())),
+        Some(plain) => {
+            let (first, more) = parse_addresses(plain)?;
+            Ok((moved(first), more.into_iter().map(moved).collect()))
+        }
+    }
+}
+
 impl TlsConfig {
+    /// The addresses for clients.
+    pub fn kv_addrs(&self) -> Vec<SocketAddr> {
+        std::iter::once(self.kv_addr).chain(self.more_kv.iter().copied()).collect()
+    }
+
+    /// The addresses for HTTP.
+    pub fn http_addrs(&self) -> Vec<SocketAddr> {
+        std::iter::once(self.http_addr).chain(self.more_http.iter().copied()).collect()
+    }
+
     /// What settings say; nothing if they name no certificate.
     pub(super) fn of(settings: &Settings) -> Result<Option<TlsConfig>, ConfigError> {
         let (certificate, key) = match (&settings.tls_cert, &settings.tls_key) {
@@ -156,22 +196,14 @@ impl TlsConfig {
         if knows_others && settings.tls_ca.is_none() {
             return Err(ConfigError::NoCa);
         }
-        let beside = |own: Option<&str>, plain: Option<&str>, port: u16, default_port: u16| match own {
-            Some(own) => parse_address(own),
-            // Whoever listens beyond this machine without TLS means to do so with TLS as well.
-            None => plain.map_or_else(
-                || Ok(SocketAddr::from(([127, 0, 0, 1], port))),
-                |plain| {
-                    let plain = parse_address(plain)?;
-                    // Several nodes of a machine have ports of their own.
-                    let is_moved = plain.port() != default_port;
-                    Ok(SocketAddr::new(plain.ip(), if is_moved { 0 } else { port }))
-                },
-            ),
-        };
+        let (kv_addr, more_kv) = beside(settings.kv_tls.as_deref(), settings.kv.as_deref(), 11207, 11210)?;
+        let (http_addr, more_http) =
+            beside(settings.http_tls.as_deref(), settings.http.as_deref(), 18091, 8091)?;
         Ok(Some(TlsConfig {
-            kv_addr: beside(settings.kv_tls.as_deref(), settings.kv.as_deref(), 11207, 11210)?,
-            http_addr: beside(settings.http_tls.as_deref(), settings.http.as_deref(), 18091, 8091)?,
+            kv_addr,
+            http_addr,
+            more_kv,
+            more_http,
             certificate,
             key,
             min_version: settings.tls_min_version.unwrap_or_default(),

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use super::timings::put_times;
 use super::{Inquiry, Refused, Sheet, bucket, process};
 use crate::commands::command_timer::as_json;
+use crate::config::shown;
 use crate::counters::Totals;
 use crate::naming;
 use crate::node::Node;
@@ -177,8 +178,8 @@ pub fn settings(node: &Node, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refus
     }
     let Some(config) = node.host().map(|host| host.config()) else { return Ok(()) };
     sheet.put("data", config.data_dir.display());
-    sheet.put("interface_kv", config.kv_addr);
-    sheet.put("interface_http", config.http_addr);
+    sheet.put("interface_kv", shown(&config.plain_kv()));
+    sheet.put("interface_http", shown(&config.plain_http()));
     sheet.put("vbuckets", config.vbuckets);
     sheet.put("max_open_files", config.max_open_files);
     sheet.put("quarantine_s", config.quarantine_s);

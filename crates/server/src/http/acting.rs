@@ -1,7 +1,7 @@
 //! Requests over HTTP that become requests of the KV protocol: to the node that is active for a document, or to a named
 //! one, with the rights of the user who asks.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use ::node::cluster_map::NodeEntry;
@@ -16,6 +16,7 @@ use protocol::Status;
 use serde_json::json;
 
 use super::Shared;
+use crate::inside::OwnDoor;
 use crate::links::acting::{Acting, ActingFor, KvAnswer, MOST_TIME};
 
 /// Requests over HTTP that may be on their way to nodes at the same time: each holds a connection and what it answers.
@@ -64,19 +65,25 @@ pub(super) struct Place {
 impl Place {
     fn of(shared: &Shared, entry: &NodeEntry, is_this: bool) -> Place {
         let address = if is_this {
-            // What listens at all addresses is reached at the machine's own.
-            let (ip, port) = (shared.kv.ip(), shared.kv.port());
-            let ip = match ip {
-                IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::from([127, 0, 0, 1]),
-                IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::from([0, 0, 0, 0, 0, 0, 0, 1]),
-                ip => ip,
-            };
-            std::net::SocketAddr::new(ip, port).to_string()
+            match &shared.kv_door {
+                OwnDoor::Port(addr) => on_this_machine(*addr).to_string(),
+                OwnDoor::Inside(_) => "itself".to_owned(),
+            }
         } else {
             entry.address.kv_by(shared.node.doors().links.is_encrypted())
         };
         Place { id: entry.id.clone(), address, is_this }
     }
+}
+
+/// What listens at all addresses is reached at the machine's own.
+fn on_this_machine(addr: SocketAddr) -> SocketAddr {
+    let ip = match addr.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, addr.port())
 }
 
 /// The node that is active for each of a bucket's vBuckets, as the cluster map has it now.
@@ -130,7 +137,7 @@ pub(super) async fn connect(
         node: &shared.node,
         tls: &shared.peer_tls,
         address: &place.address,
-        is_this: place.is_this,
+        door: place.is_this.then_some(&shared.kv_door),
         bucket: bucket.name(),
         vbuckets: bucket.vbuckets(),
         user: user.name(),

@@ -45,7 +45,7 @@ mod user_lists;
 mod users;
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 
 use ::node::Node;
@@ -57,6 +57,7 @@ use tokio::sync::{Semaphore, watch};
 use self::connections::Serving;
 use self::node_key::NodeKey;
 use crate::acceptor::Entrance;
+use crate::inside::OwnDoor;
 use crate::links::RuntimeReaders;
 use crate::links::acting::DerivedPasswords;
 use crate::tls::PeerTls;
@@ -78,8 +79,8 @@ struct Shared {
     reader_links: Arc<RuntimeReaders>,
     /// What requests to other nodes are encrypted with.
     peer_tls: PeerTls,
-    /// Where this node listens for the KV protocol, without TLS.
-    kv: SocketAddr,
+    /// How requests that this node makes to itself over KV reach it.
+    kv_door: OwnDoor,
     /// Places of requests that are made to nodes over KV.
     acting: Arc<Semaphore>,
     derived: Arc<DerivedPasswords>,
@@ -137,17 +138,15 @@ pub fn addresses() -> Vec<(String, &'static str)> {
 }
 
 /// Serves until the node stops.
-pub async fn serve(
-    listener: TcpListener,
-    encrypted: Option<Entrance>,
+pub(crate) async fn serve(
+    entrances: Vec<Entrance>,
     peer_tls: PeerTls,
     node: Arc<Node>,
-    kv: SocketAddr,
+    kv_door: OwnDoor,
     stopping: watch::Receiver<bool>,
 ) -> io::Result<()> {
-    let addresses = [Some(&listener), encrypted.as_ref().map(|entrance| &entrance.listener)];
-    let addresses = addresses.into_iter().flatten().map(TcpListener::local_addr);
-    let listens = origin::Listens::at(&addresses.collect::<io::Result<Vec<_>>>()?);
+    let addresses = entrances.iter().map(|entrance| entrance.listener.local_addr());
+    let listens = origin::Listens::at(&addresses.collect::<io::Result<Vec<SocketAddr>>>()?);
     let serving = Serving {
         limits: node.limits().http,
         counters: Arc::clone(node.accepting()),
@@ -174,15 +173,13 @@ pub async fn serve(
         cursors,
         reader_links,
         peer_tls,
-        kv,
+        kv_door,
         acting,
         derived,
         samples,
     };
     let stopped = shared.stopped();
     let app = routes::router(shared, listens);
-    let plain = Entrance { listener, tls: None };
-    let entrances = std::iter::once(plain).chain(encrypted).collect();
     tokio::select! {
         served = connections::serve(entrances, app, serving, stopped) => served,
         () = sampling => Ok(()),

@@ -38,10 +38,15 @@ fn asked_host(headers: &HeaderMap) -> Option<String> {
 
 /// The ports that are not for HTTP without TLS, under the original's names.
 fn ports(address: &NodeAddress) -> Value {
-    match &address.tls {
-        None => json!({ "direct": address.kv_port }),
-        Some(tls) => json!({ "direct": address.kv_port, "directTLS": tls.kv, "httpsMgmt": tls.http }),
+    let mut told = json!({});
+    if let Some(port) = address.plain_kv() {
+        told["direct"] = json!(port);
     }
+    if let Some(tls) = &address.tls {
+        told["directTLS"] = json!(tls.kv);
+        told["httpsMgmt"] = json!(tls.http);
+    }
+    told
 }
 
 /// A node; one that listens everywhere is called what the client called it.

@@ -16,8 +16,10 @@ use protocol::feature::{Feature, Features};
 use protocol::{
     FrameInfos, ParsedResponse, RequestParts, Status, magic, opcode, parse_response, write_request,
 };
+use tokio::net::TcpStream;
 
 use super::wire::Wire;
+use crate::inside::{self, OwnDoor};
 use crate::tls::PeerTls;
 
 /// How long connecting, logging in and all answers may take together.
@@ -47,8 +49,8 @@ pub(crate) struct ActingFor<'a> {
     pub(crate) tls: &'a PeerTls,
     /// The KV address of the node that is asked.
     pub(crate) address: &'a str,
-    /// Whether that is this node itself.
-    pub(crate) is_this: bool,
+    /// How it is reached if it is this node itself.
+    pub(crate) door: Option<&'a OwnDoor>,
     /// The bucket.
     pub(crate) bucket: &'a str,
     /// The vBuckets that it must have.
@@ -124,13 +126,19 @@ pub(crate) struct Acting {
 impl Acting {
     /// Connects and logs in.
     pub(crate) async fn connect(acting: ActingFor<'_>) -> Result<Acting, LinkError> {
-        let ActingFor { node, tls, address, is_this, bucket, vbuckets, user, derived } = acting;
+        let ActingFor { node, tls, address, door, bucket, vbuckets, user, derived } = acting;
         // The nodes of a cluster have one administrator.
         let login = node.host().and_then(|host| host.config().users.first().cloned());
         let login = login.ok_or_else(|| LinkError::Login { username: "an administrator".to_owned() })?;
-        // What is sent to this node itself does not leave the machine.
-        let tls = if is_this { None } else { tls.for_documents() };
-        let mut wire = Wire::connect(node.env(), address, tls).await?;
+        let mut wire = match door {
+            None => Wire::connect(node.env(), address, tls.for_documents()).await?,
+            // What is sent to this node itself does not leave the machine.
+            Some(OwnDoor::Port(_)) => Wire::connect(node.env(), address, None).await?,
+            Some(OwnDoor::Inside(workers)) => {
+                let stream = inside::open(node.env(), workers).map_err(LinkError::Connect)?;
+                Wire::over(TcpStream::from_std(stream).map_err(LinkError::Connect)?)
+            }
+        };
         let password = Password::from(login.password);
         let (env, username) = (node.env(), login.name.as_str());
         let login = Login { env, username, password: &password, bucket, vbuckets, wanted: WANTED };

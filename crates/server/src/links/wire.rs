@@ -69,6 +69,12 @@ impl Wire {
         Ok(Wire { transport, room: Vec::new(), consumed: 0, out: Vec::new(), sent: 0 })
     }
 
+    /// A connection that is there, not encrypted.
+    pub(super) fn over(stream: TcpStream) -> Wire {
+        let transport = Transport::Plain(stream);
+        Wire { transport, room: Vec::new(), consumed: 0, out: Vec::new(), sent: 0 }
+    }
+
     /// Who is at the other end.
     pub(super) fn peer(&self) -> Result<SocketAddr, LinkError> {
         self.transport.peer_addr().map_err(LinkError::Io)

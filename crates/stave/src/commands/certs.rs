@@ -384,6 +384,8 @@ mod tests {
         let config = TlsConfig {
             kv_addr: addr,
             http_addr: addr,
+            more_kv: Vec::new(),
+            more_http: Vec::new(),
             certificate,
             key,
             min_version: TlsVersion::V1_2,

@@ -11,7 +11,7 @@ use anyhow::{Context, bail};
 use base::env::{Env, OpenMode};
 use clap::Args;
 use node::cluster::{Cluster, ClusterConfig};
-use node::config::{LogConfig, LogFormat};
+use node::config::{LogConfig, LogFormat, shown};
 use node::data_dir::is_open_to_all;
 use node::{Config, MetricsLogin, Settings, Switch, readiness};
 use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit};
@@ -38,7 +38,7 @@ const PASSWORD_LEN: usize = 20;
 /// Run a node.
 ///
 /// When it serves every vBucket that the map gives it, it prints one line: `ready kv=HOST:PORT http=HOST:PORT data=DIR`,
-/// with TLS `ready kv=HOST:PORT http=HOST:PORT kvs=HOST:PORT https=HOST:PORT data=DIR`.
+/// with TLS `ready kv=HOST:PORT http=HOST:PORT kvs=HOST:PORT https=HOST:PORT data=DIR`; `off` stands for ports that are off.
 /// If some cannot be served, lines that begin with `not served:` follow and say which and why.
 /// If its cluster does not let it in for a minute, a line that begins with `not ready` says why; `ready` follows when
 /// it does.
@@ -54,6 +54,9 @@ const PASSWORD_LEN: usize = 20;
   stave serve --data ./a --password secret1 --join etcd://127.0.0.1:2379/demo
   stave serve --data ./a --leave-cluster
   stave serve --tls-cert node.pem --tls-key node.key --password secret1
+  stave serve --kv off --http off --kv-tls 0.0.0.0:11207 --http-tls 0.0.0.0:18091 \\
+    --tls-cert node.pem --tls-key node.key --password secret1
+  stave serve --kv '10.0.0.7:11210,[::1]:11210' --password secret1
   stave serve --config stave.toml --join etcd://etcd1:2379,etcd2:2379/demo \\
     --etcd-user stave --etcd-password-file /etc/stave/etcd-password \\
     --etcd-ca /etc/stave/ca.pem --etcd-cert /etc/stave/node.pem --etcd-key /etc/stave/node-key.pem
@@ -79,11 +82,12 @@ pub struct ServeFlags {
     /// Where documents are kept [default: a folder of the user, like ~/.local/share/stave]
     #[arg(long, value_name = "DIR", env = "STAVE_DATA")]
     data: Option<PathBuf>,
-    /// Where clients connect; port 0 takes a free one [default: 127.0.0.1:11210]
-    #[arg(long, value_name = "IP:PORT", env = "STAVE_KV")]
+    /// Where clients connect; port 0 takes a free one; others are told of the first of several; off, with --tls-cert:
+    /// only with TLS [default: 127.0.0.1:11210]
+    #[arg(long, value_name = "IP:PORT[,...]|off", env = "STAVE_KV")]
     kv: Option<String>,
-    /// Where metrics, health and the SDKs' questions are answered; port 0 takes a free one [default: 127.0.0.1:8091]
-    #[arg(long, value_name = "IP:PORT", env = "STAVE_HTTP")]
+    /// Where metrics, health and the SDKs' questions are answered, as --kv [default: 127.0.0.1:8091]
+    #[arg(long, value_name = "IP:PORT[,...]|off", env = "STAVE_HTTP")]
     http: Option<String>,
     #[command(flatten)]
     tls: TlsFlags,
@@ -320,8 +324,8 @@ fn check(env: &Env, setup: &Setup) -> anyhow::Result<Outcome> {
     say("the configuration is valid");
     let row = |name: &str, value: String| say(&format!("  {name:<9} {value}"));
     row("data", config.data_dir.display().to_string());
-    row("kv", config.kv_addr.to_string());
-    row("http", config.http_addr.to_string());
+    row("kv", shown(&config.plain_kv()));
+    row("http", shown(&config.plain_http()));
     row("encrypted", if config.encryption.is_some() { "yes" } else { "no" }.to_owned());
     row("tls", if config.tls.is_some() { "yes" } else { "no" }.to_owned());
     row("users", config.users.len().to_string());

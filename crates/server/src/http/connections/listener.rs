@@ -1,9 +1,11 @@
 //! Accepts HTTP clients, within the limits, and serves them until the node stops.
 
+use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::Poll;
 use std::time::Duration;
 
 use ::node::connection_memory::ConnectionMemory;
@@ -43,9 +45,17 @@ pub struct Serving {
     pub hearing: Option<Hearing>,
 }
 
+/// One address at which clients come.
+struct Door {
+    incoming: Incoming,
+    /// What their connections are encrypted with; `None`: they are not.
+    tls: Option<Arc<Tls>>,
+}
+
 pub(super) struct Listener {
-    plain: Incoming,
-    encrypted: Option<(Incoming, Arc<Tls>)>,
+    doors: Vec<Door>,
+    /// The door that is looked at first.
+    turn: usize,
     connections: Arc<Connections>,
 }
 
@@ -85,6 +95,13 @@ pub async fn serve(
     }
 }
 
+impl Door {
+    async fn next(&mut self) -> (TcpStream, SocketAddr, Option<Acceptance>) {
+        let (tcp, peer) = self.incoming.next().await;
+        (tcp, peer, self.tls.as_ref().map(|tls| tls.present()))
+    }
+}
+
 impl axum::serve::Listener for Listener {
     type Io = Stream;
     type Addr = SocketAddr;
@@ -120,7 +137,8 @@ impl axum::serve::Listener for Listener {
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.plain.local_addr()
+        let first = self.doors.first().ok_or_else(|| io::Error::other("there is no listener"))?;
+        first.incoming.local_addr()
     }
 }
 
@@ -130,28 +148,23 @@ impl Listener {
         counters: &Arc<AcceptCounters>,
         connections: Arc<Connections>,
     ) -> io::Result<Listener> {
-        let (mut plain, mut encrypted) = (None, None);
-        for Entrance { listener, tls } in entrances {
-            let incoming = Incoming::new(listener, Arc::clone(counters))?;
-            match tls {
-                None => plain = Some(incoming),
-                Some(tls) => encrypted = Some((incoming, tls)),
-            }
-        }
-        let plain = plain.ok_or_else(|| io::Error::other("there is no listener without TLS"))?;
-        Ok(Listener { plain, encrypted, connections })
+        let door = |Entrance { listener, tls }| -> io::Result<Door> {
+            Ok(Door { incoming: Incoming::new(listener, Arc::clone(counters))?, tls })
+        };
+        let doors = entrances.into_iter().map(door).collect::<io::Result<_>>()?;
+        Ok(Listener { doors, turn: 0, connections })
     }
 
-    /// The next client, and what its connection is to be encrypted with.
+    /// The next client, and what its connection is to be encrypted with. Each door has its turn.
     async fn next(&mut self) -> (TcpStream, SocketAddr, Option<Acceptance>) {
-        let Some((encrypted, tls)) = &mut self.encrypted else {
-            let (tcp, peer) = self.plain.next().await;
-            return (tcp, peer, None);
-        };
-        tokio::select! {
-            (tcp, peer) = self.plain.next() => (tcp, peer, None),
-            (tcp, peer) = encrypted.next() => (tcp, peer, Some(tls.present())),
-        }
+        self.turn = (self.turn + 1) % self.doors.len().max(1);
+        let mut waits: Vec<_> = self.doors.iter_mut().map(|door| Box::pin(door.next())).collect();
+        waits.rotate_left(self.turn);
+        poll_fn(|cx| {
+            let mut polled = waits.iter_mut().map(|wait| wait.as_mut().poll(cx));
+            polled.find(Poll::is_ready).unwrap_or(Poll::Pending)
+        })
+        .await
     }
 
     /// Waits a while for the descriptors of connections that gave way. Whether there are enough then.

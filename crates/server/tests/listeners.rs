@@ -1,0 +1,111 @@
+//! Where a node listens: at several addresses, and not at all without TLS.
+#![allow(clippy::disallowed_methods, reason = "these are clients, outside the server")]
+
+#[path = "support/ca.rs"]
+mod ca;
+mod support;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::sync::Arc;
+
+use base::env::Env;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use ca::Ca;
+use node::{Config, Settings};
+use protocol::Status;
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use serde_json::{Value, json};
+use server::Server;
+use support::{Client, http};
+
+/// A node that listens as these lines of its configuration say.
+fn start_at(folder: &Path, lines: &str) -> Server {
+    let settings = format!("password = \"password\"\nvbuckets = 4\n{lines}");
+    let settings = Settings::parse(&settings).expect("valid settings");
+    let config = Config::new(settings, folder.to_owned(), 2, String::new).expect("a valid configuration");
+    server::serve(config, Env::real()).expect("the node starts")
+}
+
+#[test]
+fn clients_are_served_at_each_of_several_addresses_and_told_of_the_first() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server =
+        start_at(folder.path(), "kv = \"127.0.0.1:0,127.0.0.1:0\"\nhttp = \"127.0.0.1:0, 127.0.0.1:0\"");
+    let &[kv, more_kv, web, more_web] = server.listens_at() else { panic!("{:?}", server.listens_at()) };
+    assert_eq!((server.kv_addr(), server.http_addr()), (kv, web));
+    for at in [(kv, web), (more_kv, more_web), (kv, more_web), (more_kv, web)] {
+        let mut client = Client::connect(&at, "default", &[]);
+        assert_eq!(client.set(b"key", b"value"), Some(Status::Success));
+        let map: Value =
+            serde_json::from_str(&http(&at, "GET", "/pools/default/nodeServices", "").1).expect("JSON");
+        let services = &map["nodesExt"][0]["services"];
+        assert_eq!(services, &json!({ "kv": kv.port(), "mgmt": web.port() }));
+    }
+    assert!(server.ready_line().starts_with(&format!("ready kv={kv} http={web} data=")));
+    server.stop().expect("a clean stop");
+}
+
+/// Status and body of an answer over HTTP with TLS.
+fn https(ca: &Ca, at: SocketAddr, method: &str, path: &str, more: &str) -> (u16, String) {
+    let mut roots = RootCertStore::empty();
+    roots.add(ca.der()).expect("a CA");
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let config = builder.expect("versions").with_root_certificates(roots).with_no_client_auth();
+    let name = ServerName::try_from("127.0.0.1").expect("a name");
+    let session = ClientConnection::new(Arc::new(config), name).expect("a session");
+    let mut stream = StreamOwned::new(session, TcpStream::connect(at).expect("the server listens"));
+    let login = STANDARD.encode("Administrator:password");
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nAuthorization: Basic {login}\r\n{more}"
+    );
+    stream.write_all(request.as_bytes()).expect("sent");
+    let mut answer = Vec::new();
+    // The server may end the connection without the last message of TLS.
+    let _ = stream.read_to_end(&mut answer);
+    let answer = String::from_utf8(answer).expect("text");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("head and body");
+    let code = head.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a status");
+    (code, body.to_owned())
+}
+
+#[test]
+fn a_node_without_plain_ports_serves_with_tls_alone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let ca = Ca::new();
+    let (certificate, key) = ca.write(folder.path(), &["127.0.0.1", "localhost"]);
+    let lines = format!(
+        "kv = \"off\"\nhttp = \"off\"\nkv-tls = \"127.0.0.1:0\"\nhttp-tls = \"127.0.0.1:0\"\ntls-cert = {certificate:?}\n\
+         tls-key = {key:?}\n"
+    );
+    let server = start_at(&folder.path().join("data"), &lines);
+    let &[kvs, web] = server.listens_at() else { panic!("{:?}", server.listens_at()) };
+    assert_eq!((server.kv_tls_addr(), server.http_tls_addr()), (Some(kvs), Some(web)));
+    assert!(server.ready_line().starts_with(&format!("ready kv=off http=off kvs={kvs} https={web} data=")));
+    let get = |path: &str| {
+        let (code, body) = https(&ca, web, "GET", path, "\r\n");
+        assert_eq!(code, 200, "{path}: {body}");
+        serde_json::from_str::<Value>(&body).unwrap_or_default()
+    };
+    let services = json!({ "kvSSL": kvs.port(), "mgmtSSL": web.port() });
+    assert_eq!(get("/pools/default/nodeServices")["nodesExt"][0]["services"], services);
+    assert_eq!(get("/pools/default/b/default")["nodesExt"][0]["services"], services);
+    let nodes = get("/pools/nodes");
+    assert_eq!(nodes["nodes"][0]["hostname"], web.to_string());
+    assert_eq!(nodes["nodes"][0]["ports"], json!({ "directTLS": kvs.port(), "httpsMgmt": web.port() }));
+    get("/readyz");
+    // What the node asks itself over KV needs no port.
+    let document = "/v1/buckets/default/document?key=k";
+    let stored = https(&ca, web, "PUT", document, "If-None-Match: *\r\nContent-Length: 7\r\n\r\n{\"a\":1}");
+    assert_eq!(stored.0, 200, "{}", stored.1);
+    assert_eq!(get(document)["text"], "{\"a\":1}");
+    assert_eq!(
+        get("/v1/buckets/default/stats/settings")["stats"].as_array().map(|stats| stats.is_empty()),
+        Some(false)
+    );
+    server.stop().expect("a clean stop");
+}
