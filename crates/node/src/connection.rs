@@ -38,8 +38,9 @@ use crate::sync_write::{Prepared, SharedWaker};
 const MAX_LATER: usize = 64;
 /// Bytes of such requests that are kept to be handled again; the request that exceeds them is the last one.
 const MAX_PARKED_BYTES: usize = 1 << 20;
-/// Answers to a client that has not logged in, in one turn: with what it has sent they stay below 64 KiB.
-const STRANGERS_OUTPUT_BYTES: usize = 32 << 10;
+/// Answers to a client that has not logged in, in one turn, beside the last one: with that, an error map of 10 KiB at most,
+/// and what the client has sent they stay below 16 KiB.
+const STRANGERS_OUTPUT_BYTES: usize = 2 << 10;
 /// Requests that a connection may make in one turn before others have theirs.
 const TURN_REQUESTS: usize = 256;
 /// Bytes of documents that a connection's requests may read or write in one turn, some milliseconds of work; the request

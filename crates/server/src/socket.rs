@@ -30,8 +30,9 @@ const STREAM_PENDING_BYTES: usize = 512 << 10;
 const SLOWEST_BYTES_PER_S: usize = 64 << 10;
 /// and so does one that takes less than this of what is sent.
 const SLOWEST_READER_BYTES_PER_S: usize = 4 << 10;
-/// Bytes that are read at once from a client that has not logged in: more than its largest frame.
-const STRANGERS_READ_BYTES: usize = 17 << 10;
+/// Bytes that are read at once from a client that has not logged in, unless one frame of it has more: with the answers of a
+/// turn they stay below 16 KiB.
+const STRANGERS_READ_BYTES: usize = 4 << 10;
 /// While memory for connections is short, nothing more is read from a client that has so much to read itself.
 const SHORT_PENDING_BYTES: usize = 64 << 10;
 
@@ -201,9 +202,7 @@ impl Socket {
             match next {
                 Next::Close(reason) if !self.has_unsent() => return Poll::Ready(reason),
                 Next::Close(_) | Next::Later => return Poll::Pending,
-                _ if !self.pending.is_empty() && self.pending.len() > self.most_pending_bytes() => {
-                    return Poll::Pending;
-                }
+                _ if self.must_take_first() => return Poll::Pending,
                 Next::Turn => self.handle_partial(),
                 Next::Bytes(need) if need > SCRATCH_BYTES && !self.reserve(need) => return Poll::Pending,
                 Next::Bytes(need) => {
@@ -221,6 +220,11 @@ impl Socket {
         Poll::Pending
     }
 
+    /// Whether the client has not logged in.
+    fn is_stranger(&self) -> bool {
+        !self.connection.session().is_authenticated()
+    }
+
     /// Whether anything waits for the socket.
     fn has_unsent(&self) -> bool {
         !self.pending.is_empty() || self.stream.has_unsent()
@@ -231,9 +235,16 @@ impl Socket {
         self.stream.fault().map_or(CloseReason::Network(error.kind()), CloseReason::Tls)
     }
 
+    /// Whether the client has to take what waits for it before more is read. Of one that has not logged in that is also
+    /// what was encrypted.
+    fn must_take_first(&self) -> bool {
+        let has_much = !self.pending.is_empty() && self.pending.len() > self.most_pending_bytes();
+        has_much || (self.is_stranger() && !self.is_handshaking && self.has_unsent())
+    }
+
     /// While more waits to be sent, nothing more is read.
     fn most_pending_bytes(&self) -> usize {
-        if !self.connection.session().is_authenticated() {
+        if self.is_stranger() {
             return 0;
         }
         let most = self.worker.node.limits().pending_output_bytes;
@@ -277,8 +288,12 @@ impl Socket {
         let mut scratch = worker.scratch.borrow_mut();
         let kept = self.partial.len();
         scratch[..kept].copy_from_slice(&self.partial);
-        let is_stranger = !self.connection.session().is_authenticated();
-        let most = if is_stranger { STRANGERS_READ_BYTES.max(kept + 1) } else { SCRATCH_BYTES };
+        let most = if self.is_stranger() {
+            let frame = if let Next::Bytes(need) = self.next { need } else { 0 };
+            STRANGERS_READ_BYTES.max(frame).max(kept + 1)
+        } else {
+            SCRATCH_BYTES
+        };
         let mut buf = ReadBuf::new(&mut scratch[kept..most.min(SCRATCH_BYTES)]);
         ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buf))?;
         let read = buf.filled().len();
@@ -398,6 +413,10 @@ impl Socket {
             self.partial = Vec::new();
         } else {
             self.partial.clear();
+            if self.is_stranger() {
+                // Not a byte more than it has sent.
+                self.partial.reserve_exact(rest.len());
+            }
             self.partial.extend_from_slice(rest);
         }
     }
