@@ -15,7 +15,7 @@ use node::Config;
 use protocol::feature::Feature;
 use protocol::{RequestParts, Status, opcode};
 use server::Server;
-use support::{Client, http, json, vb};
+use support::{Client, http, http_as, json, vb};
 
 const BUCKETS: &str = "buckets = [\"a:64MiB\", \"b:64MiB\"]";
 /// The same, and one in the log-structured store.
@@ -371,6 +371,49 @@ fn is_encrypted_or_plain_as_its_setting_says(backend: &str) {
     let server = start(folder.path(), &['1']);
     let mut client = Client::connect(&server, "c", &[]);
     assert_eq!(client.get(format!("{KEY}-7").as_bytes()).expect("an answer").value, BODY.as_bytes());
+    server.stop().expect("a clean stop");
+}
+
+/// As in the original: whether a bucket is encrypted is one of its settings, keys are the node's security.
+#[test]
+fn administrators_of_a_bucket_say_whether_it_is_encrypted_and_do_not_exchange_keys() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), &['1']);
+    for (name, roles) in [
+        ("of-a", "bucket_admin[a]"),
+        ("of-b", "bucket_admin[b]"),
+        ("writer", "data_writer[a]"),
+        ("security", "security_admin"),
+    ] {
+        let form = format!("password=password&roles={roles}");
+        let path = format!("/settings/rbac/users/local/{name}");
+        assert_eq!(http(&server, "PUT", &path, &form).0, 200, "{name}");
+    }
+    let code = |user: &str, method: &str, path: &str, body: &str| {
+        http_as(user, server.http_addr(), method, path, body).0
+    };
+    let (form, patch) = ("/pools/default/buckets/a", "/v1/buckets/a/settings");
+    for user in ["of-b", "writer", "security"] {
+        for told in [
+            code(user, "POST", form, "encryptionAtRest=0"),
+            code(user, "PATCH", patch, "{\"encryption_at_rest\":false}"),
+        ] {
+            assert!(told == 403 || told == 404, "{user}: {told}");
+        }
+    }
+    let is_on = || {
+        let settings = json(&server, patch);
+        let all = settings["settings"].as_array().expect("settings").clone();
+        let found = all.into_iter().find(|one| one["name"] == "encryption_at_rest");
+        found.expect("the setting")["value"] == true
+    };
+    assert!(is_on());
+    assert_eq!(code("of-a", "POST", form, "encryptionAtRest=0"), 200);
+    assert!(!is_on());
+    assert_eq!(code("of-a", "PATCH", patch, "{\"encryption_at_rest\":true}"), 200);
+    assert!(is_on());
+    let rotate = "/node/controller/rotateEncryptionKeys";
+    assert_eq!(["of-a", "security"].map(|user| code(user, "POST", rotate, "")), [403, 200]);
     server.stop().expect("a clean stop");
 }
 
