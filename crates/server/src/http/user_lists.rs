@@ -11,7 +11,6 @@ use std::sync::{Arc, Weak};
 use ::node::form::escaped;
 use ::node::kept_users::{EntryKind, KeptUser, KeptUsers, UsersRefusal};
 use axum::extract::{Path, State};
-use axum::response::Response;
 use serde_json::{Map, Value, json};
 
 use super::Shared;
