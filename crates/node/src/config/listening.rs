@@ -22,7 +22,7 @@ pub struct Listening {
     pub more_http: Vec<SocketAddr>,
 }
 
-/// Whether a text stands for no address.
+/// Whether a text means that there is no address.
 pub(super) fn is_off(text: &str) -> bool {
     text.trim() == OFF
 }

@@ -38,7 +38,7 @@ const PASSWORD_LEN: usize = 20;
 /// Run a node.
 ///
 /// When it serves every vBucket that the map gives it, it prints one line: `ready kv=HOST:PORT http=HOST:PORT data=DIR`,
-/// with TLS `ready kv=HOST:PORT http=HOST:PORT kvs=HOST:PORT https=HOST:PORT data=DIR`; `off` stands for ports that are off.
+/// with TLS `ready kv=HOST:PORT http=HOST:PORT kvs=HOST:PORT https=HOST:PORT data=DIR`; `off` is told of ports that are off.
 /// If some cannot be served, lines that begin with `not served:` follow and say which and why.
 /// If its cluster does not let it in for a minute, a line that begins with `not ready` says why; `ready` follows when
 /// it does.
