@@ -14,7 +14,7 @@ pub const MAX_VALUE_BYTES: usize = 20 << 20;
 pub const MAX_SYSTEM_XATTR_BYTES: usize = 1 << 20;
 /// Largest body of a request frame in bytes.
 pub const MAX_FRAME_BODY_BYTES: usize = 30 << 20;
-/// Largest body of a request frame before a client has authenticated.
-pub const MAX_UNAUTHENTICATED_BODY_BYTES: usize = 12 << 10;
+/// Largest body of a request frame before a client has authenticated: with its header 16 KiB.
+pub const MAX_UNAUTHENTICATED_BODY_BYTES: usize = (16 << 10) - 24;
 /// vBuckets in a bucket unless configured otherwise.
 pub const DEFAULT_VBUCKETS: u16 = 1024;
