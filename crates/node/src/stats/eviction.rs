@@ -117,7 +117,10 @@ const BINS: usize = 9;
 
 /// How often some of the documents in memory are used.
 #[derive(Default)]
-struct Frequencies([u64; BINS]);
+struct Frequencies {
+    bins: [u64; BINS],
+    sum: u64,
+}
 
 impl Frequencies {
     /// Of active and pending vBuckets, and of the others.
@@ -136,20 +139,30 @@ impl Frequencies {
     fn enter(&mut self, version: &Version) {
         if !version.is_deleted() && version.is_resident() {
             let frequency = version.frequency().load(Ordering::Relaxed);
-            self.0[(u8::BITS - frequency.leading_zeros()) as usize] += 1;
+            self.bins[(u8::BITS - frequency.leading_zeros()) as usize] += 1;
+            self.sum += u64::from(frequency);
         }
     }
 
     fn sampled(&self) -> u64 {
-        self.0.iter().sum()
+        self.bins.iter().sum()
     }
 
-    /// As `NAME_FROM,TO`, where `TO` is not in the bin; only bins that have any.
+    /// As `NAME_FROM,TO`, where `TO` is not in the bin; only bins that have any. The field's tools make up a mean from
+    /// the bins' widths if they are sent none, and that is below the first bin.
     fn put(&self, name: &str, sheet: &mut Sheet) {
-        for (bin, count) in self.0.iter().enumerate().filter(|(_, count)| **count > 0) {
+        for (bin, count) in self.bins.iter().enumerate().filter(|(_, count)| **count > 0) {
             let from = if bin == 0 { 0 } else { 1 << (bin - 1) };
             sheet.put(format_args!("{name}_{from},{}", 1 << bin), count);
         }
+        put_mean_frequency(name, self.sum, self.sampled(), sheet);
+    }
+}
+
+/// The mean of frequencies as `NAME_mean`, with the decimals of other histograms; absent if there are none.
+pub(super) fn put_mean_frequency(name: &str, sum: u64, count: u64, sheet: &mut Sheet) {
+    if count > 0 {
+        sheet.put(format_args!("{name}_mean"), format_args!("{:.3}", sum as f64 / count as f64));
     }
 }
 

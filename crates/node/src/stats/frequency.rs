@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use base::{Seqno, VbId, VbState, Version};
 use vbucket::VBucket;
 
+use super::eviction::put_mean_frequency;
 use super::{Inquiry, Refused, Sheet};
 
 /// Versions that are looked at under one lock.
@@ -41,9 +42,7 @@ impl Counts {
             let from = if bin == 0 { 0 } else { 1 << (bin - 1) };
             sheet.put(format_args!("{name}_{from},{}", 1 << bin), count);
         }
-        if let Some(mean) = self.sum.checked_div(self.bins.iter().sum()) {
-            sheet.put(format_args!("{name}_mean"), mean);
-        }
+        put_mean_frequency(name, self.sum, self.bins.iter().sum(), sheet);
     }
 }
 

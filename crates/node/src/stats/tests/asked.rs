@@ -61,6 +61,7 @@ fn frequencies_are_counted_by_state() {
         bins.map(|(_, count)| count.parse::<u64>().expect("a number")).sum()
     };
     assert_eq!((sum("vb_active_evictable_mfu_"), sum("vb_replica_evictable_mfu_")), (29, 10));
+    assert_eq!(&*told["vb_replica_evictable_mfu_mean"], "4.000", "where documents begin");
 }
 
 #[test]
