@@ -233,8 +233,8 @@ pub static GROUPS: &[Group] = &[
         "dispatcher",
         EXACT,
         Stats,
-        nothing_measured,
-        "What background threads do at the moment; not followed, `tasks` says what they did",
+        tasks::dispatcher,
+        "What the bucket's background threads do at the moment, and since when, in microseconds",
     ),
     group(
         "durability-monitor",

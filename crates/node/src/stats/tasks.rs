@@ -92,6 +92,29 @@ fn of(at: usize, task: &TaskStats, bucket: &str, now_ns: u64) -> Value {
     })
 }
 
+/// `dispatcher`: what background threads do now, by task; chores share one thread. Times are in microseconds, and
+/// absent of a thread that sleeps. If several threads run a task, the time is that of the last that began.
+pub fn dispatcher(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    let now_ns = inquiry.node.env().clock.monotonic_ns();
+    let (chores, with_threads): (Vec<_>, Vec<_>) =
+        task_stats(inquiry.bucket).into_iter().partition(|task| task.kind == TaskKind::NonIo);
+    for task in &with_threads {
+        put_thread(task.name, Some(task).filter(|task| task.running > 0), now_ns, sheet);
+    }
+    put_thread("chores", chores.iter().find(|task| task.running > 0), now_ns, sheet);
+    Ok(())
+}
+
+/// What a thread does, if it does something.
+fn put_thread(name: &str, does: Option<&TaskStats>, now_ns: u64, sheet: &mut Sheet) {
+    let mut sheet = sheet.under(name);
+    sheet.put("state", if does.is_some() { "running" } else { "sleeping" });
+    if let Some(task) = does {
+        sheet.put("task", task.does);
+        sheet.put("runtime", now_ns.saturating_sub(task.started_ns) / 1000);
+    }
+}
+
 /// `scheduler`
 pub fn scheduler(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
     task_stats(inquiry.bucket).iter().for_each(|task| put_times(task.name, &task.wait, sheet));
@@ -110,4 +133,36 @@ pub fn kvtimings(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Resul
         put_times(&format!("rw_0:{op}"), &times, sheet);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use base::HistogramCounts;
+
+    use super::*;
+
+    #[test]
+    fn a_thread_tells_what_it_does_while_it_runs() {
+        let task = TaskStats {
+            name: "filer",
+            kind: TaskKind::Writer,
+            does: "Brings files up to date",
+            due_ns: u64::MAX,
+            running: 1,
+            started_ns: 4_000,
+            previous_ns: 0,
+            wait: HistogramCounts::default(),
+            run: HistogramCounts::default(),
+        };
+        let mut sheet = Sheet::default();
+        put_thread("filer", Some(&task), 9_500, &mut sheet);
+        put_thread("fetcher", None, 9_500, &mut sheet);
+        let expected = [
+            ("filer:state", "running"),
+            ("filer:task", "Brings files up to date"),
+            ("filer:runtime", "5"),
+            ("fetcher:state", "sleeping"),
+        ];
+        assert_eq!(sheet.iter().collect::<Vec<_>>(), expected);
+    }
 }

@@ -676,6 +676,9 @@ fn tasks_are_told_as_the_field_reads_them() {
     assert_eq!(world.stats("kvtimings")["rw_0:commit_0,1"], "1");
     assert_eq!(world.stats("timings")["disk_commit_0,1"], "1");
     assert_eq!(world.stats("scheduler"), BTreeMap::new(), "nothing was due at a time of its own");
+    let threads = ["backfiller", "chores", "compactor", "fetcher", "filer", "flusher", "loader"];
+    let asleep = threads.map(|thread| (format!("{thread}:state"), "sleeping".to_owned()));
+    assert_eq!(world.stats("dispatcher"), BTreeMap::from(asleep));
 }
 
 /// Names that the field's tools take apart: all have a range of whole numbers or are a mean.
