@@ -131,6 +131,8 @@ impl Origin {
 /// What every change goes through: clock, seqno, counts, queue.
 pub struct History {
     pub(crate) id: VbId,
+    /// The role that it began with.
+    pub(crate) first_role: VbState,
     pub(crate) checkpoints: CheckpointManager,
     /// The items in seqno order, if there is no disk.
     pub(crate) seq_list: Option<Box<SeqList>>,
@@ -278,6 +280,11 @@ impl History {
 }
 
 impl History {
+    /// The role that it had when it came into memory: that of its last save, or the one it was made with.
+    pub fn first_role(&self) -> VbState {
+        self.first_role
+    }
+
     /// There is no change up to `seqno`.
     pub(crate) fn skip_to(&mut self, seqno: Seqno) -> Garbage {
         self.high_seqno = seqno;
@@ -390,6 +397,7 @@ impl VBucket {
         collections_charge.set(origin.collections.allocated_bytes());
         let history = History {
             id,
+            first_role: origin.state,
             checkpoints,
             seq_list,
             hlc,

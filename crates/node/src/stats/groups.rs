@@ -333,6 +333,13 @@ pub static GROUPS: &[Group] = &[
         "The number of the manifest of scopes and collections",
     ),
     group("memory", EXACT, SimpleStats, memory::memory, "What the bucket's memory is used for"),
+    group(
+        "prev-vbucket",
+        EXACT,
+        SimpleStats,
+        vbucket::first_roles,
+        "The state with which each vBucket came into memory: as it was last saved, or as it was made",
+    ),
     group("range-scans", NONE, Stats, vbucket::range_scans, "Scans of ranges of keys that are under way"),
     group(
         "reset",

@@ -708,6 +708,8 @@ fn a_deleted_vbucket_is_not_listed() {
     assert!(matches!(world.bucket.roles().delete_vbucket(VbId(4)), Ok(Ok(()))));
     let states = world.stats("vbucket");
     assert_eq!((states.len(), &*states["vb_3"]), (7, "replica"));
+    let before = world.stats("prev-vbucket");
+    assert_eq!((before.len(), &*before["vb_3"]), (7, "active"), "as it was made");
     assert_eq!(world.refusal("vbucket 4"), Some(Status::NotMyVbucket));
 }
 

@@ -56,6 +56,16 @@ pub fn states(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Resul
     })
 }
 
+/// `prev-vbucket`: the role with which each vBucket came into memory.
+pub fn first_roles(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    for id in (0..inquiry.bucket.vbuckets()).map(VbId) {
+        if let Some(role) = inquiry.bucket.inspect(id, |vb| vb.first_role()) {
+            sheet.put(format_args!("vb_{id}"), role.name());
+        }
+    }
+    Ok(())
+}
+
 /// `vbucket-durability-state [VB]`: role, and how far sync writes are.
 pub fn durability_states(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
     each(inquiry, asked(args)?, |vb| {
