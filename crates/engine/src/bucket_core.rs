@@ -159,6 +159,11 @@ impl Core {
         self.vbuckets.lock_times_of(holder)
     }
 
+    /// How long holders of this kind waited for the locks of vBuckets so far: all waits for a lock that was not free.
+    pub fn lock_waits_of(&self, holder: Holder) -> HistogramCounts {
+        self.vbuckets.lock_waits_of(holder)
+    }
+
     /// How long holders of each kind held the locks of vBuckets so far.
     pub fn lock_times(&self) -> Vec<(Holder, HistogramCounts)> {
         HOLDERS.iter().map(|holder| (*holder, self.lock_times_of(*holder))).collect()

@@ -139,7 +139,7 @@ pub use refusal::Refusal;
 pub use replica::{Applied, Incoming, ReplicaPosition, ReplicaRefusal, ReplicaStream, Replicas};
 pub use roles::Roles;
 pub use settings::{Changed, SettingError, Settings};
-pub use shard_guard::{FRONT_END_SAMPLE, HOLDERS, Holder};
+pub use shard_guard::{FRONT_END_SAMPLE, HOLDERS, Holder, LockWait, lock_waits_since};
 pub use small_files::{small_file_faults, uuid_in};
 pub use standing::Standing;
 pub use stats::{BucketStats, DiskCounts, STATES, StateStats, StoreStats, VbStats, file_totals};

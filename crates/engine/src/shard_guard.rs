@@ -1,8 +1,9 @@
 //! A vBucket's lock while somebody holds it: who, and for how long.
 //!
 //! Each hold by background work is timed; of those by operations of clients one in 64 of each vBucket, so that the
-//! clock costs them next to nothing.
+//! clock costs them next to nothing. A wait for the lock is timed always: who finds it free does not look at the clock.
 
+use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
 
 use base::env::Clock;
@@ -92,10 +93,11 @@ impl Holder {
 /// One in so many holds by the front end is timed.
 pub const FRONT_END_SAMPLE: u8 = 64;
 
-/// How long holders of each kind held the locks of a bucket's vBuckets.
+/// How long holders of each kind held the locks of a bucket's vBuckets, and waited for them.
 #[derive(Default)]
 pub(crate) struct LockClock {
     times: [Histogram; HOLDERS.len()],
+    waits: [Histogram; HOLDERS.len()],
 }
 
 impl LockClock {
@@ -106,6 +108,74 @@ impl LockClock {
     pub(crate) fn times(&self, holder: Holder) -> HistogramCounts {
         self.times[holder as usize].counts()
     }
+
+    pub(crate) fn waits(&self, holder: Holder) -> HistogramCounts {
+        self.waits[holder as usize].counts()
+    }
+}
+
+/// A wait of a thread for the lock of a vBucket, in nanoseconds of the monotonic clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LockWait {
+    /// When it began.
+    pub from_ns: u64,
+    /// When the thread had the lock.
+    pub until_ns: u64,
+}
+
+impl LockWait {
+    const NONE: LockWait = LockWait { from_ns: 0, until_ns: 0 };
+
+    fn ns(self) -> u64 {
+        self.until_ns.saturating_sub(self.from_ns)
+    }
+}
+
+/// Waits that a thread keeps: the longest of the last minute.
+const KEPT_WAITS: usize = 8;
+const KEPT_FOR_NS: u64 = 60_000_000_000;
+
+thread_local! {
+    static WAITS: Cell<[LockWait; KEPT_WAITS]> = const { Cell::new([LockWait::NONE; KEPT_WAITS]) };
+}
+
+/// The longest waits of this thread for locks of vBuckets that began at `since_ns` or later, in order: for the spans of
+/// an operation that turned out to be slow.
+pub fn lock_waits_since(since_ns: u64) -> Vec<LockWait> {
+    let is_wanted = |wait: &LockWait| *wait != LockWait::NONE && wait.from_ns >= since_ns;
+    let mut waits: Vec<LockWait> = WAITS.get().into_iter().filter(is_wanted).collect();
+    waits.sort_unstable_by_key(|wait| wait.from_ns);
+    waits
+}
+
+/// Keeps a wait of this thread in the place of the one that is worth least.
+fn keep(wait: LockWait) {
+    let mut waits = WAITS.get();
+    let worth = |kept: LockWait| {
+        let is_old = wait.from_ns.saturating_sub(kept.from_ns) > KEPT_FOR_NS;
+        if is_old { 0 } else { kept.ns() }
+    };
+    let least = (0..KEPT_WAITS).min_by_key(|at| worth(waits[*at])).unwrap_or(0);
+    if worth(waits[least]) <= wait.ns() {
+        waits[least] = wait;
+        WAITS.set(waits);
+    }
+}
+
+/// Locks, and notes how long that took if somebody else had the lock.
+#[inline]
+fn lock_noting<'a, T>(mutex: &'a Mutex<T>, waits: &Histogram, clock: &dyn Clock) -> MutexGuard<'a, T> {
+    mutex.try_lock().unwrap_or_else(|| wait(mutex, waits, clock))
+}
+
+#[cold]
+fn wait<'a, T>(mutex: &'a Mutex<T>, waits: &Histogram, clock: &dyn Clock) -> MutexGuard<'a, T> {
+    let from_ns = clock.monotonic_ns();
+    let guard = mutex.lock();
+    let wait = LockWait { from_ns, until_ns: clock.monotonic_ns() };
+    waits.record(wait.ns());
+    keep(wait);
+    guard
 }
 
 /// A vBucket that is locked; unlocked when it is dropped.
@@ -130,7 +200,7 @@ impl<'a> ShardGuard<'a> {
         times: &'a LockClock,
         clock: &'a dyn Clock,
     ) -> ShardGuard<'a> {
-        let mut shard = shard.lock();
+        let mut shard = lock_noting(shard, &times.waits[holder as usize], clock);
         let is_timed = holder != Holder::FrontEnd || {
             shard.held = shard.held.wrapping_add(1);
             shard.held.is_multiple_of(FRONT_END_SAMPLE)
@@ -172,7 +242,70 @@ impl DerefMut for ShardGuard<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Barrier;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
     use super::*;
+
+    /// Late, so that no wait of another test of this thread is taken for one of this.
+    const LATE_NS: u64 = 1 << 60;
+
+    /// Has the holder of a lock release it at the first look, and goes on by 500 ns with each look.
+    struct ReleasingClock {
+        release: Barrier,
+        looks: AtomicU64,
+    }
+
+    impl Clock for ReleasingClock {
+        fn unix_ns(&self) -> u64 {
+            0
+        }
+
+        fn monotonic_ns(&self) -> u64 {
+            let before = self.looks.fetch_add(1, Ordering::Relaxed);
+            if before == 0 {
+                self.release.wait();
+            }
+            LATE_NS + before * 500
+        }
+    }
+
+    #[test]
+    fn a_wait_is_timed_and_a_free_lock_costs_no_look_at_the_clock() {
+        let (mutex, waits, is_held) = (Mutex::new(7), Histogram::default(), Barrier::new(2));
+        let clock = ReleasingClock { release: Barrier::new(2), looks: AtomicU64::new(0) };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let guard = mutex.lock();
+                is_held.wait();
+                clock.release.wait();
+                drop(guard);
+            });
+            is_held.wait();
+            assert_eq!(*lock_noting(&mutex, &waits, &clock), 7);
+        });
+        let wait = LockWait { from_ns: LATE_NS, until_ns: LATE_NS + 500 };
+        assert_eq!((lock_waits_since(LATE_NS), lock_waits_since(LATE_NS + 1)), (vec![wait], vec![]));
+        drop(lock_noting(&mutex, &waits, &clock));
+        assert_eq!(clock.looks.load(Ordering::Relaxed), 2);
+        assert_eq!((waits.counts().total(), waits.counts().sum_ns()), (1, 500));
+    }
+
+    #[test]
+    fn the_longest_waits_are_kept_for_a_while() {
+        let kept = || lock_waits_since(LATE_NS).iter().map(|wait| wait.ns()).collect::<Vec<_>>();
+        let wait = |from_ns, ns| keep(LockWait { from_ns, until_ns: from_ns + ns });
+        // On a thread of its own, which has waited for nothing else.
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                (0..20).for_each(|n| wait(LATE_NS + n * 1_000, 100 + n % 10));
+                assert_eq!(kept(), [106, 107, 108, 109, 106, 107, 108, 109]);
+                wait(LATE_NS + 30_000 + KEPT_FOR_NS, 1);
+                assert_eq!(kept().len(), KEPT_WAITS);
+                assert!(kept().ends_with(&[1]), "it replaces one that is a minute old: {:?}", kept());
+            });
+        });
+    }
 
     #[test]
     fn a_hold_is_counted_for_its_holder() {

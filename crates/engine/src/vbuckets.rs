@@ -105,4 +105,9 @@ impl VBuckets {
     pub(crate) fn lock_times_of(&self, holder: Holder) -> HistogramCounts {
         self.times.times(holder)
     }
+
+    /// How long holders of this kind waited for the locks so far, if they had to.
+    pub(crate) fn lock_waits_of(&self, holder: Holder) -> HistogramCounts {
+        self.times.waits(holder)
+    }
 }

@@ -702,7 +702,8 @@ impl Connection {
             return;
         }
         let Some(opcode) = self.counters.last_command() else { return };
-        let took = Took { opcode, opaque: 0, ns, spent_on: SpentOn::Turn, requests, began_ns: 0 };
+        let began_ns = self.node.env().clock.monotonic_ns().saturating_sub(ns);
+        let took = Took { opcode, opaque: 0, ns, spent_on: SpentOn::Turn, requests, began_ns };
         let (worker, nothing) = (self.counters.number(), Subject::default());
         slow::note_if_slow(&self.node, &self.session, worker, &took, &nothing, &[]);
     }

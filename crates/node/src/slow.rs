@@ -84,7 +84,7 @@ pub struct SlowOperation {
     pub peer: Option<IpAddr>,
     /// Its worker.
     pub worker: usize,
-    /// Where the time went; empty for a turn.
+    /// Where the time went; of a turn its waits for locks.
     pub spans: Vec<Span>,
 }
 
@@ -132,7 +132,10 @@ fn note(node: &Node, session: &Session, worker: usize, took: &Took, subject: Sub
         let bucket = session.bucket.as_ref()?;
         bucket.inspect(subject.vbucket, |vb| vb.topology()?.replica(place).map(Into::into))?
     };
-    let spans = spans::spans(steps, took.began_ns, took.began_ns + took.ns, replica);
+    let spans = match took.spent_on {
+        SpentOn::Turn => spans::lock_spans(&engine::lock_waits_since(took.began_ns), took.began_ns),
+        _ => spans::spans(steps, took.began_ns, took.began_ns + took.ns, replica),
+    };
     let operation = SlowOperation {
         ended_unix_ns: clock.unix_ns(),
         took_ns: took.ns,

@@ -1,9 +1,9 @@
 //! Where the time of a request went that had to wait: its spans.
 //!
 //! While it waits only moments are kept that others note anyway ([`StepTimes`]); spans are made of them once the request
-//! has turned out to be slow.
+//! has turned out to be slow. The spans of a turn are the waits of its thread for locks of vBuckets.
 
-use engine::{MAX_REPLICAS, StepTimes};
+use engine::{LockWait, MAX_REPLICAS, StepTimes};
 
 /// A part of a request's time.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,6 +74,17 @@ pub(crate) fn spans(
     spans
 }
 
+/// Makes the spans of a turn that began then, from the waits of its thread since.
+pub(crate) fn lock_spans(waits: &[LockWait], began_ns: u64) -> Vec<Span> {
+    let span = |wait: &LockWait| Span {
+        name: "lock",
+        node: None,
+        from_ns: wait.from_ns.saturating_sub(began_ns),
+        ns: wait.until_ns.saturating_sub(wait.from_ns),
+    };
+    waits.iter().map(span).collect()
+}
+
 /// The spans as they are in the log: `NAME=FROM:DURATION` in microseconds, with the node's name behind `@`.
 pub(crate) fn trace(spans: &[Span]) -> String {
     let one = |span: &Span| {
@@ -101,6 +112,13 @@ mod tests {
             trace(&made),
             "fetch_queue=0:2 fetch=2:2 flush_queue=4:1 flush=5:3 replica@n_1=4:7 answer=11:1"
         );
+    }
+
+    #[test]
+    fn waits_for_locks_are_the_spans_of_a_turn() {
+        let wait = |from_ns, until_ns| LockWait { from_ns, until_ns };
+        let made = lock_spans(&[wait(12_000, 15_000), wait(40_000, 41_000)], 10_000);
+        assert_eq!(trace(&made), "lock=2:3 lock=30:1");
     }
 
     #[test]

@@ -323,7 +323,7 @@ pub static GROUPS: &[Group] = &[
         optional("[histogram]"),
         Stats,
         locks::locks,
-        "How long whom held the locks of vBuckets; `histogram` for counts by time, in nanoseconds",
+        "Who held the locks of vBuckets and waited for them, and how long; `histogram` for holds by time, in nanoseconds",
     ),
     of_collections(
         "manifest",

@@ -1,4 +1,4 @@
-//! The group about locks of vBuckets: who held them, and for how long.
+//! The group about locks of vBuckets: who held them and waited for them, and for how long.
 
 use base::{HistogramCounts, TimeRange};
 use engine::{FRONT_END_SAMPLE, Holder};
@@ -11,7 +11,9 @@ pub fn locks(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Result
     match args.first() {
         None => {
             sheet.put("front_end_sample", FRONT_END_SAMPLE);
-            times.iter().for_each(|(holder, times)| put_summary(*holder, times, sheet));
+            for (holder, times) in &times {
+                put_summary(*holder, times, &inquiry.bucket.lock_waits_of(*holder), sheet);
+            }
         }
         Some(&b"histogram") => times.iter().for_each(|(holder, times)| put_histogram(*holder, times, sheet)),
         Some(_) => return Err(Refused::Invalid("The only argument of this stat group is `histogram`")),
@@ -19,7 +21,7 @@ pub fn locks(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Result
     Ok(())
 }
 
-fn put_summary(holder: Holder, times: &HistogramCounts, sheet: &mut Sheet) {
+fn put_summary(holder: Holder, times: &HistogramCounts, waits: &HistogramCounts, sheet: &mut Sheet) {
     let mut sheet = sheet.under(holder.name());
     sheet.put("count", times.total());
     sheet.put("mean_ns", times.mean_ns());
@@ -27,6 +29,9 @@ fn put_summary(holder: Holder, times: &HistogramCounts, sheet: &mut Sheet) {
         sheet.put(name, times.percentile_ns(per_mille));
     }
     sheet.put("max_ns", times.longest_ns());
+    sheet.put("waits", waits.total());
+    sheet.put("wait_mean_ns", waits.mean_ns());
+    sheet.put("wait_max_ns", waits.longest_ns());
 }
 
 /// Buckets that are not empty, as `HOLDER_ns_FIRST,LAST`.
