@@ -26,6 +26,7 @@ use crate::shard::{Shard, new_uuid};
 use crate::shard_guard::{HOLDERS, Holder, ShardGuard};
 use crate::tasks::Tasks;
 use crate::unreadable::Unreadables;
+use crate::value_times::ValueTimes;
 use crate::vbuckets::VBuckets;
 
 /// The words of [`Key::CompressionMode`] as they are numbered.
@@ -45,6 +46,7 @@ pub struct Core {
     /// The chores, and when each is due.
     pub(crate) keeper: Keeper,
     pub(crate) tasks: Tasks,
+    pub(crate) value_times: ValueTimes,
     /// vBuckets with something to write.
     pub(crate) flush: FlushQueue,
     pub(crate) disk: DiskState,
@@ -74,6 +76,11 @@ impl Core {
     /// Its memory account.
     pub fn memory(&self) -> &MemoryAccount {
         &self.memory
+    }
+
+    /// How long its requests took to look into values.
+    pub fn value_times(&self) -> &ValueTimes {
+        &self.value_times
     }
 
     /// The outside world as this bucket sees it.

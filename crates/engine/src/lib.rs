@@ -82,6 +82,7 @@ mod traffic;
 mod unreadable;
 mod update;
 pub mod value;
+mod value_times;
 mod vbuckets;
 mod victims;
 mod warmup;
@@ -154,6 +155,7 @@ pub use tombstone_purger::{PurgeStats, Tombstones};
 pub use topology::topology_from_json;
 pub use traffic::Traffic;
 pub use update::{CounterRequest, End};
+pub use value_times::{VALUE_SAMPLE, ValueTimes};
 pub use vbucket::{ConflictRule, Topology};
 #[cfg(debug_assertions)]
 pub use vbuckets::locks_taken;

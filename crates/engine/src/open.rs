@@ -132,6 +132,7 @@ impl Bucket {
             settings,
             keeper: Keeper::default(),
             tasks: Tasks::new(&env.clock),
+            value_times: ValueTimes::new(&env.clock),
             vbuckets: VBuckets::new(shards, &env.clock),
             uuid: identity.uuid.clone(),
             context,

@@ -249,7 +249,7 @@ impl Replicas {
         let (datatype, value) = if is_event {
             (meta.datatype, Cow::Borrowed(value))
         } else {
-            value::checked(self.core.keeps_compressed(), meta.datatype, value)
+            value::checked(self.core.keeps_compressed(), meta.datatype, value, &self.core.value_times)
                 .map_err(|_| ReplicaRefusal::Malformed)?
         };
         let meta = VersionMeta { datatype, ..meta };

@@ -60,7 +60,12 @@ impl<'a> StoreRequest<'a> {
 impl Writer<'_> {
     /// Stores a document. Xattrs that the document has stay with it.
     pub fn store(&self, vb: VbId, request: &StoreRequest<'_>, now: Moment) -> Result<Mutated, Refusal> {
-        let prepared = value::prepare(request.body, request.datatype, self.core.keeps_compressed())?;
+        let prepared = value::prepare(
+            request.body,
+            request.datatype,
+            self.core.keeps_compressed(),
+            &self.core.value_times,
+        )?;
         let meta = VersionMeta {
             flags: request.flags,
             expiry: absolute_expiry(request.expiry, now),
@@ -93,7 +98,7 @@ impl Writer<'_> {
         now: Moment,
     ) -> Result<Mutated, Refusal> {
         let body = if prepared.datatype.is_snappy() {
-            value::inflate(&prepared.bytes, base::limits::MAX_VALUE_BYTES)?
+            self.core.value_times.inflate(&prepared.bytes, base::limits::MAX_VALUE_BYTES)?
         } else {
             prepared.bytes.to_vec()
         };

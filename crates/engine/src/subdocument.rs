@@ -50,7 +50,8 @@ impl Documents {
         if let Some(whole) = &whole {
             self.core.context.frequency.raise(whole);
         }
-        let plain = whole.as_ref().map(value::plain).transpose()?.unwrap_or_default();
+        let times = self.core.value_times();
+        let plain = whole.as_ref().map(|whole| times.plain(whole)).transpose()?.unwrap_or_default();
         let uuid = self.core.with_vbucket(vb, |vb| vb.uuid()).unwrap_or_default();
         let mut document = found.as_ref().map(|f| document(&f.version, &plain, uuid, now));
         let cas = found.as_ref().map_or(Cas(0), |f| f.cas);
@@ -121,7 +122,8 @@ fn compute(
         return Err(Stop::Refused(Refusal::Locked));
     }
     let whole = found.map(Seen::whole).transpose().map_err(Stop::Refused)?;
-    let plain = whole.as_ref().map(value::plain).transpose().map_err(Stop::Refused)?.unwrap_or_default();
+    let plain = whole.as_ref().map(|whole| writer.core.value_times().plain(whole)).transpose();
+    let plain = plain.map_err(Stop::Refused)?.unwrap_or_default();
     let mut current = found.map(|f| document(&f.version, &plain, uuid, now));
     if let (Some(current), true) = (&mut current, stays_locked) {
         // The lock is found when the result would be stored: what cannot be done is told before.

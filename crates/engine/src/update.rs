@@ -56,14 +56,14 @@ impl Writer<'_> {
     ) -> Result<Mutated, Refusal> {
         let inflated;
         let part = if sent.is_snappy() {
-            inflated = value::inflate(part, limits::MAX_VALUE_BYTES)?;
+            inflated = self.core.value_times.inflate(part, limits::MAX_VALUE_BYTES)?;
             &inflated
         } else {
             part
         };
         let joined = self.modify(vb, key, cas, now, |found| {
             let old = live(found, now).ok_or(Refusal::NotFound)?.whole()?;
-            let plain = value::plain(&old)?;
+            let plain = self.core.value_times.plain(&old)?;
             let body = value::split(&plain, old.meta().datatype)?.1;
             let xattrs = value::section(&plain, body);
             if body.len() + part.len() > limits::MAX_VALUE_BYTES {
@@ -72,7 +72,8 @@ impl Writer<'_> {
             let (first, second) = if end == End::Back { (body, part) } else { (part, body) };
             let whole = [first, second].concat();
             let kept = old.meta().datatype.without(Datatype::JSON).without(Datatype::SNAPPY);
-            let meta = VersionMeta { datatype: kept.with(value::detect(&whole)), ..old.meta() };
+            let meta =
+                VersionMeta { datatype: kept.with(self.core.value_times.detect(&whole)), ..old.meta() };
             let new = self.version(meta, key, &[xattrs, &whole]);
             value::check_size(new.value(), meta.datatype)?;
             Ok(Computed::new(new, ()))
@@ -100,7 +101,7 @@ impl Writer<'_> {
                 return Ok(Computed::new(number_version(self, meta, request.key, &[], number), number));
             };
             let old = old.whole()?;
-            let plain = value::plain(&old)?;
+            let plain = self.core.value_times.plain(&old)?;
             let body = value::split(&plain, old.meta().datatype)?.1;
             let xattrs = value::section(&plain, body);
             let present = parse_number(body).ok_or(Refusal::NotANumber)?;

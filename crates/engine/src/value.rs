@@ -7,6 +7,7 @@ use base::{Datatype, limits};
 use subdoc::xattr::Xattrs;
 
 use crate::refusal::Refusal;
+use crate::value_times::ValueTimes;
 use crate::whole::Whole;
 
 mod front;
@@ -21,15 +22,20 @@ pub struct Prepared<'a> {
 
 /// Checks a body that a client sent (`sent` tells only whether it is compressed), finds out whether it is JSON, and
 /// keeps the compressed form, if it may, where that is smaller.
-pub fn prepare(body: &[u8], sent: Datatype, may_keep: bool) -> Result<Prepared<'_>, Refusal> {
+pub fn prepare<'a>(
+    body: &'a [u8],
+    sent: Datatype,
+    may_keep: bool,
+    times: &ValueTimes,
+) -> Result<Prepared<'a>, Refusal> {
     if !sent.is_snappy() {
         if body.len() > limits::MAX_VALUE_BYTES {
             return Err(Refusal::TooBig);
         }
-        return Ok(Prepared { bytes: Cow::Borrowed(body), datatype: detect(body) });
+        return Ok(Prepared { bytes: Cow::Borrowed(body), datatype: times.detect(body) });
     }
-    let plain = inflate(body, limits::MAX_VALUE_BYTES)?;
-    let datatype = detect(&plain);
+    let plain = times.inflate(body, limits::MAX_VALUE_BYTES)?;
+    let datatype = times.detect(&plain);
     if may_keep && body.len() < plain.len() {
         Ok(Prepared { bytes: Cow::Borrowed(body), datatype: datatype.with(Datatype::SNAPPY) })
     } else {
@@ -154,12 +160,13 @@ pub enum WantedXattrs {
 
 /// A stored value as a reader gets it, and what it is then: compressed only if the reader takes that and nothing is left
 /// out of it.
-pub fn shown(
-    stored: &[u8],
+pub fn shown<'a>(
+    stored: &'a [u8],
     datatype: Datatype,
     xattrs: WantedXattrs,
     takes_snappy: bool,
-) -> Result<(Cow<'_, [u8]>, Datatype), Refusal> {
+    times: &ValueTimes,
+) -> Result<(Cow<'a, [u8]>, Datatype), Refusal> {
     let is_cut = match xattrs {
         WantedXattrs::All => false,
         WantedXattrs::None => datatype.is_xattr(),
@@ -171,7 +178,7 @@ pub fn shown(
     if !is_cut && (takes_snappy || !datatype.is_snappy()) {
         return Ok((Cow::Borrowed(stored), datatype));
     }
-    let (plain, datatype) = (plain_of(stored, datatype)?, datatype.without(Datatype::SNAPPY));
+    let (plain, datatype) = (times.plain_of(stored, datatype)?, datatype.without(Datatype::SNAPPY));
     if !is_cut {
         return Ok((plain, datatype));
     }
@@ -196,12 +203,14 @@ pub(crate) fn checked<'a>(
     keeps_compressed: bool,
     datatype: Datatype,
     value: &'a [u8],
+    times: &ValueTimes,
 ) -> Result<(Datatype, Cow<'a, [u8]>), Refusal> {
     if !datatype.is_snappy() {
         check_xattrs(value, datatype)?;
         return Ok((datatype, Cow::Borrowed(value)));
     }
-    let inflated = inflate(value, base::limits::MAX_VALUE_BYTES + base::limits::MAX_SYSTEM_XATTR_BYTES)?;
+    let limit = limits::MAX_VALUE_BYTES + limits::MAX_SYSTEM_XATTR_BYTES;
+    let inflated = times.inflate(value, limit)?;
     check_xattrs(&inflated, datatype)?;
     if keeps_compressed && inflated.len() > value.len() {
         return Ok((datatype, Cow::Borrowed(value)));

@@ -97,7 +97,8 @@ fn apply_with(
         _ if request.value.is_empty() || has_no_attributes(request) => (&[][..], Datatype::RAW),
         _ => (request.value, request.datatype),
     };
-    let (datatype, bytes) = value::checked(documents.core.keeps_compressed(), sent, value)?;
+    let (datatype, bytes) =
+        value::checked(documents.core.keeps_compressed(), sent, value, &documents.core.value_times)?;
     let meta = VersionMeta { datatype, sync_write: SyncWrite::No, ..request.meta };
     let new = NewVersion::new(&documents.core.context.heap, meta, request.key, &[&bytes]);
     documents.admit(&new)?;

@@ -60,7 +60,8 @@ fn whole(cx: &mut Context<'_>, read: impl FnOnce(&Context<'_>) -> Result<Found, 
 fn send_whole(cx: &mut Context<'_>, found: &Found, key: &[u8]) -> Outcome {
     let (version, meta) = (&found.version, found.version.meta());
     let wanted = if cx.may(Privilege::SystemXattrRead) { WantedXattrs::All } else { WantedXattrs::User };
-    let takes_snappy = cx.session.has(Feature::Snappy) && cx.bucket().keeps_compressed();
+    let bucket = cx.bucket();
+    let takes_snappy = cx.session.has(Feature::Snappy) && bucket.keeps_compressed();
     let is_cut = meta.datatype.is_xattr() && wanted == WantedXattrs::User;
     // Then it is a copy, which takes time and memory.
     let may_be_made = is_cut || (meta.datatype.is_snappy() && !takes_snappy);
@@ -73,7 +74,8 @@ fn send_whole(cx: &mut Context<'_>, found: &Found, key: &[u8]) -> Outcome {
             return cx.status(Status::Etmpfail);
         }
     }
-    let (shown, datatype) = match value::shown(version.value(), meta.datatype, wanted, takes_snappy) {
+    let times = bucket.value_times();
+    let (shown, datatype) = match value::shown(version.value(), meta.datatype, wanted, takes_snappy, times) {
         Ok(shown) => shown,
         Err(refusal) => return cx.refuse_key(cx.vbucket, version.key(), refusal),
     };
@@ -190,7 +192,7 @@ fn shown(cx: &mut Context<'_>, found: &Found) -> Result<Shown, Outcome> {
     if stored.is_snappy() && !cx.reply.has_room(value::plain_len(&found.version)) {
         return Err(cx.status(Status::Etmpfail));
     }
-    let read = value::plain(&found.version).and_then(|plain| {
+    let read = cx.bucket().value_times().plain(&found.version).and_then(|plain| {
         let from = plain.len() - value::split(&plain, stored)?.1.len();
         Ok((plain, from))
     });

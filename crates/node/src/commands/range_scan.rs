@@ -314,7 +314,9 @@ impl<'c, 'a> Telling<'c, 'a> {
         if inflated > MOST_BYTES && !self.cx.reply.has_room(self.batch.len() + inflated) {
             return Err(Fault::NoRoom);
         }
-        let shown = value::shown(stored, meta.datatype, self.xattrs, self.takes_snappy);
+        let bucket = self.cx.bucket();
+        let times = bucket.value_times();
+        let shown = value::shown(stored, meta.datatype, self.xattrs, self.takes_snappy, times);
         let (shown, datatype) = shown.map_err(Fault::Refused)?;
         self.batch.extend_from_slice(&meta.flags.to_be_bytes());
         self.batch.extend_from_slice(&meta.expiry.to_be_bytes());

@@ -349,6 +349,18 @@ pub fn subdoc_execute(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> 
     Ok(())
 }
 
+/// `json_validate`
+pub fn json_validate(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    sheet.put("json_validate", as_json(&inquiry.bucket.value_times().detected()));
+    Ok(())
+}
+
+/// `snappy_decompress`
+pub fn snappy_decompress(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    sheet.put("snappy_decompress", as_json(&inquiry.bucket.value_times().inflated()));
+    Ok(())
+}
+
 /// `slow-operations`: under numbers, the oldest first.
 pub fn slow_operations(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
     let slow = inquiry.node.events().slow.of_bucket(inquiry.bucket.name());

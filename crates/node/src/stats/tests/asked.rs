@@ -106,6 +106,28 @@ fn the_store_is_told() {
     assert_eq!(world.stats("kvstore")["rw_0:io_bg_fetch_docs_read"], "1");
 }
 
+/// As `mctimings` and `mcstat` read them.
+#[test]
+fn looks_into_values_are_timed() {
+    let world = World::new();
+    let told = |group: &str| -> Value { serde_json::from_str(&world.stats(group)[group]).expect("JSON") };
+    for group in ["json_validate", "snappy_decompress"] {
+        assert_eq!(told(group)["total"], 0, "{group}");
+        assert_eq!(world.refusal(&format!("{group} x")), Some(Status::Einval));
+    }
+    (0..128).for_each(|n| world.set(&format!("k{n}"), 1));
+    assert_eq!(told("json_validate")["total"], 2);
+    let inflated = vec![b'x'; 200];
+    let body = snap::raw::Encoder::new().compress_vec(&inflated).expect("it is short");
+    for _ in 0..64 {
+        let request = StoreRequest { body: &body, datatype: Datatype::SNAPPY, ..request("a") };
+        world.bucket.documents().store(VbId(1), &request, world.bucket.now()).expect("there is room");
+    }
+    let snappy = told("snappy_decompress");
+    assert_eq!(snappy["total"], 1);
+    assert!(snappy["data"].is_array() && snappy["bucketsLow"].is_u64(), "{snappy}");
+}
+
 #[test]
 fn groups_of_stats_are_timed() {
     let world = World::new();
