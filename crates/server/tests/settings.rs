@@ -172,6 +172,7 @@ fn set_param_changes_a_setting_or_says_why_not() {
         (2, "exp_pager_enabled", "false", "false"),
         (1, "compression_mode", " active\n", "active"),
         (5, "hlc_drift_ahead_threshold_us", "1000", "1000"),
+        (6, "max_ttl", "3600", "3600"),
     ] {
         assert_eq!(desk.set_param("Administrator", kind, name, value), (Status::Success, String::new()));
         let setting = engine::settings::find(name).expect("there is one");
@@ -185,6 +186,7 @@ fn set_param_changes_a_setting_or_says_why_not() {
         (1, "item_eviction_policy", "fail_new_data", "give value_only or full_eviction"),
         (5, "max_size", "1GiB", "Of a vBucket's parameters"),
         (0, "max_size", "1GiB", "no such kind"),
+        (7, "max_size", "1GiB", "no such kind"),
         (1, "max_size", "", "must include value"),
         (1, "", "1", "must include key"),
     ] {

@@ -17,10 +17,11 @@ pub fn drop_privilege(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     ctx.status(Status::Success)
 }
 
-/// What parameters a Set Param is about (kv_engine's `cbepctl`: flush, replication, checkpoint, DCP, vBucket).
-/// The first four look in one table, whose names are unique.
+/// What parameters a Set Param is about (kv_engine's `cbepctl`: flush, replication, checkpoint, DCP, vBucket, config).
+/// All but those of a vBucket look in one table, whose names are unique.
 const PARAMETERS_OF_BUCKET: std::ops::RangeInclusive<u32> = 1..=4;
 const PARAMETERS_OF_VBUCKET: u32 = 5;
+const PARAMETERS_OF_CONFIG: u32 = 6;
 
 /// Before the name of a command: how long it may take until it is a slow operation.
 const SLOW_LIMIT: &str = "slow_operation_threshold:";
@@ -28,7 +29,7 @@ const SLOW_LIMIT: &str = "slow_operation_threshold:";
 /// Changes a setting of the bucket: the key is its name, the value its new value as text.
 pub fn set_param(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     match extras::decode_u32(request.extras) {
-        Some(kind) if PARAMETERS_OF_BUCKET.contains(&kind) => {}
+        Some(kind) if PARAMETERS_OF_BUCKET.contains(&kind) || kind == PARAMETERS_OF_CONFIG => {}
         // A vBucket's clock has the limits of its bucket.
         Some(PARAMETERS_OF_VBUCKET) if request.key.starts_with(b"hlc_") => {}
         Some(PARAMETERS_OF_VBUCKET) => {

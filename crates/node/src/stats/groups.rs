@@ -322,7 +322,13 @@ pub static GROUPS: &[Group] = &[
         key::key,
         "The state of one document of a collection that is named by its number",
     ),
-    group("kvstore", NONE, Stats, disk::kvstore, "What the store read, saved and failed to do"),
+    group(
+        "kvstore",
+        optional("[rw]"),
+        Stats,
+        disk::kvstore,
+        "What the store read, saved and failed to do; an argument changes nothing",
+    ),
     group("kvtimings", EXACT, Stats, tasks::kvtimings, "How long operations of the store took"),
     group(
         "locks",

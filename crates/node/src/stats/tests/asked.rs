@@ -98,6 +98,7 @@ fn the_store_is_told() {
     ["a", "b"].into_iter().for_each(|key| world.set(key, 1));
     assert!(world.bucket.flushing().flush_all());
     let told = world.stats("kvstore");
+    assert_eq!(world.stats("kvstore rw"), told, "there is one store");
     assert_eq!((&*told["rw_0:io_num_write"], &*told["rw_0:failure_set"]), ("2", "0"));
     assert_eq!(world.bucket.eviction().evict_value(VbId(1), DocKey::new(b"a")), Ok(true));
     let waiting = world.bucket.fetching().fetch(VbId(1), DocKey::new(b"a"));
