@@ -191,6 +191,13 @@ pub struct FileTotals {
     pub unreadable_vbuckets: u64,
 }
 
+/// Bytes of a bucket's files and bytes in them that are in use, as the store knows them from its last look at each: reads
+/// nothing, and leaves out files that are being written at the moment or have not been looked at since the start.
+pub fn file_usage(bucket: &Core) -> (u64, u64) {
+    let usages = (0..bucket.vbuckets()).filter_map(|vb| bucket.store.usage(VbId(vb)));
+    usages.fold((0, 0), |(file, used), usage| (file + usage.file_bytes, used + usage.used_bytes))
+}
+
 /// What a bucket's files take; reads from disk, and waits for no filing.
 pub fn file_totals(bucket: &Core) -> FileTotals {
     let mut totals = FileTotals::default();

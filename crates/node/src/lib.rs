@@ -43,7 +43,7 @@ mod layout;
 mod login_throttle;
 mod lone_writer;
 mod long_work;
-mod machine_memory;
+pub mod machine_memory;
 mod missing;
 pub mod naming;
 pub mod news;

@@ -6,6 +6,8 @@ use base::env::{Disk, OpenMode};
 
 /// Where Linux has control groups (cgroups(7)).
 const GROUPS: &str = "/sys/fs/cgroup";
+/// What Linux says of the machine's memory (proc(5)).
+const MEMINFO: &str = "/proc/meminfo";
 /// The longest of these files that is read.
 const MOST_BYTES: usize = 16 << 10;
 
@@ -17,9 +19,20 @@ pub(crate) fn machine_memory_bytes(disk: &dyn Disk) -> Option<u64> {
     limits.chain(total(disk)).min()
 }
 
+/// The machine's memory, and what of it programs could still get without swapping, in bytes; `None` if the system does not
+/// say it. Limits of containers are not looked at.
+pub fn total_and_free_bytes(disk: &dyn Disk) -> Option<(u64, u64)> {
+    let text = read(disk, Path::new(MEMINFO))?;
+    Some((of_meminfo(&text, "MemTotal:")?, of_meminfo(&text, "MemAvailable:")?))
+}
+
 fn total(disk: &dyn Disk) -> Option<u64> {
-    let text = read(disk, Path::new("/proc/meminfo"))?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    of_meminfo(&read(disk, Path::new(MEMINFO))?, "MemTotal:")
+}
+
+/// A line of /proc/meminfo in bytes.
+fn of_meminfo(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     let kibibytes: u64 = line.split_ascii_whitespace().next()?.parse().ok()?;
     kibibytes.checked_mul(1024)
 }
@@ -83,6 +96,14 @@ mod tests {
 
     const MACHINE: (&str, &str) = ("/proc/meminfo", "MemTotal:       65536000 kB\nMemFree: 1 kB\n");
     const MACHINE_BYTES: u64 = 65_536_000 * 1024;
+
+    #[test]
+    fn what_is_free_is_told_beside_the_total() {
+        assert_eq!(total_and_free_bytes(&disk(&[MACHINE])), None, "an old kernel does not say it");
+        let text = "MemTotal:       65536000 kB\nMemFree: 1 kB\nMemAvailable:   1000 kB\n";
+        let told = total_and_free_bytes(&disk(&[("/proc/meminfo", text)]));
+        assert_eq!(told, Some((MACHINE_BYTES, 1_024_000)));
+    }
 
     #[test]
     fn without_a_limit_it_is_the_machines() {

@@ -113,6 +113,16 @@ fn what_is_advertised_is_there() {
     let bucket = json(&server, &format!("{BUCKETS}/default"));
     let stats = json(&server, bucket["stats"]["uri"].as_str().expect("an address"));
     assert_eq!(stats["op"]["samples"]["curr_items"], json!([1]), "{stats}");
+    // What Telegraf, netdata and exporters read of a bucket and of a node.
+    for name in ["opsPerSec", "diskFetches", "itemCount", "diskUsed", "dataUsed", "vbActiveNumNonResident"] {
+        assert!(bucket["basicStats"][name].is_number(), "{name}: {bucket}");
+    }
+    for path in ["/pools/default", "/pools/nodes"] {
+        let node = &json(&server, path)["nodes"][0];
+        assert!(node["memoryTotal"].as_u64() >= node["memoryFree"].as_u64(), "{node}");
+        assert!(node["memoryFree"].as_u64() > Some(0), "{node}");
+        assert_eq!(node["interestingStats"]["curr_items"], 1, "{path}: {node}");
+    }
     assert_eq!(http(&server, "GET", &format!("{BUCKETS}/none/stats"), "").0, 404);
     let streaming = json(&server, "/pools")["pools"][0]["streamingUri"].clone();
     let told = Lines::of(&server, streaming.as_str().expect("an address")).next_json();

@@ -69,6 +69,11 @@ fn with_figures(user: &User, figures: &Figures, mut told: Value) -> Value {
             "itemCount": all.documents,
             "memUsed": all.used_bytes,
             "quotaPercentUsed": all.used_bytes as f64 * 100.0 / all.quota_bytes.max(1) as f64,
+            "opsPerSec": all.rates.ops(),
+            "diskFetches": all.rates.fetched,
+            "diskUsed": all.file_bytes,
+            "dataUsed": all.data_bytes,
+            "vbActiveNumNonResident": all.not_resident,
         });
     }
     told
@@ -91,8 +96,8 @@ pub(super) async fn nodes_of(
     Json(json!({ "servers": servers })).into_response()
 }
 
-/// `GET /pools/default/buckets/BUCKET/stats`: one sample of each figure, that of now; `/metrics` is for what is drawn over
-/// time.
+/// `GET /pools/default/buckets/BUCKET/stats`: one sample of each figure, that of now; rates in each second of the last five.
+/// `/metrics` is for what is drawn over time.
 pub(super) async fn stats(
     State(shared): State<Shared>,
     Extension(Caller(user)): Extension<Caller>,
@@ -103,11 +108,25 @@ pub(super) async fn stats(
     }
     let all = Figures::of_all(&shared).await.of(&name);
     let at_ms = shared.node.env().clock.unix_ns() / 1_000_000;
+    let rates = &all.rates;
+    let resident = all.documents.saturating_sub(all.not_resident) as f64 * 100.0;
     let samples = json!({
         "timestamp": [at_ms],
         "curr_items": [all.documents],
         "mem_used": [all.used_bytes],
         "ep_max_size": [all.quota_bytes],
+        "ops": [rates.ops()],
+        "cmd_get": [rates.gets],
+        "get_misses": [rates.misses],
+        "get_hits": [rates.gets - rates.misses],
+        "cmd_set": [rates.stores],
+        "delete_hits": [rates.deletes],
+        "ep_bg_fetched": [rates.fetched],
+        "disk_write_queue": [all.disk_queue],
+        "couch_docs_actual_disk_size": [all.file_bytes],
+        "couch_docs_data_size": [all.data_bytes],
+        "vb_active_num_non_resident": [all.not_resident],
+        "vb_active_resident_items_ratio": [if all.documents == 0 { 100.0 } else { resident / all.documents as f64 }],
     });
     let op = json!({ "samples": samples, "samplesCount": 1, "lastTStamp": at_ms, "interval": 1_000 });
     Json(json!({ "op": op })).into_response()

@@ -7,19 +7,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::cluster::NodeId;
-use ::node::Node;
 use ::node::cluster::serving;
 use ::node::hosting::Host;
+use ::node::machine_memory::total_and_free_bytes;
 use axum::Json;
 use axum::extract::State;
 use base::VbState;
 use base::env::Env;
+use engine::Bucket;
 use rustls::ClientConfig;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::Shared;
 use super::cluster_status::view_of;
+use super::samples::Rates;
 use crate::http_client::{self, Answer, Ask};
 
 /// Whoever does not answer in this time is left out.
@@ -53,33 +55,81 @@ impl Default for Asking {
     }
 }
 
-/// What there is of a bucket.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// What there is of a bucket, and what was done with it in each second of the last sample. A node of an earlier version
+/// does not tell all of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub(super) struct OfBucket {
     pub(super) documents: u64,
     pub(super) used_bytes: u64,
     pub(super) quota_bytes: u64,
+    /// Documents of active vBuckets whose value is not in memory.
+    pub(super) not_resident: u64,
+    pub(super) disk_queue: u64,
+    /// Bytes of the files, and bytes in them that are in use.
+    pub(super) file_bytes: u64,
+    pub(super) data_bytes: u64,
+    pub(super) rates: Rates,
 }
 
 /// What a node has, or several together.
-#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Figures {
     pub(super) memory_quota_bytes: u64,
     pub(super) buckets: BTreeMap<String, OfBucket>,
+    /// By the identities of the nodes.
+    #[serde(default)]
+    pub(super) nodes: BTreeMap<String, OfNode>,
+}
+
+/// What one node has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct OfNode {
+    /// The machine's memory, and what of it is free; 0 if the system does not say it.
+    pub(super) memory_bytes: u64,
+    pub(super) free_bytes: u64,
+    /// All of its buckets.
+    pub(super) buckets: OfBucket,
+}
+
+impl OfBucket {
+    fn add(&mut self, other: &OfBucket) {
+        let sums = [
+            (&mut self.documents, other.documents),
+            (&mut self.used_bytes, other.used_bytes),
+            (&mut self.quota_bytes, other.quota_bytes),
+            (&mut self.not_resident, other.not_resident),
+            (&mut self.disk_queue, other.disk_queue),
+            (&mut self.file_bytes, other.file_bytes),
+            (&mut self.data_bytes, other.data_bytes),
+        ];
+        for (sum, more) in sums {
+            *sum = sum.saturating_add(more);
+        }
+        self.rates.add(&other.rates);
+    }
 }
 
 impl Figures {
     /// Those of this node. One that may not serve has no documents: what it is active for others may have, too.
-    pub(super) fn here(node: &Node) -> Figures {
+    fn here(shared: &Shared) -> Figures {
+        let node = &shared.node;
         let serves = serving::why_not(node).is_none();
-        let of = |bucket: &engine::Bucket| OfBucket {
-            documents: if serves { bucket.stats().of(VbState::Active).documents } else { 0 },
-            used_bytes: bucket.memory().used_bytes(),
-            quota_bytes: bucket.memory().quota_bytes(),
-        };
+        let buckets: BTreeMap<String, OfBucket> = node
+            .buckets()
+            .iter()
+            .map(|(spec, bucket)| (spec.name.clone(), of_bucket(shared, &spec.name, bucket, serves)))
+            .collect();
+        let (memory_bytes, free_bytes) = total_and_free_bytes(&*node.env().disk).unwrap_or_default();
+        let mut own = OfNode { memory_bytes, free_bytes, ..OfNode::default() };
+        buckets.values().for_each(|of| own.buckets.add(of));
+        let of_cluster = node.cluster().map(|cluster| cluster.uuid().to_owned());
+        let uuid = of_cluster.unwrap_or_else(|| node.uuid().to_owned());
         Figures {
             memory_quota_bytes: node.host().map_or(0, Host::memory_quota_bytes),
-            buckets: node.buckets().iter().map(|(spec, bucket)| (spec.name.clone(), of(bucket))).collect(),
+            buckets,
+            nodes: [(uuid, own)].into(),
         }
     }
 
@@ -94,7 +144,7 @@ impl Figures {
         }
         let began_ns = clock.monotonic_ns();
         let asked = others(shared).into_iter().filter_map(|other| ask(shared, other)).collect();
-        let mut all = Figures::here(&shared.node);
+        let mut all = Figures::here(shared);
         gather(asked, ANSWERED_WITHIN).await.into_iter().for_each(|other| all.add(other));
         let all = Arc::new(all);
         *last = Some((began_ns, Arc::clone(&all)));
@@ -109,11 +159,27 @@ impl Figures {
     fn add(&mut self, other: Figures) {
         self.memory_quota_bytes = self.memory_quota_bytes.saturating_add(other.memory_quota_bytes);
         for (name, of) in other.buckets {
-            let sum = self.buckets.entry(name).or_default();
-            sum.documents = sum.documents.saturating_add(of.documents);
-            sum.used_bytes = sum.used_bytes.saturating_add(of.used_bytes);
-            sum.quota_bytes = sum.quota_bytes.saturating_add(of.quota_bytes);
+            self.buckets.entry(name).or_default().add(&of);
         }
+        self.nodes.extend(other.nodes);
+    }
+}
+
+/// What this node has of a bucket; documents only if it `serves`.
+fn of_bucket(shared: &Shared, name: &str, bucket: &Bucket, serves: bool) -> OfBucket {
+    let stats = bucket.stats();
+    let active = stats.of(VbState::Active);
+    let (documents, not_resident) = if serves { (active.documents, active.without_value) } else { (0, 0) };
+    let (file_bytes, data_bytes) = engine::file_usage(bucket);
+    OfBucket {
+        documents,
+        not_resident,
+        used_bytes: bucket.memory().used_bytes(),
+        quota_bytes: bucket.memory().quota_bytes(),
+        disk_queue: stats.all().unpersisted_items,
+        file_bytes,
+        data_bytes,
+        rates: shared.samples.rates(name),
     }
 }
 
@@ -238,7 +304,7 @@ fn parse(answer: &Answer) -> Option<Figures> {
 
 /// `GET /v1/figures`: those of this node alone, for other nodes.
 pub(super) async fn show(State(shared): State<Shared>) -> Json<Figures> {
-    Json(Figures::here(&shared.node))
+    Json(Figures::here(&shared))
 }
 
 #[cfg(test)]
@@ -257,6 +323,24 @@ mod tests {
     }
 
     #[test]
+    fn nodes_are_told_apart_and_their_buckets_added() {
+        let of = |name: &str, gets| {
+            let rates = Rates { gets, ..Rates::default() };
+            let bucket = OfBucket { file_bytes: 10, not_resident: 1, rates, ..OfBucket::default() };
+            let own = OfNode { memory_bytes: 5, buckets: bucket, ..OfNode::default() };
+            let (buckets, nodes) = ([("a".to_owned(), bucket)].into(), [(name.to_owned(), own)].into());
+            Figures { memory_quota_bytes: 1, buckets, nodes }
+        };
+        let mut all = of("one", 1.5);
+        all.add(of("two", 2.0));
+        let sum = all.of("a");
+        assert_eq!((sum.file_bytes, sum.not_resident, sum.rates.gets), (20, 2, 3.5));
+        assert_eq!(all.nodes.keys().collect::<Vec<_>>(), ["one", "two"]);
+        let told = serde_json::to_vec(&all).expect("JSON");
+        assert_eq!(parse(&Answer { status: 200, body: told }), Some(all));
+    }
+
+    #[test]
     fn sums_what_nodes_answer() {
         let body =
             r#"{"memory_quota_bytes":7,"buckets":{"a":{"documents":1,"used_bytes":2,"quota_bytes":3}}}"#;
@@ -265,7 +349,8 @@ mod tests {
         all.add(told(200, body).expect("figures"));
         all.add(Figures::default());
         assert_eq!(all.memory_quota_bytes, 14);
-        assert_eq!(all.of("a"), OfBucket { documents: 2, used_bytes: 4, quota_bytes: 6 });
+        let expected = OfBucket { documents: 2, used_bytes: 4, quota_bytes: 6, ..OfBucket::default() };
+        assert_eq!(all.of("a"), expected, "a node of an earlier version tells no more");
         assert_eq!(all.of("b"), OfBucket::default());
         for (status, wrong) in [(200, ""), (503, body), (200, "{}")] {
             assert_eq!(told(status, wrong), None, "{wrong:?}");

@@ -107,13 +107,47 @@ pub(super) async fn document(shared: &Shared, user: &User, headers: &HeaderMap) 
             "quotaUsed": quota_used,
             "usedByData": used,
         } },
-        "nodes": nodes::list(node, headers),
+        "nodes": with_figures(user, &figures, nodes::list(node, headers)),
     })
 }
 
+/// Adds what each node has, of those that answer; what is in its buckets only if the user may see the counters of all.
+fn with_figures(user: &User, figures: &Figures, mut nodes: Vec<Value>) -> Vec<Value> {
+    let sees_all = figures.buckets.keys().all(|name| user.privileges_in(name).has(Privilege::SimpleStats));
+    for told in &mut nodes {
+        let of = told["nodeUUID"].as_str().and_then(|uuid| figures.nodes.get(uuid));
+        let Some(of) = of else { continue };
+        if of.memory_bytes > 0 {
+            told["memoryTotal"] = json!(of.memory_bytes);
+            told["memoryFree"] = json!(of.free_bytes);
+        }
+        if sees_all {
+            let all = &of.buckets;
+            told["interestingStats"] = json!({
+                "cmd_get": all.rates.gets,
+                "get_hits": all.rates.gets - all.rates.misses,
+                "ops": all.rates.ops(),
+                "ep_bg_fetched": all.rates.fetched,
+                "curr_items": all.documents,
+                "mem_used": all.used_bytes,
+                "couch_docs_actual_disk_size": all.file_bytes,
+                "couch_docs_data_size": all.data_bytes,
+                "vb_active_num_non_resident": all.not_resident,
+            });
+        }
+    }
+    nodes
+}
+
 /// `GET /pools/nodes`
-pub(super) async fn nodes(State(shared): State<Shared>, headers: HeaderMap) -> Json<Value> {
-    Json(json!({ "name": "default", "nodes": nodes::list(&shared.node, &headers) }))
+pub(super) async fn nodes(
+    State(shared): State<Shared>,
+    Extension(Caller(user)): Extension<Caller>,
+    headers: HeaderMap,
+) -> Json<Value> {
+    let figures = Figures::of_all(&shared).await;
+    let nodes = with_figures(&user, &figures, nodes::list(&shared.node, &headers));
+    Json(json!({ "name": "default", "nodes": nodes }))
 }
 
 /// `GET /nodes/self`

@@ -17,7 +17,7 @@ use axum::response::{IntoResponse, Response};
 use base::{HistogramCounts, VbState};
 use engine::Bucket;
 use parking_lot::Mutex;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
@@ -59,6 +59,44 @@ pub(super) struct Sample {
     disk_queue: u64,
     p50_us: f64,
     p99_us: f64,
+}
+
+/// What was done in each second, on average over the last sample.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Rates {
+    pub(super) gets: f64,
+    pub(super) misses: f64,
+    pub(super) stores: f64,
+    pub(super) deletes: f64,
+    /// Values that were read from disk for clients.
+    pub(super) fetched: f64,
+}
+
+impl Rates {
+    fn of(sample: &Sample) -> Rates {
+        let rate = |count: u64| count as f64 * 1000.0 / sample.over_ms.max(1) as f64;
+        Rates {
+            gets: rate(sample.gets),
+            misses: rate(sample.misses),
+            stores: rate(sample.stores),
+            deletes: rate(sample.deletes),
+            fetched: rate(sample.fetched),
+        }
+    }
+
+    pub(super) fn add(&mut self, other: &Rates) {
+        self.gets += other.gets;
+        self.misses += other.misses;
+        self.stores += other.stores;
+        self.deletes += other.deletes;
+        self.fetched += other.fetched;
+    }
+
+    /// All operations of clients.
+    pub(super) fn ops(&self) -> f64 {
+        self.gets + self.stores + self.deletes
+    }
 }
 
 /// What was counted when a sample was taken.
@@ -104,6 +142,12 @@ impl Samples {
             kept.last = counted;
             kept.push(between);
         }
+    }
+
+    /// What was done with a bucket in each second of its last sample; nothing before the first one.
+    pub(super) fn rates(&self, bucket: &str) -> Rates {
+        let of = self.0.lock();
+        of.get(bucket).and_then(|of| of.kept.back()).map(Rates::of).unwrap_or_default()
     }
 
     /// Those of a bucket that were taken after a time.
@@ -300,6 +344,8 @@ mod tests {
         let now = Sample { documents: 7, ..Sample::default() };
         let sample = counted(10, 6_000_000_000).since(&counted(4, 1_000_000_000), now);
         assert_eq!((sample.gets, sample.over_ms, sample.documents), (6, 5_000, 7));
+        let rates = Rates::of(&Sample { stores: 10, ..sample });
+        assert_eq!((rates.gets, rates.stores, rates.ops()), (1.2, 2.0, 3.2));
         assert_eq!(counted(1, 2).since(&counted(4, 1), now).gets, 0, "a vBucket left with its counts");
     }
 }
