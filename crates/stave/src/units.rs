@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+/// Has a terminal go to its left upper corner, and clear what is behind it.
+pub const CLEAR_SCREEN: &str = "\x1b[H\x1b[J";
+
 /// Reads a number of bytes: a plain number, or one with B, KiB, MiB or GiB behind it (K, M and G mean the same).
 pub fn parse_bytes(text: &str) -> Result<u64, String> {
     let wrong = || format!("`{text}` is not a size; write it like 512, 4KiB, 256MiB or 1GiB");

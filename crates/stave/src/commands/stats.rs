@@ -2,7 +2,10 @@
 
 mod table;
 
-use std::io::Write;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::time::Duration;
 
 use anyhow::bail;
 use base::env::Env;
@@ -13,6 +16,7 @@ use protocol::Status;
 use crate::cli::{Outcome, ServerFlags, WrongArguments};
 use crate::client::dcp::members;
 use crate::client::{Client, ClientError, Dialect, Target};
+use crate::units::{CLEAR_SCREEN, parse_duration};
 
 /// Print a server's figures.
 #[derive(Clone, Debug, Args)]
@@ -22,6 +26,10 @@ use crate::client::{Client, ClientError, Dialect, Target};
   stave stats vbucket-details 7
   stave stats --json | jq .curr_items
   stave stats --all-nodes --json | jq 'map_values(.curr_items)'
+  stave stats memory --watch --interval 10s
+
+With --watch the figures are drawn again and again until the command is interrupted, with those behind them that have
+changed since the last time; with --json each time is an object on a line of its own.
 
 Figures are those of the node that is named; with --all-nodes they come under the address of each node.
 
@@ -40,26 +48,83 @@ pub struct StatsFlags {
     /// Ask every node of the cluster, not only the one that is named
     #[arg(long)]
     all_nodes: bool,
+    /// Print the figures again and again, and how they change
+    #[arg(long)]
+    watch: bool,
+    /// How often with --watch: 500ms, 2s, 1m
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_duration)]
+    interval: Duration,
     #[command(flatten)]
     server: ServerFlags,
 }
 
 /// Runs the command.
+#[expect(clippy::disallowed_methods, reason = "the client's end is not part of a node")]
 pub fn run(env: &Env, flags: &StatsFlags) -> anyhow::Result<Outcome> {
     let target = flags.server.target(flags.protocol)?;
-    let text = if flags.all_nodes && flags.protocol == Dialect::Couchbase {
-        let members = members(env, &target)?;
-        let ask = |node: &Target| anyhow::Ok((node.addr.clone(), figures(env, flags, node)?));
-        of_nodes(&members.iter().map(ask).collect::<Result<Vec<_>, _>>()?, flags.json)
-    } else {
-        let figures = figures(env, flags, &target)?;
-        if flags.json { json(&figures) } else { table::render(&figures) }
-    };
-    std::io::stdout().lock().write_all(text.as_bytes())?;
+    let mut before = look(env, flags, &target)?;
+    let is_redrawn = flags.watch && !flags.json;
+    let clear = if is_redrawn { CLEAR_SCREEN } else { "" };
+    print(&format!("{clear}{}", shown(flags, &before)))?;
+    while flags.watch {
+        std::thread::sleep(flags.interval);
+        let now = look(env, flags, &target)?;
+        let changed = if is_redrawn { changes(&before, &now) } else { String::new() };
+        print(&format!("{clear}{}{changed}", shown(flags, &now)))?;
+        before = now;
+    }
     Ok(Outcome::Done)
 }
 
+fn print(text: &str) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()
+}
+
 type Figures = Vec<(String, String)>;
+
+/// The figures of each node that is asked, by its address.
+fn look(env: &Env, flags: &StatsFlags, target: &Target) -> anyhow::Result<Vec<(String, Figures)>> {
+    let of = |node: &Target| anyhow::Ok((node.addr.clone(), figures(env, flags, node)?));
+    if asks_all(flags) { members(env, target)?.iter().map(of).collect() } else { Ok(vec![of(target)?]) }
+}
+
+fn asks_all(flags: &StatsFlags) -> bool {
+    flags.all_nodes && flags.protocol == Dialect::Couchbase
+}
+
+fn shown(flags: &StatsFlags, nodes: &[(String, Figures)]) -> String {
+    match nodes {
+        [(_, figures)] if !asks_all(flags) => {
+            if flags.json {
+                json(figures)
+            } else {
+                table::render(figures)
+            }
+        }
+        nodes => of_nodes(nodes, flags.json),
+    }
+}
+
+/// A line for each whole number that is another one than before.
+fn changes(before: &[(String, Figures)], now: &[(String, Figures)]) -> String {
+    let mut out = String::new();
+    for (addr, figures) in now {
+        let Some((_, old)) = before.iter().find(|(of, _)| of == addr) else { continue };
+        let old: BTreeMap<&str, &str> = old.iter().map(|(name, value)| (&**name, &**value)).collect();
+        for (name, value) in figures {
+            let was = old.get(&**name).and_then(|value| value.parse::<i128>().ok());
+            let by = value.parse::<i128>().ok().zip(was).map_or(0, |(is, was)| is - was);
+            if by != 0 {
+                // Writing to a string does not fail.
+                let node = if now.len() > 1 { format!(" of {addr}") } else { String::new() };
+                let _ = writeln!(out, "  {by:>+14}  {name}{node}");
+            }
+        }
+    }
+    if out.is_empty() { out } else { format!("\nchanged since the last time:\n{out}") }
+}
 
 fn figures(env: &Env, flags: &StatsFlags, node: &Target) -> anyhow::Result<Figures> {
     let mut client = Client::open(env, node)?;
@@ -141,6 +206,21 @@ mod tests {
         assert_eq!((&json["h:1"]["pid"], &json["h:2"]["pid"]), (&17.into(), &17.into()));
         let text = of_nodes(&nodes, false);
         assert!(text.starts_with("h:1\n") && text.contains("\n\nh:2\n"), "{text}");
+    }
+
+    #[test]
+    fn what_changes_is_told_by_how_much() {
+        let look = |addr: &str, items: &str| {
+            let figures = [("curr_items", items), ("version", "0.1.0"), ("uptime", "5"), ("new", "1")];
+            (addr.to_owned(), figures.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec())
+        };
+        let (mut before, now) = (look("h:1", "1200"), look("h:1", "1000"));
+        before.1.pop();
+        let told = changes(std::slice::from_ref(&before), std::slice::from_ref(&now));
+        assert_eq!(told, "\nchanged since the last time:\n            -200  curr_items\n");
+        assert_eq!(changes(std::slice::from_ref(&now), std::slice::from_ref(&now)), "");
+        let told = changes(&[before, look("h:2", "1")], &[now, look("h:2", "3"), look("h:3", "9")]);
+        assert!(told.ends_with("  curr_items of h:1\n              +2  curr_items of h:2\n"), "{told}");
     }
 
     #[test]

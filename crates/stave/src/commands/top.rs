@@ -13,14 +13,12 @@ use super::timings::{self, Times};
 use crate::cli::{Outcome, ServerFlags};
 use crate::client::dcp::members;
 use crate::client::{Client, ClientError, Dialect, Target};
-use crate::units::{bytes, duration, parse_duration, thousands};
+use crate::units::{CLEAR_SCREEN, bytes, duration, parse_duration, thousands};
 
 /// Commands that are shown as the slowest.
 const SLOWEST: usize = 3;
 /// Parts of memory that are shown, the largest.
 const PARTS: usize = 4;
-/// To the left upper corner, and nothing behind it.
-const CLEAR: &str = "\x1b[H\x1b[J";
 
 /// Watch what the nodes of a cluster do, on one screen.
 #[derive(Clone, Debug, Args)]
@@ -68,7 +66,7 @@ pub fn run(env: &Env, flags: &TopFlags) -> anyhow::Result<Outcome> {
         } else if flags.once {
             render(bucket, &rates)
         } else {
-            format!("{CLEAR}{}", render(bucket, &rates))
+            format!("{CLEAR_SCREEN}{}", render(bucket, &rates))
         };
         let mut out = std::io::stdout().lock();
         out.write_all(text.as_bytes())?;
