@@ -10,7 +10,7 @@ use base::encryption::KeyError;
 use base::env::{Env, Task};
 use base::planted::{self, Bug};
 use base::{Heap, SmallFileError, VbId, VbState};
-use engine::{Bucket, BucketKind, MOST_RANGE_SCANS};
+use engine::{Bucket, BucketKind, MOST_RANGE_SCANS, TaskKind};
 use kvstore::{CouchConfig, FilesConfig, Journaled, JournaledConfig, KvStore, LogConfig, StorageBackend};
 use parking_lot::{Condvar, Mutex};
 
@@ -34,8 +34,6 @@ const FETCHERS: usize = 2;
 const BACKFILLERS: usize = 2;
 /// Threads of a bucket that load documents after the start, and end then.
 const LOADERS: usize = 2;
-/// Threads of a bucket that read.
-pub(crate) const READERS: usize = FETCHERS + LOADERS + BACKFILLERS;
 
 /// The most buckets that a node may have while more are made: each has its threads.
 pub const MOST_BUCKETS: usize = 30;
@@ -517,7 +515,7 @@ impl Host {
     /// Starts the threads of a bucket.
     pub(crate) fn start(&self, bucket: &Arc<Bucket>, env: &Env) -> Result<(), HostFailure> {
         let mut started = Vec::new();
-        for (name, run) in threads_of_a_bucket() {
+        for (name, _, run) in threads_of_a_bucket() {
             let running = Arc::clone(bucket);
             match env.spawn.spawn(&format!("{name}-{}", bucket.name()), Box::new(move || run(&running))) {
                 Ok(task) => started.push(task),
@@ -529,6 +527,17 @@ impl Host {
         }
         self.threads.lock().insert(bucket.name().to_owned(), started);
         Ok(())
+    }
+
+    /// Threads of a kind that a bucket has at the moment; of all buckets if none is named.
+    pub(crate) fn running_threads(&self, bucket: Option<&str>, kind: TaskKind) -> usize {
+        let threads = self.threads.lock();
+        let of = threads.iter().filter(|(name, _)| bucket.is_none_or(|bucket| bucket == *name));
+        let running = |tasks: &Vec<Task>| {
+            let kinds = threads_of_a_bucket().map(|(_, kind, _)| kind);
+            std::iter::zip(tasks, kinds).filter(|(task, of)| *of == kind && task.is_running()).count()
+        };
+        of.map(|(_, tasks)| running(tasks)).sum()
     }
 
     /// Starts the threads of the buckets that a start has found. Where that fails the bucket is down.
@@ -671,22 +680,28 @@ type Run = fn(&Bucket);
 
 /// Those that write a bucket's changes to where they are durable, and behind that to the files; the one that compacts
 /// those, and its helpers; the housekeeper; those that read values, that load documents and end then, and that read for streams.
-fn threads_of_a_bucket() -> impl Iterator<Item = (String, Run)> {
-    let writers: [(&str, Run); 4] = [
-        ("flush", |bucket| bucket.flushing().run_flusher()),
-        ("file", |bucket| bucket.flushing().run_filer()),
-        ("compact", |bucket| bucket.compaction().run_compactor()),
-        ("keep", |bucket| bucket.maintenance().run_keeper()),
+fn threads_of_a_bucket() -> impl Iterator<Item = (String, TaskKind, Run)> {
+    use TaskKind::{AuxIo, NonIo, Reader, Writer};
+    let alone: [(&str, TaskKind, Run); 4] = [
+        ("flush", Writer, |bucket| bucket.flushing().run_flusher()),
+        ("file", Writer, |bucket| bucket.flushing().run_filer()),
+        ("compact", Writer, |bucket| bucket.compaction().run_compactor()),
+        ("keep", NonIo, |bucket| bucket.maintenance().run_keeper()),
     ];
-    let others: [(&str, usize, Run); 4] = [
-        ("compact", COMPACTION_HELPERS, |bucket| bucket.compaction().help_compactor()),
-        ("fetch", FETCHERS, |bucket| bucket.fetching().run_fetcher()),
-        ("load", LOADERS, |bucket| bucket.loading().run_loader()),
-        ("backfill", BACKFILLERS, |bucket| bucket.streams().backfills().run_backfiller()),
+    let others: [(&str, usize, TaskKind, Run); 4] = [
+        ("compact", COMPACTION_HELPERS, Writer, |bucket| bucket.compaction().help_compactor()),
+        ("fetch", FETCHERS, Reader, |bucket| bucket.fetching().run_fetcher()),
+        ("load", LOADERS, AuxIo, |bucket| bucket.loading().run_loader()),
+        ("backfill", BACKFILLERS, AuxIo, |bucket| bucket.streams().backfills().run_backfiller()),
     ];
-    let writers = writers.into_iter().map(|(name, run)| (name.to_owned(), run));
-    let numbered = |(name, count, run)| (0..count).map(move |at| (format!("{name}{at}"), run));
-    writers.chain(others.into_iter().flat_map(numbered))
+    let alone = alone.into_iter().map(|(name, kind, run)| (name.to_owned(), kind, run));
+    let numbered = |(name, count, kind, run)| (0..count).map(move |at| (format!("{name}{at}"), kind, run));
+    alone.chain(others.into_iter().flat_map(numbered))
+}
+
+/// Threads of a kind that every bucket begins with.
+pub(crate) fn threads_of_kind(kind: TaskKind) -> usize {
+    threads_of_a_bucket().filter(|(_, of, _)| *of == kind).count()
 }
 
 /// Lets the threads of a bucket end.

@@ -142,6 +142,11 @@ fn a_bucket_is_what_its_configuration_says() {
     for line in ["ep_bucket_type ephemeral", "ep_item_eviction_policy auto_delete", "ep_max_ttl 3600"] {
         assert!(stats.iter().any(|(_, stat)| stat == line), "{line}");
     }
+    let workload = RequestParts { key: b"workload", ..stat };
+    let stats = desk.ask("Administrator", "default", &workload);
+    for line in ["num_writers 6", "num_readers 2", "num_nonio 1"] {
+        assert!(stats.iter().any(|(_, stat)| *stat == format!("ep_workload:{line}")), "{line}: {stats:?}");
+    }
     desk.stop();
 }
 

@@ -22,6 +22,14 @@ impl Task {
         Task(TaskState::Done)
     }
 
+    /// Whether its thread has not ended yet.
+    pub fn is_running(&self) -> bool {
+        match &self.0 {
+            TaskState::Thread(handle) => !handle.is_finished(),
+            TaskState::Done => false,
+        }
+    }
+
     /// Waits for its end; false if it panicked.
     pub fn join(self) -> bool {
         match self.0 {

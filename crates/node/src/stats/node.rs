@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use base::HistogramCounts;
-use engine::{OpCounts, StoreTimes};
+use engine::{OpCounts, StoreTimes, TaskKind};
 use protocol::Status;
 use protocol::opcode::{self, *};
 use serde_json::{Value, json};
@@ -13,6 +13,7 @@ use super::{Inquiry, Refused, Sheet, bucket, process};
 use crate::commands::command_timer::as_json;
 use crate::config::shown;
 use crate::counters::Totals;
+use crate::hosting::threads_of_kind;
 use crate::naming;
 use crate::node::Node;
 use crate::privilege::Privilege;
@@ -238,31 +239,41 @@ pub fn connections(node: &Node, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Re
     Ok(())
 }
 
-/// `threads`: clients are served by workers; each bucket has one thread that writes, some that read, and one
-/// that keeps its memory in order.
+/// Kinds of background threads under the field's names.
+const THREAD_KINDS: [(&str, TaskKind); 4] = [
+    ("writer", TaskKind::Writer),
+    ("reader", TaskKind::Reader),
+    ("auxio", TaskKind::AuxIo),
+    ("nonio", TaskKind::NonIo),
+];
+
+/// Background threads of a kind that run at the moment, of one bucket or of all.
+fn running(node: &Node, bucket: Option<&str>, kind: TaskKind) -> usize {
+    node.host().map_or(0, |host| host.running_threads(bucket, kind))
+}
+
+/// `threads`: clients are served by workers, and each bucket has threads of its own. Those that load end after the start.
 pub fn threads(node: &Node, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
-    let writers = node.bucket_names().len();
-    let kinds = [
-        ("frontend", node.threads()),
-        ("writer", writers),
-        ("reader", writers * crate::hosting::READERS),
-        ("auxio", 0),
-        ("nonio", writers),
-    ];
-    for (kind, threads) in kinds {
-        sheet.put(format_args!("num_{kind}_threads_configured"), threads);
-        sheet.put(format_args!("num_{kind}_threads_actual"), threads);
+    let buckets = node.bucket_names().len();
+    let mut put = |kind: &str, configured: usize, actual: usize| {
+        sheet.put(format_args!("num_{kind}_threads_configured"), configured);
+        sheet.put(format_args!("num_{kind}_threads_actual"), actual);
+    };
+    put("frontend", node.threads(), node.threads());
+    for (name, kind) in THREAD_KINDS {
+        put(name, buckets * threads_of_kind(kind), running(node, None, kind));
     }
     Ok(())
 }
 
-/// `workload`: the threads of one bucket.
-pub fn workload(_: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+/// `workload`: the threads of one bucket that run at the moment.
+pub fn workload(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
     let mut sheet = sheet.under("ep_workload");
-    sheet.put("num_writers", 1);
-    sheet.put("num_readers", crate::hosting::READERS);
-    sheet.put("num_auxio", 0);
-    sheet.put("num_nonio", 1);
+    for (name, kind) in THREAD_KINDS {
+        let plural = if name.ends_with("er") { "s" } else { "" };
+        let threads = running(inquiry.node, Some(inquiry.bucket.name()), kind);
+        sheet.put(format_args!("num_{name}{plural}"), threads);
+    }
     Ok(())
 }
 
