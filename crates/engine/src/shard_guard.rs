@@ -162,7 +162,7 @@ fn keep(wait: LockWait) {
     }
 }
 
-/// Locks, and notes how long that took if somebody else had the lock.
+/// Locks, and notes how long that took if another thread had the lock.
 #[inline]
 fn lock_noting<'a, T>(mutex: &'a Mutex<T>, waits: &Histogram, clock: &dyn Clock) -> MutexGuard<'a, T> {
     mutex.try_lock().unwrap_or_else(|| wait(mutex, waits, clock))

@@ -13,7 +13,7 @@ use crate::refusal::Refusal;
 use crate::value;
 use crate::whole::Whole;
 
-/// One in so many is timed, on each thread.
+/// One in this number is timed, on each thread.
 pub const VALUE_SAMPLE: u8 = 64;
 
 thread_local! {

@@ -109,7 +109,9 @@ pub(super) async fn stats(
     let all = Figures::of_all(&shared).await.of(&name);
     let at_ms = shared.node.env().clock.unix_ns() / 1_000_000;
     let rates = &all.rates;
-    let resident = all.documents.saturating_sub(all.not_resident) as f64 * 100.0;
+    let resident = all.documents.saturating_sub(all.not_resident);
+    let resident_percent =
+        if all.documents == 0 { 100.0 } else { resident as f64 * 100.0 / all.documents as f64 };
     let samples = json!({
         "timestamp": [at_ms],
         "curr_items": [all.documents],
@@ -126,7 +128,7 @@ pub(super) async fn stats(
         "couch_docs_actual_disk_size": [all.file_bytes],
         "couch_docs_data_size": [all.data_bytes],
         "vb_active_num_non_resident": [all.not_resident],
-        "vb_active_resident_items_ratio": [if all.documents == 0 { 100.0 } else { resident / all.documents as f64 }],
+        "vb_active_resident_items_ratio": [resident_percent],
     });
     let op = json!({ "samples": samples, "samplesCount": 1, "lastTStamp": at_ms, "interval": 1_000 });
     Json(json!({ "op": op })).into_response()
