@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use base::limits;
 use dcp::Side;
-use engine::{BucketKind, BucketStats, OpCounts, STATES, StateStats, StoreTimes, WarmupState};
+use engine::{BucketKind, BucketStats, OpCounts, STATES, StateStats, StoreTimes, WarmupState, WarmupStats};
 use vbucket::failover_table::MAX_ENTRIES;
 
 use super::checkpoint::put_checkpoints;
@@ -12,6 +12,7 @@ use super::config::put_settings;
 use super::eviction::{put_eviction, put_expiry, resident_percent};
 use super::memory::put_memory;
 use super::{Inquiry, Refused, Sheet, node};
+use crate::naming::storage_backend;
 use crate::replication::{LinkState, LinkStatus};
 use crate::tally::{self, Counted};
 
@@ -35,7 +36,30 @@ pub fn everything(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Resu
     put_eviction(inquiry, &all, sheet);
     put_expiry(inquiry.bucket, sheet);
     put_items(&stats, &all, sheet);
+    put_work(inquiry, sheet);
     Ok(())
+}
+
+/// What background tasks did, and what the disk refused them.
+fn put_work(inquiry: &Inquiry<'_>, sheet: &mut Sheet) {
+    let bucket = inquiry.bucket;
+    let moved = bucket.defragmentation().defragmenter_stats();
+    sheet.put("ep_defragmenter_num_visited", moved.visited);
+    sheet.put("ep_defragmenter_num_moved", moved.moved);
+    let compressed = bucket.compression().compression_stats();
+    sheet.put("ep_item_compressor_num_visited", compressed.visited);
+    sheet.put("ep_item_compressor_num_compressed", compressed.compressed);
+    put_warmup_state(&bucket.loading().warmup_stats(), sheet);
+    let (saves, fetches) = (bucket.flushing().save_stats(), bucket.fetching().fetch_stats());
+    sheet.put("ep_item_commit_failed", saves.failed_saves);
+    sheet.put("ep_data_read_failed", fetches.failed);
+    let compactions = bucket.compaction().compaction_stats();
+    sheet.put("ep_data_write_failed", saves.failed_saves + compactions.failed);
+    if bucket.config().kind == BucketKind::Persistent {
+        let (file_bytes, used_bytes) = engine::file_usage(bucket);
+        sheet.put("ep_db_file_size", file_bytes);
+        sheet.put("ep_db_data_size", used_bytes);
+    }
 }
 
 /// What clients did in one bucket or several: found, stored and deleted documents, whatever the command was.
@@ -56,7 +80,7 @@ fn put_identity(inquiry: &Inquiry<'_>, sheet: &mut Sheet) {
     match config.kind {
         BucketKind::Persistent => {
             sheet.put("ep_bucket_type", "persistent");
-            sheet.put("ep_backend", "couchstore");
+            sheet.put("ep_backend", storage_backend(config.kind, config.backend));
         }
         BucketKind::Ephemeral => sheet.put("ep_bucket_type", "ephemeral"),
     }
@@ -158,14 +182,13 @@ fn put_state(state: &str, of: &StateStats, sheet: &mut Sheet) {
 /// `warmup`: how far loading is after a start. Everything is served from the beginning, so traffic waits for nothing.
 pub fn warmup(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
     let stats = inquiry.bucket.loading().warmup_stats();
-    let (state, thread) = match stats.state {
-        WarmupState::LoadingKeys => ("loading keys", "running"),
-        WarmupState::LoadingValues => ("loading data", "running"),
-        WarmupState::Done => ("done", "complete"),
+    put_warmup_state(&stats, sheet);
+    let state = match stats.state {
+        WarmupState::LoadingKeys => "loading keys",
+        WarmupState::LoadingValues => "loading data",
+        WarmupState::Done => "done",
     };
-    sheet.put("ep_warmup", "enabled");
     sheet.put("ep_warmup_state", state);
-    sheet.put("ep_warmup_thread", thread);
     sheet.put("ep_warmup_estimated_key_count", stats.estimated_keys);
     sheet.put("ep_warmup_key_count", stats.keys);
     sheet.put("ep_warmup_estimated_value_count", stats.estimated_values);
@@ -178,8 +201,15 @@ pub fn warmup(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(
     if let Some(keys_us) = stats.keys_us {
         sheet.put("ep_warmup_keys_time", keys_us);
     }
-    sheet.put("ep_warmup_time", stats.total_us);
     Ok(())
+}
+
+/// What the main group says of it, too.
+fn put_warmup_state(stats: &WarmupStats, sheet: &mut Sheet) {
+    sheet.put("ep_warmup", "enabled");
+    let is_done = matches!(stats.state, WarmupState::Done);
+    sheet.put("ep_warmup_thread", if is_done { "complete" } else { "running" });
+    sheet.put("ep_warmup_time", stats.total_us);
 }
 
 /// `uuid`

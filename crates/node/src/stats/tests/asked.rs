@@ -93,6 +93,29 @@ fn what_is_left_to_send_is_told() {
 }
 
 #[test]
+fn the_main_group_tells_of_background_work() {
+    let world = World::new();
+    let told = world.stats("");
+    for (name, value) in [
+        ("ep_backend", "couchstore"),
+        ("ep_warmup", "enabled"),
+        ("ep_defragmenter_num_moved", "0"),
+        ("ep_item_compressor_num_visited", "0"),
+        ("ep_item_commit_failed", "0"),
+        ("ep_data_read_failed", "0"),
+        ("ep_data_write_failed", "0"),
+        ("ep_db_file_size", "0"),
+    ] {
+        assert_eq!(told[name], value, "{name}");
+    }
+    let warmup = world.stats("warmup");
+    assert_eq!(
+        (&told["ep_warmup_thread"], &told["ep_warmup_time"]),
+        (&warmup["ep_warmup_thread"], &warmup["ep_warmup_time"])
+    );
+}
+
+#[test]
 fn the_store_is_told() {
     let world = World::new();
     ["a", "b"].into_iter().for_each(|key| world.set(key, 1));
