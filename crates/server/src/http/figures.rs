@@ -94,7 +94,7 @@ pub(super) struct OfNode {
 }
 
 impl OfBucket {
-    fn add(&mut self, other: &OfBucket) {
+    pub(super) fn add(&mut self, other: &OfBucket) {
         let sums = [
             (&mut self.documents, other.documents),
             (&mut self.used_bytes, other.used_bytes),

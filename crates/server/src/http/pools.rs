@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 
 use super::basic_auth::Caller;
 use super::cluster_status::view_of;
-use super::figures::Figures;
+use super::figures::{Figures, OfBucket};
 use super::{Shared, json_bytes, no_such_bucket, nodes};
 
 /// `GET /`
@@ -85,9 +85,8 @@ pub(super) async fn document(shared: &Shared, user: &User, headers: &HeaderMap) 
     let damage: Vec<&Wrong> = damage.iter().filter(|wrong| user.may_select(&wrong.bucket)).collect();
     let counted = figures.buckets.iter();
     let counted = counted.filter(|(name, _)| user.privileges_in(name).has(Privilege::SimpleStats));
-    let (quota_used, used) = counted.fold((0_u64, 0_u64), |(quota, used), (_, of)| {
-        (quota.saturating_add(of.quota_bytes), used.saturating_add(of.used_bytes))
-    });
+    let mut seen = OfBucket::default();
+    counted.for_each(|(_, of)| seen.add(of));
     let is_moving = view_of(shared).is_some_and(|(_, view)| view.state.rebalance.is_some());
     json!({
         "name": "default",
@@ -101,12 +100,15 @@ pub(super) async fn document(shared: &Shared, user: &User, headers: &HeaderMap) 
         "buckets": { "uri": "/pools/default/buckets", "terseBucketsBase": "/pools/default/b/" },
         "maxBucketCount": MOST_BUCKETS,
         "memoryQuota": quota_bytes >> 20,
-        "storageTotals": { "ram": {
-            "quotaTotal": figures.memory_quota_bytes,
-            // Of the buckets whose counters the user may see.
-            "quotaUsed": quota_used,
-            "usedByData": used,
-        } },
+        // Of the buckets whose counters the user may see.
+        "storageTotals": {
+            "ram": {
+                "quotaTotal": figures.memory_quota_bytes,
+                "quotaUsed": seen.quota_bytes,
+                "usedByData": seen.used_bytes,
+            },
+            "hdd": { "usedByData": seen.file_bytes },
+        },
         "nodes": with_figures(user, &figures, nodes::list(node, headers)),
     })
 }
