@@ -56,6 +56,7 @@ use crate::tasks::Tasks;
 use crate::tombstone_purger::{TombstonePurger, Tombstones};
 use crate::traffic::Traffic;
 use crate::unreadable::Unreadables;
+use crate::value_times::ValueTimes;
 use crate::vbuckets::VBuckets;
 
 /// A vBucket without documents, with a history of its own.

@@ -86,7 +86,7 @@ impl ValueTimes {
     }
 }
 
-/// Whether what comes after so many others is timed.
+/// Whether the next one is timed, which comes after `before` others.
 #[inline]
 fn is_sampled(before: u8, count: impl FnOnce(u8)) -> bool {
     count(before.wrapping_add(1));

@@ -438,6 +438,7 @@ impl Journal {
             None => (anchor.generations, None),
         };
         Journal {
+            spares_as_of: env.disk.key_changes().into(),
             env,
             dir,
             config,
@@ -446,7 +447,6 @@ impl Journal {
             pool: Mutex::new(SegmentPool::new(kept, spares, last)),
             releasing: Mutex::default(),
             preparing: Mutex::new(None),
-            spares_as_of: AtomicU64::new(env.disk.key_changes()),
             next: 1.into(),
             needed: 0.into(),
             counters: Counters::default(),

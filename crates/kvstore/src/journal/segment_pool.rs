@@ -276,7 +276,8 @@ impl Journal {
             return Ok(());
         }
         let mut failed = Ok(());
-        for spare in { self.pool.lock().take_spares() } {
+        let spares = self.pool.lock().take_spares();
+        for spare in spares {
             let path = spare_path(&self.dir, spare.number);
             if self.is_current(&path) {
                 self.pool.lock().spares.push(spare);
