@@ -11,7 +11,8 @@ use std::path::Path;
 use base::encryption::{EncryptedDisk, KeyError, KeyRing, WrappingKeys, key_of_file, keys_in_use};
 use base::env::{Disk, Env, OpenMode};
 use engine::settings::Key;
-use parking_lot::Mutex;
+use kvstore::replace::REPLACING;
+use parking_lot::{Mutex, RwLock};
 
 use crate::config::{BucketSpec, Config};
 use crate::data_dir::{DataDir, buckets_in};
@@ -44,6 +45,8 @@ pub(crate) struct FolderKeys {
     rings: Mutex<BTreeMap<String, KeyRing>>,
     /// What wraps keys since it was exchanged; `None` as long as it is what the configuration of the start says.
     wrapping: Mutex<Option<WrappingKeys>>,
+    /// Read while a bucket's keys are being opened, until they are in `rings`: an exchange waits for that. Taken first.
+    opening: RwLock<()>,
 }
 
 impl FolderKeys {
@@ -91,22 +94,35 @@ pub fn rotate(node: &Node) -> Result<usize, KeyError> {
 /// What was not wrapped again, and why: the next start needs the earlier wrapping key, too.
 pub(crate) fn rewrap(node: &Node, wrapping: &WrappingKeys) -> Result<(), String> {
     let (Some(host), env) = (node.host(), node.env().beneath()) else { return Ok(()) };
-    let keys = host.data_dir().keys();
+    let (keys, data) = (host.data_dir().keys(), host.data_dir().path());
+    let _none_is_opened = keys.opening.write();
     let wrapped = keys.each(|ring| ring.rewrap(&env, wrapping));
     // Folders that are made from now on, and those that were wrapped again, are under the new one.
     *keys.wrapping.lock() = Some(wrapping.clone());
     let mut left: Vec<String> = wrapped.err().map(|error| error.to_string()).into_iter().collect();
-    let is_open = |name: &String| keys.rings.lock().contains_key(name);
-    let closed = node.down_buckets().into_keys().filter(|name| !is_open(name));
-    left.extend(closed.map(|name| format!("the bucket {name} is down")));
-    left.extend(wrap_removed_again(&env, host.data_dir().path(), wrapping));
+    // Buckets that are down, or not opened yet, have their keys in their folders alone.
+    let buckets = buckets_in(data);
+    match env.disk.read_dir(&buckets) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => left.push(format!("{}: {error}", buckets.display())),
+        Ok(names) => {
+            let closed = names.into_iter().filter(|name| !keys.rings.lock().contains_key(name));
+            left.extend(closed.filter_map(|name| {
+                let place = format!("the bucket {name}");
+                let wrapped = KeyRing::wrap_again(&env, &buckets.join(&name), &place, wrapping);
+                wrapped.err().map(|error| error.to_string())
+            }));
+        }
+    }
+    left.extend(wrap_removed_again(&env, data, wrapping));
     if left.is_empty() { Ok(()) } else { Err(left.join(", ")) }
 }
 
-/// Has the keys of folders in quarantine wrapped as those of open folders are. Returns what was not, and why.
+/// Has the keys of folders in quarantine, and of those that a repair or a migration has built, wrapped as those of open
+/// folders are. Returns what was not, and why.
 fn wrap_removed_again(env: &Env, data: &Path, wrapping: &WrappingKeys) -> Vec<String> {
     let mut left = Vec::new();
-    let mut folders = vec![(data.join(quarantine::FOLDER), 0)];
+    let mut folders: Vec<_> = [quarantine::FOLDER, REPLACING].map(|name| (data.join(name), 0)).into();
     while let Some((folder, depth)) = folders.pop() {
         let names = match env.disk.read_dir(&folder) {
             // A file, or nothing is there any more.
@@ -188,6 +204,7 @@ pub(crate) fn of_bucket(
     spec: &BucketSpec,
 ) -> Result<Env, HostFailure> {
     let (env, name, folder) = (env.beneath(), &spec.name, data_dir.bucket(&spec.name));
+    let _until_they_are_kept = data_dir.keys().opening.read();
     let wrapping = data_dir.keys().wrapping(config);
     if wrapping.is_some() {
         let failed = |source| HostFailure::Remove { path: folder.clone(), source };
@@ -197,6 +214,9 @@ pub(crate) fn of_bucket(
     let (wrapping, rotates) = (wrapping.as_ref(), config.rotates_keys);
     let ring = open(&env, &folder, &place, wrapping, rotates, is_on, &[down::FILE])?;
     if let Some(ring) = &ring {
+        if !is_on {
+            tracing::info!(bucket = %name, "its setting encryption_at_rest is off: new files of it are not encrypted");
+        }
         drop_old(&env, ring, &[&folder, &data_dir.path().join(quarantine::FOLDER)])?;
     }
     Ok(keep(env, data_dir, name, ring))

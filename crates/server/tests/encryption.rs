@@ -312,6 +312,32 @@ fn keys_are_exchanged_while_clients_write() {
     assert!(hits.is_empty(), "{hits:?}");
 }
 
+/// When the node says that the earlier wrapping key is not needed, no bucket needs it.
+#[test]
+fn a_bucket_that_is_made_meanwhile_is_under_the_new_wrapping_key() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), &['1']);
+    for round in 0..12 {
+        let digits = if round % 2 == 0 { ['2', '1'] } else { ['1', '2'] };
+        let form = format!("name=r{round}&ramQuota=64&replicaNumber=0");
+        let taken = std::thread::scope(|scope| {
+            let made = scope.spawn(|| http(&server, "POST", "/pools/default/buckets", &form).0);
+            let taken = reload(&server, folder.path(), &digits);
+            assert_eq!(made.join().expect("an answer"), 202);
+            taken
+        });
+        assert_eq!(taken, ["encryption-key-*: earlier keys are not needed any more"]);
+        let alone = wrapping(&digits[..1]);
+        for entry in fs::read_dir(folder.path().join("buckets")).expect("a folder") {
+            let bucket = entry.expect("an entry").path();
+            let keys = KeyRing::look(&Env::real(), &bucket, "it", Some(&alone)).expect("the new key will do");
+            assert!(keys.is_some(), "{}", bucket.display());
+        }
+        assert_eq!(http(&server, "DELETE", &format!("/pools/default/buckets/r{round}"), "").0, 200);
+    }
+    server.stop().expect("a clean stop");
+}
+
 #[test]
 fn a_node_without_encryption_has_no_keys_to_exchange() {
     let folder = tempfile::tempdir().expect("a folder");

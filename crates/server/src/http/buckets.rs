@@ -184,6 +184,8 @@ fn describe(node: &Node, spec: &BucketSpec, bucket: &Bucket, headers: &HeaderMap
     }
     if spec.kind == BucketKind::Persistent {
         told["autoCompactionSettings"] = json!(false);
+        let has_key = node.env().disk.beneath().is_some();
+        told["encryptionAtRest"] = json!(has_key && settings.is_on(Key::EncryptionAtRest));
         told["replicaIndex"] = json!(spec.hints.replica_index.unwrap_or(spec.replicas > 0));
     }
     told
