@@ -28,7 +28,7 @@ use options::{Options, order};
 use server::acceptor::{self, Entrance};
 use server::http::connections::{self, Serving};
 use server::http::origin::{self, Listens};
-use server::signals::{Signal, SignalListener};
+use server::signals::{EarlySignals, Signal, SignalListener};
 
 /// Orders that are carried out at the same time, each on a thread of its own.
 const MOST_ORDERS: usize = 32;
@@ -69,7 +69,7 @@ pub(super) fn start(shared: &Arc<Shared>) -> io::Result<Endpoint> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let signal_listener = {
         let _inside = runtime.enter();
-        SignalListener::new(&shared.env)?
+        SignalListener::new(EarlySignals::new(&shared.env)?)?
     };
     let (stop, mut stopping) = watch::channel(false);
     let (signalled, signals) = mpsc::channel();

@@ -25,6 +25,7 @@ use base::env::{Env, Task};
 use cluster::Fence;
 use parking_lot::Mutex;
 use protocol::extras::ConfigVersion;
+use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
 use crate::acceptor::{self, Entrance};
@@ -32,7 +33,7 @@ use crate::http;
 use crate::inside::{self, Inner, OwnDoor};
 use crate::links::RuntimeLinks;
 use crate::peers::HttpPeers;
-use crate::signals::{Signal, SignalListener};
+use crate::signals::{EarlySignals, Signal, SignalListener};
 use crate::timer::RuntimeTimer;
 use crate::tls::{PeerTls, Tls, TlsError};
 use crate::worker::Worker;
@@ -252,6 +253,7 @@ pub fn serve_prepared(
     prepare: impl FnOnce(&Arc<Node>) -> Result<(), Failure>,
 ) -> Result<Server, Failure> {
     let begun = env.clock.monotonic();
+    let hearing = ControlRuntime::new(&env)?;
     let data_dir = Arc::new(DataDir::take(&config.data_dir, &env)?);
     let env = at_rest::of_node(&env, &config, &data_dir)?;
     // Before anything is changed on the disk: a start that fails here has opened no bucket.
@@ -281,7 +283,7 @@ pub fn serve_prepared(
     let node = if config.is_member { node.fenced_by(Arc::new(Fence::closed())) } else { node };
     let node = Arc::new(node.hosting(host).with_down(down));
     let data = Arc::clone(&data_dir);
-    let server = start_threads(&node, listeners, peer_tls, config, data, counters, prepare);
+    let server = start_threads(&node, (listeners, hearing), peer_tls, config, data, counters, prepare);
     match &server {
         Ok(_) => log_start(&node, &data_dir, env.clock.monotonic() - begun),
         Err(_) => close_again(&node),
@@ -299,7 +301,7 @@ fn close_again(node: &Node) {
 /// Makes of a node what it shall be, and starts the threads that serve clients.
 fn start_threads(
     node: &Arc<Node>,
-    listeners: Listeners,
+    (listeners, hearing): (Listeners, ControlRuntime),
     peer_tls: PeerTls,
     config: Config,
     data_dir: Arc<DataDir>,
@@ -322,7 +324,7 @@ fn start_threads(
         HttpThread { node: node.clone(), entrances: http, peer_tls, kv_door, stopping: stopping.clone() };
     let tls = encrypted.as_ref().map(|encrypted| Arc::clone(&encrypted.tls));
     let control = Control { node: node.clone(), entrances: kv, inner, tls, seats, stopping, signalled };
-    let (control, http) = (control.start()?, web.start()?);
+    let (control, http) = (control.start(hearing)?, web.start()?);
     Ok(Server {
         node: Arc::clone(node),
         kv_addr,
@@ -518,17 +520,34 @@ struct Control {
     signalled: mpsc::Sender<Signal>,
 }
 
-impl Control {
-    fn start(self) -> io::Result<Task> {
+/// What the thread runs on, made at the beginning of a start for the signals that come meanwhile.
+struct ControlRuntime {
+    runtime: Runtime,
+    early: EarlySignals,
+}
+
+impl ControlRuntime {
+    fn new(env: &Env) -> io::Result<ControlRuntime> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        // Before anybody is told that the node is ready: a signal that comes before this ends the process uncleanly.
+        let early = {
+            let _inside = runtime.enter();
+            EarlySignals::new(env)?
+        };
+        Ok(ControlRuntime { runtime, early })
+    }
+}
+
+impl Control {
+    fn start(self, hearing: ControlRuntime) -> io::Result<Task> {
+        let ControlRuntime { runtime, early } = hearing;
+        // Before a client is told that the node is ready: one that asks it to stop ends the process uncleanly until then.
         let env = self.node.env().clone();
         if let Some(tls) = &self.tls {
             tls.note_end(&self.node);
         }
         let signals = {
             let _inside = runtime.enter();
-            SignalListener::new(&env)?
+            SignalListener::new(early)?
         };
         env.spawn.spawn("control", Box::new(move || runtime.block_on(self.run(signals))))
     }

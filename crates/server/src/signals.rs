@@ -18,29 +18,41 @@ pub enum Signal {
     HangUp,
 }
 
-/// Where the process hears signals.
-pub struct SignalListener {
-    terminate: UnixSignal,
-    interrupt: UnixSignal,
-    quit: UnixSignal,
+/// Where the process hears the signals that do not ask it to stop. They are kept from the first moment of a start on, so
+/// that none ends it; those that ask it to stop do, as a start can be begun again.
+pub struct EarlySignals {
     hang_up: Option<UnixSignal>,
     user_1: UnixSignal,
     user_2: UnixSignal,
 }
 
-impl SignalListener {
-    /// From now on signals are heard; inside of a runtime. SIGHUP is not, if the process was started with it
-    /// ignored, as nohup does.
-    pub fn new(env: &Env) -> io::Result<SignalListener> {
+impl EarlySignals {
+    /// From now on they are heard; inside of a runtime. SIGHUP is not, if the process was started with it ignored, as
+    /// nohup does.
+    pub fn new(env: &Env) -> io::Result<EarlySignals> {
         let is_ignored = is_hang_up_ignored(env) || planted::is(Bug::HangUpNotHeard);
         let hang_up = if is_ignored { None } else { Some(signal(SignalKind::hangup())?) };
+        let (user_1, user_2) = (signal(SignalKind::user_defined1())?, signal(SignalKind::user_defined2())?);
+        Ok(EarlySignals { hang_up, user_1, user_2 })
+    }
+}
+
+/// Where the process hears signals.
+pub struct SignalListener {
+    terminate: UnixSignal,
+    interrupt: UnixSignal,
+    quit: UnixSignal,
+    early: EarlySignals,
+}
+
+impl SignalListener {
+    /// From now on all signals are heard; inside of a runtime.
+    pub fn new(early: EarlySignals) -> io::Result<SignalListener> {
         Ok(SignalListener {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
             quit: signal(SignalKind::quit())?,
-            hang_up,
-            user_1: signal(SignalKind::user_defined1())?,
-            user_2: signal(SignalKind::user_defined2())?,
+            early,
         })
     }
 
@@ -51,9 +63,9 @@ impl SignalListener {
                 _ = self.terminate.recv() => Some(Signal::Stop("SIGTERM")),
                 _ = self.interrupt.recv() => Some(Signal::Stop("SIGINT")),
                 _ = self.quit.recv() => Some(Signal::Stop("SIGQUIT")),
-                () = heard(&mut self.hang_up) => Some(Signal::HangUp),
-                _ = self.user_1.recv() => ignored("SIGUSR1"),
-                _ = self.user_2.recv() => ignored("SIGUSR2"),
+                () = heard(&mut self.early.hang_up) => Some(Signal::HangUp),
+                _ = self.early.user_1.recv() => ignored("SIGUSR1"),
+                _ = self.early.user_2.recv() => ignored("SIGUSR2"),
             };
             if let Some(heard) = heard {
                 // The receiver is gone once the node is being stopped.
