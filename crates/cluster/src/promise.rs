@@ -134,6 +134,8 @@ pub struct Granter {
     /// Until when what the process before has promised may hold.
     unknown_until_ns: u64,
     given: BTreeMap<String, Given>,
+    /// Nodes whose last life to which this one had promised something said that it serves no more.
+    released: BTreeSet<String>,
     known: Option<Known>,
     /// The newest state that the process before has seen.
     seen: Place,
@@ -162,6 +164,7 @@ impl Granter {
             lasts,
             unknown_until_ns,
             given: BTreeMap::new(),
+            released: BTreeSet::new(),
             known: None,
             seen: seen.place(),
             cluster: seen.cluster.clone(),
@@ -223,9 +226,20 @@ impl Granter {
         let missed = view.state.nodes.iter().filter(is_missed).map(|(_, node)| &node.uuid);
         let missed: BTreeSet<&String> = missed.collect();
         self.missed.retain(|uuid, _| missed.contains(uuid));
+        self.released.retain(|uuid| view.state.node_of(uuid).is_some());
         for uuid in missed {
             self.missed.entry(uuid.clone()).or_insert(now_ns);
         }
+    }
+
+    /// The nodes that the store misses and that serve no more: they said so as they stopped, or they have been missed for so
+    /// long that no promise of a node that reaches the store holds. The others have missed them for almost as long and
+    /// refuse, and what they promised before is over.
+    pub fn gone(&self, now_ns: u64) -> BTreeSet<String> {
+        let is_long = |since: u64| now_ns >= since.saturating_add(ns(self.lasts).saturating_mul(5) / 2);
+        let is_gone = |uuid: &String, since: u64| self.released.contains(uuid) || is_long(since);
+        let missed = self.missed.iter().filter(|_| self.is_in_contact(now_ns));
+        missed.filter(|(uuid, since)| is_gone(uuid, **since)).map(|(uuid, _)| uuid.clone()).collect()
     }
 
     fn is_in_contact(&self, now_ns: u64) -> bool {
@@ -243,6 +257,7 @@ impl Granter {
         let until_ns = before.max(now_ns.saturating_add(ns(self.lasts)));
         let (incarnation, applied) = (ask.incarnation, ask.applied);
         self.given.insert(ask.node.clone(), Given { incarnation, until_ns, applied });
+        self.released.remove(&ask.node);
         Ok(())
     }
 
@@ -307,6 +322,7 @@ impl Granter {
     pub fn release(&mut self, ask: &Ask) {
         if self.given.get(&ask.node).is_some_and(|given| given.incarnation == ask.incarnation) {
             self.given.remove(&ask.node);
+            self.released.insert(ask.node.clone());
         }
     }
 
@@ -634,9 +650,17 @@ mod tests {
         assert_eq!(granter.grant(&ask, 1_050), Ok(()), "its lease may come back");
         granter.note_members(&view, 1_090);
         assert_eq!(granter.grant(&ask, 1_100), Err(Unpromised::Missed));
-        assert_eq!(granter.grant(&ask, 1_190), Ok(()), "the store is away from this node, too");
-        granter.note_members(&view, 1_300);
-        assert_eq!(granter.grant(&ask, 1_300), Ok(()), "the store has just come back");
+        // Another one may have promised until then, which missed it a little later.
+        granter.note_members(&view, 1_180);
+        assert_eq!(granter.gone(1_249), BTreeSet::new());
+        assert_eq!(granter.gone(1_250), ["1".to_owned()].into());
+        assert_eq!(granter.gone(1_400), BTreeSet::new(), "the store is away from this node, too");
+        assert_eq!(granter.grant(&ask, 1_400), Ok(()), "the store is away from this node, too");
+        granter.note_members(&view, 1_500);
+        assert_eq!(granter.grant(&ask, 1_500), Ok(()), "the store has just come back");
+        assert_eq!(granter.gone(1_500), BTreeSet::new());
+        granter.release(&ask);
+        assert_eq!(granter.gone(1_500), ["1".to_owned()].into(), "it said that it stops");
     }
 
     #[test]

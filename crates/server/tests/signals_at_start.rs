@@ -13,8 +13,8 @@ fn a_signal_that_comes_while_a_node_starts_is_heard_when_it_is_ready() {
     let folder = tempfile::tempdir().expect("a folder");
     let config = support::config(folder.path(), 1, "buckets = [\"a:64MiB\"]");
     let this = std::process::id().to_string();
-    let send = |signal| {
-        let sent = Command::new("kill").args([signal, &this]).status();
+    let send = |signal: &str| {
+        let sent = Command::new("kill").args([signal, this.as_str()]).status();
         assert!(sent.expect("it is there").success(), "{signal}");
     };
     let server = server::serve_prepared(config, Env::real(), |_| {

@@ -1,9 +1,11 @@
 //! Buckets of a cluster: whoever asks one node asks all of them.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use ::cluster::{Command, Refused, View};
+use ::cluster::state::Status;
+use ::cluster::{Command, NodeId, Refused, View};
 use base::{CollectionId, ScopeId};
 use engine::{Bucket, ManifestRefusal, NextIds};
 use parking_lot::Mutex;
@@ -18,8 +20,49 @@ use crate::node_buckets::{BucketChange, BucketError, Management, ManifestChange,
 
 /// How long whoever makes or deletes a bucket waits until this node has done so.
 const DONE_WITHIN: Duration = Duration::from_secs(30);
-/// How long until all other nodes have done so, too: one that is about to be missed must not hold up everybody.
+/// How long until all other nodes have done so, too: one that is about to be missed must not hold up what others ask.
 const ALL_DONE_WITHIN: Duration = Duration::from_secs(5);
+/// How often it is looked at whether a node that is missed may still serve what is gone.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// Waits until no node serves any more what a revision has removed from a bucket: each has done it, has said that it stops,
+/// or has been missed by the store for so long that nothing that others promised to it holds. False if that takes too long, or cannot be known:
+/// nodes that do not reach the store, if they are many, promise one another.
+fn wait_until_none_serves(cluster: &Cluster, bucket: &str, revision: u64) -> bool {
+    let clock = &cluster.node.env().clock;
+    let end = clock.monotonic() + DONE_WITHIN;
+    loop {
+        let gone = cluster.promises.lock().gone(cluster.node.env());
+        let is_over = |view: &View, _| {
+            let has_not = |id: &&NodeId| view.bucket_since(**id, bucket, revision).is_none();
+            let left: Vec<&NodeId> = view.state.nodes.keys().filter(has_not).collect();
+            let may_serve = |id: &&NodeId| {
+                let node = &view.state.nodes[*id];
+                // One without vBuckets learns of it before it gets any.
+                let may_serve = view.alive(**id).is_some() || node.status == Status::Active;
+                may_serve && !view.has_ended(**id, bucket, revision) && !gone.contains(&node.uuid)
+            };
+            let others = view.state.nodes.len().saturating_sub(1);
+            view.state.revision >= revision && left.len() <= others.div_ceil(2) && !left.iter().any(may_serve)
+        };
+        let left = end.saturating_sub(clock.monotonic());
+        if cluster.wait_until_bucket(bucket, left.min(LOOK_EVERY), is_over) {
+            return true;
+        }
+        if left.is_zero() || cluster.is_stopping() {
+            return false;
+        }
+    }
+}
+
+/// What is told if it took too long.
+fn may_still_be_served() -> BucketError {
+    BucketError::NotNow(
+        "the cluster has decided it, and a node that does not follow the cluster now may still serve what is gone; it \
+         ends that by itself: `stave cluster status` names the node"
+            .to_owned(),
+    )
+}
 
 /// Manages buckets through the cluster's document.
 pub(super) struct ClusterBuckets(pub(super) Weak<Cluster>);
@@ -27,10 +70,6 @@ pub(super) struct ClusterBuckets(pub(super) Weak<Cluster>);
 impl ClusterBuckets {
     fn cluster(&self) -> Result<Arc<Cluster>, BucketError> {
         self.0.upgrade().ok_or_else(|| BucketError::Elsewhere("the node has left its cluster".to_owned()))
-    }
-
-    fn ask(&self, bucket: &str, command: &Command) -> Result<(), BucketError> {
-        self.ask_for(bucket, |_| Ok(command.clone()))
     }
 
     /// What the cluster would say to a command now. Nothing is written.
@@ -52,6 +91,18 @@ impl ClusterBuckets {
         bucket: &str,
         what: impl Fn(&View) -> Result<Command, Wrong>,
     ) -> Result<(), BucketError> {
+        let revision = self.decide(bucket, what)?;
+        // Nothing is told of those that come later: they do it before they serve.
+        self.cluster()?.wait_until_all_have(bucket, revision, ALL_DONE_WITHIN);
+        Ok(())
+    }
+
+    /// Asks, and waits until this node has done so with the bucket. Returns the revision that has it.
+    fn decide(
+        &self,
+        bucket: &str,
+        what: impl Fn(&View) -> Result<Command, Wrong>,
+    ) -> Result<u64, BucketError> {
         let cluster = self.cluster()?;
         let revision = cluster.ask_for(what).map_err(BucketError::from)?.state.revision;
         if !cluster.wait_until_bucket(bucket, DONE_WITHIN, |_, applied| applied >= revision) {
@@ -60,9 +111,7 @@ impl ClusterBuckets {
                     .to_owned(),
             ));
         }
-        // Nobody asks about those that come later: they do it before they serve.
-        cluster.wait_until_all_have(bucket, revision, ALL_DONE_WITHIN);
-        Ok(())
+        Ok(revision)
     }
 }
 
@@ -233,7 +282,11 @@ impl Management for ClusterBuckets {
     }
 
     fn delete(&self, name: &str) -> Result<(), BucketError> {
-        self.ask(name, &Command::DropBucket { name: name.to_owned() })
+        let revision = self.decide(name, |_| Ok(Command::DropBucket { name: name.to_owned() }))?;
+        if wait_until_none_serves(&*self.cluster()?, name, revision) {
+            return Ok(());
+        }
+        Err(may_still_be_served())
     }
 
     fn change_manifest(
@@ -243,7 +296,7 @@ impl Management for ClusterBuckets {
     ) -> Result<Arc<Manifest>, ManifestError> {
         let cluster = self.cluster()?;
         let name = bucket.name();
-        let made = Mutex::new(None);
+        let (made, removes) = (Mutex::new(None), AtomicBool::new(false));
         let asked = cluster.ask_for(|view| -> Result<Command, ManifestWrong> {
             let of = view.state.buckets.get(name).ok_or(BucketError::Unknown).map_err(ManifestError::from)?;
             let (present, ids) = manifest_of(of).map_err(ManifestError::from)?;
@@ -252,6 +305,9 @@ impl Management for ClusterBuckets {
                 let successor = present.check_successor(&new).map_err(ManifestRefusal::Successor);
                 successor.map_err(ManifestError::Manifest)?;
             }
+            let has = |new: &Manifest, id| new.collection(id).is_some();
+            let is_less = present.collections().any(|collection| !has(&new, collection.id));
+            removes.store(is_less, Ordering::Relaxed);
             let ids = ids.above(&new);
             let json = if new == present { (*of.manifest).clone() } else { new.to_json() };
             *made.lock() = Some(new);
@@ -267,7 +323,11 @@ impl Management for ClusterBuckets {
                         its log says why";
             return Err(BucketError::NotNow(what.to_owned()).into());
         }
-        cluster.wait_until_all_have(name, revision, ALL_DONE_WITHIN);
+        if !removes.into_inner() {
+            cluster.wait_until_all_have(name, revision, ALL_DONE_WITHIN);
+        } else if !wait_until_none_serves(&cluster, name, revision) {
+            return Err(may_still_be_served().into());
+        }
         Ok(Arc::new(made.into_inner().unwrap_or_default()))
     }
 }

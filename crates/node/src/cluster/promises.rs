@@ -38,6 +38,11 @@ impl Promises {
     pub(super) fn new(seen: &Membership, env: &Env, lasts: Duration) -> Promises {
         Promises { granter: Granter::new(seen, env.clock.monotonic_ns(), lasts), holder: Holder::default() }
     }
+
+    /// The nodes that serve no more: see [`Granter::gone`].
+    pub(super) fn gone(&self, env: &Env) -> BTreeSet<String> {
+        self.granter.gone(env.clock.monotonic_ns())
+    }
 }
 
 /// A request, with the proof that it comes from a node of the cluster and is meant for one node.
