@@ -134,8 +134,8 @@ pub struct Granter {
     /// Until when what the process before has promised may hold.
     unknown_until_ns: u64,
     given: BTreeMap<String, Given>,
-    /// Nodes whose last life to which this one had promised something said that it serves no more.
-    released: BTreeSet<String>,
+    /// Lives of nodes that said that they serve no more.
+    released: BTreeMap<String, u64>,
     known: Option<Known>,
     /// The newest state that the process before has seen.
     seen: Place,
@@ -164,7 +164,7 @@ impl Granter {
             lasts,
             unknown_until_ns,
             given: BTreeMap::new(),
-            released: BTreeSet::new(),
+            released: BTreeMap::new(),
             known: None,
             seen: seen.place(),
             cluster: seen.cluster.clone(),
@@ -226,7 +226,7 @@ impl Granter {
         let missed = view.state.nodes.iter().filter(is_missed).map(|(_, node)| &node.uuid);
         let missed: BTreeSet<&String> = missed.collect();
         self.missed.retain(|uuid, _| missed.contains(uuid));
-        self.released.retain(|uuid| view.state.node_of(uuid).is_some());
+        self.released.retain(|uuid, _| view.state.node_of(uuid).is_some());
         for uuid in missed {
             self.missed.entry(uuid.clone()).or_insert(now_ns);
         }
@@ -237,7 +237,10 @@ impl Granter {
     /// refuse, and what they promised before is over.
     pub fn gone(&self, now_ns: u64) -> BTreeSet<String> {
         let is_long = |since: u64| now_ns >= since.saturating_add(ns(self.lasts).saturating_mul(5) / 2);
-        let is_gone = |uuid: &String, since: u64| self.released.contains(uuid) || is_long(since);
+        let serving = |uuid: &String| self.known.as_ref().and_then(|known| known.serving.get(uuid));
+        let has_ended =
+            |uuid: &String| self.released.get(uuid).is_some_and(|life| serving(uuid) == Some(life));
+        let is_gone = |uuid: &String, since: u64| has_ended(uuid) || is_long(since);
         let missed = self.missed.iter().filter(|_| self.is_in_contact(now_ns));
         missed.filter(|(uuid, since)| is_gone(uuid, **since)).map(|(uuid, _)| uuid.clone()).collect()
     }
@@ -257,7 +260,6 @@ impl Granter {
         let until_ns = before.max(now_ns.saturating_add(ns(self.lasts)));
         let (incarnation, applied) = (ask.incarnation, ask.applied);
         self.given.insert(ask.node.clone(), Given { incarnation, until_ns, applied });
-        self.released.remove(&ask.node);
         Ok(())
     }
 
@@ -322,7 +324,11 @@ impl Granter {
     pub fn release(&mut self, ask: &Ask) {
         if self.given.get(&ask.node).is_some_and(|given| given.incarnation == ask.incarnation) {
             self.given.remove(&ask.node);
-            self.released.insert(ask.node.clone());
+        }
+        // Of others nothing is kept: who knows the nodes' secret may name any.
+        let serving = self.known.as_ref().and_then(|known| known.serving.get(&ask.node));
+        if serving == Some(&ask.incarnation) {
+            self.released.insert(ask.node.clone(), ask.incarnation);
         }
     }
 

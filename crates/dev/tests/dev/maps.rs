@@ -1,5 +1,8 @@
 //! What clients are told, buckets and collections through any node.
 
+use std::time::Duration;
+
+use dev::DevTimes;
 use protocol::Status;
 use serde_json::{Value, json};
 
@@ -39,7 +42,9 @@ fn every_node_tells_the_same_map_and_sends_clients_to_the_right_one() {
 
 #[test]
 fn a_bucket_is_made_and_deleted_through_any_node() {
-    let cluster = Cluster::start(2, 1);
+    // A deletion waits as long as one that is not there may serve by promises: a few times this.
+    let times = DevTimes { lease: Duration::from_secs(4), auto_failover: None };
+    let cluster = Cluster::with_times(2, 1, times);
     let form = "name=b&ramQuotaMB=100&replicaNumber=1&flushEnabled=1";
     assert_eq!(http(&cluster.node(2), "POST", "/pools/default/buckets", form), (202, String::new()));
     let has = |number: u16, bucket: &str| {

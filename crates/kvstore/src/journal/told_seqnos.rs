@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use base::{Seqno, VbId, Version};
 
+use super::Replayed;
+
 /// The highest seqno of each vBucket in the saves of a journal that was read whole.
 ///
 /// *Invariant:* a change is durable in the journal before a file has it, and stays there until the header with it is on
@@ -13,6 +15,14 @@ use base::{Seqno, VbId, Version};
 pub struct ToldSeqnos(BTreeMap<VbId, Seqno>);
 
 impl ToldSeqnos {
+    pub(crate) fn told(&mut self, told: &Replayed) {
+        match told {
+            Replayed::Save { vb, items, .. } => self.saved(*vb, items),
+            Replayed::Dropped(vb) => self.dropped(*vb),
+            Replayed::Filed(_) | Replayed::RolledBack(_) => {}
+        }
+    }
+
     pub(crate) fn saved(&mut self, vb: VbId, items: &[Version]) {
         let highest = items.iter().map(|item| item.meta().by_seqno).max().unwrap_or_default();
         let told = self.0.entry(vb).or_default();

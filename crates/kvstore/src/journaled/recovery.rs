@@ -96,11 +96,7 @@ pub(super) fn open(env: Env, dir: &Path, config: JournaledConfig) -> Result<Jour
     let recovered =
         Journal::recover_anchored(env.clone(), dir, config.journal(), anchor(), &mut |frame, told| {
             tells_of_files = true;
-            match (&told, &mut seqnos) {
-                (Replayed::Save { vb, items, .. }, Some(seqnos)) => seqnos.saved(*vb, items),
-                (Replayed::Dropped(vb), Some(seqnos)) => seqnos.dropped(*vb),
-                _ => {}
-            }
+            seqnos.iter_mut().for_each(|seqnos| seqnos.told(&told));
             take_told(&mut found, frame, told);
             Ok(())
         });

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use base::{CollectionId, DocKey, Seqno, VbId, Version};
 use kvstore::{
-    Background, CollectionStats, Compacted, Compaction, Counts, Failure, KvStore, RolledBack, SaveBatch,
-    Snapshot, States, Stats, Usage, Values, catalog::StoreId,
+    Background, CollectionStats, Compacted, Compaction, Counts, Failure, HistoryRetention, HistoryUsage,
+    KvStore, RolledBack, SaveBatch, Snapshot, States, Stats, Usage, Values, catalog::StoreId,
 };
 use parking_lot::Mutex;
 
@@ -97,6 +97,22 @@ impl KvStore for Hooked {
             (request.observe)(progress)
         };
         self.inner.compact(vb, &Compaction { observe: &observe, ..*request })
+    }
+
+    fn keep_history(&self, retention: HistoryRetention) -> Result<(), Failure> {
+        self.inner.keep_history(retention)
+    }
+
+    fn keeps_history(&self) -> bool {
+        self.inner.keeps_history()
+    }
+
+    fn history(&self, vb: VbId) -> HistoryUsage {
+        self.inner.history(vb)
+    }
+
+    fn history_snapshot(&self, vb: VbId) -> Result<Option<Box<dyn Snapshot>>, Failure> {
+        self.inner.history_snapshot(vb)
     }
 
     fn stats(&self) -> Stats {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use base::env::{Disk, OpenMode};
 use base::{DocKey, DurabilityLevel, Seqno, VbId, VbState};
 use engine::{BackfillReading, CompactRequest, Follower, Progress};
-use kvstore::{Change, Values};
+use kvstore::{Change, KvStore as _, Values};
 
 use super::model::Of;
 use super::world::{
@@ -79,6 +79,14 @@ pub const TASKS: &[Task] = &[
         ..PLAIN_TASK
     },
     Task { name: "manifest record", kinds: &Kind::ALL, prepare: change, run: change_manifest, ..PLAIN_TASK },
+    Task {
+        name: "history of changes",
+        covers: &["keep_history", "keeps_history", "history", "history_snapshot"],
+        kinds: &[Kind::Log],
+        prepare: change_and_flush,
+        run: change_history,
+        ..PLAIN_TASK
+    },
     Task {
         name: "rollback",
         covers: &["rollback"],
@@ -249,6 +257,19 @@ fn change_manifest(world: &mut World) {
         world.flush();
     }
     world.manifests.retain(|known| *known >= last);
+}
+
+/// A history of changes begins, ends, and begins again; it is read in between.
+fn change_history(world: &mut World) {
+    for seconds in ["3600", "0", "600"] {
+        // What is refused has changed nothing, and is not tried again.
+        let _ = world.bucket().set_param("history_retention_seconds", seconds);
+        change(world);
+        world.flush();
+        for vb in (0..VBUCKETS).map(VbId) {
+            let _ = world.store.as_ref().map(|store| store.history_snapshot(vb).map(drop));
+        }
+    }
 }
 
 fn replicate(world: &mut World) {

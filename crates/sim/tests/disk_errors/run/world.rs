@@ -16,7 +16,9 @@ use engine::{
     Bucket, BucketConfig, BucketKind, Durable, EvictionPolicy, Failure, Incoming, Progress, StoreRequest,
     Topology, topology_from_json,
 };
-use kvstore::{CompactionSteps, CouchConfig, FilesConfig, Journaled, JournaledConfig, KvStore, Nothing};
+use kvstore::{
+    CompactionSteps, CouchConfig, FilesConfig, Journaled, JournaledConfig, KvStore, Nothing, StorageBackend,
+};
 use sim::kv::subjects::small_log;
 use vbucket::{Collection, FailoverEntry, IncomingSnapshot, Manifest, ManifestUid, Scope};
 
@@ -155,6 +157,9 @@ impl World {
         }
         if self.kind == Kind::Ephemeral {
             config.kind = BucketKind::Ephemeral;
+        }
+        if self.kind == Kind::Log {
+            config.backend = StorageBackend::LogStructured;
         }
         let tuning = couchstore::Tuning { leaf_bytes: 300, interior_bytes: 300, compress_nodes: true };
         let compaction = CompactionSteps { step_bytes: 300, last_changes: 2 };
