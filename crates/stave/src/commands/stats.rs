@@ -66,14 +66,17 @@ pub fn run(env: &Env, flags: &StatsFlags) -> anyhow::Result<Outcome> {
     let is_redrawn = flags.watch && !flags.json;
     let clear = if is_redrawn { CLEAR_SCREEN } else { "" };
     print(&format!("{clear}{}", shown(flags, &before)))?;
-    while flags.watch {
+    if !flags.watch {
+        return Ok(Outcome::Done);
+    }
+    // Until the person ends it.
+    loop {
         std::thread::sleep(flags.interval);
         let now = look(env, flags, &target)?;
         let changed = if is_redrawn { changes(&before, &now) } else { String::new() };
         print(&format!("{clear}{}{changed}", shown(flags, &now)))?;
         before = now;
     }
-    Ok(Outcome::Done)
 }
 
 fn print(text: &str) -> std::io::Result<()> {
