@@ -118,6 +118,10 @@ fn the_same_where_an_earlier_version_noted_less() {
     let planted = base::planted::Planted::new(base::planted::Bug::BeginningNotNeeded);
     let disk = cut_save();
     drop(planted);
+    let damaged = disk.image(Survival::Synced);
+    remove_oldest(&damaged);
+    let report = check_journal(&damaged, Path::new(DIR)).expect("the disk works");
+    assert_eq!(report.missing.expect("it is known").into_keys().collect::<Vec<_>>(), [CUT]);
     is_refused_for_its_beginning(&disk);
 }
 

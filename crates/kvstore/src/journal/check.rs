@@ -8,10 +8,10 @@ use base::{Heap, VbId};
 
 use super::decode::Part;
 use super::layout::{BLOCK, BadHead, SegmentHead};
-use super::read::{OF_ANOTHER, Segment, find, frames, proof_of};
-use super::recover::following;
+use super::read::{OF_ANOTHER, OLDER_IS_MISSING, Segment, find, frames, proof_of};
+use super::recover::{Assembly, following};
 use super::salvage;
-use super::{Filed, ToldSeqnos};
+use super::{Filed, Frame, ToldSeqnos};
 use crate::failure::Failure;
 use crate::journaled::lost::lost_in;
 
@@ -73,14 +73,23 @@ pub fn check_journal(disk: &dyn Disk, dir: &Path) -> Result<JournalReport, Failu
         ..JournalReport::default()
     };
     let (mut next, mut needed, mut told) = (1, 1, ToldSeqnos::default());
+    let (mut assembly, mut without_beginning) = (Assembly::default(), 0);
     for (i, segment) in found.segments.iter().enumerate() {
         let following = following(&found.segments[i + 1..]);
-        let mut note = |part: &Part| note(part, &mut report.files, &mut told);
+        let mut note = |frame: Frame, part: Part| {
+            note(&part, &mut report.files, &mut told);
+            if assembly.lacks_beginning(&part) {
+                without_beginning = frame.0;
+            }
+            assembly.add(frame, part, &mut |_| Ok(()))
+        };
         report.segments.push(check(disk, segment, following, &mut next, &mut needed, &mut note)?);
     }
     let oldest = report.segments.iter_mut().find(|segment| segment.first_frame.is_some());
-    if let Some(oldest) = oldest.filter(|oldest| oldest.first_frame > Some(needed)) {
-        oldest.damage.get_or_insert_with(|| (0, "an older segment is missing".to_owned()));
+    let lacks =
+        |oldest: &&mut SegmentReport| oldest.first_frame > Some(needed) || without_beginning >= needed;
+    if let Some(oldest) = oldest.filter(lacks) {
+        oldest.damage.get_or_insert_with(|| (0, OLDER_IS_MISSING.to_owned()));
     }
     if report.is_clean() {
         report.told = Some(told);
@@ -110,7 +119,7 @@ fn check(
     following: Option<SegmentHead>,
     next: &mut u64,
     needed: &mut u64,
-    note: &mut dyn FnMut(&Part),
+    note: &mut dyn FnMut(Frame, Part) -> Result<(), Failure>,
 ) -> Result<SegmentReport, Failure> {
     let mut report = SegmentReport {
         path: segment.path.clone(),
@@ -145,9 +154,9 @@ fn check(
         report.records += u64::from(frame.head.records);
         let items = |part: &Part| if let Part::Save(save) = part { save.items.len() as u64 } else { 0 };
         report.items += frame.parts.iter().map(items).sum::<u64>();
-        frame.parts.iter().for_each(&mut *note);
         *needed = frame.head.needed.max(*needed);
-        Ok(())
+        let number = Frame(frame.head.number);
+        frame.parts.into_iter().try_for_each(|part| note(number, part))
     })?;
     (report.used_bytes, *next) = (end.offset, end.next);
     report.damage = match end.bad {

@@ -119,6 +119,14 @@ mod tests {
 
     use super::*;
 
+    /// The only frame goes on with a save of which the beginning is missing.
+    #[test]
+    fn a_save_without_its_beginning() {
+        let mut record = vec![20, 0, 0, 0, 0, 0, 0, 0, kind::SAVE, 0, 1, 0];
+        record.extend_from_slice(&[0, 0, 0, 0, 90, 0, 0, 0]);
+        fuzz_recover(&record);
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2000))]
         #[test]
