@@ -49,6 +49,10 @@ def run(*words, **more):
     return subprocess.run([str(word) for word in words], check=True, capture_output=True, text=True, **more).stdout
 
 
+# What `accepts` was told last.
+REFUSALS = []
+
+
 def until(what, ask, patience_s=PATIENCE_S):
     """Asks until the answer counts as true, at most for the patience."""
     end = time.monotonic() + patience_s
@@ -57,7 +61,7 @@ def until(what, ask, patience_s=PATIENCE_S):
         if answer:
             return answer
         if time.monotonic() > end:
-            raise Failure(f"{what}: not within {patience_s} s")
+            raise Failure("; ".join([f"{what}: not within {patience_s} s", *REFUSALS]))
         time.sleep(0.1)
 
 
@@ -356,10 +360,11 @@ def stave_cluster(pod, *words, check=True):
 
 
 def accepts(pod, *words):
-    """Whether `stave cluster` does that now."""
+    """Whether `stave cluster` does that now; `until` tells why not."""
     try:
         stave_cluster(pod, *words)
-    except Failure:
+    except Failure as failure:
+        REFUSALS[:] = [str(failure)]
         return False
     return True
 
