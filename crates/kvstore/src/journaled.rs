@@ -209,7 +209,8 @@ impl Unfiled {
             self.past.push((last, Charged::new(past, account)));
         }
         let is_same = |a: &Version, b: &Version| a.stored_key() == b.stored_key();
-        if batch.items.is_sorted_by(|a, b| !is_same(a, b)) {
+        let may_repeat = keeps_history || batch.state.history_from > 0;
+        if !may_repeat || batch.items.is_sorted_by(|a, b| !is_same(a, b)) {
             self.runs.push(batch.items, last, account);
         } else {
             let newest = batch.items.chunk_by(is_same).filter_map(|of_key| of_key.last()).cloned();
@@ -347,15 +348,16 @@ impl Journaled {
     fn journal_group(&self, group: &[Taken<'_>]) -> Result<(), Failure> {
         let _appending = self.appending.lock();
         // An old file that could not be removed: the journal says so as long as something of the vBucket is in it only.
-        let is_first = |unfiled: &Unfiled| unfiled.file_is_void && unfiled.since.is_none();
-        let of_void_files: BTreeSet<VbId> =
-            group.iter().filter(|one| is_first(&one.unfiled.unfiled.lock())).map(|one| one.vb).collect();
-        let saves = group.iter().map(|Taken { vb, batch, unfiled }| {
-            let state = unfiled.unfiled.lock().journaled(batch.state);
-            Record::Save { vb: *vb, state, items: batch.items, is_repeat: false }
+        let mut of_void_files: BTreeSet<VbId> = BTreeSet::new();
+        let records = group.iter().flat_map(|Taken { vb, batch, unfiled }| {
+            let mut unfiled = unfiled.unfiled.lock();
+            let is_first = unfiled.file_is_void && unfiled.since.is_none() && of_void_files.insert(*vb);
+            let state = unfiled.journaled(batch.state);
+            let save = Record::Save { vb: *vb, state, items: batch.items, is_repeat: false };
+            is_first.then_some(Record::Dropped(*vb)).into_iter().chain([save])
         });
         let since = Oldest { frame: self.journal.next_frame(), at: self.env.clock.monotonic() };
-        let last = self.append(of_void_files.into_iter().map(Record::Dropped).chain(saves))?;
+        let last = self.append(records)?;
         let mut added = 0;
         for (i, Taken { batch, unfiled, .. }) in group.iter().enumerate() {
             if let Some(next) = group.get(i + 1) {

@@ -173,18 +173,21 @@ impl Bench {
     }
 }
 
+fn change_and_check(mut bench: Bench) {
+    for step in 0..150 {
+        bench.change();
+        if step % 10 == 0 {
+            bench.check();
+        }
+    }
+    bench.check();
+}
+
 /// What was saved is durable at once, so the history is whole after each loss of power.
 #[test]
 fn every_version_that_was_saved_is_in_the_history() {
     for seed in 0..40 {
-        let mut bench = Bench::new(seed, FOR_EVER);
-        for step in 0..150 {
-            bench.change();
-            if step % 10 == 0 {
-                bench.check();
-            }
-        }
-        bench.check();
+        change_and_check(Bench::new(seed, FOR_EVER));
     }
 }
 
@@ -194,13 +197,7 @@ fn a_history_begins_behind_the_saves_that_lack_versions() {
     for seed in 0..40 {
         let mut bench = Bench::new(seed, FOR_EVER);
         bench.has_gaps = true;
-        for step in 0..150 {
-            bench.change();
-            if step % 10 == 0 {
-                bench.check();
-            }
-        }
-        bench.check();
+        change_and_check(bench);
     }
 }
 

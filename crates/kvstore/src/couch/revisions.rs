@@ -65,14 +65,18 @@ impl<'a> Revisions<'a> {
             let in_use = in_use.filter(|it| !planted::is(Bug::VoidFileRead) || self.reaches_record(vb, it));
             let mut others = revisions.clone();
             others.retain(|revision| in_use.as_ref().is_none_or(|in_use| in_use.revision != *revision));
-            if !others.is_empty() && !trust.misses(vb) && self.may_remove(vb, in_use.as_ref(), trust) {
+            let highest = revisions.iter().copied().max().unwrap_or_default();
+            let is_newer = in_use.is_none() && !others.is_empty() && self.is_newer(vb, highest, trust);
+            if !others.is_empty()
+                && !is_newer
+                && !trust.misses(vb)
+                && self.may_remove(vb, in_use.as_ref(), trust)
+            {
                 for path in others.drain(..).map(|revision| self.dir.join(file_name(vb, revision))) {
                     self.disk.remove_file(&path).map_err(|source| failed("remove", &path, source))?;
                     removed = true;
                 }
             }
-            let highest = revisions.iter().copied().max().unwrap_or_default();
-            let is_newer = in_use.is_none() && !others.is_empty() && self.is_newer(vb, highest, trust);
             if is_newer {
                 others.retain(|revision| *revision != highest);
             }
@@ -114,11 +118,6 @@ impl<'a> Revisions<'a> {
     fn may_remove(&self, vb: VbId, in_use: Option<&InUse>, trust: &Trust<'_>) -> bool {
         let Some(in_use) = in_use else {
             let is_proven = matches!(trust, Trust::Journal { .. });
-            if let Some(newest) = self.found.get(&vb).and_then(|found| found.iter().copied().max())
-                && self.is_newer(vb, newest, trust)
-            {
-                return false;
-            }
             if !is_proven {
                 tracing::error!(%vb, "files of a vBucket that the catalog does not list are left alone");
             }
