@@ -350,7 +350,7 @@ impl Journaled {
         // An old file that could not be removed: the journal says so as long as something of the vBucket is in it only.
         let mut of_void_files: BTreeSet<VbId> = BTreeSet::new();
         let records = group.iter().flat_map(|Taken { vb, batch, unfiled }| {
-            let mut unfiled = unfiled.unfiled.lock();
+            let unfiled = unfiled.unfiled.lock();
             let is_first = unfiled.file_is_void && unfiled.since.is_none() && of_void_files.insert(*vb);
             let state = unfiled.journaled(batch.state);
             let save = Record::Save { vb: *vb, state, items: batch.items, is_repeat: false };
