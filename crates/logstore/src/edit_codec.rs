@@ -233,7 +233,10 @@ fn take_vb(from: &mut Decoder<'_>, has_history: bool) -> Option<(u16, VbMeta)> {
         return None;
     }
     let (extents, dead, superseded) = (Arc::new(extents), Arc::new(dead), Arc::new(superseded));
-    Some((vb, VbMeta { epochs, points, extents, dead, barrier, superseded, history: Arc::new(history) }))
+    let history = Arc::new(history);
+    let mut meta = VbMeta { epochs, points, extents, dead, barrier, superseded, history, history_bytes: 0 };
+    meta.history_bytes = meta.sum_history();
+    Some((vb, meta))
 }
 
 /// Takes an edit; `None` if the bytes make no sense.

@@ -9,7 +9,7 @@ use roaring::RoaringTreemap;
 
 use crate::codec::{Decoder, Encoder};
 use crate::failure::Failure;
-use crate::meta::{Edit, VbMeta};
+use crate::meta::{Edit, Extent, VbMeta};
 use crate::shard::Shard;
 
 /// Bit of an item's flags: replaced versions of it stay in the history.
@@ -188,29 +188,44 @@ impl History {
 impl VbMeta {
     /// Applies an edit of the history: what it lets go of is dead, unless a point needs it.
     pub(crate) fn change_history(&mut self, edit: &HistoryEdit) {
+        let added = &edit.retained - &self.history.retained;
         let gone = std::sync::Arc::make_mut(&mut self.history).apply(edit);
+        if edit.start > 0 {
+            self.history_bytes = self.history_bytes.saturating_add(self.bytes_of(&added));
+            self.history_bytes = self.history_bytes.saturating_sub(self.bytes_of(&gone));
+        } else {
+            self.history_bytes = 0;
+        }
         let gone: Vec<u64> = gone.into_iter().filter(|seqno| !self.superseded.contains_key(seqno)).collect();
         if let (Some(first), Some(last)) = (gone.first(), gone.last()) {
             self.die(&gone, *first..=*last);
         }
     }
 
+    /// Bytes of items, about: each has the mean of its extent. Looks at the extents of the items alone.
+    fn bytes_of(&self, seqnos: &RoaringTreemap) -> u64 {
+        let (Some(first), Some(last)) = (seqnos.min(), seqnos.max()) else { return 0 };
+        let from = self.extents.partition_point(|extent| extent.last < first);
+        let extents = self.extents[from..].iter().take_while(|extent| extent.first <= last);
+        extents.fold(0, |sum: u64, extent| sum.saturating_add(extent.bytes_of(count_in(seqnos, extent))))
+    }
+
+    /// Bytes of the replaced versions that are kept, about, added up anew: the cost is that of all extents.
+    pub(crate) fn sum_history(&self) -> u64 {
+        self.bytes_of(&self.history.retained)
+    }
+
     /// Bytes of the replaced versions in an extent that are kept, about.
-    fn retained_in(&self, at: usize) -> (u64, u64) {
-        let extent = &self.extents[at];
-        let count = self.history.retained.range_cardinality(extent.first..=extent.last);
-        let each = extent.bytes / u64::from(extent.items.max(1));
-        (count, each.max(1))
+    pub(crate) fn history_bytes_in(&self, extent: &Extent) -> u64 {
+        extent.bytes_of(count_in(&self.history.retained, extent))
     }
 
     pub(crate) fn history_usage(&self) -> HistoryUsage {
-        let first = self.extents.partition_point(|extent| extent.last < self.history.start);
-        let each = (first..self.extents.len()).map(|at| self.retained_in(at));
-        let bytes = each.map(|(count, each)| count * each).sum();
+        debug_assert_eq!(self.history_bytes, self.sum_history(), "the sum follows each change");
         HistoryUsage {
             start: self.history.start,
             versions: self.history.retained.len(),
-            bytes,
+            bytes: self.history_bytes,
             since_s: self.history.marks.first().map_or(0, |(_, at_s)| *at_s),
         }
     }
@@ -232,26 +247,31 @@ impl VbMeta {
         start
     }
 
-    /// From where on replaced versions have no more bytes than these.
+    /// From where on replaced versions have no more bytes than these. Looks at the extents of what goes alone.
     fn start_within(&self, most: u64) -> u64 {
-        let mut over = self.history_usage().bytes.saturating_sub(most);
+        let mut over = self.history_bytes.saturating_sub(most);
         let mut start = 0;
         let first = self.extents.partition_point(|extent| extent.last < self.history.start);
-        for at in first..self.extents.len() {
+        for extent in &self.extents[first..] {
             if over == 0 {
                 break;
             }
-            let (count, each) = self.retained_in(at);
+            let (count, each) = (count_in(&self.history.retained, extent), extent.mean_bytes());
             let go = over.div_ceil(each).min(count);
             over = over.saturating_sub(go * each);
             if go > 0 {
-                let before = self.history.retained.rank(self.extents[at].first.saturating_sub(1));
+                let before = self.history.retained.rank(extent.first.saturating_sub(1));
                 let last = self.history.retained.select(before + go - 1);
                 start = last.map_or(start, |last| last.saturating_add(1));
             }
         }
         start
     }
+}
+
+/// How many of the items are in an extent.
+fn count_in(seqnos: &RoaringTreemap, extent: &Extent) -> u64 {
+    seqnos.range_cardinality(extent.first..=extent.last)
 }
 
 impl HistoryEdit {

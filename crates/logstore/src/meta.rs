@@ -54,6 +54,16 @@ impl Extent {
     pub(crate) fn live_bytes(&self) -> u64 {
         self.bytes.saturating_sub(self.dead_bytes)
     }
+
+    /// Mean bytes of an item, one at least.
+    pub(crate) fn mean_bytes(&self) -> u64 {
+        (self.bytes / u64::from(self.items.max(1))).max(1)
+    }
+
+    /// Bytes of so many of its items, about.
+    pub(crate) fn bytes_of(&self, items: u64) -> u64 {
+        self.mean_bytes().saturating_mul(items)
+    }
 }
 
 /// A commit that a rollback may go back to.
@@ -101,6 +111,8 @@ pub(crate) struct VbMeta {
     /// Versions that were replaced or left out and that a point still needs: by which commit, and their bytes.
     pub(crate) superseded: Arc<BTreeMap<u64, (u64, u32)>>,
     pub(crate) history: Arc<History>,
+    /// Bytes of the versions in [`History::retained`], about: the sum of [`VbMeta::history_bytes_in`] over all extents.
+    pub(crate) history_bytes: u64,
 }
 
 impl VbMeta {
@@ -114,6 +126,7 @@ impl VbMeta {
             barrier: 0,
             superseded: Arc::default(),
             history: Arc::default(),
+            history_bytes: 0,
         }
     }
 
@@ -274,7 +287,9 @@ impl VbMeta {
         let revived = self.superseded.iter().filter(|(_, (by, _))| *by > number).map(|(seqno, _)| *seqno);
         let history = Arc::new(self.history.rolled_back(high, revived));
         let (extents, dead, superseded) = (Arc::new(extents), Arc::new(dead), Arc::new(superseded));
-        let mut back = VbMeta { epochs, points, extents, dead, barrier, superseded, history };
+        let mut back =
+            VbMeta { epochs, points, extents, dead, barrier, superseded, history, history_bytes: 0 };
+        back.history_bytes = back.sum_history();
         back.settle();
         back
     }
@@ -283,6 +298,9 @@ impl VbMeta {
     fn rewrite(&mut self, rewrite: &RewriteEdit) {
         let is_old = |extent: &Extent| rewrite.old.contains(&extent.id());
         let Some(first) = self.extents.iter().position(is_old) else { return };
+        let old = self.extents.iter().filter(|extent| is_old(extent));
+        let mut history_bytes =
+            old.fold(self.history_bytes, |rest, extent| rest.saturating_sub(self.history_bytes_in(extent)));
         let extents = Arc::make_mut(&mut self.extents);
         let last =
             extents.iter().filter(|extent| rewrite.old.contains(&extent.id())).map(|one| one.last).max();
@@ -296,8 +314,10 @@ impl VbMeta {
         *Arc::make_mut(&mut self.dead) -= &dropped;
         if let Some(new) = rewrite.new.as_ref().filter(|new| new.first <= last) {
             extents.insert(first, Extent { last: new.last.min(last), ..new.clone() });
+            history_bytes = history_bytes.saturating_add(self.history_bytes_in(&self.extents[first]));
             self.count_dead(first);
         }
+        self.history_bytes = history_bytes;
     }
 
     /// These are dead from now on, which lie within `range`.

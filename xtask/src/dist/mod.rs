@@ -177,6 +177,9 @@ fn image(release: &Release, binary: &Path, program: &[u8]) -> Result<Vec<u8>> {
     oci::make(release, program, &oci::libraries(binary, program)?)
 }
 
+/// The largest program.
+const MOST_BYTES: usize = 20 << 20;
+
 /// The program without what only debuggers read. Another processor's is stripped by its own tools.
 fn stripped(binary: &Path, machine: &str, out: &Path) -> Result<Vec<u8>> {
     let path = out.join("stave.stripped");
@@ -187,6 +190,8 @@ fn stripped(binary: &Path, machine: &str, out: &Path) -> Result<Vec<u8>> {
     output(Command::new(strip).arg("-o").arg(&path).arg(binary))?;
     let bytes = std::fs::read(&path)?;
     std::fs::remove_file(&path)?;
+    let size = bytes.len();
+    anyhow::ensure!(size < MOST_BYTES, "the program has {size} bytes: {MOST_BYTES} are too many");
     Ok(bytes)
 }
 

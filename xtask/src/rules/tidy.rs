@@ -1,5 +1,6 @@
 //! Tidiness of every file: heads, lengths, and words that must not be committed.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
@@ -52,6 +53,9 @@ fn violations(path: &Path, text: &str) -> Vec<String> {
     if extension == "md" && !path.starts_with("tests") {
         found.extend(sentences(text));
     }
+    if path == Path::new("CHANGELOG.md") {
+        found.extend(told_twice(text));
+    }
     // Decision records tell of their time and are not rewritten.
     if extension == "md" && !path.starts_with("tests") && !path.starts_with("docs/adr") {
         found.extend(dead_paths(text, |named| tree::root().join(named).exists()));
@@ -76,6 +80,22 @@ fn conflicts(text: &str) -> Vec<String> {
     marked
         .map(|(number, _)| format!(":{number}: two versions of the same lines: keep what both say"))
         .collect()
+}
+
+/// Subjects that a list of changes has twice, as a merge that keeps both sides leaves them.
+fn told_twice(text: &str) -> Vec<String> {
+    let mut known = BTreeSet::new();
+    let mut found = Vec::new();
+    for (number, line) in numbered(text) {
+        if line.starts_with("## ") {
+            known.clear();
+        }
+        let subject = line.strip_prefix("- **").and_then(|rest| rest.split_once("**"));
+        if let Some((subject, _)) = subject.filter(|(subject, _)| !known.insert(*subject)) {
+            found.push(format!(":{number}: `{subject}` is there twice: make one entry of both"));
+        }
+    }
+    found
 }
 
 fn machine_paths(text: &str) -> Vec<String> {
@@ -240,6 +260,13 @@ mod tests {
         let (a, b) = CONFLICTS[0];
         assert_eq!(count("a.txt", &format!("x\n{a}{b}HEAD\ny\n")), 1);
         assert_eq!(count("a.txt", &format!("x {a}{b}\n")), 0);
+    }
+
+    #[test]
+    fn a_change_is_told_once() {
+        let list = "## 1\n- **Access**: users.\n- **Access**: users and groups.\n## 0\n- **Access**: one.\n";
+        assert_eq!(count("CHANGELOG.md", list), 1);
+        assert_eq!(count("docs/x.md", list), 0);
     }
 
     #[test]

@@ -686,6 +686,11 @@ impl World {
                 if need.is_some_and(|need| start == 0 || start > need) {
                     return Err(in_vb(format!("its history begins with {start}, not {need:?}")));
                 }
+                // In a development build this compares the sum of bytes that each change keeps with all extents.
+                let usage = self.store().history(vb).expect("it is there");
+                if (usage.versions == 0) != (usage.bytes == 0) {
+                    return Err(in_vb(format!("versions or bytes are missing: {usage:?}")));
+                }
                 Ok(())
             }
             (view, model) => {
