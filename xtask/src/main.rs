@@ -19,6 +19,7 @@ mod image;
 mod kill;
 mod mutate;
 mod netfaults;
+mod portable;
 mod powercut;
 mod readme;
 mod replay;
@@ -95,6 +96,8 @@ enum Command {
     Start(start_pages::StartOptions),
     /// Make what people install: an archive, packages, an image, checksums, and a list of what is in the program.
     Dist(dist::Packages),
+    /// Check that the product compiles for macOS, and its parts without sockets for Windows (needs rustup).
+    Portable(portable::PortableOptions),
     /// Check the dashboard and the alerts in `deploy/` against nodes that run (needs the packages of Prometheus).
     Dashboards(dashboards::DashboardOptions),
     /// Measure, side by side with others where there are others.
@@ -128,6 +131,7 @@ fn run(command: Command) -> Result<bool> {
         Command::Faults(options) => suite::faults(&options),
         Command::Start(options) => start_pages::command(&options),
         Command::Dist(options) => dist::run(&options),
+        Command::Portable(options) => portable::run(&options),
         Command::Dashboards(options) => suite::dashboards(&options),
         Command::Bench { bench } => bench::run(&bench),
     }

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use crate::child::{Background, cargo, each_line, headline, succeeds};
 use crate::totals::Totals;
 use crate::{
-    dashboards, dist, failures, kill, netfaults, powercut, readme, replay, resume, rules, simulate,
+    dashboards, dist, failures, kill, netfaults, portable, powercut, readme, replay, resume, rules, simulate,
     start_pages, tree,
 };
 
@@ -53,6 +53,7 @@ pub fn test_cluster() -> Result<bool> {
 pub fn ci() -> Result<bool> {
     let release = start_release_build()?;
     let mut totals = check_steps()?;
+    totals += step("other systems", portable::totals);
     totals += test_steps(false, release)?;
     close(totals)
 }

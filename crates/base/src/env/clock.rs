@@ -58,17 +58,9 @@ pub fn counts_suspension() -> bool {
     !planted::is(Bug::LeaseClockStops)
 }
 
-/// CLOCK_MONOTONIC, which is what `Instant` reads, stands still while a guest is suspended.
-#[cfg(target_os = "linux")]
-const BOOT: rustix::time::ClockId = rustix::time::ClockId::Boottime;
-#[cfg(not(target_os = "linux"))]
-const BOOT: rustix::time::ClockId = rustix::time::ClockId::Monotonic;
-
 #[allow(clippy::disallowed_methods, reason = "this is the door itself")]
 fn boot_ns() -> u64 {
-    let clock = if counts_suspension() { BOOT } else { rustix::time::ClockId::Monotonic };
-    let time = rustix::time::clock_gettime(clock);
-    (time.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec as u64)
+    super::platform::since_boot_ns(counts_suspension())
 }
 
 #[cfg(all(test, target_os = "linux"))]
@@ -85,6 +77,6 @@ mod tests {
         let read = read + clock.start_ns;
         assert!((before..=after).contains(&read), "{before} {read} {after}");
         // On a machine that was never suspended the clocks cannot be told from each other.
-        assert_eq!(BOOT, rustix::time::ClockId::Boottime);
+        assert_eq!(crate::env::platform::BOOT, rustix::time::ClockId::Boottime);
     }
 }

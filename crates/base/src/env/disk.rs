@@ -3,10 +3,10 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
+use super::platform;
 use crate::planted::{self, Bug};
 
 /// How to open a file.
@@ -157,7 +157,9 @@ pub struct RealDisk;
 impl Disk for RealDisk {
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
         let mut options = fs::OpenOptions::new();
-        options.read(true).mode(if planted::is(Bug::FilesForAll) { 0o644 } else { FILE_MODE });
+        options.read(true);
+        let mode_bits = if planted::is(Bug::FilesForAll) { 0o644 } else { FILE_MODE };
+        platform::set_file_mode(&mut options, mode_bits);
         match mode {
             OpenMode::Read => {}
             OpenMode::ReadWrite => {
@@ -174,7 +176,9 @@ impl Disk for RealDisk {
     }
 
     fn create_dir_all(&self, path: &Path) -> io::Result<()> {
-        fs::DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(path)
+        let mut builder = fs::DirBuilder::new();
+        platform::set_folder_mode(&mut builder, FOLDER_MODE);
+        builder.recursive(true).create(path)
     }
 
     fn read_dir(&self, path: &Path) -> io::Result<Vec<String>> {
@@ -194,59 +198,11 @@ impl Disk for RealDisk {
     }
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
-        fs::File::open(path)?.sync_all()
+        platform::sync_dir(path)
     }
 
     fn group_sync(&self, folder: &Path) -> io::Result<Box<dyn GroupSync>> {
-        let folder = fs::File::open(folder)?;
-        if is_ext4(&folder) && syncfs_tells_of_errors() {
-            Ok(Box::new(SyncFileSystem { folder }))
-        } else {
-            Ok(Box::new(SyncEach))
-        }
-    }
-}
-
-/// From so many files on one `syncfs` costs less than an `fdatasync` for each: measured, see
-/// docs/adr/0012-group-commit.md.
-const SYNCFS_FROM_FILES: usize = 8;
-
-/// Syncs few files one by one, many through the file system that they are all on.
-///
-/// `syncfs` also waits for what other processes have written to the same file system; few files do not.
-struct SyncFileSystem {
-    /// Held open: a descriptor is told of the write errors since it was opened, once each.
-    folder: fs::File,
-}
-
-impl GroupSync for SyncFileSystem {
-    fn sync_files(&self, files: &[Arc<dyn File>]) -> io::Result<()> {
-        if files.len() < SYNCFS_FROM_FILES {
-            return SyncEach.sync_files(files);
-        }
-        rustix::fs::syncfs(&self.folder)?;
-        // Without a journal `syncfs` writes inodes after it has flushed the cache of the device: this flushes it again.
-        files.last().map_or(Ok(()), |file| file.sync_data())
-    }
-}
-
-/// Whether files are on ext2, 3 or 4 (statfs(2), "The f_type field"). Of other file systems it is not known here that
-/// write errors of a file reach `syncfs`: on overlayfs they do not, since the file belongs to another one.
-fn is_ext4(file: &fs::File) -> bool {
-    const EXT4_MAGIC: i64 = 0xef53;
-    rustix::fs::fstatfs(file).is_ok_and(|found| found.f_type == EXT4_MAGIC)
-}
-
-/// Since Linux 5.8 `syncfs` fails if any write-back of the file system failed (syncfs(2), "VERSIONS").
-fn syncfs_tells_of_errors() -> bool {
-    fs::read_to_string("/proc/sys/kernel/osrelease").is_ok_and(|release| is_from_5_8(&release))
-}
-
-fn is_from_5_8(release: &str) -> bool {
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
-    match (numbers.next(), numbers.next()) {
-        (Some(Ok(major)), Some(Ok(minor))) => (major, minor) >= (5, 8),
-        _ => false,
+        super::group_sync::of_folder(folder)
     }
 }
 
@@ -256,7 +212,7 @@ impl File for RealFile {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut done = 0;
         while done < buf.len() {
-            match self.0.read_at(&mut buf[done..], offset + done as u64) {
+            match platform::read_at(&self.0, &mut buf[done..], offset + done as u64) {
                 Ok(0) => break,
                 Ok(n) => done += n,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
@@ -267,7 +223,7 @@ impl File for RealFile {
     }
 
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
-        self.0.write_all_at(buf, offset)
+        platform::write_all_at(&self.0, buf, offset)
     }
 
     fn sync_data(&self) -> io::Result<()> {
@@ -288,19 +244,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kernels_before_5_8_are_told_apart() {
-        for (release, is_new) in [
-            ("5.8.0", true),
-            ("5.7.19-300.fc32", false),
-            ("6.1", true),
-            ("4.19.0-27-amd64", false),
-            ("x", false),
-        ] {
-            assert_eq!(is_from_5_8(release), is_new, "{release}");
-        }
-    }
-
-    #[test]
     fn a_folder_goes_with_all_that_is_in_it() {
         let (sim, _) = crate::env::Env::sim(1);
         let real = tempfile::tempdir().expect("a folder");
@@ -319,6 +262,7 @@ mod tests {
         }
     }
 
+    #[cfg(unix)]
     #[test]
     fn what_is_made_is_for_its_owner_alone() {
         use std::os::unix::fs::PermissionsExt;
@@ -328,18 +272,5 @@ mod tests {
         RealDisk.open(&file, OpenMode::CreateNew).expect("a file");
         let mode = |path: &Path| fs::metadata(path).expect("it is there").permissions().mode() & 0o777;
         assert_eq!((mode(&root.path().join("a")), mode(&folder), mode(&file)), (0o700, 0o700, 0o600));
-    }
-
-    #[test]
-    fn groups_of_any_size_are_synced() {
-        let dir = tempfile::tempdir().expect("a folder");
-        let group = RealDisk.group_sync(dir.path()).expect("the folder is there");
-        let mut files = Vec::new();
-        for i in 0..2 * SYNCFS_FROM_FILES {
-            let file = RealDisk.open(&dir.path().join(i.to_string()), OpenMode::CreateNew).expect("a file");
-            file.write_at(b"content", 0).expect("a write");
-            files.push(file);
-            group.sync_files(&files).expect("a sync");
-        }
     }
 }

@@ -5,7 +5,9 @@
 pub mod clock;
 pub mod copy_on_write;
 pub mod disk;
+mod group_sync;
 pub mod network;
+mod platform;
 pub mod random;
 pub mod sim;
 pub mod spawn;

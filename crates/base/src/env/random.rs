@@ -1,5 +1,7 @@
 //! Where randomness comes from.
 
+use ring::rand::SecureRandom;
+
 /// A source of random bytes.
 pub trait Random: Send + Sync {
     /// Fills `bytes`. The real source is fit for keys and nonces.
@@ -17,12 +19,8 @@ pub trait Random: Send + Sync {
 pub struct RealRandom;
 
 impl Random for RealRandom {
-    #[allow(clippy::disallowed_methods, reason = "this is the door itself")]
-    fn fill(&self, mut bytes: &mut [u8]) {
-        while !bytes.is_empty() {
-            let done = rustix::rand::getrandom(&mut *bytes, rustix::rand::GetRandomFlags::empty())
-                .expect("the kernel's generator answers once the machine is up");
-            bytes = &mut bytes[done..];
-        }
+    fn fill(&self, bytes: &mut [u8]) {
+        let filled = ring::rand::SystemRandom::new().fill(bytes);
+        filled.expect("the kernel's generator answers once the machine is up");
     }
 }

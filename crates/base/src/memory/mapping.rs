@@ -34,7 +34,7 @@ pub(super) unsafe fn give_back_pages(at: NonNull<u8>, bytes: usize) {
     unsafe { system::give_back_pages(at, bytes) }
 }
 
-#[cfg(not(miri))]
+#[cfg(all(unix, not(miri)))]
 mod system {
     use std::ptr::{NonNull, null_mut};
 
@@ -62,10 +62,16 @@ mod system {
         unsafe { unmap_pages(chunk.as_ptr(), CHUNK_BYTES) }
     }
 
+    /// Drops the content at once on Linux; other systems may leave it until they need the memory.
+    #[cfg(target_os = "linux")]
+    const NOT_NEEDED: Advice = Advice::LinuxDontNeed;
+    #[cfg(not(target_os = "linux"))]
+    const NOT_NEEDED: Advice = Advice::DontNeed;
+
     pub(super) unsafe fn give_back_pages(at: NonNull<u8>, bytes: usize) {
         // SAFETY: by the caller's promise these are whole pages of our mapping that are not in use. A system that does not
         // take them back leaves them to us.
-        let _ = unsafe { madvise(at.as_ptr().cast(), bytes, Advice::LinuxDontNeed) };
+        let _ = unsafe { madvise(at.as_ptr().cast(), bytes, NOT_NEEDED) };
     }
 
     /// # Safety
@@ -78,8 +84,8 @@ mod system {
     }
 }
 
-/// Miri cannot give a part of a mapping back, so there a chunk is one allocation.
-#[cfg(miri)]
+/// Miri and Windows cannot give a part of a mapping back, so there a chunk is one allocation.
+#[cfg(any(miri, not(unix)))]
 mod system {
     use std::alloc::{alloc_zeroed, dealloc};
     use std::ptr::NonNull;

@@ -11,6 +11,7 @@ mod cpu;
 mod distribution;
 mod keys;
 mod plan;
+mod poller;
 mod progress;
 mod report;
 mod resp;

@@ -3,15 +3,14 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use base::env::Clock;
 use protocol::Status;
-use rustix::buffer::spare_capacity;
-use rustix::event::{Timespec, epoll};
-use rustix::fd::OwnedFd;
 
 use super::connection::{Connection, Loss, Slot};
+use super::poller::{Poller, Ready};
 use super::routes::Routes;
 use super::schedule::Schedule;
 use super::tally::Tally;
@@ -19,9 +18,8 @@ use super::traffic::{Kind, Operation, Purpose, Source, Traffic};
 use crate::client::ClientError;
 
 const BUFFER_BYTES: usize = 256 << 10;
-const EVENTS: usize = 256;
 /// How long a thread sleeps at most before it looks whether it shall stop.
-const LOOK_UP: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+const LOOK_UP: Duration = Duration::from_millis(50);
 /// How long answers to what was asked before the end are waited for.
 const DRAIN_NS: u64 = 2_000_000_000;
 /// How long a load may go on being refused before it is given up.
@@ -70,7 +68,7 @@ impl Signals {
 
 /// One thread's share of the connections.
 pub struct Worker {
-    poll: OwnedFd,
+    poller: Poller,
     connections: Vec<Option<Connection>>,
     /// The node of each connection, and how many connections each node has.
     node_of: Vec<usize>,
@@ -110,10 +108,9 @@ impl Worker {
         traffic: Traffic,
         clock: Arc<dyn Clock>,
     ) -> anyhow::Result<Worker> {
-        let poll = epoll::create(epoll::CreateFlags::CLOEXEC).context("epoll")?;
+        let mut poller = Poller::new()?;
         for (at, connection) in connections.iter().enumerate() {
-            let data = epoll::EventData::new_u64(at as u64);
-            epoll::add(&poll, connection.stream(), data, epoll::EventFlags::IN).context("epoll")?;
+            poller.add(at, connection.stream())?;
         }
         let nodes = routes.nodes().len();
         let node_of: Vec<usize> = (0..connections.len()).map(|at| at % nodes).collect();
@@ -126,7 +123,7 @@ impl Worker {
             parked: vec![VecDeque::new(); nodes],
             parked_len: 0,
             turn: 0,
-            poll,
+            poller,
             connections: connections.into_iter().map(Some).collect(),
             traffic,
             clock,
@@ -166,7 +163,6 @@ impl Worker {
         for at in 0..self.connections.len() {
             self.refill(at, now_ns, &mut phase);
         }
-        let mut events = Vec::with_capacity(EVENTS);
         while phase.outstanding > 0 || self.is_waiting(&phase) {
             let next = signals.stage.load(Ordering::Relaxed);
             if next == STOPPED {
@@ -176,10 +172,9 @@ impl Worker {
                 stage = next;
                 phase.tally = Tally::new();
             }
-            self.wait(&mut events, self.until_next(&phase))?;
-            for event in events.drain(..) {
-                let flags = event.flags;
-                self.on_event(event.data.u64() as usize, flags, &mut phase);
+            self.poller.wait(self.until_next(&phase))?;
+            while let Some(ready) = self.poller.ready() {
+                self.on_ready(ready, &mut phase);
             }
             self.refill_others(&mut phase);
             signals.answered[number].0.store(phase.answered, Ordering::Relaxed);
@@ -203,12 +198,12 @@ impl Worker {
     }
 
     /// How long nothing is to be sent.
-    fn until_next(&self, phase: &Phase<'_>) -> Timespec {
+    fn until_next(&self, phase: &Phase<'_>) -> Duration {
         let Some(schedule) = &phase.schedule else { return LOOK_UP };
         match schedule.next_ns().saturating_sub(self.clock.monotonic_ns()) {
             // It is due, and waits for a place: an answer makes one.
             0 => LOOK_UP,
-            ns => Timespec { tv_sec: 0, tv_nsec: ns.min(LOOK_UP.tv_nsec as u64) as _ },
+            ns => Duration::from_nanos(ns).min(LOOK_UP),
         }
     }
 
@@ -254,18 +249,11 @@ impl Worker {
         None
     }
 
-    fn wait(&self, events: &mut Vec<epoll::Event>, limit: Timespec) -> anyhow::Result<()> {
-        match epoll::wait(&self.poll, spare_capacity(events), Some(&limit)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(error) => Err(error).context("epoll"),
-        }
-    }
-
     #[inline]
-    fn on_event(&mut self, at: usize, flags: epoll::EventFlags, phase: &mut Phase<'_>) {
+    fn on_ready(&mut self, Ready { at, writable }: Ready, phase: &mut Phase<'_>) {
         let Some(connection) = self.connections.get_mut(at).and_then(Option::as_mut) else { return };
         let mut now_ns = 0;
-        let outcome = if flags.contains(epoll::EventFlags::OUT) { connection.send_rest() } else { Ok(()) };
+        let outcome = if writable { connection.send_rest() } else { Ok(()) };
         let outcome = outcome.and_then(|()| {
             let clock = &self.clock;
             let mut received = 0;
@@ -332,17 +320,13 @@ impl Worker {
         let is_stuck = connection.wants_to_write();
         if is_stuck != connection.watched_for_room {
             connection.watched_for_room = is_stuck;
-            let mut flags = epoll::EventFlags::IN;
-            flags.set(epoll::EventFlags::OUT, is_stuck);
-            let data = epoll::EventData::new_u64(at as u64);
-            // The socket was added at the start and is open: nothing can fail here but memory.
-            let _ = epoll::modify(&self.poll, connection.stream(), data, flags);
+            self.poller.watch_room(at, connection.stream(), is_stuck);
         }
     }
 
     fn lose(&mut self, at: usize, loss: Loss, phase: &mut Phase<'_>) {
         if let Some(connection) = self.connections.get_mut(at).and_then(Option::take) {
-            // Dropping the socket takes it out of epoll.
+            self.poller.forget(at);
             phase.outstanding -= connection.outstanding();
             phase.tally.cut += connection.outstanding() as u64;
             phase.lost = Some(loss);
@@ -366,14 +350,12 @@ impl Worker {
         tally.unsent = phase.schedule.take().map_or(0, |schedule| schedule.behind(now_ns) + parked);
         phase.source.stop();
         let deadline_ns = self.clock.monotonic_ns() + DRAIN_NS;
-        let mut events = Vec::with_capacity(EVENTS);
         while phase.outstanding > 0 && self.clock.monotonic_ns() < deadline_ns {
-            if self.wait(&mut events, LOOK_UP).is_err() {
+            if self.poller.wait(LOOK_UP).is_err() {
                 break;
             }
-            for event in events.drain(..) {
-                let flags = event.flags;
-                self.on_event(event.data.u64() as usize, flags, &mut phase);
+            while let Some(ready) = self.poller.ready() {
+                self.on_ready(ready, &mut phase);
             }
         }
         tally

@@ -14,7 +14,7 @@ use node::cluster::{Cluster, ClusterConfig};
 use node::config::{LogConfig, LogFormat, shown};
 use node::data_dir::is_open_to_all;
 use node::{Config, MetricsLogin, Settings, Switch, readiness};
-use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sd_notify::NotifyState;
 use server::Server;
 use server::etcd::{EtcdAccess, EtcdAddress, EtcdStore};
@@ -427,12 +427,23 @@ fn keep_memory_private() {
     if std::env::var(CORE_DUMPS).is_ok_and(|word| word == "on") {
         return;
     }
-    // The limit alone does not hold for a program that the kernel hands dumps to.
-    let hidden = set_dumpable_behavior(DumpableBehavior::NotDumpable);
+    let hidden = hide_memory();
     let limit = Rlimit { current: Some(0), ..getrlimit(Resource::Core) };
     if let Err(error) = hidden.and_then(|()| setrlimit(Resource::Core, limit)) {
         tracing::warn!(%error, "a crash may leave documents and keys in a core dump");
     }
+}
+
+/// The limit alone does not hold for a program that the kernel hands dumps to.
+#[cfg(target_os = "linux")]
+fn hide_memory() -> rustix::io::Result<()> {
+    rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
+}
+
+/// Elsewhere the limit is all there is.
+#[cfg(not(target_os = "linux"))]
+fn hide_memory() -> rustix::io::Result<()> {
+    Ok(())
 }
 
 /// Takes as many descriptors as the system allows: shells usually start programs with room for about a thousand.

@@ -102,6 +102,18 @@ impl Door {
     }
 }
 
+/// What a client does not read must wait here and not in the kernel, where it looks as if it was taken.
+#[cfg(target_os = "linux")]
+fn keep_unsent_here(tcp: &TcpStream) {
+    let _ = SockRef::from(tcp).set_tcp_notsent_lowat(UNSENT_BYTES);
+}
+
+/// Elsewhere the buffer for what is sent is as small instead: there is no call that limits what is not sent yet.
+#[cfg(not(target_os = "linux"))]
+fn keep_unsent_here(tcp: &TcpStream) {
+    let _ = SockRef::from(tcp).set_send_buffer_size(UNSENT_BYTES as usize);
+}
+
 impl axum::serve::Listener for Listener {
     type Io = Stream;
     type Addr = SocketAddr;
@@ -109,8 +121,7 @@ impl axum::serve::Listener for Listener {
     async fn accept(&mut self) -> (Stream, SocketAddr) {
         loop {
             let (tcp, peer, tls) = self.next().await;
-            // What a client does not read must wait here and not in the kernel, where it looks as if it was taken.
-            let _ = SockRef::from(&tcp).set_tcp_notsent_lowat(UNSENT_BYTES);
+            keep_unsent_here(&tcp);
             let local = tcp.local_addr();
             let place =
                 if self.has_room().await { self.connections.admit(peer) } else { Err(Full::Listener) };

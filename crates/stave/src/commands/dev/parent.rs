@@ -2,10 +2,10 @@
 
 use anyhow::Context;
 use base::env::Env;
-use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Signal, getpid, getppid, kill_process, pidfd_open};
+use rustix::process::{Pid, Signal, getpid, getppid, kill_process};
 
+use self::system::Watched;
 use crate::cli::WrongArguments;
 
 /// Watches the process that started this one from now on, or the one that is named; when it ends, this process hears
@@ -17,8 +17,8 @@ pub(super) fn end_with_parent(env: &Env, named: Option<Pid>) -> anyhow::Result<(
     let Some(parent) = named.or_else(|| getppid().filter(|parent| *parent != Pid::INIT)) else {
         return Ok(());
     };
-    let handle = match pidfd_open(parent, PidfdFlags::empty()) {
-        Ok(handle) => handle,
+    let watched = match Watched::of(parent) {
+        Ok(watched) => watched,
         Err(Errno::SRCH) if named.is_some() => {
             let pid = parent.as_raw_nonzero();
             let what = format!("--with-parent {pid}: there is no such process; give the id of one that runs");
@@ -32,11 +32,63 @@ pub(super) fn end_with_parent(env: &Env, named: Option<Pid>) -> anyhow::Result<(
         }
     };
     let watch = move || {
-        let mut ends = [PollFd::new(&handle, PollFlags::IN)];
-        while poll(&mut ends, None) == Err(Errno::INTR) {}
+        watched.wait();
         tracing::info!(parent = parent.as_raw_nonzero().get(), "the process that started this one has ended");
         // This process is there: it sends the signal to itself.
         let _ = kill_process(getpid(), Signal::TERM);
     };
     env.spawn.spawn("parent", Box::new(watch)).map(drop).context("cannot start a thread")
+}
+
+#[cfg(target_os = "linux")]
+mod system {
+    use rustix::event::{PollFd, PollFlags, poll};
+    use rustix::fd::OwnedFd;
+    use rustix::io::{self, Errno};
+    use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+    /// A process whose end is waited for.
+    pub struct Watched(OwnedFd);
+
+    impl Watched {
+        pub fn of(process: Pid) -> io::Result<Watched> {
+            pidfd_open(process, PidfdFlags::empty()).map(Watched)
+        }
+
+        /// Returns when it has ended.
+        pub fn wait(&self) {
+            let mut ends = [PollFd::new(&self.0, PollFlags::IN)];
+            while poll(&mut ends, None) == Err(Errno::INTR) {}
+        }
+    }
+}
+
+/// Elsewhere there is no handle of a process: it is looked for every second. Another process that gets its number in
+/// between is taken for it.
+#[cfg(not(target_os = "linux"))]
+mod system {
+    use rustix::event::{Timespec, poll};
+    use rustix::io::{self, Errno};
+    use rustix::process::{Pid, test_kill_process};
+
+    const LOOK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+
+    /// A process whose end is waited for.
+    pub struct Watched(Pid);
+
+    impl Watched {
+        pub fn of(process: Pid) -> io::Result<Watched> {
+            match test_kill_process(process) {
+                Err(Errno::SRCH) => Err(Errno::SRCH),
+                _ => Ok(Watched(process)),
+            }
+        }
+
+        /// Returns when it has ended.
+        pub fn wait(&self) {
+            while test_kill_process(self.0) != Err(Errno::SRCH) {
+                let _ = poll(&mut [], Some(&LOOK));
+            }
+        }
+    }
 }
