@@ -201,6 +201,8 @@ bugs! {
     KeepFailoverTable,
     /// A vBucket that becomes active inside a snapshot takes what it has for whole.
     PromotedInsideSnapshot,
+    /// A replica takes its history of changes for whole over a snapshot from which versions are missing.
+    HistoryOverGap,
     /// A stream whose cursor was dropped, or that comes late, goes on where memory begins.
     StreamSkipsDisk,
     /// The switch from disk to memory sends the last change once more.

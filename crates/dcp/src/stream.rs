@@ -71,6 +71,8 @@ pub(crate) struct Stream {
     handover: Handover,
     next_marker: NextMarker,
     look: Look,
+    /// Whether the snapshot that was announced last is history of changes: no version is left out of it.
+    is_history: bool,
     /// The last change up to `sent` that readers can see, or some seqno between that and `sent`.
     max_visible: Seqno,
 }
@@ -116,6 +118,7 @@ impl Stream {
                 NextMarker::First
             },
             look: Look::First,
+            is_history: false,
             max_visible: start.max_visible.min(request.start),
             phase: if is_done { Phase::Done(EndReason::Ok) } else { Phase::Begin },
             pending: None,

@@ -95,6 +95,8 @@ pub struct Backfilled {
     pub frames: Vec<Frames>,
     /// The last change that is in them.
     pub last: Seqno,
+    /// Whether they are of the history of changes: from its first seqno on. What comes before that is taken apart.
+    pub is_history: bool,
     /// Whether that was all.
     pub is_done: bool,
     /// Whether the writer wants nothing after these.
@@ -307,12 +309,14 @@ impl<'a> Backfills<'a> {
         backfill
     }
 
-    /// Takes what a backfill has ready, and lets it go on.
+    /// Takes what a backfill has ready, and lets it go on: up to where the history of changes begins, or behind that.
     pub fn take(&self, backfill: &Arc<Backfill>, max_bytes: usize) -> Backfilled {
         let mut state = backfill.state.lock();
         let (mut frames, mut last) = (Vec::new(), Seqno(0));
         let mut bytes = 0;
+        let is_history = state.pieces.front().is_some_and(|piece| piece.is_history);
         while bytes < max_bytes
+            && state.pieces.front().is_some_and(|piece| piece.is_history == is_history)
             && let Some(piece) = state.pieces.pop_front()
         {
             bytes += piece.frames.allocated_bytes();
@@ -334,6 +338,7 @@ impl<'a> Backfills<'a> {
             writer: if is_all { state.writer.take() } else { None },
             frames,
             last,
+            is_history,
         };
         drop(state);
         if wants_more {

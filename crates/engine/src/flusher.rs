@@ -257,6 +257,10 @@ impl Flushing {
             self.core.disk.deduplicated.fetch_add(deduplicated, Ordering::Relaxed);
             ends.push(items.len());
             set_state(state, batch, &mut topologies);
+            if !keeps_past {
+                // The store may begin to keep a history before it gets this.
+                state.history_from = 0;
+            }
         }
         let mut start = 0;
         let batch_of = |((batch, end), state): ((&FlushBatch, &usize), _)| {

@@ -622,6 +622,9 @@ impl KvStore for Journaled {
     }
 
     fn history_snapshot(&self, vb: VbId) -> Result<Option<Box<dyn Snapshot>>, Failure> {
+        if !self.keeps_history() {
+            return self.snapshot(vb);
+        }
         {
             let _filing = self.filing.lock();
             self.file_one(vb)?;

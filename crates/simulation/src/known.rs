@@ -49,6 +49,8 @@ pub enum Simulator {
     Sizes,
     /// The same: of what goes on while a vBucket goes back, `crates/engine/tests/rollback.rs`.
     Rollbacks,
+    /// The same, by seed: of the history of changes on replicas, `crates/dcp/tests/history_replicas.rs`.
+    Histories,
     /// The same, in a process of its own: of threads that serve many clients, `crates/server/tests/disk_threads.rs`.
     DiskThreads,
     /// The same, with a node in a process of its own: of signals, `crates/stave/tests/signals.rs`.
@@ -167,6 +169,7 @@ pub const KNOWN: &[(Bug, Simulator, u64)] = &[
     (Bug::NoHistoryAtPromotion, Simulator::Replication, 0),
     (Bug::KeepFailoverTable, Simulator::Replication, 0),
     (Bug::PromotedInsideSnapshot, Simulator::Replication, 172),
+    (Bug::HistoryOverGap, Simulator::Histories, 0),
     (Bug::StreamSkipsDisk, Simulator::Replication, 0),
     (Bug::SwitchRepeatsOne, Simulator::Replication, 0),
     (Bug::SwitchSkips, Simulator::Replication, 0),

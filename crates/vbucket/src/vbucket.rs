@@ -144,6 +144,8 @@ pub struct History {
     pub(crate) high_seqno: Seqno,
     /// From here on no version is left out that a later one replaces; 0 if any may be.
     pub(crate) history_from: Seqno,
+    /// Whether that is the next change that comes: its producer leaves none out from there on.
+    pub(crate) awaits_history: bool,
     /// The last change that readers can see.
     pub(crate) max_visible: Seqno,
     pub(crate) max_deleted_rev: RevSeqno,
@@ -171,6 +173,7 @@ impl History {
     /// that it makes superfluous leave the list of an ephemeral bucket.
     pub(crate) fn record_event(&mut self, version: Version, superfluous: [Option<Seqno>; 2]) -> Garbage {
         let seqno = version.meta().by_seqno;
+        self.begin_awaited_history(seqno);
         (self.high_seqno, self.max_visible) = (seqno, seqno);
         let mut garbage = Garbage::default();
         let Some(list) = &mut self.seq_list else {
@@ -255,10 +258,19 @@ impl History {
         garbage
     }
 
+    /// Begins the history of changes with the change that is about to be queued, if the history waits for it.
+    #[inline]
+    fn begin_awaited_history(&mut self, seqno: Seqno) {
+        if std::mem::take(&mut self.awaits_history) {
+            self.history_from = seqno;
+        }
+    }
+
     /// Queues a change, whose seqno must be higher than the last. `old` is the seqno of the version that it replaces.
     pub(crate) fn queue(&mut self, version: Version, old: Option<Seqno>, garbage: &mut Garbage) {
         let meta = version.meta();
         assert!(meta.by_seqno > self.high_seqno, "changes come in seqno order");
+        self.begin_awaited_history(meta.by_seqno);
         self.high_seqno = meta.by_seqno;
         self.might_contain_xattrs |= meta.datatype.is_xattr();
         let queued = match &mut self.seq_list {
@@ -354,15 +366,19 @@ impl DerefMut for VBucket {
     }
 }
 
-/// Has a vBucket leave no version out from now on if its bucket keeps a history of changes and it is active, else it may
-/// leave any out. One that is not active is sent what another one made, which may lack versions.
+/// Has a vBucket leave no version out from now on if its bucket keeps a history of changes and it is active. If the bucket
+/// keeps none, the vBucket may leave any out.
+///
+/// A vBucket that is not active is sent what another one made: whether that lacks versions, the markers of its snapshots
+/// say. What is whole stays so with every role.
 pub fn follow_history(vb: &mut VBucket) {
-    let keeps = vb.state == VbState::Active && vb.contents.table.context().keeps_history();
+    let (keeps, is_active) = (vb.contents.table.context().keeps_history(), vb.state == VbState::Active);
     let history = &mut vb.contents.history;
-    history.history_from = match (keeps, history.history_from) {
-        (true, Seqno(0)) => history.high_seqno.next(),
-        (true, from) => from,
-        (false, _) => Seqno(0),
+    history.awaits_history &= keeps && !is_active;
+    history.history_from = match history.history_from {
+        _ if !keeps => Seqno(0),
+        Seqno(0) if is_active => history.high_seqno.next(),
+        from => from,
     };
 }
 
@@ -405,6 +421,7 @@ impl VBucket {
             counts: Counts::default(),
             high_seqno: origin.high_seqno,
             history_from: origin.history_from,
+            awaits_history: false,
             max_visible: origin.max_visible,
             max_deleted_rev: origin.max_deleted_rev,
             might_contain_xattrs: origin.might_contain_xattrs,

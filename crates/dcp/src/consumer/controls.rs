@@ -29,6 +29,10 @@ fn controls(config: &ConsumerConfig) -> Vec<(&'static str, String, bool)> {
     if config.features.collections {
         all.push(("max_marker_version", "2.2".to_owned(), false));
     }
+    if config.change_streams {
+        // A producer that keeps no history refuses it, as does one of a version that does not know it.
+        all.push(("change_streams", yes(), false));
+    }
     all
 }
 

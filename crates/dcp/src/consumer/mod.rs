@@ -55,6 +55,8 @@ pub struct ConsumerConfig {
     pub noop_interval_s: u32,
     /// What was agreed on before the connection was opened for changes.
     pub features: Features,
+    /// Whether every version is asked for, of a producer that keeps a history of changes.
+    pub change_streams: bool,
 }
 
 /// Where one vBucket stands.

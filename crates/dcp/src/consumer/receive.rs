@@ -274,5 +274,6 @@ fn snapshot(marker: &Marker, is_first: bool) -> Result<IncomingSnapshot, &'stati
         high_completed: marker.more.map(|more| more.high_completed),
         high_prepared: last.map(|(_, prepared)| prepared),
         purge: last.map(|(purge, _)| purge),
+        has_history: marker.flags & Marker::HISTORY != 0,
     })
 }

@@ -18,7 +18,7 @@ use super::{More, Phase, Stream};
 use crate::agreement::{BackfillOrder, OutOfOrder, Priority};
 use crate::frame_writer::FrameWriter;
 use crate::interest::Interest;
-use crate::pending::Pending;
+use crate::pending::{Announcement, Pending};
 use crate::sink::Sink;
 use crate::sync_writes::last_visible;
 use crate::turn::{Allowance, Common};
@@ -39,6 +39,16 @@ pub(super) struct Disk {
     rest: Option<Range>,
     /// Whether the last change of that is not shown.
     is_hidden_last: bool,
+    /// Announces the part that is history of changes, if what is before that is none.
+    history: Option<Announcement>,
+}
+
+/// How much of a snapshot is history of changes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum HistoryIn {
+    None,
+    LaterPart,
+    All,
 }
 
 impl Stream {
@@ -119,6 +129,7 @@ impl Stream {
             last_wanted: Seqno(0),
             rest: None,
             is_hidden_last: false,
+            history: None,
         }));
         More::Nothing
     }
@@ -174,7 +185,8 @@ impl Stream {
             return More::Some;
         }
         let unfinished = if disk.has_marker { None } else { self.unfinished() };
-        if unfinished.is_some_and(|end| scope.snapshot_end > end) {
+        let lost_history = self.is_history && self.history_in(common, &scope, false) != HistoryIn::All;
+        if unfinished.is_some_and(|end| scope.snapshot_end > end || lost_history) {
             self.phase = Phase::Disk(disk);
             return self.break_snapshot_off(common);
         }
@@ -197,40 +209,13 @@ impl Stream {
         let tells = (self.interest.is_some() && common.features.collections) || common.tells_gaps();
         let is_passed = taken.is_done && tells && !disk.is_out_of_order && visible > self.sent;
         if !disk.has_marker && (!pending.is_empty() || is_passed) {
-            disk.has_marker = true;
-            disk.rest = self.rest_of_snapshot(common, &disk, scope.high_seqno);
-            if disk.is_out_of_order {
-                self.send(What::OutOfOrder(true), allowance, out);
-                (self.snapshot_start, self.next_marker) = (scope.high_seqno.next(), NextMarker::AfterDisk);
-            } else {
-                let mut max_visible = scope.max_visible;
-                let (end, more) = match &disk.rest {
-                    Some(rest) => {
-                        let newest = rest_of(self, common, rest, scope.high_seqno);
-                        let part = common.visible(&newest, rest.end(), self.look);
-                        let is_whole = rest.snapshot_end() <= rest.end();
-                        max_visible = max_visible.max(last_visible(&newest));
-                        disk.is_hidden_last = is_whole && part.is_hidden_last;
-                        let end = if is_whole { part.end.max(visible) } else { rest.snapshot_end() };
-                        (end, Marker::MAY_DUPLICATE)
-                    }
-                    // Inside of a snapshot that has not come as a whole nobody knows what of it is for the consumer.
-                    None if scope.snapshot_end > scope.high_seqno => {
-                        (scope.snapshot_end, Marker::MAY_DUPLICATE)
-                    }
-                    None => (visible, 0),
-                };
-                self.max_visible = max_visible;
-                let flags =
-                    Marker::DISK | Marker::CHECKPOINT | more | history_on_disk(common, self.sent, &scope);
-                let more = MarkerMore {
-                    max_visible,
-                    high_completed: scope.high_completed,
-                    purge_and_high_prepared: Some((scope.purge_seqno, scope.high_prepared)),
-                };
-                let snapshot = self.announce(None, end, flags, more);
-                self.send_marker(common, &snapshot, allowance, out);
-            }
+            self.announce_backfill(common, &mut disk, (&scope, visible), allowance, out);
+        }
+        if taken.is_history
+            && let Some(later) = disk.history.take()
+        {
+            self.is_history = true;
+            self.send_marker(common, &later, allowance, out);
         }
         pending.last_wanted = pending.last_wanted.max(disk.last_wanted);
         disk.last_wanted = pending.last_wanted;
@@ -261,6 +246,70 @@ impl Stream {
             return More::Some;
         }
         More::Nothing
+    }
+
+    /// Announces the snapshot that a backfill is, which ends with `visible` for the consumer if nothing follows in it. One
+    /// of which the later part alone is history has two markers, with the same bounds, as the whole is consistent only at
+    /// its end: the second one stands where the history begins. The first one is sent even if nothing comes before that,
+    /// so that a consumer learns that versions are missing.
+    fn announce_backfill(
+        &mut self,
+        common: &Common<'_>,
+        disk: &mut Disk,
+        (scope, visible): (&BackfillScope, Seqno),
+        allowance: &mut Allowance,
+        out: &mut dyn Sink,
+    ) {
+        disk.has_marker = true;
+        disk.rest = self.rest_of_snapshot(common, disk, scope.high_seqno);
+        if disk.is_out_of_order {
+            self.send(What::OutOfOrder(true), allowance, out);
+            (self.snapshot_start, self.next_marker) = (scope.high_seqno.next(), NextMarker::AfterDisk);
+            return;
+        }
+        let mut max_visible = scope.max_visible;
+        let (end, more) = match &disk.rest {
+            Some(rest) => {
+                let newest = rest_of(self, common, rest, scope.high_seqno);
+                let part = common.visible(&newest, rest.end(), self.look);
+                let is_whole = rest.snapshot_end() <= rest.end();
+                max_visible = max_visible.max(last_visible(&newest));
+                disk.is_hidden_last = is_whole && part.is_hidden_last;
+                let end = if is_whole { part.end.max(visible) } else { rest.snapshot_end() };
+                (end, Marker::MAY_DUPLICATE)
+            }
+            // Inside of a snapshot that has not come as a whole nobody knows what of it is for the consumer.
+            None if scope.snapshot_end > scope.high_seqno => (scope.snapshot_end, Marker::MAY_DUPLICATE),
+            None => (visible, 0),
+        };
+        self.max_visible = max_visible;
+        let history = self.history_in(common, scope, disk.rest.is_some());
+        let of_history = Marker::HISTORY | Marker::MAY_DUPLICATE;
+        let flags = Marker::DISK | Marker::CHECKPOINT | more;
+        let flags = if history == HistoryIn::All { flags | of_history } else { flags };
+        let more = MarkerMore {
+            max_visible,
+            high_completed: scope.high_completed,
+            purge_and_high_prepared: Some((scope.purge_seqno, scope.high_prepared)),
+        };
+        let snapshot = self.announce(None, end, flags, more);
+        self.send_marker(common, &snapshot, allowance, out);
+        disk.history = (history == HistoryIn::LaterPart)
+            .then_some(Announcement { flags: flags | of_history, ..snapshot });
+    }
+
+    /// How much of a snapshot from disk is history of changes, behind what was sent; `has_rest` if changes from memory
+    /// follow in it.
+    fn history_in(&self, common: &Common<'_>, scope: &BackfillScope, has_rest: bool) -> HistoryIn {
+        if !common.agreed.change_streams || scope.history_start == Seqno(0) {
+            return HistoryIn::None;
+        }
+        let from = if has_rest { common.bucket.streams().history_from(self.place()) } else { Seqno(1) };
+        // What memory has left out is missing, whatever the disk has.
+        if from == Seqno(0) || from > scope.high_seqno.next() {
+            return HistoryIn::None;
+        }
+        if self.sent.next() >= scope.history_start { HistoryIn::All } else { HistoryIn::LaterPart }
     }
 
     /// Where a snapshot from disk that goes up to `high` ends for the consumer. Who knows of no collections cannot be
@@ -294,17 +343,6 @@ impl Stream {
             None if self.flags.has(StreamFlags::DISK_ONLY) => Phase::Done(EndReason::Ok),
             None => Phase::Begin,
         };
-    }
-}
-
-/// What the marker of a snapshot from disk says of the history of changes, behind what was `sent`: whether all of it is
-/// history, or only its later part.
-fn history_on_disk(common: &Common<'_>, sent: Seqno, scope: &BackfillScope) -> u32 {
-    match scope.history_start {
-        Seqno(0) => 0,
-        _ if !common.agreed.change_streams => 0,
-        start if sent.next() >= start => Marker::HISTORY | Marker::MAY_DUPLICATE,
-        _ => Marker::MAY_DUPLICATE,
     }
 }
 

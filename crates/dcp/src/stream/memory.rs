@@ -37,7 +37,9 @@ impl Stream {
         let limit = limit.through(unfinished.unwrap_or(limit.through));
         let take = |limit| common.bucket.streams().take_changes(self.place(), cursor, limit);
         let range = match take(limit) {
-            Changes::Range(range) if unfinished.is_some_and(|end| range.snapshot_end() > end) => {
+            Changes::Range(range)
+                if unfinished.is_some_and(|end| range.snapshot_end() > end || self.lost_history(common)) =>
+            {
                 self.phase = Phase::Memory(cursor);
                 return self.break_snapshot_off(common);
             }
@@ -170,14 +172,20 @@ impl Stream {
             before = part_end;
         }
         if self.next_marker == NextMarker::Resumed && before >= self.must_reach && common.tells_gaps() {
-            self.complete_resumed(pending);
+            self.complete_resumed(pending, history.unwrap_or(0));
         }
         Ok(())
     }
 
+    /// Whether the snapshot that is being sent was announced as history of changes, and from what follows in it versions
+    /// may be missing: its replica has gone over to a producer that left some out.
+    fn lost_history(&self, common: &Common<'_>) -> bool {
+        self.is_history && history_flags(self, common) != Some(Marker::HISTORY)
+    }
+
     /// The rest of the snapshot that the consumer has a part of has nothing for it: it is told that it is complete.
-    fn complete_resumed(&mut self, pending: &mut Pending) {
-        let flags = Marker::MEMORY | Marker::CHECKPOINT;
+    fn complete_resumed(&mut self, pending: &mut Pending, history: u32) {
+        let flags = Marker::MEMORY | Marker::CHECKPOINT | history;
         let more = MarkerMore { max_visible: self.max_visible, ..MarkerMore::default() };
         let end = self.must_reach;
         pending.announce(self.announce(None, end, flags, more));

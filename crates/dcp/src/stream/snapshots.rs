@@ -85,6 +85,7 @@ impl Stream {
                 self.snapshot_start.max(first.unwrap_or(self.sent.next()))
             }
         };
+        self.is_history = flags & Marker::HISTORY != 0;
         let is_disk = flags & Marker::DISK != 0;
         self.next_marker = if is_disk { NextMarker::AfterDisk } else { NextMarker::Plain };
         self.snapshot_start = end.next();

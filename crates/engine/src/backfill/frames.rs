@@ -75,4 +75,6 @@ pub(super) struct Piece {
     pub(super) frames: Frames,
     /// The last change that is in it.
     pub(super) last: Seqno,
+    /// Whether all of it is of the history of changes.
+    pub(super) is_history: bool,
 }

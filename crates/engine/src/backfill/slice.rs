@@ -46,6 +46,10 @@ pub(super) struct Made {
     pub(super) bytes: usize,
     /// The last change in what is being written.
     last: Seqno,
+    /// Where the history of changes begins in what is read; 0 if there is none, or none is wanted.
+    history_start: Seqno,
+    /// Whether what is being written is of the history of changes.
+    is_history: bool,
     /// Where the next step goes on; nothing if this was all.
     pub(super) rest: Option<Place>,
     /// Whether the writer wants nothing more.
@@ -65,6 +69,9 @@ impl Slice<'_> {
     ) -> Result<Made, Failure> {
         let Buffers { reading, out, .. } = buffers;
         out.clear();
+        if self.with_past {
+            self.made.history_start = snapshot.history_start();
+        }
         let read = match place {
             Place::Seqno(from) => self.read_in_order(snapshot, from, values, reading, out),
             Place::Key(_) => self.read_by_key(snapshot, place, values, out),
@@ -144,6 +151,13 @@ impl Slice<'_> {
         if is_passed {
             return ControlFlow::Continue(());
         }
+        let is_history =
+            self.made.history_start > Seqno(0) && change.meta.by_seqno >= self.made.history_start;
+        if is_history != self.made.is_history {
+            // Another snapshot is announced in between.
+            self.finish(out);
+            self.made.is_history = is_history;
+        }
         let room = HEAD_BYTES + change.bytes();
         if out.capacity() - out.len() < room {
             self.finish(out);
@@ -179,6 +193,7 @@ impl Slice<'_> {
         };
         let frames = Frames::new(bytes, self.account);
         self.made.bytes += frames.allocated_bytes();
-        self.made.pieces.push(Piece { frames, last: std::mem::take(&mut self.made.last) });
+        let (last, is_history) = (std::mem::take(&mut self.made.last), self.made.is_history);
+        self.made.pieces.push(Piece { frames, last, is_history });
     }
 }

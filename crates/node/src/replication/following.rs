@@ -7,6 +7,7 @@ use std::time::Duration;
 use base::VbId;
 use base::planted::{self, Bug};
 use dcp::{Consumer, ConsumerConfig, Features, Mode, RollBack, Settled};
+use kvstore::StorageBackend;
 
 use super::link::{Inner, Link, LinkState};
 use super::login::LinkError;
@@ -66,6 +67,7 @@ impl<'a> Following<'a> {
             buffer_bytes: link.limits.buffer_bytes,
             noop_interval_s: link.limits.noop_interval_s,
             features,
+            change_streams: link.bucket.config().backend == StorageBackend::LogStructured,
         };
         let mut consumer = Consumer::new(Arc::clone(&link.bucket), config);
         let changed = Arc::clone(&link.changed);

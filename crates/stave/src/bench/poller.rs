@@ -27,11 +27,29 @@ mod system {
     use super::{EVENTS, Ready};
 
     /// Watches connections for what can be read, and some for room to write.
-    pub struct Poller {
+    pub struct Epoll {
         poll: OwnedFd,
+    }
+
+    /// What a wait found.
+    pub struct EpollEvents {
         events: Vec<Event>,
         /// The next of them to tell.
         next: usize,
+    }
+
+    impl EpollEvents {
+        pub fn new() -> EpollEvents {
+            EpollEvents { events: Vec::with_capacity(EVENTS), next: 0 }
+        }
+
+        /// One after the other, each once.
+        pub fn take_next(&mut self) -> Option<Ready> {
+            let event = self.events.get(self.next)?;
+            self.next += 1;
+            let flags = event.flags;
+            Some(Ready { at: event.data.u64() as usize, writable: flags.contains(EventFlags::OUT) })
+        }
     }
 
     fn flags(writable: bool) -> EventFlags {
@@ -40,10 +58,10 @@ mod system {
         flags
     }
 
-    impl Poller {
-        pub fn new() -> anyhow::Result<Poller> {
+    impl Epoll {
+        pub fn new() -> anyhow::Result<Epoll> {
             let poll = epoll::create(CreateFlags::CLOEXEC).context("epoll")?;
-            Ok(Poller { poll, events: Vec::with_capacity(EVENTS), next: 0 })
+            Ok(Epoll { poll })
         }
 
         /// Watches a connection until its socket is closed.
@@ -61,22 +79,14 @@ mod system {
         pub fn forget(&mut self, _: usize) {}
 
         /// Waits until something can be done, or until the time is over.
-        pub fn wait(&mut self, limit: Duration) -> anyhow::Result<()> {
+        pub fn wait(&mut self, found: &mut EpollEvents, limit: Duration) -> anyhow::Result<()> {
             let limit = Timespec { tv_sec: limit.as_secs() as _, tv_nsec: limit.subsec_nanos() as _ };
-            self.events.clear();
-            self.next = 0;
-            match epoll::wait(&self.poll, spare_capacity(&mut self.events), Some(&limit)) {
+            found.events.clear();
+            found.next = 0;
+            match epoll::wait(&self.poll, spare_capacity(&mut found.events), Some(&limit)) {
                 Ok(_) | Err(Errno::INTR) => Ok(()),
                 Err(error) => Err(error).context("epoll"),
             }
-        }
-
-        /// What the last wait found, once.
-        pub fn ready(&mut self) -> Option<Ready> {
-            let event = self.events.get(self.next)?;
-            self.next += 1;
-            let flags = event.flags;
-            Some(Ready { at: event.data.u64() as usize, writable: flags.contains(EventFlags::OUT) })
         }
     }
 }
@@ -95,17 +105,30 @@ mod system {
     use super::{EVENTS, Ready};
 
     /// Watches connections for what can be read, and some for room to write.
-    pub struct Poller {
+    pub struct PollAll {
         watched: Vec<Option<(TcpStream, bool)>>,
-        ready: VecDeque<Ready>,
     }
 
-    impl Poller {
-        pub fn new() -> anyhow::Result<Poller> {
-            Ok(Poller { watched: Vec::new(), ready: VecDeque::with_capacity(EVENTS) })
+    /// What a wait found.
+    pub struct PollEvents(VecDeque<Ready>);
+
+    impl PollEvents {
+        pub fn new() -> PollEvents {
+            PollEvents(VecDeque::with_capacity(EVENTS))
         }
 
-        /// Watches a connection until [`Poller::forget`].
+        /// One after the other, each once.
+        pub fn take_next(&mut self) -> Option<Ready> {
+            self.0.pop_front()
+        }
+    }
+
+    impl PollAll {
+        pub fn new() -> anyhow::Result<PollAll> {
+            Ok(PollAll { watched: Vec::new() })
+        }
+
+        /// Watches a connection until [`PollAll::forget`].
         pub fn add(&mut self, at: usize, stream: &TcpStream) -> anyhow::Result<()> {
             self.watched.resize_with(self.watched.len().max(at + 1), || None);
             self.watched[at] = Some((stream.try_clone().context("a second descriptor")?, false));
@@ -127,7 +150,7 @@ mod system {
         }
 
         /// Waits until something can be done, or until the time is over.
-        pub fn wait(&mut self, limit: Duration) -> anyhow::Result<()> {
+        pub fn wait(&mut self, found: &mut PollEvents, limit: Duration) -> anyhow::Result<()> {
             let numbered = self.watched.iter().enumerate().filter_map(|(at, one)| Some((at, one.as_ref()?)));
             let (numbers, mut polled): (Vec<usize>, Vec<PollFd<'_>>) = numbered
                 .map(|(at, (stream, writable))| {
@@ -142,18 +165,16 @@ mod system {
                 Err(Errno::INTR) => return Ok(()),
                 Err(error) => return Err(error).context("poll"),
             }
-            let found = numbers.into_iter().zip(polled).filter(|(_, one)| !one.revents().is_empty());
+            let can = numbers.into_iter().zip(polled).filter(|(_, one)| !one.revents().is_empty());
             self.ready.extend(
                 found.map(|(at, one)| Ready { at, writable: one.revents().contains(PollFlags::OUT) }),
             );
             Ok(())
         }
-
-        /// What the last wait found, once.
-        pub fn ready(&mut self) -> Option<Ready> {
-            self.ready.pop_front()
-        }
     }
 }
 
-pub use system::Poller;
+#[cfg(target_os = "linux")]
+pub use self::system::{Epoll as Poller, EpollEvents as Events};
+#[cfg(not(target_os = "linux"))]
+pub use self::system::{PollAll as Poller, PollEvents as Events};

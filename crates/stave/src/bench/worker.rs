@@ -10,7 +10,7 @@ use base::env::Clock;
 use protocol::Status;
 
 use super::connection::{Connection, Loss, Slot};
-use super::poller::{Poller, Ready};
+use super::poller::{Events, Poller, Ready};
 use super::routes::Routes;
 use super::schedule::Schedule;
 use super::tally::Tally;
@@ -163,6 +163,7 @@ impl Worker {
         for at in 0..self.connections.len() {
             self.refill(at, now_ns, &mut phase);
         }
+        let mut events = Events::new();
         while phase.outstanding > 0 || self.is_waiting(&phase) {
             let next = signals.stage.load(Ordering::Relaxed);
             if next == STOPPED {
@@ -172,8 +173,8 @@ impl Worker {
                 stage = next;
                 phase.tally = Tally::new();
             }
-            self.poller.wait(self.until_next(&phase))?;
-            while let Some(ready) = self.poller.ready() {
+            self.poller.wait(&mut events, self.until_next(&phase))?;
+            while let Some(ready) = events.take_next() {
                 self.on_ready(ready, &mut phase);
             }
             self.refill_others(&mut phase);
@@ -350,11 +351,12 @@ impl Worker {
         tally.unsent = phase.schedule.take().map_or(0, |schedule| schedule.behind(now_ns) + parked);
         phase.source.stop();
         let deadline_ns = self.clock.monotonic_ns() + DRAIN_NS;
+        let mut events = Events::new();
         while phase.outstanding > 0 && self.clock.monotonic_ns() < deadline_ns {
-            if self.poller.wait(LOOK_UP).is_err() {
+            if self.poller.wait(&mut events, LOOK_UP).is_err() {
                 break;
             }
-            while let Some(ready) = self.poller.ready() {
+            while let Some(ready) = events.take_next() {
                 self.on_ready(ready, &mut phase);
             }
         }

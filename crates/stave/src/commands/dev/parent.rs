@@ -5,7 +5,10 @@ use base::env::Env;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, getpid, getppid, kill_process};
 
-use self::system::Watched;
+#[cfg(target_os = "linux")]
+use self::system::ProcessHandle as Watched;
+#[cfg(not(target_os = "linux"))]
+use self::system::ProcessNumber as Watched;
 use crate::cli::WrongArguments;
 
 /// Watches the process that started this one from now on, or the one that is named; when it ends, this process hears
@@ -48,11 +51,11 @@ mod system {
     use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
     /// A process whose end is waited for.
-    pub struct Watched(OwnedFd);
+    pub struct ProcessHandle(OwnedFd);
 
-    impl Watched {
-        pub fn of(process: Pid) -> io::Result<Watched> {
-            pidfd_open(process, PidfdFlags::empty()).map(Watched)
+    impl ProcessHandle {
+        pub fn of(process: Pid) -> io::Result<ProcessHandle> {
+            pidfd_open(process, PidfdFlags::empty()).map(ProcessHandle)
         }
 
         /// Returns when it has ended.
@@ -74,13 +77,13 @@ mod system {
     const LOOK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
     /// A process whose end is waited for.
-    pub struct Watched(Pid);
+    pub struct ProcessNumber(Pid);
 
-    impl Watched {
-        pub fn of(process: Pid) -> io::Result<Watched> {
+    impl ProcessNumber {
+        pub fn of(process: Pid) -> io::Result<ProcessNumber> {
             match test_kill_process(process) {
                 Err(Errno::SRCH) => Err(Errno::SRCH),
-                _ => Ok(Watched(process)),
+                _ => Ok(ProcessNumber(process)),
             }
         }
 
