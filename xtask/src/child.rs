@@ -25,6 +25,15 @@ pub fn headline(text: &str) {
 pub fn cargo(arguments: &[impl AsRef<OsStr>]) -> Command {
     let mut command = Command::new(tree::cargo());
     command.args(arguments).current_dir(tree::root());
+    // What cargo told this program about itself would build crates again whose build scripts look at it (ring's does).
+    let of_this = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()).filter(|name| {
+        ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"]
+            .iter()
+            .any(|begin| name.starts_with(begin))
+    });
+    of_this.for_each(|name| {
+        command.env_remove(name);
+    });
     command
 }
 

@@ -165,7 +165,10 @@ pub enum Refused {
     #[error("the only copy of {0} vBuckets would be lost")]
     LastCopy(usize),
     /// Writes that were acknowledged at a durable level could be lost.
-    #[error("durable writes of {0} vBuckets could be lost: too many of their nodes are down")]
+    #[error(
+        "durable writes of {0} vBuckets could be lost: too many of their nodes are down, or had not caught up since they \
+         were started when this one was seen last"
+    )]
     Unsafe(usize),
     /// The quotas of all buckets would be more than a node may use.
     #[error(

@@ -19,7 +19,7 @@ use crate::state::{Bucket, FORMAT, Node, NodeId, State, Status};
 use crate::store::Snapshot;
 use crate::view::View;
 
-pub use choice::{awaited, lacking, missed};
+pub use choice::{awaited, lacking, missed, settling};
 
 /// What a leader goes by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use base::VbState;
 use cluster::command::{self, Command, Refused};
-use cluster::leader::{lacking, missed};
+use cluster::leader::{lacking, missed, settling};
 use cluster::{Leader, LeaderConfig, NodeId, Status, Step, VbReport, View};
 use support::{BUCKET, lives, reports, reports_copy, reports_nothing, three};
 
@@ -132,6 +132,11 @@ fn an_active_node_stays_as_long_as_it_may_be_alone_with_a_write() {
     assert!(matches!(step(&view), Some(Step::Settle { .. })));
     let fail_over = Command::FailOver { node: NodeId(1), force: false };
     assert_eq!(command::apply(&view, &fail_over), Err(Refused::Unsafe(1)));
+    let told: Vec<_> = settling(&view).into_iter().collect();
+    assert_eq!(told, [((BUCKET, NodeId(2)), 1)], "who restarts nodes waits for it");
+    let lost = view.members.remove("1").expect("it is there");
+    assert!(settling(&view).is_empty(), "nothing comes of waiting");
+    view.members.insert("1".to_owned(), lost);
     // All have what the active one had.
     reports(&mut view, 1, VbState::Active, 6);
     reports(&mut view, 2, VbState::Replica, 6);
@@ -139,7 +144,7 @@ fn an_active_node_stays_as_long_as_it_may_be_alone_with_a_write() {
     while step(&view).is_some() {
         assert!(lead(&mut leader, &mut view, LATE), "nothing is missing");
     }
-    assert!(view.state.buckets[BUCKET].forgot.is_empty());
+    assert!(view.state.buckets[BUCKET].forgot.is_empty() && settling(&view).is_empty());
     assert!(command::apply(&view, &fail_over).is_ok());
 }
 

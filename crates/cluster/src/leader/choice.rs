@@ -135,6 +135,25 @@ pub fn awaited(view: &View) -> BTreeMap<(&str, NodeId), usize> {
     awaited
 }
 
+/// Nodes that were started again and are not known to have everything since, by bucket, with the number of their vBuckets:
+/// until they are, an active node may be alone with durable writes. vBuckets of which a node is down are left out, as they
+/// wait for somebody who starts it.
+pub fn settling(view: &View) -> BTreeMap<(&str, NodeId), usize> {
+    let mut settling = BTreeMap::new();
+    for (name, bucket) in &view.state.buckets {
+        for (vb, step) in &bucket.steps {
+            let all_live = present(bucket.chain(*vb)).all(|id| view.alive(id).is_some());
+            if !matches!(step, Step::Settle { .. }) || !all_live {
+                continue;
+            }
+            for id in bucket.forgot.get(vb).into_iter().flatten() {
+                *settling.entry((name.as_str(), *id)).or_default() += 1;
+            }
+        }
+    }
+    settling
+}
+
 /// Nodes without which no copy becomes active, by bucket, with the number of vBuckets that wait for them: they do not answer,
 /// and may be alone with durable writes.
 pub fn missed(view: &View) -> BTreeMap<(&str, NodeId), usize> {

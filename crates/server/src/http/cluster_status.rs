@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ::cluster::damage::{self, Wrong};
 use ::cluster::filling::{Filling, fillings};
-use ::cluster::leader::{awaited, lacking, missed};
+use ::cluster::leader::{awaited, lacking, missed, settling};
 use ::cluster::state::{AutoFailover, Outcome, Purpose, State as Document, present};
 use ::cluster::{Command, NodeId, Status, View, command};
 use ::node::cluster::Cluster;
@@ -58,6 +58,22 @@ pub(super) fn lacks(shared: &Shared) -> Vec<String> {
     let Some((this, _)) = view.state.node_of(cluster.uuid()) else { return Vec::new() };
     let of_this = lacking(&view).into_iter().filter(|((_, id), _)| *id == this);
     of_this.map(|((bucket, id), count)| of_lacking(bucket, id, count)).collect()
+}
+
+/// What is told of a node that was started again and has not caught up.
+fn of_settling(bucket: &str, id: NodeId, vbuckets: usize) -> String {
+    format!(
+        "bucket {bucket}: {vbuckets} vBuckets of {id} are not known to have everything since it was started: wait before \
+         another node is stopped, which may be alone with durable writes"
+    )
+}
+
+/// vBuckets in which this node has not caught up since it was started, a line for each bucket.
+pub(super) fn settles(shared: &Shared) -> Vec<String> {
+    let Some((cluster, view)) = view_of(shared) else { return Vec::new() };
+    let Some((this, _)) = view.state.node_of(cluster.uuid()) else { return Vec::new() };
+    let of_this = settling(&view).into_iter().filter(|((_, id), _)| *id == this);
+    of_this.map(|((bucket, id), count)| of_settling(bucket, id, count)).collect()
 }
 
 /// This many vBuckets are named in one note.
@@ -255,6 +271,7 @@ fn notes(view: &View) -> Vec<String> {
     notes.extend(fillings(view).iter().map(of_filling));
     notes.extend(awaited(view).into_iter().map(|((bucket, id), count)| of_awaited(bucket, id, count)));
     notes.extend(missed(view).into_iter().map(|((bucket, id), count)| of_missed(bucket, id, count)));
+    notes.extend(settling(view).into_iter().map(|((bucket, id), count)| of_settling(bucket, id, count)));
     notes.extend(lacking(view).into_iter().map(|((bucket, id), count)| of_lacking(bucket, id, count)));
     notes.extend(damage::wrongs(view).iter().flat_map(of_damage));
     for (uuid, member) in &view.members {

@@ -14,10 +14,14 @@ pub(super) async fn livez() -> &'static str {
     "ok\n"
 }
 
-/// The node serves everything that the cluster map gives it.
+/// The node serves everything that the cluster map gives it, and has caught up since it was started: who restarts nodes one
+/// after the other, or all at once, waits for that before the next one is stopped.
 pub(super) async fn readyz(State(shared): State<Shared>) -> Response {
-    let why_not = serving::why_not(&shared.node).into_iter();
-    told(why_not.chain(readiness::unserved(&shared.node)).chain(cluster_status::lacks(&shared)).collect())
+    let mut lines: Vec<String> = serving::why_not(&shared.node).into_iter().collect();
+    lines.extend(readiness::unserved(&shared.node));
+    lines.extend(cluster_status::lacks(&shared));
+    lines.extend(cluster_status::settles(&shared));
+    told(lines)
 }
 
 /// Nothing is wrong that an operator has to do something about.
