@@ -10,8 +10,9 @@ use serde_json::Value;
 use crate::bucket_list;
 use crate::config::BucketSpec;
 
-/// In a bucket's folder: what the bucket is, so that the list of buckets can be put together again.
-pub(crate) const FILE: &str = "bucket.json";
+/// In a bucket's folder: what the bucket is, so that the list of buckets can be put together again. It is encrypted under the
+/// keys of the folder of data, as the node writes it before it opens the bucket's.
+pub const FILE: &str = "bucket.json";
 
 /// A bucket that cannot be served.
 #[derive(Clone, Debug, PartialEq, Eq)]

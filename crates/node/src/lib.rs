@@ -30,7 +30,7 @@ pub mod data_dir;
 pub mod dcp;
 mod dispatch;
 pub mod doors;
-mod down;
+pub mod down;
 pub mod elsewhere;
 mod fair_queue;
 pub mod form;

@@ -51,19 +51,29 @@ struct Finder {
     /// Without encryption.
     env: Env,
     wrapping: Option<WrappingKeys>,
+    /// What names of files begin with that a node keeps in the folders of its buckets under the keys of its own folder.
+    of_node: &'static str,
     /// By folder.
     known: Mutex<BTreeMap<PathBuf, DataKeys>>,
 }
 
 impl Finder {
-    /// A new file gets the active key of the nearest folder that has keys.
+    /// A new file gets the active key of the nearest folder that has keys; one of the node's own of the nearest around its
+    /// folder.
     fn of(&self, path: &Path) -> io::Result<DataKeys> {
-        let around = path.parent().unwrap_or(path);
-        if let Some(keys) = self.known.lock().get(around) {
+        let own = path.parent().unwrap_or(path);
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let is_of_node = name.starts_with(self.of_node);
+        let known_as = if is_of_node { own.join(self.of_node) } else { own.to_owned() };
+        if let Some(keys) = self.known.lock().get(&known_as) {
             return Ok(keys.clone());
         }
+        let mut folders: Vec<&Path> = own.ancestors().collect();
+        if is_of_node {
+            folders.rotate_left(1);
+        }
         let mut found: Option<DataKeys> = None;
-        for folder in around.ancestors() {
+        for folder in folders {
             let place = folder.display().to_string();
             let keys = KeyRing::look(&self.env, folder, &place, self.wrapping.as_ref());
             match (keys.map_err(io::Error::other)?, &found) {
@@ -73,7 +83,7 @@ impl Finder {
             }
         }
         let found = found.unwrap_or_default();
-        self.known.lock().insert(around.to_owned(), found.clone());
+        self.known.lock().insert(known_as, found.clone());
         Ok(found)
     }
 }
@@ -89,9 +99,10 @@ impl EncryptedDisk {
     }
 
     /// On top of the disk of `env`, with the keys that folders have: for commands that read folders without a
-    /// node. The disk reads the keys, and needs `wrapping`, when a file is encrypted or is to be.
-    pub fn finding(env: &Env, wrapping: Option<WrappingKeys>) -> EncryptedDisk {
-        let finder = Finder { env: env.clone(), wrapping, known: Mutex::default() };
+    /// node. The disk reads the keys, and needs `wrapping`, when a file is encrypted or is to be. A file whose name begins
+    /// with `of_node` belongs to the folder around its own.
+    pub fn finding(env: &Env, wrapping: Option<WrappingKeys>, of_node: &'static str) -> EncryptedDisk {
+        let finder = Finder { env: env.clone(), wrapping, of_node, known: Mutex::default() };
         let keys = Keys::Found(Arc::new(finder));
         EncryptedDisk { under: Arc::clone(&env.disk), keys, random: Arc::clone(&env.random) }
     }

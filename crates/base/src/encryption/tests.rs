@@ -365,16 +365,18 @@ fn keys_are_found_in_the_folders_around_a_file() {
     write(&outer, paths[0]);
     write(&outer, paths[1]);
     write(&inner, paths[2]);
-    let disk = EncryptedDisk::finding(&env, Some(one));
+    let disk = EncryptedDisk::finding(&env, Some(one), "described");
     for path in paths {
         let file = disk.open(Path::new(path), OpenMode::Read).expect("its key is found");
         assert_eq!(read_all(&*file), b"secret");
     }
-    let file = disk.open(Path::new("/data/buckets/b/new"), OpenMode::CreateNew).expect("a file");
-    file.write_at(b"secret", 0).expect("a write");
-    let key = key_of_file(&*env.disk, Path::new("/data/buckets/b/new")).expect("it is read");
-    assert_eq!(key, inner.keys().active());
-    let without = EncryptedDisk::finding(&env, None);
+    for (path, ring) in [("/data/buckets/b/new", &inner), ("/data/buckets/b/described.new", &outer)] {
+        let file = disk.open(Path::new(path), OpenMode::CreateNew).expect("a file");
+        file.write_at(b"secret", 0).expect("a write");
+        let key = key_of_file(&*env.disk, Path::new(path)).expect("it is read");
+        assert_eq!(key, ring.keys().active(), "{path}");
+    }
+    let without = EncryptedDisk::finding(&env, None, "described");
     let error =
         without.open(Path::new(paths[2]), OpenMode::Read).err().expect("no key was given").to_string();
     assert!(error.contains("--encryption-key-file"), "{error}");

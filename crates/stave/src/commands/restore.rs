@@ -308,8 +308,24 @@ pub fn run(env: &Env, flags: &RestoreFlags) -> anyhow::Result<Outcome> {
     let (id, counts) = restore(env, flags, target)?;
     let mut out = std::io::stdout().lock();
     out.write_all(if flags.json { as_json(&id, &counts) } else { as_text(&id, &counts) }.as_bytes())?;
+    if let Some(hint) = hint(flags.choice.conflict, &counts) {
+        eprintln!("{hint}");
+    }
     complete(&counts, flags.choice.at_end())?;
     Ok(Outcome::Done)
+}
+
+/// What to do about documents that were left as they are because they are newer.
+fn hint(conflict: RestoreConflict, counts: &SentCounts) -> Option<String> {
+    let newer = counts.conflicts - counts.had_already.min(counts.conflicts);
+    let is_asked = conflict == RestoreConflict::Newest && newer > 0;
+    is_asked.then(|| {
+        format!(
+            "{} documents stay as the bucket has them, where they are newer or the same: --conflict force puts those that \
+             were restored in their place",
+            thousands(newer)
+        )
+    })
 }
 
 /// Restores; the backup's name, and what became of its documents.
@@ -528,4 +544,24 @@ fn as_json(id: &str, counts: &SentCounts) -> String {
     let mut line = counts.json();
     line["backup"] = id.into();
     format!("{line}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_replaces_newer_documents_is_told() {
+        let counts = |conflicts, had_already| SentCounts { conflicts, had_already, ..SentCounts::default() };
+        let told = hint(RestoreConflict::Newest, &counts(8, 0)).expect("8 were left");
+        assert!(told.starts_with("8 documents") && told.contains("--conflict force"), "{told}");
+        for (conflict, counts) in [
+            (RestoreConflict::Newest, counts(0, 0)),
+            (RestoreConflict::Newest, counts(3, 3)),
+            (RestoreConflict::Force, counts(2, 0)),
+            (RestoreConflict::Skip, counts(2, 0)),
+        ] {
+            assert_eq!(hint(conflict, &counts), None, "{conflict:?}");
+        }
+    }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use base::VbId;
+use base::encryption::key_of_file;
 use base::env::Disk;
 use base::env::sim::{Fault, SimDisk, SimHandles, Survival};
 use engine::{Bucket, BucketConfig};
@@ -84,6 +85,19 @@ fn an_encrypted_bucket_goes_to_the_other_store_and_back() {
         let is_clear = bytes.windows(7).any(|window| window == b"\"round\"");
         assert!(!is_clear, "{}", path.display());
     }
+}
+
+#[test]
+fn what_a_node_notes_of_an_encrypted_bucket_stays_under_the_nodes_keys() {
+    let (env, _) = Env::sim(31);
+    let (of_bucket, world) = encrypted_worlds(&env, Path::new(DATA), Path::new(FOLDER));
+    write_bucket(&of_bucket, Path::new(FOLDER));
+    let mut list = bucket_list::BucketList::read(Path::new(DATA), &world).expect("there is none");
+    list.put(&node::config::BucketSpec::parse("orders").expect("a name"), &world).expect("the disk works");
+    brought(&world, MAGMA).expect("it can be read");
+    let key_of = |path: &str| key_of_file(&*env.disk, Path::new(path)).expect("it is there");
+    let of_node = key_of("/data/buckets.json");
+    assert!(of_node.is_some() && key_of("/data/buckets/orders/bucket.json") == of_node, "a start reads it");
 }
 
 /// The worlds are those of a node and of a command, as they are at the moment.
