@@ -90,6 +90,7 @@ impl Failure {
             Failure::Tls(_) => true,
             Failure::Bucket(failure) => {
                 matches!(failure, HostFailure::Quota { .. } | HostFailure::Quotas { .. })
+                    || matches!(failure, HostFailure::Keys(error) if error.is_configuration())
             }
             _ => false,
         }

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
+use base::encryption::KeyError;
 use base::env::Env;
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, CommandFactory, Parser, Subcommand};
@@ -278,6 +279,7 @@ fn is_wrong_arguments(error: &anyhow::Error) -> bool {
             || cause.is::<ConfigError>()
             || cause.downcast_ref().is_some_and(is_configured)
             || cause.is::<server::tls::TlsError>()
+            || cause.downcast_ref().is_some_and(KeyError::is_configuration)
     })
 }
 

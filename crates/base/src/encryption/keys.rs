@@ -51,6 +51,13 @@ pub enum KeyError {
     File(#[from] SmallFileError),
 }
 
+impl KeyError {
+    /// Whether another key has to be given first.
+    pub fn is_configuration(&self) -> bool {
+        !matches!(self, KeyError::File(_))
+    }
+}
+
 /// Keys that wrap data keys: the first one wraps, the others only unwrap what they wrapped earlier.
 #[derive(Clone)]
 pub struct WrappingKeys(Arc<Vec<Secret>>);

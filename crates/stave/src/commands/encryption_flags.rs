@@ -10,6 +10,8 @@ use base::env::{Env, OpenMode};
 use clap::Args;
 use node::Settings;
 
+use super::serve::cannot_read;
+
 /// The environment variable with the key itself.
 const KEY: &str = "STAVE_ENCRYPTION_KEY";
 /// More than any list of keys takes.
@@ -79,7 +81,10 @@ pub fn wrapping_keys(env: &Env, settings: &Settings) -> anyhow::Result<Option<Wr
 
 fn read(env: &Env, path: &Path) -> anyhow::Result<String> {
     let failed = || format!("cannot read the encryption key in {}", path.display());
-    let file = env.disk.open(path, OpenMode::Read).with_context(failed)?;
+    let file = env.disk.open(path, OpenMode::Read).map_err(|error| {
+        let error = cannot_read(path, error);
+        error.context(failed())
+    })?;
     let mut bytes = vec![0; MOST_BYTES];
     let read = file.read_at(&mut bytes, 0).with_context(failed)?;
     bytes.truncate(read);

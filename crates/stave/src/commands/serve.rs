@@ -494,10 +494,17 @@ fn read_file(env: &Env, path: &Path) -> anyhow::Result<Settings> {
     Settings::parse(&text).with_context(|| path.display().to_string())
 }
 
+/// A file that was named and is not there is a wrong argument: a service that starts again does not find it either.
+pub(super) fn cannot_read(path: &Path, error: std::io::Error) -> anyhow::Error {
+    let is_missing = error.kind() == std::io::ErrorKind::NotFound;
+    let what = format!("cannot read {}: {error}", path.display());
+    if is_missing { WrongArguments(what).into() } else { anyhow::Error::new(error).context(what) }
+}
+
 /// A small file.
 pub(super) fn read_text(env: &Env, path: &Path) -> anyhow::Result<String> {
     let name = path.display();
-    let file = env.disk.open(path, OpenMode::Read).with_context(|| format!("cannot read {name}"))?;
+    let file = env.disk.open(path, OpenMode::Read).map_err(|error| cannot_read(path, error))?;
     let mut bytes = vec![0; MAX_CONFIG_BYTES];
     let count = file.read_at(&mut bytes, 0).with_context(|| format!("cannot read {name}"))?;
     if count == MAX_CONFIG_BYTES {
