@@ -23,7 +23,7 @@ fn event(seqno: u64, event: &SystemEvent) -> Version {
 }
 
 fn collection(id: u32, max_ttl_s: Option<u32>) -> Collection {
-    Collection { id: CollectionId(id), scope: ScopeId(8), name: format!("c{id}"), max_ttl_s }
+    Collection { id: CollectionId(id), scope: ScopeId(8), name: format!("c{id}"), max_ttl_s, history: None }
 }
 
 fn scope_begin(seqno: u64, uid: u64) -> Version {
