@@ -172,7 +172,7 @@ fn describe(node: &Node, spec: &BucketSpec, bucket: &Bucket, headers: &HeaderMap
         "controllers": controllers,
         "stats": { "uri": format!("{uri}/stats") },
         "bucketCapabilitiesVer": "",
-        "bucketCapabilities": capabilities(spec.kind),
+        "bucketCapabilities": capabilities(spec.kind, spec.backend),
         "collectionsManifestUid": map["collectionsManifestUid"],
         "vBucketServerMap": map["vBucketServerMap"],
         "nodes": nodes,
