@@ -76,6 +76,9 @@ const RESIDENT: u8 = 0x80;
 /// The bit of a header's `kind` that says that the value is another version's: where it would be, there is a reference to
 /// that version, which is counted (record 143).
 const SHARED: u8 = 0x40;
+/// The bit of a header's `kind` that says that a history of changes leaves the version out once it is replaced. It is in
+/// memory only.
+const FLEETING: u8 = 0x10;
 /// What has the place of a shared value.
 const REFERENCE: usize = size_of::<NonNull<Header>>();
 /// Values from this length on are shared by versions that have the same one; shorter ones are copied, which costs less
@@ -315,6 +318,12 @@ impl NewVersion {
         }
     }
 
+    /// Has a history of changes leave it out once it is replaced.
+    pub fn leave_out_of_history(&mut self) {
+        // SAFETY: a `NewVersion` is the only reference to its allocation, which begins with a header.
+        unsafe { self.0.0.0.as_mut().kind |= FLEETING };
+    }
+
     /// From now on immutable and shared.
     pub fn publish(self) -> Version {
         self.0
@@ -474,6 +483,11 @@ impl VersionContents {
     /// compressed length.
     pub fn value_bytes(&self) -> u32 {
         self.header().value_len
+    }
+
+    /// Whether a history of changes leaves it out once it is replaced. Copies of a version do not know.
+    pub fn is_left_out_of_history(&self) -> bool {
+        self.header().kind & FLEETING != 0
     }
 
     /// Whether it is a tombstone.

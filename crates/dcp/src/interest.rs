@@ -151,8 +151,8 @@ mod tests {
     const MANIFEST: ManifestUid = ManifestUid(1);
 
     fn begin(id: u32, scope: u32) -> SystemEvent {
-        let collection =
-            Collection { id: CollectionId(id), scope: ScopeId(scope), name: "c".into(), max_ttl_s: None };
+        let (id, scope, name) = (CollectionId(id), ScopeId(scope), "c".into());
+        let collection = Collection { id, scope, name, max_ttl_s: None, history: None };
         SystemEvent::CollectionBegin { manifest: MANIFEST, collection }
     }
 

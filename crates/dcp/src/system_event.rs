@@ -102,7 +102,9 @@ pub fn read_event(message: &Message<'_>) -> Option<SystemEvent> {
     let name = |name: &[u8]| str::from_utf8(name).ok().map(str::to_owned);
     Some(match WireEvent::read(&message.what, message.key, message.value)? {
         WireEvent::CollectionBegin { manifest, scope, collection, max_ttl_s, name: bytes } => {
-            let collection = Collection { id: collection, scope, name: name(bytes)?, max_ttl_s };
+            let (id, name) = (collection, name(bytes)?);
+            // These versions do not tell.
+            let collection = Collection { id, scope, name, max_ttl_s, history: None };
             SystemEvent::CollectionBegin { manifest: ManifestUid(manifest), collection }
         }
         WireEvent::CollectionEnd { manifest, scope, collection } => {

@@ -152,6 +152,7 @@ impl World {
             scope: if self.ever[id] { SCOPE } else { ScopeId(0) },
             name: format!("c{:x}", id.0),
             max_ttl_s: None,
+            history: None,
         });
         let uid = ManifestUid(self.bucket.collections().manifest().uid().0 + 1);
         let manifest =

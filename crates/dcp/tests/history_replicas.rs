@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use base::env::sim::{SimDisk, SplitMix64};
 use base::env::{Env, SimHandles};
-use base::{Cas, DocKey, Heap, Seqno, VbId, VbState};
+use base::{Cas, CollectionId, DocKey, Heap, ScopeId, Seqno, VbId, VbState};
 use dcp::{Agreement, Consumer, ConsumerConfig, Features, Mode, Producer, Stage, Step};
 use engine::settings::Key;
 use engine::{Bucket, BucketConfig, Progress, Settings, history_retention};
@@ -26,6 +26,7 @@ use kvstore::{FilesConfig, Journaled, JournaledConfig, LogConfig, StorageBackend
 use protocol::dcp::{Marker, Message, OpenFlags, StreamRequest, What};
 use protocol::{Limits, Parsed, parse};
 use served::{FEATURES, Served};
+use vbucket::{Collection, Manifest};
 
 const VB: VbId = VbId(1);
 const VBUCKETS: u16 = 4;
@@ -439,7 +440,7 @@ impl Reader {
             }
             What::Mutation(mutation) => (mutation.by_seqno.0, Some(text(message.value))),
             What::Deletion(deletion) => (deletion.by_seqno.0, None),
-            What::SeqnoAdvanced(_) => return,
+            What::SeqnoAdvanced(_) | What::SystemEvent(..) => return,
             What::End(_) => {
                 self.has_ended = true;
                 return;
@@ -542,6 +543,53 @@ fn a_history_begins_again_where_versions_are_missing() {
     world.become_active(1);
     write_some(&mut world, 10);
     assert_eq!(world.check_on_disk(1), Ok(21));
+}
+
+/// A replica merges what a collection without history leaves out, and keeps every version from the change on that gives it
+/// one.
+#[test]
+fn collections_have_the_same_part_in_the_history_on_replicas() {
+    const ID: CollectionId = CollectionId(8);
+    let mut world = World::new(1, 2, LONG);
+    let change = |world: &World, change: &dyn Fn(&mut Manifest)| {
+        let mut next = world.bucket(0).collections().manifest().successor();
+        change(&mut next);
+        for at in 0..2 {
+            world.bucket(at).collections().set_manifest(next.clone()).expect("the disk works");
+        }
+    };
+    let set = |world: &mut World| {
+        for _ in 0..3 {
+            let bucket = world.bucket(0);
+            let request = buckets::set(DocKey { collection: ID, key: b"k" }, b"v");
+            bucket.documents().store(VB, &request, bucket.now()).expect("stored");
+            // Each of them is sent by itself.
+            world.settle(1);
+        }
+    };
+    let part = |world: &World| {
+        let part = |vb: &vbucket::VBucket| vb.collections().get(ID).map(|one| one.history);
+        world.bucket(1).with_vbucket(VB, part).expect("it is there")
+    };
+    change(&world, &|next| {
+        let (scope, name) = (ScopeId(0), "c".to_owned());
+        let made = Collection { id: ID, scope, name, max_ttl_s: None, history: Some(false) };
+        next.add_collection(made).expect("the name is new");
+    });
+    world.follow(1, Mode::Replicate, true);
+    world.settle(1);
+    set(&mut world);
+    assert_eq!(part(&world), Some(Some(false)));
+    world.leave_memory(1);
+    let seqnos = |world: &World| world.read(1).told.iter().map(|(seqno, _)| *seqno).collect::<Vec<_>>();
+    assert_eq!(seqnos(&world), [4], "the newest one");
+    change(&world, &|next| next.set_history(ID, Some(true)));
+    set(&mut world);
+    assert_eq!(part(&world), Some(Some(true)));
+    world.become_active(1);
+    world.leave_memory(1);
+    assert_eq!(seqnos(&world), [4, 6, 7, 8]);
+    assert_eq!(world.bucket(1).history(VB).start, 1);
 }
 
 /// What happened in a seed.

@@ -23,7 +23,8 @@ fn make(bucket: &Bucket, name: String) {
     let made = bucket.collections().change_manifest::<ManifestRefusal>(|present, ids| {
         let mut next = present.successor();
         let (id, scope) = (CollectionId(ids.collection.0), ScopeId(0));
-        next.add_collection(Collection { id, scope, name, max_ttl_s: None }).expect("the name is new");
+        next.add_collection(Collection { id, scope, name, max_ttl_s: None, history: None })
+            .expect("the name is new");
         Ok(next)
     });
     made.expect("the disk works, and there is room");

@@ -358,7 +358,7 @@ pub(crate) fn collections_of(
     let open = stored.open.iter().map(|one| {
         let of = &one.collection;
         let counted = stats_of(stats, of.id).map(|stats| stats.high_seqno);
-        let open = OpenCollection::new(of.id, of.scope, of.max_ttl_s, one.start);
+        let open = OpenCollection::new(of.id, of.scope, of.max_ttl_s, one.start).with_history(of.history);
         open.on_disk(counted.unwrap_or_default())
     });
     let dropped = stored.dropped.iter().map(|one| DroppedCollection::on_disk(one.id, one.end));

@@ -69,7 +69,7 @@ fn manifest(uid: u64, collections: &[(CollectionId, Option<u32>)]) -> Manifest {
         let is_default = *id == DEFAULT;
         let name = if is_default { "_default".into() } else { format!("c{id}") };
         let scope = ScopeId(if is_default { 0 } else { 8 });
-        Collection { id: *id, scope, name, max_ttl_s: *max_ttl_s }
+        Collection { id: *id, scope, name, max_ttl_s: *max_ttl_s, history: None }
     });
     Manifest::new(ManifestUid(uid), scopes, collections).expect("it is valid")
 }

@@ -58,7 +58,8 @@ impl World {
         self.change(|next| {
             for id in first..first + COLLECTIONS {
                 let (id, scope, name) = (CollectionId(id), ScopeId(0), format!("c{id}"));
-                next.add_collection(Collection { id, scope, name, max_ttl_s: None }).expect("there is room");
+                next.add_collection(Collection { id, scope, name, max_ttl_s: None, history: None })
+                    .expect("there is room");
             }
         });
         for id in first..first + COLLECTIONS {
@@ -108,7 +109,8 @@ impl World {
         self.change(|next| {
             for id in first..first + COLLECTIONS {
                 let (id, scope, name) = (CollectionId(id), ScopeId(0), format!("c{id}"));
-                next.add_collection(Collection { id, scope, name, max_ttl_s: None }).expect("there is room");
+                next.add_collection(Collection { id, scope, name, max_ttl_s: None, history: None })
+                    .expect("there is room");
             }
         });
         let calls = |call| self.handles.disk.calls(On::Kind(call));

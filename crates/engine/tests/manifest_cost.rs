@@ -88,6 +88,7 @@ impl World {
                     scope: ScopeId(0),
                     name: format!("collection-{id:06}"),
                     max_ttl_s: None,
+                    history: None,
                 };
                 next.add_collection(collection).expect("there is room");
             }

@@ -34,7 +34,8 @@ fn scope(id: u32, name: &str) -> Scope {
 }
 
 fn collection(id: u32, name: &str) -> Collection {
-    Collection { id: CollectionId(id), scope: ScopeId(8), name: name.to_owned(), max_ttl_s: Some(7) }
+    let (id, scope, name) = (CollectionId(id), ScopeId(8), name.to_owned());
+    Collection { id, scope, name, max_ttl_s: Some(7), history: None }
 }
 
 /// A bucket with collections 8 and 10, closed; 9 was dropped.

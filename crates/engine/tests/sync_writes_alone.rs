@@ -274,6 +274,7 @@ fn a_dropped_collection_takes_it_along() {
             scope: ScopeId(0),
             name: name.into(),
             max_ttl_s: None,
+            history: None,
         };
         let a = with_a.then(|| collection(A, "a"));
         let all = [Some(collection(CollectionId::DEFAULT, "_default")), a];

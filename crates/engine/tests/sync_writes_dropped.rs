@@ -25,7 +25,7 @@ const STORES: [(&str, Store); 2] = [("files", files), ("journal", journaled)];
 
 fn collection(id: CollectionId) -> Collection {
     let name = if id == DEFAULT { "_default".into() } else { "a".into() };
-    Collection { id, scope: ScopeId(0), name, max_ttl_s: None }
+    Collection { id, scope: ScopeId(0), name, max_ttl_s: None, history: None }
 }
 
 fn manifest(uid: u64, collections: &[CollectionId]) -> Manifest {

@@ -6,6 +6,7 @@
 
 use base::{CollectionId, ScopeId, Seqno, Version};
 use vbucket::SystemEvent;
+use vbucket::collections::event::{CollectionFields, collection_fields, collection_of};
 use vbucket::collections::flat::{Field, Table, encode, encode_list};
 use vbucket::collections::manifest::DEFAULT_NAME;
 use vbucket::{Collection, ManifestUid, Scope};
@@ -70,6 +71,7 @@ impl Default for StoredManifest {
             scope: ScopeId(0),
             name: DEFAULT_NAME.into(),
             max_ttl_s: None,
+            history: None,
         };
         StoredManifest {
             uid: ManifestUid(0),
@@ -111,7 +113,7 @@ impl StoredManifest {
                 manifest.scopes.sort_by_key(|there| there.scope.id);
             }
             if let Some(open) = open {
-                manifest.open = entries(&open, collection_of)?;
+                manifest.open = entries(&open, open_of)?;
                 manifest.open.sort_by_key(|there| there.collection.id);
             }
             if let Some(dropped) = dropped {
@@ -123,20 +125,8 @@ impl StoredManifest {
 
     /// The local documents; one without a value is to be removed.
     pub(crate) fn locals(&self) -> [(&'static str, Option<Vec<u8>>); 4] {
-        let open: Vec<[Field<'_>; 6]> = self
-            .open
-            .iter()
-            .map(|StoredCollection { start, collection }| {
-                [
-                    Field::U64(start.0),
-                    Field::U32(collection.scope.0),
-                    Field::U32(collection.id.0),
-                    Field::Bool(collection.max_ttl_s.is_some()),
-                    Field::U32(collection.max_ttl_s.unwrap_or(0)),
-                    Field::Text(&collection.name),
-                ]
-            })
-            .collect();
+        let open = self.open.iter().map(|one| collection_fields(one.start.0, &one.collection));
+        let open: Vec<CollectionFields<'_>> = open.collect();
         let scopes = self.scopes.iter().map(|StoredScope { start, scope }| {
             [Field::U64(start.0), Field::U32(scope.id.0), Field::Text(&scope.name)]
         });
@@ -150,7 +140,7 @@ impl StoredManifest {
         [
             (DROPPED_ID, has_dropped.then(|| encode_list(dropped.iter().map(|entry| &entry[..])))),
             (UID_ID, Some(encode(&[Field::U64(self.uid.0)]))),
-            (OPEN_ID, Some(encode_list(open.iter().map(|entry| &entry[..])))),
+            (OPEN_ID, Some(encode_list(open.iter().map(|entry| entry.as_slice())))),
             (SCOPES_ID, Some(encode_list(scopes.iter().map(|entry| &entry[..])))),
         ]
     }
@@ -195,7 +185,8 @@ impl StoredManifest {
             }
             SystemEvent::CollectionChanged { collection, .. } => {
                 if let Ok(at) = self.open_at(collection.id) {
-                    self.open[at].collection.max_ttl_s = collection.max_ttl_s;
+                    let there = &mut self.open[at].collection;
+                    (there.max_ttl_s, there.history) = (collection.max_ttl_s, collection.history);
                 }
             }
             SystemEvent::CollectionEnd { id, .. } => self.end(id, seqno, is_written),
@@ -260,14 +251,8 @@ fn scope_of(table: &Table<'_>) -> Option<StoredScope> {
     Some(StoredScope { start: Seqno(table.u64(0)?), scope })
 }
 
-fn collection_of(table: &Table<'_>) -> Option<StoredCollection> {
-    let collection = Collection {
-        id: CollectionId(table.u32(2)?),
-        scope: ScopeId(table.u32(1)?),
-        name: table.text(5)?.to_owned(),
-        max_ttl_s: if table.bool(3)? { Some(table.u32(4)?) } else { None },
-    };
-    Some(StoredCollection { start: Seqno(table.u64(0)?), collection })
+fn open_of(table: &Table<'_>) -> Option<StoredCollection> {
+    Some(StoredCollection { start: Seqno(table.u64(0)?), collection: collection_of(table)? })
 }
 
 fn drop_of(table: &Table<'_>) -> Option<StoredDrop> {

@@ -282,12 +282,14 @@ pub fn is_gone(version: &Version) -> bool {
     }
 }
 
-/// Whether a version stays in the history of changes, if one is kept, after a newer one replaced it: those of documents.
+/// Whether a version stays in the history of changes, if one is kept, after a newer one replaced it: those of documents in
+/// collections that have a part in it. A version that was read from a file or a journal counts as one of those.
 pub fn in_history(version: &Version) -> bool {
     let is_document =
         matches!(version.meta().kind, ItemKind::Mutation | ItemKind::Deletion | ItemKind::Expiration);
     let is_part = matches!(version.meta().sync_write, SyncWrite::Prepare(_) | SyncWrite::Abort { .. });
-    is_document && !is_part && version.key().collection != PREPARES
+    let is_kept = is_document && !is_part && version.key().collection != PREPARES;
+    is_kept && !version.is_left_out_of_history()
 }
 
 /// Whether a scan reads values.

@@ -20,7 +20,8 @@ fn event(seqno: u64, event: &SystemEvent) -> Version {
 
 fn begin(seqno: u64, id: u32) -> Version {
     let name = format!("c{id}");
-    let collection = Collection { id: CollectionId(id), scope: ScopeId(0), name, max_ttl_s: None };
+    let collection =
+        Collection { id: CollectionId(id), scope: ScopeId(0), name, max_ttl_s: None, history: None };
     event(seqno, &SystemEvent::CollectionBegin { manifest: ManifestUid(seqno), collection })
 }
 

@@ -12,7 +12,7 @@ use crate::naming;
 use crate::node_buckets::BucketChange;
 
 /// Fields of the form that are settings here.
-const SETTINGS: [(&str, Key); 9] = [
+const SETTINGS: [(&str, Key); 10] = [
     ("ramQuota", Key::MaxSize),
     ("ramQuotaMB", Key::MaxSize),
     ("evictionPolicy", Key::EvictionPolicy),
@@ -22,6 +22,7 @@ const SETTINGS: [(&str, Key); 9] = [
     ("encryptionAtRest", Key::EncryptionAtRest),
     ("historyRetentionSeconds", Key::HistorySeconds),
     ("historyRetentionBytes", Key::HistoryBytes),
+    ("historyRetentionCollectionDefault", Key::HistoryOfCollections),
 ];
 
 /// The field of the form that changes a setting for good, if there is one.
@@ -36,9 +37,6 @@ pub fn field_of(key: Key) -> Option<&'static str> {
 /// the field's server ignores what it does not know.
 const FIXED: [(&str, &str, &str); 1] =
     [("autoCompactionDefined", "0", "compaction is set for all buckets, in the configuration file")];
-/// The form's words for a history of single collections.
-const ALL_COLLECTIONS: &str = "the history of a bucket is that of all of its collections: give historyRetentionSeconds=0 and \
-                               historyRetentionBytes=0 to keep none";
 
 /// The fewest and the most threads that a bucket can be given.
 const THREADS: std::ops::RangeInclusive<u8> = 2..=8;
@@ -226,6 +224,14 @@ impl Reading {
             {
                 return Err((field, HISTORY_NEEDS_LOG.to_owned()));
             }
+            Key::HistoryOfCollections => {
+                let is_on = switch(field, value).map_err(|what| (field, what))?;
+                if self.backend != StorageBackend::LogStructured {
+                    let refused = is_on.then(|| (field, HISTORY_NEEDS_LOG.to_owned()));
+                    return refused.map_or(Ok(()), Err);
+                }
+                is_on.to_string()
+            }
             Key::EncryptionAtRest => switch(field, value).map_err(|what| (field, what))?.to_string(),
             _ => value.to_owned(),
         };
@@ -266,11 +272,6 @@ impl Reading {
                 change.settings.push((rule.name, value.to_owned()));
                 Ok(())
             }
-            "historyRetentionCollectionDefault" => match (switch(field, value)?, self.backend) {
-                (true, StorageBackend::LogStructured) | (false, StorageBackend::Couchstore) => Ok(()),
-                (true, StorageBackend::Couchstore) => Err(HISTORY_NEEDS_LOG.to_owned()),
-                (false, StorageBackend::LogStructured) => Err(ALL_COLLECTIONS.to_owned()),
-            },
             "numVBuckets" if value != self.vbuckets.to_string() => {
                 Err(format!("Number of vbuckets must be {}, as of all buckets of this node", self.vbuckets))
             }

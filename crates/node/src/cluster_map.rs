@@ -23,8 +23,12 @@ use crate::session::Session;
 
 /// What clients may rely on in a bucket of a kind: each name unlocks something in some client, so only what works there
 /// stands here.
-pub fn capabilities(kind: BucketKind) -> Vec<&'static str> {
-    let of_disk: &[&str] = if kind == BucketKind::Persistent { &["rangeScan"] } else { &[] };
+pub fn capabilities(kind: BucketKind, backend: StorageBackend) -> Vec<&'static str> {
+    let of_disk: &[&str] = match (kind, backend) {
+        (BucketKind::Ephemeral, _) => &[],
+        (BucketKind::Persistent, StorageBackend::Couchstore) => &["rangeScan"],
+        (BucketKind::Persistent, StorageBackend::LogStructured) => &["nonDedupedHistory", "rangeScan"],
+    };
     let mut all = [&CAPABILITIES, of_disk].concat();
     all.sort_unstable();
     all
@@ -230,7 +234,10 @@ mod tests {
         assert_eq!(map["nodesExt"][0]["services"], json!({ "kv": 11210, "mgmt": 8091 }));
         assert_eq!(map["nodes"][0]["hostname"], "127.0.0.1:8091");
         assert_eq!(map["bucketType"], "membase");
-        assert_eq!(map["bucketCapabilities"], json!(capabilities(BucketKind::Persistent)));
+        assert_eq!(
+            map["bucketCapabilities"],
+            json!(capabilities(BucketKind::Persistent, StorageBackend::default()))
+        );
         let map: Value =
             serde_json::from_slice(maps.bucket("e").expect("it was given").json()).expect("JSON");
         assert_eq!(map["bucketType"], "ephemeral");

@@ -467,9 +467,9 @@ fn a_history_that_cannot_be_is_refused_by_field() {
             "with Magma",
         ),
         (
-            "name=a&ramQuotaMB=100&storageBackend=magma&historyRetentionCollectionDefault=false",
+            "name=a&ramQuotaMB=100&storageBackend=magma&historyRetentionCollectionDefault=2",
             "historyRetentionCollectionDefault",
-            "all of its collections",
+            "can only be 1 or 0",
         ),
     ] {
         let errors = errors_of(http(&server, "POST", BUCKETS, form));
@@ -507,8 +507,8 @@ fn a_bucket_keeps_the_history_that_was_asked_for() {
     let collections = format!("{scopes}/_default/collections");
     let add = |form: &str| http(&server, "POST", &collections, form);
     assert_eq!(add("name=c&history=true").0, 200);
-    let (code, why) = add("name=d&history=false");
-    assert!(code == 400 && why.contains("all of its collections"), "{code} {why}");
+    let (code, why) = add("name=d&history=perhaps");
+    assert!(code == 400 && why.contains("true or false"), "{code} {why}");
     server.stop().expect("a clean stop");
     let server = start(folder.path(), "buckets = [\"default\"]");
     assert_eq!(told(&server, "log"), json!([900, 1 << 30, true]));
@@ -523,7 +523,70 @@ fn a_bucket_keeps_the_history_that_was_asked_for() {
     );
     assert_eq!(told(&server, "log"), json!([0, 0, true]));
     assert!((0..bucket.vbuckets()).all(|vb| bucket.history(base::VbId(vb)).start == 0));
-    assert_eq!(json(&server, &scopes)["scopes"][0]["collections"][0]["history"], false);
+    // What a collection says does not depend on whether the bucket keeps a history now.
+    assert_eq!(json(&server, &scopes)["scopes"][0]["collections"][0]["history"], true);
+    server.stop().expect("a clean stop");
+}
+
+/// Collections say whether they have a part in the history of their bucket, and else get the bucket's default.
+#[test]
+fn collections_have_a_history_or_none() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), "buckets = [\"default\"]");
+    create(
+        &server,
+        "name=log&ramQuotaMB=100&storageBackend=magma&historyRetentionSeconds=600\
+         &historyRetentionCollectionDefault=false",
+    );
+    let ask = |method: &str, path: &str, body: &str| {
+        let (code, answer) = http(&server, method, &format!("{BUCKETS}/{path}"), body);
+        assert_eq!(code, 200, "{method} {path} {body}: {answer}");
+        answer
+    };
+    let told = |bucket: &str| -> Vec<(String, bool)> {
+        let scopes = json(&server, &format!("{BUCKETS}/{bucket}/scopes"));
+        let all = scopes["scopes"].as_array().expect("a list").iter();
+        let all = all.flat_map(|scope| scope["collections"].as_array().expect("a list"));
+        let name = |one: &serde_json::Value| one["name"].as_str().expect("a name").to_owned();
+        let mut told: Vec<_> =
+            all.map(|one| (name(one), one["history"].as_bool().expect("true or false"))).collect();
+        told.sort();
+        told
+    };
+    let is = |expected: &[(&str, bool)]| {
+        let expected: Vec<_> =
+            expected.iter().map(|(name, history)| ((*name).to_owned(), *history)).collect();
+        assert_eq!(told("log"), expected);
+    };
+    assert_eq!(json(&server, &format!("{BUCKETS}/log"))["historyRetentionCollectionDefault"], false);
+    let collections = "log/scopes/_default/collections";
+    ask("POST", collections, "name=a");
+    ask("POST", collections, "name=b&history=true");
+    ask("POST", "log", "historyRetentionCollectionDefault=true");
+    ask("POST", collections, "name=c&maxTTL=5");
+    ask("POST", collections, "name=d&history=0");
+    is(&[("_default", true), ("a", false), ("b", true), ("c", true), ("d", false)]);
+    ask("PATCH", &format!("{collections}/a"), "history=true");
+    ask("PATCH", &format!("{collections}/b"), "history=false&maxTTL=7");
+    ask("PATCH", &format!("{collections}/c"), "maxTTL=6");
+    is(&[("_default", true), ("a", true), ("b", false), ("c", true), ("d", false)]);
+    // Without a change the manifest stays.
+    let uid = ask("PATCH", &format!("{collections}/c"), "");
+    assert_eq!(ask("PATCH", &format!("{collections}/c"), "history=true"), uid);
+    let all = r#"{"scopes":[{"name":"_default","collections":[{"name":"_default"},{"name":"a","history":false},
+        {"name":"b"},{"name":"e"}]}]}"#;
+    ask("PUT", "log/scopes", all);
+    is(&[("_default", true), ("a", false), ("b", false), ("e", true)]);
+    // A bucket in other files has none.
+    ask("POST", "default/scopes/_default/collections", "name=x&history=false");
+    assert_eq!(told("default"), [("_default".to_owned(), false), ("x".to_owned(), false)]);
+    let refused = |form: &str, said: &str| {
+        let path = format!("{BUCKETS}/default/scopes/_default/collections");
+        let (code, why) = http(&server, "POST", &path, form);
+        assert!(code == 400 && why.contains(said), "{form}: {code} {why}");
+    };
+    refused("name=y&history=true", "with Magma");
+    refused("name=y&history=on", "true or false");
     server.stop().expect("a clean stop");
 }
 

@@ -232,7 +232,7 @@ impl Maker {
         let changed = self.bucket.collections().change_manifest(|present, next| {
             let mut new = present.successor();
             let (id, scope, name) = (next.collection, base::ScopeId(0), format!("c{}", self.made));
-            let one = vbucket::Collection { id, scope, name, max_ttl_s: None };
+            let one = vbucket::Collection { id, scope, name, max_ttl_s: None, history: None };
             new.add_collection(one).expect("it is valid");
             Ok::<_, engine::ManifestRefusal>(new)
         });

@@ -232,10 +232,12 @@ impl History {
     }
 
     /// Puts a complete version in place that has its seqno from elsewhere: a higher one than the last.
-    pub(crate) fn record_received(&mut self, slot: Slot<'_>, new: NewVersion) -> Stored {
+    pub(crate) fn record_received(&mut self, slot: Slot<'_>, mut new: NewVersion) -> Stored {
+        let meta = new.meta();
+        if self.collections.changed(new.key(), meta.by_seqno) {
+            new.leave_out_of_history();
+        }
         let version = new.publish();
-        let meta = version.meta();
-        self.collections.changed(version.key(), meta.by_seqno);
         let replaced = self.put(slot, &version);
         let old = replaced.as_ref().map(|v| v.meta().by_seqno);
         let mut garbage = Garbage { replaced, ..Garbage::default() };
@@ -266,7 +268,8 @@ impl History {
         }
     }
 
-    /// Queues a change, whose seqno must be higher than the last. `old` is the seqno of the version that it replaces.
+    /// Queues a change, whose seqno must be higher than the last. `old` is the seqno of the version that it replaces, which
+    /// is in `garbage`. With a history that version stays queued, unless its collection has no part in the history.
     pub(crate) fn queue(&mut self, version: Version, old: Option<Seqno>, garbage: &mut Garbage) {
         let meta = version.meta();
         assert!(meta.by_seqno > self.high_seqno, "changes come in seqno order");
@@ -283,7 +286,9 @@ impl History {
         };
         match queued {
             Some(queued) => {
-                let merged = old.filter(|_| self.history_from == Seqno(0));
+                let stays = self.history_from > Seqno(0)
+                    && garbage.replaced.as_ref().is_none_or(|old| !old.is_left_out_of_history());
+                let merged = old.filter(|_| !stays);
                 garbage.merged = self.checkpoints.queue_received(queued, merged);
             }
             None => garbage.checkpoints = self.checkpoints.pass_over(meta.by_seqno),

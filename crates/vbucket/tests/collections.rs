@@ -21,6 +21,7 @@ fn manifest(uid: u64, scopes: &[u32], collections: &[(u32, u32)]) -> Manifest {
         scope: ScopeId(*scope),
         name: name(*id),
         max_ttl_s: None,
+        history: None,
     });
     Manifest::new(ManifestUid(uid), scopes, collections).expect("it is valid")
 }

@@ -32,6 +32,8 @@ fn controls(config: &ConsumerConfig) -> Vec<(&'static str, String, bool)> {
     if config.change_streams {
         // A producer that keeps no history refuses it, as does one of a version that does not know it.
         all.push(("change_streams", yes(), false));
+        // Whether a collection has a part in the history is told by no other form of these events.
+        all.push(("flatbuffers_system_events", yes(), false));
     }
     all
 }

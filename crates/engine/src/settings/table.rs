@@ -88,6 +88,8 @@ pub enum Key {
     HistorySeconds,
     /// Bytes of versions that are kept, of all vBuckets; 0 for no such limit.
     HistoryBytes,
+    /// Whether collections that are made have a part in the history, unless they say something else.
+    HistoryOfCollections,
 }
 
 /// One row of the table.
@@ -408,5 +410,13 @@ pub static SETTINGS: &[Setting] = &[
         0,
         "Bytes of replaced versions that a log-structured bucket keeps, before compression, each vBucket its share; 0 for \
          no limit in size. Without either limit no history is kept",
+    ),
+    row(
+        Key::HistoryOfCollections,
+        "history_retention_collection_default",
+        Kind::Switch,
+        1,
+        "Whether collections of a log-structured bucket that are made without the field history have a part in the \
+         history; those that are there stay as they are",
     ),
 ];

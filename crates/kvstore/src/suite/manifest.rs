@@ -23,7 +23,7 @@ fn event(seqno: u64, event: &SystemEvent) -> Version {
 }
 
 fn collection(id: u32, max_ttl_s: Option<u32>) -> Collection {
-    Collection { id: CollectionId(id), scope: ScopeId(8), name: format!("c{id}"), max_ttl_s }
+    Collection { id: CollectionId(id), scope: ScopeId(8), name: format!("c{id}"), max_ttl_s, history: None }
 }
 
 fn scope_begin(seqno: u64, uid: u64) -> Version {
@@ -63,8 +63,8 @@ fn a_vbucket_begins_with_the_default_collection(mut subject: impl Subject) {
 }
 
 fn events_make_the_manifest(mut subject: impl Subject) {
-    let changed =
-        SystemEvent::CollectionChanged { manifest: ManifestUid(3), collection: collection(9, Some(60)) };
+    let of_9 = Collection { history: Some(false), ..collection(9, Some(60)) };
+    let changed = SystemEvent::CollectionChanged { manifest: ManifestUid(3), collection: of_9 };
     save(
         subject.store(),
         VB,
@@ -85,6 +85,8 @@ fn events_make_the_manifest(mut subject: impl Subject) {
         assert_eq!(scopes, [("_default", 0), ("s8", 1)]);
         let names: Vec<_> = now.open.iter().map(|one| &*one.collection.name).collect();
         assert_eq!(names, ["_default", "c8", "c9"]);
+        let history: Vec<_> = now.open.iter().map(|one| one.collection.history).collect();
+        assert_eq!(history, [None, None, Some(false)]);
         subject.restart();
     }
     // The batch that drops it brings one of its documents, too.

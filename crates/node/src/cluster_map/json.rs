@@ -97,7 +97,7 @@ pub(super) fn of_bucket(layout: &Layout, bucket: &BucketLayout) -> Value {
             "vBucketMap": rows(layout, bucket),
         },
         "bucketCapabilitiesVer": "",
-        "bucketCapabilities": capabilities(bucket.kind),
+        "bucketCapabilities": capabilities(bucket.kind, bucket.backend),
         "clusterCapabilitiesVer": [1, 0],
         "clusterCapabilities": {},
     })

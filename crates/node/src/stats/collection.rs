@@ -124,6 +124,9 @@ fn put_collections(
         if let Some(max_ttl_s) = one.max_ttl_s {
             under.put("maxTTL", max_ttl_s);
         }
+        if let Some(history) = one.history {
+            under.put("history", history);
+        }
         put_numbers(&mut under, &sum(&totals, |id| id == one.id));
     }
 }
@@ -216,6 +219,9 @@ fn put_vbucket(vbucket: &vbucket::VBucket, sheet: &mut Sheet) {
         under.put("items", vbucket.held_by(one.id).documents());
         if let Some(max_ttl_s) = one.max_ttl_s {
             under.put("maxTTL", max_ttl_s);
+        }
+        if let Some(history) = one.history {
+            under.put("history", history);
         }
     }
     for one in collections.dropped() {

@@ -3,6 +3,7 @@
 
 use base::VbState;
 use engine::BucketKind;
+use kvstore::StorageBackend;
 use serde_json::{Value, json};
 use subdoc::request::{doc_flag, path_flag};
 
@@ -42,7 +43,10 @@ const NOT_TOLD: &[(&str, &str)] = &[
     ("xdcrCheckpointing", "the requests _pre_replicate and _commit_for_checkpoint over HTTP are not there"),
     ("querySystemCollection", "there is no scope _system: nothing here needs its collection _query"),
     ("mobileSystemCollection", "there is no scope _system: nothing here needs its collection _mobile"),
-    ("nonDedupedHistory", "no history of changes is kept: the storage is couchstore, not Magma"),
+    (
+        "nonDedupedHistory",
+        "only log-structured buckets keep a history of changes (crates/server/tests/change_streams.rs)",
+    ),
     ("fusion", "files are on the node's own disk alone (8.0)"),
 ];
 
@@ -364,10 +368,23 @@ fn touches(world: &mut World) {
     assert_ne!(world.expiry(), first);
 }
 
+/// What a bucket of a kind tells that is not log-structured.
+fn of(kind: BucketKind) -> Vec<&'static str> {
+    capabilities(kind, StorageBackend::Couchstore)
+}
+
+#[test]
+fn a_log_structured_bucket_tells_of_its_history() {
+    let mut told = capabilities(BucketKind::Persistent, StorageBackend::LogStructured);
+    assert!(told.is_sorted());
+    told.retain(|name| *name != "nonDedupedHistory");
+    assert_eq!(told, of(BucketKind::Persistent));
+}
+
 #[test]
 fn each_capability_that_is_told_works() {
     let told: Vec<&str> = TOLD.iter().map(|(name, _)| *name).collect();
-    assert_eq!(told, capabilities(BucketKind::Persistent), "each is used here, in this order");
+    assert_eq!(told, of(BucketKind::Persistent), "each is used here, in this order");
     for (name, uses) in TOLD {
         println!("{name}");
         uses(&mut World::new());
@@ -376,7 +393,7 @@ fn each_capability_that_is_told_works() {
 
 #[test]
 fn what_an_ephemeral_bucket_lacks_is_not_told() {
-    let told = capabilities(BucketKind::Ephemeral);
+    let told = of(BucketKind::Ephemeral);
     let lacks: Vec<&str> = TOLD.iter().map(|(name, _)| *name).filter(|name| !told.contains(name)).collect();
     assert_eq!(lacks, ["rangeScan"], "only what is on disk is scanned (record 103)");
     assert!(told.iter().all(|name| TOLD.iter().any(|(used, _)| used == name)));
@@ -385,7 +402,7 @@ fn what_an_ephemeral_bucket_lacks_is_not_told() {
 #[test]
 fn what_is_not_told_has_a_reason() {
     for kind in [BucketKind::Persistent, BucketKind::Ephemeral] {
-        let told = capabilities(kind);
+        let told = of(kind);
         for (name, reason) in NOT_TOLD {
             assert!(!told.contains(name), "{name} is told, and {reason}");
         }

@@ -195,7 +195,7 @@ const NOT_AUDITED: [(&str, &str, &str); 13] = [
 ];
 
 /// Properties of buckets that are recorded, beside their settings.
-const PROPS: [&str; 19] = [
+const PROPS: [&str; 20] = [
     "bucketType",
     "ramQuota",
     "ramQuotaMB",
@@ -215,6 +215,7 @@ const PROPS: [&str; 19] = [
     "encryptionAtRest",
     "historyRetentionSeconds",
     "historyRetentionBytes",
+    "historyRetentionCollectionDefault",
 ];
 
 /// The row of an address with a method, if there is one.

@@ -172,7 +172,7 @@ fn describe(node: &Node, spec: &BucketSpec, bucket: &Bucket, headers: &HeaderMap
         "controllers": controllers,
         "stats": { "uri": format!("{uri}/stats") },
         "bucketCapabilitiesVer": "",
-        "bucketCapabilities": capabilities(spec.kind),
+        "bucketCapabilities": capabilities(spec.kind, spec.backend),
         "collectionsManifestUid": map["collectionsManifestUid"],
         "vBucketServerMap": map["vBucketServerMap"],
         "nodes": nodes,
@@ -180,7 +180,7 @@ fn describe(node: &Node, spec: &BucketSpec, bucket: &Bucket, headers: &HeaderMap
     if spec.backend == StorageBackend::LogStructured {
         told["historyRetentionSeconds"] = json!(settings.get(Key::HistorySeconds));
         told["historyRetentionBytes"] = json!(settings.get(Key::HistoryBytes));
-        told["historyRetentionCollectionDefault"] = json!(true);
+        told["historyRetentionCollectionDefault"] = json!(settings.is_on(Key::HistoryOfCollections));
     }
     if spec.kind == BucketKind::Persistent {
         told["autoCompactionSettings"] = json!(false);

@@ -14,7 +14,8 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use base::ScopeId;
 use engine::settings::Key;
-use engine::{Bucket, ManifestRefusal, NextIds};
+use engine::{Bucket, HISTORY_NEEDS_LOG, ManifestRefusal, NextIds};
+use kvstore::StorageBackend;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use vbucket::collections::manifest::{DEFAULT_NAME, InvalidManifest, is_user_name};
@@ -99,7 +100,13 @@ impl Draft {
         Ok(id)
     }
 
-    fn add_collection(&mut self, scope: &Scope, name: &str, max_ttl_s: Option<u32>) -> Result<(), Refused> {
+    fn add_collection(
+        &mut self,
+        scope: &Scope,
+        name: &str,
+        max_ttl_s: Option<u32>,
+        history: Option<bool>,
+    ) -> Result<(), Refused> {
         check_name(name)?;
         if self.manifest.collection_named(scope.id, name).is_some() {
             let scope = &scope.name;
@@ -107,7 +114,7 @@ impl Draft {
             return Err(Refused::Invalid(message));
         }
         let id = self.next.collection;
-        let collection = Collection { id, scope: scope.id, name: name.to_owned(), max_ttl_s };
+        let collection = Collection { id, scope: scope.id, name: name.to_owned(), max_ttl_s, history };
         self.manifest.add_collection(collection).map_err(invalid)?;
         self.next.collection.0 = id.0.saturating_add(1);
         Ok(())
@@ -176,11 +183,12 @@ pub(super) async fn list(
     };
     let manifest = bucket.collections().manifest();
     let rights = rights_in(&caller.0, &bucket);
-    Json(shown(&manifest, &rights, keeps_history(&bucket))).into_response()
+    Json(shown(&manifest, &rights, can_keep_history(&bucket))).into_response()
 }
 
-/// A manifest as this interface shows it, with what the user sees of it: every collection says its max TTL.
-fn shown(manifest: &Manifest, rights: &Rights, keeps_history: bool) -> Value {
+/// A manifest as this interface shows it, with what the user sees of it: every collection says its max TTL, and whether it
+/// has a part in the history of changes.
+fn shown(manifest: &Manifest, rights: &Rights, can_keep_history: bool) -> Value {
     let collection = |one: &Collection| {
         let max_ttl = match one.max_ttl_s {
             None => 0,
@@ -188,7 +196,8 @@ fn shown(manifest: &Manifest, rights: &Rights, keeps_history: bool) -> Value {
             Some(seconds) => i64::from(seconds),
         };
         let uid = format!("{:x}", one.id.0);
-        json!({ "name": one.name, "uid": uid, "maxTTL": max_ttl, "history": keeps_history })
+        let history = can_keep_history && one.history.unwrap_or(true);
+        json!({ "name": one.name, "uid": uid, "maxTTL": max_ttl, "history": history })
     };
     let scope = |scope: &Scope| {
         let seen = manifest.collections_of(scope.id).filter(|one| rights.sees_collection(one.id));
@@ -231,21 +240,32 @@ pub(super) async fn drop_scope(
     .await
 }
 
-/// Whether a bucket keeps a history of changes, which is that of all of its collections.
-fn keeps_history(bucket: &Bucket) -> bool {
-    [Key::HistorySeconds, Key::HistoryBytes].iter().any(|key| bucket.settings().is_on(*key))
+/// Whether a bucket can keep a history of changes: one that keeps none at present can begin with it.
+fn can_keep_history(bucket: &Bucket) -> bool {
+    bucket.config().backend == StorageBackend::LogStructured
 }
 
-/// What is wrong with the field `history` of a collection, if it says something else than the bucket does.
-fn wrong_history(shared: &Shared, name: &str, body: &[u8]) -> Option<String> {
-    let bucket = shared.node.bucket(name)?;
-    match (field(body, "history")?.as_str(), keeps_history(&bucket)) {
-        ("true" | "1", true) | ("false" | "0", false) => None,
-        ("true" | "1", false) => Some(
-            "history: the bucket keeps none; give it historyRetentionSeconds or historyRetentionBytes".into(),
-        ),
-        ("false" | "0", true) => Some("history: that of a bucket is that of all of its collections".into()),
-        (other, _) => Some(format!("history must be true or false, not {other:?}")),
+/// Whether collections of a bucket have a part in its history if they do not say; `None` if it can keep none.
+fn default_history(shared: &Shared, name: &str) -> Option<bool> {
+    let bucket = shared.node.bucket(name).filter(|bucket| can_keep_history(bucket))?;
+    Some(bucket.settings().is_on(Key::HistoryOfCollections))
+}
+
+/// Whether a collection has a part in the history, as its field says, or else `default`.
+fn history(said: Option<bool>, default: Option<bool>) -> Result<Option<bool>, Refused> {
+    match (said, default) {
+        (Some(true), None) => Err(Refused::Invalid(format!("history: {HISTORY_NEEDS_LOG}"))),
+        (said, default) => Ok(default.map(|default| said.unwrap_or(default))),
+    }
+}
+
+/// The field `history` of a form.
+fn history_in(body: &[u8]) -> Result<Option<bool>, Refused> {
+    match field(body, "history").as_deref() {
+        None => Ok(None),
+        Some("true" | "1") => Ok(Some(true)),
+        Some("false" | "0") => Ok(Some(false)),
+        Some(other) => Err(Refused::Invalid(format!("history must be true or false, not {other:?}"))),
     }
 }
 
@@ -256,12 +276,12 @@ pub(super) async fn create_collection(
     Path((name, scope)): Path<(String, String)>,
     body: Bytes,
 ) -> Response {
-    let wrong = wrong_history(&shared, &name, &body);
+    let default = default_history(&shared, &name);
     change(&shared, &caller, &name, move |present, mut draft| {
-        wrong.clone().map_or(Ok(()), |wrong| Err(Refused::Invalid(wrong)))?;
+        let history = history(history_in(&body)?, default)?;
         let ttl = field(&body, "maxTTL").map(|text| max_ttl(&text)).transpose()?.flatten();
         let collection = required(&body, "name")?;
-        draft.add_collection(scope_named(present, &scope)?, &collection, ttl)?;
+        draft.add_collection(scope_named(present, &scope)?, &collection, ttl, history)?;
         Ok(draft.manifest)
     })
     .await
@@ -274,14 +294,18 @@ pub(super) async fn change_collection(
     Path((name, scope, collection)): Path<(String, String, String)>,
     body: Bytes,
 ) -> Response {
-    let wrong = wrong_history(&shared, &name, &body);
+    let default = default_history(&shared, &name);
     change(&shared, &caller, &name, move |present, mut draft| {
-        wrong.clone().map_or(Ok(()), |wrong| Err(Refused::Invalid(wrong)))?;
         let id = collection_named(present, &scope, &collection)?.id;
-        let Some(ttl) = field(&body, "maxTTL") else { return Ok(present.clone()) };
-        let ttl = max_ttl(&ttl)?;
-        draft.manifest.set_max_ttl(id, ttl);
-        Ok(draft.manifest)
+        let (ttl, said) = (field(&body, "maxTTL"), history_in(&body)?);
+        if let Some(ttl) = &ttl {
+            draft.manifest.set_max_ttl(id, max_ttl(ttl)?);
+        }
+        if said.is_some() {
+            draft.manifest.set_history(id, history(said, default)?);
+        }
+        let is_same = draft.manifest.collection(id) == present.collection(id);
+        if ttl.is_none() && is_same { Ok(present.clone()) } else { Ok(draft.manifest) }
     })
     .await
 }
@@ -319,6 +343,7 @@ struct WantedCollection {
     name: String,
     #[serde(default, rename = "maxTTL")]
     max_ttl: i64,
+    history: Option<bool>,
 }
 
 /// What a change of everything may depend on.
@@ -338,6 +363,7 @@ pub(super) async fn replace(
     Query(condition): Query<Condition>,
     body: Bytes,
 ) -> Response {
+    let default = default_history(&shared, &name);
     change(&shared, &caller, &name, move |present, draft| {
         if condition.valid_on_uid.as_ref().is_some_and(|uid| *uid != present.uid().to_string()) {
             let message = format!("The manifest has the uid {}, not the one given", present.uid());
@@ -345,12 +371,17 @@ pub(super) async fn replace(
         }
         let wanted: WantedScopes =
             serde_json::from_slice(&body).map_err(|error| Refused::Invalid(error.to_string()))?;
-        all_of(&wanted, present, draft)
+        all_of(&wanted, present, draft, default)
     })
     .await
 }
 
-fn all_of(wanted: &WantedScopes, present: &Manifest, mut draft: Draft) -> Result<Manifest, Refused> {
+fn all_of(
+    wanted: &WantedScopes,
+    present: &Manifest,
+    mut draft: Draft,
+    default: Option<bool>,
+) -> Result<Manifest, Refused> {
     if !wanted.scopes.iter().any(|scope| scope.name == DEFAULT_NAME) {
         return Err(Refused::Invalid("Deleting _default scope is not allowed".to_owned()));
     }
@@ -376,10 +407,12 @@ fn all_of(wanted: &WantedScopes, present: &Manifest, mut draft: Draft) -> Result
             let ttl = max_ttl(&one.max_ttl.to_string())?;
             match present.collection_named(id, &one.name) {
                 Some(there) => {
-                    let kept = Collection { max_ttl_s: ttl, ..there.clone() };
+                    let said = one.history.map(|said| history(Some(said), default)).transpose()?;
+                    let history = said.unwrap_or(there.history);
+                    let kept = Collection { max_ttl_s: ttl, history, ..there.clone() };
                     draft.manifest.add_collection(kept).map_err(invalid)?;
                 }
-                None => draft.add_collection(&of, &one.name, ttl)?,
+                None => draft.add_collection(&of, &one.name, ttl, history(one.history, default)?)?,
             }
         }
     }

@@ -73,6 +73,8 @@ pub struct OpenCollection {
     pub scope: ScopeId,
     /// What comes before the bucket's max TTL, in seconds; 0: documents need not expire.
     pub max_ttl_s: Option<u32>,
+    /// Whether it has a part in the history of changes; `None`, which was never said, means yes.
+    pub history: Option<bool>,
     /// Seqno of the event that made it; 0 if it has always been there.
     pub start: Seqno,
     /// The last change of it or in it.
@@ -143,6 +145,7 @@ impl OpenCollection {
             id,
             scope,
             max_ttl_s,
+            history: None,
             start,
             high_seqno: start,
             held: Held::default(),
@@ -150,6 +153,17 @@ impl OpenCollection {
             is_unsure: false,
             changed: None,
         }
+    }
+
+    /// The same, of which this was said of the history of changes.
+    #[must_use]
+    pub fn with_history(self, history: Option<bool>) -> OpenCollection {
+        OpenCollection { history, ..self }
+    }
+
+    /// Whether a history of changes leaves out its replaced versions.
+    pub(crate) fn is_left_out_of_history(&self) -> bool {
+        self.history == Some(false)
     }
 
     /// One that is on disk, whose last change is `high_seqno` or a later one: loading will tell.
@@ -355,12 +369,12 @@ impl Collections {
         }
     }
 
-    /// Notes that a document of a collection changed.
+    /// Notes that a document of a collection changed. Says whether a history of changes leaves out what is replaced in it.
     #[inline]
-    pub(crate) fn changed(&mut self, key: DocKey<'_>, seqno: Seqno) {
-        if let Some(one) = self.open_mut(key.collection) {
-            one.high_seqno = seqno;
-        }
+    pub(crate) fn changed(&mut self, key: DocKey<'_>, seqno: Seqno) -> bool {
+        let Some(one) = self.open_mut(key.collection) else { return false };
+        one.high_seqno = seqno;
+        one.is_left_out_of_history()
     }
 
     /// What loading found of collections, and what of it was left on disk.
@@ -422,7 +436,7 @@ impl Collections {
                 None => {
                     events.push(SystemEvent::CollectionBegin { manifest, collection: collection.clone() });
                 }
-                Some(there) if there.max_ttl_s != collection.max_ttl_s => {
+                Some(there) if collection.differs(there.max_ttl_s, there.history) => {
                     events.push(SystemEvent::CollectionChanged { manifest, collection: collection.clone() });
                 }
                 Some(_) => {}
@@ -458,7 +472,8 @@ impl Collections {
                 }
             }
             SystemEvent::CollectionBegin { collection, .. } => {
-                let new = OpenCollection::new(collection.id, collection.scope, collection.max_ttl_s, seqno);
+                let new = OpenCollection::new(collection.id, collection.scope, collection.max_ttl_s, seqno)
+                    .with_history(collection.history);
                 // One that is there already has missed its end.
                 let superfluous = self.end(collection.id, seqno, all);
                 make_room(&mut self.named);
@@ -474,7 +489,7 @@ impl Collections {
             }
             SystemEvent::CollectionChanged { collection, .. } => {
                 let Some(one) = self.open_mut(collection.id) else { return [None; 2] };
-                one.max_ttl_s = collection.max_ttl_s;
+                (one.max_ttl_s, one.history) = (collection.max_ttl_s, collection.history);
                 one.high_seqno = seqno;
                 [one.changed.replace(seqno), None]
             }

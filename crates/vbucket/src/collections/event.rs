@@ -35,7 +35,7 @@ pub enum SystemEvent {
         /// What is dropped.
         id: CollectionId,
     },
-    /// A collection's max TTL is another one.
+    /// A collection's max TTL is another one, or whether it has a part in the history of changes.
     CollectionChanged {
         /// See above.
         manifest: ManifestUid,
@@ -178,14 +178,9 @@ impl SystemEvent {
     pub fn to_value(&self) -> Vec<u8> {
         match self {
             SystemEvent::CollectionBegin { manifest, collection }
-            | SystemEvent::CollectionChanged { manifest, collection } => encode(&[
-                Field::U64(manifest.0),
-                Field::U32(collection.scope.0),
-                Field::U32(collection.id.0),
-                Field::Bool(collection.max_ttl_s.is_some()),
-                Field::U32(collection.max_ttl_s.unwrap_or(0)),
-                Field::Text(&collection.name),
-            ]),
+            | SystemEvent::CollectionChanged { manifest, collection } => {
+                encode(collection_fields(manifest.0, collection).as_slice())
+            }
             SystemEvent::CollectionEnd { manifest, scope, id } => {
                 encode(&[Field::U64(manifest.0), Field::U32(scope.0), Field::U32(id.0)])
             }
@@ -247,14 +242,7 @@ impl SystemEvent {
         let table = Table::root(value)?;
         let manifest = ManifestUid(table.u64(0)?);
         let scope = ScopeId(table.u32(1)?);
-        let collection = || {
-            Some(Collection {
-                id: CollectionId(table.u32(2)?),
-                scope,
-                name: table.text(5)?.to_owned(),
-                max_ttl_s: if table.bool(3)? { Some(table.u32(4)?) } else { None },
-            })
-        };
+        let collection = || collection_of(&table);
         Some(match kind {
             EventKind::CollectionBegin => {
                 SystemEvent::CollectionBegin { manifest, collection: collection()? }
@@ -272,6 +260,46 @@ impl SystemEvent {
             EventKind::ScopeEnd => SystemEvent::ScopeEnd { manifest, id: scope },
         })
     }
+}
+
+/// The fields of a collection's table. The first one is a number: the manifest of an event, the seqno of what is stored.
+/// The last one is left out if it was never said whether the collection has a part in the history of changes.
+pub fn collection_fields(number: u64, collection: &Collection) -> CollectionFields<'_> {
+    let fields = [
+        Field::U64(number),
+        Field::U32(collection.scope.0),
+        Field::U32(collection.id.0),
+        Field::Bool(collection.max_ttl_s.is_some()),
+        Field::U32(collection.max_ttl_s.unwrap_or(0)),
+        Field::Text(&collection.name),
+        Field::Bool(collection.history.unwrap_or(false)),
+    ];
+    CollectionFields { fields, is_history_said: collection.history.is_some() }
+}
+
+/// See [`collection_fields`].
+pub struct CollectionFields<'a> {
+    fields: [Field<'a>; 7],
+    is_history_said: bool,
+}
+
+impl<'a> CollectionFields<'a> {
+    /// Those that are written.
+    pub fn as_slice(&self) -> &[Field<'a>] {
+        let len = self.fields.len() - usize::from(!self.is_history_said);
+        &self.fields[..len]
+    }
+}
+
+/// Reads a collection from the table that [`collection_fields`] makes.
+pub fn collection_of(table: &Table<'_>) -> Option<Collection> {
+    Some(Collection {
+        id: CollectionId(table.u32(2)?),
+        scope: ScopeId(table.u32(1)?),
+        name: table.text(5)?.to_owned(),
+        max_ttl_s: if table.bool(3)? { Some(table.u32(4)?) } else { None },
+        history: if table.has(6) { Some(table.bool(6)?) } else { None },
+    })
 }
 
 /// Whether a version is the beginning or end of a collection. Each of them begins a checkpoint and a snapshot, so that

@@ -21,7 +21,7 @@ fn unhex(text: &str) -> Vec<u8> {
 }
 
 fn collection(id: u32, name: &str, max_ttl_s: Option<u32>) -> Collection {
-    Collection { id: CollectionId(id), scope: ScopeId(8), name: name.into(), max_ttl_s }
+    Collection { id: CollectionId(id), scope: ScopeId(8), name: name.into(), max_ttl_s, history: None }
 }
 
 #[test]
@@ -39,6 +39,24 @@ fn events_of_the_original_are_read() {
     let end =
         SystemEvent::CollectionEnd { manifest: ManifestUid(2), scope: ScopeId(8), id: CollectionId(10) };
     assert_eq!(of(b"\x00\x0a_collection", true, END_10), Some(end));
+}
+
+/// The seventh field of the table is the original's `history`; a reader of before passes over it.
+#[test]
+fn the_history_of_a_collection_is_the_seventh_field() {
+    let manifest = ManifestUid(1);
+    for (history, fields) in [(None, 6), (Some(false), 7), (Some(true), 7)] {
+        let collection = Collection { history, ..collection(8, "c", Some(5)) };
+        let value = SystemEvent::CollectionChanged { manifest, collection: collection.clone() }.to_value();
+        let table = Table::root(&value).expect("a table");
+        assert_eq!((table.has(fields - 1), table.has(fields)), (true, false));
+        assert_eq!(
+            (table.u32(4), table.text(5), table.bool(6)),
+            (Some(5), Some("c"), Some(history == Some(true)))
+        );
+        let read = SystemEvent::from_value(EventKind::CollectionChanged, &value);
+        assert_eq!(read, Some(SystemEvent::CollectionChanged { manifest, collection }));
+    }
 }
 
 #[test]
@@ -63,10 +81,11 @@ fn an_end_is_a_tombstone_under_the_key_of_its_beginning() {
 
 fn any_event() -> impl Strategy<Value = SystemEvent> {
     let ids = (any::<u64>(), any::<u32>(), any::<u32>());
-    (ids, "[a-zA-Z0-9-]{1,251}", any::<Option<u32>>(), 0..5).prop_map(
-        |((manifest, scope, id), name, max_ttl_s, which)| {
+    let said = (any::<Option<u32>>(), any::<Option<bool>>());
+    (ids, "[a-zA-Z0-9-]{1,251}", said, 0..5).prop_map(
+        |((manifest, scope, id), name, (max_ttl_s, history), which)| {
             let (manifest, scope, id) = (ManifestUid(manifest), ScopeId(scope), CollectionId(id));
-            let collection = Collection { id, scope, name: name.clone(), max_ttl_s };
+            let collection = Collection { id, scope, name: name.clone(), max_ttl_s, history };
             match which {
                 0 => SystemEvent::CollectionBegin { manifest, collection },
                 1 => SystemEvent::CollectionEnd { manifest, scope, id },

@@ -125,6 +125,11 @@ impl<'a> Table<'a> {
         }
     }
 
+    /// Whether a field is there.
+    pub fn has(&self, slot: usize) -> bool {
+        self.field(slot).is_some()
+    }
+
     /// A number: 0 if it is absent, nothing if it lies outside.
     pub fn u64(&self, slot: usize) -> Option<u64> {
         let Some(at) = self.field(slot) else { return Some(0) };

@@ -56,6 +56,16 @@ pub struct Collection {
     pub name: String,
     /// What comes before the bucket's max TTL, seconds; 0 means that documents never expire by it.
     pub max_ttl_s: Option<u32>,
+    /// Whether it has a part in the history of changes that its bucket keeps. `None` was never said, and means yes: such
+    /// a collection is older than the field, or is in a bucket that can keep none.
+    pub history: Option<bool>,
+}
+
+impl Collection {
+    /// Whether a setting that may change is another one.
+    pub(crate) fn differs(&self, max_ttl_s: Option<u32>, history: Option<bool>) -> bool {
+        (self.max_ttl_s, self.history) != (max_ttl_s, history)
+    }
 }
 
 /// Which scopes and collections a bucket has. Always valid by the rules of one manifest.
@@ -109,6 +119,7 @@ impl Default for Manifest {
             scope: scope.id,
             name: DEFAULT_NAME.into(),
             max_ttl_s: None,
+            history: None,
         };
         let mut manifest = Manifest::empty(ManifestUid(0));
         manifest.put_scope(scope);
@@ -138,6 +149,7 @@ impl Manifest {
                     scope: id,
                     name: name_of(collection)?,
                     max_ttl_s: max_ttl_of(collection)?,
+                    history: history_of(collection)?,
                 });
             }
         }
@@ -265,6 +277,13 @@ impl Manifest {
         }
     }
 
+    /// Says whether a collection has a part in the history of changes.
+    pub fn set_history(&mut self, id: CollectionId, history: Option<bool>) {
+        if let Some(collection) = self.collections.get_mut(&id) {
+            Arc::make_mut(collection).history = history;
+        }
+    }
+
     /// Its JSON, which [`Manifest::parse`] reads.
     pub fn to_json(&self) -> Value {
         // The newest scope comes first, as recorded.
@@ -280,6 +299,9 @@ impl Manifest {
             out.push(if at == 0 { "{\"collections\":[" } else { ",{\"collections\":[" });
             for (at, collection) in self.collections_of(scope.id).enumerate() {
                 out.push(if at == 0 { "{" } else { ",{" });
+                if let Some(history) = collection.history {
+                    out.push("\"history\":").number(format_args!("{history}")).push(",");
+                }
                 if let Some(ttl) = collection.max_ttl_s {
                     out.push("\"maxTTL\":").number(format_args!("{ttl}")).push(",");
                 }
@@ -429,7 +451,7 @@ pub fn difference(old: &Manifest, new: &Manifest) -> Vec<SystemEvent> {
         let Some(collection) = collection else { continue };
         match there {
             None => events.push(SystemEvent::CollectionBegin { manifest, collection: collection.clone() }),
-            Some(there) if there.max_ttl_s != collection.max_ttl_s => {
+            Some(there) if collection.differs(there.max_ttl_s, there.history) => {
                 events.push(SystemEvent::CollectionChanged { manifest, collection: collection.clone() });
             }
             Some(_) => {}
@@ -504,6 +526,11 @@ fn max_ttl_of(value: &Value) -> Result<Option<u32>, InvalidManifest> {
     Ok(Some(ttl as u32))
 }
 
+fn history_of(value: &Value) -> Result<Option<bool>, InvalidManifest> {
+    let Some(history) = value.get("history") else { return Ok(None) };
+    history.as_bool().map(Some).ok_or_else(|| invalid("\"history\" must be true or false".into()))
+}
+
 fn list<'a>(value: &'a Value, field: &str) -> Result<Option<&'a [Value]>, InvalidManifest> {
     let Some(list) = value.get(field) else { return Ok(None) };
     let list = list.as_array().ok_or_else(|| invalid(format!("{field:?} must be a list")))?;
@@ -535,6 +562,9 @@ fn collection_json(collection: &Collection) -> Value {
     let mut json = json!({"name": collection.name, "uid": format!("{:x}", collection.id.0)});
     if let Some(ttl) = collection.max_ttl_s {
         json["maxTTL"] = ttl.into();
+    }
+    if let Some(history) = collection.history {
+        json["history"] = history.into();
     }
     json
 }

@@ -17,6 +17,7 @@ fn with(uid: u64, collections: &[(u32, &str, Option<u32>)]) -> Manifest {
         scope: ScopeId(8),
         name: name.into(),
         max_ttl_s,
+        history: None,
     };
     Manifest::new(ManifestUid(uid), scopes, collections.iter().map(of)).expect("it keeps the rules")
 }
@@ -24,11 +25,14 @@ fn with(uid: u64, collections: &[(u32, &str, Option<u32>)]) -> Manifest {
 #[test]
 fn a_manifest_survives_being_printed() {
     let text = r#"{"uid":"a2","scopes":[{"name":"_default","uid":"0","collections":[{"name":"_default","uid":"0"},
-        {"name":"brewery","uid":"1c","maxTTL":1}]},{"name":"empty","uid":"9","collections":[],"other":true}]}"#;
+        {"name":"brewery","uid":"1c","maxTTL":1,"history":false},{"name":"wine","uid":"1d","history":true}]},{"name":"empty","uid":"9","collections":[],"other":true}]}"#;
     let manifest = parse(text).expect("it is valid");
     assert_eq!(manifest.uid(), ManifestUid(0xa2));
     let brewery = manifest.collection_named(ScopeId(0), "brewery").expect("it is there");
     assert_eq!((brewery.id, brewery.max_ttl_s), (CollectionId(0x1c), Some(1)));
+    let history: Vec<Option<bool>> = manifest.collections().map(|one| one.history).collect();
+    assert_eq!(history, [None, Some(false), Some(true)]);
+    assert_eq!(manifest.to_text(), manifest.to_json().to_string());
     assert_eq!(parse(&manifest.to_json().to_string()), Ok(manifest));
 }
 
@@ -76,6 +80,7 @@ fn what_breaks_a_rule_is_refused() {
         one(r#"{"name":"a","uid":"8"},{"name":"b","uid":"8"}"#),
         one(r#"{"name":"a","uid":"8","maxTTL":"1"}"#),
         one(r#"{"name":"a","uid":"8","maxTTL":2147483648}"#),
+        one(r#"{"name":"a","uid":"8","history":1}"#),
     ] {
         assert!(parse(&text).is_err(), "{text}");
     }
@@ -141,6 +146,7 @@ enum Edit {
     AddCollection(u32, u32, u8),
     RemoveCollection(u32),
     MaxTtl(u32, u32),
+    History(u32, Option<bool>),
 }
 
 fn edits() -> impl Strategy<Value = Vec<Edit>> {
@@ -153,6 +159,7 @@ fn edits() -> impl Strategy<Value = Vec<Edit>> {
         (id(), scope(), 0..6_u8).prop_map(|(id, scope, name)| Edit::AddCollection(id, scope, name)),
         id().prop_map(Edit::RemoveCollection),
         (id(), 0..3_u32).prop_map(|(id, ttl)| Edit::MaxTtl(id, ttl)),
+        (id(), any::<Option<bool>>()).prop_map(|(id, history)| Edit::History(id, history)),
     ];
     proptest::collection::vec(edit, 0..40)
 }
@@ -188,7 +195,7 @@ fn edit(manifest: &mut Manifest, edit: &Edit, scopes: &mut Vec<Scope>, collectio
         }
         Edit::AddCollection(id, scope, of) => {
             let (id, scope) = (CollectionId(id), ScopeId(scope));
-            let one = Collection { id, scope, name: name(of), max_ttl_s: None };
+            let one = Collection { id, scope, name: name(of), max_ttl_s: None, history: None };
             collections.push(one.clone());
             let added = manifest.add_collection(one);
             assert_eq!(added.is_ok(), is_valid(scopes, collections), "{added:?}");
@@ -204,6 +211,11 @@ fn edit(manifest: &mut Manifest, edit: &Edit, scopes: &mut Vec<Scope>, collectio
             manifest.set_max_ttl(CollectionId(id), Some(ttl));
             let of = collections.iter_mut().filter(|one| one.id.0 == id);
             of.for_each(|one| one.max_ttl_s = Some(ttl));
+        }
+        Edit::History(id, history) => {
+            manifest.set_history(CollectionId(id), history);
+            let of = collections.iter_mut().filter(|one| one.id.0 == id);
+            of.for_each(|one| one.history = history);
         }
     }
 }
@@ -225,7 +237,7 @@ fn plain_difference(old: &Manifest, new: &Manifest) -> Vec<SystemEvent> {
         let collection = one.clone();
         match old.collection(one.id) {
             None => events.push(SystemEvent::CollectionBegin { manifest, collection }),
-            Some(there) if there.max_ttl_s == one.max_ttl_s => {}
+            Some(there) if (there.max_ttl_s, there.history) == (one.max_ttl_s, one.history) => {}
             Some(_) => events.push(SystemEvent::CollectionChanged { manifest, collection }),
         }
     }

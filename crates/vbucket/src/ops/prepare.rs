@@ -4,6 +4,7 @@ use base::planted::{self, Bug};
 use base::{Cas, DocKey, Heap, Moment, NewVersion, RevSeqno, Seqno, SyncWrite, Version, VersionMeta};
 
 use crate::bucket_context::BucketContext;
+use crate::collections::OpenCollection;
 use crate::cursor::{CursorId, Dropped};
 use crate::durability::{ActiveMonitor, InFlight, NO_DEADLINE, NOT_HELD, PassiveMonitor, Prepares};
 use crate::ops::SavedSyncWrites;
@@ -402,6 +403,10 @@ impl VBucket {
                 .garbage;
             (self.sync_writes.completed, self.sync_writes.last_committed) = (prepared, prepared);
             return Prepared { stored: stored(Garbage::default()), committed: Some(garbage) };
+        }
+        let collection = self.contents.history.collections.get(new.key().collection);
+        if collection.is_some_and(OpenCollection::is_left_out_of_history) {
+            new.leave_out_of_history();
         }
         let version = new.publish();
         if meta.kind.is_deleted() {

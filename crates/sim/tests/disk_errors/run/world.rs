@@ -406,6 +406,7 @@ pub fn manifest(uid: u64, collections: &[u32]) -> Manifest {
         scope: ScopeId(0),
         name: if *id == 0 { "_default".into() } else { format!("c{id}") },
         max_ttl_s: None,
+        history: None,
     });
     Manifest::new(ManifestUid(uid), [scope], all).expect("it is valid")
 }

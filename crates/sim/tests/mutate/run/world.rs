@@ -120,6 +120,7 @@ pub fn manifest(uid: u64, collections: u32) -> Manifest {
         scope: ScopeId(scope),
         name,
         max_ttl_s: None,
+        history: None,
     });
     Manifest::new(ManifestUid(uid), scopes, all).expect("it is valid")
 }
