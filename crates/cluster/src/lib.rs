@@ -7,6 +7,7 @@
 
 pub mod agent;
 pub mod apply;
+pub mod authority;
 pub mod command;
 pub mod damage;
 pub mod fence;
@@ -28,6 +29,7 @@ pub mod view;
 
 pub use agent::{Agent, Want};
 pub use apply::{ApplyTarget, Following, Given, apply_bucket, let_go};
+pub use authority::{Authority, Renewed};
 pub use command::{Command, Refused};
 pub use damage::Damaged;
 pub use fence::{Fence, Pass};

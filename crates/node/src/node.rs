@@ -308,7 +308,7 @@ impl Node {
     }
 
     /// Whether and until when the node may serve what it is active for.
-    pub fn fence(&self) -> &Fence {
+    pub fn fence(&self) -> &Arc<Fence> {
         &self.fence
     }
 

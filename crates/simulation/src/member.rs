@@ -78,7 +78,7 @@ impl Membership {
 
     /// The process is gone with what it knew.
     pub fn crash(&mut self) {
-        self.held.fence.close();
+        self.held.fence().close();
         self.view = None;
         (self.applied, self.let_go, self.become_in) = (0, 0, None);
         self.read_at = Version::ABSENT;
@@ -90,7 +90,7 @@ impl Membership {
     /// What stands for it in the store.
     pub fn member_json(&self) -> Vec<u8> {
         let member = Member {
-            incarnation: self.held.life.incarnation(),
+            incarnation: self.held.life().incarnation(),
             address: self.address(),
             limits: None,
             reads: 2,
@@ -122,7 +122,7 @@ impl Node {
         }
         self.member.has_belonged = true;
         // Becoming is another thing than reading, and may take until the next look.
-        let (revision, life) = (view.state.revision, self.member.held.life.incarnation());
+        let (revision, life) = (view.state.revision, self.member.held.life().incarnation());
         if !self.member.is_slow && self.become_as(&view, rules)? {
             self.member.applied = revision;
         } else if !rules.lets_go || self.let_go_of(&view).is_err() {
@@ -141,7 +141,7 @@ impl Node {
         let (uuid, address) = (self.member.uuid.clone(), self.member.address());
         // One that keeps copies, which nobody else may have, waits for somebody to take it back.
         if !self.member.has_belonged && self.bucket.is_none() {
-            let incarnation = self.member.held.life.incarnation();
+            let incarnation = self.member.held.life().incarnation();
             let join = Command::Join { uuid, address, incarnation };
             if let Ok(mut state) = command::apply(view, &join) {
                 self.member.held.sign(&mut state, view.state.revision);
@@ -164,7 +164,7 @@ impl Node {
     /// Becomes what the document says; whether it has.
     fn become_as(&mut self, view: &View, rules: &Rules) -> Result<bool, String> {
         let state = &view.state;
-        let incarnation = self.member.held.life.incarnation();
+        let incarnation = self.member.held.life().incarnation();
         let Some(agent) = Agent::new(state, &self.member.uuid, incarnation) else { return Ok(false) };
         let Some(bucket) = state.buckets.get(BUCKET) else { return Ok(true) };
         if !agent.has_buckets() {
@@ -205,7 +205,7 @@ impl Node {
     fn let_go_of(&self, view: &View) -> Result<(), NotDone> {
         let state = &view.state;
         let Some(local) = &self.bucket else { return Ok(()) };
-        let incarnation = self.member.held.life.incarnation();
+        let incarnation = self.member.held.life().incarnation();
         let agent = Agent::new(state, &self.member.uuid, incarnation).filter(Agent::has_buckets);
         let is_in_life = self.member.become_in == Some(incarnation);
         if let (Some(agent), Some(bucket), true) = (agent, state.buckets.get(BUCKET), is_in_life) {
@@ -219,14 +219,14 @@ impl Node {
     }
 
     fn report(&self, view: &View, requests: &mut Vec<Request>) {
-        let life = &self.member.held.life;
+        let life = self.member.held.life();
         let Some(agent) = Agent::new(&view.state, &self.member.uuid, life.incarnation()) else { return };
         let failed = (self.member.applied < self.member.let_go).then(|| BUCKET.to_owned());
         let applied = Applied::from(self.member.applied).after(self.member.let_go, &failed);
         let applied = Applied { let_go: self.member.let_go, ..applied };
         let mut report = agent.report(&view.state, &applied, |_, vb| self.report_of(vb));
         report.note_damaged(BUCKET, self.damaged());
-        let bound = self.member.held.granter.bound(&view.state, self.clock_ns());
+        let bound = self.member.held.authority.bound(&view.state, self.clock_ns());
         let report = Report { bound, ..report };
         let Some(lease) = life.lease() else { return };
         // What the store has may also be an older one that came late.
@@ -236,7 +236,7 @@ impl Node {
     }
 
     fn lead(&mut self, snapshot: &Snapshot, view: &View, requests: &mut Vec<Request>) {
-        match (Standing::of(snapshot, &self.member.uuid), self.member.held.life.lease()) {
+        match (Standing::of(snapshot, &self.member.uuid), self.member.held.life().lease()) {
             (Standing::Vacant, Some(lease)) => requests.push(Request::Lead(lease)),
             (Standing::Leads, _) => {
                 let now = Duration::from_nanos(self.clock_ns());

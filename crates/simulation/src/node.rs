@@ -107,7 +107,7 @@ impl Node {
             is_alone: false,
             folder: SimDisk::new(),
             boot: 0,
-            front_end: front_end(at, handles.env(), Arc::clone(&member.held.fence), &runner),
+            front_end: front_end(at, handles.env(), Arc::clone(member.held.fence()), &runner),
             connections: BTreeMap::new(),
             handles,
             is_journaled,
@@ -136,7 +136,7 @@ impl Node {
 
     /// Whether it may serve documents by its lease.
     pub fn may_serve(&self) -> bool {
-        self.is_alone || self.member.held.fence.may_serve(self.clock_ns())
+        self.is_alone || self.member.held.fence().may_serve(self.clock_ns())
     }
 
     /// Whether it serves a vBucket.
@@ -325,7 +325,7 @@ impl Node {
     /// The process starts again.
     pub fn start(&mut self, rules: &Rules, random: u64) -> Result<(), String> {
         self.is_up = true;
-        self.begin_front_end(Arc::clone(&self.member.held.fence));
+        self.begin_front_end(Arc::clone(self.member.held.fence()));
         let now_ns = self.clock_ns();
         let seen = cluster::Membership { revision: self.member.seen, ..Default::default() };
         self.member.held.restart(random, &seen, now_ns);

@@ -160,7 +160,7 @@ impl World {
         let mut state = State::empty();
         for node in &self.nodes {
             let (uuid, address) = (node.member.uuid.clone(), node.member.address());
-            let incarnation = node.member.held.life.incarnation();
+            let incarnation = node.member.held.life().incarnation();
             let join = Command::Join { uuid, address, incarnation };
             state = command::apply(&bare(&state), &join).expect("a node may join");
         }
@@ -372,7 +372,7 @@ impl World {
     /// A node is asked not to take over from another one.
     fn promise(&mut self, at: usize, from: usize, ask: &Ask, sent_ns: u64) {
         let now_ns = self.nodes[at].clock_ns();
-        if self.nodes[at].member.held.granter.grant(ask, now_ns).is_ok() && self.reaches(at, from) {
+        if self.nodes[at].member.held.authority.grant(ask, now_ns).is_ok() && self.reaches(at, from) {
             let (delay, boot) = (self.delay_us(), self.nodes[from].boot);
             self.push(delay, from, boot, Event::Promise(at, ask.incarnation, sent_ns));
         }

@@ -98,7 +98,7 @@ impl SimNode {
 
     pub fn member(&self) -> Vec<u8> {
         let member = Member {
-            incarnation: self.held.life.incarnation(),
+            incarnation: self.held.life().incarnation(),
             address: self.address(),
             limits: None,
             reads: 2,
@@ -123,7 +123,7 @@ impl SimNode {
         self.given = Given::default();
         self.leader = new_leader();
         self.watch = Watch::default();
-        self.held.fence.close();
+        self.held.fence().close();
     }
 
     /// Before anybody can reach it: whatever it was active for waits until it is admitted.
@@ -148,12 +148,12 @@ impl SimNode {
     pub fn serves(&self, vb: u16, now_us: u64) -> bool {
         self.is_awake(now_us)
             && self.role(vb) == Some(VbState::Active)
-            && self.held.fence.may_serve(self.local_ns(now_us))
+            && self.held.fence().may_serve(self.local_ns(now_us))
     }
 
     /// Makes its copies be what a document says. Returns which have become active.
     pub fn apply(&mut self, view: &View, rng: SplitMix64) -> BTreeSet<u16> {
-        let Some(agent) = Agent::new(&view.state, &self.uuid, self.held.life.incarnation()) else {
+        let Some(agent) = Agent::new(&view.state, &self.uuid, self.held.life().incarnation()) else {
             // It has left, and keeps what it has.
             self.copies.get_mut().values_mut().for_each(|copy| copy.stop(VbState::Dead));
             self.damaged.get_mut().clear();
@@ -185,12 +185,12 @@ impl SimNode {
 
     fn has_become(&mut self, revision: u64) {
         (self.applied, self.let_go) = (revision, revision);
-        self.become_in = Some(self.held.life.incarnation());
+        self.become_in = Some(self.held.life().incarnation());
     }
 
     /// Its bucket cannot be made what a document says: it lets go of what it must not serve.
     pub fn fail_to_apply(&mut self, view: &View) {
-        let incarnation = self.held.life.incarnation();
+        let incarnation = self.held.life().incarnation();
         let agent = Agent::new(&view.state, &self.uuid, incarnation);
         let is_in_life = self.become_in == Some(incarnation);
         let bucket = view.state.buckets.get(BUCKET).filter(|_| is_in_life);
@@ -211,7 +211,7 @@ impl SimNode {
     /// What it reports.
     pub fn report(&self, now_ns: u64) -> Option<Report> {
         let view = self.view.as_ref()?;
-        let agent = Agent::new(&view.state, &self.uuid, self.held.life.incarnation())?;
+        let agent = Agent::new(&view.state, &self.uuid, self.held.life().incarnation())?;
         let copies = self.copies.borrow();
         let of = |_: &str, vb: u16| copies.get(&vb).map_or(VbReport::NOTHING, Copy::report);
         let failed = (self.applied < self.let_go).then(|| BUCKET.to_owned());
@@ -219,7 +219,7 @@ impl SimNode {
         let applied = Applied { let_go: self.let_go, ..applied };
         let mut report = agent.report(&view.state, &applied, of);
         report.note_damaged(BUCKET, Damaged::of(self.damaged.borrow().keys().copied()));
-        Some(Report { bound: self.held.granter.bound(&view.state, now_ns), ..report })
+        Some(Report { bound: self.held.authority.bound(&view.state, now_ns), ..report })
     }
 }
 

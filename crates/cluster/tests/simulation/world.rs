@@ -234,7 +234,7 @@ impl World {
     fn found(&mut self, seed: u64) {
         let mut state: Option<State> = None;
         for at in 0..self.nodes.len() {
-            let incarnation = self.nodes[at].held.life.incarnation();
+            let incarnation = self.nodes[at].held.life().incarnation();
             let (uuid, address) = (self.nodes[at].uuid.clone(), self.nodes[at].address());
             let view = state.take().map(|state| bare(&state));
             state = Some(match view {
@@ -450,7 +450,7 @@ impl World {
     /// A node is asked not to take over from another one.
     fn promise(&mut self, at: usize, from: usize, ask: &Ask, sent_ns: u64) {
         let now_ns = self.nodes[at].local_ns(self.now_us);
-        if self.nodes[at].held.granter.grant(ask, now_ns).is_ok() && self.reaches(at, from) {
+        if self.nodes[at].held.authority.grant(ask, now_ns).is_ok() && self.reaches(at, from) {
             let (delay, boot) = (self.delay_us(), self.nodes[from].boot);
             self.push(delay, from, boot, Event::Promise(at, ask.incarnation, sent_ns));
         }
@@ -557,7 +557,7 @@ impl World {
         node.view = Some(Rc::clone(&view));
         let now_ns = node.local_ns(now_us);
         node.held.note_state(&view, &node.uuid, now_ns);
-        let (uuid, lease) = (node.uuid.clone(), node.held.life.lease());
+        let (uuid, lease) = (node.uuid.clone(), node.held.life().lease());
         // Becoming is another thing than reading, and takes time.
         let most_us = if now_us < node.slow_until_us { 400_000 } else { 20_000 };
         let (delay, boot) = (self.rng.between(100, most_us), self.nodes[at].boot);
@@ -627,7 +627,7 @@ impl World {
 
     fn report(&mut self, at: usize) {
         let now_ns = self.nodes[at].local_ns(self.now_us);
-        let (report, lease) = (self.nodes[at].report(now_ns), self.nodes[at].held.life.lease());
+        let (report, lease) = (self.nodes[at].report(now_ns), self.nodes[at].held.life().lease());
         let (Some(report), Some(lease)) = (report, lease) else { return };
         // What the store has may also be an older one that came late.
         let node = &self.nodes[at];

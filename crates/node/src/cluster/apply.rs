@@ -354,7 +354,7 @@ impl Cluster {
 /// Has a bucket that could not be made what the document says serve nothing that the document does not let this life.
 pub(super) fn let_go_of(cluster: &Cluster, view: &View, name: &str) -> Result<(), ApplyError> {
     let Some(local) = cluster.node.bucket(name) else { return Ok(()) };
-    let incarnation = cluster.life.lock().incarnation();
+    let incarnation = cluster.incarnation();
     let agent = Agent::new(&view.state, &cluster.uuid, incarnation).filter(Agent::has_buckets);
     let uuid = cluster.noted.lock().get(name).map(|note| note.uuid.clone());
     let stays = membership::fate(&view.state, name, uuid.as_deref()) == Fate::Stays;

@@ -32,7 +32,7 @@ fn wait_until_none_serves(cluster: &Cluster, bucket: &str, revision: u64) -> boo
     let clock = &cluster.node.env().clock;
     let end = clock.monotonic() + DONE_WITHIN;
     loop {
-        let gone = cluster.promises.lock().gone(cluster.node.env());
+        let gone = cluster.authority.lock().gone(clock.monotonic_ns());
         let is_over = |view: &View, _| {
             let has_not = |id: &&NodeId| view.bucket_since(**id, bucket, revision).is_none();
             let left: Vec<&NodeId> = view.state.nodes.keys().filter(has_not).collect();

@@ -188,7 +188,7 @@ impl Cluster {
         memory.has_belonged = true;
         self.seen.lock().outside = None;
         self.note_admission(&view.state);
-        let incarnation = self.life.lock().incarnation();
+        let incarnation = self.incarnation();
         let failed = self.apply(&view, incarnation, &mut memory.asked);
         let is_held = self.settle_failed(&failed, incarnation, memory);
         let has_become = memory.has_become == Some(incarnation);
@@ -281,7 +281,7 @@ impl Cluster {
 
     /// The state of a cluster whose first node this is, with the buckets that the node has.
     fn found(&self) -> Result<State, ClusterError> {
-        let incarnation = self.life.lock().incarnation();
+        let incarnation = self.incarnation();
         let mut state = command::found(&self.uuid, &self.told_address(), incarnation);
         for (spec, bucket) in self.node.buckets() {
             let random = &self.node.env().random;
@@ -368,7 +368,7 @@ impl Cluster {
         };
         let kept = self.keeps_what_it_has(why);
         if !memory.has_belonged && kept.is_none() {
-            let incarnation = self.life.lock().incarnation();
+            let incarnation = self.incarnation();
             let (uuid, address) = (self.uuid.clone(), self.told_address());
             self.ask(&Command::Join { uuid, address, incarnation })?;
             return Ok(Duration::ZERO);
@@ -435,7 +435,7 @@ impl Cluster {
 
     /// Leads, if this node is the leader, or becomes it if there is none.
     fn lead(&self, snapshot: &Snapshot, view: &View, leader: &mut Leader) -> Result<bool, ClusterError> {
-        let lease = self.life.lock().lease();
+        let lease = self.authority.lock().life().lease();
         match Standing::of(snapshot, &self.uuid) {
             Standing::Vacant if lease.is_some() => {
                 let value = Some(self.uuid.as_bytes());
@@ -456,8 +456,8 @@ impl Cluster {
     /// to be reported soon.
     fn report(&self, view: &View, snapshot: &Snapshot) -> Result<bool, ClusterError> {
         let (incarnation, lease) = {
-            let life = self.life.lock();
-            (life.incarnation(), life.lease())
+            let authority = self.authority.lock();
+            (authority.life().incarnation(), authority.life().lease())
         };
         let Some(agent) = Agent::new(&view.state, &self.uuid, incarnation) else { return Ok(false) };
         let applied = self.seen.lock().applied.clone();

@@ -2,17 +2,10 @@
 
 use std::sync::atomic::Ordering;
 
-use ::cluster::store::{LeaseId, StoreFailure, Swap, Swapped};
-use ::cluster::{Address, Life, Member, State, keys};
-use base::env::Env;
-
 use super::Cluster;
 use super::trouble::Trouble;
-
-/// A life that nobody has had before.
-pub(super) fn new_life(env: &Env) -> Life {
-    Life::new(env.random.next_u64())
-}
+use ::cluster::store::{LeaseId, StoreFailure, Swap, Swapped};
+use ::cluster::{Address, Member, Renewed, State, keys};
 
 impl Cluster {
     /// Until the membership ends: renews the lease, begins a new life when it has run out.
@@ -39,8 +32,7 @@ impl Cluster {
                 break;
             }
         }
-        self.node.fence().close();
-        let lease = self.life.lock().give_up();
+        let lease = self.authority.lock().give_up();
         if let Some(Err(failure)) = lease.map(|lease| self.store.revoke(lease)) {
             tracing::warn!(%failure, "the lease is left to run out");
         }
@@ -68,61 +60,42 @@ impl Cluster {
 
     fn renew(&self) -> Result<(), StoreFailure> {
         let sent_ns = self.node.env().clock.monotonic_ns();
-        let Some(lease) = self.life.lock().lease() else { return self.begin_life() };
-        if self.store.keep_alive(lease)? {
-            let mut life = self.life.lock();
-            life.renewed(sent_ns);
-            self.move_fence(&life);
-            drop(life);
-            return self.tell_address(lease);
-        }
-        let goes_on = {
-            let mut life = self.life.lock();
-            let goes_on = life.outlives_lease(self.node.env().clock.monotonic_ns());
-            self.move_fence(&life);
-            goes_on
-        };
-        if goes_on {
-            tracing::warn!(
+        let Some(lease) = self.authority.lock().life().lease() else { return self.begin_life() };
+        let is_alive = self.store.keep_alive(lease)?;
+        let now_ns = self.node.env().clock.monotonic_ns();
+        let renewed = self.authority.lock().renewed(is_alive, sent_ns, now_ns, || self.random());
+        match renewed {
+            Renewed::Alive => return self.tell_address(lease),
+            Renewed::Promised => tracing::warn!(
                 "the lease has run out: this node serves on, as others have promised not to take over"
-            );
-        } else {
-            tracing::warn!("the lease is gone from the coordination store: the node begins another life");
-            self.end_life();
+            ),
+            Renewed::Ended => {
+                tracing::warn!("the lease is gone from the coordination store: the node begins another life")
+            }
         }
         self.begin_life()
     }
 
-    /// Another life begins, to which no node has promised anything yet.
-    fn end_life(&self) {
-        self.node.fence().close();
-        *self.life.lock() = new_life(self.node.env());
-        self.forget_promises();
+    /// What makes a life another one than all before.
+    fn random(&self) -> u64 {
+        self.node.env().random.next_u64()
     }
 
     /// A new lease, and a member under it, for a life that has none (any more).
     fn begin_life(&self) -> Result<(), StoreFailure> {
         let sent_ns = self.node.env().clock.monotonic_ns();
         let lease = self.store.grant(self.config.lease_ttl)?;
-        let goes_on = self.life.lock().tries(self.node.env().clock.monotonic_ns());
-        if !goes_on {
-            self.end_life();
-            let _ = self.life.lock().tries(self.node.env().clock.monotonic_ns());
-        }
+        let now_ns = self.node.env().clock.monotonic_ns();
+        self.authority.lock().granted(now_ns, || self.random());
         if !self.put_member(lease)? {
             return Ok(());
         }
-        let has_begun = {
-            let mut life = self.life.lock();
-            let has_begun = life.begun(lease, sent_ns, self.node.env().clock.monotonic_ns());
-            self.move_fence(&life);
-            has_begun
-        };
+        let now_ns = self.node.env().clock.monotonic_ns();
+        let has_begun = self.authority.lock().begun(lease, sent_ns, now_ns, || self.random());
         if !has_begun {
             tracing::warn!(
                 "the promises of others are over: this node serves nothing until the cluster lets it"
             );
-            self.end_life();
             self.store.revoke(lease)?;
         }
         Ok(())
@@ -133,7 +106,7 @@ impl Cluster {
     fn put_member(&self, lease: LeaseId) -> Result<bool, StoreFailure> {
         self.address_is_told.store(true, Ordering::SeqCst);
         let member = Member {
-            incarnation: self.life.lock().incarnation(),
+            incarnation: self.incarnation(),
             address: self.told_address(),
             limits: self.limits,
             reads: ::cluster::state::FORMAT,
@@ -170,26 +143,18 @@ impl Cluster {
         Ok(())
     }
 
+    /// The number of the node's present life.
+    pub(super) fn incarnation(&self) -> u64 {
+        self.authority.lock().life().incarnation()
+    }
+
     /// Notes whether the newest document lets this life serve.
     pub(super) fn note_admission(&self, state: &State) {
-        let mut life = self.life.lock();
-        life.note_admission(state, &self.uuid);
-        self.move_fence(&life);
+        self.authority.lock().note_admission(state, &self.uuid);
     }
 
     /// Notes that the node has become as a document says to the life of this number.
     pub(super) fn note_become(&self, incarnation: u64) {
-        let mut life = self.life.lock();
-        life.note_become(incarnation);
-        self.move_fence(&life);
-    }
-
-    /// Opens the fence for as long as the lease is surely alive, or promises are surely kept, if this life may serve.
-    pub(super) fn move_fence(&self, life: &Life) {
-        if self.is_stopping() {
-            self.node.fence().close();
-        } else {
-            life.move_fence(self.node.fence(), self.config.lease_ttl);
-        }
+        self.authority.lock().note_become(incarnation);
     }
 }

@@ -35,7 +35,7 @@ use std::time::Duration;
 use ::cluster::store::{Commit, Store, StoreFailure, Swapped, Version};
 use ::cluster::tenure::{Tenure, Writer};
 use ::cluster::{
-    Address, Applied, Command, LeaderConfig, Life, Limits, NodeId, Refused, View, command, keys,
+    Address, Applied, Authority, Command, LeaderConfig, Limits, NodeId, Refused, View, command, keys,
 };
 use base::VbState;
 use base::env::{Env, Task};
@@ -146,9 +146,8 @@ pub struct Cluster {
     limits: Option<Limits>,
     /// Whose password must be the cluster's; nothing if that is not looked at.
     user: Option<UserSpec>,
-    life: Mutex<Life>,
-    /// What was promised, to whom and by whom. Locked before `life`.
-    promises: Mutex<promises::Promises>,
+    /// What the node may serve.
+    authority: Mutex<Authority>,
     /// What proves to other nodes that this one belongs to the cluster; `None` if it has no user.
     key: Option<promises::Key>,
     names: names::Resolver,
@@ -250,9 +249,9 @@ impl Cluster {
         let limits = node
             .host()
             .map(|host| Limits { quota_bytes: host.memory_quota_bytes(), vbuckets: host.config().vbuckets });
-        let life = Mutex::new(life::new_life(node.env()));
         let seen = membership.get().cloned().unwrap_or_default();
-        let promises = Mutex::new(promises::Promises::new(&seen, node.env(), config.lease_ttl));
+        let (random, now_ns) = (node.env().random.next_u64(), node.env().clock.monotonic_ns());
+        let authority = Authority::new(random, Arc::clone(node.fence()), &seen, now_ns, config.lease_ttl);
         let key = node.host().and_then(|host| host.config().users.first().map(promises::Key::derive));
         let names = names::Resolver::new(node.env().clone());
         let users = store.sibling(users::SIBLING)?;
@@ -266,8 +265,7 @@ impl Cluster {
             address_is_told: AtomicBool::new(true),
             limits,
             user,
-            life,
-            promises,
+            authority: Mutex::new(authority),
             key,
             names,
             // Before a node belongs to a cluster it notes a state without itself.
@@ -394,7 +392,7 @@ impl Cluster {
 
     fn is_served(&self, view: &View, applied: u64) -> bool {
         let node = view.state.node_of(&self.uuid);
-        let incarnation = self.life.lock().incarnation();
+        let incarnation = self.incarnation();
         node.is_some_and(|(_, node)| node.incarnation == incarnation) && applied >= view.state.revision
     }
 
@@ -491,10 +489,9 @@ impl Cluster {
     /// False if one of its threads panicked.
     pub fn stop(&self) -> bool {
         {
-            // The thread that opens the fence holds this.
-            let _life = self.life.lock();
+            let mut authority = self.authority.lock();
             self.is_stopping.store(true, Ordering::Release);
-            self.node.fence().close();
+            authority.stop();
         }
         *self.stop.lock() = true;
         self.stopped.notify_all();

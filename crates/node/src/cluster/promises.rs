@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use ::cluster::promise::{Ask, Unpromised};
 use ::cluster::tenure::Tenure;
-use ::cluster::{Granter, Holder, Membership, NodeId, State, View};
-use base::env::{Env, Task};
+use ::cluster::{NodeId, State, View};
+use base::env::Task;
 use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq;
 
@@ -27,23 +27,6 @@ pub const PATH: &str = "/v1/promise";
 const ITERATIONS: u32 = 4_096;
 /// More than this is no answer of ours.
 const MAX_ANSWER_BYTES: usize = 16 << 10;
-
-/// What a node has promised to others, and others to it.
-pub(super) struct Promises {
-    granter: Granter,
-    holder: Holder,
-}
-
-impl Promises {
-    pub(super) fn new(seen: &Membership, env: &Env, lasts: Duration) -> Promises {
-        Promises { granter: Granter::new(seen, env.clock.monotonic_ns(), lasts), holder: Holder::default() }
-    }
-
-    /// The nodes that serve no more: see [`Granter::gone`].
-    pub(super) fn gone(&self, env: &Env) -> BTreeSet<String> {
-        self.granter.gone(env.clock.monotonic_ns())
-    }
-}
 
 /// A request, with the proof that it comes from a node of the cluster and is meant for one node.
 #[derive(Debug, Serialize, Deserialize)]
@@ -127,40 +110,28 @@ fn is_same(one: &str, other: &str) -> bool {
 impl Cluster {
     /// A state was read that is followed: before the node does or reports anything that it says.
     pub(super) fn note_promised_state(&self, view: &View) {
-        let mut promises = self.promises.lock();
-        promises.granter.note_state(&view.state);
-        promises.granter.note_members(view, self.node.env().clock.monotonic_ns());
-        promises.holder.note_state(&view.state, &self.uuid);
-        self.count_on(&promises);
+        let now_ns = self.node.env().clock.monotonic_ns();
+        self.authority.lock().note_state(view, &self.uuid, now_ns);
     }
 
     /// The node serves nothing that a state does not let it, in all buckets.
     pub(super) fn note_promised_let_go(&self, state: &State) {
-        let mut promises = self.promises.lock();
-        promises.holder.note_let_go(state, &self.uuid);
-        self.count_on(&promises);
+        self.authority.lock().note_let_go(state, &self.uuid);
     }
 
     /// The store holds a state that this node does not follow.
     pub(super) fn note_promised_stale(&self) {
-        self.promises.lock().granter.note_stale();
-    }
-
-    /// Another life begins: what was promised to the one before is nothing to it.
-    pub(super) fn forget_promises(&self) {
-        let mut promises = self.promises.lock();
-        promises.holder.clear();
-        self.count_on(&promises);
+        self.authority.lock().note_stale();
     }
 
     /// By bucket, the nodes whose place is in question and from which this one does not take over yet.
     pub(super) fn bound(&self, state: &State) -> BTreeMap<String, BTreeSet<NodeId>> {
-        self.promises.lock().granter.bound(state, self.node.env().clock.monotonic_ns())
+        self.authority.lock().bound(state, self.node.env().clock.monotonic_ns())
     }
 
     /// Whether enough others promise that the node serves without the store.
     pub fn is_promised(&self) -> bool {
-        self.life.lock().is_promised(self.node.env().clock.monotonic_ns())
+        self.authority.lock().life().is_promised(self.node.env().clock.monotonic_ns())
     }
 
     /// Waits until enough others promise that the node serves without the store; false if that takes longer.
@@ -175,12 +146,6 @@ impl Cluster {
         true
     }
 
-    fn count_on(&self, promises: &Promises) {
-        let mut life = self.life.lock();
-        life.promised(promises.holder.until_ns());
-        self.move_fence(&life);
-    }
-
     /// Answers another node.
     pub fn promise(&self, request: &Request) -> Result<Answer, Denied> {
         let key = self.key.as_ref().ok_or(Denied::Stranger)?;
@@ -190,13 +155,14 @@ impl Cluster {
             return Err(Denied::Stranger);
         }
         let ask = Ask { tenures: request.tenures.clone(), ..request.ask.clone() };
-        let mut promises = self.promises.lock();
-        if request.release {
-            promises.granter.release(&ask);
+        let mut authority = self.authority.lock();
+        let lasts = if request.release {
+            authority.release(&ask)
         } else {
-            promises.granter.grant(&ask, self.node.env().clock.monotonic_ns())?;
-        }
-        let lasts_ms = u64::try_from(promises.granter.lasts().as_millis()).unwrap_or(u64::MAX);
+            authority.grant(&ask, self.node.env().clock.monotonic_ns())?
+        };
+        drop(authority);
+        let lasts_ms = u64::try_from(lasts.as_millis()).unwrap_or(u64::MAX);
         Ok(Answer { lasts_ms, proof: key.of_answer(request, lasts_ms) })
     }
 
@@ -205,8 +171,7 @@ impl Cluster {
         let every = self.config.lease_ttl / 5;
         let mut askers: BTreeMap<String, Asker> = BTreeMap::new();
         while !self.pause(every) {
-            let asked: Vec<String> =
-                self.promises.lock().holder.asked().into_iter().map(str::to_owned).collect();
+            let asked: Vec<String> = self.authority.lock().asked().into_iter().map(str::to_owned).collect();
             askers.retain(|uuid, asker| {
                 let stays = asked.contains(uuid) && !asker.is_over();
                 if !stays {
@@ -254,11 +219,11 @@ impl Cluster {
         let (Some(key), Some(view)) = (&self.key, self.view()) else { return Ok(()) };
         let Some((_, node)) = view.state.node_of(uuid) else { return Ok(()) };
         let incarnation = {
-            let life = self.life.lock();
-            if !life.may_serve() && !release {
+            let authority = self.authority.lock();
+            if !authority.life().may_serve() && !release {
                 return Ok(());
             }
-            life.incarnation()
+            authority.life().incarnation()
         };
         let asked_ns = self.node.env().clock.monotonic_ns();
         let Some(ask) = ask_now(self, incarnation) else { return Ok(()) };
@@ -275,11 +240,9 @@ impl Cluster {
                 "the answer does not show that it comes from a node of this cluster",
             ));
         }
-        let mut promises = self.promises.lock();
-        // Of another life's promises nothing is known to this one.
-        if !release && self.life.lock().incarnation() == incarnation {
-            promises.holder.promised(uuid, asked_ns, Duration::from_millis(answer.lasts_ms));
-            self.count_on(&promises);
+        if !release {
+            let lasts = Duration::from_millis(answer.lasts_ms);
+            self.authority.lock().promised(uuid, incarnation, asked_ns, lasts);
         }
         Ok(())
     }
