@@ -127,7 +127,8 @@ pub(crate) fn from_json(json: &serde_json::Value) -> Option<BucketSpec> {
 }
 
 /// Notes durably in which store a bucket is kept from now on, if it was made while the node ran; says whether it was. The
-/// store of another one is in the configuration.
+/// store of another one is in the configuration. `env` has the keys of the folder of data: a start has no others when it
+/// reads this.
 ///
 /// # Errors
 ///

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use base::encryption::{EncryptedDisk, WrappingKeys};
+use base::encryption::{EncryptedDisk, KeyRing, WrappingKeys};
 use base::env::{Env, OpenMode};
 use clap::Args;
 use node::Settings;
@@ -62,6 +62,13 @@ impl EncryptionFlags {
 /// That world, with a key that was read already.
 pub fn world_with(env: &Env, keys: Option<WrappingKeys>) -> Env {
     Env { disk: Arc::new(EncryptedDisk::finding(env, keys)), ..env.clone() }
+}
+
+/// The world in which the node of a folder of data notes things: whichever folder a file is in, it is under the keys of the
+/// folder of data.
+pub fn node_world_with(env: &Env, data: &Path, keys: Option<&WrappingKeys>) -> anyhow::Result<Env> {
+    let keys = KeyRing::look(env, data, "the folder of data", keys)?;
+    Ok(keys.map_or_else(|| env.clone(), |keys| EncryptedDisk::env(env, keys)))
 }
 
 /// The key that was given, from the first of file, command and environment that there is.

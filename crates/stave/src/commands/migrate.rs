@@ -16,7 +16,7 @@ use node::{bucket_list, naming};
 use serde_json::json;
 
 use super::check::place::data_dir_of;
-use super::encryption_flags::EncryptionFlags;
+use super::encryption_flags::{EncryptionFlags, node_world_with, world_with};
 use crate::cli::{Outcome, WrongArguments};
 use crate::units::{bytes, thousands};
 
@@ -55,7 +55,7 @@ pub struct MigrateFlags {
 
 /// Runs the command.
 pub fn run(env: &Env, flags: &MigrateFlags) -> anyhow::Result<Outcome> {
-    let env = &flags.encryption.world(env)?;
+    let keys = flags.encryption.keys(env)?;
     let dir = std::path::absolute(&flags.dir)?;
     let backend = naming::backend_from(&flags.backend)
         .ok_or_else(|| WrongArguments("--backend: couchstore or magma".to_owned()))?;
@@ -64,6 +64,8 @@ pub fn run(env: &Env, flags: &MigrateFlags) -> anyhow::Result<Outcome> {
     };
     // held until all is done, so that no node starts meanwhile
     let _lock = take(&data)?;
+    let of_node = node_world_with(env, &data, keys.as_ref())?;
+    let env = &world_with(env, keys);
     if belongs_to_cluster(&*env.disk, &data)? {
         bail!(
             "{} belongs to a node of a cluster, in which all nodes keep a bucket in the same store; nothing was changed",
@@ -73,7 +75,7 @@ pub fn run(env: &Env, flags: &MigrateFlags) -> anyhow::Result<Outcome> {
     let err = std::io::stderr();
     let in_place = err.is_terminal();
     let mut progress = MigrateLine { env, next: env.clock.monotonic() + EACH, err: Box::new(err), in_place };
-    let said = bring(env, (&data, &dir), backend, flags.json, &mut |now| progress.step(now))?;
+    let said = bring((env, &of_node), (&data, &dir), backend, flags.json, &mut |now| progress.step(now))?;
     progress.finish();
     std::io::stdout().lock().write_all(said.as_bytes())?;
     Ok(Outcome::Done)
@@ -88,9 +90,10 @@ fn take(data: &Path) -> anyhow::Result<DataDir> {
     })
 }
 
-/// Migrates, or ends what was begun; answers what is to be printed. Whoever calls holds the data directory.
+/// Migrates, or ends what was begun; answers what is to be printed. Whoever calls holds the data directory. The second
+/// world is the one in which the node notes what its buckets are.
 fn bring(
-    env: &Env,
+    (env, of_node): (&Env, &Env),
     (data, dir): (&Path, &Path),
     backend: StorageBackend,
     json: bool,
@@ -117,7 +120,7 @@ fn bring(
         Some(migrate(env, dir, backend, observe)?)
     };
     let name = dir.file_name().unwrap_or(dir.as_os_str()).to_string_lossy();
-    let is_listed = bucket_list::keep_in(env, data, &name, backend)?;
+    let is_listed = bucket_list::keep_in(of_node, data, &name, backend)?;
     replacement.remove_old()?;
     Ok(said(&name, backend, migrated.as_ref(), is_listed, json))
 }

@@ -3,10 +3,13 @@
 use std::sync::Arc;
 
 use base::VbId;
+use base::encryption::{KeyRing, WrappingKeys, key_of_file};
 use base::env::Disk;
 use base::env::sim::{Fault, SimDisk, SimHandles, Survival};
-use engine::{Bucket, BucketConfig};
+use engine::{Bucket, BucketConfig, BucketKind};
 use kvstore::{FilesConfig, Journaled, JournaledConfig, LogConfig};
+use node::bucket_list::BucketList;
+use node::config::BucketSpec;
 
 use super::*;
 use crate::commands::check::tests::{checked, encrypted_worlds, flip, write_and_die, write_bucket};
@@ -22,7 +25,7 @@ fn env_of(disk: &SimDisk) -> Env {
 }
 
 fn brought(env: &Env, backend: StorageBackend) -> anyhow::Result<String> {
-    bring(env, (Path::new(DATA), Path::new(FOLDER)), backend, true, &mut |_| ())
+    bring((env, env), (Path::new(DATA), Path::new(FOLDER)), backend, true, &mut |_| ())
 }
 
 /// Each vBucket: highest seqno, documents, failover table.
@@ -105,6 +108,33 @@ fn goes_to_the_other_store_and_back(worlds: &dyn Fn() -> (Env, Env)) {
         assert!(again.to_string().contains("in that store already"), "{again}");
         let left = env.disk.read_dir(Path::new("/data/replacing/orders")).unwrap_or_default();
         assert_eq!(left, Vec::<String>::new());
+    }
+}
+
+/// A start reads what its buckets are before it opens them, with the keys of the folder of data alone.
+#[test]
+fn what_an_encrypted_bucket_is_stays_under_the_keys_of_the_node() {
+    let (plain, _) = Env::sim(31);
+    let (data, folder) = (Path::new(DATA), Path::new(FOLDER));
+    let (of_bucket, env) = encrypted_worlds(&plain, data, folder);
+    let wrapping = WrappingKeys::parse(&"1".repeat(64), "the test").expect("a key");
+    let of_node = node_world_with(&plain, data, Some(&wrapping)).expect("it has keys");
+    write_bucket(&of_bucket, folder);
+    let spec = BucketSpec::made("orders", 100 << 20, BucketKind::Persistent, &[]).expect("valid");
+    BucketList::read(data, &of_node).expect("there is none").put(&spec, &of_node).expect("written");
+    let key_of = |folder| {
+        let keys = KeyRing::look(&plain, folder, "it", Some(&wrapping)).expect("it can be read");
+        keys.and_then(|keys| keys.active()).expect("it has an active key")
+    };
+    for backend in [MAGMA, COUCHSTORE] {
+        let said =
+            bring((&env, &of_node), (data, folder), backend, true, &mut |_| ()).expect("it can be read");
+        assert!(said.contains("\"is_listed\":true"), "{said}");
+        let description = key_of_file(&*plain.disk, &folder.join("bucket.json")).expect("it is there");
+        assert_eq!(description, Some(key_of(data)));
+        assert_ne!(description, Some(key_of(folder)), "the bucket has keys of its own");
+        let listed = BucketList::read(data, &of_node).expect("sound").specs();
+        assert_eq!(listed.iter().map(|spec| spec.backend).collect::<Vec<_>>(), [backend]);
     }
 }
 
