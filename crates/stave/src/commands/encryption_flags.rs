@@ -64,8 +64,8 @@ pub fn world_with(env: &Env, keys: Option<WrappingKeys>) -> Env {
     Env { disk: Arc::new(EncryptedDisk::finding(env, keys)), ..env.clone() }
 }
 
-/// The world in which the node of a folder of data notes things: whichever folder a file is in, it is under the keys of the
-/// folder of data.
+/// The world in which the node of a folder of data notes things: whichever folder a file is in, it is under the keys of
+/// the folder of data.
 pub fn node_world_with(env: &Env, data: &Path, keys: Option<&WrappingKeys>) -> anyhow::Result<Env> {
     let keys = KeyRing::look(env, data, "the folder of data", keys)?;
     Ok(keys.map_or_else(|| env.clone(), |keys| EncryptedDisk::env(env, keys)))
