@@ -322,7 +322,10 @@ fn encrypt_descriptions_again(env: &Env, ring: &KeyRing, buckets: &Path) -> io::
     for bucket in names {
         let folder = buckets.join(bucket);
         for name in env.disk.read_dir(&folder)?.into_iter().filter(|name| name.starts_with(down::FILE)) {
-            if key_of_file(&*env.disk, &folder.join(&name))? != ring.keys().active() {
+            let key = key_of_file(&*env.disk, &folder.join(&name))?;
+            // Under a key of others it cannot be read here: it is written again when the bucket opens.
+            let is_ours = key.is_none_or(|key| ring.keys().ids().contains(&key));
+            if is_ours && key != ring.keys().active() {
                 replace(env, ring, &folder, &name)?;
             }
         }

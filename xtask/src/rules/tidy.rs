@@ -82,6 +82,9 @@ fn conflicts(text: &str) -> Vec<String> {
         .collect()
 }
 
+/// Entries without a subject that begin with the same bytes, so many, are two versions of one.
+const SAME_BYTES: usize = 60;
+
 /// Subjects that a list of changes has twice, as a merge that keeps both sides leaves them.
 fn told_twice(text: &str) -> Vec<String> {
     let mut known = BTreeSet::new();
@@ -90,8 +93,12 @@ fn told_twice(text: &str) -> Vec<String> {
         if line.starts_with("## ") {
             known.clear();
         }
-        let subject = line.strip_prefix("- **").and_then(|rest| rest.split_once("**"));
-        if let Some((subject, _)) = subject.filter(|(subject, _)| !known.insert(*subject)) {
+        let Some(entry) = line.strip_prefix("- ") else { continue };
+        let subject = match entry.strip_prefix("**").and_then(|rest| rest.split_once("**")) {
+            Some((subject, _)) => subject,
+            None => entry.get(..SAME_BYTES).unwrap_or(entry),
+        };
+        if !known.insert(subject) {
             found.push(format!(":{number}: `{subject}` is there twice: make one entry of both"));
         }
     }
@@ -264,7 +271,7 @@ mod tests {
 
     #[test]
     fn a_change_is_told_once() {
-        let list = "## 1\n- **Access**: users.\n- **Access**: users and groups.\n## 0\n- **Access**: one.\n";
+        let list = "## 1\n- **Access**: users.\n- **Access**: users and groups.\n- Other.\n## 0\n- **Access**: one.\n";
         assert_eq!(count("CHANGELOG.md", list), 1);
         assert_eq!(count("docs/x.md", list), 0);
     }
