@@ -11,6 +11,7 @@ use node::ConfigError;
 
 use crate::client::{ClientTlsFlags, Dialect, Patience, Secret, Target, Trust};
 use crate::commands;
+use crate::commands::password::PasswordFlags;
 use crate::units::parse_duration;
 
 /// How a command ended, beyond failing.
@@ -131,9 +132,9 @@ pub struct NodeFlags {
     /// Who to log in as
     #[arg(long, value_name = "USER", env = "STAVE_USERNAME", default_value = "Administrator")]
     pub username: String,
-    /// The user's password; better in the environment, where others do not see it
-    #[arg(long, value_name = "PASSWORD", env = "STAVE_PASSWORD", hide_env_values = true)]
-    pub password: Option<Secret>,
+    /// How the user proves to be that one.
+    #[command(flatten)]
+    pub password: PasswordFlags,
     /// How long that node, and others that it names, are waited for.
     #[command(flatten)]
     pub wait: WaitFlags,
@@ -171,14 +172,14 @@ impl NodeFlags {
     /// A bucket of the node. Plain memcached needs no password.
     pub fn target(&self, bucket: &str, dialect: Dialect) -> anyhow::Result<Target> {
         let tls = self.tls.trust()?;
-        let password = match (&self.password, dialect) {
-            (Some(password), _) => password.clone(),
+        let password = match (self.password.given()?, dialect) {
+            (Some(password), _) => password,
             (None, Dialect::Memcached) => Secret::default(),
             (None, _) if tls.as_ref().is_some_and(Trust::shows_certificate) => Secret::default(),
-            (None, Dialect::Couchbase) => anyhow::bail!(WrongArguments(
-                "a password is needed: set STAVE_PASSWORD or give --password (`stave serve` prints the one it made up)"
-                    .to_owned()
-            )),
+            (None, Dialect::Couchbase) => {
+                let WrongArguments(what) = self.password.needed();
+                anyhow::bail!(WrongArguments(format!("{what} (`stave serve` prints the one it made up)")));
+            }
         };
         let target = Target {
             addr: with_port(&self.addr, dialect, tls.is_some()),

@@ -6,6 +6,7 @@ mod continuous;
 mod tests;
 
 use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use serde_json::{Value, json};
 
 use self::continuous::ContinuousFlags;
 use super::dcp_tail::watch_interrupt;
+use super::password::{PasswordFlags, other_password};
 use crate::cli::{Outcome, WrongArguments};
 use crate::client::{ClientTlsFlags, FlagNames, HTTP_PATIENCE, HttpTarget, Secret};
 use crate::output::print;
@@ -42,12 +44,14 @@ pub struct Flags {
     /// Who to log in as, at both nodes
     #[arg(long, value_name = "USER", env = "STAVE_USERNAME", default_value = "Administrator")]
     pub(crate) username: String,
-    /// The user's password; better in the environment, where others do not see it
-    #[arg(long, value_name = "PASSWORD", env = "STAVE_PASSWORD", hide_env_values = true)]
-    pub(crate) password: Option<Secret>,
+    #[command(flatten)]
+    pub(crate) password: PasswordFlags,
     /// The user's password at the node `--from`, if it is another one
     #[arg(long, value_name = "PASSWORD", env = "STAVE_FROM_PASSWORD", hide_env_values = true)]
     pub(crate) from_password: Option<Secret>,
+    /// A file whose first line is that password
+    #[arg(long, value_name = "FILE", conflicts_with = "from_password")]
+    pub(crate) from_password_file: Option<PathBuf>,
     /// Give up after this, such as 90s or 10m; the nodes go on. If not given it waits to the end
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub(crate) timeout: Option<Duration>,
@@ -169,9 +173,7 @@ struct Work<'a> {
 
 impl<'a> Work<'a> {
     fn new(env: &'a Env, flags: &'a Flags, interrupted: &'a AtomicBool) -> anyhow::Result<Work<'a>> {
-        let Some(password) = flags.password.clone() else {
-            bail!(WrongArguments("a password is needed: set STAVE_PASSWORD or give --password".to_owned()));
-        };
+        let Some(password) = flags.password.given()? else { bail!(flags.password.needed()) };
         let Some(vbuckets) = flags.vbuckets.as_deref() else {
             bail!(WrongArguments("--vbuckets is needed: which vBuckets, such as 0-1023".to_owned()));
         };
@@ -179,7 +181,8 @@ impl<'a> Work<'a> {
         if flags.bucket.is_empty() || !flags.bucket.chars().all(is_plain) {
             bail!(WrongArguments(format!("{:?} is no name of a bucket", flags.bucket)));
         }
-        let from_password = flags.from_password.clone().unwrap_or_else(|| password.clone());
+        let from = other_password(&flags.from_password, &flags.from_password_file)?;
+        let from_password = from.unwrap_or_else(|| password.clone());
         let (addr, username) = (flags.to.clone(), flags.username.clone());
         Ok(Work {
             env,
