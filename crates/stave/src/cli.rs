@@ -9,7 +9,7 @@ use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use node::ConfigError;
 
-use crate::client::{ClientTlsFlags, Dialect, Patience, Secret, Target, Trust};
+use crate::client::{self, ClientTlsFlags, Dialect, Patience, Secret, Target, Trust};
 use crate::commands;
 use crate::commands::password::PasswordFlags;
 use crate::units::parse_duration;
@@ -198,16 +198,12 @@ impl NodeFlags {
 /// The address with the dialect's usual port if it has none.
 fn with_port(addr: &str, dialect: Dialect, by_tls: bool) -> String {
     let addr = if by_tls && addr == DEFAULT_ADDR { DEFAULT_HOST } else { addr };
-    let host = addr.strip_prefix('[').map_or(addr, |rest| rest.split_once(']').map_or(rest, |parts| parts.1));
-    if host.contains(':') {
-        return addr.to_owned();
-    }
     let port = match dialect {
         Dialect::Couchbase if by_tls => 11207,
         Dialect::Couchbase => 11210,
         Dialect::Memcached => 11211,
     };
-    format!("{addr}:{port}")
+    client::with_port(addr, port)
 }
 
 /// Runs the command that the process was started with.

@@ -6,12 +6,12 @@ use anyhow::bail;
 use clap::Args;
 
 use super::password::{self, PasswordFlags};
-use crate::client::{ClientTlsFlags, HttpTarget, Secret, Trust};
+use crate::client::{ClientTlsFlags, HttpTarget, Secret, Trust, with_http_port};
 use crate::units::parse_duration;
 
-/// Where a node is asked if nothing else is said, and where it is by TLS.
+/// Where a node is asked if nothing else is said; by TLS it is another port.
 const DEFAULT_ADDR: &str = "127.0.0.1:8091";
-const DEFAULT_ADDR_TLS: &str = "127.0.0.1:18091";
+const DEFAULT_HOST: &str = "127.0.0.1";
 
 /// Which node is asked, and as whom.
 #[derive(Clone, Debug, Args)]
@@ -48,7 +48,7 @@ impl HttpFlags {
             bail!(self.password.needed());
         };
         let is_usual = tls.is_some() && self.addr == DEFAULT_ADDR;
-        let addr = if is_usual { DEFAULT_ADDR_TLS.to_owned() } else { self.addr.clone() };
+        let addr = with_http_port(if is_usual { DEFAULT_HOST } else { &self.addr }, tls.is_some());
         let (username, patience) = (self.username.clone(), self.timeout);
         Ok(HttpTarget { addr, username, password, patience, tls })
     }

@@ -19,7 +19,7 @@ use self::continuous::ContinuousFlags;
 use super::dcp_tail::watch_interrupt;
 use super::password::{PasswordFlags, other_password};
 use crate::cli::{Outcome, WrongArguments};
-use crate::client::{ClientTlsFlags, FlagNames, HTTP_PATIENCE, HttpTarget, Secret};
+use crate::client::{ClientTlsFlags, FlagNames, HTTP_PATIENCE, HttpTarget, Secret, with_http_port};
 use crate::output::print;
 use crate::units::{bytes, duration, parse_duration, thousands};
 
@@ -183,12 +183,13 @@ impl<'a> Work<'a> {
         }
         let from = other_password(&flags.from_password, &flags.from_password_file)?;
         let from_password = from.unwrap_or_else(|| password.clone());
-        let (addr, username) = (flags.to.clone(), flags.username.clone());
+        let tls = flags.tls.trust()?;
+        let (addr, username) = (with_http_port(&flags.to, tls.is_some()), flags.username.clone());
         Ok(Work {
             env,
             flags,
             interrupted,
-            target: HttpTarget { addr, username, password, patience: HTTP_PATIENCE, tls: flags.tls.trust()? },
+            target: HttpTarget { addr, username, password, patience: HTTP_PATIENCE, tls },
             from_password,
             vbuckets,
             path: format!("/v1/buckets/{}/replication", flags.bucket),

@@ -506,7 +506,7 @@ fn read_file(env: &Env, path: &Path) -> anyhow::Result<Settings> {
 }
 
 /// A file that was named and is not there is a wrong argument: a service that starts again does not find it either.
-pub(super) fn cannot_read(path: &Path, error: std::io::Error) -> anyhow::Error {
+pub(crate) fn cannot_read(path: &Path, error: std::io::Error) -> anyhow::Error {
     let is_missing = error.kind() == std::io::ErrorKind::NotFound;
     let what = format!("cannot read {}: {error}", path.display());
     if is_missing { WrongArguments(what).into() } else { anyhow::Error::new(error).context(what) }
