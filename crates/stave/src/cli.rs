@@ -55,13 +55,11 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
+// A line here takes the place of all that a command says of itself: those without one say more than a line.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run a node
     Serve(Box<commands::serve::ServeFlags>),
-    /// Run a cluster in one process, to test applications
     Dev(Box<commands::dev::DevFlags>),
-    /// Measure a server under load
     Bench(Box<commands::bench::BenchFlags>),
     /// Print a document
     Get(commands::document::GetFlags),
@@ -69,7 +67,6 @@ pub(crate) enum Command {
     Set(commands::document::SetFlags),
     /// Delete a document
     Delete(commands::document::DeleteFlags),
-    /// Change a setting of a bucket while it serves
     SetParam(commands::set_param::SetParamFlags),
     /// Print a server's figures
     Stats(commands::stats::StatsFlags),
@@ -79,27 +76,18 @@ pub(crate) enum Command {
     Top(commands::top::TopFlags),
     /// Collect what a report of a fault needs, from all nodes, into one archive
     Collect(commands::collect::CollectFlags),
-    /// Look for damage in files of documents
     Check(commands::check::CheckFlags),
-    /// Make a file of documents, or the files of a bucket, smaller
     Compact(commands::compact::CompactFlags),
-    /// Keep a bucket in the other store from now on
     Migrate(commands::migrate::MigrateFlags),
-    /// Print what a file of documents holds
     Dump(commands::dump::DumpFlags),
-    /// Print an encrypted file in clear
     Decrypt(commands::decrypt::DecryptFlags),
-    /// Send the documents of a bucket's files to a running node
     Import(Box<commands::import::ImportFlags>),
     /// Write a bucket's documents as lines of JSON
     Export(commands::export::ExportFlags),
     /// Copy what a bucket holds into a folder while it serves
     Backup(Box<commands::backup::BackupFlags>),
-    /// Send what a backup holds to a running cluster
     Restore(Box<commands::restore::RestoreFlags>),
-    /// Have vBuckets of a node follow another node
     Replicate(commands::replicate::ReplicateFlags),
-    /// Move vBuckets from one node to another while clients write
     MoveVbuckets(commands::replicate::MoveFlags),
     /// Make certificates for nodes
     Certs(commands::certs::CertsFlags),

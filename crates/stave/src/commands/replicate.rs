@@ -65,11 +65,12 @@ pub struct Flags {
     pub(crate) json: bool,
 }
 
-/// Have vBuckets of a node follow another node; with --continuous, a bucket of another cluster follow one of this.
+/// Have vBuckets of a node follow another node, or a bucket of another cluster one of this.
 ///
 /// Returns when they have caught up; the node goes on following until something else is declared, or it is restarted.
 ///
-/// With --continuous the command itself is what replicates, until it is interrupted. Documents and tombstones keep CAS,
+/// With --continuous a bucket of the cluster at --to follows one of this, and the command itself is what replicates, until
+/// it is interrupted. Documents and tombstones keep CAS,
 /// revision, expiry, flags and attributes; the later version of a document stays, by the rule for conflicts that both
 /// buckets have. Run it in both directions, and both buckets may be written to.
 #[derive(Clone, Debug, Args)]
