@@ -166,7 +166,7 @@ fn said(flags: &UserFlags) -> anyhow::Result<String> {
                 bail!("there is a user {name} already; `stave user edit` and `stave user passwd` change one");
             }
             put(to, name, change, None, Some(&new.password(name)?))?;
-            Ok(done(to, &format!("user {name} is there")))
+            Ok(done(to, &format!("user {name} was added")))
         }
         UserCommand::Edit { name, change, to } => {
             put(to, name, change, Some(&present(to, name)?), None)?;

@@ -54,11 +54,14 @@ fn users_and_groups_come_change_and_go() {
     let world = world();
     let run = |line: &str| world.run(line).unwrap_or_else(|error| panic!("{line}: {error}"));
     let secret = world.file("new", "secret-1");
-    assert_eq!(run("group add readers --roles data_reader[*] --description all"), "group readers is there\n");
+    assert_eq!(
+        run("group add readers --roles data_reader[*] --description all"),
+        "group readers was added\n"
+    );
     let add = format!(
         "user add ann --roles data_writer[default:_default] --groups readers --new-password-file {secret}"
     );
-    assert_eq!(run(&add), "user ann is there\n");
+    assert_eq!(run(&add), "user ann was added\n");
     assert_eq!(
         run("user list"),
         "USER  TITLE  GROUPS   ROLES\nann   -      readers  data_reader[*],data_writer[default:_default]\n"
