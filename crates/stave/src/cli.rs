@@ -48,7 +48,7 @@ pub struct WrongArguments(pub String);
   STAVE_PASSWORD=secret1 stave get hello
 
 Exit codes: 0 done, 1 document not found, 2 wrong arguments or configuration, 3 anything else that failed,
-4 `stave check` found faults."
+4 what was checked has faults (`check`, `backup verify`, `backup drill`, `import cluster`)."
 )]
 pub(crate) struct Cli {
     #[command(subcommand)]

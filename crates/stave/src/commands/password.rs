@@ -53,11 +53,7 @@ impl PasswordFlags {
         if let Some(password) = self.read.get() {
             return Ok(Some(password.clone()));
         }
-        if self.password.is_some() && self.password != std::env::var(PASSWORD).ok().map(Secret) {
-            let what = "--password and --password-file both name a password: give one of them";
-            bail!(WrongArguments(what.to_owned()));
-        }
-        let password = from_file(file)?;
+        let password = instead_of(&self.password, file, ("--password", PASSWORD))?;
         Ok(Some(self.read.get_or_init(|| password).clone()))
     }
 
@@ -71,12 +67,26 @@ impl PasswordFlags {
     }
 }
 
-/// The password of another cluster, by flags of its own; `None` if they say nothing.
+/// The password of another cluster, by a flag of its own, its variable, or a file; `None` if they say nothing.
 pub(super) fn other_password(
     password: &Option<Secret>,
     file: &Option<PathBuf>,
+    names: (&str, &str),
 ) -> anyhow::Result<Option<Secret>> {
-    file.as_ref().map_or_else(|| Ok(password.clone()), |file| from_file(file).map(Some))
+    let Some(file) = file else { return Ok(password.clone()) };
+    instead_of(password, file, names).map(Some)
+}
+
+/// The password in a file, which takes the place of the variable's, but not of the flag's.
+fn instead_of(
+    password: &Option<Secret>,
+    file: &Path,
+    (flag, variable): (&str, &str),
+) -> anyhow::Result<Secret> {
+    if password.is_some() && *password != std::env::var(variable).ok().map(Secret) {
+        bail!(WrongArguments(format!("{flag} and {flag}-file both name a password: give one of them")));
+    }
+    from_file(file)
 }
 
 /// What is wrong with the rights of a file with a secret, if something is.
@@ -192,6 +202,11 @@ mod tests {
         let both = PasswordFlags { password_file: Some(file), ..PasswordFlags::of("of a flag") };
         let refused = both.given().expect_err("two passwords");
         assert!(refused.is::<WrongArguments>(), "{refused}");
+        let names = ("--to-password", "STAVE_TO_PASSWORD");
+        let refused = other_password(&both.password, &both.password_file, names).expect_err("two passwords");
+        assert!(refused.to_string().starts_with("--to-password and --to-password-file both"), "{refused}");
+        let read = other_password(&None, &both.password_file, names).expect("there");
+        assert_eq!(read.expect("a password").0, "secret-2");
         let missing = PasswordFlags { password_file: Some("/none".into()), ..PasswordFlags::default() };
         let refused = missing.given().expect_err("no file");
         assert!(refused.chain().any(|cause| cause.is::<WrongArguments>()), "{refused:#}");

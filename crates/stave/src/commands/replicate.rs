@@ -50,7 +50,7 @@ pub struct Flags {
     #[arg(long, value_name = "PASSWORD", env = "STAVE_FROM_PASSWORD", hide_env_values = true)]
     pub(crate) from_password: Option<Secret>,
     /// A file whose first line is that password
-    #[arg(long, value_name = "FILE", conflicts_with = "from_password")]
+    #[arg(long, value_name = "FILE")]
     pub(crate) from_password_file: Option<PathBuf>,
     /// Give up after this, such as 90s or 10m; the nodes go on. If not given it waits to the end
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
@@ -63,6 +63,14 @@ pub struct Flags {
     /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+impl Flags {
+    /// The password at the node `--from`, if it is one of its own.
+    fn source_password(&self) -> anyhow::Result<Option<Secret>> {
+        let names = ("--from-password", "STAVE_FROM_PASSWORD");
+        other_password(&self.from_password, &self.from_password_file, names)
+    }
 }
 
 /// Have vBuckets of a node follow another node, or a bucket of another cluster one of this.
@@ -182,8 +190,7 @@ impl<'a> Work<'a> {
         if flags.bucket.is_empty() || !flags.bucket.chars().all(is_plain) {
             bail!(WrongArguments(format!("{:?} is no name of a bucket", flags.bucket)));
         }
-        let from = other_password(&flags.from_password, &flags.from_password_file)?;
-        let from_password = from.unwrap_or_else(|| password.clone());
+        let from_password = flags.source_password()?.unwrap_or_else(|| password.clone());
         let tls = flags.tls.trust()?;
         let (addr, username) = (with_http_port(&flags.to, tls.is_some()), flags.username.clone());
         Ok(Work {

@@ -66,7 +66,7 @@ pub(super) struct MoveInFlags {
     #[arg(long, value_name = "PASSWORD", env = "STAVE_FROM_PASSWORD", hide_env_values = true)]
     from_password: Option<Secret>,
     /// A file whose first line is that password
-    #[arg(long, value_name = "FILE", conflicts_with = "from_password")]
+    #[arg(long, value_name = "FILE")]
     from_password_file: Option<PathBuf>,
     /// The CA that has signed the certificates there, if it is not the one of --tls-ca
     #[arg(long, value_name = "FILE.pem")]
@@ -97,7 +97,8 @@ impl MoveInFlags {
             None => self.server.node.tls.trust()?,
             ca => ClientTlsFlags { tls_ca: ca.clone(), ..self.server.node.tls.clone() }.trust()?,
         };
-        let from = other_password(&self.from_password, &self.from_password_file)?;
+        let names = ("--from-password", "STAVE_FROM_PASSWORD");
+        let from = other_password(&self.from_password, &self.from_password_file, names)?;
         let like = Target {
             username: self.from_username.clone().unwrap_or_else(|| own.username.clone()),
             password: from.unwrap_or_else(|| own.password.clone()),

@@ -43,7 +43,7 @@ pub struct ContinuousFlags {
     #[arg(long, value_name = "PASSWORD", env = "STAVE_TO_PASSWORD", hide_env_values = true)]
     to_password: Option<Secret>,
     /// A file whose first line is that password
-    #[arg(long, value_name = "FILE", requires = "continuous", conflicts_with = "to_password")]
+    #[arg(long, value_name = "FILE", requires = "continuous")]
     to_password_file: Option<PathBuf>,
     /// The CA that has signed the certificates there, if it is not the one of --tls-ca
     #[arg(long, value_name = "FILE.pem", requires = "continuous")]
@@ -96,10 +96,9 @@ fn ends(env: &Env, flags: &Flags, more: &ContinuousFlags) -> anyhow::Result<Ends
         patience: Patience(PATIENCE),
         ..Target::default()
     };
-    let from = other_password(&flags.from_password, &flags.from_password_file)?;
-    let from = from.unwrap_or_else(|| password.clone());
-    let there = other_password(&more.to_password, &more.to_password_file)?;
-    let to_password = there.unwrap_or_else(|| password.clone());
+    let from = flags.source_password()?.unwrap_or_else(|| password.clone());
+    let names = ("--to-password", "STAVE_TO_PASSWORD");
+    let to_password = other_password(&more.to_password, &more.to_password_file, names)?.unwrap_or(password);
     let source = Target { addr: flags.from.clone(), tls: trust.clone(), ..like(&None, from, &flags.bucket) };
     // Who may not log in hears of it before anything is begun.
     Client::open(env, &source).map_err(|error| FlagNames::REPLICATE_SOURCE.told(error))?;
