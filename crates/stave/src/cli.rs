@@ -9,8 +9,9 @@ use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use node::ConfigError;
 
-use crate::client::{ClientTlsFlags, Dialect, Patience, Secret, Target, Trust};
+use crate::client::{self, ClientTlsFlags, Dialect, Patience, Secret, Target, Trust};
 use crate::commands;
+use crate::commands::password::PasswordFlags;
 use crate::units::parse_duration;
 
 /// How a command ended, beyond failing.
@@ -47,20 +48,18 @@ pub struct WrongArguments(pub String);
   STAVE_PASSWORD=secret1 stave get hello
 
 Exit codes: 0 done, 1 document not found, 2 wrong arguments or configuration, 3 anything else that failed,
-4 `stave check` found faults."
+4 what was checked has faults (`check`, `backup verify`, `backup drill`, `import cluster`)."
 )]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
 }
 
+// A line here takes the place of all that a command says of itself: those without one say more than a line.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run a node
     Serve(Box<commands::serve::ServeFlags>),
-    /// Run a cluster in one process, to test applications
     Dev(Box<commands::dev::DevFlags>),
-    /// Measure a server under load
     Bench(Box<commands::bench::BenchFlags>),
     /// Print a document
     Get(commands::document::GetFlags),
@@ -68,7 +67,6 @@ pub(crate) enum Command {
     Set(commands::document::SetFlags),
     /// Delete a document
     Delete(commands::document::DeleteFlags),
-    /// Change a setting of a bucket while it serves
     SetParam(commands::set_param::SetParamFlags),
     /// Print a server's figures
     Stats(commands::stats::StatsFlags),
@@ -78,27 +76,18 @@ pub(crate) enum Command {
     Top(commands::top::TopFlags),
     /// Collect what a report of a fault needs, from all nodes, into one archive
     Collect(commands::collect::CollectFlags),
-    /// Look for damage in files of documents
     Check(commands::check::CheckFlags),
-    /// Make a file of documents, or the files of a bucket, smaller
     Compact(commands::compact::CompactFlags),
-    /// Keep a bucket in the other store from now on
     Migrate(commands::migrate::MigrateFlags),
-    /// Print what a file of documents holds
     Dump(commands::dump::DumpFlags),
-    /// Print an encrypted file in clear
     Decrypt(commands::decrypt::DecryptFlags),
-    /// Send the documents of a bucket's files to a running node
     Import(Box<commands::import::ImportFlags>),
     /// Write a bucket's documents as lines of JSON
     Export(commands::export::ExportFlags),
     /// Copy what a bucket holds into a folder while it serves
     Backup(Box<commands::backup::BackupFlags>),
-    /// Send what a backup holds to a running cluster
     Restore(Box<commands::restore::RestoreFlags>),
-    /// Have vBuckets of a node follow another node
     Replicate(commands::replicate::ReplicateFlags),
-    /// Move vBuckets from one node to another while clients write
     MoveVbuckets(commands::replicate::MoveFlags),
     /// Make certificates for nodes
     Certs(commands::certs::CertsFlags),
@@ -131,9 +120,9 @@ pub struct NodeFlags {
     /// Who to log in as
     #[arg(long, value_name = "USER", env = "STAVE_USERNAME", default_value = "Administrator")]
     pub username: String,
-    /// The user's password; better in the environment, where others do not see it
-    #[arg(long, value_name = "PASSWORD", env = "STAVE_PASSWORD", hide_env_values = true)]
-    pub password: Option<Secret>,
+    /// How the user proves to be that one.
+    #[command(flatten)]
+    pub password: PasswordFlags,
     /// How long that node, and others that it names, are waited for.
     #[command(flatten)]
     pub wait: WaitFlags,
@@ -171,14 +160,14 @@ impl NodeFlags {
     /// A bucket of the node. Plain memcached needs no password.
     pub fn target(&self, bucket: &str, dialect: Dialect) -> anyhow::Result<Target> {
         let tls = self.tls.trust()?;
-        let password = match (&self.password, dialect) {
-            (Some(password), _) => password.clone(),
+        let password = match (self.password.given()?, dialect) {
+            (Some(password), _) => password,
             (None, Dialect::Memcached) => Secret::default(),
             (None, _) if tls.as_ref().is_some_and(Trust::shows_certificate) => Secret::default(),
-            (None, Dialect::Couchbase) => anyhow::bail!(WrongArguments(
-                "a password is needed: set STAVE_PASSWORD or give --password (`stave serve` prints the one it made up)"
-                    .to_owned()
-            )),
+            (None, Dialect::Couchbase) => {
+                let WrongArguments(what) = self.password.needed();
+                anyhow::bail!(WrongArguments(format!("{what} (`stave serve` prints the one it made up)")));
+            }
         };
         let target = Target {
             addr: with_port(&self.addr, dialect, tls.is_some()),
@@ -197,16 +186,12 @@ impl NodeFlags {
 /// The address with the dialect's usual port if it has none.
 fn with_port(addr: &str, dialect: Dialect, by_tls: bool) -> String {
     let addr = if by_tls && addr == DEFAULT_ADDR { DEFAULT_HOST } else { addr };
-    let host = addr.strip_prefix('[').map_or(addr, |rest| rest.split_once(']').map_or(rest, |parts| parts.1));
-    if host.contains(':') {
-        return addr.to_owned();
-    }
     let port = match dialect {
         Dialect::Couchbase if by_tls => 11207,
         Dialect::Couchbase => 11210,
         Dialect::Memcached => 11211,
     };
-    format!("{addr}:{port}")
+    client::with_port(addr, port)
 }
 
 /// Runs the command that the process was started with.

@@ -12,6 +12,7 @@ use server::Server;
 use crate::backup::{ChainReader, Repository, TakeOptions, Version, take};
 use crate::cli::{NodeFlags, WaitFlags};
 use crate::client::{Client, ClientTlsFlags, Dialect, HttpTarget, Target};
+use crate::commands::password::PasswordFlags;
 use crate::commands::restore::collection_names;
 
 /// The bucket that is there from the start.
@@ -63,7 +64,7 @@ impl TestServer {
         NodeFlags {
             addr: server.kv_addr().to_string(),
             username: "Administrator".to_owned(),
-            password: Some("password".to_owned().into()),
+            password: PasswordFlags::of("password"),
             wait: WaitFlags { timeout: Duration::from_secs(10) },
             tls: ClientTlsFlags::default(),
         }

@@ -154,11 +154,50 @@ fn a_server_that_is_not_trusted_is_sent_nothing() {
     drop(node);
     kv(&dev.at(0, "kv"), &ca, "before TLS was agreed on");
     http(&dev.at(0, "http"), &ca, "it does not speak TLS there");
-    kv(&kvs, &path(folder.path(), "certs/none.pem"), "cannot read");
+    let none = path(folder.path(), "certs/none.pem");
+    kv(&kvs, &none, "cannot read");
     let no_pem = path(folder.path(), "certs/no.pem");
     std::fs::write(&no_pem, "no PEM").expect("a file");
     kv(&kvs, &no_pem, "there is no certificate in it");
     refused(&["get", "k", "--tls-cert", &ca], "--tls-ca");
+    for wrong in [&none, &no_pem] {
+        let output = stave(&["get", "k", "--addr", &kvs, "--tls-ca", wrong]).output().expect("it runs");
+        assert_eq!(output.status.code(), Some(2), "{wrong}");
+    }
+}
+
+#[test]
+fn a_password_comes_from_a_file_whatever_the_environment_says() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = path(folder.path(), "secret");
+    std::fs::write(&file, "password\n").expect("a file");
+    let open_to = |mode| {
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).expect("set");
+    };
+    let (_node, line) =
+        serve(&["--data", &path(folder.path(), "data"), "--kv", "127.0.0.1:0", "--http", "127.0.0.1:0"]);
+    let (kv, http) = (field(&line, "kv"), field(&line, "http"));
+    let run = |words: &[&str]| {
+        let mut command = stave(words);
+        let output = command.args(["--password-file", &file]).env("STAVE_PASSWORD", "wrong").output();
+        let output = output.expect("it runs");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    open_to(0o600);
+    for words in [["set", "k", "1", "--addr", &kv], ["user", "list", "--json", "--addr", &http]] {
+        assert_eq!(run(&words), (Some(0), String::new()), "{words:?}");
+    }
+    open_to(0o644);
+    let (code, said) = run(&["set", "k", "1", "--addr", &kv]);
+    assert!(code == Some(0) && said.contains("chmod 600"), "{said}");
+    let (code, said) = run(&["set", "k", "1", "--addr", &kv, "--password", "another"]);
+    assert!(code == Some(2) && said.contains("give one of them"), "{said}");
+    // The port of the other protocol is told with the right one.
+    let (_, said) = run(&["user", "list", "--addr", &kv]);
+    assert!(said.contains("its HTTP port, HOST:8091"), "{said}");
+    let (_, said) = run(&["get", "k", "--addr", &http]);
+    assert!(said.contains("its KV port, HOST:11210"), "{said}");
 }
 
 #[test]

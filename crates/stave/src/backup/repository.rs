@@ -191,11 +191,12 @@ impl<'e> Repository<'e> {
 
     /// There is no backup of a bucket: of which there is one.
     fn no_backup(&self, bucket: &str) -> BackupError {
-        let mut others = self.buckets().unwrap_or_default();
+        let mut others = match self.buckets() {
+            Ok(others) => others,
+            Err(error) => return error,
+        };
         let hint = if others.iter().any(|name| name == bucket) {
             "; one that was broken off is there, and `stave backup` goes on with it".to_owned()
-        } else if others.is_empty() {
-            String::new()
         } else {
             others.sort();
             format!("; --bucket names one of: {}", others.join(", "))

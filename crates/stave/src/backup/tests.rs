@@ -126,6 +126,9 @@ fn a_chain_gives_the_newest_version_of_each_document() {
     assert_eq!(buckets(DIR).expect("read"), [BUCKET]);
     let said = buckets("/").expect_err("folders without backups").to_string();
     assert!(said.starts_with("/ holds no backups"), "{said}");
+    let newest = |folder: &str| Repository::new(&env, Path::new(folder)).chain(BUCKET, None).map(drop);
+    let said = newest("/nosuch").expect_err("no folder").to_string();
+    assert!(said.starts_with("/nosuch holds no backups"), "{said}");
 }
 
 #[test]

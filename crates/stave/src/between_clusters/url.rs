@@ -4,7 +4,7 @@ use anyhow::bail;
 use base::env::Env;
 
 use crate::cli::WrongArguments;
-use crate::client::{Client, ClientError, FlagNames, Target, Trust};
+use crate::client::{Client, ClientError, FlagNames, Target, Trust, with_port};
 
 const KV_PORT: u16 = 11210;
 const KV_PORT_TLS: u16 = 11207;
@@ -26,12 +26,8 @@ pub(crate) fn parse_url(text: &str) -> Result<ClusterUrl, String> {
         _ => return Err(wrong()),
     };
     let port = if is_encrypted { KV_PORT_TLS } else { KV_PORT };
-    let with_port = |host: &str| {
-        let behind =
-            host.strip_prefix('[').map_or(host, |rest| rest.split_once(']').map_or(rest, |parts| parts.1));
-        if behind.contains(':') { host.to_owned() } else { format!("{host}:{port}") }
-    };
-    let hosts: Vec<String> = rest.trim_end_matches('/').split(',').map(with_port).collect();
+    let hosts = rest.trim_end_matches('/').split(',');
+    let hosts: Vec<String> = hosts.map(|host| with_port(host, port)).collect();
     let is_host = |host: &String| !host.starts_with(':') && !host.contains(['/', '?', '@', ' ']);
     if hosts.iter().all(is_host) { Ok(ClusterUrl { hosts, is_encrypted }) } else { Err(wrong()) }
 }

@@ -114,6 +114,15 @@ fn every_command_has_json_and_those_that_wait_have_a_timeout() {
 }
 
 #[test]
+fn help_is_all_that_a_command_says_of_itself() {
+    let all = commands();
+    for name in ["serve", "bench", "compact", "migrate", "dump", "import", "restore", "replicate"] {
+        let (_, command) = all.iter().find(|(found, _)| found == name).expect("there is one");
+        assert!(command.get_long_about().is_some(), "stave {name} --help says one line");
+    }
+}
+
+#[test]
 fn examples_work_against_a_node() {
     let (env, mut server) = (Env::real(), TestServer::start());
     let flags = server.flags();

@@ -172,7 +172,8 @@ fn no_answer(fault: &FrameError) -> String {
     const TLS: [u8; 2] = [0x15, 0x16];
     match *fault {
         FrameError::Magic(b'H') => {
-            "the server speaks HTTP at this port: give the address of its KV port, HOST:11210 unless it was set otherwise"
+            "the server speaks HTTP at this port: give the address of its KV port, HOST:11210, or with --tls-ca HOST:11207, \
+             unless it was set otherwise"
                 .to_owned()
         }
         FrameError::Magic(byte) if TLS.contains(&byte) => {
@@ -203,9 +204,12 @@ mod tests {
 
     #[test]
     fn a_port_of_another_protocol_is_told_with_what_to_give() {
-        for (first, told) in
-            [(b'H', "KV port"), (0x15, "--tls-ca"), (0x16, "--tls-ca"), (b'-', "0x2d is not a magic")]
-        {
+        for (first, told) in [
+            (b'H', "its KV port, HOST:11210, or with --tls-ca HOST:11207"),
+            (0x15, "--tls-ca"),
+            (0x16, "--tls-ca"),
+            (b'-', "0x2d is not a magic"),
+        ] {
             let said = ClientError::Frame(FrameError::Magic(first)).to_string();
             assert!(said.contains(told), "{said}");
         }

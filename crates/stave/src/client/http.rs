@@ -16,13 +16,23 @@ use node::form::escaped;
 use serde_json::Value;
 
 use super::error::after_no_connection;
-use super::{Channel, Secret, Trust};
+use super::{Channel, Secret, Trust, with_port};
 use crate::units::duration;
 
 /// How long a node is waited for, if the user did not say.
 pub const HTTP_PATIENCE: Duration = Duration::from_secs(30);
+/// Where nodes answer HTTP unless they are told otherwise, without TLS and with it.
+const PORT: u16 = 8091;
+const PORT_TLS: u16 = 18091;
+/// The first byte of alerts of TLS: RFC 8446, section 5.1.
+const TLS_ALERT: u8 = 0x15;
 /// Answers that are longer are none of ours.
 const MAX_ANSWER_BYTES: u64 = 16 << 20;
+
+/// An address with the usual port of HTTP, if it has none.
+pub(crate) fn with_http_port(addr: &str, by_tls: bool) -> String {
+    with_port(addr, if by_tls { PORT_TLS } else { PORT })
+}
 
 /// A node's HTTP address, and who asks.
 #[derive(Clone, Debug)]
@@ -137,13 +147,30 @@ impl HttpTarget {
                 Ok((status, whole))
             }
             (Some(status), Some((_, body))) => Ok((status, body.to_owned())),
-            _ => bail!("what answers does not speak HTTP"),
+            _ => bail!("{}", self.no_http(&received)),
         }
+    }
+
+    fn usual_port(&self) -> u16 {
+        if self.tls.is_some() { PORT_TLS } else { PORT }
+    }
+
+    /// What is said of an answer that is none of HTTP.
+    fn no_http(&self, answer: &[u8]) -> String {
+        if answer.first() == Some(&TLS_ALERT) {
+            return "the server speaks TLS at this port: give --tls-ca, or the address of its HTTP port without TLS"
+                .to_owned();
+        }
+        let port = self.usual_port();
+        format!(
+            "what answers does not speak HTTP: give the address of its HTTP port, HOST:{port} unless it was set otherwise"
+        )
     }
 
     fn connect(&self, until: Instant) -> anyhow::Result<Channel> {
         if !has_port(&self.addr) {
-            bail!("{} has no port: write --addr HOST:PORT, for example --addr 127.0.0.1:8091", self.addr);
+            let port = self.usual_port();
+            bail!("{} has no port: write --addr HOST:PORT, for example --addr 127.0.0.1:{port}", self.addr);
         }
         let socket = self.connect_to().map_err(|error| {
             let advice = after_no_connection(&error);
@@ -249,6 +276,29 @@ mod tests {
         }
         for wrong in ["zz\r\n", "ffffffffffffffff\r\nabc\r\n", "1\r\nabc\r\n0\r\n\r\n"] {
             assert_eq!(joined(wrong.as_bytes()), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn an_address_gets_the_port_of_http() {
+        let of = |addr| (with_http_port(addr, false), with_http_port(addr, true));
+        assert_eq!(of("localhost"), ("localhost:8091".to_owned(), "localhost:18091".to_owned()));
+        assert_eq!(of("[::1]"), ("[::1]:8091".to_owned(), "[::1]:18091".to_owned()));
+        assert_eq!(of("h:1"), ("h:1".to_owned(), "h:1".to_owned()));
+    }
+
+    #[test]
+    fn a_port_that_speaks_something_else_is_told_with_what_to_give() {
+        let target = HttpTarget {
+            addr: "127.0.0.1:1".to_owned(),
+            username: String::new(),
+            password: Secret::default(),
+            patience: HTTP_PATIENCE,
+            tls: None,
+        };
+        // A KV port closes the connection; one for TLS sends an alert.
+        for (answer, told) in [(&b""[..], "its HTTP port, HOST:8091"), (&[0x15, 3, 3][..], "give --tls-ca")] {
+            assert!(target.no_http(answer).contains(told), "{}", target.no_http(answer));
         }
     }
 

@@ -109,6 +109,13 @@ impl Target {
     }
 }
 
+/// An address with a port, if it has none. One of IPv6 has its port behind brackets.
+pub(crate) fn with_port(addr: &str, port: u16) -> String {
+    let behind =
+        addr.strip_prefix('[').map_or(addr, |rest| rest.split_once(']').map_or(rest, |parts| parts.1));
+    if behind.contains(':') { addr.to_owned() } else { format!("{addr}:{port}") }
+}
+
 /// What was derived from the password for the last log-in.
 #[derive(Debug, Default)]
 pub struct KnownKey(pub(super) Mutex<Option<SaltedPassword>>);

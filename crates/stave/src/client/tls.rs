@@ -11,12 +11,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, anyhow};
+use anyhow::anyhow;
 use clap::Args;
 use rustls::{AlertDescription, CertificateError, ClientConfig, ClientConnection, StreamOwned};
 use server::tls::server_name;
 
 use crate::cli::WrongArguments;
+use crate::commands::serve::cannot_read;
 
 /// How a node is spoken with by TLS.
 #[derive(Clone, Debug, Default, Args)]
@@ -36,8 +37,7 @@ impl ClientTlsFlags {
     /// What the files of these flags say; `None` if the client is to speak without TLS.
     pub fn trust(&self) -> anyhow::Result<Option<Trust>> {
         let Some(ca) = &self.tls_ca else { return Ok(None) };
-        let read =
-            |file: &Path| std::fs::read(file).with_context(|| format!("cannot read {}", file.display()));
+        let read = |file: &Path| std::fs::read(file).map_err(|error| cannot_read(file, error));
         let own = match (&self.tls_cert, &self.tls_key) {
             (Some(certificate), Some(key)) => Some((read(certificate)?, read(key)?)),
             _ => None,

@@ -38,9 +38,11 @@ impl DurabilityFlag {
     }
 }
 
-/// Measure a server under load: get and set over many connections, in a closed loop or at a rate.
+/// Measure a server under load, with documents that stay in the bucket.
 ///
-/// It writes documents into the bucket, and leaves them there: their keys are `bench-` and a number.
+/// It writes documents whose keys are `bench-` and a number beside those that are there, and leaves them; with
+/// --collections N they are in collections of its own, which it removes.
+/// They are read and written over many connections, in a closed loop or at a rate.
 /// In a cluster any node may be named: connections go to all nodes, requests to the one that is active for their key, and
 /// the cluster map is asked for again when one refuses or is gone.
 #[derive(Clone, Debug, Args)]

@@ -186,11 +186,13 @@ struct Progress<'e> {
     in_place: bool,
     /// Width of the line that stands on the terminal.
     width: usize,
+    /// Which vBucket it is, from 1, and of how many, if a whole bucket is compacted.
+    vbucket: Option<(u64, u64)>,
 }
 
 impl<'e> Progress<'e> {
     fn new(env: &'e Env, err: Box<dyn Write>, in_place: bool) -> Progress<'e> {
-        Progress { env, next: env.clock.monotonic() + FIRST, err, in_place, width: 0 }
+        Progress { env, next: env.clock.monotonic() + FIRST, err, in_place, width: 0, vbucket: None }
     }
 
     fn step(&mut self, now: CompactionProgress) {
@@ -199,7 +201,7 @@ impl<'e> Progress<'e> {
             return;
         }
         self.next = at + EACH;
-        let line = format!("{} of {} copied", bytes(now.done_bytes), bytes(now.total_bytes));
+        let line = self.line(now);
         // a failure to write progress is no reason to stop
         let _ = if self.in_place {
             let width = self.width;
@@ -208,6 +210,19 @@ impl<'e> Progress<'e> {
             writeln!(self.err, "{line}")
         };
         self.width = line.len();
+    }
+
+    /// The next vBucket of a bucket begins.
+    fn begin(&mut self, at: usize, of: usize) {
+        self.vbucket = Some((at as u64 + 1, of as u64));
+    }
+
+    fn line(&self, now: CompactionProgress) -> String {
+        let copied = format!("{} of {} copied", bytes(now.done_bytes), bytes(now.total_bytes));
+        match self.vbucket {
+            Some((at, of)) => format!("vBucket {} of {}: {copied}", thousands(at), thousands(of)),
+            None => copied,
+        }
     }
 
     fn finish(&mut self) {

@@ -160,6 +160,9 @@ impl DevFlags {
             let (least, most) = (TIMES_MS.start(), TIMES_MS.end());
             return wrong(format!("--lease-ms {}: give a number from {least} to {most}", self.lease_ms));
         }
+        if self.password.0.is_empty() {
+            return wrong("the password is empty: set STAVE_PASSWORD to one, or give --password".to_owned());
+        }
         let open = [self.kv, self.http, self.control].into_iter().find(|addr| !addr.ip().is_loopback());
         if let Some(addr) = open {
             return wrong(format!("{addr}: a development cluster listens on this machine only"));

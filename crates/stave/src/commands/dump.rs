@@ -19,9 +19,10 @@ use super::encryption_flags::EncryptionFlags;
 use crate::cli::{Outcome, WrongArguments};
 use crate::units::{bytes, thousands};
 
-/// Print what a file of documents holds, as of its last valid header, or all of a bucket's folder.
+/// Print what a file of documents, or a bucket's folder, holds.
 ///
-/// A file is only read, and may be in use by a node: what is committed while it is read does not show.
+/// A file is told as of its last valid header. It is only read, and may be in use by a node: what is committed meanwhile
+/// does not show.
 /// A folder is read as a node would open it, whichever store it is of and with what its journal holds; nothing in it is
 /// changed, and no node may run on it meanwhile.
 /// Without --header and --locals the documents are printed, tombstones and prepares among them.

@@ -1,19 +1,17 @@
 //! Which node is asked over HTTP, and as whom.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::bail;
 use clap::Args;
 
-use super::password;
-use crate::cli::WrongArguments;
-use crate::client::{ClientTlsFlags, HttpTarget, Secret, Trust};
+use super::password::{self, PasswordFlags};
+use crate::client::{ClientTlsFlags, HttpTarget, Secret, Trust, with_http_port};
 use crate::units::parse_duration;
 
-/// Where a node is asked if nothing else is said, and where it is by TLS.
+/// Where a node is asked if nothing else is said; by TLS it is another port.
 const DEFAULT_ADDR: &str = "127.0.0.1:8091";
-const DEFAULT_ADDR_TLS: &str = "127.0.0.1:18091";
+const DEFAULT_HOST: &str = "127.0.0.1";
 
 /// Which node is asked, and as whom.
 #[derive(Clone, Debug, Args)]
@@ -24,12 +22,9 @@ pub struct HttpFlags {
     /// Who to log in as
     #[arg(long, value_name = "USER", env = "STAVE_USERNAME", default_value = "Administrator")]
     pub username: String,
-    /// The user's password; better in the environment or in a file, where others do not see it
-    #[arg(long, value_name = "PASSWORD", env = "STAVE_PASSWORD", hide_env_values = true)]
-    pub password: Option<Secret>,
-    /// A file whose first line is the user's password
-    #[arg(long, value_name = "FILE", conflicts_with = "password")]
-    pub password_file: Option<PathBuf>,
+    /// How the user proves to be that one.
+    #[command(flatten)]
+    pub password: PasswordFlags,
     /// How long to wait for an answer of the node, not for a rebalance to end: 500ms, 10s, 2m
     #[arg(long, value_name = "TIME", env = "STAVE_TIMEOUT", default_value = "30s", value_parser = parse_duration)]
     pub timeout: Duration,
@@ -44,19 +39,16 @@ pub struct HttpFlags {
 impl HttpFlags {
     /// Whom these flags name. A password that is not given is asked for at the terminal.
     pub fn target(&self) -> anyhow::Result<HttpTarget> {
-        let given = match &self.password_file {
-            Some(file) => Some(password::from_file(file)?),
-            None => self.password.clone(),
-        };
+        let given = self.password.given()?;
         let tls = self.tls.trust()?;
         let is_by_certificate = given.is_none() && tls.as_ref().is_some_and(Trust::shows_certificate);
         let given = if is_by_certificate { Some(Secret::default()) } else { given };
         let asked = || password::ask(&format!("password of {}: ", self.username));
         let Some(password) = given.map_or_else(asked, |given| Ok(Some(given)))? else {
-            bail!(WrongArguments("a password is needed: set STAVE_PASSWORD or give --password".to_owned()));
+            bail!(self.password.needed());
         };
         let is_usual = tls.is_some() && self.addr == DEFAULT_ADDR;
-        let addr = if is_usual { DEFAULT_ADDR_TLS.to_owned() } else { self.addr.clone() };
+        let addr = with_http_port(if is_usual { DEFAULT_HOST } else { &self.addr }, tls.is_some());
         let (username, patience) = (self.username.clone(), self.timeout);
         Ok(HttpTarget { addr, username, password, patience, tls })
     }

@@ -21,7 +21,7 @@ mod http_flags;
 pub mod import;
 mod login_flags;
 pub mod migrate;
-mod password;
+pub mod password;
 mod rbac;
 pub mod replicate;
 pub mod restore;

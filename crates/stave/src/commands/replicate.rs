@@ -6,6 +6,7 @@ mod continuous;
 mod tests;
 
 use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -16,8 +17,9 @@ use serde_json::{Value, json};
 
 use self::continuous::ContinuousFlags;
 use super::dcp_tail::watch_interrupt;
+use super::password::{PasswordFlags, other_password};
 use crate::cli::{Outcome, WrongArguments};
-use crate::client::{ClientTlsFlags, FlagNames, HTTP_PATIENCE, HttpTarget, Secret};
+use crate::client::{ClientTlsFlags, FlagNames, HTTP_PATIENCE, HttpTarget, Secret, with_http_port};
 use crate::output::print;
 use crate::units::{bytes, duration, parse_duration, thousands};
 
@@ -42,12 +44,14 @@ pub struct Flags {
     /// Who to log in as, at both nodes
     #[arg(long, value_name = "USER", env = "STAVE_USERNAME", default_value = "Administrator")]
     pub(crate) username: String,
-    /// The user's password; better in the environment, where others do not see it
-    #[arg(long, value_name = "PASSWORD", env = "STAVE_PASSWORD", hide_env_values = true)]
-    pub(crate) password: Option<Secret>,
+    #[command(flatten)]
+    pub(crate) password: PasswordFlags,
     /// The user's password at the node `--from`, if it is another one
     #[arg(long, value_name = "PASSWORD", env = "STAVE_FROM_PASSWORD", hide_env_values = true)]
     pub(crate) from_password: Option<Secret>,
+    /// A file whose first line is that password
+    #[arg(long, value_name = "FILE")]
+    pub(crate) from_password_file: Option<PathBuf>,
     /// Give up after this, such as 90s or 10m; the nodes go on. If not given it waits to the end
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub(crate) timeout: Option<Duration>,
@@ -61,11 +65,20 @@ pub struct Flags {
     pub(crate) json: bool,
 }
 
-/// Have vBuckets of a node follow another node; with --continuous, a bucket of another cluster follow one of this.
+impl Flags {
+    /// The password at the node `--from`, if it is one of its own.
+    fn source_password(&self) -> anyhow::Result<Option<Secret>> {
+        let names = ("--from-password", "STAVE_FROM_PASSWORD");
+        other_password(&self.from_password, &self.from_password_file, names)
+    }
+}
+
+/// Have vBuckets of a node follow another node, or a bucket of another cluster one of this.
 ///
 /// Returns when they have caught up; the node goes on following until something else is declared, or it is restarted.
 ///
-/// With --continuous the command itself is what replicates, until it is interrupted. Documents and tombstones keep CAS,
+/// With --continuous a bucket of the cluster at --to follows one of this, and the command itself is what replicates, until
+/// it is interrupted. Documents and tombstones keep CAS,
 /// revision, expiry, flags and attributes; the later version of a document stays, by the rule for conflicts that both
 /// buckets have. Run it in both directions, and both buckets may be written to.
 #[derive(Clone, Debug, Args)]
@@ -169,9 +182,7 @@ struct Work<'a> {
 
 impl<'a> Work<'a> {
     fn new(env: &'a Env, flags: &'a Flags, interrupted: &'a AtomicBool) -> anyhow::Result<Work<'a>> {
-        let Some(password) = flags.password.clone() else {
-            bail!(WrongArguments("a password is needed: set STAVE_PASSWORD or give --password".to_owned()));
-        };
+        let Some(password) = flags.password.given()? else { bail!(flags.password.needed()) };
         let Some(vbuckets) = flags.vbuckets.as_deref() else {
             bail!(WrongArguments("--vbuckets is needed: which vBuckets, such as 0-1023".to_owned()));
         };
@@ -179,13 +190,14 @@ impl<'a> Work<'a> {
         if flags.bucket.is_empty() || !flags.bucket.chars().all(is_plain) {
             bail!(WrongArguments(format!("{:?} is no name of a bucket", flags.bucket)));
         }
-        let from_password = flags.from_password.clone().unwrap_or_else(|| password.clone());
-        let (addr, username) = (flags.to.clone(), flags.username.clone());
+        let from_password = flags.source_password()?.unwrap_or_else(|| password.clone());
+        let tls = flags.tls.trust()?;
+        let (addr, username) = (with_http_port(&flags.to, tls.is_some()), flags.username.clone());
         Ok(Work {
             env,
             flags,
             interrupted,
-            target: HttpTarget { addr, username, password, patience: HTTP_PATIENCE, tls: flags.tls.trust()? },
+            target: HttpTarget { addr, username, password, patience: HTTP_PATIENCE, tls },
             from_password,
             vbuckets,
             path: format!("/v1/buckets/{}/replication", flags.bucket),

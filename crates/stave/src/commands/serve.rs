@@ -12,7 +12,6 @@ use base::env::{Env, OpenMode};
 use clap::Args;
 use node::cluster::{Cluster, ClusterConfig};
 use node::config::{LogConfig, LogFormat, shown};
-use node::data_dir::is_open_to_all;
 use node::{Config, MetricsLogin, Settings, Switch, readiness};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sd_notify::NotifyState;
@@ -23,6 +22,7 @@ use self::signals::Again;
 use super::encryption_flags::{self, EncryptionFlags};
 use super::etcd_flags::{self, EtcdFlags, first_line};
 use super::login_flags::LoginFlags;
+use super::password::open_to_all;
 use super::tls_flags::TlsFlags;
 use crate::cli::{Outcome, WrongArguments};
 use crate::client::Secret;
@@ -196,13 +196,14 @@ struct Setup {
     log: LogConfig,
     /// The files with keys.
     keys: Vec<PathBuf>,
+    /// The files with passwords.
+    passwords: Vec<PathBuf>,
 }
 
 impl Setup {
     fn read(env: &Env, mut flags: ServeFlags, descriptors: Option<u64>) -> anyhow::Result<Setup> {
-        if let Some(path) = &flags.password_file {
-            flags.password = Some(Secret(first_line(&read_text(env, path)?).to_owned()));
-        }
+        let passwords: Vec<PathBuf> = flags.password_file.iter().cloned().collect();
+        flags.password = password(env, &flags)?;
         let file = match &flags.config {
             Some(path) => read_file(env, path)?,
             None => Settings::default(),
@@ -240,20 +241,30 @@ impl Setup {
             ));
         }
         let keys = key_file.into_iter().chain(config.tls.iter().map(|tls| tls.key.clone())).collect();
-        Ok(Setup { config, join, access, log, keys })
+        Ok(Setup { config, join, access, log, keys, passwords })
     }
 
-    /// What is wrong with the rights of the files with keys, a line each.
+    /// What is wrong with the rights of the files with keys and passwords, a line each.
     fn open_keys(&self) -> Vec<String> {
-        let open = self.keys.iter().filter(|path| is_open_to_all(path));
-        let line = |path: &PathBuf| {
-            let path = path.display();
-            format!(
-                "{path} holds a key, and every user of this machine may read or write it: chmod 600 {path}"
-            )
-        };
-        open.map(line).collect()
+        let keys = self.keys.iter().filter_map(|path| open_to_all(path, "key"));
+        let passwords = self.passwords.iter().filter_map(|path| open_to_all(path, "password"));
+        keys.chain(passwords).collect()
     }
+}
+
+/// The password that flags or environment name. An empty one is refused here, where it is known whence it comes.
+fn password(env: &Env, flags: &ServeFlags) -> anyhow::Result<Option<Secret>> {
+    let (password, source) = match &flags.password_file {
+        Some(path) => {
+            (Some(Secret(first_line(&read_text(env, path)?).to_owned())), path.display().to_string())
+        }
+        None => (flags.password.clone(), "STAVE_PASSWORD or --password".to_owned()),
+    };
+    if password.as_ref().is_some_and(|password| password.0.is_empty()) {
+        let what = "the administrator's password is empty";
+        bail!(WrongArguments(format!("{what} in {source}: write one there, or leave that out")));
+    }
+    Ok(password)
 }
 
 /// Runs the command.
@@ -495,7 +506,7 @@ fn read_file(env: &Env, path: &Path) -> anyhow::Result<Settings> {
 }
 
 /// A file that was named and is not there is a wrong argument: a service that starts again does not find it either.
-pub(super) fn cannot_read(path: &Path, error: std::io::Error) -> anyhow::Error {
+pub(crate) fn cannot_read(path: &Path, error: std::io::Error) -> anyhow::Error {
     let is_missing = error.kind() == std::io::ErrorKind::NotFound;
     let what = format!("cannot read {}: {error}", path.display());
     if is_missing { WrongArguments(what).into() } else { anyhow::Error::new(error).context(what) }
@@ -525,6 +536,17 @@ mod tests {
         let settings = flags.settings(file);
         assert_eq!(settings.kv.as_deref(), Some("127.0.0.1:2"));
         assert_eq!(settings.buckets, Some(vec!["a".to_owned()]));
+    }
+
+    #[test]
+    fn an_empty_password_is_refused_with_where_it_comes_from() {
+        let flags = ServeFlags { password: Some(Secret::default()), ..ServeFlags::default() };
+        let refused = password(&Env::real(), &flags).expect_err("it is empty");
+        assert!(
+            refused.is::<WrongArguments>() && refused.to_string().contains("STAVE_PASSWORD"),
+            "{refused}"
+        );
+        assert_eq!(password(&Env::real(), &ServeFlags::default()).expect("none is given"), None);
     }
 
     #[test]

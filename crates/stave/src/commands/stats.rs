@@ -139,7 +139,9 @@ fn figures(env: &Env, flags: &StatsFlags, node: &Target) -> anyhow::Result<Figur
             bail!(WrongArguments(what))
         }
         Err(ClientError::Refused { status_code, .. }) if is_unknown(status_code, flags) => {
-            bail!("there is no group `{}`; `stave stats --help` names all", flags.group[0])
+            let group = &flags.group[0];
+            let what = format!("there is no group `{group}`; `stave stats --help` names all");
+            bail!(WrongArguments(what))
         }
         figures => Ok(figures?),
     }

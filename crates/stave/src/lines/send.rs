@@ -152,6 +152,7 @@ impl<'e> LineSender<'e> {
                     .and_then(|()| Ok(client.collection_id(name)?))
                     .map_err(|error| format!("{error:#}"))
             }
+            Err(error @ ClientError::Collection { .. }) => Err(lacking(&error)),
             Err(error) if error.may_pass() => return Err(error.into()),
             Err(error) => Err(error.to_string()),
         };
@@ -218,4 +219,20 @@ fn paths(line: &Line) -> Result<Vec<u8>, String> {
     }
     push(opcode::SET, 0, "", line.body.bytes());
     Ok(value)
+}
+
+/// What is said of a line whose collection the bucket lacks.
+fn lacking(error: &ClientError) -> String {
+    format!("{error}; --create-collections makes those that are lacking")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_flag_is_named_that_makes_collections() {
+        let said = lacking(&ClientError::Collection { name: "app.users".to_owned() });
+        assert!(said.contains("`app.users`") && said.contains("--create-collections"), "{said}");
+    }
 }

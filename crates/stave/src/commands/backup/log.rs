@@ -42,6 +42,7 @@ fn describe(log: &ChangeLog, bucket: &str, is_long: bool) -> Result<Option<LogRe
         };
         ranges.add(from.max(epoch.from), to.min(epoch.horizon.max(from) + 1));
     })?;
+    let head = |kind: &str| head(bucket, kind, is_long);
     let (mut text, mut parts) = (String::new(), Vec::new());
     let mut before: Option<u64> = None;
     for (epoch, ranges) in epochs.iter().zip(&ranges) {
@@ -51,25 +52,25 @@ fn describe(log: &ChangeLog, bucket: &str, is_long: bool) -> Result<Option<LogRe
                 Some(lost) => format!("no moments for {}", duration(lost)),
                 None => format!("moments from {from} on are those of the next part"),
             };
-            text.push_str(&format!("{bucket:<24} log    {what}: {}\n", epoch.why));
+            text.push_str(&format!("{} {what}: {}\n", head("log"), epoch.why));
         }
         before = Some(epoch.horizon);
         let (segments, stored) = (thousands(epoch.len() as u64), bytes(epoch.bytes));
-        text.push_str(&format!("{bucket:<24} log    {from} to {horizon}, {segments} segments, {stored}\n"));
+        text.push_str(&format!("{} {from} to {horizon}, {segments} segments, {stored}\n", head("log")));
         let inside: Vec<(u64, u64)> = ranges.ranges().collect();
         let total: u64 = inside.iter().map(|(from, to)| to - from).sum();
         if !inside.is_empty() {
             let (count, total) = (thousands(inside.len() as u64), duration(total));
-            text.push_str(&format!("{bucket:<24} log    {count} gaps, together {total}\n"));
+            text.push_str(&format!("{} {count} gaps, together {total}\n", head("log")));
         }
         if is_long {
             for (from, to) in inside.iter().take(MOST_GAPS) {
                 let (from, to, lasts) = (moment_text(*from), moment_text(*to), duration(to - from));
-                text.push_str(&format!("{bucket:<24} gap    {from} to {to}, {lasts}\n"));
+                text.push_str(&format!("{} {from} to {to}, {lasts}\n", head("gap")));
             }
             if inside.len() > MOST_GAPS {
                 let more = thousands((inside.len() - MOST_GAPS) as u64);
-                text.push_str(&format!("{bucket:<24} gap    and {more} more; --json names more of them\n"));
+                text.push_str(&format!("{} and {more} more; --json names more of them\n", head("gap")));
             }
         }
         let named: Vec<Value> = inside
@@ -83,9 +84,14 @@ fn describe(log: &ChangeLog, bucket: &str, is_long: bool) -> Result<Option<LogRe
     }
     if log.torn_bytes() > 0 {
         let torn = bytes(log.torn_bytes());
-        text.push_str(&format!("{bucket:<24} log    {torn} at the end are not whole, and do not count\n"));
+        text.push_str(&format!("{} {torn} at the end are not whole, and do not count\n", head("log")));
     }
     Ok(Some(LogReport { text, json: json!(parts) }))
+}
+
+/// What a line about a log begins with: in a list below the columns of backups, whose moment it has none of.
+fn head(bucket: &str, kind: &str, is_long: bool) -> String {
+    if is_long { format!("{bucket:<24} {kind:<6}") } else { format!("{bucket:<24} {:<22} {kind:<6}", "-") }
 }
 
 /// Reads all of a log; what to print of it, `None` if there is none.
@@ -113,4 +119,15 @@ pub(super) fn unneeded_segments(
     let lines = repository.lines(oldest)?;
     let bases: Vec<u64> = lines.values().map(|line| line.to).collect();
     Ok(log.unneeded(&bases, cutoff))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_a_list_have_its_columns() {
+        assert_eq!(head("b", "log", false).find("log"), Some(24 + 1 + 22 + 1));
+        assert_eq!(head("b", "log", true).find("log"), Some(24 + 1));
+    }
 }

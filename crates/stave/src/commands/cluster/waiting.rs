@@ -25,11 +25,19 @@ struct RebalanceLine {
     in_place: bool,
     last: String,
     said_at: Option<Duration>,
+    /// A rebalance was seen: what the cluster says before that is about an earlier one.
+    has_begun: bool,
 }
 
 impl RebalanceLine {
     fn new(in_place: bool) -> RebalanceLine {
-        RebalanceLine { in_place, last: String::new(), said_at: None }
+        RebalanceLine { in_place, last: String::new(), said_at: None, has_begun: false }
+    }
+
+    /// What to write about what a cluster says at `now`, if anything.
+    fn look(&mut self, now: Duration, cluster: &Value) -> Option<String> {
+        self.has_begun |= !cluster["state"]["rebalance"].is_null();
+        if self.has_begun { self.step(now, bar(cluster, now)) } else { None }
     }
 
     /// What to write for this line at `now`, if anything.
@@ -61,7 +69,7 @@ pub(super) fn until(env: &Env, target: &HttpTarget, is_so: &dyn Fn(&Value) -> bo
             Ok(cluster) => {
                 failures = 0;
                 let elapsed = env.clock.monotonic() - begun;
-                let written = progress.step(elapsed, bar(&cluster, elapsed)).unwrap_or_default();
+                let written = progress.look(elapsed, &cluster).unwrap_or_default();
                 let is_over = is_so(&cluster);
                 let end = if is_over { progress.end() } else { "" };
                 // Nobody may be there to read it.
@@ -119,5 +127,16 @@ mod tests {
         assert_eq!(in_place.step(at(0), "1 %".into()), Some("\r1 %\x1b[K".into()));
         assert_eq!(in_place.step(at(1), "2 %".into()), Some("\r2 %\x1b[K".into()));
         assert_eq!(in_place.end(), "\n");
+    }
+
+    #[test]
+    fn an_earlier_rebalance_has_no_bar() {
+        let mut progress = RebalanceLine::new(false);
+        let over = serde_json::json!({ "progress": 1.0, "state": { "rebalance": null } });
+        assert_eq!(progress.look(Duration::ZERO, &over), None);
+        let runs = serde_json::json!({ "progress": 0.5, "state": { "rebalance": { "total": 4 } } });
+        assert!(progress.look(Duration::ZERO, &runs).is_some_and(|line| line.contains("2 of 4 vBuckets")));
+        let ended = progress.look(Duration::from_secs(2), &over);
+        assert!(ended.is_some_and(|line| line.contains("100 %")), "the one that was shown");
     }
 }

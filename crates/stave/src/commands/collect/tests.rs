@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use super::*;
 use crate::client::ClientTlsFlags;
+use crate::commands::password::PasswordFlags;
 use crate::test_server::{BUCKET, TestServer};
 
 fn flags(addr: &str, out: PathBuf, log: Vec<PathBuf>) -> CollectFlags {
     let http = HttpFlags {
         addr: addr.to_owned(),
         username: "Administrator".to_owned(),
-        password: Some("password".to_owned().into()),
-        password_file: None,
+        password: PasswordFlags::of("password"),
         timeout: Duration::from_secs(10),
         tls: ClientTlsFlags::default(),
         json: true,

@@ -28,7 +28,8 @@ pub(super) fn compact(
         return compact_log(env, dir, purge_before_s, progress);
     }
     let mut all = Compacted::default();
-    for file in &bucket.files {
+    for (at, file) in bucket.files.iter().enumerate() {
+        progress.borrow_mut().begin(at, bucket.files.len());
         let (_, one) = compact_file(env, file, purge_before_s, progress)?;
         all.before_bytes += one.before_bytes;
         all.after_bytes += one.after_bytes;
@@ -66,7 +67,10 @@ fn compact_each(
     progress: &RefCell<Progress<'_>>,
     all: &mut Compacted,
 ) -> anyhow::Result<()> {
-    for (vb, stored) in log.states()? {
+    let states = log.states()?;
+    let count = states.len();
+    for (at, (vb, stored)) in states.into_iter().enumerate() {
+        progress.borrow_mut().begin(at, count);
         let dropped = dropped(&stored.with_context(|| format!("vBucket {vb} cannot be read"))?);
         let one = compact_vb(log, vb, purge_before_s, &dropped, progress)?;
         add(all, &one);

@@ -193,3 +193,13 @@ fn all_files_of_a_folder_get_smaller() {
     let error = compacted(&env, Path::new("/data"), None, false).expect_err("several buckets").to_string();
     assert!(error.starts_with("/data is not the folder of one bucket"), "{error}");
 }
+
+#[test]
+fn progress_says_which_vbucket_of_how_many() {
+    let env = sim();
+    let mut progress = Progress::new(&env, Box::new(io::sink()), false);
+    let now = CompactionProgress { done_bytes: 1024, total_bytes: 4096 };
+    assert_eq!(progress.line(now), "1.0 KiB of 4.0 KiB copied");
+    progress.begin(117, 1024);
+    assert_eq!(progress.line(now), "vBucket 118 of 1,024: 1.0 KiB of 4.0 KiB copied");
+}

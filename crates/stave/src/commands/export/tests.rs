@@ -13,7 +13,7 @@ use base::env::Env;
 /// Runs a command line against a node; what went wrong, if something did.
 fn stave(server: &TestServer, words: &[&str]) -> Result<(), String> {
     let flags = server.flags();
-    let password = flags.password.map(|secret| secret.0).unwrap_or_default();
+    let password = flags.password.given().expect("no file").map(|secret| secret.0).unwrap_or_default();
     let login = ["--addr", &flags.addr, "--password", &password, "--bucket", "default"];
     let cli = Cli::try_parse_from(["stave"].iter().chain(words).chain(&login))
         .map_err(|error| error.to_string())?;

@@ -25,6 +25,7 @@ use crate::between_clusters::{
 use crate::cli::{Outcome, ServerFlags};
 use crate::client::{Client, ClientTlsFlags, Dialect, FlagNames, Secret, Target};
 use crate::commands::dcp_tail::watch_interrupt;
+use crate::commands::password::other_password;
 use crate::commands::restore::DocumentChoice;
 use crate::commands::status_line::StatusLine;
 use crate::units::{duration, thousands};
@@ -64,6 +65,9 @@ pub(super) struct MoveInFlags {
     /// That user's password; better in the environment, where others do not see it
     #[arg(long, value_name = "PASSWORD", env = "STAVE_FROM_PASSWORD", hide_env_values = true)]
     from_password: Option<Secret>,
+    /// A file whose first line is that password
+    #[arg(long, value_name = "FILE")]
+    from_password_file: Option<PathBuf>,
     /// The CA that has signed the certificates there, if it is not the one of --tls-ca
     #[arg(long, value_name = "FILE.pem")]
     from_tls_ca: Option<PathBuf>,
@@ -93,9 +97,11 @@ impl MoveInFlags {
             None => self.server.node.tls.trust()?,
             ca => ClientTlsFlags { tls_ca: ca.clone(), ..self.server.node.tls.clone() }.trust()?,
         };
+        let names = ("--from-password", "STAVE_FROM_PASSWORD");
+        let from = other_password(&self.from_password, &self.from_password_file, names)?;
         let like = Target {
             username: self.from_username.clone().unwrap_or_else(|| own.username.clone()),
-            password: self.from_password.clone().unwrap_or_else(|| own.password.clone()),
+            password: from.unwrap_or_else(|| own.password.clone()),
             ..own
         };
         self.url.find(env, &like, trust, "--from-tls-ca", FlagNames::IMPORT_SOURCE)

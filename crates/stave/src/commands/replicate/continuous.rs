@@ -20,6 +20,7 @@ use crate::between_clusters::{MoveCounts, MoveNews, MoveOptions, Moved, move_in,
 use crate::cli::{Outcome, WrongArguments};
 use crate::client::{Client, ClientTlsFlags, Dialect, FlagNames, Patience, Secret, Target};
 use crate::commands::dcp_tail::watch_interrupt;
+use crate::commands::password::other_password;
 use crate::commands::restore::DocumentChoice;
 use crate::commands::status_line::StatusLine;
 use crate::output::print;
@@ -41,6 +42,9 @@ pub struct ContinuousFlags {
     /// That user's password; better in the environment, where others do not see it
     #[arg(long, value_name = "PASSWORD", env = "STAVE_TO_PASSWORD", hide_env_values = true)]
     to_password: Option<Secret>,
+    /// A file whose first line is that password
+    #[arg(long, value_name = "FILE", requires = "continuous")]
+    to_password_file: Option<PathBuf>,
     /// The CA that has signed the certificates there, if it is not the one of --tls-ca
     #[arg(long, value_name = "FILE.pem", requires = "continuous")]
     to_tls_ca: Option<PathBuf>,
@@ -81,9 +85,7 @@ struct Ends {
 }
 
 fn ends(env: &Env, flags: &Flags, more: &ContinuousFlags) -> anyhow::Result<Ends> {
-    let Some(password) = flags.password.clone() else {
-        bail!(WrongArguments("a password is needed: set STAVE_PASSWORD or give --password".to_owned()));
-    };
+    let Some(password) = flags.password.given()? else { bail!(flags.password.needed()) };
     let url = parse_url(&flags.to).map_err(|why| WrongArguments(format!("--to: {why}")))?;
     let trust = flags.tls.trust()?;
     let like = |username: &Option<String>, password: Secret, bucket: &str| Target {
@@ -94,7 +96,9 @@ fn ends(env: &Env, flags: &Flags, more: &ContinuousFlags) -> anyhow::Result<Ends
         patience: Patience(PATIENCE),
         ..Target::default()
     };
-    let from = flags.from_password.clone().unwrap_or_else(|| password.clone());
+    let from = flags.source_password()?.unwrap_or_else(|| password.clone());
+    let names = ("--to-password", "STAVE_TO_PASSWORD");
+    let to_password = other_password(&more.to_password, &more.to_password_file, names)?.unwrap_or(password);
     let source = Target { addr: flags.from.clone(), tls: trust.clone(), ..like(&None, from, &flags.bucket) };
     // Who may not log in hears of it before anything is begun.
     Client::open(env, &source).map_err(|error| FlagNames::REPLICATE_SOURCE.told(error))?;
@@ -103,7 +107,7 @@ fn ends(env: &Env, flags: &Flags, more: &ContinuousFlags) -> anyhow::Result<Ends
         ca => ClientTlsFlags { tls_ca: ca.clone(), ..flags.tls.clone() }.trust()?,
     };
     let bucket = more.to_bucket.as_ref().unwrap_or(&flags.bucket);
-    let to = like(&more.to_username, more.to_password.clone().unwrap_or(password), bucket);
+    let to = like(&more.to_username, to_password, bucket);
     let target = url.find(env, &to, there, "--to-tls-ca", FlagNames::REPLICATE_TARGET)?;
     Ok(Ends { source, target })
 }

@@ -16,6 +16,7 @@ fn flags(from: &TestServer, to: &TestServer) -> Flags {
         username: at.username,
         password: at.password,
         from_password: None,
+        from_password_file: None,
         timeout: Some(Duration::from_secs(60)),
         tls: Default::default(),
         quiet: true,
@@ -61,9 +62,12 @@ fn what_cannot_be_is_said() {
     let flags = flags(&from, &to);
     assert!(refused(&flags).contains("are active here and hold documents"), "{}", refused(&flags));
     assert!(refused(&Flags { vbuckets: Some("9".to_owned()), ..flags.clone() }).contains("the bucket has 4"));
-    assert!(refused(&Flags { password: None, ..flags.clone() }).contains("a password is needed"));
+    assert!(
+        refused(&Flags { password: PasswordFlags::default(), ..flags.clone() })
+            .contains("a password is needed")
+    );
     assert!(refused(&Flags { bucket: "a/b".to_owned(), ..flags.clone() }).contains("no name of a bucket"));
-    let wrong = Flags { password: Some("wrong".to_owned().into()), ..flags.clone() };
+    let wrong = Flags { password: PasswordFlags::of("wrong"), ..flags.clone() };
     assert!(refused(&wrong).contains("the password is another one"));
     // A source that lets nobody in: the command says so when it gives up.
     let other =
