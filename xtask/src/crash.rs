@@ -2,8 +2,7 @@
 
 use anyhow::Result;
 use clap::Args;
-
-use crate::child::{cargo, succeeds};
+use harness::child::{cargo, succeeds};
 
 /// How much and from where.
 #[derive(Args)]

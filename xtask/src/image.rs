@@ -6,9 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
+use harness::child::output;
 use rustix::fs::FallocateFlags;
-
-use crate::child::output;
 
 /// A mounted image; unmounted when it is dropped.
 pub struct Image {

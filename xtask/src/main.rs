@@ -5,16 +5,11 @@
     reason = "this tool stands outside the server: it starts, kills and measures it in the real world"
 )]
 
-mod bench;
-mod child;
-mod client;
 mod cluster;
 mod crash;
 mod dashboards;
 mod dist;
-mod failures;
 mod fuzz;
-mod http;
 mod image;
 mod kill;
 mod mutate;
@@ -23,15 +18,11 @@ mod powercut;
 mod readme;
 mod replay;
 mod resume;
-mod rng;
 mod rules;
 mod scenario_list;
 mod simulate;
 mod start_pages;
-mod stave;
 mod suite;
-mod totals;
-mod tree;
 
 use std::process::ExitCode;
 

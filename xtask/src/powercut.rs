@@ -7,13 +7,13 @@ use std::path::Path;
 
 use anyhow::Result;
 use clap::Args;
+use harness::child::{headline, is_installed};
+use harness::stave::Stave;
+use harness::totals::Totals;
+use harness::tree::Scratch;
 
-use crate::child::{headline, is_installed};
 use crate::image::Image;
 use crate::kill::{self, Place};
-use crate::stave::Stave;
-use crate::totals::Totals;
-use crate::tree::Scratch;
 
 /// How often and on what.
 #[derive(Args)]

@@ -6,12 +6,12 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
+use harness::stave::{BUCKET, PASSWORD, Start, Stave, USER};
+use harness::totals::Totals;
+use harness::tree::{self, Scratch};
 use serde_json::Value;
 
 use crate::scenario_list::{self, ScenarioList};
-use crate::stave::{BUCKET, PASSWORD, Start, Stave, USER};
-use crate::totals::Totals;
-use crate::tree::{self, Scratch};
 
 /// What to replay.
 #[derive(Args)]

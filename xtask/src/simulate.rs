@@ -4,9 +4,8 @@ mod dcp;
 
 use anyhow::Result;
 use clap::Args;
-
-use crate::child::{cargo, each_line, succeeds};
-use crate::totals::Totals;
+use harness::child::{cargo, each_line, succeeds};
+use harness::totals::Totals;
 
 /// How much and from where.
 #[derive(Args)]

@@ -4,12 +4,12 @@ use std::process::{Command, Stdio};
 use std::thread;
 
 use anyhow::{Context, Result, bail};
+use harness::child::{Background, cargo, each_line, headline, succeeds};
+use harness::totals::Totals;
+use harness::{failures, tree};
 
-use crate::child::{Background, cargo, each_line, headline, succeeds};
-use crate::totals::Totals;
 use crate::{
-    dashboards, dist, failures, kill, netfaults, powercut, readme, replay, resume, rules, simulate,
-    start_pages, tree,
+    dashboards, dist, kill, netfaults, powercut, readme, replay, resume, rules, simulate, start_pages,
 };
 
 /// Changes that a replica follows while it is killed.

@@ -8,8 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-
-use crate::child::is_installed;
+use harness::child::is_installed;
 
 /// How long it may take until it answers.
 const READY_WITHIN: Duration = Duration::from_secs(30);
@@ -46,7 +45,7 @@ impl Etcd {
         let etcd = Etcd { child, address };
         let begun = Instant::now();
         // It says so itself (etcd documentation, "Monitoring etcd": /health).
-        while !crate::http::request(&etcd.address, "GET", "/health", "")
+        while !harness::http::request(&etcd.address, "GET", "/health", "")
             .is_ok_and(|told| told.contains("true"))
         {
             if begun.elapsed() > READY_WITHIN {

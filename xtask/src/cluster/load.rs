@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, bail, ensure};
 use base::vbucket_map::vbucket_of;
+use harness::client::{Answer, Client};
 use protocol::extras::StoreExtras;
 use protocol::{RequestParts, Status, opcode};
 
 use super::map::Maps;
-use crate::client::{Answer, Client};
 
 const VBUCKETS: u16 = 1024;
 /// Keys of each writer.

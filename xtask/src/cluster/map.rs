@@ -2,10 +2,9 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use harness::http;
+use harness::stave::BUCKET;
 use serde_json::Value;
-
-use crate::http;
-use crate::stave::BUCKET;
 
 /// A map, newer than those with smaller versions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -13,12 +13,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
+use harness::child::{commit, headline, release_build};
+use harness::http;
+use harness::stave::{BUCKET, Start, Stave};
+use harness::tree::Scratch;
 use serde_json::{Value, json};
 
-use crate::child::{commit, headline, release_build};
-use crate::http;
-use crate::stave::{BUCKET, Start, Stave};
-use crate::tree::Scratch;
 use etcd::Etcd;
 use load::{Load, Tally, Verdict};
 use map::Maps;

@@ -2,8 +2,7 @@
 
 use base::VbId;
 use base::vbucket_map::vbucket_of;
-
-use crate::rng::Rng;
+use harness::rng::Rng;
 
 /// As many as the server's default.
 const VBUCKETS: u16 = 1024;

@@ -7,9 +7,9 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use base::{Seqno, VbId};
+use harness::rng::Rng;
 
 use super::document;
-use crate::rng::Rng;
 
 /// A change that was sent and not refused, and that the floor has not passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

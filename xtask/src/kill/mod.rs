@@ -13,11 +13,11 @@ use std::{fs, process, thread};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use clap::Args;
+use harness::rng::Rng;
+use harness::stave::{BUCKET, Start, Stave};
+use harness::totals::Totals;
+use harness::tree::{self, Scratch};
 
-use crate::rng::Rng;
-use crate::stave::{BUCKET, Start, Stave};
-use crate::totals::Totals;
-use crate::tree::{self, Scratch};
 use ledger::Ledger;
 use verify::Verified;
 

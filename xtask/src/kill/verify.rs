@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail};
 use base::{Seqno, VbId};
+use harness::client::{Answer, Client};
 use protocol::Status;
 
 use super::document;
 use super::ledger::{Document, Ledger};
-use crate::client::{Answer, Client};
 
 /// Documents that are asked for in one batch.
 const BATCH: usize = 128;

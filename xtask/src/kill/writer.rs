@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
 use base::{Seqno, VbId};
+use harness::client::{Answer, Client, observed_persisted};
 use protocol::Status;
 
 use super::document;
 use super::ledger::Ledger;
-use crate::client::{Answer, Client, observed_persisted};
 
 /// The most changes in one batch.
 const MAX_BATCH: u64 = 32;

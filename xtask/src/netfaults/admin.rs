@@ -4,12 +4,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use harness::http;
+use harness::stave::BUCKET;
 use serde_json::Value;
 
 use super::process::HTTP;
 use super::world::{Place, World};
-use crate::http;
-use crate::stave::BUCKET;
 
 /// How long a node may take to answer before another one is asked.
 const ANSWER_WITHIN: Duration = Duration::from_secs(3);

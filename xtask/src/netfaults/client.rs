@@ -9,12 +9,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use harness::child::succeeds;
+use harness::stave::{BUCKET, PASSWORD, USER};
+use harness::tree;
 
 use super::process::KV;
 use super::world::{Place, World};
-use crate::child::succeeds;
-use crate::stave::{BUCKET, PASSWORD, USER};
-use crate::tree;
 
 /// How long the SDK may take to connect.
 const READY_WITHIN: Duration = Duration::from_secs(60);

@@ -9,10 +9,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use harness::tree;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::world;
-use crate::tree;
 
 /// What the scratch folders of all runs begin with.
 pub const SCRATCH: &str = "faults";

@@ -19,10 +19,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
+use harness::child::is_installed;
+use harness::totals::Totals;
+use harness::tree::Scratch;
 
-use crate::child::is_installed;
-use crate::totals::Totals;
-use crate::tree::Scratch;
 use admin::Admin;
 use client::Client;
 use fault::{Fault, Field, UnderWay};

@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result};
+use harness::stave::{PASSWORD, USER};
+use harness::tree;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::world::{Place, World, program};
 use crate::image::Image;
-use crate::stave::{PASSWORD, USER};
-use crate::tree;
 
 /// Where nodes speak the key-value protocol: each has its own address.
 pub const KV: u16 = 11210;

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use harness::rng::Rng;
+
 use super::fault::Fault;
-use crate::rng::Rng;
 
 /// Faults that come together, all to one node, so that a majority of every chain stays alive.
 #[derive(Clone, Debug, PartialEq, Eq)]

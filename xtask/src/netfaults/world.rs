@@ -183,7 +183,7 @@ pub fn remove(namespace: &str) -> Result<()> {
 pub fn cannot() -> Option<&'static str> {
     if !rustix::process::getuid().is_root() {
         Some("only root can make network namespaces")
-    } else if !["ip", "nsenter"].iter().all(|program| crate::child::is_installed(program)) {
+    } else if !["ip", "nsenter"].iter().all(|program| harness::child::is_installed(program)) {
         Some("ip or nsenter is missing: install iproute2 and util-linux")
     } else {
         let trial = name(std::process::id(), "trial");

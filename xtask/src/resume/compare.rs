@@ -2,10 +2,10 @@
 
 use anyhow::{Result, ensure};
 use base::vbucket_map::vbucket_of;
+use harness::client::{Answer, Client};
 use protocol::Status;
 
 use super::load::{self, Ledger, VBUCKETS};
-use crate::client::{Answer, Client};
 
 /// Documents that are asked for in one batch.
 const BATCH: usize = 256;

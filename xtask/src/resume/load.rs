@@ -7,10 +7,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
 use base::vbucket_map::vbucket_of;
+use harness::client::Client;
+use harness::rng::Rng;
 use protocol::Status;
-
-use crate::client::Client;
-use crate::rng::Rng;
 
 /// Connections that write; each has its own documents.
 const CONNECTIONS: u64 = 4;

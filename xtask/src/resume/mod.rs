@@ -12,13 +12,13 @@ use std::{process, thread};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use base::VbState;
 use clap::Args;
+use harness::client::Client;
+use harness::http;
+use harness::rng::Rng;
+use harness::stave::{BUCKET, PASSWORD, Start, Stave, USER};
+use harness::totals::Totals;
+use harness::tree::Scratch;
 
-use crate::client::Client;
-use crate::http;
-use crate::rng::Rng;
-use crate::stave::{BUCKET, PASSWORD, Start, Stave, USER};
-use crate::totals::Totals;
-use crate::tree::Scratch;
 use load::{Progress, Target};
 
 /// How much, and how often.

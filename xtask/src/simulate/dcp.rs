@@ -1,8 +1,7 @@
 //! `cargo xtask simulate --dcp`: the simulators of streams and replicas, and one table of what they did.
 
 use anyhow::Result;
-
-use crate::child::{cargo, each_line};
+use harness::child::{cargo, each_line};
 
 /// Test, the test in it, and what its table is headed by.
 const SIMULATORS: [(&str, &str, &str); 2] = [
