@@ -5,28 +5,18 @@
     reason = "this tool stands outside the server: it starts, kills and measures it in the real world"
 )]
 
-mod cluster;
-mod crash;
 mod dashboards;
 mod dist;
 mod fuzz;
-mod image;
-mod kill;
-mod mutate;
-mod netfaults;
-mod powercut;
 mod readme;
-mod replay;
-mod resume;
 mod rules;
-mod scenario_list;
-mod simulate;
 mod start_pages;
 mod suite;
 
 use std::process::ExitCode;
 
 use anyhow::Result;
+use chaos::{cluster, crash, kill, mutate, netfaults, powercut, replay, resume, simulate};
 use clap::{Parser, Subcommand};
 
 /// The project's own commands.
