@@ -11,13 +11,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
+use harness::child::{headline, is_installed, succeeds};
+use harness::http;
+use harness::stave::{PASSWORD, Stave, USER};
+use harness::totals::Totals;
+use harness::tree::{Scratch, release_binary, root};
 use serde_json::{Value, json};
-
-use crate::child::{headline, is_installed, succeeds};
-use crate::http;
-use crate::stave::{PASSWORD, Stave, USER};
-use crate::totals::Totals;
-use crate::tree::{Scratch, release_binary, root};
 
 /// Nodes are read so often.
 const SCRAPE_EVERY: &str = "1s";

@@ -5,10 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-
-use crate::child::{headline, succeeds};
-use crate::totals::Totals;
-use crate::tree;
+use harness::child::{headline, succeeds};
+use harness::totals::Totals;
+use harness::tree;
 
 /// What libFuzzer needs to see of a program: which branches it takes, and what it compares.
 const COVERAGE: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \

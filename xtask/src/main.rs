@@ -5,38 +5,19 @@
     reason = "this tool stands outside the server: it starts, kills and measures it in the real world"
 )]
 
-mod bench;
-mod child;
-mod client;
-mod cluster;
-mod crash;
 mod dashboards;
 mod dist;
-mod failures;
 mod fuzz;
-mod http;
-mod image;
-mod kill;
-mod mutate;
-mod netfaults;
 mod portable;
-mod powercut;
 mod readme;
-mod replay;
-mod resume;
-mod rng;
 mod rules;
-mod scenario_list;
-mod simulate;
 mod start_pages;
-mod stave;
 mod suite;
-mod totals;
-mod tree;
 
 use std::process::ExitCode;
 
 use anyhow::Result;
+use chaos::{cluster, crash, kill, mutate, netfaults, powercut, replay, resume, simulate};
 use clap::{Parser, Subcommand};
 
 /// The project's own commands.

@@ -8,10 +8,9 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
-
-use crate::child::{cargo, headline, succeeds};
-use crate::totals::Totals;
-use crate::tree;
+use harness::child::{cargo, headline, succeeds};
+use harness::totals::Totals;
+use harness::tree;
 
 /// Which systems to compile for.
 #[derive(Args)]

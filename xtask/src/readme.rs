@@ -5,11 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
-
-use crate::child::{output, succeeds};
-use crate::stave::{Start, Stave};
-use crate::totals::Totals;
-use crate::tree::{self, Scratch};
+use harness::child::{output, succeeds};
+use harness::stave::{Start, Stave};
+use harness::totals::Totals;
+use harness::tree::{self, Scratch};
 
 /// Where the README's server listens; the one started here has another port.
 const ADDRESS: &str = "127.0.0.1:11210";

@@ -17,10 +17,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use harness::totals::Totals;
+use harness::tree::{self, Scratch};
 use rustix::process::{Pid, Signal, kill_process_group};
-
-use crate::totals::Totals;
-use crate::tree::{self, Scratch};
 
 /// How long a block may take, and a server until it is ready; each takes seconds, and more on a machine that is busy.
 const PATIENCE: Duration = Duration::from_secs(180);

@@ -4,13 +4,12 @@ use std::process::{Command, Stdio};
 use std::thread;
 
 use anyhow::{Context, Result, bail};
+use chaos::{kill, netfaults, powercut, replay, resume, simulate};
+use harness::child::{Background, cargo, each_line, headline, succeeds};
+use harness::totals::Totals;
+use harness::{failures, tree};
 
-use crate::child::{Background, cargo, each_line, headline, succeeds};
-use crate::totals::Totals;
-use crate::{
-    dashboards, dist, failures, kill, netfaults, portable, powercut, readme, replay, resume, rules, simulate,
-    start_pages, tree,
-};
+use crate::{dashboards, dist, portable, readme, rules, start_pages};
 
 /// Changes that a replica follows while it is killed.
 const RESUME_MUTATIONS: u64 = 500_000;

@@ -5,8 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use flate2::{Compression, GzBuilder};
-
-use crate::tree;
+use harness::tree;
 
 /// A file of an archive.
 pub struct Entry {

@@ -14,12 +14,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
+use harness::child::{cargo, headline, output, succeeds};
+use harness::tree;
 use sha2::{Digest, Sha256};
 
 use self::archive::Entry;
 use self::shell::ShellFiles;
-use crate::child::{cargo, headline, output, succeeds};
-use crate::tree;
 
 /// What is made, and where.
 #[derive(Debug, clap::Args)]

@@ -4,11 +4,11 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use harness::child::output;
 use serde_json::{Value, json};
 
 use super::archive::{self, Entry};
 use super::{Release, dates, deb, sha256};
-use crate::child::output;
 
 /// Who the program runs as: a number, so that Kubernetes can see that it is not root.
 pub const USER: u32 = 10_001;

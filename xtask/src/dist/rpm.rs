@@ -2,11 +2,11 @@
 //! of cpio (format of RPM 4: <https://rpm-software-management.github.io/rpm/manual/format_v4.html>).
 
 use anyhow::{Context, Result};
+use harness::tree;
 
 use super::archive::{self, Entry};
 use super::shell::ShellFiles;
 use super::{Release, deb, sha256};
-use crate::tree;
 
 /// Kinds of values.
 const INT16: u32 = 3;

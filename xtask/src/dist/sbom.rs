@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result};
+use harness::child::{cargo, output};
 use serde_json::{Value, json};
 
 use super::Release;
-use crate::child::{cargo, output};
 
 fn metadata() -> Result<Value> {
     let text =

@@ -4,9 +4,9 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result};
+use harness::child::output;
 
 use super::archive::{self, Entry};
-use crate::child::output;
 
 /// Shells, and where a package has their completions.
 pub const SHELLS: [(&str, &str); 3] = [

@@ -4,13 +4,13 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
+use harness::child::output;
+use harness::stave::{PASSWORD, Stave};
+use harness::totals::Totals;
+use harness::tree::Scratch;
 use serde_json::Value;
 
 use super::{oci, sha256};
-use crate::child::output;
-use crate::stave::{PASSWORD, Stave};
-use crate::totals::Totals;
-use crate::tree::Scratch;
 
 /// Why it cannot be done here, if so.
 pub fn cannot() -> Option<&'static str> {

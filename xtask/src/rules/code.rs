@@ -8,11 +8,10 @@ use std::fs;
 use std::path::{Component, Path};
 
 use anyhow::{Context, Result};
+use harness::tree;
 use proc_macro2::Span;
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
-
-use crate::tree;
 
 const EXCEPTIONS: &str = "xtask/src/rules/exceptions.txt";
 /// Lines of a function, from its signature to its last brace.
@@ -156,7 +155,11 @@ impl Seen {
             ["tests", "tests.rs", "examples", "suite", "suite.rs"].iter().any(|test| name == *test)
         });
         let of: Vec<_> = path.iter().take(2).map(|part| part.to_string_lossy()).collect();
-        let of = if of[0] == "crates" { of[1].clone().into_owned() } else { of[0].clone().into_owned() };
+        let of = if of[0] == "crates" || of[0] == "tools" {
+            of[1].clone().into_owned()
+        } else {
+            of[0].clone().into_owned()
+        };
         Reader { seen: self, file: shown, of, is_test }.visit_file(&file);
         Ok(())
     }

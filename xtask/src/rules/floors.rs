@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::Path;
 
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use crate::{child, tree};
+use harness::{child, tree};
 
-/// Stands outside the floors.
-const OUTSIDE: &str = "xtask";
+/// Folders whose packages stand outside the floors: they may depend on any crate, and no crate on them.
+const OUTSIDE: [&str; 2] = ["tools", "xtask"];
 /// What only the floors from `server` up may know: the async runtime and what is built on it.
 const RUNTIME: [&str; 7] = ["tokio", "axum", "hyper", "http-body", "socket2", "rustls", "tokio-rustls"];
 /// The first floor that may know the async runtime.
@@ -41,16 +42,16 @@ fn table(document: &str) -> BTreeMap<String, Row> {
     document.lines().filter_map(row).collect()
 }
 
-fn violations(table: &BTreeMap<String, Row>, metadata: &Value) -> Result<Vec<String>> {
+fn violations<'m>(table: &BTreeMap<String, Row>, metadata: &'m Value) -> Result<Vec<String>> {
     let packages = metadata["packages"].as_array().context("cargo metadata has packages")?;
     let mut found = Vec::new();
     let mut present = Vec::new();
-    for package in packages {
-        let name = package["name"].as_str().context("a package has a name")?;
+    let name_of = |package: &'m Value| package["name"].as_str().context("a package has a name");
+    let outside: Vec<&str> =
+        packages.iter().filter(|package| is_outside(package)).map(name_of).collect::<Result<_>>()?;
+    for package in packages.iter().filter(|package| !is_outside(package)) {
+        let name = name_of(package)?;
         present.push(name);
-        if name == OUTSIDE {
-            continue;
-        }
         let Some(row) = table.get(name) else {
             found.push(format!(
                 "floors: `{name}` has no row: give it a floor in the table of ARCHITECTURE.md"
@@ -63,6 +64,11 @@ fn violations(table: &BTreeMap<String, Row>, metadata: &Value) -> Result<Vec<Str
         }
         for dependency in dependencies(package)? {
             found.extend(judge(table, name, row, dependency));
+            if outside.contains(&dependency) {
+                found.push(format!(
+                    "floors: `{name}` depends on the tool `{dependency}`: move what both need to a crate"
+                ));
+            }
         }
     }
     for (name, row) in table {
@@ -71,6 +77,13 @@ fn violations(table: &BTreeMap<String, Row>, metadata: &Value) -> Result<Vec<Str
         }
     }
     Ok(found)
+}
+
+/// Whether a package is a tool: by the folder its manifest is in, below the root of the tree.
+fn is_outside(package: &Value) -> bool {
+    let manifest = Path::new(package["manifest_path"].as_str().unwrap_or_default());
+    let first = manifest.strip_prefix(tree::root()).ok().and_then(|path| path.iter().next());
+    first.is_some_and(|first| OUTSIDE.iter().any(|folder| first == *folder))
 }
 
 /// Names of what a package needs to run or to be built; dev-dependencies may reach anywhere.
@@ -136,6 +149,20 @@ mod tests {
     fn upwards_is_not() {
         assert_eq!(workspace(&[("high", "null")]).len(), 1);
         assert_eq!(workspace(&[("tokio", "null")]).len(), 1);
+    }
+
+    #[test]
+    fn tools_have_no_floor_and_no_crate_needs_them() {
+        let manifest = tree::root().join("tools/tool/Cargo.toml");
+        let tool = |needs: &str| {
+            let manifest = manifest.display();
+            format!("{{\"name\":\"tool\",\"manifest_path\":\"{manifest}\",\"dependencies\":[{needs}]}}")
+        };
+        let of = |low: &[(&str, &str)], tool: String| {
+            found(&[package("low", low), package("high", &[]), package("server", &[]), tool].join(",")).len()
+        };
+        assert_eq!(of(&[("tool", "\"dev\"")], tool("{\"name\":\"server\",\"kind\":null}")), 0);
+        assert_eq!(of(&[("tool", "null")], tool("")), 1);
     }
 
     #[test]

@@ -3,10 +3,9 @@
 use std::fs;
 
 use anyhow::{Context, Result};
+use harness::tree;
 use proc_macro2::{TokenStream, TokenTree};
 use syn::visit::{self, Visit};
-
-use crate::tree;
 
 /// What each line has beside the values of its event.
 const OWN: [&str; 4] = ["timestamp", "level", "target", "message"];

@@ -5,8 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-
-use crate::tree;
+use harness::tree;
 
 const FOLDER: &str = "docs/adr";
 /// The list of all records, which also says what became of numbers that have none.

@@ -4,8 +4,7 @@
 use std::fs;
 
 use anyhow::{Context, Result};
-
-use crate::tree;
+use harness::tree;
 
 /// The crate's files.
 const FOLDER: &str = "crates/server/src";

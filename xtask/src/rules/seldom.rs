@@ -6,10 +6,9 @@
 use std::fs;
 
 use anyhow::{Context, Result};
+use harness::tree;
 use proc_macro2::{TokenStream, TokenTree};
 use syn::visit::{self, Visit};
-
-use crate::tree;
 
 const REASONS: &str = "xtask/src/rules/seldom.txt";
 const LIMITED: &str = "left_out";

@@ -5,8 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-
-use crate::tree;
+use harness::tree;
 
 /// Longer files hold more than one noun.
 const MAX_LINES: usize = 900;
@@ -182,7 +181,7 @@ fn sentences(text: &str) -> Vec<String> {
 }
 
 /// Folders of the tree; what begins with one in a document is a path that must exist.
-const FOLDERS: [&str; 5] = ["crates/", "docs/", "tests/", "xtask/", ".ci/"];
+const FOLDERS: [&str; 6] = ["crates/", "docs/", "tests/", "tools/", "xtask/", ".ci/"];
 
 /// Paths in backticks that lead nowhere.
 fn dead_paths(text: &str, exists: impl Fn(&str) -> bool) -> Vec<String> {

@@ -4,8 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use anyhow::{Context, Result};
-
-use crate::tree;
+use harness::tree;
 
 const LOCK: &str = "Cargo.lock";
 const DENY: &str = "deny.toml";

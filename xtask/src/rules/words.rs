@@ -4,8 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use anyhow::{Context, Result};
-
-use crate::tree;
+use harness::tree;
 
 /// A retired name, in the two ways in which it would be written, and the field's term. HACKING.md explains the terms.
 const RETIRED: [([&str; 2], &str); 9] = [

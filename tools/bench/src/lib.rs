@@ -1,0 +1,126 @@
+//! Measurements, most with a threshold: beside others in the same run where there are others.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "this tool stands outside the server: it starts and measures it in the real world"
+)]
+
+mod accounting;
+mod cgroup;
+mod checkpoints;
+mod compact;
+mod cycles;
+mod dcp;
+mod durable;
+mod encryption;
+mod engines;
+mod failover;
+mod filling;
+mod flush;
+mod hit_rate;
+mod idle;
+mod larger;
+mod load;
+mod locks;
+mod memcached;
+mod memory;
+mod pressure;
+mod process;
+mod redis;
+mod replication;
+mod report;
+mod start;
+mod stop;
+mod syncwrites;
+mod tls;
+mod warmup;
+mod writers;
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+
+/// What to measure.
+#[derive(Subcommand)]
+pub enum Bench {
+    /// Throughput, server CPU an operation and latency beside memcached, with equal threads, client and load.
+    Memcached(memcached::Options),
+    /// Processor time an operation and tails beside memcached and Redis, each server on one CPU.
+    Cycles(cycles::CyclesOptions),
+    /// From exec to ready, memory when ready, size of the binary, memory of idle connections.
+    Start(start::Options),
+    /// How long a clean stop takes with as much left for the files as there can be.
+    Stop(stop::StopOptions),
+    /// How long the lock of a vBucket is held by operations on values of 20 MiB, on a node and on its replica.
+    Locks(locks::LocksOptions),
+    /// Server CPU an operation and a handshake with TLS, beside Redis with TLS and Stave without.
+    Tls(tls::TlsOptions),
+    /// Server CPU of writes, and backfills, with encryption at rest beside a node without.
+    Encryption(encryption::EncryptionOptions),
+    /// Clients that wait until each write is on disk: journal on, journal off, and Redis with appendfsync always.
+    Durable(writers::Options),
+    /// Clients that wait until a majority has each write: levels, numbers of clients, one node and two, and Redis.
+    Syncwrites(syncwrites::Options),
+    /// Saving batches of one vBucket, and single commits, beside a raw append.
+    Flush(flush::Options),
+    /// The storage beside fjall, RocksDB, LMDB and redb (the workspace in `tools/engines`).
+    Engines(engines::Options),
+    /// A restart with many documents: time to ready, to the first correct read, until everything is in memory.
+    Warmup(warmup::Options),
+    /// What the pager keeps in memory, beside plain LRU and the optimum, and how long it holds locks.
+    HitRate(hit_rate::Options),
+    /// The checkpoint manager: taking checkpoints out, queueing, ranges, cursors, at 1 to 100,000 checkpoints.
+    Checkpoints(checkpoints::Options),
+    /// What accounts and the heap cost: charging, the estimate under load, versions beside the system's allocator.
+    Accounting(accounting::Options),
+    /// Bytes that a document costs beyond key and value, beside memcached and Redis.
+    Memory(memory::Options),
+    /// The front end while all files are compacted, and the disk space before, during and after.
+    Compact(compact::Options),
+    /// Twice the quota of incoming data under a limit of memory: nothing is killed, no read refused, hot reads stay fast.
+    Pressure(pressure::Options),
+    /// Many more documents than memory, in each store, under a limit for the page cache, too: YCSB's A, B and C.
+    LargerThanMemory(larger::LargerOptions),
+    /// Streams of changes: look-up, from memory beside the front end, from disk, and what idle ones cost.
+    Dcp(dcp::Options),
+    /// Hard failovers of a small cluster, one after the other: how long until everything can be written again.
+    Failover(failover::Options),
+    /// Two nodes: how far a replica is behind under full write load, how long taking over blocks writes, what is lost.
+    Replication(replication::Options),
+}
+
+/// How to print.
+#[derive(Args)]
+pub struct Output {
+    /// Close with one line of JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Runs a measurement; whether all thresholds hold.
+pub fn run(bench: &Bench) -> Result<bool> {
+    let report = match bench {
+        Bench::Memcached(options) => memcached::run(options)?,
+        Bench::Cycles(options) => cycles::run(options)?,
+        Bench::Locks(options) => locks::run(options)?,
+        Bench::Tls(options) => tls::run(options)?,
+        Bench::Start(options) => start::run(options)?,
+        Bench::Stop(options) => stop::run(options)?,
+        Bench::Encryption(options) => encryption::run(options)?,
+        Bench::Durable(options) => durable::run(options)?,
+        Bench::Syncwrites(options) => syncwrites::run(options)?,
+        Bench::Flush(options) => flush::run(options)?,
+        Bench::Engines(options) => return engines::run(options),
+        Bench::Warmup(options) => warmup::run(options)?,
+        Bench::HitRate(options) => hit_rate::run(options)?,
+        Bench::Checkpoints(options) => checkpoints::run(options)?,
+        Bench::Accounting(options) => accounting::run(options)?,
+        Bench::Memory(options) => memory::run(options)?,
+        Bench::Compact(options) => compact::run(options)?,
+        Bench::Pressure(options) => pressure::run(options)?,
+        Bench::LargerThanMemory(options) => larger::run(options)?,
+        Bench::Dcp(options) => dcp::run(options)?,
+        Bench::Failover(options) => failover::run(options)?,
+        Bench::Replication(options) => replication::run(options)?,
+    };
+    Ok(report.close())
+}
