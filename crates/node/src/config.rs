@@ -241,11 +241,11 @@ impl TryFrom<String> for Role {
         }
         let wrong = match Grant::parse_list(&text) {
             Ok(grants) if !grants.is_empty() => return Ok(Role::Grants(grants)),
-            Ok(_) => String::new(),
-            Err(wrong) => wrong.join(", "),
+            Ok(_) => "it is empty".to_owned(),
+            Err(wrong) => wrong.into_iter().map(|wrong| wrong.why).collect::<Vec<_>>().join("; "),
         };
         Err(format!(
-            "role {wrong:?}: write admin, read-write, read-only, or roles as ROLE[BUCKET:SCOPE:COLLECTION], for example \
+            "role {text:?}: {wrong}; write admin, read-write, read-only, or roles as ROLE[BUCKET:SCOPE:COLLECTION], for example \
              data_reader[default]"
         ))
     }

@@ -25,28 +25,49 @@ pub const ALL_BUCKETS: &str = "*";
 /// The longest text of one grant, in bytes: the role, and names of a bucket, a scope and a collection.
 const MOST_BYTES: usize = 64 + 100 + 2 * 251 + 4;
 
+/// A text that is no grant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NoGrant {
+    /// The text.
+    pub text: String,
+    /// What is wrong with it.
+    pub why: String,
+}
+
 impl Grant {
     /// Reads `ROLE`, `ROLE[BUCKET]`, `ROLE[BUCKET:SCOPE]` or `ROLE[BUCKET:SCOPE:COLLECTION]`. A role that is for
     /// buckets needs one: `*` means all.
     pub fn parse(text: &str) -> Option<Grant> {
+        Grant::read(text).ok()
+    }
+
+    /// The same; an error says what is wrong with the text.
+    fn read(text: &str) -> Result<Grant, String> {
         if text.len() > MOST_BYTES {
-            return None;
+            return Err(format!("a role with its place has at most {MOST_BYTES} bytes"));
         }
         let (name, place) = match text.split_once('[') {
-            Some((name, rest)) => (name, Some(rest.strip_suffix(']')?)),
+            Some((name, rest)) => (name, Some(rest.strip_suffix(']').ok_or("a place ends with ]")?)),
             None => (text, None),
         };
-        let row = table::find(name)?;
-        let Some(place) = place else {
-            return (row.takes == Takes::Nothing).then(|| Grant::everywhere(row));
-        };
-        // SDKs write the one character of bucket names that has a meaning in addresses as an escape.
-        let place = place.replace("%25", "%");
+        let unknown =
+            || format!("there is no role `{name}`; `stave user roles` and /settings/rbac/roles list all");
+        let row = table::find(name).ok_or_else(unknown)?;
+        match place {
+            None if row.takes == Takes::Nothing => Ok(Grant::everywhere(row)),
+            // SDKs write the one character of bucket names that has a meaning in addresses as an escape.
+            Some(place) if row.takes > Takes::Nothing => Grant::at(row, &place.replace("%25", "%")),
+            _ => Err(row.asks_for()),
+        }
+    }
+
+    /// A role of buckets at a place.
+    fn at(row: &'static RoleRow, place: &str) -> Result<Grant, String> {
         let mut names = place.split(':');
-        let bucket = names.next().filter(|name| !name.is_empty())?;
+        let bucket = names.next().filter(|name| !name.is_empty());
         let mut next = || names.next().filter(|name| *name != ALL_BUCKETS);
         let (scope, collection) = (next(), next());
-        let is_whole = scope.is_none_or(|scope| !scope.is_empty() && bucket != ALL_BUCKETS)
+        let is_whole = scope.is_none_or(|scope| !scope.is_empty() && bucket != Some(ALL_BUCKETS))
             && collection.is_none_or(|collection| !collection.is_empty() && scope.is_some())
             && names.next().is_none();
         let depth = match (scope, collection) {
@@ -54,7 +75,8 @@ impl Grant {
             (Some(_), None) => Takes::Scope,
             (Some(_), Some(_)) => Takes::Collection,
         };
-        (is_whole && depth <= row.takes).then(|| Grant {
+        let bucket = bucket.filter(|_| is_whole && depth <= row.takes).ok_or_else(|| row.asks_for())?;
+        Ok(Grant {
             role: row.name,
             bucket: Some(bucket.into()),
             scope: scope.map(Into::into),
@@ -62,13 +84,13 @@ impl Grant {
         })
     }
 
-    /// Reads grants separated by commas; else those that are none.
-    pub fn parse_list(text: &str) -> Result<Vec<Grant>, Vec<String>> {
+    /// Reads grants separated by commas; else those that are none, each with what is wrong.
+    pub fn parse_list(text: &str) -> Result<Vec<Grant>, Vec<NoGrant>> {
         let (mut grants, mut wrong) = (Vec::new(), Vec::new());
         for one in text.split(',').map(str::trim).filter(|one| !one.is_empty()) {
-            match Grant::parse(one) {
-                Some(grant) => grants.push(grant),
-                None => wrong.push(one.to_owned()),
+            match Grant::read(one) {
+                Ok(grant) => grants.push(grant),
+                Err(why) => wrong.push(NoGrant { text: one.to_owned(), why }),
             }
         }
         grants.sort();

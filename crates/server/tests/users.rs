@@ -187,10 +187,24 @@ fn what_is_refused_says_why() {
         (
             ANN,
             "password=password&roles=nobody",
-            "are unknown, malformed or role parameters are undefined: [nobody]",
+            "are unknown, malformed or role parameters are undefined: [nobody]: there is no role `nobody`",
         ),
-        (ANN, "password=password&roles=data_reader[none]", "undefined: [data_reader[none]]"),
-        (ANN, "password=password&roles=data_reader[default:none]", "undefined: [data_reader[default:none]]"),
+        (
+            ANN,
+            "password=password&roles=data_reader[none]",
+            "undefined: [data_reader[none]]: there is no bucket `none`",
+        ),
+        (
+            ANN,
+            "password=password&roles=data_reader[default:none]",
+            "undefined: [data_reader[default:none]]: bucket `default` has no scope `none`",
+        ),
+        (
+            "/settings/rbac/groups/readers",
+            "roles=data_reader[default:_default:none]",
+            "scope `_default` of bucket `default` has no collection `none`",
+        ),
+        (ANN, "password=password&roles=data_reader", "write `data_reader[*]`"),
         (ANN, "password=password&groups=none", "Groups do not exist: none"),
         (ANN, "roles=data_reader[*]", "Password is required"),
         (ANN, "password=short", "at least 6 characters"),

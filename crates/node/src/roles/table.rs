@@ -39,6 +39,28 @@ pub struct RoleRow {
     pub is_guarded: bool,
 }
 
+impl RoleRow {
+    /// How the role is written with its place.
+    pub(super) fn asks_for(&self) -> String {
+        let name = self.name;
+        match self.takes {
+            Takes::Nothing => format!("`{name}` takes no place: write `{name}`"),
+            Takes::Bucket => {
+                format!("`{name}` takes a bucket: write `{name}[BUCKET]`, or `{name}[*]` for all")
+            }
+            Takes::Scope => {
+                format!(
+                    "`{name}` takes a bucket, or a scope of one: write `{name}[*]`, `{name}[BUCKET]` or `{name}[BUCKET:SCOPE]`"
+                )
+            }
+            Takes::Collection => format!(
+                "`{name}` takes a bucket, a scope or a collection: write `{name}[*]`, `{name}[BUCKET]`, \
+                 `{name}[BUCKET:SCOPE]` or `{name}[BUCKET:SCOPE:COLLECTION]`"
+            ),
+        }
+    }
+}
+
 const NONE: Privileges = Privileges::NONE;
 
 /// A role for users of documents.

@@ -45,7 +45,27 @@ fn grants_are_read_as_they_are_written() {
         assert_eq!(Grant::parse(text), None, "{text}");
     }
     let wrong = Grant::parse_list("admin, nobody,data_reader").expect_err("two are wrong");
-    assert_eq!(wrong, ["nobody", "data_reader"]);
+    let texts: Vec<&str> = wrong.iter().map(|wrong| wrong.text.as_str()).collect();
+    assert_eq!(texts, ["nobody", "data_reader"]);
+}
+
+#[test]
+fn what_is_wrong_with_a_grant_is_said() {
+    let long = "x".repeat(MOST_BYTES + 1);
+    for (text, why) in [
+        ("data_raeder[*]", "there is no role `data_raeder`"),
+        ("data_reader", "write `data_reader[*]`, `data_reader[BUCKET]`"),
+        ("data_reader[]", "write `data_reader[*]`"),
+        ("data_reader[*:s]", "write `data_reader[*]`"),
+        ("bucket_admin[b:s]", "write `bucket_admin[BUCKET]`"),
+        ("scope_admin[b:s:c]", "or `scope_admin[BUCKET:SCOPE]`"),
+        ("admin[default]", "`admin` takes no place"),
+        ("data_reader[b", "a place ends with ]"),
+        (long.as_str(), "bytes"),
+    ] {
+        let wrong = Grant::parse_list(text).expect_err(text);
+        assert!(wrong.len() == 1 && wrong[0].why.contains(why), "{text}: {wrong:?}");
+    }
 }
 
 /// Scope `s` (8) with `c` (8) and `d` (9), scope `t` (9) with `e` (10).

@@ -1,7 +1,7 @@
 //! Users, groups and roles over HTTP, in the shapes that SDKs' user managers read (Couchbase Server's REST API,
 //! Role-Based Access Control).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use ::node::calendar::timestamp;
@@ -11,7 +11,7 @@ use ::node::kept_users::{
     UsersRefusal,
 };
 use ::node::password_check;
-use ::node::roles::{ALL_BUCKETS, Grant, ROLES, RoleRow, Takes};
+use ::node::roles::{ALL_BUCKETS, Grant, NoGrant, ROLES, RoleRow, Takes};
 use ::node::user::User;
 use axum::Json;
 use axum::body::Bytes;
@@ -192,32 +192,50 @@ fn field(fields: &[(String, String)], name: &str) -> Option<String> {
     fields.iter().find(|(field, _)| field == name).map(|(_, value)| value.clone())
 }
 
-/// The roles of a form: known ones, for places that are there.
+/// The roles of a form: known ones, for places that are there. SDKs and scripts may look for the words that Couchbase Server
+/// refuses others with; what is wrong stands behind them.
 fn roles(shared: &Shared, text: &str) -> Result<Vec<Grant>, UsersRefusal> {
-    let (grants, mut wrong) = match Grant::parse_list(text) {
-        Ok(grants) => (grants, Vec::new()),
-        Err(wrong) => (Vec::new(), wrong),
+    let wrong = match Grant::parse_list(text) {
+        Ok(grants) => {
+            let no_place = |grant: &Grant| {
+                let why = missing_place(shared, grant)?;
+                Some(NoGrant { text: grant.to_string(), why })
+            };
+            let wrong: Vec<NoGrant> = grants.iter().filter_map(no_place).collect();
+            if wrong.is_empty() {
+                return Ok(grants);
+            }
+            wrong
+        }
+        Err(wrong) => wrong,
     };
-    wrong.extend(grants.iter().filter(|grant| !is_there(shared, grant)).map(Grant::to_string));
-    if wrong.is_empty() {
-        return Ok(grants);
-    }
+    let texts: Vec<&str> = wrong.iter().map(|one| one.text.as_str()).collect();
+    let reasons: BTreeSet<&str> = wrong.iter().map(|one| one.why.as_str()).collect();
     let what = format!(
         "Cannot assign roles to user because the following roles are unknown, malformed or role parameters are \
-         undefined: [{}]",
-        wrong.join(",")
+         undefined: [{}]: {}",
+        texts.join(","),
+        reasons.into_iter().collect::<Vec<_>>().join("; ")
     );
     Err(UsersRefusal::Field("roles", what))
 }
 
-/// Whether there is what a grant names.
-fn is_there(shared: &Shared, grant: &Grant) -> bool {
-    let Some(name) = grant.bucket().filter(|name| *name != ALL_BUCKETS) else { return true };
-    let Some(bucket) = shared.node.bucket(name) else { return false };
-    let Some(scope) = grant.scope() else { return true };
+/// What a grant names and is not there.
+fn missing_place(shared: &Shared, grant: &Grant) -> Option<String> {
+    let name = grant.bucket().filter(|name| *name != ALL_BUCKETS)?;
+    let Some(bucket) = shared.node.bucket(name) else {
+        return Some(format!("there is no bucket `{name}`"));
+    };
+    let scope_name = grant.scope()?;
     let manifest = bucket.collections().manifest();
-    let Some(scope) = manifest.scope_named(scope) else { return false };
-    grant.collection().is_none_or(|name| manifest.collection_named(scope.id, name).is_some())
+    let Some(scope) = manifest.scope_named(scope_name) else {
+        return Some(format!("bucket `{name}` has no scope `{scope_name}`: make it first"));
+    };
+    let collection = grant.collection()?;
+    let is_there = manifest.collection_named(scope.id, collection).is_some();
+    (!is_there).then(|| {
+        format!("scope `{scope_name}` of bucket `{name}` has no collection `{collection}`: make it first")
+    })
 }
 
 /// A new password, and what is kept of it, which a thread for passwords derives.

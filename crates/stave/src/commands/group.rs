@@ -107,7 +107,7 @@ pub(super) fn said(flags: &GroupFlags) -> anyhow::Result<String> {
                 bail!("there is a group {name} already; `stave group edit` changes it");
             }
             put(to, name, change, None)?;
-            Ok(done(to, &format!("group {name} is there")))
+            Ok(done(to, &format!("group {name} was made")))
         }
         GroupCommand::Edit { name, change, to } => {
             put(to, name, change, Some(&present(to, name)?))?;

@@ -18,7 +18,7 @@ use crate::output::print;
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "Examples:
   stave user list
-  stave user add ann --roles 'data_reader[default],data_writer[default:app]'
+  stave user add ann --roles 'data_reader[*],data_writer[default]'
   stave user edit ann --groups readers
   stave user passwd ann
   stave user delete ann
@@ -51,7 +51,8 @@ enum UserCommand {
     },
     /// Make a user
     #[command(after_help = "Examples:
-  stave user add ann --roles 'data_reader[default],data_writer[default:app]'
+  stave user add ann --roles 'data_reader[*],data_writer[default]'
+  stave user add cem --roles 'data_writer[default:app]'      if bucket default has a scope app
   stave user add bob --groups readers --title 'Bob B' --new-password-file bob.txt")]
     Add {
         /// The user
@@ -166,7 +167,7 @@ fn said(flags: &UserFlags) -> anyhow::Result<String> {
                 bail!("there is a user {name} already; `stave user edit` and `stave user passwd` change one");
             }
             put(to, name, change, None, Some(&new.password(name)?))?;
-            Ok(done(to, &format!("user {name} is there")))
+            Ok(done(to, &format!("user {name} was made")))
         }
         UserCommand::Edit { name, change, to } => {
             put(to, name, change, Some(&present(to, name)?), None)?;

@@ -54,11 +54,11 @@ fn users_and_groups_come_change_and_go() {
     let world = world();
     let run = |line: &str| world.run(line).unwrap_or_else(|error| panic!("{line}: {error}"));
     let secret = world.file("new", "secret-1");
-    assert_eq!(run("group add readers --roles data_reader[*] --description all"), "group readers is there\n");
+    assert_eq!(run("group add readers --roles data_reader[*] --description all"), "group readers was made\n");
     let add = format!(
         "user add ann --roles data_writer[default:_default] --groups readers --new-password-file {secret}"
     );
-    assert_eq!(run(&add), "user ann is there\n");
+    assert_eq!(run(&add), "user ann was made\n");
     assert_eq!(
         run("user list"),
         "USER  TITLE  GROUPS   ROLES\nann   -      readers  data_reader[*],data_writer[default:_default]\n"
@@ -110,6 +110,9 @@ fn passwords_are_changed_by_administrators_and_by_users_themselves() {
     assert_eq!(own.as_deref(), Ok("user ann has another password\n"));
     let listed = world.run_as("ann", "secret-3", "user list").expect("the new one");
     assert!(listed.contains("ro_admin"), "the roles stay: {listed}");
+    let no_scope = "user edit ann --roles data_writer[default:app]";
+    let refused = world.run(no_scope).expect_err("there is no such scope");
+    assert!(refused.ends_with("bucket `default` has no scope `app`: make it first"), "{refused}");
     let short = world.file("short", "x");
     let refused = world.run(&format!("user passwd ann --new-password-file {short}")).expect_err("too short");
     assert!(refused.contains("at least 6 characters"), "{refused}");
