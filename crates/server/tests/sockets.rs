@@ -253,6 +253,27 @@ fn http_says_what_clients_ask() {
 }
 
 #[test]
+fn a_wrong_login_is_told_apart_from_none() {
+    // "Administrator:guess" and "stranger:password"
+    const GUESS: &str = "Authorization: Basic QWRtaW5pc3RyYXRvcjpndWVzcw==\r\n";
+    const STRANGER: &str = "Authorization: Basic c3RyYW5nZXI6cGFzc3dvcmQ=\r\n";
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), "");
+    for (authorization, told) in [
+        ("", "are needed"),
+        (GUESS, "no such user, or the password is another one"),
+        (STRANGER, "no such user, or the password is another one"),
+        ("Authorization: Bearer abc\r\n", "not the one of basic authentication"),
+        ("Authorization: Basic ?\r\n", "not the one of basic authentication"),
+    ] {
+        let (status, body) = http(&server, "/pools", authorization);
+        assert_eq!(status, "HTTP/1.1 401 Unauthorized", "{authorization}");
+        assert!(body.contains(told), "{authorization}: {body}");
+    }
+    server.stop().expect("a clean stop");
+}
+
+#[test]
 fn the_stream_of_maps_stays_open_until_the_node_stops() {
     let folder = tempfile::tempdir().expect("a folder");
     let server = start(folder.path(), "");

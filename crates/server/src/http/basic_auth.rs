@@ -29,7 +29,7 @@ pub(super) async fn authenticate(
         let user = shared.node.users().get(name.as_bytes()).cloned();
         return user.map(Caller).ok_or_else(|| unknown_certified(shared, name));
     }
-    let Some((name, password)) = credentials(headers) else { return Err(unknown()) };
+    let Some((name, password)) = credentials(headers) else { return Err(nameless(headers)) };
     let (logins, now) = (shared.node.logins(), shared.node.env().clock.monotonic());
     if let Some(wait) = peer.and_then(|peer| logins.admit(peer, name.as_bytes(), now).err()) {
         return Err(must_wait(wait));
@@ -45,7 +45,7 @@ pub(super) async fn authenticate(
         (None, Some(peer)) => logins.failed(peer, name.as_bytes(), now),
         (_, None) => {}
     }
-    user.map(Caller).ok_or_else(unknown)
+    user.map(Caller).ok_or_else(refused)
 }
 
 /// Has keys derived of a password on a thread for that; the user, if it is right.
@@ -70,8 +70,19 @@ fn busy() -> Box<Response> {
     Box::new((StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, "1")], what).into_response())
 }
 
-fn unknown() -> Box<Response> {
-    not_logged_in("User and password are needed (basic authentication).\n".to_owned())
+/// The request names no user, or not as basic authentication does.
+fn nameless(headers: &HeaderMap) -> Box<Response> {
+    let what = if headers.contains_key(header::AUTHORIZATION) {
+        "The Authorization header is not the one of basic authentication: Basic, and USER:PASSWORD in base64.\n"
+    } else {
+        "User and password are needed (basic authentication).\n"
+    };
+    not_logged_in(what.to_owned())
+}
+
+/// Which of the two is wrong is not told: that there is such a user is known to those who have logged in alone.
+fn refused() -> Box<Response> {
+    not_logged_in("There is no such user, or the password is another one.\n".to_owned())
 }
 
 /// No user is the one that the client's certificate names.
