@@ -8,5 +8,6 @@ mod injections;
 mod lives;
 mod maps;
 mod members;
+mod removals;
 #[path = "../../../server/tests/support/mod.rs"]
 mod support;

@@ -1,6 +1,5 @@
 //! Buckets of a cluster: whoever asks one node asks all of them.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -64,6 +63,72 @@ fn may_still_be_served() -> BucketError {
     )
 }
 
+/// What is told of a name, or of something to be removed, if what had that name may still be served.
+fn may_not_be_over() -> BucketError {
+    BucketError::NotNow(
+        "nothing was changed: what had that name was removed before, and a node that does not follow the cluster now may \
+         still serve it; it ends that by itself: ask again (`stave cluster status` names the node)"
+            .to_owned(),
+    )
+}
+
+/// Asks as soon as no node serves any more what was removed before: of the removal of which `what` tells the revision. A
+/// name that is given again earlier means another thing to a client of a node that has not heard of it.
+fn ask_after_removal<E: From<ClusterError> + From<BucketError>>(
+    cluster: &Cluster,
+    bucket: &str,
+    what: impl Fn(&View) -> Result<(Command, Option<u64>), E>,
+) -> Result<Arc<View>, E> {
+    let mut over = 0;
+    loop {
+        let asked = cluster.ask_for(|view| -> Result<Command, Later<E>> {
+            let (command, removal) = what(view).map_err(Later::Never)?;
+            match removal.filter(|revision| *revision > over) {
+                Some(revision) => Err(Later::Behind(revision)),
+                None => Ok(command),
+            }
+        });
+        match asked {
+            Ok(view) => return Ok(view),
+            Err(Later::Behind(revision)) if wait_until_none_serves(cluster, bucket, revision) => {
+                over = revision;
+            }
+            Err(Later::Behind(_)) => return Err(may_not_be_over().into()),
+            Err(Later::Never(error)) => return Err(error),
+        }
+    }
+}
+
+/// Why the cluster is not asked now.
+enum Later<E> {
+    /// What a revision removed may still be served.
+    Behind(u64),
+    Never(E),
+}
+
+impl<E: From<ClusterError>> From<ClusterError> for Later<E> {
+    fn from(error: ClusterError) -> Later<E> {
+        Later::Never(error.into())
+    }
+}
+
+/// The revision that deleted the last bucket of a name, if one is remembered.
+fn deletion_of(view: &View, name: &str) -> Option<u64> {
+    let deleted = view.state.deleted.values().filter(|deleted| deleted.name == name);
+    deleted.map(|deleted| deleted.revision).max()
+}
+
+/// Waits until this node has done with a bucket what a revision asks for.
+fn wait_until_done(cluster: &Cluster, bucket: &str, revision: u64) -> Result<(), BucketError> {
+    if cluster.wait_until_bucket(bucket, DONE_WITHIN, |_, applied| applied >= revision) {
+        return Ok(());
+    }
+    Err(BucketError::NotNow(
+        "the cluster has decided it, and this node has not done it yet; it goes on trying: its log says why"
+            .to_owned(),
+    ))
+}
+
 /// Manages buckets through the cluster's document.
 pub(super) struct ClusterBuckets(pub(super) Weak<Cluster>);
 
@@ -105,12 +170,7 @@ impl ClusterBuckets {
     ) -> Result<u64, BucketError> {
         let cluster = self.cluster()?;
         let revision = cluster.ask_for(what).map_err(BucketError::from)?.state.revision;
-        if !cluster.wait_until_bucket(bucket, DONE_WITHIN, |_, applied| applied >= revision) {
-            return Err(BucketError::NotNow(
-                "the cluster has decided it, and this node has not done it yet; it goes on trying: its log says why"
-                    .to_owned(),
-            ));
-        }
+        wait_until_done(&cluster, bucket, revision)?;
         Ok(revision)
     }
 }
@@ -124,6 +184,12 @@ enum Wrong {
 impl From<ClusterError> for Wrong {
     fn from(error: ClusterError) -> Wrong {
         Wrong::Cluster(error)
+    }
+}
+
+impl From<BucketError> for Wrong {
+    fn from(error: BucketError) -> Wrong {
+        Wrong::Bucket(error)
     }
 }
 
@@ -172,7 +238,7 @@ fn spec_of(view: &View, name: &str) -> Result<BucketSpec, BucketError> {
 }
 
 /// The manifest of the cluster's document, and ids that nobody has had.
-fn manifest_of(bucket: &::cluster::Bucket) -> Result<(Manifest, NextIds), BucketError> {
+pub(super) fn manifest_of(bucket: &::cluster::Bucket) -> Result<(Manifest, NextIds), BucketError> {
     let manifest = match bucket.manifest.get("scopes") {
         // What begins with nothing but a number is the manifest that every bucket begins with.
         None => Manifest::default(),
@@ -238,8 +304,14 @@ impl Management for StillJoining {
 
 impl Management for ClusterBuckets {
     fn create(&self, spec: BucketSpec) -> Result<(), BucketError> {
-        let cluster = self.cluster()?;
-        self.ask_for(&spec.name, |view| creation(&cluster, view, &spec).map_err(Wrong::Bucket))
+        let (cluster, name) = (self.cluster()?, spec.name.as_str());
+        let asked = ask_after_removal(&cluster, name, |view| -> Result<_, Wrong> {
+            Ok((creation(&cluster, view, &spec)?, deletion_of(view, name)))
+        });
+        let revision = asked.map_err(BucketError::from)?.state.revision;
+        wait_until_done(&cluster, name, revision)?;
+        cluster.wait_until_all_have(name, revision, ALL_DONE_WITHIN);
+        Ok(())
     }
 
     fn check_create(&self, spec: &BucketSpec) -> Result<(), BucketError> {
@@ -282,11 +354,22 @@ impl Management for ClusterBuckets {
     }
 
     fn delete(&self, name: &str) -> Result<(), BucketError> {
-        let revision = self.decide(name, |_| Ok(Command::DropBucket { name: name.to_owned() }))?;
-        if wait_until_none_serves(&*self.cluster()?, name, revision) {
-            return Ok(());
+        let cluster = self.cluster()?;
+        let before = Mutex::new(None);
+        let decided = self.decide(name, |view| {
+            *before.lock() = deletion_of(view, name);
+            Ok(Command::DropBucket { name: name.to_owned() })
+        });
+        match (decided, before.into_inner()) {
+            // Another client may have asked for it, and has not been answered yet.
+            (Err(BucketError::Unknown), Some(revision)) => {
+                let is_over = wait_until_none_serves(&cluster, name, revision);
+                Err(if is_over { BucketError::Unknown } else { may_not_be_over() })
+            }
+            (Err(error), _) => Err(error),
+            (Ok(revision), _) if wait_until_none_serves(&cluster, name, revision) => Ok(()),
+            (Ok(_), _) => Err(may_still_be_served()),
         }
-        Err(may_still_be_served())
     }
 
     fn change_manifest(
@@ -294,42 +377,82 @@ impl Management for ClusterBuckets {
         bucket: &Bucket,
         change: &ManifestChange,
     ) -> Result<Arc<Manifest>, ManifestError> {
-        let cluster = self.cluster()?;
-        let name = bucket.name();
-        let (made, removes) = (Mutex::new(None), AtomicBool::new(false));
-        let asked = cluster.ask_for(|view| -> Result<Command, ManifestWrong> {
-            let of = view.state.buckets.get(name).ok_or(BucketError::Unknown).map_err(ManifestError::from)?;
-            let (present, ids) = manifest_of(of).map_err(ManifestError::from)?;
-            let new = change(&present, ids)?;
-            if new != present {
-                let successor = present.check_successor(&new).map_err(ManifestRefusal::Successor);
-                successor.map_err(ManifestError::Manifest)?;
-            }
-            let has = |new: &Manifest, id| new.collection(id).is_some();
-            let is_less = present.collections().any(|collection| !has(&new, collection.id));
-            removes.store(is_less, Ordering::Relaxed);
-            let ids = ids.above(&new);
-            let json = if new == present { (*of.manifest).clone() } else { new.to_json() };
-            *made.lock() = Some(new);
-            Ok(Command::ChangeManifest {
-                name: name.to_owned(),
-                manifest: json,
-                next_ids: ::cluster::state::NextIds { scope: ids.scope.0, collection: ids.collection.0 },
-            })
+        let (cluster, name) = (self.cluster()?, bucket.name());
+        let (made, removed) = (Mutex::new(None), Mutex::new(None));
+        let asked = ask_after_removal(&cluster, name, |view| -> Result<_, ManifestWrong> {
+            let next = next_manifest(&cluster, view, name, change, &removed)?;
+            *made.lock() = Some((next.manifest, next.removes));
+            Ok((next.command, next.behind))
         });
-        let revision = asked?.state.revision;
+        let view = match (asked, removed.into_inner()) {
+            (Ok(view), _) => view,
+            // What is not there: a removal of it may have been asked for, and not answered yet.
+            (Err(ManifestWrong(ManifestError::NotFound(what))), Some(revision)) => {
+                let is_over = wait_until_none_serves(&cluster, name, revision);
+                return Err(if is_over { ManifestError::NotFound(what) } else { may_not_be_over().into() });
+            }
+            (Err(ManifestWrong(error)), _) => return Err(error),
+        };
+        let revision = view.state.revision;
         if !cluster.wait_until_bucket(name, DONE_WITHIN, |_, applied| applied >= revision) {
             let what = "the cluster has decided it, and this node has not taken the manifest yet; it goes on trying: \
                         its log says why";
             return Err(BucketError::NotNow(what.to_owned()).into());
         }
-        if !removes.into_inner() {
+        let (manifest, removes) = made.into_inner().unwrap_or_default();
+        if !removes {
             cluster.wait_until_all_have(name, revision, ALL_DONE_WITHIN);
         } else if !wait_until_none_serves(&cluster, name, revision) {
             return Err(may_still_be_served().into());
         }
-        Ok(Arc::new(made.into_inner().unwrap_or_default()))
+        Ok(Arc::new(manifest))
     }
+}
+
+/// What a change of a manifest comes to.
+struct NextManifest {
+    manifest: Manifest,
+    command: Command,
+    /// Whether it removes something, or finds it removed.
+    removes: bool,
+    /// The revision that removed what had a name that it gives to something new.
+    behind: Option<u64>,
+}
+
+/// What a change makes of a bucket's manifest. `removed` gets the revision that removed something from it last.
+fn next_manifest(
+    cluster: &Cluster,
+    view: &View,
+    name: &str,
+    change: &ManifestChange,
+    removed: &Mutex<Option<u64>>,
+) -> Result<NextManifest, ManifestWrong> {
+    let of = view.state.buckets.get(name).ok_or(BucketError::Unknown)?;
+    let (present, ids) = manifest_of(of)?;
+    let mut removals = cluster.removals.lock();
+    removals.note(&view.state);
+    *removed.lock() = removals.newest(name);
+    let manifest = change(&present, ids)?;
+    let is_same = manifest == present;
+    if !is_same {
+        let successor = present.check_successor(&manifest).map_err(ManifestRefusal::Successor);
+        successor.map_err(ManifestError::Manifest)?;
+    }
+    let is_less = present.collections().any(|collection| manifest.collection(collection.id).is_none());
+    let ids = ids.above(&manifest);
+    let command = Command::ChangeManifest {
+        name: name.to_owned(),
+        manifest: if is_same { (*of.manifest).clone() } else { manifest.to_json() },
+        next_ids: ::cluster::state::NextIds { scope: ids.scope.0, collection: ids.collection.0 },
+    };
+    let behind = removals.of_new_names(name, &present, &manifest);
+    // Who asks for all scopes at once may ask for a removal again.
+    Ok(NextManifest {
+        removes: is_less || is_same && removals.newest(name).is_some(),
+        manifest,
+        command,
+        behind,
+    })
 }
 
 /// Why a manifest is not changed.
@@ -338,6 +461,12 @@ struct ManifestWrong(ManifestError);
 impl From<ManifestError> for ManifestWrong {
     fn from(error: ManifestError) -> ManifestWrong {
         ManifestWrong(error)
+    }
+}
+
+impl From<BucketError> for ManifestWrong {
+    fn from(error: BucketError) -> ManifestWrong {
+        ManifestWrong(error.into())
     }
 }
 

@@ -417,6 +417,7 @@ impl Cluster {
     /// Tells those who wait what was read and done: `failed` are the buckets that have not become what the document
     /// says; `None` if none of them has for certain.
     fn show<'n>(&self, view: &Arc<View>, failed: Option<impl Iterator<Item = &'n String>>) {
+        self.removals.lock().note(&view.state);
         let mut seen = self.seen.lock();
         let before = seen.view.replace(Arc::clone(view));
         if before.is_some_and(|before| membership::is_other(&before.state.cluster, &view.state.cluster)) {

@@ -20,6 +20,7 @@ pub mod membership;
 pub mod names;
 pub mod noted;
 pub mod promises;
+mod removals;
 pub mod seen_users;
 pub mod serving;
 mod trouble;
@@ -161,6 +162,8 @@ pub struct Cluster {
     /// The newest state that this node has seen, durably.
     membership: Mutex<Membership>,
     seen: Mutex<Seen>,
+    /// What was removed from buckets, as this process has seen it.
+    removals: Mutex<removals::Removals>,
     /// What this process has written of the cluster's state.
     writer: Mutex<Writer>,
     changed: Condvar,
@@ -275,6 +278,7 @@ impl Cluster {
             noted: Mutex::new(noted),
             membership: Mutex::new(membership),
             seen: Mutex::default(),
+            removals: Mutex::default(),
             writer: Mutex::default(),
             changed: Condvar::new(),
             is_stopping: AtomicBool::new(false),
