@@ -34,16 +34,18 @@ pub fn check(config: &Config, env: &Env) -> Result<Vec<String>, Failure> {
         let put = |what: String| format!("{what}; put a new one into {}", tls.certificate.display());
         warnings.extend(what.map(put));
     }
-    if let Some(addr) = address_of_two(config) {
-        let source = io::Error::new(io::ErrorKind::AddrInUse, "two of the node's addresses are the same");
-        return Err(Failure::Listen { addr, source });
-    }
+    check_addresses(config)?;
     let is_alone = !config.is_member && !config.leaves_cluster;
     if is_alone && !membership::may_start_alone(env, folder).map_err(failed)? {
         return Err(Failure::BelongsToCluster(folder.to_owned()));
     }
     check_quotas(config, env)?;
     Ok(warnings)
+}
+
+/// Refuses addresses of which two cannot both be listened at.
+pub(crate) fn check_addresses(config: &Config) -> Result<(), Failure> {
+    address_of_two(config).map_or(Ok(()), |addr| Err(Failure::SameAddress(addr)))
 }
 
 /// An address that the node would listen at twice.

@@ -29,6 +29,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
 use crate::acceptor::{self, Entrance};
+use crate::check::check_addresses;
 use crate::http;
 use crate::inside::{self, Inner, OwnDoor};
 use crate::links::RuntimeLinks;
@@ -69,6 +70,12 @@ pub enum Failure {
         /// What the system said.
         source: io::Error,
     },
+    /// The configuration has an address twice.
+    #[error(
+        "address {0} is the same as another one of this node: give each of --kv, --http, --kv-tls and --http-tls another \
+         port, and each address once"
+    )]
+    SameAddress(SocketAddr),
     /// Encrypted connections cannot be served.
     #[error("TLS: {0}")]
     Tls(#[from] TlsError),
@@ -87,7 +94,7 @@ impl Failure {
     /// Whether the configuration, or a file that it names, has to be changed first.
     pub fn is_configuration(&self) -> bool {
         match self {
-            Failure::Tls(_) => true,
+            Failure::Tls(_) | Failure::SameAddress(_) => true,
             Failure::Bucket(failure) => {
                 matches!(failure, HostFailure::Quota { .. } | HostFailure::Quotas { .. })
             }
@@ -178,6 +185,7 @@ pub(crate) fn plain_addrs(config: &Config, addrs: Vec<SocketAddr>) -> Vec<Socket
 impl Listeners {
     fn open(env: &Env, config: &Config) -> Result<Listeners, Failure> {
         let tls = config.tls.as_ref().map(|tls| Tls::load(env, tls).map(Arc::new)).transpose()?;
+        check_addresses(config)?;
         let mut kv = open_all(env, &plain_addrs(config, config.plain_kv()), None)?;
         let mut http = open_all(env, &plain_addrs(config, config.plain_http()), None)?;
         let plain = Plain { kv_addr: first_of(&kv)?, http_addr: first_of(&http)? };

@@ -167,7 +167,7 @@ fn what_cannot_be_is_refused_by_field() {
         ("name=a&ramQuota=x", "ramQuota", "must be a positive integer"),
         ("name=a&ramQuotaMB=145", "ramQuota", "too large to be provisioned"),
         ("name=a&ramQuotaMB=18446744073709551616", "ramQuota", "too large to be provisioned"),
-        ("name=a&ramQuotaMB=100&bucketType=memcached", "bucketType", "invalid bucket type"),
+        ("name=a&ramQuotaMB=100&bucketType=memcached", "bucketType", "invalid bucket type: it must be"),
         ("name=a&ramQuotaMB=100&replicaNumber=4", "replicaNumber", "larger than 3 is not supported"),
         ("name=a&ramQuotaMB=100&replicaNumber=-1", "replicaNumber", "cannot be negative"),
         ("name=a&ramQuotaMB=100&replicaNumber=", "replicaNumber", "must be a non-negative integer"),

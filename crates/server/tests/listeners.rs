@@ -49,6 +49,20 @@ fn clients_are_served_at_each_of_several_addresses_and_told_of_the_first() {
     server.stop().expect("a clean stop");
 }
 
+#[test]
+fn an_address_that_is_given_twice_is_a_wrong_configuration() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for lines in ["kv = \"127.0.0.1:7,127.0.0.1:7\"", "kv = \"127.0.0.1:7\"\nhttp = \"0.0.0.0:7\""] {
+        let settings = Settings::parse(&format!("password = \"password\"\n{lines}")).expect("valid settings");
+        let config =
+            Config::new(settings, folder.path().to_owned(), 2, String::new).expect("valid by itself");
+        let checked = server::check(&config, &Env::real()).expect_err("a start would not succeed");
+        let refused = server::serve(config, Env::real()).err().expect("it does not start");
+        assert_eq!(checked.to_string(), refused.to_string());
+        assert!(refused.is_configuration() && refused.to_string().contains("the same as another one"));
+    }
+}
+
 /// Status and body of an answer over HTTP with TLS.
 fn https(ca: &Ca, at: SocketAddr, method: &str, path: &str, more: &str) -> (u16, String) {
     let mut roots = RootCertStore::empty();
