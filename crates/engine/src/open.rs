@@ -272,7 +272,7 @@ impl Bucket {
         tracing::info!(
             bucket = self.name(),
             last_stop = stop.name(states > 0),
-            with_documents = warmup.vbuckets,
+            vbuckets_with_documents = warmup.vbuckets,
             dead = warmup.vbuckets_failed,
             from_journal_bytes = self.store.stats().unfiled_bytes,
             "the bucket is open"

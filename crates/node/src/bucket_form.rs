@@ -89,7 +89,8 @@ impl BucketForm {
         }
         let kind = self.get("bucketType").map_or(Some(Default::default()), |word| naming::kind_from(&word));
         if kind.is_none() {
-            self.wrong("bucketType", "invalid bucket type");
+            self.wrong("bucketType", "invalid bucket type: it must be 'membase' (or 'couchbase' or 'couchstore'), 'magma' or 'ephemeral'",
+            );
         }
         let (kind, of_type) = kind.unwrap_or_default();
         // A word that is none is told below.

@@ -111,7 +111,7 @@ fn starts_and_stops_are_logged_with_what_was_found() {
     let log = Node::start(folder.path(), None).end(Signal::TERM);
     let open = line(&log, "the bucket is open");
     assert!(open.contains("bucket=\"orders\"") && open.contains("last_stop=\"crash\""), "{open}");
-    assert!(open.contains("with_documents=1") && !open.contains("from_journal_bytes=0"), "{open}");
+    assert!(open.contains("vbuckets_with_documents=1") && !open.contains("from_journal_bytes=0"), "{open}");
     assert!(line(&log, "stopping").contains("SIGTERM"), "{log}");
     assert!(line(&log, ": stopped").contains("took_ms="), "{log}");
 

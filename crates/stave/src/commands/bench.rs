@@ -40,7 +40,7 @@ impl DurabilityFlag {
 
 /// Measure a server under load: get and set over many connections, in a closed loop or at a rate.
 ///
-/// Keys are `bench-` and a number; the bucket keeps them afterwards.
+/// It writes documents into the bucket, and leaves them there: their keys are `bench-` and a number.
 /// In a cluster any node may be named: connections go to all nodes, requests to the one that is active for their key, and
 /// the cluster map is asked for again when one refuses or is gone.
 #[derive(Clone, Debug, Args)]
