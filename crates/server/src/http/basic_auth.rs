@@ -80,7 +80,7 @@ fn nameless(headers: &HeaderMap) -> Box<Response> {
     not_logged_in(what.to_owned())
 }
 
-/// Which of the two is wrong is not told: that there is such a user is known to those who have logged in alone.
+/// Which of the two is wrong is not told: a stranger learns no names of users.
 fn refused() -> Box<Response> {
     not_logged_in("There is no such user, or the password is another one.\n".to_owned())
 }
