@@ -51,6 +51,9 @@ const NOT_A_NAME: &str = "Bucket name can only contain characters in range A-Z, 
                           period, dash & percent. Consult the documentation.";
 /// The field's words for a quota that is missing or no number.
 const NO_QUOTA: &str = "The RAM Quota must be specified and must be a positive integer.";
+/// The field's server says no more than that the type is invalid.
+const WRONG_TYPE: &str =
+    "invalid bucket type: it must be 'membase' (or 'couchbase' or 'couchstore'), 'magma' or 'ephemeral'";
 
 /// What the form says, as far as it is valid.
 #[derive(Default)]
@@ -89,8 +92,7 @@ impl BucketForm {
         }
         let kind = self.get("bucketType").map_or(Some(Default::default()), |word| naming::kind_from(&word));
         if kind.is_none() {
-            self.wrong("bucketType", "invalid bucket type: it must be 'membase' (or 'couchbase' or 'couchstore'), 'magma' or 'ephemeral'",
-            );
+            self.wrong("bucketType", WRONG_TYPE);
         }
         let (kind, of_type) = kind.unwrap_or_default();
         // A word that is none is told below.

@@ -245,8 +245,8 @@ impl TryFrom<String> for Role {
             Err(wrong) => wrong.into_iter().map(|wrong| wrong.why).collect::<Vec<_>>().join("; "),
         };
         Err(format!(
-            "role {text:?}: {wrong}; write admin, read-write, read-only, or roles as ROLE[BUCKET:SCOPE:COLLECTION], for example \
-             data_reader[default]"
+            "role {text:?}: {wrong}; write admin, read-write, read-only, or roles as ROLE[BUCKET:SCOPE:COLLECTION], for \
+             example data_reader[default]"
         ))
     }
 }

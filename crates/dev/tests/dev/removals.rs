@@ -1,5 +1,5 @@
-//! What is removed while a node does not follow the cluster: that node may serve it for a while, and until then no client is
-//! told that the name is free.
+//! What is removed while a node does not follow the cluster: that node may serve it for a while, and until it does not,
+//! no client is told that the name is free.
 
 use std::time::Duration;
 

@@ -48,11 +48,9 @@ impl RoleRow {
             Takes::Bucket => {
                 format!("`{name}` takes a bucket: write `{name}[BUCKET]`, or `{name}[*]` for all")
             }
-            Takes::Scope => {
-                format!(
-                    "`{name}` takes a bucket, or a scope of one: write `{name}[*]`, `{name}[BUCKET]` or `{name}[BUCKET:SCOPE]`"
-                )
-            }
+            Takes::Scope => format!(
+                "`{name}` takes a bucket or a scope: write `{name}[*]`, `{name}[BUCKET]` or `{name}[BUCKET:SCOPE]`"
+            ),
             Takes::Collection => format!(
                 "`{name}` takes a bucket, a scope or a collection: write `{name}[*]`, `{name}[BUCKET]`, \
                  `{name}[BUCKET:SCOPE]` or `{name}[BUCKET:SCOPE:COLLECTION]`"

@@ -192,8 +192,8 @@ fn field(fields: &[(String, String)], name: &str) -> Option<String> {
     fields.iter().find(|(field, _)| field == name).map(|(_, value)| value.clone())
 }
 
-/// The roles of a form: known ones, for places that are there. SDKs and scripts may look for the words that Couchbase Server
-/// refuses others with; what is wrong follows them.
+/// The roles of a form: known ones, for places that are there. SDKs and scripts may look for the words that Couchbase
+/// Server refuses others with; what is wrong follows them.
 fn roles(shared: &Shared, text: &str) -> Result<Vec<Grant>, UsersRefusal> {
     let wrong = match Grant::parse_list(text) {
         Ok(grants) => {
