@@ -45,6 +45,30 @@ fn request(opcode: u8, value: &[u8]) -> RequestParts<'_> {
     RequestParts { opcode, key: KEY, value, vbucket: vb(KEY), ..RequestParts::default() }
 }
 
+/// Figures take long where there are many collections: other requests over HTTP do not wait for them.
+#[test]
+fn metrics_hold_up_no_other_request_over_http() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), CONFIG);
+    let overviews = &server.node().lanes().overviews;
+    let (open, gate) = std::sync::mpsc::channel::<()>();
+    let wait = move || {
+        let _ = gate.recv();
+    };
+    let busy = overviews.begin(server.node().env(), None, wait);
+    assert!(busy.is_some(), "the one thread is busy");
+    let at = (server.kv_addr(), server.http_addr());
+    std::thread::scope(|scope| {
+        let scrape = scope.spawn(move || http(&at, "GET", "/metrics", ""));
+        while overviews.under_way() < 2 {}
+        assert_eq!(http(&at, "GET", "/livez", "").0, 200);
+        drop(open);
+        let (code, text) = scrape.join().expect("an answer");
+        assert!(code == 200 && text.contains("\nstave_may_serve 1\n"), "{code} {text}");
+    });
+    server.stop().expect("a clean stop");
+}
+
 #[test]
 fn changes_of_many_paths_of_a_large_document_hold_nobody_up() {
     let folder = tempfile::tempdir().expect("a folder");
