@@ -150,6 +150,11 @@ pub enum Refused {
     /// A node that is needed does not answer.
     #[error("{0} is down")]
     NodeDown(NodeId),
+    /// A node that should hand over does not answer.
+    #[error(
+        "{0} is down, and can hand nothing over: fail it over without --graceful (stave cluster failover {0})"
+    )]
+    CannotHandOver(NodeId),
     /// A node that would get its share does not answer.
     #[error("{0} is down, and has no share yet: start it, or let it leave (stave cluster remove {0})")]
     NewNodeDown(NodeId),

@@ -256,6 +256,7 @@ fn instead_of(error: &ClusterError) -> &'static str {
             "; start, thaw or join the others first, or give force=true if writes may be lost"
         }
         Refused::LastNode => "; start or recover another node first",
+        Refused::CannotHandOver(_) => ", or with mode=hard",
         Refused::NodeDown(_) => "; start, thaw or join it first, or fail it over",
         Refused::Rebalancing | Refused::FailingOver | Refused::Dropping(_) => "; try again when that is over",
         _ => "",

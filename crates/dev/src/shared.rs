@@ -91,7 +91,11 @@ impl Shared {
 
     /// What the cluster says about one of its nodes, with the name that people know.
     fn refused(&self, refused: Refused) -> Result<(), DevError> {
-        let (Refused::NodeDown(id) | Refused::WrongStatus(id, _) | Refused::Dropping(id)) = refused else {
+        let (Refused::NodeDown(id)
+        | Refused::CannotHandOver(id)
+        | Refused::WrongStatus(id, _)
+        | Refused::Dropping(id)) = refused
+        else {
             return Err(ClusterError::Refused(refused).into());
         };
         let name = self.view()?.map_or_else(|| id.name(), |view| self.name_of(&view, id));

@@ -103,7 +103,7 @@ pub(super) fn graceful(view: &View, id: NodeId) -> Result<State, Refused> {
         return Err(Refused::WrongStatus(id, status));
     }
     if view.alive(id).is_none() {
-        return Err(Refused::NodeDown(id));
+        return Err(Refused::CannotHandOver(id));
     }
     let mut state = view.state.next();
     let mut last = 0;

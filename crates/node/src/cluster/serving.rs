@@ -1,6 +1,6 @@
 //! Whether a node serves its clients, and if not, why and what to do about it.
 
-use ::cluster::Status;
+use ::cluster::{NodeId, Status};
 
 use super::Cluster;
 use crate::node::Node;
@@ -40,6 +40,20 @@ pub(crate) fn is_member(node: &Node) -> bool {
     cluster.view().is_some_and(|view| view.state.node_of(cluster.uuid()).is_some())
 }
 
+/// What to do about a node that was failed over, and answers.
+pub fn of_failed_over(id: NodeId) -> String {
+    format!(
+        "{id} was failed over: take it back (stave cluster add {id}), or let it leave with the next rebalance"
+    )
+}
+
+/// The same about this node, if it was failed over: its cluster has let it in, and has it serve nothing.
+pub fn failed_over(cluster: &Cluster) -> Option<String> {
+    let view = cluster.view()?;
+    let (id, of) = view.state.node_of(cluster.uuid())?;
+    (of.status == Status::FailedOver).then(|| of_failed_over(id))
+}
+
 impl Cluster {
     fn why_not(&self) -> String {
         if let Some(why) = self.outside() {
@@ -57,9 +71,7 @@ impl Cluster {
             return "its cluster has not let it in yet: wait, or look at its log".to_owned();
         };
         match of.status {
-            Status::FailedOver => format!(
-                "{id} was failed over: take it back (stave cluster add {id}), or let it leave with the next rebalance"
-            ),
+            Status::FailedOver => of_failed_over(id),
             Status::New | Status::DeltaRecovery | Status::FullRecovery => {
                 format!("{id} has its share after the next rebalance: stave cluster rebalance")
             }

@@ -6,9 +6,9 @@ use ::cluster::damage::{self, Wrong};
 use ::cluster::filling::{Filling, fillings};
 use ::cluster::leader::{awaited, lacking, missed};
 use ::cluster::state::{AutoFailover, Outcome, Purpose, State as Document, present};
-use ::cluster::{Command, NodeId, Status, View, command};
+use ::cluster::{Command, Node, NodeId, Status, View, command};
 use ::node::cluster::Cluster;
-use ::node::cluster::serving::still_joining;
+use ::node::cluster::serving::{of_failed_over, still_joining};
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -214,6 +214,28 @@ fn too_few_nodes(bucket: &str, replicas: u8, active: usize) -> String {
     )
 }
 
+/// What to do about a node that was failed over.
+fn of_one_failed_over(view: &View, id: NodeId, node: &Node) -> String {
+    if view.alive(id).is_some() {
+        return of_failed_over(id);
+    }
+    let at = node.address.http();
+    let has_its_place = |(other, of): &(&NodeId, &Node)| {
+        **other != id && of.address.http() == at && view.alive(**other).is_some()
+    };
+    match view.state.nodes.iter().find(has_its_place) {
+        Some((other, _)) => {
+            format!(
+                "{id} was failed over, and {other} is at its address now: it leaves with the next rebalance"
+            )
+        }
+        None => format!(
+            "{id} was failed over and is down: start it and take it back (stave cluster add {id}), or let it leave with the \
+             next rebalance"
+        ),
+    }
+}
+
 /// What somebody should know, or has to do.
 fn notes(view: &View) -> Vec<String> {
     let state = &view.state;
@@ -230,9 +252,7 @@ fn notes(view: &View) -> Vec<String> {
             Status::New | Status::DeltaRecovery | Status::FullRecovery if state.rebalance.is_none() => {
                 notes.push(format!("{id} has its share after the next rebalance: stave cluster rebalance"));
             }
-            Status::FailedOver => notes.push(format!(
-                "{id} was failed over: take it back (stave cluster add {id}), or let it leave with the next rebalance"
-            )),
+            Status::FailedOver => notes.push(of_one_failed_over(view, *id, node)),
             _ => {}
         }
     }
@@ -356,6 +376,24 @@ mod tests {
     }
 
     #[test]
+    fn one_that_was_failed_over_is_taken_back_if_it_is_there() {
+        let mut view = view(&["a", "b"]);
+        view.state =
+            command::apply(&view, &Command::FailOver { node: NodeId(2), force: true }).expect("it is done");
+        let note = |view: &View| {
+            notes(view).into_iter().find(|note| note.starts_with("n_2 was failed over")).expect("a note")
+        };
+        assert!(note(&view).starts_with("n_2 was failed over: take it back"), "{}", note(&view));
+        let member = view.members.remove("b").expect("it was there");
+        assert!(note(&view).contains("is down: start it and take it back"), "{}", note(&view));
+        // Another one at its address, with a folder of its own.
+        let join = Command::Join { uuid: "c".to_owned(), address: member.address.clone(), incarnation: 1 };
+        view.state = command::apply(&view, &join).expect("it joins");
+        view.members.insert("c".to_owned(), member);
+        assert!(note(&view).contains("n_3 is at its address now"), "{}", note(&view));
+    }
+
+    #[test]
     fn damaged_copies_are_told_of() {
         let mut view = view(&["a", "b"]);
         let report = view.reports.get_mut("a").expect("it reports");
@@ -434,6 +472,13 @@ mod tests {
             let purpose = leave(named).expect("it begins").rebalance.expect("it runs").purpose;
             assert_eq!(purpose, Purpose::Rebalance { eject: vec![NodeId(2)] }, "{named:?}");
         }
+    }
+
+    #[test]
+    fn a_node_that_is_down_hands_nothing_over() {
+        let refused = command::apply(&view(&["a"]), &Command::FailOverGracefully { node: NodeId(2) });
+        let refused = refused.expect_err("it is refused").to_string();
+        assert!(refused.starts_with("n_2 is down") && refused.contains("without --graceful"), "{refused}");
     }
 
     #[test]

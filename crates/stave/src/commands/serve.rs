@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use base::env::{Env, OpenMode};
 use clap::Args;
+use node::cluster::serving::failed_over;
 use node::cluster::{Cluster, ClusterConfig};
 use node::config::{LogConfig, LogFormat, shown};
 use node::data_dir::is_open_to_all;
@@ -291,6 +292,8 @@ pub fn run(env: &Env, flags: ServeFlags) -> anyhow::Result<Outcome> {
     if told == Told::Nothing {
         say(&server.ready_line());
         tell_manager(&[NotifyState::Ready]);
+        // It is let in, and scripts wait for that: but it serves nothing.
+        cluster.as_deref().and_then(failed_over).iter().for_each(|why| say(&format!("not served: {why}")));
         readiness::unserved(server.node()).iter().for_each(|line| say(&format!("not served: {line}")));
         again.wait_for_stop(&server);
     }
