@@ -560,8 +560,12 @@ impl Watch for FollowWatch<'_, '_, '_> {
                 }
             }
             Event::Began(vb, uuid) => {
+                let went_back = following.prepared.goes_back(vb);
                 following.prepared.began(vb);
                 following.writer.history(vb, uuid, following.clock.unix_ns());
+                if !went_back {
+                    following.writer.was_away(vb);
+                }
             }
             Event::RolledBack(vb, to) => following.rolled_back(vb, to),
             Event::Ended(vb, reason) => {

@@ -43,6 +43,9 @@ pub(crate) struct LogPosition {
     pub(super) gap: Option<(u64, u64)>,
     /// Since when its stream goes on; the highest number while it does not.
     pub(crate) streams_since: u64,
+    /// When its stream went on after nothing had come for a while: what is in front of that may have been made long before
+    /// it came. The highest number before the first time.
+    pub(super) away_until: u64,
     /// Whether it is at the end of a snapshot.
     pub(super) is_consistent: bool,
 }
@@ -58,6 +61,7 @@ impl LogPosition {
             floor,
             gap: None,
             streams_since: u64::MAX,
+            away_until: u64::MAX,
             is_consistent: true,
         }
     }
@@ -85,7 +89,8 @@ impl LogPosition {
         };
         let gap = (has_gap != 0).then_some((gap_seqno, gap_moment));
         let is_consistent = seqno >= end;
-        LogPosition { position, moment, floor, gap, streams_since: u64::MAX, is_consistent }
+        let (streams_since, away_until) = (u64::MAX, u64::MAX);
+        LogPosition { position, moment, floor, gap, streams_since, away_until, is_consistent }
     }
 }
 

@@ -723,6 +723,33 @@ fn a_vbucket_may_go_back_to_before_what_was_removed() {
     ends_as_the_node_is(&mut history);
 }
 
+/// What a stream brings that was away was not made as it came, however short the absence was.
+#[test]
+fn commits_of_an_absence_count_from_behind_what_is_in_front_of_them() {
+    let (env, _) = Env::sim(41);
+    let ms = |ms: u64| BEGIN_NS + ms * 1_000_000;
+    let (vb, uuid) = (VbId(0), VbUuid(1));
+    let positions = vec![LogPosition::at(uuid.0, 0, ms(0))];
+    let log = open(&env).expect("there is none");
+    let mut writer = log.begin_epoch(77, positions, (ms(0), ms(1)), "the log begins").expect("begun");
+    writer.history(vb, uuid, ms(10));
+    writer.was_away(vb);
+    assert_eq!(writer.time_of_completion(vb, ms(20)), Some(0), "it may have been made before");
+    writer.nothing_before(vb, ms(30));
+    assert_eq!(writer.time_of_completion(vb, ms(40)), None, "it comes as it is made");
+    // Away for a second and a half.
+    writer.history(vb, uuid, ms(1_500));
+    writer.was_away(vb);
+    assert_eq!(writer.time_of_completion(vb, ms(1_510)), Some(0));
+    let prepared = LoggedChange::Hidden { prepared: 1 };
+    writer.change(vb, Seqno(1), Some(ms(1_600)), ms(1_610), prepared);
+    assert_eq!(writer.time_of_completion(vb, ms(1_620)), None, "what is in front of it was made since");
+    // It goes back for a prepare, and was not away.
+    writer.history(vb, uuid, ms(1_630));
+    assert_eq!(writer.time_of_completion(vb, ms(1_640)), None);
+    assert_eq!(writer.time_of_completion(vb, ms(2_100)), Some(0), "the log is behind");
+}
+
 #[test]
 fn memory_has_no_more_than_a_group() {
     let (env, _) = Env::sim(1);

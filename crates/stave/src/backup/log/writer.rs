@@ -162,6 +162,13 @@ impl LogWriter {
         self.frame(FrameKind::History, vb, seqnos);
     }
 
+    /// The stream that has just gone on was away; one that only went back for a prepare was not.
+    pub(crate) fn was_away(&mut self, vb: VbId) {
+        if let Some(at) = self.vbuckets.get_mut(usize::from(vb.0)) {
+            at.away_until = at.streams_since;
+        }
+    }
+
     /// A snapshot begins.
     pub(crate) fn marker(&mut self, vb: VbId, marker: &Marker) {
         let index = usize::from(vb.0);
@@ -172,10 +179,14 @@ impl LogWriter {
     }
 
     /// When something that came now was made that has no time of its own, as commits and aborts: when it came. If the log
-    /// has lately not had all that there was, that may be hours later: then it counts from behind what is in front of it.
+    /// has lately not had all that there was, that may be hours later: then it counts from behind what is in front of it. So
+    /// does what may have been made while the stream was away, if only for a moment.
     pub(crate) fn time_of_completion(&self, vb: VbId, clock_ns: u64) -> Option<u64> {
-        let floor = self.vbuckets.get(usize::from(vb.0)).map_or(0, |at| at.floor);
-        if clock_ns.saturating_sub(floor) <= LIVE_NS { None } else { Some(0) }
+        // What comes behind something that was made since the stream went on was made since then, too.
+        let is_live = |at: &LogPosition| {
+            at.floor.max(at.moment) > at.away_until && clock_ns.saturating_sub(at.floor) <= LIVE_NS
+        };
+        if self.vbuckets.get(usize::from(vb.0)).is_some_and(is_live) { None } else { Some(0) }
     }
 
     /// Something came that has a place in its vBucket. `made` is the moment at which it was made, as the node says.
