@@ -1,6 +1,5 @@
 //! A reader's streams, without its connection: a producer in this process, and other nodes, whose messages become events.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,15 +15,12 @@ use super::elsewhere::{Arrival, Elsewhere, MOST_WAITED, Reads};
 use super::event::Writer;
 use super::positions::{Positions, Told};
 use super::token::{Place, Token};
+use super::told_events::ToldEvents;
 
 /// Bytes of messages that are made at once, which become one piece of the answer.
 const STEP_BYTES: usize = 64 << 10;
 /// After so many changes the reader is told its position.
 const CHANGES_BETWEEN_POSITIONS: u32 = 1000;
-/// Events of collections that are remembered.
-const MOST_EVENTS: usize = 8192;
-/// What one of them takes, with its place in the set.
-const EVENT_BYTES: usize = 80;
 /// A rollback that leads to the next one more often than this will not come to an end.
 const MOST_ROLLBACKS: usize = 64;
 
@@ -75,8 +71,7 @@ pub struct Feed {
     positions: Positions,
     /// The last token that the reader was told.
     told: Option<String>,
-    /// Events of collections and scopes that were told: each comes once, not once for each vBucket.
-    events: BTreeSet<Vec<u8>>,
+    events: ToldEvents,
     /// Events that are made and not taken yet, in their order.
     notes: Vec<u8>,
     messages: Vec<u8>,
@@ -105,7 +100,7 @@ impl Feed {
         let mut feed = Feed {
             positions,
             told: None,
-            events: BTreeSet::new(),
+            events: ToldEvents::default(),
             snapshots: snapshots.collect(),
             bucket,
             producer,
@@ -164,9 +159,8 @@ impl Feed {
     /// Bytes that it holds beside the bucket's changes and what comes from other nodes.
     pub fn held_bytes(&self) -> usize {
         let places = self.snapshots.capacity() * size_of::<(Seqno, Seqno)>();
-        let events = self.events.len() * EVENT_BYTES;
         let made = self.notes.capacity() + self.messages.capacity();
-        self.producer.held_bytes() + places + events + made
+        self.producer.held_bytes() + places + self.events.bytes() + made
     }
 
     /// For how long there is nothing to look at, as far as other nodes are concerned.
@@ -239,7 +233,7 @@ impl Feed {
         let back = Place::at(self.place(vb).uuid, to);
         self.set_place(vb, back);
         // The reader forgets events of collections, too: they are told once more.
-        self.events.clear();
+        self.events = ToldEvents::default();
         self.wishes.writer.rollback(vb, to, &mut self.notes);
         self.untold += 1;
     }
@@ -318,13 +312,7 @@ impl Feed {
     /// Whether it is an event of collections that the reader was told of already, by another vBucket.
     fn is_repeated(&mut self, message: &Message<'_>) -> bool {
         let What::SystemEvent(_, number, _) = message.what else { return false };
-        // The value begins with the manifest's number, so that the oldest are forgotten first.
-        let event = [message.value, &number.to_be_bytes()].concat();
-        let is_new = self.events.insert(event);
-        if self.events.len() > MOST_EVENTS {
-            self.events.pop_first();
-        }
-        !is_new
+        !self.events.note(number, message.value)
     }
 
     fn take(&mut self, message: &Message<'_>) {

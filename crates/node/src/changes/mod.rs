@@ -10,3 +10,4 @@ pub mod feed;
 pub mod positions;
 pub mod short;
 pub mod token;
+mod told_events;

@@ -177,12 +177,12 @@ pub(super) async fn add(order: Order) -> Result<Response, Wrong> {
         let hostname =
             if hostname.contains(':') { hostname.to_owned() } else { format!("{hostname}:{HTTP_PORT}") };
         let uuid_of = |view: &View| {
-            let mut nodes = view.state.nodes.values();
-            let there = nodes.find(|node| node.address.http() == hostname).map(|node| node.uuid.clone());
+            // Of two at one address the one that answers: the other one has lost its folder.
             let mut members = view.members.iter();
-            there.or_else(|| {
-                let member = members.find(|(_, member)| member.address.http() == hostname);
-                member.map(|(uuid, _)| uuid.clone())
+            let member = members.find(|(_, member)| member.address.http() == hostname);
+            member.map(|(uuid, _)| uuid.clone()).or_else(|| {
+                let mut nodes = view.state.nodes.values();
+                nodes.find(|node| node.address.http() == hostname).map(|node| node.uuid.clone())
             })
         };
         let view = ask_now(cluster, |view| {

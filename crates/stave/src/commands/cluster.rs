@@ -218,16 +218,25 @@ fn fail_over(env: &Env, to: &To, node: &str, path: &str, flags: &[(&str, bool)])
     done(to, &format!("{node} is failed over"), &target)
 }
 
-/// The number and the status of a node that is given by its name or one of its addresses.
+/// Whether a node answers, as the cluster knows.
+fn is_up(cluster: &Value, id: &str) -> bool {
+    let alive = cluster["alive"].as_array().into_iter().flatten();
+    alive.map(ToString::to_string).any(|number| format!("n_{number}") == id)
+}
+
+/// The number and the status of a node that is given by its name or one of its addresses. Of two at one address it is the
+/// one that answers: the other one has lost its folder.
 fn find(cluster: &Value, name: &str) -> Option<(String, String)> {
-    let mut nodes = cluster["state"]["nodes"].as_object().into_iter().flatten();
+    let nodes = cluster["state"]["nodes"].as_object().into_iter().flatten();
     let is_it = |(id, node): &(&String, &Value)| {
         let address = &node["address"];
         let host = address["host"].as_str().unwrap_or_default();
         let at = |port: &Value| name == format!("{host}:{port}");
         name == format!("n_{id}") || at(&address["http"]) || at(&address["kv"])
     };
-    let (id, node) = nodes.find(is_it)?;
+    let found: Vec<_> = nodes.filter(is_it).collect();
+    let answers = found.iter().find(|(id, _)| is_up(cluster, &format!("n_{id}")));
+    let (id, node) = answers.or(found.first())?;
     Some((format!("n_{id}"), node["status"].as_str().unwrap_or_default().to_owned()))
 }
 
@@ -248,7 +257,9 @@ fn add(to: &To, node: &str, full: bool) -> anyhow::Result<String> {
             let kind = if full { "full" } else { "delta" };
             let fields = [("otpNode", id.as_str()), ("recoveryType", kind)];
             target.form("/controller/setRecoveryType", &fields)?;
-            format!("{id} comes back with the next rebalance: stave cluster rebalance")
+            let is_down = !is_up(&cluster, &id);
+            let first = if is_down { ", and is down: start it before that" } else { "" };
+            format!("{id} comes back with the next rebalance{first}: stave cluster rebalance")
         }
         None if is_name(node) => bail!(
             "the cluster has no node {node}: it has left, or was never there; give the HTTP address of a node that \

@@ -29,6 +29,13 @@ fn nodes_are_found_by_name_and_address() {
         assert_eq!(find(&cluster, name), Some(("n_7".to_owned(), "active".to_owned())), "{name}");
     }
     assert_eq!(find(&cluster, "n_8"), None);
+    // A node that lost its folder, and the one that has come in its place.
+    let one = |status| json!({ "address": { "host": "h", "kv": 1, "http": 2 }, "status": status });
+    let nodes = json!({ "2": one("failed_over"), "4": one("new") });
+    let cluster = json!({ "alive": [4], "state": { "nodes": nodes } });
+    assert_eq!(find(&cluster, "h:2"), Some(("n_4".to_owned(), "new".to_owned())));
+    assert_eq!(find(&cluster, "n_2"), Some(("n_2".to_owned(), "failed_over".to_owned())));
+    assert!(is_up(&cluster, "n_4") && !is_up(&cluster, "n_2"));
 }
 
 #[test]
