@@ -222,6 +222,15 @@ impl Log {
         Ok(log)
     }
 
+    /// Has histories of changes stay as they are: for a caller that does not know how much of them the bucket keeps. Without
+    /// this a store that was opened with the defaults ends them with what it does next.
+    pub fn leave_histories(&self) {
+        let mut vbs = Files::known(self).into_iter();
+        if vbs.any(|vb| self.history(vb).start > 0) {
+            self.store.retain_as_before(HistoryRetention { seconds: u64::MAX, bytes: 0 });
+        }
+    }
+
     /// vBuckets whose last commit is before the one that the catalog lists are damaged.
     fn refuse_older(&self, wanted: &BTreeMap<VbId, FileAt>) {
         for (vb, at) in wanted {

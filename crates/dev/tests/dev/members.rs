@@ -50,6 +50,20 @@ fn others_take_over_what_a_majority_has_and_the_node_recovers() {
 }
 
 #[test]
+fn which_copy_follows_which_is_for_the_cluster_to_say() {
+    let cluster = Cluster::start(2, 1);
+    for body in ["{\"sources\": []}", "{"] {
+        let (code, told) = http(&cluster.node(1), "PUT", "/v1/buckets/default/replication", body);
+        assert!(code == 400 && told.contains("stave cluster rebalance"), "{code} {told}");
+    }
+    assert!(
+        !cluster.dev.node(1).expect("it runs").replication().status(None).is_empty(),
+        "its copies follow on"
+    );
+    cluster.stop();
+}
+
+#[test]
 fn a_node_hands_over_gracefully() {
     let cluster = Cluster::start(3, 1);
     for key in keys(50) {

@@ -42,6 +42,8 @@ impl ClusterUsers<'_> {
         let mut noting = Noting::begin(self.0);
         while !self.0.is_stopping() {
             let now = self.0.node.env().clock.monotonic();
+            // Before the read: a node that founds its cluster moves its users first.
+            let belongs = self.belongs();
             let found = match known.take().filter(|_| now < read_at) {
                 Some(known) => store.follow(known, LOOK_AGAIN),
                 None => store.read().inspect(|_| read_at = now + READ_EVERY),
@@ -55,7 +57,7 @@ impl ClusterUsers<'_> {
                         // What was read is older than what is in the store now.
                         continue;
                     }
-                    if std::mem::take(&mut is_first) {
+                    if belongs && std::mem::take(&mut is_first) {
                         self.name_own_users();
                     }
                     noting.note(self.0);
@@ -79,6 +81,11 @@ impl ClusterUsers<'_> {
                 }
             }
         }
+    }
+
+    /// Whether the cluster is founded, and this node is in it.
+    fn belongs(&self) -> bool {
+        self.0.view().is_some_and(|view| view.state.node_of(&self.0.uuid).is_some())
     }
 
     /// Has the thread that follows the users look whether the membership ends.

@@ -2,6 +2,7 @@
 
 use std::ops::RangeInclusive;
 
+use ::node::cluster::serving::is_a_clusters;
 use ::node::replication::{LinkStatus, Password, Source, Sources, WantError, lag_of};
 use axum::Json;
 use axum::body::Bytes;
@@ -61,6 +62,12 @@ pub(super) async fn declare(
         Ok(bucket) => bucket,
         Err(response) => return *response,
     };
+    if is_a_clusters(&shared.node) {
+        return refused(
+            "a cluster decides which node has a vBucket, and which ones follow it: `stave cluster rebalance` moves \
+             vBuckets, and `stave replicate --continuous` sends changes to a bucket of another cluster",
+        );
+    }
     // The message of a malformed body must not repeat a password.
     let declared: Declaration = match serde_json::from_slice(&body) {
         Ok(declared) => declared,

@@ -52,6 +52,8 @@ fn compact_log(
 ) -> anyhow::Result<Compacted> {
     let mut all = Compacted { before_bytes: bytes_of(env, dir)?, ..Compacted::default() };
     let log = Log::open(env.clone(), dir, LogConfig::default())?;
+    // How much of them is kept is the node's to say.
+    log.leave_histories();
     let done = compact_each(&log, purge_before_s, progress, &mut all);
     // What was done stays, and the next start finds a store that was closed.
     log.close()?;

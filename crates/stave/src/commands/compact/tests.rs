@@ -7,7 +7,7 @@ use base::env::sim::{SimHandles, SplitMix64};
 use base::{ItemKind, VbId, Version};
 use expect_test::expect;
 use kvstore::suite::tuned;
-use kvstore::{Log, LogConfig, SaveBatch, VbStateDoc};
+use kvstore::{HistoryRetention, Log, LogConfig, SaveBatch, VbStateDoc};
 
 use super::*;
 use crate::commands::encryption_flags::EncryptionFlags;
@@ -150,8 +150,8 @@ fn a_running_node_is_respected() {
 }
 
 /// A log-structured store with rounds of documents of which the last counts, closed.
-fn write_log(env: &Env) {
-    let store = Log::open(env.clone(), Path::new(DIR), LogConfig::default()).expect("the bucket opens");
+fn write_log(env: &Env, config: LogConfig) {
+    let store = Log::open(env.clone(), Path::new(DIR), config).expect("the bucket opens");
     for vb in [VbId(3), VB] {
         for round in 0..5u64 {
             let mut rng = SplitMix64::new(round);
@@ -159,7 +159,9 @@ fn write_log(env: &Env) {
             let document = |i: u64| tuned(0, &format!("k{i}"), round * 40 + i + 1, &value(), |_| ());
             let mut items: Vec<Version> = (0..40).map(document).collect();
             items.sort_by(|a, b| a.stored_key().cmp(b.stored_key()));
-            store.save(vb, SaveBatch { items: &items, state: &VbStateDoc::default() }).expect("a save");
+            // All of it counts, if a history is kept.
+            let state = VbStateDoc { history_from: 1, ..VbStateDoc::default() };
+            store.save(vb, SaveBatch { items: &items, state: &state }).expect("a save");
         }
     }
     store.close().expect("the disk works");
@@ -168,7 +170,7 @@ fn write_log(env: &Env) {
 #[test]
 fn a_log_structured_store_gets_smaller() {
     let env = sim();
-    write_log(&env);
+    write_log(&env, LogConfig::default());
     let said = compacted(&env, Path::new(DIR), None, true).expect("a compaction");
     let said: serde_json::Value = serde_json::from_str(&said).expect("JSON");
     assert_eq!(said["folder"], DIR);
@@ -179,6 +181,20 @@ fn a_log_structured_store_gets_smaller() {
     let store = Log::open(env.clone(), Path::new(DIR), LogConfig::default()).expect("the bucket opens");
     assert_eq!(store.was_closed(), Some(true));
     assert_eq!(store.counts(VB).expect("counts").documents, 40);
+}
+
+/// The command does not know for how long the node keeps it.
+#[test]
+fn a_history_of_changes_stays() {
+    let env = sim();
+    let history = HistoryRetention { seconds: 36_000, bytes: 0 };
+    let config = LogConfig { history, ..LogConfig::default() };
+    write_log(&env, config);
+    let of = || Log::open(env.clone(), Path::new(DIR), config).expect("the bucket opens").history(VB);
+    let before = of();
+    assert!(before.start > 0 && before.versions >= 40, "each key was replaced four times: {before:?}");
+    compacted(&env, Path::new(DIR), None, true).expect("a compaction");
+    assert_eq!((of().start, of().versions), (before.start, before.versions));
 }
 
 #[test]
