@@ -438,6 +438,13 @@ impl Host {
         bucket.most_range_scans = self.files_for_scans(&spec.name);
         let failed = |source| HostFailure::Bucket { name: spec.name.clone(), source };
         let store = self.open_store(&bucket, env).map_err(|failure| failed(failure.into()))?;
+        if ends_history(&bucket, &*store) {
+            tracing::warn!(
+                bucket = spec.name,
+                "the history of changes ends, and the versions that it kept go: the bucket's settings keep none; write \
+                 history_retention_seconds or history_retention_bytes under [bucket.settings] of the configuration file"
+            );
+        }
         let bucket = Bucket::open_cold(bucket, env.clone(), Arc::clone(&store)).map_err(failed)?;
         let opened = OpenedBucket::of(&bucket, &*store).map_err(|failure| failed(failure.into()))?;
         if config.is_member {
@@ -702,6 +709,12 @@ fn threads_of_a_bucket() -> impl Iterator<Item = (String, TaskKind, Run)> {
 /// Threads of a kind that every bucket begins with.
 pub(crate) fn threads_of_kind(kind: TaskKind) -> usize {
     threads_of_a_bucket().filter(|(_, of, _)| *of == kind).count()
+}
+
+/// Whether a store has a history of changes, and the bucket's settings keep none.
+fn ends_history(bucket: &engine::BucketConfig, store: &dyn KvStore) -> bool {
+    let is_kept = engine::history_retention(&bucket.settings, bucket.vbuckets).is_on();
+    !is_kept && (0..bucket.vbuckets).any(|vb| store.history(VbId(vb)).start > 0)
 }
 
 /// Lets the threads of a bucket end.
