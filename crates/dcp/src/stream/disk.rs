@@ -185,7 +185,7 @@ impl Stream {
             return More::Some;
         }
         let unfinished = if disk.has_marker { None } else { self.unfinished() };
-        let lost_history = self.is_history && self.history_in(common, &scope, false) != HistoryIn::All;
+        let lost_history = self.is_history && history_in(self, common, &scope, false) != HistoryIn::All;
         if unfinished.is_some_and(|end| scope.snapshot_end > end || lost_history) {
             self.phase = Phase::Disk(disk);
             return self.break_snapshot_off(common);
@@ -209,7 +209,7 @@ impl Stream {
         let tells = (self.interest.is_some() && common.features.collections) || common.tells_gaps();
         let is_passed = taken.is_done && tells && !disk.is_out_of_order && visible > self.sent;
         if !disk.has_marker && (!pending.is_empty() || is_passed) {
-            self.announce_backfill(common, &mut disk, (&scope, visible), allowance, out);
+            announce_backfill(self, common, &mut disk, (&scope, visible), allowance, out);
         }
         if taken.is_history
             && let Some(later) = disk.history.take()
@@ -248,70 +248,6 @@ impl Stream {
         More::Nothing
     }
 
-    /// Announces the snapshot that a backfill is, which ends with `visible` for the consumer if nothing follows in it. One
-    /// of which the later part alone is history has two markers, with the same bounds, as the whole is consistent only at
-    /// its end: the second one stands where the history begins. The first one is sent even if nothing comes before that,
-    /// so that a consumer learns that versions are missing.
-    fn announce_backfill(
-        &mut self,
-        common: &Common<'_>,
-        disk: &mut Disk,
-        (scope, visible): (&BackfillScope, Seqno),
-        allowance: &mut Allowance,
-        out: &mut dyn Sink,
-    ) {
-        disk.has_marker = true;
-        disk.rest = self.rest_of_snapshot(common, disk, scope.high_seqno);
-        if disk.is_out_of_order {
-            self.send(What::OutOfOrder(true), allowance, out);
-            (self.snapshot_start, self.next_marker) = (scope.high_seqno.next(), NextMarker::AfterDisk);
-            return;
-        }
-        let mut max_visible = scope.max_visible;
-        let (end, more) = match &disk.rest {
-            Some(rest) => {
-                let newest = rest_of(self, common, rest, scope.high_seqno);
-                let part = common.visible(&newest, rest.end(), self.look);
-                let is_whole = rest.snapshot_end() <= rest.end();
-                max_visible = max_visible.max(last_visible(&newest));
-                disk.is_hidden_last = is_whole && part.is_hidden_last;
-                let end = if is_whole { part.end.max(visible) } else { rest.snapshot_end() };
-                (end, Marker::MAY_DUPLICATE)
-            }
-            // Inside of a snapshot that has not come as a whole nobody knows what of it is for the consumer.
-            None if scope.snapshot_end > scope.high_seqno => (scope.snapshot_end, Marker::MAY_DUPLICATE),
-            None => (visible, 0),
-        };
-        self.max_visible = max_visible;
-        let history = self.history_in(common, scope, disk.rest.is_some());
-        let of_history = Marker::HISTORY | Marker::MAY_DUPLICATE;
-        let flags = Marker::DISK | Marker::CHECKPOINT | more;
-        let flags = if history == HistoryIn::All { flags | of_history } else { flags };
-        let more = MarkerMore {
-            max_visible,
-            high_completed: scope.high_completed,
-            purge_and_high_prepared: Some((scope.purge_seqno, scope.high_prepared)),
-        };
-        let snapshot = self.announce(None, end, flags, more);
-        self.send_marker(common, &snapshot, allowance, out);
-        disk.history = (history == HistoryIn::LaterPart)
-            .then_some(Announcement { flags: flags | of_history, ..snapshot });
-    }
-
-    /// How much of a snapshot from disk is history of changes, behind what was sent; `has_rest` if changes from memory
-    /// follow in it.
-    fn history_in(&self, common: &Common<'_>, scope: &BackfillScope, has_rest: bool) -> HistoryIn {
-        if !common.agreed.change_streams || scope.history_start == Seqno(0) {
-            return HistoryIn::None;
-        }
-        let from = if has_rest { common.bucket.streams().history_from(self.place()) } else { Seqno(1) };
-        // What memory has left out is missing, whatever the disk has.
-        if from == Seqno(0) || from > scope.high_seqno.next() {
-            return HistoryIn::None;
-        }
-        if self.sent.next() >= scope.history_start { HistoryIn::All } else { HistoryIn::LaterPart }
-    }
-
     /// Where a snapshot from disk that goes up to `high` ends for the consumer. Who knows of no collections cannot be
     /// told that the rest is for others.
     fn visible_end(&self, common: &Common<'_>, high: Seqno) -> Seqno {
@@ -344,6 +280,70 @@ impl Stream {
             None => Phase::Begin,
         };
     }
+}
+
+/// Announces the snapshot that a backfill is, which ends with `visible` for the consumer if nothing follows in it. One
+/// of which the later part alone is history has two markers, with the same bounds, as the whole is consistent only at
+/// its end: the second one stands where the history begins. The first one is sent even if nothing comes before that,
+/// so that a consumer learns that versions are missing.
+fn announce_backfill(
+    stream: &mut Stream,
+    common: &Common<'_>,
+    disk: &mut Disk,
+    (scope, visible): (&BackfillScope, Seqno),
+    allowance: &mut Allowance,
+    out: &mut dyn Sink,
+) {
+    disk.has_marker = true;
+    disk.rest = stream.rest_of_snapshot(common, disk, scope.high_seqno);
+    if disk.is_out_of_order {
+        stream.send(What::OutOfOrder(true), allowance, out);
+        (stream.snapshot_start, stream.next_marker) = (scope.high_seqno.next(), NextMarker::AfterDisk);
+        return;
+    }
+    let mut max_visible = scope.max_visible;
+    let (end, more) = match &disk.rest {
+        Some(rest) => {
+            let newest = rest_of(stream, common, rest, scope.high_seqno);
+            let part = common.visible(&newest, rest.end(), stream.look);
+            let is_whole = rest.snapshot_end() <= rest.end();
+            max_visible = max_visible.max(last_visible(&newest));
+            disk.is_hidden_last = is_whole && part.is_hidden_last;
+            let end = if is_whole { part.end.max(visible) } else { rest.snapshot_end() };
+            (end, Marker::MAY_DUPLICATE)
+        }
+        // Inside of a snapshot that has not come as a whole nobody knows what of it is for the consumer.
+        None if scope.snapshot_end > scope.high_seqno => (scope.snapshot_end, Marker::MAY_DUPLICATE),
+        None => (visible, 0),
+    };
+    stream.max_visible = max_visible;
+    let history = history_in(stream, common, scope, disk.rest.is_some());
+    let of_history = Marker::HISTORY | Marker::MAY_DUPLICATE;
+    let flags = Marker::DISK | Marker::CHECKPOINT | more;
+    let flags = if history == HistoryIn::All { flags | of_history } else { flags };
+    let more = MarkerMore {
+        max_visible,
+        high_completed: scope.high_completed,
+        purge_and_high_prepared: Some((scope.purge_seqno, scope.high_prepared)),
+    };
+    let snapshot = stream.announce(None, end, flags, more);
+    stream.send_marker(common, &snapshot, allowance, out);
+    disk.history =
+        (history == HistoryIn::LaterPart).then_some(Announcement { flags: flags | of_history, ..snapshot });
+}
+
+/// How much of a snapshot from disk is history of changes, behind what was sent; `has_rest` if changes from memory
+/// follow in it.
+fn history_in(stream: &Stream, common: &Common<'_>, scope: &BackfillScope, has_rest: bool) -> HistoryIn {
+    if !common.agreed.change_streams || scope.history_start == Seqno(0) {
+        return HistoryIn::None;
+    }
+    let from = if has_rest { common.bucket.streams().history_from(stream.place()) } else { Seqno(1) };
+    // What memory has left out is missing, whatever the disk has.
+    if from == Seqno(0) || from > scope.high_seqno.next() {
+        return HistoryIn::None;
+    }
+    if stream.sent.next() >= scope.history_start { HistoryIn::All } else { HistoryIn::LaterPart }
 }
 
 /// The changes of a range behind a seqno that the stream sends.

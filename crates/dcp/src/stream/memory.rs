@@ -21,6 +21,12 @@ const FIRST_RANGE: RangeLimit =
 /// Changes taken from memory at once.
 const RANGE: RangeLimit = RangeLimit { items: 10_000, bytes: 2 << 20, ..FIRST_RANGE };
 
+/// Whether the snapshot that is being sent was announced as history of changes, and from what follows in it versions
+/// may be missing: its replica has gone over to a producer that left some out.
+fn lost_history(stream: &Stream, common: &Common<'_>) -> bool {
+    stream.is_history && history_flags(stream, common) != Some(Marker::HISTORY)
+}
+
 impl Stream {
     pub(super) fn take_from_memory(&mut self, common: &Common<'_>, cursor: CursorId) -> More {
         let limit = match self.next_marker {
@@ -38,7 +44,7 @@ impl Stream {
         let take = |limit| common.bucket.streams().take_changes(self.place(), cursor, limit);
         let range = match take(limit) {
             Changes::Range(range)
-                if unfinished.is_some_and(|end| range.snapshot_end() > end || self.lost_history(common)) =>
+                if unfinished.is_some_and(|end| range.snapshot_end() > end || lost_history(self, common)) =>
             {
                 self.phase = Phase::Memory(cursor);
                 return self.break_snapshot_off(common);
@@ -175,12 +181,6 @@ impl Stream {
             self.complete_resumed(pending, history.unwrap_or(0));
         }
         Ok(())
-    }
-
-    /// Whether the snapshot that is being sent was announced as history of changes, and from what follows in it versions
-    /// may be missing: its replica has gone over to a producer that left some out.
-    fn lost_history(&self, common: &Common<'_>) -> bool {
-        self.is_history && history_flags(self, common) != Some(Marker::HISTORY)
     }
 
     /// The rest of the snapshot that the consumer has a part of has nothing for it: it is told that it is complete.

@@ -81,34 +81,34 @@ fn ask_after_removal<E: From<ClusterError> + From<BucketError>>(
 ) -> Result<Arc<View>, E> {
     let mut over = 0;
     loop {
-        let asked = cluster.ask_for(|view| -> Result<Command, Later<E>> {
-            let (command, removal) = what(view).map_err(Later::Never)?;
+        let asked = cluster.ask_for(|view| -> Result<Command, NotAsked<E>> {
+            let (command, removal) = what(view).map_err(NotAsked::Never)?;
             match removal.filter(|revision| *revision > over) {
-                Some(revision) => Err(Later::Behind(revision)),
+                Some(revision) => Err(NotAsked::Behind(revision)),
                 None => Ok(command),
             }
         });
         match asked {
             Ok(view) => return Ok(view),
-            Err(Later::Behind(revision)) if wait_until_none_serves(cluster, bucket, revision) => {
+            Err(NotAsked::Behind(revision)) if wait_until_none_serves(cluster, bucket, revision) => {
                 over = revision;
             }
-            Err(Later::Behind(_)) => return Err(may_not_be_over().into()),
-            Err(Later::Never(error)) => return Err(error),
+            Err(NotAsked::Behind(_)) => return Err(may_not_be_over().into()),
+            Err(NotAsked::Never(error)) => return Err(error),
         }
     }
 }
 
 /// Why the cluster is not asked now.
-enum Later<E> {
+enum NotAsked<E> {
     /// What a revision removed may still be served.
     Behind(u64),
     Never(E),
 }
 
-impl<E: From<ClusterError>> From<ClusterError> for Later<E> {
-    fn from(error: ClusterError) -> Later<E> {
-        Later::Never(error.into())
+impl<E: From<ClusterError>> From<ClusterError> for NotAsked<E> {
+    fn from(error: ClusterError) -> NotAsked<E> {
+        NotAsked::Never(error.into())
     }
 }
 

@@ -73,6 +73,19 @@ pub(super) fn expects_in(vb: &VBucket, collection: CollectionId, seqno: Seqno) -
     if vb.history.collections.is_open(collection) { Ok(()) } else { Err(Misplaced::NoCollection) }
 }
 
+/// Follows what a producer says of the versions that come: either it leaves none out, or it may leave any out.
+///
+/// If versions were left out before, the history begins with the next change and not behind the last one. A producer
+/// does not say how far what it left out reaches, only that what it sends comes behind that.
+fn follow_producer_history(vb: &mut VBucket, has_history: bool) {
+    let keeps = has_history && vb.contents.table.context().keeps_history();
+    let history = &mut vb.contents.history;
+    if !keeps && !planted::is(Bug::HistoryOverGap) {
+        history.history_from = Seqno(0);
+    }
+    history.awaits_history = keeps && history.history_from == Seqno(0);
+}
+
 impl VBucket {
     /// Whether it takes changes that were made elsewhere.
     pub fn is_following(&self) -> bool {
@@ -100,22 +113,9 @@ impl VBucket {
         let purge = snapshot.purge.unwrap_or_default().min(end);
         self.state_changed |= purge > self.contents.purge_seqno;
         self.contents.purge_seqno = self.contents.purge_seqno.max(purge);
-        self.follow_producer_history(snapshot.has_history);
+        follow_producer_history(self, snapshot.has_history);
         self.contents.history.checkpoints.begin_snapshot(snapshot);
         Ok(())
-    }
-
-    /// Follows what a producer says of the versions that come: either it leaves none out, or it may leave any out.
-    ///
-    /// If versions were left out before, the history begins with the next change and not behind the last one. A producer
-    /// does not say how far what it left out reaches, only that what it sends comes behind that.
-    fn follow_producer_history(&mut self, has_history: bool) {
-        let keeps = has_history && self.contents.table.context().keeps_history();
-        let history = &mut self.contents.history;
-        if !keeps && !planted::is(Bug::HistoryOverGap) {
-            history.history_from = Seqno(0);
-        }
-        history.awaits_history = keeps && history.history_from == Seqno(0);
     }
 
     /// Applies a document, tombstone or system event that was made elsewhere, complete with seqno, CAS and revision,
