@@ -16,6 +16,7 @@ mod frequency;
 pub mod groups;
 mod hash;
 mod heap;
+pub mod kept;
 mod key;
 mod locks;
 mod memory;

@@ -19,6 +19,7 @@ mod encryption_keys;
 mod failures;
 mod figures;
 mod health;
+mod kept;
 mod logs;
 mod manage;
 mod methods;
@@ -26,12 +27,15 @@ mod metrics;
 mod node_key;
 mod nodes;
 pub mod origin;
+mod over_time;
 mod paths;
 mod patience;
 mod pieces;
 mod pools;
 mod promise;
 mod query;
+mod range;
+mod range_request;
 mod replication;
 mod routes;
 mod samples;
@@ -43,6 +47,7 @@ mod stream;
 mod ui;
 mod user_lists;
 mod users;
+mod zoom;
 
 use std::io;
 use std::net::SocketAddr;
@@ -85,6 +90,7 @@ struct Shared {
     acting: Arc<Semaphore>,
     derived: Arc<DerivedPasswords>,
     samples: Arc<samples::Samples>,
+    kept: Arc<kept::Kept>,
 }
 
 impl Shared {
@@ -161,7 +167,8 @@ pub(crate) async fn serve(
     let cursors = Arc::new(Semaphore::new(1));
     let (acting, samples) =
         (Arc::new(Semaphore::new(acting::MOST_ACTING)), Arc::<samples::Samples>::default());
-    let sampling = samples::run(Arc::clone(&node), Arc::clone(&samples));
+    let kept = Arc::<kept::Kept>::default();
+    let sampling = samples::run(Arc::clone(&node), Arc::clone(&samples), Arc::clone(&kept));
     let collector = node.host().and_then(|host| host.config().trace_endpoint.clone());
     let tracing = traces::run(Arc::clone(&node), collector);
     let derived = Arc::default();
@@ -177,6 +184,7 @@ pub(crate) async fn serve(
         acting,
         derived,
         samples,
+        kept,
     };
     let stopped = shared.stopped();
     let app = routes::router(shared, listens);

@@ -1,0 +1,174 @@
+//! Figures of the last hour under the names of `/metrics`, kept in the process for `/pools/default/stats/range`.
+//!
+//! A row of each bucket and of the node is taken every [`EVERY_S`] seconds. What is asked for is told with a row of now,
+//! which is not kept: requests cannot push the hour out.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Weak};
+
+use ::node::Node;
+use ::node::stats::kept::{KeptName, bucket_figures, node_figures, of_bucket, of_node};
+use engine::Bucket;
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+/// Seconds between two rows: the step of requests that do not say another one.
+pub(super) const EVERY_S: u64 = 10;
+/// Rows that are kept: an hour.
+const MOST_ROWS: usize = 360;
+
+/// Figures at one time, in the order of their names.
+#[derive(Clone)]
+struct Row {
+    /// In seconds since 1970.
+    at_s: u64,
+    figures: Box<[f64]>,
+}
+
+/// The rows of a bucket, or of the node.
+#[derive(Default)]
+struct Rows {
+    kept: VecDeque<Row>,
+    /// One that a request had taken after the last of them.
+    fresh: Option<Row>,
+}
+
+impl Rows {
+    fn keep(&mut self, row: Row) {
+        if self.kept.len() == MOST_ROWS {
+            self.kept.pop_front();
+        }
+        self.kept.push_back(row);
+        self.fresh = None;
+    }
+
+    /// When the last one was taken, kept or not.
+    fn last_s(&self) -> Option<u64> {
+        self.fresh.as_ref().or_else(|| self.kept.back()).map(|row| row.at_s)
+    }
+
+    /// A figure's values from a time on.
+    fn since(&self, figure: usize, since_s: u64) -> Vec<(u64, f64)> {
+        let rows = self.kept.iter().chain(&self.fresh).filter(|row| row.at_s >= since_s);
+        rows.filter_map(|row| Some((row.at_s, *row.figures.get(figure)?))).collect()
+    }
+}
+
+#[derive(Default)]
+struct AllRows {
+    of_node: Rows,
+    of_buckets: BTreeMap<String, (Weak<Bucket>, Rows)>,
+}
+
+impl AllRows {
+    /// The rows of a bucket, which begin with it.
+    fn of(&mut self, bucket: &Arc<Bucket>) -> &mut Rows {
+        let (owner, rows) = self.of_buckets.entry(bucket.name().to_owned()).or_default();
+        if !std::ptr::eq(owner.as_ptr(), Arc::as_ptr(bucket)) {
+            // Another one of the same name.
+            (*owner, *rows) = (Arc::downgrade(bucket), Rows::default());
+        }
+        rows
+    }
+}
+
+/// A figure over time, with its labels: `name`, and `bucket` unless it is the node's.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Series {
+    pub(super) labels: BTreeMap<String, String>,
+    /// Seconds since 1970, and what it was then.
+    pub(super) values: Vec<(u64, f64)>,
+}
+
+/// The figures that a node keeps.
+pub(super) struct Kept {
+    bucket_names: Vec<KeptName>,
+    node_names: Vec<KeptName>,
+    rows: Mutex<AllRows>,
+}
+
+impl Default for Kept {
+    fn default() -> Kept {
+        Kept { bucket_names: of_bucket(), node_names: of_node(), rows: Mutex::default() }
+    }
+}
+
+impl Kept {
+    /// Takes a row of each bucket and of the node, and forgets buckets that are gone.
+    pub(super) fn take(&self, node: &Node) {
+        let at_s = now_s(node);
+        let taken: Vec<_> =
+            node.buckets().into_iter().map(|(_, bucket)| (bucket_figures(node, &bucket), bucket)).collect();
+        let of_node = node_figures(node);
+        let mut rows = self.rows.lock();
+        rows.of_buckets.retain(|name, _| taken.iter().any(|(_, bucket)| bucket.name() == name));
+        rows.of_node.keep(Row { at_s, figures: of_node });
+        taken.into_iter().for_each(|(figures, bucket)| rows.of(&bucket).keep(Row { at_s, figures }));
+    }
+
+    /// Has a row of this second.
+    fn refresh(&self, node: &Node) {
+        let at_s = now_s(node);
+        for (_, bucket) in node.buckets() {
+            let is_old = self.rows.lock().of(&bucket).last_s().is_none_or(|last| last < at_s);
+            if is_old {
+                let figures = bucket_figures(node, &bucket);
+                self.rows.lock().of(&bucket).fresh = Some(Row { at_s, figures });
+            }
+        }
+        let figures = node_figures(node);
+        let mut rows = self.rows.lock();
+        if rows.of_node.last_s().is_none_or(|last| last < at_s) {
+            rows.of_node.fresh = Some(Row { at_s, figures });
+        }
+    }
+
+    /// Whether figures of this name are kept.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.bucket_names.iter().chain(&self.node_names).any(|kept| kept.name == name)
+    }
+
+    /// The figures of these names from a time on.
+    pub(super) fn tell(&self, node: &Node, names: &[&str], since_s: u64) -> Vec<Series> {
+        self.refresh(node);
+        let rows = self.rows.lock();
+        let buckets = rows.of_buckets.iter().map(|(name, (_, rows))| (Some(name), &self.bucket_names, rows));
+        let all = buckets.chain([(None, &self.node_names, &rows.of_node)]);
+        let series = all.flat_map(|(bucket, kept, rows)| {
+            let wanted = kept.iter().enumerate().filter(|(_, kept)| names.contains(&kept.name));
+            wanted.map(move |(at, kept)| {
+                let bucket = bucket.map(|bucket| ("bucket", bucket.as_str()));
+                let labels = [("name", kept.name)].into_iter().chain(bucket).chain(kept.labels.clone());
+                let labels = labels.map(|(label, value)| (label.to_owned(), value.to_owned())).collect();
+                Series { labels, values: rows.since(at, since_s) }
+            })
+        });
+        series.collect()
+    }
+}
+
+fn now_s(node: &Node) -> u64 {
+    node.env().clock.unix_ns() / 1_000_000_000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_hour_is_kept_and_a_row_of_now_is_not() {
+        let mut rows = Rows::default();
+        let row = |at_s| Row { at_s, figures: [at_s as f64].into() };
+        (0..1_000).for_each(|at_s| rows.keep(row(at_s)));
+        assert_eq!((rows.kept.len(), rows.kept[0].at_s), (MOST_ROWS, 1_000 - MOST_ROWS as u64));
+        assert!(MOST_ROWS as u64 * EVERY_S >= 3_600, "an hour");
+        for at_s in [1_001, 1_002] {
+            rows.fresh = Some(row(at_s));
+        }
+        assert_eq!(rows.last_s(), Some(1_002));
+        assert_eq!(rows.since(0, 998), [(998, 998.0), (999, 999.0), (1_002, 1_002.0)]);
+        assert_eq!(rows.since(1, 0), [], "there is no such figure");
+        rows.keep(row(1_003));
+        assert_eq!(rows.since(0, 1_000), [(1_003, 1_003.0)]);
+    }
+}
