@@ -70,6 +70,11 @@ fn figures_are_told_over_time() {
         assert_eq!(newest, expected, "{told}");
     }
     assert_eq!(list[1]["data"].as_array().map(Vec::len), Some(1), "{list}");
+    for name in ["sys_mem_total", "sys_mem_actual_used", "sys_cpu_cores_available"] {
+        let told = newest(&get(&server, &format!("{RANGE}/{name}")), "name");
+        let value: f64 = told[0].1.parse().expect("a number");
+        assert!(told.len() == 1 && told[0].0 == name && value > 0.0, "{told:?}");
+    }
     server.stop().expect("a clean stop");
 }
 

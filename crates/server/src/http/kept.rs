@@ -7,7 +7,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Weak};
 
 use ::node::Node;
+use ::node::machine::{CpuShares, CpuTimes, Machine};
 use ::node::stats::kept::{KeptName, bucket_figures, node_figures, of_bucket, of_node};
+use base::env::Disk;
 use engine::Bucket;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -42,15 +44,13 @@ impl Rows {
         self.fresh = None;
     }
 
-    /// When the last one was taken, kept or not.
-    fn last_s(&self) -> Option<u64> {
-        self.fresh.as_ref().or_else(|| self.kept.back()).map(|row| row.at_s)
-    }
-
     /// A figure's values from a time on.
     fn since(&self, figure: usize, since_s: u64) -> Vec<(u64, f64)> {
-        let rows = self.kept.iter().chain(&self.fresh).filter(|row| row.at_s >= since_s);
-        rows.filter_map(|row| Some((row.at_s, *row.figures.get(figure)?))).collect()
+        let fresh_s = self.fresh.as_ref().map_or(u64::MAX, |row| row.at_s);
+        let kept = self.kept.iter().filter(|row| row.at_s < fresh_s);
+        let rows = kept.chain(&self.fresh).filter(|row| row.at_s >= since_s);
+        let values = rows.filter_map(|row| Some((row.at_s, *row.figures.get(figure)?)));
+        values.filter(|(_, value)| !value.is_nan()).collect()
     }
 }
 
@@ -85,11 +85,43 @@ pub(super) struct Kept {
     bucket_names: Vec<KeptName>,
     node_names: Vec<KeptName>,
     rows: Mutex<AllRows>,
+    cpu: Mutex<Cpu>,
 }
+
+/// What the processors did.
+#[derive(Default)]
+struct Cpu {
+    last: Option<CpuTimes>,
+    /// Between the last two rows.
+    shares: Option<CpuShares>,
+}
+
+type OfSystem = (&'static str, fn(&Machine, Option<&CpuShares>) -> f64);
+
+/// Figures of the machine, under the field's names; what is not known is no number.
+const SYSTEM: [OfSystem; 11] = [
+    ("sys_cpu_utilization_rate", |_, cpu| cpu.map_or(f64::NAN, |cpu| cpu.busy)),
+    ("sys_cpu_user_rate", |_, cpu| cpu.map_or(f64::NAN, |cpu| cpu.user)),
+    ("sys_cpu_sys_rate", |_, cpu| cpu.map_or(f64::NAN, |cpu| cpu.system)),
+    ("sys_cpu_stolen_rate", |_, cpu| cpu.map_or(f64::NAN, |cpu| cpu.stolen)),
+    ("sys_cpu_cores_available", |machine, _| machine.cores),
+    ("sys_mem_total", |machine, _| machine.memory as f64),
+    ("sys_mem_actual_free", |machine, _| machine.free as f64),
+    ("sys_mem_actual_used", |machine, _| machine.memory.saturating_sub(machine.free) as f64),
+    ("sys_mem_limit", |machine, _| machine.limit as f64),
+    ("sys_swap_total", |machine, _| machine.swap as f64),
+    ("sys_swap_used", |machine, _| machine.swap_used as f64),
+];
 
 impl Default for Kept {
     fn default() -> Kept {
-        Kept { bucket_names: of_bucket(), node_names: of_node(), rows: Mutex::default() }
+        let system = SYSTEM.iter().map(|(name, _)| KeptName { name, labels: Vec::new() });
+        Kept {
+            bucket_names: of_bucket(),
+            node_names: of_node().into_iter().chain(system).collect(),
+            rows: Mutex::default(),
+            cpu: Mutex::default(),
+        }
     }
 }
 
@@ -99,27 +131,44 @@ impl Kept {
         let at_s = now_s(node);
         let taken: Vec<_> =
             node.buckets().into_iter().map(|(_, bucket)| (bucket_figures(node, &bucket), bucket)).collect();
-        let of_node = node_figures(node);
+        self.look_at_cpu(&*node.env().disk);
+        let of_node = self.node_row(node);
         let mut rows = self.rows.lock();
         rows.of_buckets.retain(|name, _| taken.iter().any(|(_, bucket)| bucket.name() == name));
         rows.of_node.keep(Row { at_s, figures: of_node });
         taken.into_iter().for_each(|(figures, bucket)| rows.of(&bucket).keep(Row { at_s, figures }));
     }
 
-    /// Has a row of this second.
+    fn node_row(&self, node: &Node) -> Box<[f64]> {
+        let disk = &*node.env().disk;
+        let (machine, shares) = (Machine::read(disk), self.cpu_shares(disk));
+        let system = SYSTEM.iter().map(|(_, value)| value(&machine, shares.as_ref()));
+        node_figures(node).into_iter().chain(system).collect()
+    }
+
+    fn look_at_cpu(&self, disk: &dyn Disk) {
+        let Some(now) = CpuTimes::read(disk) else { return };
+        let mut cpu = self.cpu.lock();
+        let since = cpu.last.and_then(|last| now.since(&last));
+        (cpu.shares, cpu.last) = (since, Some(now));
+    }
+
+    /// What the processors did between the last two rows, or since the only one.
+    pub(super) fn cpu_shares(&self, disk: &dyn Disk) -> Option<CpuShares> {
+        let cpu = self.cpu.lock();
+        cpu.shares.or_else(|| CpuTimes::read(disk)?.since(&cpu.last?))
+    }
+
+    /// Has a row of now.
     fn refresh(&self, node: &Node) {
         let at_s = now_s(node);
-        for (_, bucket) in node.buckets() {
-            let is_old = self.rows.lock().of(&bucket).last_s().is_none_or(|last| last < at_s);
-            if is_old {
-                let figures = bucket_figures(node, &bucket);
-                self.rows.lock().of(&bucket).fresh = Some(Row { at_s, figures });
-            }
-        }
-        let figures = node_figures(node);
+        let buckets = node.buckets().into_iter();
+        let taken: Vec<_> = buckets.map(|(_, bucket)| (bucket_figures(node, &bucket), bucket)).collect();
+        let figures = self.node_row(node);
         let mut rows = self.rows.lock();
-        if rows.of_node.last_s().is_none_or(|last| last < at_s) {
-            rows.of_node.fresh = Some(Row { at_s, figures });
+        rows.of_node.fresh = Some(Row { at_s, figures });
+        for (figures, bucket) in taken {
+            rows.of(&bucket).fresh = Some(Row { at_s, figures });
         }
     }
 
@@ -165,10 +214,10 @@ mod tests {
         for at_s in [1_001, 1_002] {
             rows.fresh = Some(row(at_s));
         }
-        assert_eq!(rows.last_s(), Some(1_002));
         assert_eq!(rows.since(0, 998), [(998, 998.0), (999, 999.0), (1_002, 1_002.0)]);
         assert_eq!(rows.since(1, 0), [], "there is no such figure");
         rows.keep(row(1_003));
-        assert_eq!(rows.since(0, 1_000), [(1_003, 1_003.0)]);
+        rows.fresh = Some(Row { at_s: 1_003, figures: [7.0].into() });
+        assert_eq!(rows.since(0, 1_000), [(1_003, 7.0)], "it takes the place of one of the same second");
     }
 }
