@@ -594,14 +594,22 @@ impl Connection {
         self.later.len() < before
     }
 
+    /// Notes what a request has waited for that is to be handled again, and how long it was in a queue.
+    fn note_wait(&self, begun: &mut Begun, ready: &Ready) {
+        let Some(step) = ready.step() else { return };
+        begun.steps.push(step);
+        let times = self.session.times(&self.node);
+        times.of_worker(self.counters.number()).waited(begun.started_ns, &begun.steps);
+    }
+
     /// Handles a request again for which something has come from the disk.
     fn handle_again(&mut self, later: Later, ready: Ready, out: &mut Output) -> Option<Later> {
         let mut begun = later.begun;
         let Waits::Again { frame, looks, .. } = later.waits else { return None };
         self.parked_bytes -= frame.len();
+        self.note_wait(&mut begun, &ready);
         let clock = &self.node.env().clock;
         let mut elapsed_us = || clock.monotonic_ns().saturating_sub(begun.started_ns) / 1000;
-        begun.steps.extend(ready.step());
         // Held until the request was handled: so long the value is there, room or not.
         let (pin, finish, thread) = match ready {
             Ready::Look(pin) | Ready::Fetched(pin, _) => (pin, None, Thread::Worker),
