@@ -189,6 +189,14 @@ fn record_time(connection: &Connection, opcode: u8, ns: u64) {
     times.of_worker(connection.counters.number()).record(opcode, ns);
 }
 
+/// Notes what a request has waited for that is to be handled again, and how long it was in a queue.
+fn note_wait(connection: &Connection, begun: &mut Begun, ready: &Ready) {
+    let Some(step) = ready.step() else { return };
+    begun.steps.push(step);
+    let times = connection.session.times(&connection.node);
+    times.of_worker(connection.counters.number()).waited(begun.started_ns, &begun.steps);
+}
+
 /// A request that had to wait was answered after so long.
 fn took(connection: &Connection, begun: &Begun, ns: u64, spent_on: SpentOn, steps: &[WaitStep]) {
     let Begun { envelope, started_ns: began_ns, subject, .. } = begun;
@@ -594,20 +602,12 @@ impl Connection {
         self.later.len() < before
     }
 
-    /// Notes what a request has waited for that is to be handled again, and how long it was in a queue.
-    fn note_wait(&self, begun: &mut Begun, ready: &Ready) {
-        let Some(step) = ready.step() else { return };
-        begun.steps.push(step);
-        let times = self.session.times(&self.node);
-        times.of_worker(self.counters.number()).waited(begun.started_ns, &begun.steps);
-    }
-
     /// Handles a request again for which something has come from the disk.
     fn handle_again(&mut self, later: Later, ready: Ready, out: &mut Output) -> Option<Later> {
         let mut begun = later.begun;
         let Waits::Again { frame, looks, .. } = later.waits else { return None };
         self.parked_bytes -= frame.len();
-        self.note_wait(&mut begun, &ready);
+        note_wait(self, &mut begun, &ready);
         let clock = &self.node.env().clock;
         let mut elapsed_us = || clock.monotonic_ns().saturating_sub(begun.started_ns) / 1000;
         // Held until the request was handled: so long the value is there, room or not.

@@ -19,7 +19,6 @@ mod encryption_keys;
 mod failures;
 mod figures;
 mod health;
-mod kept;
 mod logs;
 mod manage;
 mod methods;
@@ -27,7 +26,6 @@ mod metrics;
 mod node_key;
 mod nodes;
 pub mod origin;
-mod over_time;
 mod paths;
 mod patience;
 mod pieces;
@@ -54,6 +52,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 
 use ::node::Node;
+use ::node::stats::history::History;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use engine::Bucket;
@@ -90,7 +89,7 @@ struct Shared {
     acting: Arc<Semaphore>,
     derived: Arc<DerivedPasswords>,
     samples: Arc<samples::Samples>,
-    kept: Arc<kept::Kept>,
+    kept: Arc<History>,
 }
 
 impl Shared {
@@ -167,7 +166,7 @@ pub(crate) async fn serve(
     let cursors = Arc::new(Semaphore::new(1));
     let (acting, samples) =
         (Arc::new(Semaphore::new(acting::MOST_ACTING)), Arc::<samples::Samples>::default());
-    let kept = Arc::<kept::Kept>::default();
+    let kept = Arc::<History>::default();
     let sampling = samples::run(Arc::clone(&node), Arc::clone(&samples), Arc::clone(&kept));
     let collector = node.host().and_then(|host| host.config().trace_endpoint.clone());
     let tracing = traces::run(Arc::clone(&node), collector);

@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 
 use ::node::Node;
 use ::node::privilege::Privilege;
+use ::node::stats::history::Series;
+use ::node::stats::over_time::{Together, apply};
 use ::node::user::User;
 use axum::Json;
 use axum::body::Bytes;
@@ -19,10 +21,8 @@ use super::access::forbidden;
 use super::acting::{Refused, refused};
 use super::basic_auth::Caller;
 use super::cluster_status::view_of;
-use super::kept::Series;
-use super::over_time::{Together, apply};
 use super::query::Query;
-use super::range_request::{Across, Wanted, of_json, of_query};
+use super::range_request::{Across, RangeRequest, of_json, of_query};
 use super::samples::ask_node;
 use super::{Shared, nodes};
 
@@ -97,7 +97,7 @@ async fn several(
     let each = list.iter().enumerate();
     let wanted =
         each.map(|(at, one)| of_json(one, now_s).map_err(|why| wrong(format!("request {at}: {why}"))));
-    let wanted = wanted.collect::<Result<Vec<Wanted>, Refused>>()?;
+    let wanted = wanted.collect::<Result<Vec<RangeRequest>, Refused>>()?;
     Ok(Json(answer(shared, user, headers, &wanted).await?).into_response())
 }
 
@@ -172,7 +172,7 @@ async fn answer(
     shared: &Shared,
     user: &User,
     headers: &HeaderMap,
-    requests: &[Wanted],
+    requests: &[RangeRequest],
 ) -> Result<Vec<Value>, Refused> {
     let asked = all_nodes(shared, headers);
     let unknown = |name: &&String| !asked.iter().any(|node| node.is_called(name));
@@ -184,7 +184,7 @@ async fn answer(
     names.retain(|name| shared.kept.has(name));
     names.sort_unstable();
     names.dedup();
-    let since_s = requests.iter().map(Wanted::since_s).min().unwrap_or(0);
+    let since_s = requests.iter().map(RangeRequest::since_s).min().unwrap_or(0);
     let is_meant = |node: &Asked| requests.iter().any(|wanted| is_meant(wanted, node));
     let told = ask_all(shared, asked.iter().map(|node| (node, is_meant(node))), &names, since_s).await;
     let sees_node = sees_node(&shared.node, user);
@@ -195,7 +195,7 @@ async fn answer(
     Ok(requests.iter().map(|wanted| describe(shared, wanted, &asked, &told, may_see)).collect())
 }
 
-fn is_meant(wanted: &Wanted, node: &Asked) -> bool {
+fn is_meant(wanted: &RangeRequest, node: &Asked) -> bool {
     wanted.nodes.is_empty() || wanted.nodes.iter().any(|name| node.is_called(name))
 }
 
@@ -239,7 +239,7 @@ async fn ask(shared: &Shared, name: String, endpoint: String, path: String) -> R
 /// The answer to one request.
 fn describe(
     shared: &Shared,
-    wanted: &Wanted,
+    wanted: &RangeRequest,
     asked: &[Asked],
     told: &Told,
     may_see: impl Fn(&Series) -> bool,

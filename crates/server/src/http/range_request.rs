@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use ::node::stats::history::EVERY_S;
+use ::node::stats::over_time::{Function, Steps, Together};
 use axum::http::StatusCode;
 use regex::{Regex, RegexBuilder};
 use serde_json::Value;
-
-use super::kept::EVERY_S;
-use super::over_time::{Function, Steps, Together};
 
 /// From when on figures are told, and over which time functions look, unless the request says it: the last minute.
 const DEFAULT_S: i64 = 60;
@@ -39,7 +38,7 @@ enum Wants {
 
 /// A request.
 #[derive(Debug)]
-pub(super) struct Wanted {
+pub(super) struct RangeRequest {
     pub(super) name: String,
     labels: Vec<(String, Wants)>,
     pub(super) functions: Vec<Function>,
@@ -50,7 +49,7 @@ pub(super) struct Wanted {
     pub(super) steps: Steps,
 }
 
-impl Wanted {
+impl RangeRequest {
     /// From when on figures are looked at.
     pub(super) fn since_s(&self) -> u64 {
         // The window of a figure without a function over time is shorter than that.
@@ -123,7 +122,7 @@ impl Fields {
         functions: Vec<Function>,
         labels: Vec<(String, Wants)>,
         now_s: u64,
-    ) -> Result<Wanted, String> {
+    ) -> Result<RangeRequest, String> {
         let end_s = time("end", self.end.as_deref(), 0, now_s)?;
         let mut start_s = time("start", self.start.as_deref(), -DEFAULT_S, now_s)?;
         let step_s = self.step.as_deref().map_or(Ok(EVERY_S), |text| duration("step", text))?;
@@ -142,7 +141,7 @@ impl Fields {
         let across = self.across.as_deref().map_or(Some(Across::Each), across);
         let across = across.ok_or("nodesAggregation: use none, sum, min, max or avg")?;
         let steps = Steps { start_s, end_s, step_s };
-        Ok(Wanted { name, labels, functions, nodes: self.nodes, across, window_s, steps })
+        Ok(RangeRequest { name, labels, functions, nodes: self.nodes, across, window_s, steps })
     }
 }
 
@@ -182,7 +181,7 @@ pub(super) fn of_query(
     functions: &str,
     query: Vec<(String, String)>,
     now_s: u64,
-) -> Result<Wanted, (StatusCode, String)> {
+) -> Result<RangeRequest, (StatusCode, String)> {
     let each = functions.split('/').filter(|function| !function.is_empty());
     let functions: Result<Vec<Function>, String> = each.map(function).collect();
     let functions = functions.map_err(|why| (StatusCode::NOT_FOUND, why))?;
@@ -203,7 +202,7 @@ fn function(name: &str) -> Result<Function, String> {
 }
 
 /// Reads a request of a list.
-pub(super) fn of_json(request: &Value, now_s: u64) -> Result<Wanted, String> {
+pub(super) fn of_json(request: &Value, now_s: u64) -> Result<RangeRequest, String> {
     let object = request.as_object().ok_or("it is no JSON object")?;
     let mut fields = Fields::default();
     let mut functions = Vec::new();
@@ -269,7 +268,7 @@ mod tests {
 
     use super::*;
 
-    fn query(text: &str) -> Result<Wanted, (StatusCode, String)> {
+    fn query(text: &str) -> Result<RangeRequest, (StatusCode, String)> {
         let fields = text.split('&').filter_map(|field| field.split_once('='));
         let fields = fields.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
         of_query("kv_ops", "irate/sum", fields, 1_000)

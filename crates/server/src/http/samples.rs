@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use ::node::Node;
 use ::node::form::escaped;
+use ::node::stats::history::{self, History};
 use axum::Json;
 use axum::extract::{Extension, Path, State};
 use axum::http::StatusCode;
@@ -26,7 +27,6 @@ use super::acting::{Refused, refused};
 use super::basic_auth::Caller;
 use super::cluster_status::view_of;
 use super::figures::OfBucket;
-use super::kept::{self, Kept};
 use super::query::Query;
 use super::settings::find;
 use crate::http_client::{self, Answer, Ask};
@@ -224,14 +224,14 @@ fn look(node: &Node, bucket: &Arc<Bucket>) -> (Counted, Sample) {
 }
 
 /// Takes samples as long as this is polled.
-pub(super) async fn run(node: Arc<Node>, samples: Arc<Samples>, kept: Arc<Kept>) {
+pub(super) async fn run(node: Arc<Node>, samples: Arc<Samples>, kept: Arc<History>) {
     let mut next = tokio::time::interval(EVERY);
     next.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut ticks: u64 = 0;
     loop {
         next.tick().await;
         samples.take(&node);
-        if ticks.is_multiple_of(kept::EVERY_S / EVERY.as_secs()) {
+        if ticks.is_multiple_of(history::EVERY_S / EVERY.as_secs()) {
             kept.take(&node);
         }
         ticks += 1;

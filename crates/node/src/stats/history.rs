@@ -6,22 +6,23 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Weak};
 
-use ::node::Node;
-use ::node::machine::{CpuShares, CpuTimes, Machine};
-use ::node::stats::kept::{KeptName, bucket_figures, node_figures, of_bucket, of_node};
 use base::env::Disk;
 use engine::Bucket;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
+use super::kept::{KeptName, bucket_figures, node_figures, of_bucket, of_node};
+use crate::machine::{CpuShares, CpuTimes, Machine};
+use crate::node::Node;
+
 /// Seconds between two rows: the step of requests that do not say another one.
-pub(super) const EVERY_S: u64 = 10;
+pub const EVERY_S: u64 = 10;
 /// Rows that are kept: an hour.
 const MOST_ROWS: usize = 360;
 
 /// Figures at one time, in the order of their names.
 #[derive(Clone)]
-struct Row {
+struct HistoryRow {
     /// In seconds since 1970.
     at_s: u64,
     figures: Box<[f64]>,
@@ -30,13 +31,13 @@ struct Row {
 /// The rows of a bucket, or of the node.
 #[derive(Default)]
 struct Rows {
-    kept: VecDeque<Row>,
+    kept: VecDeque<HistoryRow>,
     /// One that a request had taken after the last of them.
-    fresh: Option<Row>,
+    fresh: Option<HistoryRow>,
 }
 
 impl Rows {
-    fn keep(&mut self, row: Row) {
+    fn keep(&mut self, row: HistoryRow) {
         if self.kept.len() == MOST_ROWS {
             self.kept.pop_front();
         }
@@ -74,14 +75,15 @@ impl AllRows {
 
 /// A figure over time, with its labels: `name`, and `bucket` unless it is the node's.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Series {
-    pub(super) labels: BTreeMap<String, String>,
+pub struct Series {
+    /// By name.
+    pub labels: BTreeMap<String, String>,
     /// Seconds since 1970, and what it was then.
-    pub(super) values: Vec<(u64, f64)>,
+    pub values: Vec<(u64, f64)>,
 }
 
 /// The figures that a node keeps.
-pub(super) struct Kept {
+pub struct History {
     bucket_names: Vec<KeptName>,
     node_names: Vec<KeptName>,
     rows: Mutex<AllRows>,
@@ -113,10 +115,10 @@ const SYSTEM: [OfSystem; 11] = [
     ("sys_swap_used", |machine, _| machine.swap_used as f64),
 ];
 
-impl Default for Kept {
-    fn default() -> Kept {
+impl Default for History {
+    fn default() -> History {
         let system = SYSTEM.iter().map(|(name, _)| KeptName { name, labels: Vec::new() });
-        Kept {
+        History {
             bucket_names: of_bucket(),
             node_names: of_node().into_iter().chain(system).collect(),
             rows: Mutex::default(),
@@ -125,9 +127,9 @@ impl Default for Kept {
     }
 }
 
-impl Kept {
+impl History {
     /// Takes a row of each bucket and of the node, and forgets buckets that are gone.
-    pub(super) fn take(&self, node: &Node) {
+    pub fn take(&self, node: &Node) {
         let at_s = now_s(node);
         let taken: Vec<_> =
             node.buckets().into_iter().map(|(_, bucket)| (bucket_figures(node, &bucket), bucket)).collect();
@@ -135,8 +137,8 @@ impl Kept {
         let of_node = self.node_row(node);
         let mut rows = self.rows.lock();
         rows.of_buckets.retain(|name, _| taken.iter().any(|(_, bucket)| bucket.name() == name));
-        rows.of_node.keep(Row { at_s, figures: of_node });
-        taken.into_iter().for_each(|(figures, bucket)| rows.of(&bucket).keep(Row { at_s, figures }));
+        rows.of_node.keep(HistoryRow { at_s, figures: of_node });
+        taken.into_iter().for_each(|(figures, bucket)| rows.of(&bucket).keep(HistoryRow { at_s, figures }));
     }
 
     fn node_row(&self, node: &Node) -> Box<[f64]> {
@@ -154,7 +156,7 @@ impl Kept {
     }
 
     /// What the processors did between the last two rows, or since the only one.
-    pub(super) fn cpu_shares(&self, disk: &dyn Disk) -> Option<CpuShares> {
+    pub fn cpu_shares(&self, disk: &dyn Disk) -> Option<CpuShares> {
         let cpu = self.cpu.lock();
         cpu.shares.or_else(|| CpuTimes::read(disk)?.since(&cpu.last?))
     }
@@ -166,19 +168,19 @@ impl Kept {
         let taken: Vec<_> = buckets.map(|(_, bucket)| (bucket_figures(node, &bucket), bucket)).collect();
         let figures = self.node_row(node);
         let mut rows = self.rows.lock();
-        rows.of_node.fresh = Some(Row { at_s, figures });
+        rows.of_node.fresh = Some(HistoryRow { at_s, figures });
         for (figures, bucket) in taken {
-            rows.of(&bucket).fresh = Some(Row { at_s, figures });
+            rows.of(&bucket).fresh = Some(HistoryRow { at_s, figures });
         }
     }
 
     /// Whether figures of this name are kept.
-    pub(super) fn has(&self, name: &str) -> bool {
+    pub fn has(&self, name: &str) -> bool {
         self.bucket_names.iter().chain(&self.node_names).any(|kept| kept.name == name)
     }
 
     /// The figures of these names from a time on.
-    pub(super) fn tell(&self, node: &Node, names: &[&str], since_s: u64) -> Vec<Series> {
+    pub fn tell(&self, node: &Node, names: &[&str], since_s: u64) -> Vec<Series> {
         self.refresh(node);
         let rows = self.rows.lock();
         let buckets = rows.of_buckets.iter().map(|(name, (_, rows))| (Some(name), &self.bucket_names, rows));
@@ -207,7 +209,7 @@ mod tests {
     #[test]
     fn the_last_hour_is_kept_and_a_row_of_now_is_not() {
         let mut rows = Rows::default();
-        let row = |at_s| Row { at_s, figures: [at_s as f64].into() };
+        let row = |at_s| HistoryRow { at_s, figures: [at_s as f64].into() };
         (0..1_000).for_each(|at_s| rows.keep(row(at_s)));
         assert_eq!((rows.kept.len(), rows.kept[0].at_s), (MOST_ROWS, 1_000 - MOST_ROWS as u64));
         assert!(MOST_ROWS as u64 * EVERY_S >= 3_600, "an hour");
@@ -217,7 +219,7 @@ mod tests {
         assert_eq!(rows.since(0, 998), [(998, 998.0), (999, 999.0), (1_002, 1_002.0)]);
         assert_eq!(rows.since(1, 0), [], "there is no such figure");
         rows.keep(row(1_003));
-        rows.fresh = Some(Row { at_s: 1_003, figures: [7.0].into() });
+        rows.fresh = Some(HistoryRow { at_s: 1_003, figures: [7.0].into() });
         assert_eq!(rows.since(0, 1_000), [(1_003, 7.0)], "it takes the place of one of the same second");
     }
 }

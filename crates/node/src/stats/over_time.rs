@@ -2,45 +2,61 @@
 
 use std::collections::BTreeMap;
 
-use super::kept::Series;
+use super::history::Series;
 
 /// A figure is what it was at most so many seconds ago; if that is longer, it is unknown.
 const LOOKED_BACK_S: u64 = 30;
 
 /// A function over what a figure was in a window of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum OverTime {
+pub enum OverTime {
+    /// The growth of a counter in each second.
     Rate,
+    /// The same between the last two values.
     InstantRate,
+    /// The growth of a counter in the whole window.
     Increase,
+    /// The mean.
     Average,
+    /// The least.
     Least,
+    /// The most.
     Most,
+    /// The slope of the nearest line, in each second.
     Slope,
+    /// The difference over the whole window.
     Delta,
+    /// The difference of the last two values.
     InstantDelta,
 }
 
 /// A function that makes one figure of several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Together {
+pub enum Together {
+    /// All added.
     Sum,
+    /// The least.
     Least,
+    /// The most.
     Most,
+    /// The mean.
     Average,
 }
 
 /// A function of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Function {
+pub enum Function {
+    /// Over the values of one figure.
     OverTime(OverTime),
+    /// Over several figures.
     Together(Together),
     /// A percentile of a histogram: none is kept.
     Percentile,
 }
 
 impl Function {
-    pub(super) fn parse(name: &str) -> Option<Function> {
+    /// The function of this name.
+    pub fn parse(name: &str) -> Option<Function> {
         use Function::{OverTime as Over, Percentile, Together as Of};
         Some(match name {
             "rate" => Over(OverTime::Rate),
@@ -66,10 +82,13 @@ impl Function {
 
 /// The times at which figures are told.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Steps {
-    pub(super) start_s: u64,
-    pub(super) end_s: u64,
-    pub(super) step_s: u64,
+pub struct Steps {
+    /// The first, in seconds since 1970.
+    pub start_s: u64,
+    /// None is behind it.
+    pub end_s: u64,
+    /// Between two of them.
+    pub step_s: u64,
 }
 
 impl Steps {
@@ -79,7 +98,7 @@ impl Steps {
 }
 
 /// What a figure is at each step: itself, or a function over the window before.
-pub(super) fn at_steps(
+pub fn at_steps(
     values: &[(u64, f64)],
     over: Option<OverTime>,
     window_s: u64,
@@ -159,7 +178,7 @@ impl Together {
     }
 
     /// One figure of several: at each time of those that were known then.
-    pub(super) fn combine<'a>(self, all: impl Iterator<Item = &'a [(u64, f64)]>) -> Vec<(u64, f64)> {
+    pub fn combine<'a>(self, all: impl Iterator<Item = &'a [(u64, f64)]>) -> Vec<(u64, f64)> {
         let mut by_time: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
         all.flatten().for_each(|(at, value)| by_time.entry(*at).or_default().push(*value));
         by_time.into_iter().map(|(at, values)| (at, self.of(&values))).collect()
@@ -167,7 +186,7 @@ impl Together {
 }
 
 /// Applies functions one after the other; the text says why that cannot be done.
-pub(super) fn apply(
+pub fn apply(
     mut all: Vec<Series>,
     functions: &[Function],
     window_s: u64,
