@@ -141,7 +141,7 @@ fn compact(client: &mut Client, vbucket: VbId) -> Result<bool> {
     loop {
         client.push_compact(vbucket);
         client.flush()?;
-        let status = client.answer()?.status;
+        let status = client.answer()?.status_code;
         match Status::from_code(status) {
             Some(Status::Success) => return Ok(true),
             Some(Status::UnknownCommand | Status::NotSupported) => return Ok(false),

@@ -217,7 +217,7 @@ impl Clients {
         client.flush()?;
         let mut left = Vec::new();
         for vb in vbs {
-            match Status::from_code(client.answer()?.status) {
+            match Status::from_code(client.answer()?.status_code) {
                 Some(Status::Success) => {}
                 Some(Status::NotMyVbucket | Status::Etmpfail | Status::Ebusy) => left.push(*vb),
                 other => bail!("a write to vBucket {vb} was answered {other:?}"),

@@ -256,7 +256,7 @@ pub(super) fn replicate(first: &Stave, second: &Stave, vbuckets: u16) -> Result<
     client.flush()?;
     for vb in 0..vbuckets {
         let answer = client.answer()?;
-        ensure!(answer.is_ok(), "vBucket {vb} has no topology: status 0x{:02x}", answer.status);
+        ensure!(answer.is_ok(), "vBucket {vb} has no topology: status 0x{:02x}", answer.status_code);
     }
     Ok(())
 }
