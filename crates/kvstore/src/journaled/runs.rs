@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use base::doc_key::decode_leb128;
+use base::leb128::decode_leb128;
 use base::{Account, CollectionId, DocKey, Seqno, Version};
 
 use super::charged::Charged;
