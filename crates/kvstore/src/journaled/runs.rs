@@ -236,7 +236,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::suite::version;
+    use store_suite::version;
 
     fn batch(seqno: &mut u64, keys: &[u8]) -> Vec<Version> {
         let mut keys = keys.to_vec();
