@@ -54,25 +54,25 @@ enum Command {
     /// Call every body that takes bytes with what libFuzzer thinks up (a nightly toolchain, and a C++ compiler).
     Fuzz(fuzz::FuzzOptions),
     /// Replay the recorded conversations against the release binary.
-    Replay(replay::Options),
+    Replay(replay::ReplayOptions),
     /// Kill the server under load, again and again, and look for lost documents.
-    Kill(kill::Options),
+    Kill(kill::KillOptions),
     /// `kill -9` of a replica's process under load, again and again, and now and then of its active node's, so that the
     /// replica has to roll back; then both are compared document by document.
-    Resume(resume::Options),
+    Resume(resume::ResumeOptions),
     /// A cluster on etcd: add a node, rebalance under load, kill a node, automatic failover; what clients see, what is lost.
-    Cluster(cluster::Options),
+    Cluster(cluster::ClusterOptions),
     /// Try crash states, failing calls and flipped bits in great number, on a simulated disk.
-    Crash(crash::Options),
+    Crash(crash::CrashOptions),
     /// Start with a damaged file, in each place of each kind of file, and compare everything that is served.
-    Mutate(mutate::Options),
+    Mutate(mutate::MutateOptions),
     /// Run whole simulated clusters, or streams and replicas, each decided by a seed, and look for what must not happen.
-    Simulate(simulate::Options),
+    Simulate(simulate::SimulateOptions),
     /// Cut the power of a real file system under load, again and again, and look for lost documents (as root, on Linux).
-    Powercut(powercut::Options),
+    Powercut(powercut::PowercutOptions),
     /// Break a cluster of real processes while an application with a real SDK works, and check what it saw (as root, on
     /// Linux; needs etcd and Go).
-    Faults(netfaults::Options),
+    Faults(netfaults::NetfaultsOptions),
     /// Run the commands of the pages for beginners (docs/start) as they are written (needs etcd, curl and jq).
     Start(start_pages::StartOptions),
     /// Make what people install: an archive, packages, an image, checksums, and a list of what is in the program.

@@ -58,7 +58,7 @@ pub fn ci() -> Result<bool> {
 }
 
 /// `cargo xtask replay`.
-pub fn replay(options: &replay::Options) -> Result<bool> {
+pub fn replay(options: &replay::ReplayOptions) -> Result<bool> {
     let mut totals = build_release()?;
     if totals.good() {
         totals += replay::run(options)?;
@@ -67,7 +67,7 @@ pub fn replay(options: &replay::Options) -> Result<bool> {
 }
 
 /// `cargo xtask kill`.
-pub fn kill(options: &kill::Options) -> Result<bool> {
+pub fn kill(options: &kill::KillOptions) -> Result<bool> {
     let mut totals = build_release()?;
     if totals.good() {
         totals += kill::run(options)?;
@@ -76,7 +76,7 @@ pub fn kill(options: &kill::Options) -> Result<bool> {
 }
 
 /// `cargo xtask resume`.
-pub fn resume(options: &resume::Options) -> Result<bool> {
+pub fn resume(options: &resume::ResumeOptions) -> Result<bool> {
     let mut totals = build_release()?;
     if totals.good() {
         totals += resume::run(options)?;
@@ -85,7 +85,7 @@ pub fn resume(options: &resume::Options) -> Result<bool> {
 }
 
 /// `cargo xtask powercut`.
-pub fn powercut(options: &powercut::Options) -> Result<bool> {
+pub fn powercut(options: &powercut::PowercutOptions) -> Result<bool> {
     if let Some(why) = powercut::cannot() {
         println!("skipped: {why}");
         return Ok(true);
@@ -98,7 +98,7 @@ pub fn powercut(options: &powercut::Options) -> Result<bool> {
 }
 
 /// `cargo xtask faults`.
-pub fn faults(options: &netfaults::Options) -> Result<bool> {
+pub fn faults(options: &netfaults::NetfaultsOptions) -> Result<bool> {
     if let Some(cleaned) = netfaults::is_janitor(options) {
         return cleaned.map(|()| true);
     }
@@ -192,7 +192,7 @@ fn test_steps(quick: bool, release: Background) -> Result<Totals> {
     if !built.good() {
         return Ok(totals);
     }
-    totals += step("recordings", || replay::run(&replay::Options::default()));
+    totals += step("recordings", || replay::run(&replay::ReplayOptions::default()));
     if quick {
         return Ok(totals);
     }
@@ -201,10 +201,10 @@ fn test_steps(quick: bool, release: Background) -> Result<Totals> {
     let mut prepare = conformance_command();
     prepare.arg("--prepare");
     let prepared = Background::start(prepare)?;
-    totals += step("kill -9", || kill::run(&kill::Options::rounds(KILL_ROUNDS)));
-    let without = kill::Options::rounds(KILL_ROUNDS_WITHOUT_JOURNAL).without_journal();
+    totals += step("kill -9", || kill::run(&kill::KillOptions::rounds(KILL_ROUNDS)));
+    let without = kill::KillOptions::rounds(KILL_ROUNDS_WITHOUT_JOURNAL).without_journal();
     totals += step("kill -9 without a journal", || kill::run(&without));
-    totals += step("kill -9 of a replica", || resume::run(&resume::Options::small(RESUME_MUTATIONS)));
+    totals += step("kill -9 of a replica", || resume::run(&resume::ResumeOptions::small(RESUME_MUTATIONS)));
     if !prepared.wait()? {
         println!("what the SDK suites need could not be prepared ahead; each is prepared once more");
     }
@@ -270,7 +270,7 @@ fn short_faults() -> Result<Totals> {
             println!("passed over: {why}");
             Ok(Totals::default())
         }
-        None => netfaults::run(&netfaults::Options::short(FAULT_SECONDS)),
+        None => netfaults::run(&netfaults::NetfaultsOptions::short(FAULT_SECONDS)),
     }
 }
 

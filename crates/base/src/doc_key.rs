@@ -1,6 +1,7 @@
 //! Document keys: a collection and the bytes that the application chose.
 
 use crate::ids::CollectionId;
+use crate::leb128::{decode_leb128, encode_leb128};
 use crate::limits;
 
 /// A key as a request names it: borrowed, not yet encoded.
@@ -84,44 +85,6 @@ impl<'a> DocKey<'a> {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StoredKey(pub Box<[u8]>);
 
-/// Encodes an unsigned LEB128.
-pub fn encode_leb128(mut n: u32) -> ([u8; 5], usize) {
-    let mut out = [0; 5];
-    let mut len = 0;
-    loop {
-        let byte = (n & 0x7f) as u8;
-        n >>= 7;
-        out[len] = if n == 0 { byte } else { byte | 0x80 };
-        len += 1;
-        if n == 0 {
-            return (out, len);
-        }
-    }
-}
-
-/// Decodes an unsigned LEB128 at the start of `bytes`: the number and how many bytes it took.
-/// Nothing if it is unterminated, longer than five bytes, over 32 bits, or not canonical (a trailing zero byte).
-#[inline]
-pub fn decode_leb128(bytes: &[u8]) -> Option<(u32, usize)> {
-    // As nearly all are.
-    if let Some(&byte @ 0..0x80) = bytes.first() {
-        return Some((byte.into(), 1));
-    }
-    decode_long_leb128(bytes)
-}
-
-fn decode_long_leb128(bytes: &[u8]) -> Option<(u32, usize)> {
-    let mut n: u64 = 0;
-    for (i, &byte) in bytes.iter().take(5).enumerate() {
-        n |= u64::from(byte & 0x7f) << (7 * i);
-        if byte & 0x80 == 0 {
-            let canonical = i == 0 || byte != 0;
-            return if canonical { u32::try_from(n).ok().map(|n| (n, i + 1)) } else { None };
-        }
-    }
-    None
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -129,25 +92,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn leb128_round_trips(n: u32) {
-            let (bytes, len) = encode_leb128(n);
-            prop_assert_eq!(decode_leb128(&bytes[..len]), Some((n, len)));
-            prop_assert_eq!(decode_leb128(&bytes[..len - 1]), None);
-        }
-
-        #[test]
         fn a_key_matches_its_own_encoding(id: u32, key in proptest::collection::vec(any::<u8>(), 0..20)) {
             let key = DocKey { collection: CollectionId(id), key: &key };
             let stored = key.to_stored();
             prop_assert!(key.matches(&stored.0));
             prop_assert_eq!(DocKey::parse(&stored.0), Some(key));
         }
-    }
-
-    #[test]
-    fn leb128_must_be_canonical() {
-        assert_eq!(decode_leb128(&[0x80, 0x00]), None);
-        assert_eq!(decode_leb128(&[0xff, 0xff, 0xff, 0xff, 0x7f]), None);
-        assert_eq!(decode_leb128(&[]), None);
     }
 }

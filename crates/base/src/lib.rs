@@ -11,6 +11,7 @@ pub mod frequency;
 pub mod fuzz;
 pub mod histogram;
 pub mod ids;
+pub mod leb128;
 pub mod limits;
 pub mod memory;
 pub mod planted;

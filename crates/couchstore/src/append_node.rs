@@ -22,7 +22,7 @@ pub(crate) fn append_node(
 /// cheap as a copy.
 fn literal_block(len: usize) -> ([u8; 10], usize) {
     let len = u32::try_from(len).expect("nodes are far smaller");
-    let (varint, used) = base::doc_key::encode_leb128(len);
+    let (varint, used) = base::leb128::encode_leb128(len);
     let mut out = [0; 10];
     out[..used].copy_from_slice(&varint[..used]);
     let last = len - 1;

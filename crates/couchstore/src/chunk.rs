@@ -226,7 +226,7 @@ pub(crate) fn chunk_prefix(bytes: &[u8]) -> Option<(u32, u32)> {
 
 /// The content of a Snappy block that is a single literal, as most nodes are: nothing to inflate.
 pub(crate) fn literal(block: &[u8]) -> Option<&[u8]> {
-    let (len, used) = base::doc_key::decode_leb128(block)?;
+    let (len, used) = base::leb128::decode_leb128(block)?;
     let (&tag, rest) = block.get(used..)?.split_first()?;
     // Snappy format description, "Literals": up to 60 bytes their length is in the tag, from there on in 1 to 4 bytes
     let (literal, extra) = match tag {

@@ -1,5 +1,7 @@
 //! Snappy blocks: inflated within bounds, and whether bytes are one, found out without inflating it.
 
+use base::leb128::take_leb128;
+
 /// Longest length that a block may declare, in bytes of its variable-length number.
 const MOST_LENGTH_BYTES: usize = 5;
 /// No element makes more bytes out of one: a copy of three bytes makes at most 64.
@@ -39,14 +41,10 @@ pub fn is_snappy_block(block: &[u8]) -> bool {
 }
 
 fn declared_length(block: &[u8]) -> Option<(u64, &[u8])> {
-    let mut len: u64 = 0;
-    for (at, byte) in block.iter().take(MOST_LENGTH_BYTES).enumerate() {
-        len |= u64::from(byte & 0x7f) << (7 * at);
-        if byte & 0x80 == 0 {
-            return (len <= u64::from(u32::MAX)).then(|| (len, &block[at + 1..]));
-        }
-    }
-    None
+    let mut rest = block;
+    let len = take_leb128(&mut rest)?;
+    let is_short = block.len() - rest.len() <= MOST_LENGTH_BYTES;
+    (is_short && len <= u64::from(u32::MAX)).then_some((len, rest))
 }
 
 /// Bytes that a literal makes, and what follows it.

@@ -5,8 +5,9 @@ use std::fmt::Write as _;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
+use base::DocKey;
 use base::env::RealDisk;
-use base::{DocKey, doc_key::decode_leb128};
+use base::leb128::decode_leb128;
 use couchstore::{CouchFile, DocInfo, Durability, Failure, RevMeta, Snapshot};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};

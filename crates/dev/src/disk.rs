@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use base::env::{Disk, File, GroupSync, OpenMode};
+use base::env::{Disk, File, GroupSync, OpenMode, Room};
 
 /// Whether the life has ended.
 #[derive(Clone, Default)]
@@ -60,6 +60,10 @@ impl Disk for MortalDisk {
     fn remove_file(&self, path: &Path) -> io::Result<()> {
         self.death.check()?;
         self.real.remove_file(path)
+    }
+
+    fn room(&self, folder: &Path) -> Option<Room> {
+        self.real.room(folder)
     }
 
     fn remove_dir(&self, path: &Path) -> io::Result<()> {

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use base::doc_key::encode_leb128;
 use base::env::{Clock, Env};
+use base::leb128::encode_leb128;
 use base::{CollectionId, Moment, Seqno, VbId, VbUuid, Version};
 use kvstore::{Failure, KvStore, Snapshot, Values};
 use parking_lot::Mutex;

@@ -1,6 +1,7 @@
 //! Counts of each collection, kept in local documents `|0x<id>|` as the original keeps them.
 
-use base::doc_key::{DocKey, decode_leb128, encode_leb128};
+use base::doc_key::DocKey;
+use base::leb128::{decode_leb128, encode_leb128, put_leb128, take_leb128};
 use base::{CollectionId, Seqno, Version};
 
 use crate::manifest::StoredManifest;
@@ -37,29 +38,14 @@ impl CollectionStats {
     /// Three unsigned LEB128 numbers (read off files of the original).
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(12);
-        for mut n in [self.item_count, self.high_seqno.0, self.disk_bytes] {
-            while n >= 0x80 {
-                out.push(n as u8 | 0x80);
-                n >>= 7;
-            }
-            out.push(n as u8);
+        for n in [self.item_count, self.high_seqno.0, self.disk_bytes] {
+            put_leb128(&mut out, n);
         }
         out
     }
 
     pub(crate) fn decode(mut bytes: &[u8]) -> Option<CollectionStats> {
-        let mut next = || {
-            let mut n = 0u64;
-            for shift in (0..64).step_by(7) {
-                let (&byte, rest) = bytes.split_first()?;
-                bytes = rest;
-                n |= u64::from(byte & 0x7f).checked_shl(shift)?;
-                if byte & 0x80 == 0 {
-                    return Some(n);
-                }
-            }
-            None
-        };
+        let mut next = || take_leb128(&mut bytes);
         Some(CollectionStats { item_count: next()?, high_seqno: Seqno(next()?), disk_bytes: next()? })
     }
 }

@@ -24,8 +24,6 @@ pub mod replace;
 mod sort;
 mod state;
 mod store;
-#[doc(hidden)]
-pub mod suite;
 
 pub use change::{Change, ChangesWanted, Reading};
 pub use collections::CollectionStats;

@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use base::env::sim::{Call, Effect, Fault, On, SimDisk, SimHandles, Survival};
 use base::env::{Disk, Env};
 use base::{CollectionId, ItemKind, Seqno, VbId, Version};
-use kvstore::suite::{tuned, version};
 use kvstore::{
     Compaction, CompactionSteps, Couch, CouchConfig, Failure, KvStore, Memory, SaveBatch, Values, VbStateDoc,
 };
+use store_suite::{tuned, version};
 
 const DIR: &str = "/bucket";
 const VB: VbId = VbId(5);

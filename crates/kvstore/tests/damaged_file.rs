@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use base::env::{Disk, Env, OpenMode};
 use base::{Seqno, VbId, VbState};
-use kvstore::suite::version;
 use kvstore::{Failure, Journaled, JournaledConfig, KvStore, SaveBatch, VbStateDoc};
+use store_suite::version;
 
 const DIR: &str = "/data";
 const BAD: VbId = VbId(3);

@@ -2,8 +2,8 @@
 
 use base::env::Env;
 use base::{Cas, CollectionId, Heap, ScopeId, Seqno, VbId, VbState, Version};
-use kvstore::suite::version;
 use kvstore::{Journaled, JournaledConfig, KvStore, SaveBatch, StoredVb, VbStateDoc};
+use store_suite::version;
 use vbucket::{Collection, ManifestUid, SystemEvent};
 
 const VB: VbId = VbId(7);

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use base::env::{Disk, Env, File, OpenMode, RealDisk};
 use base::{Seqno, VbId, Version};
-use kvstore::suite::version;
 use kvstore::{Couch, CouchConfig, Failure, KvStore, SaveBatch, VbStateDoc};
+use store_suite::version;
 
 /// Counts down with each change to the disk and fails at zero, once or from then on.
 #[derive(Clone)]

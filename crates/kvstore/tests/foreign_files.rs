@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use base::env::sim::{SimDisk, SimHandles, SplitMix64, Survival};
 use base::env::{Disk, Env, OpenMode};
 use base::{DocKey, VbId, VbState};
-use kvstore::suite::version;
 use kvstore::{
     Background, Failure, FilesConfig, Journaled, JournaledConfig, KvStore, LogConfig, SaveBatch, VbStateDoc,
     check_log, is_log_file,
 };
+use store_suite::version;
 
 const DIR: &str = "/data";
 const VBUCKETS: u16 = 8;

@@ -125,7 +125,7 @@ fn writing_on_in_a_file_of_the_original_keeps_what_was_there() {
     let (dir, store) = copy();
     let before = versions(&store, VbId(0));
     let state = store.states().expect("states").remove(0).1.expect("a sound vBucket").state;
-    let new = kvstore::suite::version(0, "json::8", 73, b"changed");
+    let new = store_suite::version(0, "json::8", 73, b"changed");
     store.save(VbId(0), SaveBatch { items: &[new], state: &state }).expect("a save");
     drop(store);
     let store = Couch::open(Env::real(), dir.path(), CouchConfig::default()).expect("the bucket opens");
@@ -190,7 +190,7 @@ fn a_folder_without_a_catalog_is_taken_over_and_promised_from_then_on() {
     let open = || Journaled::open(Env::real(), dir.path(), JournaledConfig::default());
     let store = open().expect("the bucket opens");
     let state = store.states().expect("states").remove(0).1.expect("a sound vBucket").state;
-    let new = kvstore::suite::version(0, "behind a journal", 73, b"changed");
+    let new = store_suite::version(0, "behind a journal", 73, b"changed");
     store.save(VbId(0), SaveBatch { items: &[new], state: &state }).expect("a save");
     // killed: the journal is believed now
     drop(store);

@@ -9,8 +9,8 @@ use base::env::sim::{SimDisk, SimHandles, Survival};
 use base::env::{Disk, Env, OpenMode};
 use base::{DocKey, Seqno, VbId, VbState};
 use kvstore::repair::{apply, survey};
-use kvstore::suite::version;
 use kvstore::{Background, Failure, Journaled, JournaledConfig, KvStore, SaveBatch, VbStateDoc};
+use store_suite::version;
 
 const DIR: &str = "/data/b";
 const VBUCKETS: u16 = 9;

@@ -11,11 +11,11 @@ use base::env::sim::{Call, Effect, Fault, On, SimDisk, SimHandles, Survival};
 use base::env::{Disk, OpenMode};
 use base::{DocKey, VbId, VbState};
 use kvstore::journal::check_journal;
-use kvstore::suite::version;
 use kvstore::{
     Background, Compaction, Failure, Journaled, JournaledConfig, KvStore, SaveBatch, VbStateDoc,
     check_recorded,
 };
+use store_suite::version;
 
 const DIR: &str = "/data/b";
 const VBUCKETS: u16 = 3;

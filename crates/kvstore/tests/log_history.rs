@@ -9,11 +9,11 @@ use std::time::Duration;
 use base::env::SimHandles;
 use base::env::sim::{SimDisk, SplitMix64, Survival};
 use base::{Seqno, VbId, Version};
-use kvstore::suite::version;
 use kvstore::{
     Change, ChangesWanted, FilesConfig, HistoryRetention, Journaled, JournaledConfig, KvStore, LogConfig,
     Reading, SaveBatch, Values, VbStateDoc, sort_newest, sort_with_past,
 };
+use store_suite::version;
 
 const DIR: &str = "/data/bucket";
 const VBS: u16 = 3;

@@ -7,8 +7,8 @@ use std::path::Path;
 use base::encryption::{DataKeys, EncryptedDisk};
 use base::env::{Env, OpenMode};
 use common::WithJournal;
-use kvstore::suite::{self, Subject};
 use kvstore::{Background, FilesConfig, JournaledConfig, KvStore, Log, LogConfig};
+use store_suite::{self as suite, Subject};
 
 struct Alone {
     env: Env,

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use base::env::sim::{Call, Effect, Fault, On, SimHandles};
 use base::env::{Disk, Env, OpenMode};
 use base::{DocKey, VbId, VbState};
-use kvstore::suite::version;
 use kvstore::{
     Background, Compaction, Failure, FilesConfig, Journaled, JournaledConfig, KvStore, LogConfig, SaveBatch,
     VbStateDoc, check_log,
 };
+use store_suite::version;
 
 const DIR: &str = "/data";
 const COPIES: [&str; 2] = ["catalog", "catalog.copy"];

@@ -9,11 +9,11 @@ use std::time::Duration;
 use base::env::Env;
 use base::env::sim::{Call, Effect, Fault, On, SimDisk};
 use base::{Seqno, VbId, VbState};
-use kvstore::suite::version;
 use kvstore::{
     Compaction, Couch, CouchConfig, Failure, Journaled, JournaledConfig, KvStore, SaveBatch, Values,
     VbStateDoc,
 };
+use store_suite::version;
 
 const DIR: &str = "/data";
 const VBUCKETS: u16 = 3;

@@ -8,11 +8,11 @@ use base::encryption::{DataKeys, EncryptedDisk};
 use base::env::sim::SimHandles;
 use base::env::{Env, OpenMode};
 use base::{Seqno, VbId, VbState};
-use kvstore::suite::version;
 use kvstore::{
     Background, CouchConfig, FilesConfig, Journaled, JournaledConfig, KvStore, LogConfig, SaveBatch, Values,
     VbStateDoc, open_to_read,
 };
+use store_suite::version;
 
 const DIR: &str = "/data";
 const VBUCKETS: u16 = 4;

@@ -13,8 +13,8 @@ use base::env::sim::{SimDisk, SimHandles};
 use base::env::{Disk, Env, OpenMode};
 use base::{DocKey, Seqno, VbId, VbState};
 use kvstore::repair::{apply, survey};
-use kvstore::suite::version;
 use kvstore::{Background, Journaled, JournaledConfig, KvStore, SaveBatch, VbStateDoc};
+use store_suite::version;
 
 const DIR: &str = "/data/b";
 const ASIDE: &str = "/data/quarantine";

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use base::env::sim::{SimDisk, Survival};
 use base::env::{Disk, Env, OpenMode};
 use base::{DocKey, Seqno, VbId, VbState};
-use kvstore::suite::version;
 use kvstore::{Failure, Journaled, JournaledConfig, KvStore, SaveBatch, VbStateDoc};
+use store_suite::version;
 
 const DIR: &str = "/data";
 const BAD: VbId = VbId(3);

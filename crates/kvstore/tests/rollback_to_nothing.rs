@@ -8,8 +8,8 @@ use std::time::Duration;
 use base::env::Env;
 use base::env::sim::{Call, Effect, Fault, On};
 use base::{DocKey, Seqno, VbId, VbState};
-use kvstore::suite::version;
 use kvstore::{Background, Journaled, JournaledConfig, KvStore, SaveBatch, Values, VbStateDoc};
+use store_suite::version;
 
 const VB: VbId = VbId(0);
 

@@ -8,11 +8,11 @@ use std::time::Duration;
 use base::env::sim::{Call, Effect, Fault, On};
 use base::env::{Clock, Env, SimHandles};
 use base::{VbId, VbState};
-use kvstore::suite::version;
 use kvstore::{
     Background, Compaction, Couch, CouchConfig, Journaled, JournaledConfig, KvStore, SaveBatch, VbStateDoc,
 };
 use lines::{Line, count, logged};
+use store_suite::version;
 
 const ROUNDS: u64 = 50;
 

@@ -2,8 +2,8 @@
 
 use base::env::Env;
 use base::{DocKey, Part, VbId, VbState};
-use kvstore::suite::version;
 use kvstore::{Background, Journaled, JournaledConfig, KvStore, SaveBatch, VbStateDoc};
+use store_suite::version;
 
 const ROUNDS: u64 = 40;
 

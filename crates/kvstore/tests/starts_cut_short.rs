@@ -5,8 +5,8 @@ use std::sync::Arc;
 use base::env::Env;
 use base::env::sim::{SimDisk, Survival};
 use base::{DocKey, VbId, VbState};
-use kvstore::suite::version;
 use kvstore::{Journaled, JournaledConfig, KvStore, SaveBatch, VbStateDoc};
+use store_suite::version;
 
 const VB: VbId = VbId(1);
 

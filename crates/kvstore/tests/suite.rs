@@ -7,10 +7,10 @@ use std::path::Path;
 use base::encryption::{DataKeys, EncryptedDisk};
 use base::env::{Env, OpenMode};
 use common::WithJournal;
-use kvstore::suite::{self, Subject};
 use kvstore::{
     CompactionSteps, Couch, CouchConfig, FilesConfig, Journaled, JournaledConfig, KvStore, Memory,
 };
+use store_suite::{self as suite, Subject};
 
 struct InMemory(Memory);
 

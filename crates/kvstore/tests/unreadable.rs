@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use base::env::Env;
 use base::{Datatype, DocKey, Seqno, VbId};
-use kvstore::suite::{tuned, version};
 use kvstore::{ChangesWanted, Couch, CouchConfig, Failure, KvStore, Reading, SaveBatch, Values, VbStateDoc};
+use store_suite::{tuned, version};
 
 const VB: VbId = VbId(1);
 

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use base::env::{Disk, Env, OpenMode};
 use base::{DocKey, VbId, VbState};
-use kvstore::suite::version;
 use kvstore::{Failure, Journaled, JournaledConfig, KvStore, SaveBatch, VbStateDoc};
+use store_suite::version;
 
 const DIR: &str = "/data";
 const VB: VbId = VbId(1);

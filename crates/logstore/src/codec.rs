@@ -1,5 +1,6 @@
 //! Numbers and bytes of the store's files: unsigned LEB128 and little-endian words.
 
+use base::leb128::{put_leb128, take_leb128};
 use roaring::RoaringTreemap;
 
 /// Bytes that are put together.
@@ -12,7 +13,7 @@ impl Encoder {
     }
 
     pub(crate) fn number(&mut self, n: u64) {
-        put_number(&mut self.0, n);
+        put_leb128(&mut self.0, n);
     }
 
     pub(crate) fn bytes(&mut self, bytes: &[u8]) {
@@ -31,14 +32,6 @@ impl Encoder {
     }
 }
 
-pub(crate) fn put_number(out: &mut Vec<u8>, mut n: u64) {
-    while n >= 0x80 {
-        out.push(n as u8 | 0x80);
-        n >>= 7;
-    }
-    out.push(n as u8);
-}
-
 /// Bytes that are taken apart; `None` where they end too early or make no sense.
 pub(crate) struct Decoder<'a>(pub(crate) &'a [u8]);
 
@@ -50,19 +43,7 @@ impl<'a> Decoder<'a> {
     }
 
     pub(crate) fn number(&mut self) -> Option<u64> {
-        let mut n = 0u64;
-        for (at, byte) in self.0.iter().enumerate().take(10) {
-            let bits = u64::from(byte & 0x7f);
-            if at == 9 && bits > 1 {
-                return None;
-            }
-            n |= bits << (7 * at);
-            if byte & 0x80 == 0 {
-                self.0 = &self.0[at + 1..];
-                return Some(n);
-            }
-        }
-        None
+        take_leb128(&mut self.0)
     }
 
     pub(crate) fn small<T: TryFrom<u64>>(&mut self) -> Option<T> {

@@ -4,11 +4,12 @@
 use std::cmp::Ordering;
 use std::sync::{Arc, OnceLock};
 
+use base::leb128::put_leb128;
 use base::{Account, Part};
 
 use crate::block::{self, Span};
 use crate::cache::BlockCache;
-use crate::codec::{Decoder, Encoder, put_number};
+use crate::codec::{Decoder, Encoder};
 use crate::failure::Failure;
 use crate::file::{LogFile, NewFile};
 use crate::filter;
@@ -51,11 +52,11 @@ impl Stored {
 
     fn put(&self, out: &mut Vec<u8>) {
         out.push(u8::from(self.is_erased) * ERASED);
-        put_number(out, self.epoch);
-        put_number(out, self.entry.seqno);
+        put_leb128(out, self.epoch);
+        put_leb128(out, self.entry.seqno);
         out.push(self.entry.flags);
-        put_number(out, u64::from(self.entry.time));
-        put_number(out, u64::from(self.entry.bytes));
+        put_leb128(out, u64::from(self.entry.time));
+        put_leb128(out, u64::from(self.entry.bytes));
     }
 
     fn take(from: &mut Decoder<'_>) -> Option<Stored> {
@@ -133,8 +134,8 @@ impl RunWriter {
             self.block_first = key.to_vec();
         }
         let shared = if is_first { 0 } else { common_prefix(&self.last, key) };
-        put_number(&mut self.block, shared as u64);
-        put_number(&mut self.block, (key.len() - shared) as u64);
+        put_leb128(&mut self.block, shared as u64);
+        put_leb128(&mut self.block, (key.len() - shared) as u64);
         self.block.extend_from_slice(&key[shared..]);
         stored.put(&mut self.block);
         self.last.clear();

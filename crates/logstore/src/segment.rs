@@ -4,10 +4,11 @@
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
+use base::leb128::put_leb128;
 use base::{Account, Part};
 
 use crate::block::{self, Span};
-use crate::codec::{Decoder, Encoder, put_number, u32_at, u64_at};
+use crate::codec::{Decoder, Encoder, u32_at, u64_at};
 use crate::failure::Failure;
 use crate::file::{LogFile, NewFile};
 use crate::identity::{FileId, ID_HEADER_BYTES};
@@ -121,11 +122,11 @@ impl Item<'_> {
     }
 
     fn put(&self, out: &mut Vec<u8>) {
-        put_number(out, self.seqno);
+        put_leb128(out, self.seqno);
         out.push(self.flags);
-        put_number(out, u64::from(self.time));
+        put_leb128(out, u64::from(self.time));
         for part in [self.key, self.meta, self.value] {
-            put_number(out, part.len() as u64);
+            put_leb128(out, part.len() as u64);
             out.extend_from_slice(part);
         }
     }

@@ -189,6 +189,14 @@ fn record_time(connection: &Connection, opcode: u8, ns: u64) {
     times.of_worker(connection.counters.number()).record(opcode, ns);
 }
 
+/// Notes what a request has waited for that is to be handled again, and how long it was in a queue.
+fn note_wait(connection: &Connection, begun: &mut Begun, ready: &Ready) {
+    let Some(step) = ready.step() else { return };
+    begun.steps.push(step);
+    let times = connection.session.times(&connection.node);
+    times.of_worker(connection.counters.number()).waited(begun.started_ns, &begun.steps);
+}
+
 /// A request that had to wait was answered after so long.
 fn took(connection: &Connection, begun: &Begun, ns: u64, spent_on: SpentOn, steps: &[WaitStep]) {
     let Begun { envelope, started_ns: began_ns, subject, .. } = begun;
@@ -599,9 +607,9 @@ impl Connection {
         let mut begun = later.begun;
         let Waits::Again { frame, looks, .. } = later.waits else { return None };
         self.parked_bytes -= frame.len();
+        note_wait(self, &mut begun, &ready);
         let clock = &self.node.env().clock;
         let mut elapsed_us = || clock.monotonic_ns().saturating_sub(begun.started_ns) / 1000;
-        begun.steps.extend(ready.step());
         // Held until the request was handled: so long the value is there, room or not.
         let (pin, finish, thread) = match ready {
             Ready::Look(pin) | Ready::Fetched(pin, _) => (pin, None, Thread::Worker),

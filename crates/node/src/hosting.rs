@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::encryption::KeyError;
-use base::env::{Env, Task};
+use base::env::{Env, Room, Task};
 use base::planted::{self, Bug};
 use base::{Heap, SmallFileError, VbId, VbState};
 use engine::{Bucket, BucketKind, MOST_RANGE_SCANS, TaskKind};
@@ -292,6 +292,11 @@ impl Host {
     /// Where its files are.
     pub(crate) fn data_dir(&self) -> &DataDir {
         &self.data_dir
+    }
+
+    /// How much room there is where its files are; `None` if the disk does not know.
+    pub fn room(&self, env: &Env) -> Option<Room> {
+        env.disk.room(self.data_dir.path())
     }
 
     /// What the node was started with.

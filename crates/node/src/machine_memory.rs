@@ -4,26 +4,21 @@ use std::path::{Path, PathBuf};
 
 use base::env::{Disk, OpenMode};
 
-/// Where Linux has control groups (cgroups(7)).
+/// The process's control groups (cgroups(7)).
+pub(crate) const OWN_GROUPS: &str = "/proc/self/cgroup";
+/// Where Linux has control groups.
 const GROUPS: &str = "/sys/fs/cgroup";
 /// What Linux says of the machine's memory (proc(5)).
-const MEMINFO: &str = "/proc/meminfo";
+pub(crate) const MEMINFO: &str = "/proc/meminfo";
 /// The longest of these files that is read.
-const MOST_BYTES: usize = 16 << 10;
+const MOST_BYTES: usize = 64 << 10;
 
 /// The machine's memory (proc(5), /proc/meminfo) or the lowest limit of the process's control groups, if that is less;
 /// `None` if the system says neither.
 pub(crate) fn machine_memory_bytes(disk: &dyn Disk) -> Option<u64> {
-    let groups = read(disk, Path::new("/proc/self/cgroup")).unwrap_or_default();
+    let groups = read(disk, Path::new(OWN_GROUPS)).unwrap_or_default();
     let limits = limit_files(&groups).into_iter().filter_map(|path| limit(&read(disk, &path)?));
     limits.chain(total(disk)).min()
-}
-
-/// The machine's memory, and what of it programs could still get without swapping, in bytes; `None` if the system does not
-/// say it. Limits of containers are not looked at.
-pub fn total_and_free_bytes(disk: &dyn Disk) -> Option<(u64, u64)> {
-    let text = read(disk, Path::new(MEMINFO))?;
-    Some((of_meminfo(&text, "MemTotal:")?, of_meminfo(&text, "MemAvailable:")?))
 }
 
 fn total(disk: &dyn Disk) -> Option<u64> {
@@ -31,36 +26,52 @@ fn total(disk: &dyn Disk) -> Option<u64> {
 }
 
 /// A line of /proc/meminfo in bytes.
-fn of_meminfo(text: &str, name: &str) -> Option<u64> {
+pub(crate) fn of_meminfo(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     let kibibytes: u64 = line.split_ascii_whitespace().next()?.parse().ok()?;
     kibibytes.checked_mul(1024)
 }
 
-/// The files that may limit the process: of its groups and of all those above them. In a container the path of a group
-/// may be the host's, and what is mounted its own group: the root is looked at in any case.
+/// The files that may limit the process's memory.
 fn limit_files(groups: &str) -> Vec<PathBuf> {
-    let mut files = Vec::new();
+    let file = |(folder, version): (PathBuf, Version)| match version {
+        Version::Two => folder.join("memory.max"),
+        Version::One => folder.join("memory.limit_in_bytes"),
+    };
+    group_folders(groups, "memory").into_iter().map(file).collect()
+}
+
+/// Versions of control groups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Version {
+    One,
+    Two,
+}
+
+/// The folders in which a controller may limit the process: of its groups and of all those above them. In a container the
+/// path of a group may be the host's, and what is mounted its own group: the root is looked at in any case.
+pub(crate) fn group_folders(groups: &str, controller: &str) -> Vec<(PathBuf, Version)> {
+    let mut folders = Vec::new();
     for line in groups.lines() {
         // Fields: number, controllers, path; version 2 has one line without controllers.
         let mut fields = line.splitn(3, ':').skip(1);
         let (Some(controllers), Some(group)) = (fields.next(), fields.next()) else { continue };
-        let (root, name) = if controllers.is_empty() {
-            (PathBuf::from(GROUPS), "memory.max")
-        } else if controllers.split(',').any(|controller| controller == "memory") {
-            (Path::new(GROUPS).join("memory"), "memory.limit_in_bytes")
+        let (root, version) = if controllers.is_empty() {
+            (PathBuf::from(GROUPS), Version::Two)
+        } else if controllers.split(',').any(|there| there == controller) {
+            (Path::new(GROUPS).join(controller), Version::One)
         } else {
             continue;
         };
         // What would lead out of the folder is no path of a group.
         let group = Path::new(group.trim_start_matches('/'));
         if group.components().all(|part| matches!(part, std::path::Component::Normal(_))) {
-            files.extend(group.ancestors().map(|above| root.join(above).join(name)));
+            folders.extend(group.ancestors().map(|above| (root.join(above), version)));
         } else {
-            files.push(root.join(name));
+            folders.push((root, version));
         }
     }
-    files
+    folders
 }
 
 /// A number of bytes; `None` for `max`. Version 1 has a number that no machine has in its place, which is no limit
@@ -69,7 +80,7 @@ fn limit(text: &str) -> Option<u64> {
     text.trim().parse().ok()
 }
 
-fn read(disk: &dyn Disk, path: &Path) -> Option<String> {
+pub(crate) fn read(disk: &dyn Disk, path: &Path) -> Option<String> {
     let file = disk.open(path, OpenMode::Read).ok()?;
     let mut bytes = vec![0; MOST_BYTES];
     let read = file.read_at(&mut bytes, 0).ok()?;
@@ -96,14 +107,6 @@ mod tests {
 
     const MACHINE: (&str, &str) = ("/proc/meminfo", "MemTotal:       65536000 kB\nMemFree: 1 kB\n");
     const MACHINE_BYTES: u64 = 65_536_000 * 1024;
-
-    #[test]
-    fn what_is_free_is_told_beside_the_total() {
-        assert_eq!(total_and_free_bytes(&disk(&[MACHINE])), None, "an old kernel does not say it");
-        let text = "MemTotal:       65536000 kB\nMemFree: 1 kB\nMemAvailable:   1000 kB\n";
-        let told = total_and_free_bytes(&disk(&[("/proc/meminfo", text)]));
-        assert_eq!(told, Some((MACHINE_BYTES, 1_024_000)));
-    }
 
     #[test]
     fn without_a_limit_it_is_the_machines() {

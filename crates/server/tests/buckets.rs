@@ -122,7 +122,21 @@ fn what_is_advertised_is_there() {
         assert!(node["memoryTotal"].as_u64() >= node["memoryFree"].as_u64(), "{node}");
         assert!(node["memoryFree"].as_u64() > Some(0), "{node}");
         assert_eq!(node["interestingStats"]["curr_items"], 1, "{path}: {node}");
+        let system =
+            |name: &str| node["systemStats"][name].as_f64().unwrap_or_else(|| panic!("{name}: {node}"));
+        assert!(system("cpu_cores_available") > 0.0 && system("swap_used") <= system("swap_total"));
+        assert!(system("mem_limit") <= system("mem_total") && system("mem_free") > 0.0);
+        assert!(system("allocstall") >= 0.0);
+        // It is there once a time has passed that the system counts in hundredths of a second.
+        let busy = node["systemStats"]["cpu_utilization_rate"].as_f64();
+        assert!(busy.is_none_or(|busy| (0.0..=100.0).contains(&busy)), "{node}");
     }
+    let totals = &json(&server, "/pools/default")["storageTotals"];
+    let of =
+        |what: &str, name: &str| totals[what][name].as_u64().unwrap_or_else(|| panic!("{name}: {totals}"));
+    assert_eq!(of("hdd", "total"), of("hdd", "used") + of("hdd", "free"));
+    assert!(of("hdd", "quotaTotal") == of("hdd", "total") && of("hdd", "free") > 0);
+    assert!(of("ram", "total") >= of("ram", "used") && of("ram", "used") > 0);
     assert_eq!(http(&server, "GET", &format!("{BUCKETS}/none/stats"), "").0, 404);
     let streaming = json(&server, "/pools")["pools"][0]["streamingUri"].clone();
     let told = Lines::of(&server, streaming.as_str().expect("an address")).next_json();

@@ -109,6 +109,17 @@ fn changes_of_many_paths_of_a_large_document_hold_nobody_up() {
     let (done, all) = (lanes.long_work.done(), (CLIENTS * CHANGES) as u64);
     assert!(done < all / 2, "{done} of {all} changes were waited for");
     drop(clients);
+    let stat = RequestParts { opcode: opcode::STAT, key: b"timings", ..RequestParts::default() };
+    let mut answer = other.request(&stat);
+    let mut waited = 0;
+    while !answer.key.is_empty() {
+        let name = String::from_utf8_lossy(&answer.key).into_owned();
+        if name.starts_with("work_queue_") && !name.ends_with("_mean") {
+            waited += String::from_utf8_lossy(&answer.value).parse::<u64>().expect("a number");
+        }
+        answer = other.receive();
+    }
+    assert!(waited > 0, "waits for a thread are in the timings");
     let lookups = specs(opcode::SUBDOC_GET, None);
     let found = other.request(&request(opcode::SUBDOC_MULTI_LOOKUP, &lookups));
     let each = [&[0, 0, 0, 0, 0, 2][..], b"17"].concat();

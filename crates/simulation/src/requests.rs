@@ -61,7 +61,7 @@ pub fn frame(number: usize, op: &Op, key: &Key, padding: usize, part: Part) -> V
         let durability = Some(durable(level));
         FrameInfos { durability, ..FrameInfos::default() }.encode(&mut frame_infos);
     }
-    let (prefix, len) = base::doc_key::encode_leb128(op.collection);
+    let (prefix, len) = base::leb128::encode_leb128(op.collection);
     let encoded = [&prefix[..len], &key.name].concat();
     let parts = RequestParts {
         opcode,

@@ -11,7 +11,7 @@ use super::report::Report;
 
 /// How to print.
 #[derive(Args)]
-pub struct Options {
+pub struct AccountingOptions {
     #[command(flatten)]
     output: Output,
 }
@@ -25,7 +25,7 @@ const MOST: [(&str, f64); 4] = [
 ];
 
 /// Measures.
-pub fn run(options: &Options) -> Result<Report> {
+pub fn run(options: &AccountingOptions) -> Result<Report> {
     let example = ["run", "--quiet", "--release", "--locked", "--package", "base", "--example", "accounting"];
     let text = output(&mut cargo(&[&example[..], &["--", "--json"]].concat()))?;
     print!("{text}");

@@ -11,7 +11,7 @@ use super::report::{Goal, Report};
 
 /// How much.
 #[derive(Args)]
-pub struct Options {
+pub struct CheckpointsOptions {
     #[command(flatten)]
     output: Output,
 }
@@ -26,7 +26,7 @@ const SEARCHES: [&str; 6] =
     ["take_ns", "take_half_ns", "register_ns", "register_mid_ns", "advance_mid_ns", "behind_mid_ns"];
 
 /// Measures.
-pub fn run(options: &Options) -> Result<Report> {
+pub fn run(options: &CheckpointsOptions) -> Result<Report> {
     let arguments =
         ["run", "--quiet", "--release", "--locked", "--package", "vbucket", "--example", "checkpoints"];
     let text = output(&mut cargo(&[&arguments[..], &["--", "--json"]].concat()))?;

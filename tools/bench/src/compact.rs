@@ -25,7 +25,7 @@ use super::report::{Report, median};
 
 /// How long and how much.
 #[derive(Args)]
-pub struct Options {
+pub struct CompactOptions {
     /// Documents, with values of 512 bytes, beside those of the load.
     #[arg(long, default_value_t = 300_000)]
     documents: u32,
@@ -70,7 +70,7 @@ struct Compacted {
 }
 
 /// Measures.
-pub fn run(options: &Options) -> Result<Report> {
+pub fn run(options: &CompactOptions) -> Result<Report> {
     ensure!(options.rounds > 0 && options.generations > 0, "at least one round and one generation");
     release_build()?;
     let scratch = Scratch::new("compact")?;
@@ -96,7 +96,7 @@ pub fn run(options: &Options) -> Result<Report> {
     Ok(report)
 }
 
-fn fill(server: &Stave, options: &Options) -> Result<Filling> {
+fn fill(server: &Stave, options: &CompactOptions) -> Result<Filling> {
     let mut client = Client::connect(&server.kv)?;
     println!("filling with {} documents, {} times", options.documents, options.generations);
     let mut filling = Filling { documents: options.documents, generation: 0 };
@@ -113,7 +113,7 @@ fn load(peer: &Peer, more: &[&str]) -> Result<Value> {
     peer.load(&[&common[..], &["--set-percent", "50", "--distribution", "zipf"], more].concat())
 }
 
-fn measure(peer: &Peer, options: &Options) -> Result<Run> {
+fn measure(peer: &Peer, options: &CompactOptions) -> Result<Run> {
     let result = load(peer, &["--warmup", "0.5", "--seconds", &options.seconds.to_string()])?;
     ensure_clean(peer.name, &result)?;
     Run::of(&result)
@@ -141,7 +141,7 @@ fn compact(client: &mut Client, vbucket: VbId) -> Result<bool> {
     loop {
         client.push_compact(vbucket);
         client.flush()?;
-        let status = client.answer()?.status;
+        let status = client.answer()?.status_code;
         match Status::from_code(status) {
             Some(Status::Success) => return Ok(true),
             Some(Status::UnknownCommand | Status::NotSupported) => return Ok(false),
@@ -151,7 +151,7 @@ fn compact(client: &mut Client, vbucket: VbId) -> Result<bool> {
     }
 }
 
-fn compare(options: &Options, peer: &Peer, data: &Path, report: &mut Report) -> Result<()> {
+fn compare(options: &CompactOptions, peer: &Peer, data: &Path, report: &mut Report) -> Result<()> {
     let before_bytes = disk_bytes(data)?;
     let (mut without, mut with, mut first) = (Vec::new(), Vec::new(), Compacted::default());
     print_head();
@@ -197,7 +197,7 @@ fn compare(options: &Options, peer: &Peer, data: &Path, report: &mut Report) -> 
 }
 
 /// The load while all vBuckets are compacted, again and again if there is time.
-fn measure_compacting(options: &Options, peer: &Peer, data: &Path) -> Result<(Run, Compacted)> {
+fn measure_compacting(options: &CompactOptions, peer: &Peer, data: &Path) -> Result<(Run, Compacted)> {
     let (over, done) = (AtomicBool::new(false), AtomicU64::new(0));
     let mut compacted = Compacted::default();
     let begun = Instant::now();

@@ -24,7 +24,7 @@ mod idle_streams;
 
 /// How much.
 #[derive(Args)]
-pub struct Options {
+pub struct DcpOptions {
     /// Documents on disk, with values of 512 bytes.
     #[arg(long, default_value_t = 1_000_000)]
     documents: u32,
@@ -58,7 +58,7 @@ const LOOK: Duration = Duration::from_millis(50);
 const LAG_GOAL_S: f64 = 1.0;
 
 /// Measures.
-pub fn run(options: &Options) -> Result<Report> {
+pub fn run(options: &DcpOptions) -> Result<Report> {
     ensure!(options.rounds > 0 && options.documents > 0, "at least one round and one document");
     release_build()?;
     let mut report = Report::new("dcp", options.output.json);
@@ -114,7 +114,7 @@ pub(super) fn drain(server: &Stave, connections: u32) -> Result<Value> {
 }
 
 /// The front end at full write speed, alone and with one who follows.
-fn memory(options: &Options, report: &mut Report) -> Result<()> {
+fn memory(options: &DcpOptions, report: &mut Report) -> Result<()> {
     let scratch = Scratch::new("dcp-memory")?;
     let server = start(&scratch, "memory")?;
     let peer = Peer::stave("stave", &server);
@@ -163,7 +163,7 @@ fn memory(options: &Options, report: &mut Report) -> Result<()> {
 }
 
 /// From disk, beside reading the same files with checksums: the time of the one divided by that of the other.
-fn backfill(options: &Options, report: &mut Report) -> Result<()> {
+fn backfill(options: &DcpOptions, report: &mut Report) -> Result<()> {
     let scratch = Scratch::new("dcp-backfill")?;
     let server = start(&scratch, "fill")?;
     println!("filling with {} documents of 512 bytes", options.documents);
@@ -244,7 +244,7 @@ fn await_loaded(server: &Stave) -> Result<()> {
 }
 
 /// Connections whose streams have nothing to send.
-fn idle_connections(options: &Options, report: &mut Report) -> Result<()> {
+fn idle_connections(options: &DcpOptions, report: &mut Report) -> Result<()> {
     let wanted = u64::from(options.idle) + SPARE;
     ensure!(raise_descriptor_limit(wanted) >= wanted, "the system does not allow so many descriptors");
     let scratch = Scratch::new("dcp-idle")?;

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::load::Peer;
 use super::redis::{self, Redis};
 use super::report::{Goal, Report};
-use super::writers::{self, COLUMNS, MEMORY, Options, Run, Writers, throughput_ratio};
+use super::writers::{self, COLUMNS, MEMORY, Run, Writers, WritersOptions, throughput_ratio};
 
 /// How much faster the journal must be at this many clients.
 const MANY_CLIENTS: u32 = 2000;
@@ -63,7 +63,7 @@ struct Row {
 }
 
 /// Measures.
-pub fn run(options: &Options) -> Result<Report> {
+pub fn run(options: &WritersOptions) -> Result<Report> {
     options.check()?;
     let redis_version = redis::version()?;
     release_build()?;
@@ -85,7 +85,7 @@ fn has_journal() -> Result<bool> {
     Ok(child::output(Command::new(tree::release_binary()).args(["serve", "--help"]))?.contains("--journal"))
 }
 
-fn measure_all(options: &Options, contenders: &[Contender]) -> Result<Vec<Row>> {
+fn measure_all(options: &WritersOptions, contenders: &[Contender]) -> Result<Vec<Row>> {
     let scratch = Scratch::new("durable")?;
     let mut rows: Vec<Row> = options
         .clients
@@ -115,7 +115,7 @@ fn measure_all(options: &Options, contenders: &[Contender]) -> Result<Vec<Row>> 
 }
 
 /// A fresh server with all keys in it, under load; its folder goes with it.
-fn measure(contender: Contender, clients: u32, options: &Options, scratch: &Scratch) -> Result<Run> {
+fn measure(contender: Contender, clients: u32, options: &WritersOptions, scratch: &Scratch) -> Result<Run> {
     let dir = scratch.path().join("data");
     // Nobody pays for what the one before left to the kernel.
     rustix::fs::sync();

@@ -11,7 +11,7 @@ use super::Output;
 
 /// What to leave out.
 #[derive(Args)]
-pub struct Options {
+pub struct EnginesOptions {
     /// Leave out RocksDB, which takes long to build and needs clang's library.
     #[arg(long)]
     without_rocksdb: bool,
@@ -26,7 +26,7 @@ pub struct Options {
 }
 
 /// Builds, runs and passes on what is printed; whether it went well.
-pub fn run(options: &Options) -> Result<bool> {
+pub fn run(options: &EnginesOptions) -> Result<bool> {
     let rocksdb = !options.without_rocksdb && can_build_rocksdb();
     let folder = tree::root().join("tools/engines");
     let mut build = Command::new(tree::cargo());

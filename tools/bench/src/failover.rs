@@ -26,7 +26,7 @@ use super::report::{Goal, Report};
 
 /// How much.
 #[derive(Args)]
-pub struct Options {
+pub struct FailoverOptions {
     /// Failovers, one after the other, of one node after the other.
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..))]
     failovers: u32,
@@ -50,7 +50,7 @@ const STUCK: Duration = Duration::from_secs(60);
 const WRITABLE_WITHIN_MS: f64 = 1_000.0;
 
 /// Measures.
-pub fn run(options: &Options) -> Result<Report> {
+pub fn run(options: &FailoverOptions) -> Result<Report> {
     ensure!(options.vbuckets.is_power_of_two() && options.vbuckets <= 1024, "a power of two up to 1,024");
     release_build()?;
     let mut report = Report::new("failover", options.output.json);
@@ -217,7 +217,7 @@ impl Clients {
         client.flush()?;
         let mut left = Vec::new();
         for vb in vbs {
-            match Status::from_code(client.answer()?.status) {
+            match Status::from_code(client.answer()?.status_code) {
                 Some(Status::Success) => {}
                 Some(Status::NotMyVbucket | Status::Etmpfail | Status::Ebusy) => left.push(*vb),
                 other => bail!("a write to vBucket {vb} was answered {other:?}"),

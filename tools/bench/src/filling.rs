@@ -43,7 +43,7 @@ impl Filling {
             client.flush()?;
             for _ in from..to {
                 let answer = client.answer()?;
-                ensure!(answer.is_ok(), "a document was not stored: status 0x{:02x}", answer.status);
+                ensure!(answer.is_ok(), "a document was not stored: status 0x{:02x}", answer.status_code);
             }
             from = to;
         }
@@ -56,7 +56,7 @@ impl Filling {
         client.push_get(vbucket_of(key.as_bytes(), VBUCKETS), key.as_bytes());
         client.flush()?;
         let answer = client.answer()?;
-        ensure!(answer.is_ok(), "document {key} was not read: status 0x{:02x}", answer.status);
+        ensure!(answer.is_ok(), "document {key} was not read: status 0x{:02x}", answer.status_code);
         ensure!(answer.value == self.value(number), "document {key} has another value than was stored");
         Ok(())
     }

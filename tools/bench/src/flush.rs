@@ -14,7 +14,7 @@ use super::report::{Goal, Report};
 
 /// How much.
 #[derive(Args)]
-pub struct Options {
+pub struct FlushOptions {
     /// Files of up to 10,000,000 documents, too.
     #[arg(long)]
     long: bool,
@@ -37,7 +37,7 @@ const SINGLE_COMMITS: &str = "5000";
 const SINGLE_GOAL: f64 = 1.33;
 
 /// Measures.
-pub fn run(options: &Options) -> Result<Report> {
+pub fn run(options: &FlushOptions) -> Result<Report> {
     let scratch = Scratch::new("flush")?;
     let dir = scratch.path().to_str().context("the output folder's name is text")?;
     let mut arguments = vec!["shape", "--json", "--dir", dir];

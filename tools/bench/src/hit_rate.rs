@@ -11,7 +11,7 @@ use super::report::{Goal, Report};
 
 /// How much.
 #[derive(Args)]
-pub struct Options {
+pub struct HitRateOptions {
     /// Documents, each with a value of 512 bytes.
     #[arg(long, default_value_t = 20_000)]
     documents: u32,
@@ -31,7 +31,7 @@ const LONGEST_STEP_MS: f64 = 25.0;
 const LONGEST_HOLD_US: f64 = 100.0;
 
 /// Measures.
-pub fn run(options: &Options) -> Result<Report> {
+pub fn run(options: &HitRateOptions) -> Result<Report> {
     let mut report = Report::new("hit-rate", options.output.json);
     let rates = example("hit_rate", &[&options.documents.to_string(), &options.reads.to_string()])?;
     let rows = rates["rows"].as_array().cloned().unwrap_or_default();

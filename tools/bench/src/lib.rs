@@ -43,11 +43,11 @@ use clap::{Args, Subcommand};
 #[derive(Subcommand)]
 pub enum Bench {
     /// Throughput, server CPU an operation and latency beside memcached, with equal threads, client and load.
-    Memcached(memcached::Options),
+    Memcached(memcached::MemcachedOptions),
     /// Processor time an operation and tails beside memcached and Redis, each server on one CPU.
     Cycles(cycles::CyclesOptions),
     /// From exec to ready, memory when ready, size of the binary, memory of idle connections.
-    Start(start::Options),
+    Start(start::StartOptions),
     /// How long a clean stop takes with as much left for the files as there can be.
     Stop(stop::StopOptions),
     /// How long the lock of a vBucket is held by operations on values of 20 MiB, on a node and on its replica.
@@ -57,35 +57,35 @@ pub enum Bench {
     /// Server CPU of writes, and backfills, with encryption at rest beside a node without.
     Encryption(encryption::EncryptionOptions),
     /// Clients that wait until each write is on disk: journal on, journal off, and Redis with appendfsync always.
-    Durable(writers::Options),
+    Durable(writers::WritersOptions),
     /// Clients that wait until a majority has each write: levels, numbers of clients, one node and two, and Redis.
-    Syncwrites(syncwrites::Options),
+    Syncwrites(syncwrites::SyncwritesOptions),
     /// Saving batches of one vBucket, and single commits, beside a raw append.
-    Flush(flush::Options),
+    Flush(flush::FlushOptions),
     /// The storage beside fjall, RocksDB, LMDB and redb (the workspace in `tools/engines`).
-    Engines(engines::Options),
+    Engines(engines::EnginesOptions),
     /// A restart with many documents: time to ready, to the first correct read, until everything is in memory.
-    Warmup(warmup::Options),
+    Warmup(warmup::WarmupOptions),
     /// What the pager keeps in memory, beside plain LRU and the optimum, and how long it holds locks.
-    HitRate(hit_rate::Options),
+    HitRate(hit_rate::HitRateOptions),
     /// The checkpoint manager: taking checkpoints out, queueing, ranges, cursors, at 1 to 100,000 checkpoints.
-    Checkpoints(checkpoints::Options),
+    Checkpoints(checkpoints::CheckpointsOptions),
     /// What accounts and the heap cost: charging, the estimate under load, versions beside the system's allocator.
-    Accounting(accounting::Options),
+    Accounting(accounting::AccountingOptions),
     /// Bytes that a document costs beyond key and value, beside memcached and Redis.
-    Memory(memory::Options),
+    Memory(memory::MemoryOptions),
     /// The front end while all files are compacted, and the disk space before, during and after.
-    Compact(compact::Options),
+    Compact(compact::CompactOptions),
     /// Twice the quota of incoming data under a limit of memory: nothing is killed, no read refused, hot reads stay fast.
-    Pressure(pressure::Options),
+    Pressure(pressure::PressureOptions),
     /// Many more documents than memory, in each store, under a limit for the page cache, too: YCSB's A, B and C.
     LargerThanMemory(larger::LargerOptions),
     /// Streams of changes: look-up, from memory beside the front end, from disk, and what idle ones cost.
-    Dcp(dcp::Options),
+    Dcp(dcp::DcpOptions),
     /// Hard failovers of a small cluster, one after the other: how long until everything can be written again.
-    Failover(failover::Options),
+    Failover(failover::FailoverOptions),
     /// Two nodes: how far a replica is behind under full write load, how long taking over blocks writes, what is lost.
-    Replication(replication::Options),
+    Replication(replication::ReplicationOptions),
 }
 
 /// How to print.

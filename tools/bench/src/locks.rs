@@ -134,7 +134,7 @@ fn request(client: &mut Client, parts: &RequestParts<'_>) -> Result<Cas> {
     client.push(parts);
     client.flush()?;
     let answer = client.answer()?;
-    ensure!(answer.is_ok(), "status 0x{:02x}", answer.status);
+    ensure!(answer.is_ok(), "status 0x{:02x}", answer.status_code);
     Ok(answer.cas)
 }
 

@@ -19,7 +19,7 @@ use super::report::{Report, median};
 
 /// How long and how much.
 #[derive(Args)]
-pub struct Options {
+pub struct MemcachedOptions {
     /// Seconds of each single run.
     #[arg(long, default_value_t = 10)]
     seconds: u32,
@@ -68,7 +68,7 @@ impl Drop for Memcached {
 }
 
 /// Measures.
-pub fn run(options: &Options) -> Result<Report> {
+pub fn run(options: &MemcachedOptions) -> Result<Report> {
     ensure!(
         is_installed("memcached"),
         "memcached is not installed: this measurement runs beside it (`apt-get install memcached`)"
@@ -119,7 +119,7 @@ pub(super) fn start_memcached(threads: &str) -> Result<(Memcached, String)> {
 }
 
 /// Runs `stave bench` against a server; what it printed as JSON.
-fn client(peer: &Peer, options: &Options, more: &[&str]) -> Result<Value> {
+fn client(peer: &Peer, options: &MemcachedOptions, more: &[&str]) -> Result<Value> {
     let (threads, keys) = (options.threads.to_string(), options.keys.to_string());
     let mut arguments = vec!["--connections", "50", "--threads", &threads];
     arguments.extend(["--keys", &keys, "--key-size", "20", "--value-size", "512"]);
@@ -128,7 +128,7 @@ fn client(peer: &Peer, options: &Options, more: &[&str]) -> Result<Value> {
     peer.load(&arguments)
 }
 
-fn measure(peer: &Peer, options: &Options, depth: u32) -> Result<Run> {
+fn measure(peer: &Peer, options: &MemcachedOptions, depth: u32) -> Result<Run> {
     let (depth, seconds) = (depth.to_string(), options.seconds.to_string());
     let result = client(peer, options, &["--pipeline", &depth, "--warmup", "1", "--seconds", &seconds])?;
     ensure_clean(peer.name, &result)?;
@@ -140,7 +140,7 @@ fn measure(peer: &Peer, options: &Options, depth: u32) -> Result<Run> {
     })
 }
 
-fn compare(peers: &[Peer; 2], options: &Options) -> Result<Report> {
+fn compare(peers: &[Peer; 2], options: &MemcachedOptions) -> Result<Report> {
     let mut report = Report::new("memcached", options.output.json);
     println!(
         "{:<6} {:<6} {:<10} {:>12} {:>10} {:>11} {:>11}",
@@ -170,7 +170,7 @@ fn compare(peers: &[Peer; 2], options: &Options) -> Result<Report> {
 }
 
 /// Both servers at one depth, the other one first in every other round.
-fn both(peers: &[Peer; 2], options: &Options, depth: u32, round: u32) -> Result<[Run; 2]> {
+fn both(peers: &[Peer; 2], options: &MemcachedOptions, depth: u32, round: u32) -> Result<[Run; 2]> {
     let first = (round % 2) as usize;
     let one = print(measure(&peers[first], options, depth)?, &peers[first], depth, round);
     let other = print(measure(&peers[1 - first], options, depth)?, &peers[1 - first], depth, round);

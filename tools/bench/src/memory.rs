@@ -20,7 +20,7 @@ use super::report::Report;
 
 /// How much.
 #[derive(Args)]
-pub struct Options {
+pub struct MemoryOptions {
     /// Documents, with keys of 20 bytes and values of 512.
     #[arg(long, default_value_t = 1_000_000)]
     documents: u32,
@@ -66,7 +66,7 @@ impl Resident {
 }
 
 /// Measures.
-pub fn run(options: &Options) -> Result<Report> {
+pub fn run(options: &MemoryOptions) -> Result<Report> {
     ensure!(
         is_installed("memcached"),
         "memcached is not installed: this measurement runs beside it (`apt-get install memcached`)"
@@ -79,7 +79,7 @@ pub fn run(options: &Options) -> Result<Report> {
     Ok(report(options, &all))
 }
 
-fn stave(options: &Options, scratch: &Scratch) -> Result<Resident> {
+fn stave(options: &MemoryOptions, scratch: &Scratch) -> Result<Resident> {
     let (threads, bucket) = (options.threads.to_string(), format!("{BUCKET}:4GiB"));
     let server = Stave::start(&Start {
         data: &scratch.path().join("data"),
@@ -92,19 +92,19 @@ fn stave(options: &Options, scratch: &Scratch) -> Result<Resident> {
     Ok(resident)
 }
 
-fn memcached(options: &Options) -> Result<Resident> {
+fn memcached(options: &MemoryOptions) -> Result<Resident> {
     let (memcached, address) = start_memcached(&options.threads.to_string())?;
     let peer = Peer { name: "memcached", protocol: "memcached", address, pid: memcached.pid(), ca: None };
     load(options, &peer, || Ok(()))
 }
 
-fn redis(options: &Options, scratch: &Scratch) -> Result<Resident> {
+fn redis(options: &MemoryOptions, scratch: &Scratch) -> Result<Resident> {
     let redis = Redis::start_in_memory(&scratch.path().join("redis"))?;
     load(options, &redis.peer("redis"), || Ok(()))
 }
 
 /// Loads the documents into a server; `save` waits until they are where they shall be.
-fn load(options: &Options, peer: &Peer, save: impl FnOnce() -> Result<()>) -> Result<Resident> {
+fn load(options: &MemoryOptions, peer: &Peer, save: impl FnOnce() -> Result<()>) -> Result<Resident> {
     let empty = at_rest(peer.pid)?;
     let keys = options.documents.to_string();
     let mut arguments = vec!["--populate", "--operations", "1", "--set-percent", "0", "--keys", &keys];
@@ -145,7 +145,7 @@ fn at_rest(pid: u32) -> Result<u64> {
     }
 }
 
-fn report(options: &Options, all: &[Resident; 3]) -> Report {
+fn report(options: &MemoryOptions, all: &[Resident; 3]) -> Report {
     let documents = f64::from(options.documents);
     println!("\nbytes a document beyond key and value, {documents} documents:");
     println!(

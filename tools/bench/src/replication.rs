@@ -22,7 +22,7 @@ use ledger::Ledger;
 
 /// How much.
 #[derive(Args)]
-pub struct Options {
+pub struct ReplicationOptions {
     /// Seconds of full write load.
     #[arg(long, default_value_t = 10)]
     seconds: u32,
@@ -42,7 +42,7 @@ const LOOK: Duration = Duration::from_millis(2);
 const STUCK: Duration = Duration::from_secs(120);
 
 /// Measures.
-pub fn run(options: &Options) -> Result<Report> {
+pub fn run(options: &ReplicationOptions) -> Result<Report> {
     release_build()?;
     let mut report = Report::new("replication", options.output.json);
     let scratch = Scratch::new("replication")?;
@@ -131,7 +131,7 @@ fn percentile(values: &mut [f64], percent: usize) -> f64 {
     values.get((values.len() * percent / 100).min(values.len().saturating_sub(1))).copied().unwrap_or(0.0)
 }
 
-fn lag(options: &Options, from: &Stave, to: &Stave, report: &mut Report) -> Result<()> {
+fn lag(options: &ReplicationOptions, from: &Stave, to: &Stave, report: &mut Report) -> Result<()> {
     let peer = Peer::stave("stave", from);
     let seconds = options.seconds.to_string();
     let (result, mut lags) = thread::scope(|scope| -> Result<_> {
@@ -158,7 +158,7 @@ fn lag(options: &Options, from: &Stave, to: &Stave, report: &mut Report) -> Resu
     Ok(())
 }
 
-fn take_over(options: &Options, from: &Stave, to: &Stave, report: &mut Report) -> Result<()> {
+fn take_over(options: &ReplicationOptions, from: &Stave, to: &Stave, report: &mut Report) -> Result<()> {
     let ledger = Ledger::start(&from.kv, &to.kv, options.writers)?;
     ledger.await_writes(1000)?;
     let begun = Instant::now();

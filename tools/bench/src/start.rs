@@ -13,7 +13,7 @@ use super::report::{Report, median};
 
 /// How often, and with how many connections.
 #[derive(Args)]
-pub struct Options {
+pub struct StartOptions {
     /// Starts, each with an empty data folder.
     #[arg(long, default_value_t = 10)]
     starts: u32,
@@ -28,7 +28,7 @@ const MIB: f64 = (1u64 << 20) as f64;
 const KIB: f64 = 1024.0;
 
 /// Measures.
-pub fn run(options: &Options) -> Result<Report> {
+pub fn run(options: &StartOptions) -> Result<Report> {
     anyhow::ensure!(options.starts > 0, "at least one start");
     release_build()?;
     let scratch = Scratch::new("start")?;

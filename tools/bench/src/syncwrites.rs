@@ -40,9 +40,9 @@ const PERSIST: &str = LEVELS[3];
 /// How long and how much, and who of all.
 #[derive(Args)]
 #[group(skip)]
-pub struct Options {
+pub struct SyncwritesOptions {
     #[command(flatten)]
-    writers: writers::Options,
+    writers: writers::WritersOptions,
     /// Only these servers.
     #[arg(long, value_delimiter = ',')]
     only: Vec<Contender>,
@@ -51,7 +51,7 @@ pub struct Options {
     levels: Vec<String>,
 }
 
-impl Options {
+impl SyncwritesOptions {
     fn contenders(&self) -> Vec<Contender> {
         let is_wanted = |one: &Contender| self.only.is_empty() || self.only.contains(one);
         Contender::all().into_iter().filter(is_wanted).collect()
@@ -110,7 +110,7 @@ struct Row {
 }
 
 /// Measures.
-pub fn run(options: &Options) -> Result<Report> {
+pub fn run(options: &SyncwritesOptions) -> Result<Report> {
     let writers = &options.writers;
     writers.check()?;
     release_build()?;
@@ -129,7 +129,7 @@ pub fn run(options: &Options) -> Result<Report> {
     Ok(report)
 }
 
-fn measure_all(options: &Options, contenders: &[Contender], scratch: &Scratch) -> Result<Vec<Row>> {
+fn measure_all(options: &SyncwritesOptions, contenders: &[Contender], scratch: &Scratch) -> Result<Vec<Row>> {
     let mut rows: Vec<Row> = Vec::new();
     let writers = &options.writers;
     for &clients in &writers.clients {
@@ -158,7 +158,7 @@ fn measure(
     contender: Contender,
     level: &'static str,
     clients: u32,
-    options: &writers::Options,
+    options: &writers::WritersOptions,
     scratch: &Scratch,
 ) -> Result<Run> {
     with_servers(contender, options, scratch, |peer| writers_of(contender, level, clients, options).run(peer))
@@ -168,14 +168,14 @@ fn writers_of(
     contender: Contender,
     level: &'static str,
     clients: u32,
-    options: &writers::Options,
+    options: &writers::WritersOptions,
 ) -> Writers {
     let level = (contender != Contender::Redis && level != NONE).then_some(level);
     Writers { clients, seconds: options.seconds, keys: options.keys, level }
 }
 
 /// The latencies of the strongest level, as the load generator draws them.
-fn show_histogram(options: &Options, contenders: &[Contender], scratch: &Scratch) -> Result<()> {
+fn show_histogram(options: &SyncwritesOptions, contenders: &[Contender], scratch: &Scratch) -> Result<()> {
     let shown = [Contender::Journal, Contender::TwoNodes].into_iter().filter(|one| contenders.contains(one));
     let options = if options.wants(PERSIST) { &options.writers } else { return Ok(()) };
     for contender in shown {
@@ -189,7 +189,7 @@ fn show_histogram(options: &Options, contenders: &[Contender], scratch: &Scratch
 
 fn with_servers<T>(
     contender: Contender,
-    options: &writers::Options,
+    options: &writers::WritersOptions,
     scratch: &Scratch,
     work: impl FnOnce(&Peer) -> Result<T>,
 ) -> Result<T> {
@@ -256,7 +256,7 @@ pub(super) fn replicate(first: &Stave, second: &Stave, vbuckets: u16) -> Result<
     client.flush()?;
     for vb in 0..vbuckets {
         let answer = client.answer()?;
-        ensure!(answer.is_ok(), "vBucket {vb} has no topology: status 0x{:02x}", answer.status);
+        ensure!(answer.is_ok(), "vBucket {vb} has no topology: status 0x{:02x}", answer.status_code);
     }
     Ok(())
 }

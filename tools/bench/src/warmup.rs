@@ -21,7 +21,7 @@ use super::report::{Goal, Report, median};
 
 /// How much.
 #[derive(Args)]
-pub struct Options {
+pub struct WarmupOptions {
     /// Documents, with values of 512 bytes.
     #[arg(long, default_value_t = 1_000_000)]
     documents: u32,
@@ -61,7 +61,7 @@ struct Restart {
 }
 
 /// Measures.
-pub fn run(options: &Options) -> Result<Report> {
+pub fn run(options: &WarmupOptions) -> Result<Report> {
     ensure!(options.documents > 0 && options.restarts > 0, "at least one document and one restart");
     release_build()?;
     let limit = limit_descriptors()?;
@@ -101,7 +101,7 @@ fn limit_descriptors() -> Result<u64> {
     Ok(wanted)
 }
 
-fn start(options: &Options, scratch: &Scratch, number: u32) -> Result<Stave> {
+fn start(options: &WarmupOptions, scratch: &Scratch, number: u32) -> Result<Stave> {
     let bucket = format!("{BUCKET}:{}", options.quota);
     let log = scratch.path().join(format!("server-{number}.log"));
     Stave::start(&Start { data: &scratch.path().join("data"), log, more: &["--bucket", &bucket] })
@@ -127,7 +127,7 @@ fn drop_page_cache(switch: &Path) -> bool {
 }
 
 fn restart(
-    options: &Options,
+    options: &WarmupOptions,
     scratch: &Scratch,
     number: u32,
     filling: Filling,
@@ -179,7 +179,7 @@ fn milliseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-fn print_head(options: &Options, cold: bool) {
+fn print_head(options: &WarmupOptions, cold: bool) {
     let cache = match (options.cold, cold) {
         (_, true) => "the page cache dropped",
         (true, false) => "the page cache warm (only root may drop it)",
@@ -204,7 +204,7 @@ fn print_restart(number: u32, restart: &Restart) {
     );
 }
 
-fn report(options: &Options, restarts: &mut [Restart]) -> Report {
+fn report(options: &WarmupOptions, restarts: &mut [Restart]) -> Report {
     let mut report = Report::new("warmup", options.output.json);
     let all = |figure: fn(&Restart) -> f64| median(&mut restarts.iter().map(figure).collect::<Vec<_>>());
     report.add("ready_ms", all(|restart| restart.ready_ms), None);

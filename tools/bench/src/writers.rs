@@ -14,7 +14,7 @@ const SIZES: [&str; 4] = ["--key-size", "20", "--value-size", "512"];
 
 /// How long and how much.
 #[derive(Args)]
-pub struct Options {
+pub struct WritersOptions {
     /// Seconds of each single run.
     #[arg(long, default_value_t = 5)]
     pub seconds: u32,
@@ -31,7 +31,7 @@ pub struct Options {
     pub output: Output,
 }
 
-impl Options {
+impl WritersOptions {
     /// Refuses what would measure nothing, or needs more descriptors than the system gives; has it give them.
     pub fn check(&self) -> Result<()> {
         ensure!(self.rounds > 0 && self.seconds > 0, "at least one round of one second");

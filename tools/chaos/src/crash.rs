@@ -6,7 +6,7 @@ use harness::child::{cargo, succeeds};
 
 /// How much and from where.
 #[derive(Args)]
-pub struct Options {
+pub struct CrashOptions {
     /// How many crash states are tried, at least.
     #[arg(long, default_value_t = 1_000_000)]
     states: u64,
@@ -22,7 +22,7 @@ pub struct Options {
 }
 
 /// Builds and runs the harness; whether nothing was violated.
-pub fn run(options: &Options) -> Result<bool> {
+pub fn run(options: &CrashOptions) -> Result<bool> {
     let (states, seed) = (options.states.to_string(), options.seed.to_string());
     let mut arguments =
         vec!["run", "--release", "--locked", "--quiet", "-p", "sim", "--example", "crash_states", "--"];

@@ -1,7 +1,7 @@
 //! What goes wrong on purpose: processes that are killed, networks, disks and power that fail, files that are damaged,
 //! simulators by seed; and recorded conversations that are played again.
 //!
-//! Each module is a command of `cargo xtask`, which declares its arguments by the module's `Options` and runs it.
+//! Each module is a command of `cargo xtask`, which declares its arguments by the module's type and runs it.
 #![allow(
     clippy::disallowed_methods,
     clippy::disallowed_types,

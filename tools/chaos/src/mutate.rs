@@ -6,7 +6,7 @@ use harness::child::{cargo, succeeds};
 
 /// How much and from where.
 #[derive(Args)]
-pub struct Options {
+pub struct MutateOptions {
     /// How many starts are tried, at least.
     #[arg(long, default_value_t = 20_000)]
     starts: u64,
@@ -22,7 +22,7 @@ pub struct Options {
 }
 
 /// Builds and runs the harness; whether nothing was violated.
-pub fn run(options: &Options) -> Result<bool> {
+pub fn run(options: &MutateOptions) -> Result<bool> {
     let (starts, seed) = (options.starts.to_string(), options.seed.to_string());
     let mut arguments =
         vec!["run", "--release", "--locked", "--quiet", "-p", "sim", "--example", "mutate", "--"];

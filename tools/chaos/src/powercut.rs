@@ -17,7 +17,7 @@ use crate::kill::{self, Place};
 
 /// How often and on what.
 #[derive(Args)]
-pub struct Options {
+pub struct PowercutOptions {
     /// How often the power goes, on each file system.
     #[arg(long, default_value_t = 50)]
     rounds: u32,
@@ -57,7 +57,7 @@ pub fn cannot() -> Option<&'static str> {
 }
 
 /// Cuts the power on each file system that can be made here; each cut is one verdict.
-pub fn run(options: &Options) -> Result<Totals> {
+pub fn run(options: &PowercutOptions) -> Result<Totals> {
     let mut totals = Totals::default();
     for (name, make, arguments) in FILE_SYSTEMS {
         if options.only.as_ref().is_some_and(|only| only != name) {
@@ -73,7 +73,7 @@ pub fn run(options: &Options) -> Result<Totals> {
     Ok(totals)
 }
 
-fn cut(options: &Options, make: &str, arguments: &[&str]) -> Result<Totals> {
+fn cut(options: &PowercutOptions, make: &str, arguments: &[&str]) -> Result<Totals> {
     let mut scratch = Scratch::new("powercut")?;
     let result = on_image(options, make, arguments, scratch.path());
     if !matches!(&result, Ok(totals) if totals.good()) {
@@ -82,7 +82,7 @@ fn cut(options: &Options, make: &str, arguments: &[&str]) -> Result<Totals> {
     result
 }
 
-fn on_image(options: &Options, make: &str, arguments: &[&str], scratch: &Path) -> Result<Totals> {
+fn on_image(options: &PowercutOptions, make: &str, arguments: &[&str], scratch: &Path) -> Result<Totals> {
     let (image, at) = (scratch.join("image"), scratch.join("mounted"));
     let mounted = Image::make(image, IMAGE_BYTES, make, arguments, at)?;
     let kill = |server: Stave| {
@@ -91,6 +91,6 @@ fn on_image(options: &Options, make: &str, arguments: &[&str], scratch: &Path) -
         mounted.mount_again()
     };
     let place = Place { data: &mounted.path().join("data"), logs: scratch, kill: &kill };
-    let rounds = kill::Options::rounds(options.rounds).with(options.seed, options.load_ms);
+    let rounds = kill::KillOptions::rounds(options.rounds).with(options.seed, options.load_ms);
     kill::rounds(&rounds.encrypted(options.encrypted), &place)
 }

@@ -15,7 +15,7 @@ use crate::scenario_list::{self, ScenarioList};
 
 /// What to replay.
 #[derive(Args)]
-pub struct Options {
+pub struct ReplayOptions {
     /// Only scenarios whose `group/name` matches this pattern.
     #[arg(long)]
     pub only: Option<String>,
@@ -30,9 +30,9 @@ pub struct Options {
     pub store: String,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options {
+impl Default for ReplayOptions {
+    fn default() -> ReplayOptions {
+        ReplayOptions {
             only: None,
             eviction_policy: "value_only".to_owned(),
             compression_mode: "passive".to_owned(),
@@ -41,10 +41,10 @@ impl Default for Options {
     }
 }
 
-impl Options {
+impl ReplayOptions {
     /// The server's configuration file.
     fn config(&self) -> String {
-        let Options { eviction_policy, compression_mode, store, .. } = self;
+        let ReplayOptions { eviction_policy, compression_mode, store, .. } = self;
         format!(
             "[[bucket]]\nname = {BUCKET:?}\ntype = {store:?}\neviction-policy = {eviction_policy:?}\ncompression-mode = {compression_mode:?}\n"
         )
@@ -61,7 +61,7 @@ struct Group {
 }
 
 /// Starts a server, replays, stops it. Scenarios that are listed and fail as they should are not counted.
-pub fn run(options: &Options) -> Result<Totals> {
+pub fn run(options: &ReplayOptions) -> Result<Totals> {
     let mut scratch = Scratch::new("replay")?;
     let data = scratch.path().join("data");
     let log = scratch.path().join("server.log");
@@ -89,7 +89,7 @@ pub fn run(options: &Options) -> Result<Totals> {
     Ok(totals)
 }
 
-fn replay(kv: &str, options: &Options) -> Result<Vec<Verdict>> {
+fn replay(kv: &str, options: &ReplayOptions) -> Result<Vec<Verdict>> {
     let folder = tree::root().join("tests/recordings");
     let mut command = Command::new("python3");
     command.arg(folder.join("replay.py")).arg(folder.join("kv")).arg(folder.join("derived"));
@@ -130,7 +130,7 @@ struct Verdict {
 }
 
 /// Runs the DCP scenarios, those that are listed as well: they must go on failing.
-fn replay_dcp(kv: &str, options: &Options) -> Result<Vec<Verdict>> {
+fn replay_dcp(kv: &str, options: &ReplayOptions) -> Result<Vec<Verdict>> {
     let folder = tree::root().join("tests/recordings");
     let lists = [DCP.not_yet, DCP.differs].map(|name| folder.join(name).display().to_string()).join(",");
     let mut verdicts = Vec::new();
@@ -172,7 +172,7 @@ fn dcp_verdicts(text: &str) -> Vec<Verdict> {
 }
 
 /// Compares each verdict with the lists, prints what is wrong and the table.
-fn judge(verdicts: Vec<Verdict>, options: &Options, set: &Set) -> Result<Totals> {
+fn judge(verdicts: Vec<Verdict>, options: &ReplayOptions, set: &Set) -> Result<Totals> {
     let folder = tree::root().join("tests/recordings");
     let not_yet = scenario_list::read(&folder.join(set.not_yet))?;
     let differs = scenario_list::read(&folder.join(set.differs))?;

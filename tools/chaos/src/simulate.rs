@@ -9,7 +9,7 @@ use harness::totals::Totals;
 
 /// How much and from where.
 #[derive(Args)]
-pub struct Options {
+pub struct SimulateOptions {
     /// How many seeds are run.
     #[arg(long, default_value_t = 1_000)]
     seeds: u64,
@@ -28,7 +28,7 @@ pub struct Options {
 }
 
 /// Builds and runs the simulator; whether nothing was violated.
-pub fn run(options: &Options) -> Result<bool> {
+pub fn run(options: &SimulateOptions) -> Result<bool> {
     if options.planted.is_some() {
         return Ok(planted(options.planted)?.good());
     }

@@ -1,15 +1,15 @@
 //! A small client of the key-value protocol: pipelined, blocking, no more than the tools here need.
 
-use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use base::{Cas, Seqno, VbId, VbState};
-use protocol::extras::{MutationToken, StoreExtras};
+pub use client::kv::Answer;
+use client::kv::Pipeline;
+use protocol::extras::StoreExtras;
 use protocol::feature::{Feature, Features};
-use protocol::response::ParsedResponse;
-use protocol::{RequestParts, Status, opcode, parse_response, write_request};
+use protocol::{RequestParts, Status, opcode};
 
 use crate::stave::{BUCKET, PASSWORD, USER};
 
@@ -24,36 +24,7 @@ const COMPACT_EXTRAS_BYTES: usize = 24;
 
 /// A connection, logged in.
 pub struct Client {
-    stream: TcpStream,
-    out: Vec<u8>,
-    received: Vec<u8>,
-    consumed: usize,
-}
-
-/// An answer.
-pub struct Answer {
-    /// How it went.
-    pub status: u16,
-    /// The document's.
-    pub cas: Cas,
-    /// Fields of the command.
-    pub extras: Vec<u8>,
-    /// The key, where the answer has one.
-    pub key: Vec<u8>,
-    /// The value.
-    pub value: Vec<u8>,
-}
-
-impl Answer {
-    /// Whether it succeeded.
-    pub fn is_ok(&self) -> bool {
-        self.status == Status::Success.code()
-    }
-
-    /// The seqno of a change, if the answer carries a mutation token.
-    pub fn token(&self) -> Option<MutationToken> {
-        MutationToken::decode(&self.extras)
-    }
+    pipeline: Pipeline<TcpStream>,
 }
 
 impl Client {
@@ -62,7 +33,7 @@ impl Client {
         let stream = TcpStream::connect(address).with_context(|| format!("cannot connect to {address}"))?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(SILENCE))?;
-        let mut client = Client { stream, out: Vec::new(), received: Vec::new(), consumed: 0 };
+        let mut client = Client { pipeline: Pipeline::new(stream) };
         let features = Features::of(&[
             Feature::TcpNoDelay,
             Feature::MutationSeqno,
@@ -94,19 +65,19 @@ impl Client {
         client.flush()?;
         for what in ["hello", "log in", "select the bucket"] {
             let answer = client.answer()?;
-            ensure!(answer.is_ok(), "cannot {what}: status 0x{:02x}", answer.status);
+            ensure!(answer.is_ok(), "cannot {what}: status 0x{:02x}", answer.status_code);
         }
         Ok(client)
     }
 
     /// Gives up the client for its connection, and what was received on it and not asked for.
     pub fn into_parts(self) -> (TcpStream, Vec<u8>) {
-        (self.stream, self.received[self.consumed..].to_vec())
+        self.pipeline.into_parts()
     }
 
     /// Queues any request.
     pub fn push(&mut self, parts: &RequestParts<'_>) {
-        assert!(write_request(&mut self.out, parts), "our own requests have short parts");
+        assert!(self.pipeline.queue(parts), "our own requests have short parts");
     }
 
     /// Queues a set; `durable` makes the server wait until it is on disk.
@@ -149,7 +120,13 @@ impl Client {
         });
         self.flush()?;
         let answer = self.answer()?;
-        ensure!(answer.is_ok(), "vBucket {} cannot be {}: 0x{:02x}", vbucket.0, state.name(), answer.status);
+        ensure!(
+            answer.is_ok(),
+            "vBucket {} cannot be {}: 0x{:02x}",
+            vbucket.0,
+            state.name(),
+            answer.status_code
+        );
         Ok(())
     }
 
@@ -190,40 +167,18 @@ impl Client {
 
     /// Sends what is queued.
     pub fn flush(&mut self) -> Result<()> {
-        self.stream.write_all(&self.out)?;
-        self.out.clear();
-        Ok(())
+        Ok(self.pipeline.flush()?)
     }
 
     /// The next answer.
     pub fn answer(&mut self) -> Result<Answer> {
         loop {
-            match parse_response(&self.received[self.consumed..], BODY_LIMIT_BYTES) {
-                ParsedResponse::Response { response, total_len } => {
-                    let answer = Answer {
-                        status: response.status_code,
-                        cas: response.cas,
-                        extras: response.extras.to_vec(),
-                        key: response.key.to_vec(),
-                        value: response.value.to_vec(),
-                    };
-                    self.consumed += total_len;
-                    return Ok(answer);
-                }
-                ParsedResponse::Incomplete { .. } => self.receive()?,
-                ParsedResponse::Bad(fault) => bail!("the server sent nonsense: {fault}"),
+            match self.pipeline.next_answer(BODY_LIMIT_BYTES) {
+                Ok(Some(answer)) => return Ok(answer),
+                Ok(None) => ensure!(self.pipeline.read_more()?, "the server closed the connection"),
+                Err(fault) => bail!("the server sent nonsense: {fault}"),
             }
         }
-    }
-
-    fn receive(&mut self) -> Result<()> {
-        self.received.drain(..self.consumed);
-        self.consumed = 0;
-        let mut chunk = [0; 64 << 10];
-        let n = self.stream.read(&mut chunk)?;
-        ensure!(n > 0, "the server closed the connection");
-        self.received.extend_from_slice(&chunk[..n]);
-        Ok(())
     }
 
     /// The highest seqno of each vBucket.
@@ -231,7 +186,7 @@ impl Client {
         self.push(&RequestParts { opcode: opcode::GET_ALL_VB_SEQNOS, ..RequestParts::default() });
         self.flush()?;
         let answer = self.answer()?;
-        ensure!(answer.is_ok(), "no seqnos of all vBuckets: status 0x{:02x}", answer.status);
+        ensure!(answer.is_ok(), "no seqnos of all vBuckets: status 0x{:02x}", answer.status_code);
         let (records, rest) = answer.value.as_chunks::<10>();
         ensure!(rest.is_empty(), "a list of seqnos has 10 bytes a vBucket");
         let decode = |r: &[u8; 10]| {
@@ -270,8 +225,8 @@ impl Client {
                     break;
                 }
                 // Busy and temporary failure mean "ask again".
-                let again = [Status::Ebusy.code(), Status::Etmpfail.code()].contains(&answer.status);
-                ensure!(again, "vBucket {} is not persisted: status 0x{:02x}", vb.0, answer.status);
+                let again = [Status::Ebusy.code(), Status::Etmpfail.code()].contains(&answer.status_code);
+                ensure!(again, "vBucket {} is not persisted: status 0x{:02x}", vb.0, answer.status_code);
             }
         }
         Ok(())

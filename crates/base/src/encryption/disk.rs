@@ -13,7 +13,7 @@ use super::keys::{DataKeys, KeyRing, WrappingKeys, is_keys_file};
 use super::layout::{
     FileHead, HEAD, PAGE, PREFIX, PageHead, STRIDE, bound, content_len, page_start, stored_len,
 };
-use crate::env::{Disk, Env, File, GroupSync, OpenMode, Random};
+use crate::env::{Disk, Env, File, GroupSync, OpenMode, Random, Room};
 
 /// Pages that one key encrypts before an opening derives the next: far fewer than the cipher permits.
 const PAGES_PER_EPOCH: u32 = 1 << 24;
@@ -182,6 +182,10 @@ impl Disk for EncryptedDisk {
 
     fn remove_file(&self, path: &Path) -> io::Result<()> {
         self.under.remove_file(path)
+    }
+
+    fn room(&self, folder: &Path) -> Option<Room> {
+        self.under.room(folder)
     }
 
     fn remove_dir(&self, path: &Path) -> io::Result<()> {

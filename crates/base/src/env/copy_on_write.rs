@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::disk::{Disk, File, OpenMode};
+use super::disk::{Disk, File, OpenMode, Room};
 
 /// Bytes that are copied together.
 const PAGE_BYTES: usize = 4096;
@@ -190,6 +190,10 @@ impl Disk for CopyOnWriteDisk {
         names.find(&*self.below, path)?;
         names.files.insert(path.to_owned(), None);
         Ok(())
+    }
+
+    fn room(&self, folder: &Path) -> Option<Room> {
+        self.below.room(folder)
     }
 
     fn remove_dir(&self, path: &Path) -> io::Result<()> {

@@ -22,6 +22,15 @@ pub enum OpenMode {
     CreateNew,
 }
 
+/// How much room a file system has, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// All of it.
+    pub total_bytes: u64,
+    /// What this process could still write.
+    pub free_bytes: u64,
+}
+
 /// A file system.
 ///
 /// Names (created, renamed, removed files) are durable only after [`Disk::sync_dir`] of their folder.
@@ -81,6 +90,11 @@ pub trait Disk: Send + Sync {
     fn group_sync(&self, folder: &Path) -> io::Result<Box<dyn GroupSync>> {
         let _ = folder;
         Ok(Box::new(SyncEach))
+    }
+    /// How much room there is where a folder is; `None` if the disk does not know.
+    fn room(&self, folder: &Path) -> Option<Room> {
+        let _ = folder;
+        None
     }
     /// The disk below one that encrypts: what it holds as it is stored. `None` of every other disk.
     fn beneath(&self) -> Option<Arc<dyn Disk>> {
@@ -199,6 +213,12 @@ impl Disk for RealDisk {
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
         platform::sync_dir(path)
+    }
+
+    fn room(&self, folder: &Path) -> Option<Room> {
+        let found = rustix::fs::statvfs(folder).ok()?;
+        let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
+        Some(Room { total_bytes: bytes(found.f_blocks), free_bytes: bytes(found.f_bavail) })
     }
 
     fn group_sync(&self, folder: &Path) -> io::Result<Box<dyn GroupSync>> {

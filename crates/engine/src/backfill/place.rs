@@ -1,6 +1,6 @@
 //! Where a backfill goes on.
 
-use base::doc_key::encode_leb128;
+use base::leb128::encode_leb128;
 use base::{CollectionId, Seqno};
 use vbucket::collections::event::stored_prefixes;
 

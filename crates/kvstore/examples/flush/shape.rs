@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use base::env::{Disk, Env, File, OpenMode, RealDisk};
 use base::{VbId, Version};
-use kvstore::suite::version;
 use kvstore::{Couch, CouchConfig, KvStore, SaveBatch, VbStateDoc};
 use serde_json::{Value, json};
+use store_suite::version;
 
 use crate::counted::peak;
 use crate::{Clocks, Numbers, median};

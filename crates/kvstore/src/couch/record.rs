@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use base::doc_key::encode_leb128;
+use base::leb128::encode_leb128;
 use base::limits::MAX_STORED_KEY_BYTES;
 use base::{
     Cas, Datatype, DocKey, DurabilityLevel, Heap, ItemKind, NewVersion, RevSeqno, Seqno, SyncWrite, VbId,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use base::doc_key::decode_leb128;
+use base::leb128::decode_leb128;
 use base::{Account, CollectionId, DocKey, Seqno, Version};
 
 use super::charged::Charged;
@@ -236,7 +236,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::suite::version;
+    use store_suite::version;
 
     fn batch(seqno: &mut u64, keys: &[u8]) -> Vec<Version> {
         let mut keys = keys.to_vec();

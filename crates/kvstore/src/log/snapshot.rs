@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
-use base::doc_key::encode_leb128;
+use base::leb128::encode_leb128;
 use base::{DocKey, Heap, Seqno, VbId, Version};
 use logstore::{Item, View};
 

@@ -1,8 +1,8 @@
 //! What tests of several stores share.
 
 use base::env::Env;
-use kvstore::suite::Subject;
 use kvstore::{Journaled, JournaledConfig, KvStore};
+use store_suite::Subject;
 
 /// A store behind a journal, in a folder of its own.
 pub struct WithJournal {

@@ -1,10 +1,11 @@
 //! Short tokens: a position that the server keeps, and what has changed since.
 
+use base::leb128::{put_leb128, take_leb128};
 use base::{Seqno, VbUuid};
 use base64::Engine;
 
 use super::anchor::Anchor;
-use super::token::{AnchorId, BASE64, Place, Token, put, take};
+use super::token::{AnchorId, BASE64, Place, Token};
 
 /// The first byte of a short token.
 const VERSION: u8 = 2;
@@ -42,7 +43,7 @@ fn encode_from(token: &Token, anchor: &Anchor) -> Option<String> {
         if out.len() > MOST_TOKEN_BYTES {
             return None;
         }
-        put(&mut out, (vb - last) as u64);
+        put_leb128(&mut out, (vb - last) as u64);
         last = vb;
         let whole = Place::at(place.uuid, place.seqno);
         let mut flags = 0;
@@ -51,13 +52,13 @@ fn encode_from(token: &Token, anchor: &Anchor) -> Option<String> {
         out.push(flags as u8);
         // Mostly it has grown; after a rollback it has not, and the difference is negative.
         let grown = place.seqno.0.wrapping_sub(before.seqno.0) as i64;
-        put(&mut out, ((grown << 1) ^ (grown >> 63)) as u64);
+        put_leb128(&mut out, ((grown << 1) ^ (grown >> 63)) as u64);
         if flags & HAS_HISTORY != 0 {
             out.extend_from_slice(&place.uuid.0.to_be_bytes());
         }
         if flags & HAS_SNAPSHOT != 0 {
-            put(&mut out, place.seqno.0.saturating_sub(place.snapshot_start.0));
-            put(&mut out, place.snapshot_end.0.saturating_sub(place.seqno.0));
+            put_leb128(&mut out, place.seqno.0.saturating_sub(place.snapshot_start.0));
+            put_leb128(&mut out, place.snapshot_end.0.saturating_sub(place.seqno.0));
         }
     }
     Some(BASE64.encode(out))
@@ -77,12 +78,12 @@ impl Short {
         let mut rest = &self.changes[..];
         let mut vb = 0_u64;
         while !rest.is_empty() {
-            vb = vb.checked_add(take(&mut rest)?)?;
+            vb = vb.checked_add(take_leb128(&mut rest)?)?;
             let place = token.0.get_mut(usize::try_from(vb).ok()?)?;
             let (&flags, behind) = rest.split_first()?;
             rest = behind;
             let flags = u64::from(flags);
-            let zigzag = take(&mut rest)?;
+            let zigzag = take_leb128(&mut rest)?;
             let grown = (zigzag >> 1) as i64 ^ -((zigzag & 1) as i64);
             let seqno = place.seqno.0.wrapping_add(grown as u64);
             if flags & HAS_HISTORY != 0 {
@@ -93,8 +94,8 @@ impl Short {
             *place = if flags & HAS_SNAPSHOT == 0 {
                 Place::at(place.uuid, Seqno(seqno))
             } else {
-                let start = seqno.checked_sub(take(&mut rest)?)?;
-                let end = seqno.checked_add(take(&mut rest)?)?;
+                let start = seqno.checked_sub(take_leb128(&mut rest)?)?;
+                let end = seqno.checked_add(take_leb128(&mut rest)?)?;
                 Place {
                     uuid: place.uuid,
                     seqno: Seqno(seqno),

@@ -1,5 +1,6 @@
 //! How far a reader has come in every vBucket, as text that it keeps for us and need not understand.
 
+use base::leb128::{put_leb128, take_leb128};
 use base::{Seqno, VbId, VbUuid};
 use base64::Engine;
 pub use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
@@ -73,15 +74,15 @@ impl Token {
     /// The token as text. vBuckets of which nothing was seen take no room.
     pub fn encode(&self) -> String {
         let mut out = vec![VERSION];
-        put(&mut out, self.0.len() as u64);
+        put_leb128(&mut out, self.0.len() as u64);
         let mut last = 0;
         for (vb, place) in self.0.iter().enumerate().filter(|(_, place)| place.seqno > Seqno(0)) {
-            put(&mut out, (vb - last) as u64);
+            put_leb128(&mut out, (vb - last) as u64);
             last = vb;
             out.extend_from_slice(&place.uuid.0.to_be_bytes());
-            put(&mut out, place.seqno.0);
-            put(&mut out, place.seqno.0.saturating_sub(place.snapshot_start.0));
-            put(&mut out, place.snapshot_end.0.saturating_sub(place.seqno.0));
+            put_leb128(&mut out, place.seqno.0);
+            put_leb128(&mut out, place.seqno.0.saturating_sub(place.snapshot_start.0));
+            put_leb128(&mut out, place.snapshot_end.0.saturating_sub(place.seqno.0));
         }
         BASE64.encode(out)
     }
@@ -90,18 +91,18 @@ impl Token {
     pub fn decode(text: &str, vbuckets: u16) -> Option<Token> {
         let bytes = BASE64.decode(text.trim()).ok()?;
         let (&version, mut rest) = bytes.split_first()?;
-        if version != VERSION || take(&mut rest)? != u64::from(vbuckets) {
+        if version != VERSION || take_leb128(&mut rest)? != u64::from(vbuckets) {
             return None;
         }
         let mut token = Token::start(vbuckets);
         let mut vb = 0_u64;
         while !rest.is_empty() {
-            vb = vb.checked_add(take(&mut rest)?)?;
+            vb = vb.checked_add(take_leb128(&mut rest)?)?;
             let (uuid, behind) = rest.split_first_chunk::<8>()?;
             rest = behind;
-            let seqno = take(&mut rest)?;
-            let start = seqno.checked_sub(take(&mut rest)?)?;
-            let end = seqno.checked_add(take(&mut rest)?)?;
+            let seqno = take_leb128(&mut rest)?;
+            let start = seqno.checked_sub(take_leb128(&mut rest)?)?;
+            let end = seqno.checked_add(take_leb128(&mut rest)?)?;
             *token.0.get_mut(usize::try_from(vb).ok()?)? = Place {
                 uuid: VbUuid(u64::from_be_bytes(*uuid)),
                 seqno: Seqno(seqno),
@@ -116,33 +117,6 @@ impl Token {
     pub fn place(&mut self, vb: VbId) -> Option<&mut Place> {
         self.0.get_mut(usize::from(vb.0))
     }
-}
-
-/// Seven bits a byte, the lowest first (LEB128).
-pub fn put(out: &mut Vec<u8>, mut n: u64) {
-    while n >= 0x80 {
-        out.push(n as u8 | 0x80);
-        n >>= 7;
-    }
-    out.push(n as u8);
-}
-
-/// Takes a number from the front.
-pub fn take(bytes: &mut &[u8]) -> Option<u64> {
-    let mut n = 0_u64;
-    for shift in (0..64).step_by(7) {
-        let (&byte, rest) = bytes.split_first()?;
-        *bytes = rest;
-        let bits = u64::from(byte & 0x7f);
-        if bits << shift >> shift != bits {
-            return None;
-        }
-        n |= bits << shift;
-        if byte & 0x80 == 0 {
-            return Some(n);
-        }
-    }
-    None
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::ops::{Bound, ControlFlow};
 use std::time::Duration;
 
-use base::doc_key::encode_leb128;
+use base::leb128::encode_leb128;
 use base::{CollectionId, Seqno, VbUuid, Version, limits};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;

@@ -29,6 +29,17 @@ pub(crate) enum WaitStep {
     SyncWrite(StepTimes),
 }
 
+impl WaitStep {
+    /// When its work had ended; 0 if that is not known.
+    pub(crate) fn ended_ns(&self) -> u64 {
+        match self {
+            WaitStep::Fetch(times) | WaitStep::LongWork(times) | WaitStep::SyncWrite(times) => {
+                times.work_until_ns
+            }
+        }
+    }
+}
+
 /// Makes the spans of a request that began and ended then, from its steps in order.
 /// `replica` names the replica in a place of the chain.
 pub(crate) fn spans(

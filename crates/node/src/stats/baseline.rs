@@ -6,7 +6,7 @@
 use base::HistogramCounts;
 use engine::StoreTimes;
 
-use super::timings::{BucketTimes, put_times};
+use super::timings::{BucketTimes, QUEUES, put_times};
 use super::{GROUPS, Inquiry, Refused, Sheet};
 use crate::tally::Counted;
 
@@ -17,6 +17,8 @@ pub(crate) struct Baseline {
     commands: Vec<(u8, HistogramCounts)>,
     /// By level.
     sync_writes: Vec<HistogramCounts>,
+    /// By queue.
+    queues: Vec<HistogramCounts>,
     store: Option<StoreTimes>,
     pub(super) pager_runs: u64,
     pub(super) ejects: u64,
@@ -40,6 +42,12 @@ impl Baseline {
         levels.map(|(at, level)| (level.timing, since(level.took, self.sync_writes.get(at)))).collect()
     }
 
+    /// How long requests waited in each queue since then.
+    pub(super) fn queues(&self, times: &BucketTimes) -> Vec<(&'static str, HistogramCounts)> {
+        let queues = QUEUES.into_iter().zip(times.queues()).enumerate();
+        queues.map(|(at, (name, waited))| (name, since(waited, self.queues.get(at)))).collect()
+    }
+
     /// How long operations of the store took since then; those by kind from the start on.
     pub(super) fn store(&self, now: StoreTimes) -> StoreTimes {
         let Some(then) = &self.store else { return now };
@@ -57,15 +65,17 @@ pub fn reset(inquiry: &Inquiry<'_>, args: &[&[u8]], _: &mut Sheet) -> Result<(),
     let times = inquiry.node.times.of(inquiry.bucket);
     let commands = times.commands().collect();
     let sync_writes = times.sync_writes().into_iter().map(|level| level.took).collect();
+    let queues = times.queues().into();
     let then = times.baseline();
     let baseline = match args.first() {
-        Some(&b"timings") => Baseline { commands, sync_writes, ..Baseline::clone(&then) },
+        Some(&b"timings") => Baseline { commands, sync_writes, queues, ..Baseline::clone(&then) },
         Some(_) => return Err(Refused::Invalid("The only argument of this stat group is `timings`")),
         None => {
             let evicted = inquiry.bucket.eviction().eviction_stats();
             Baseline {
                 commands,
                 sync_writes,
+                queues,
                 store: Some(StoreTimes::of(inquiry.bucket)),
                 pager_runs: evicted.passes,
                 ejects: evicted.evicted_values + evicted.evicted_documents,

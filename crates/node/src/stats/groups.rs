@@ -426,7 +426,7 @@ pub static GROUPS: &[Group] = &[
         EXACT,
         Stats,
         node::timings,
-        "How long commands, sync writes and reads for clients took, in microseconds; one turn of a connection in 64 is measured",
+        "How long commands, sync writes, waits of requests in queues, and reads for clients took, in microseconds; of commands one turn of a connection in 64 is measured",
     ),
     group("uuid", EXACT, SimpleStats, bucket::uuid, "The bucket's identity"),
     group(

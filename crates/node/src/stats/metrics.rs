@@ -67,7 +67,7 @@ pub(super) struct Numbers {
 }
 
 impl Numbers {
-    fn of(node: &Node, bucket: Arc<Bucket>) -> Numbers {
+    pub(super) fn of(node: &Node, bucket: Arc<Bucket>) -> Numbers {
         let stats = bucket.stats();
         Numbers {
             all: stats.all(),

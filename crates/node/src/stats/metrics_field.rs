@@ -23,56 +23,65 @@ pub(super) fn put(node: &Node, buckets: &[Numbers], page: &mut Page<'_>) -> fmt:
     put_by_state(buckets, page)
 }
 
+pub(super) type NodeFamily = (&'static str, Kind, &'static str, fn(&Node, &Totals) -> u64);
+
+/// Figures of the node.
+pub(super) const OF_NODE: [NodeFamily; 6] = [
+    ("kv_uptime_seconds", Kind::Gauge, "Seconds since the node started.", |node, _| node.uptime_s()),
+    ("kv_curr_connections", Kind::Gauge, "KV connections at this moment.", |_, totals| {
+        totals.connections as u64
+    }),
+    ("kv_total_connections", Kind::Counter, "KV connections ever accepted.", |_, totals| totals.accepted),
+    ("kv_auth_errors", Kind::Counter, "Logins that failed.", |_, totals| totals.auth_errors()),
+    ("kv_read_bytes", Kind::Counter, "Bytes received from KV clients.", |_, totals| totals.received_bytes),
+    ("kv_written_bytes", Kind::Counter, "Bytes sent to KV clients.", |_, totals| totals.sent_bytes),
+];
+
 fn put_node(node: &Node, totals: &Totals, page: &mut Page<'_>) -> fmt::Result {
-    use Kind::{Counter, Gauge};
-    page.one("kv_uptime_seconds", Gauge, "Seconds since the node started.", node.uptime_s())?;
-    page.one("kv_curr_connections", Gauge, "KV connections at this moment.", totals.connections)?;
-    page.one("kv_total_connections", Counter, "KV connections ever accepted.", totals.accepted)?;
-    page.one("kv_auth_errors", Counter, "Logins that failed.", totals.auth_errors())?;
-    page.one("kv_read_bytes", Counter, "Bytes received from KV clients.", totals.received_bytes)?;
-    page.one("kv_written_bytes", Counter, "Bytes sent to KV clients.", totals.sent_bytes)
+    OF_NODE.iter().try_for_each(|(name, kind, help, value)| page.one(name, *kind, help, value(node, totals)))
 }
 
-/// What is told of requests by `op` and `result`.
-const OPS: [(Counted, &str, Option<&str>); 10] = [
-    (Counted::IncrementHit, "incr", Some("hit")),
-    (Counted::IncrementMiss, "incr", Some("miss")),
-    (Counted::DecrementHit, "decr", Some("hit")),
-    (Counted::DecrementMiss, "decr", Some("miss")),
-    (Counted::CasHit, "cas", Some("hit")),
-    (Counted::CasMiss, "cas", Some("miss")),
-    (Counted::CasWrong, "cas", Some("badval")),
-    (Counted::GetMeta, "get_meta", None),
-    (Counted::SetMeta, "set_meta", None),
-    (Counted::DeleteMeta, "del_meta", None),
+/// The family of operations.
+pub(super) const OPS_NAME: &str = "kv_ops";
+
+type Operation = (&'static str, Option<&'static str>, fn(&Numbers) -> u64);
+
+/// What is told of operations by `op` and `result`.
+pub(super) const OPS: [Operation; 14] = [
+    ("get", Some("hit"), |n| n.all.ops.get_hits),
+    ("get", Some("miss"), |n| n.all.ops.get_misses),
+    ("set", None, |n| n.all.ops.stores),
+    ("delete", Some("hit"), |n| n.all.ops.deletes),
+    ("incr", Some("hit"), |n| n.times.counted(Counted::IncrementHit)),
+    ("incr", Some("miss"), |n| n.times.counted(Counted::IncrementMiss)),
+    ("decr", Some("hit"), |n| n.times.counted(Counted::DecrementHit)),
+    ("decr", Some("miss"), |n| n.times.counted(Counted::DecrementMiss)),
+    ("cas", Some("hit"), |n| n.times.counted(Counted::CasHit)),
+    ("cas", Some("miss"), |n| n.times.counted(Counted::CasMiss)),
+    ("cas", Some("badval"), |n| n.times.counted(Counted::CasWrong)),
+    ("get_meta", None, |n| n.times.counted(Counted::GetMeta)),
+    ("set_meta", None, |n| n.times.counted(Counted::SetMeta)),
+    ("del_meta", None, |n| n.times.counted(Counted::DeleteMeta)),
 ];
 
 fn put_ops(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
-    let name = "kv_ops";
+    let name = OPS_NAME;
     page.head(name, Kind::Counter, "Operations of clients, by what they did and what came of it.")?;
     for numbers in buckets {
-        let ops = &numbers.all.ops;
-        let kinds = [
-            ("get", Some("hit"), ops.get_hits),
-            ("get", Some("miss"), ops.get_misses),
-            ("set", None, ops.stores),
-            ("delete", Some("hit"), ops.deletes),
-        ];
-        let counted = OPS.map(|(counted, op, result)| (op, result, numbers.times.counted(counted)));
-        for (op, result, count) in kinds.into_iter().chain(counted) {
+        for (op, result, count) in OPS {
             let labels = [("bucket", numbers.bucket.name()), ("op", op), ("result", result.unwrap_or(""))];
             // An empty label is no label.
             let used = if result.is_some() { &labels[..] } else { &labels[..2] };
-            page.sample(name, used, count)?;
+            page.sample(name, used, count(numbers))?;
         }
     }
     Ok(())
 }
 
-type Family = (&'static str, Kind, &'static str, fn(&Numbers) -> u64);
+pub(super) type Family = (&'static str, Kind, &'static str, fn(&Numbers) -> u64);
 
 /// Figures of a bucket.
-const FAMILIES: [Family; 33] = [
+pub(super) const FAMILIES: [Family; 33] = [
     ("kv_curr_items", Kind::Gauge, "Documents of active vBuckets.", |n| {
         n.stats.of(VbState::Active).documents
     }),
@@ -138,10 +147,10 @@ fn put_buckets(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
     FAMILIES.iter().try_for_each(|(name, kind, help, value)| page.each(buckets, name, *kind, help, value))
 }
 
-type StateFamily = (&'static str, &'static str, fn(&StateStats) -> u64);
+pub(super) type StateFamily = (&'static str, &'static str, fn(&StateStats) -> u64);
 
 /// Figures of the vBuckets of one role.
-const BY_STATE: [StateFamily; 14] = [
+pub(super) const BY_STATE: [StateFamily; 14] = [
     ("kv_num_vbuckets", "vBuckets.", |of| of.vbuckets),
     ("kv_vb_curr_items", "Documents.", |of| of.documents),
     ("kv_vb_num_non_resident", "Documents whose value is not in memory.", |of| of.without_value),

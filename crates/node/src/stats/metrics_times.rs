@@ -5,6 +5,7 @@ use std::fmt;
 use engine::{StoreTimes, TaskStats, task_stats};
 
 use super::metrics::{Kind, Numbers, Page};
+use super::timings::QUEUES;
 
 /// Times of a bucket's requests, of its store, and of its background tasks. Only what was recorded is told.
 pub(super) fn put(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
@@ -29,6 +30,14 @@ fn put_requests(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
         for level in numbers.times.sync_writes().iter().filter(|level| level.took.total() > 0) {
             let level_name = level.timing.trim_start_matches("sync_write_commit_");
             page.histogram(name, &[("bucket", numbers.bucket.name()), ("level", level_name)], &level.took)?;
+        }
+    }
+    let name = "stave_queue_wait_seconds";
+    page.head(name, Kind::Histogram, "How long requests waited that left their worker, by queue.")?;
+    for numbers in buckets {
+        for (queue, waited) in QUEUES.into_iter().zip(numbers.times.queues()) {
+            let queue = queue.trim_end_matches("_queue");
+            page.histogram(name, &[("bucket", numbers.bucket.name()), ("queue", queue)], &waited)?;
         }
     }
     Ok(())

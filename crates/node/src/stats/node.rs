@@ -342,6 +342,9 @@ pub fn timings(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<
     for (name, took) in since.sync_writes(&times) {
         put_times(name, &took, sheet);
     }
+    for (name, waited) in since.queues(&times) {
+        put_times(name, &waited, sheet);
+    }
     let store = since.store(StoreTimes::of(inquiry.bucket));
     put_times("bg_wait", &store.fetch_wait, sheet);
     put_times("bg_load", &store.fetch, sheet);

@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 use super::baseline::Baseline;
 use super::sync_writes::{SyncWriteCounters, SyncWriteStats, by_level};
 use super::{GROUPS, Sheet};
+use crate::slow::spans::WaitStep;
 use crate::tally::{Counted, Tally};
 
 /// One of so many turns is measured.
@@ -30,7 +31,12 @@ pub struct ThreadTimes {
     pub(crate) sync_writes: SyncWriteCounters,
     /// What became of requests that are counted by kind.
     pub(crate) tally: Tally,
+    /// How long requests waited that left their worker, by queue.
+    queues: [Histogram; QUEUES.len()],
 }
+
+/// Queues in which requests wait that leave their worker: for a thread for long work, for the fetcher.
+pub(super) const QUEUES: [&str; 2] = ["work_queue", "fetch_queue"];
 
 impl Default for ThreadTimes {
     fn default() -> ThreadTimes {
@@ -38,6 +44,7 @@ impl Default for ThreadTimes {
             by_opcode: std::array::from_fn(|_| Histogram::default()),
             sync_writes: SyncWriteCounters::default(),
             tally: Tally::default(),
+            queues: Default::default(),
         }
     }
 }
@@ -46,6 +53,24 @@ impl ThreadTimes {
     /// A measured request took so long. Called by the worker alone whose times these are.
     pub(crate) fn record(&self, opcode: u8, ns: u64) {
         self.by_opcode[usize::from(opcode)].record_alone(ns);
+    }
+
+    /// A request has come back to its worker, which it left then for the first time, after these steps. The wait of the last
+    /// one is recorded: until its work began, from the end of the step before. Called by the worker alone whose times these
+    /// are, and only for requests that have waited.
+    pub(crate) fn waited(&self, left_ns: u64, steps: &[WaitStep]) {
+        let Some((last, before)) = steps.split_last() else { return };
+        let (queue, times) = match last {
+            WaitStep::LongWork(times) => (0, times),
+            WaitStep::Fetch(times) => (1, times),
+            WaitStep::SyncWrite(_) => return,
+        };
+        // It is not known when it was.
+        if times.work_until_ns == 0 {
+            return;
+        }
+        let from_ns = before.iter().map(WaitStep::ended_ns).fold(left_ns, u64::max);
+        self.queues[queue].record_alone(times.work_from_ns.saturating_sub(from_ns));
     }
 }
 
@@ -82,6 +107,11 @@ impl BucketTimes {
         let was_measured =
             |opcode: &u8| self.threads.iter().any(|times| !times.by_opcode[usize::from(*opcode)].is_unused());
         (0..=u8::MAX).filter(was_measured).map(|opcode| (opcode, self.command(opcode)))
+    }
+
+    /// How long requests waited in each queue of [`QUEUES`]: all of them, not one turn in so many.
+    pub(super) fn queues(&self) -> [HistogramCounts; QUEUES.len()] {
+        std::array::from_fn(|at| HistogramCounts::sum(self.threads.iter().map(|times| &times.queues[at])))
     }
 
     /// How long a group of stats took, by its place in the table.
@@ -166,6 +196,8 @@ pub(super) fn put_times(name: &str, counts: &HistogramCounts, sheet: &mut Sheet)
 
 #[cfg(test)]
 mod tests {
+    use engine::StepTimes;
+
     use super::*;
 
     #[test]
@@ -176,6 +208,25 @@ mod tests {
         }
         assert_eq!((times.command(1).total(), times.command(1).sum_ns()), (4, 1017));
         assert_eq!((times.command(2).total(), times.command(3).total()), (1, 0));
+    }
+
+    #[test]
+    fn waits_in_queues_are_recorded_by_queue() {
+        let at =
+            |work_from_ns, work_until_ns| StepTimes { work_from_ns, work_until_ns, ..StepTimes::default() };
+        let times = BucketTimes::new(1);
+        let (fetch, work) = (WaitStep::Fetch(at(3_000, 5_000)), WaitStep::LongWork(at(9_000, 12_000)));
+        let waited = |steps: &[WaitStep]| times.of_worker(0).waited(1_000, steps);
+        waited(&[fetch]);
+        waited(&[fetch, work]);
+        let told = || times.queues().map(|counts| (counts.total(), counts.sum_ns()));
+        assert_eq!(told(), [(1, 4_000), (1, 2_000)], "the second one begins when the first one has ended");
+        // A moment that another thread noted may be a little before ours.
+        waited(&[WaitStep::LongWork(at(900, 2_000))]);
+        waited(&[WaitStep::LongWork(StepTimes::default())]);
+        waited(&[WaitStep::SyncWrite(at(3_000, 5_000))]);
+        waited(&[]);
+        assert_eq!(told(), [(2, 4_000), (1, 2_000)], "what is not known is not recorded");
     }
 
     #[test]

@@ -96,44 +96,6 @@ pub(super) async fn nodes_of(
     Json(json!({ "servers": servers })).into_response()
 }
 
-/// `GET /pools/default/buckets/BUCKET/stats`: one sample of each figure, that of now; rates in each second of the last five.
-/// `/metrics` is for what is drawn over time.
-pub(super) async fn stats(
-    State(shared): State<Shared>,
-    Extension(Caller(user)): Extension<Caller>,
-    Path(name): Path<String>,
-) -> Response {
-    if shared.node.bucket(&name).filter(|_| user.may_select(&name)).is_none() {
-        return no_such_bucket();
-    }
-    let all = Figures::of_all(&shared).await.of(&name);
-    let at_ms = shared.node.env().clock.unix_ns() / 1_000_000;
-    let rates = &all.rates;
-    let resident = all.documents.saturating_sub(all.not_resident);
-    let resident_percent =
-        if all.documents == 0 { 100.0 } else { resident as f64 * 100.0 / all.documents as f64 };
-    let samples = json!({
-        "timestamp": [at_ms],
-        "curr_items": [all.documents],
-        "mem_used": [all.used_bytes],
-        "ep_max_size": [all.quota_bytes],
-        "ops": [rates.ops()],
-        "cmd_get": [rates.gets],
-        "get_misses": [rates.misses],
-        "get_hits": [rates.gets - rates.misses],
-        "cmd_set": [rates.stores],
-        "delete_hits": [rates.deletes],
-        "ep_bg_fetched": [rates.fetched],
-        "disk_write_queue": [all.disk_queue],
-        "couch_docs_actual_disk_size": [all.file_bytes],
-        "couch_docs_data_size": [all.data_bytes],
-        "vb_active_num_non_resident": [all.not_resident],
-        "vb_active_resident_items_ratio": [resident_percent],
-    });
-    let op = json!({ "samples": samples, "samplesCount": 1, "lastTStamp": at_ms, "interval": 1_000 });
-    Json(json!({ "op": op })).into_response()
-}
-
 fn describe(node: &Node, spec: &BucketSpec, bucket: &Bucket, headers: &HeaderMap) -> Value {
     let name = &spec.name;
     let (settings, quota_bytes) = (bucket.settings(), bucket.memory().quota_bytes());

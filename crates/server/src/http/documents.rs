@@ -12,7 +12,7 @@ use axum::body::Bytes;
 use axum::extract::{Extension, Path, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use base::doc_key::encode_leb128;
+use base::leb128::encode_leb128;
 use base::vbucket_map::vbucket_of;
 use base::{Cas, CollectionId, VbId, limits};
 use base64::Engine;

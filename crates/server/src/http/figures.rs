@@ -9,7 +9,7 @@ use std::time::Duration;
 use ::cluster::NodeId;
 use ::node::cluster::serving;
 use ::node::hosting::Host;
-use ::node::machine_memory::total_and_free_bytes;
+use ::node::machine::Machine;
 use axum::Json;
 use axum::extract::State;
 use base::VbState;
@@ -17,6 +17,7 @@ use base::env::Env;
 use engine::Bucket;
 use rustls::ClientConfig;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::Shared;
@@ -89,8 +90,63 @@ pub(super) struct OfNode {
     /// The machine's memory, and what of it is free; 0 if the system does not say it.
     pub(super) memory_bytes: u64,
     pub(super) free_bytes: u64,
+    /// The memory that the node's container may use.
+    pub(super) limit_bytes: u64,
+    pub(super) swap_bytes: u64,
+    pub(super) swap_used_bytes: u64,
+    /// Processors whose time the node may use.
+    pub(super) cores: f64,
+    /// How busy all processors were since the last sample, and how much of them others had, in percent.
+    pub(super) busy_percent: Option<f64>,
+    pub(super) stolen_percent: Option<f64>,
+    pub(super) stalls: u64,
+    /// The file system of the node's files; 0 if it is not known.
+    pub(super) disk_bytes: u64,
+    pub(super) disk_free_bytes: u64,
     /// All of its buckets.
     pub(super) buckets: OfBucket,
+}
+
+impl OfNode {
+    /// The machine's; without the buckets.
+    fn here(shared: &Shared) -> OfNode {
+        let env = shared.node.env();
+        let machine = Machine::read(&*env.disk);
+        let room = shared.node.host().and_then(|host| host.room(env));
+        let shares = shared.kept.cpu_shares(&*env.disk);
+        OfNode {
+            memory_bytes: machine.memory,
+            free_bytes: machine.free,
+            limit_bytes: machine.limit,
+            swap_bytes: machine.swap,
+            swap_used_bytes: machine.swap_used,
+            cores: machine.cores,
+            busy_percent: shares.map(|shares| shares.busy),
+            stolen_percent: shares.map(|shares| shares.stolen),
+            stalls: machine.stalls,
+            disk_bytes: room.map_or(0, |room| room.total_bytes),
+            disk_free_bytes: room.map_or(0, |room| room.free_bytes),
+            buckets: OfBucket::default(),
+        }
+    }
+
+    /// As the field's monitors read it.
+    pub(super) fn system_stats(&self) -> Value {
+        let mut told = json!({
+            "cpu_cores_available": self.cores,
+            "swap_total": self.swap_bytes,
+            "swap_used": self.swap_used_bytes,
+            "mem_total": self.memory_bytes,
+            "mem_free": self.free_bytes,
+            "mem_limit": self.limit_bytes,
+            "allocstall": self.stalls,
+        });
+        let shares = [("cpu_utilization_rate", self.busy_percent), ("cpu_stolen_rate", self.stolen_percent)];
+        for (name, percent) in shares.into_iter().filter_map(|(name, share)| Some((name, share?))) {
+            told[name] = json!(percent);
+        }
+        told
+    }
 }
 
 impl OfBucket {
@@ -121,8 +177,7 @@ impl Figures {
             .iter()
             .map(|(spec, bucket)| (spec.name.clone(), of_bucket(shared, &spec.name, bucket, serves)))
             .collect();
-        let (memory_bytes, free_bytes) = total_and_free_bytes(&*node.env().disk).unwrap_or_default();
-        let mut own = OfNode { memory_bytes, free_bytes, ..OfNode::default() };
+        let mut own = OfNode::here(shared);
         buckets.values().for_each(|of| own.buckets.add(of));
         let of_cluster = node.cluster().map(|cluster| cluster.uuid().to_owned());
         let uuid = of_cluster.unwrap_or_else(|| node.uuid().to_owned());

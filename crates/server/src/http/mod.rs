@@ -32,6 +32,8 @@ mod pieces;
 mod pools;
 mod promise;
 mod query;
+mod range;
+mod range_request;
 mod replication;
 mod routes;
 mod samples;
@@ -43,12 +45,14 @@ mod stream;
 mod ui;
 mod user_lists;
 mod users;
+mod zoom;
 
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 
 use ::node::Node;
+use ::node::stats::history::History;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use engine::Bucket;
@@ -85,6 +89,7 @@ struct Shared {
     acting: Arc<Semaphore>,
     derived: Arc<DerivedPasswords>,
     samples: Arc<samples::Samples>,
+    kept: Arc<History>,
 }
 
 impl Shared {
@@ -161,7 +166,8 @@ pub(crate) async fn serve(
     let cursors = Arc::new(Semaphore::new(1));
     let (acting, samples) =
         (Arc::new(Semaphore::new(acting::MOST_ACTING)), Arc::<samples::Samples>::default());
-    let sampling = samples::run(Arc::clone(&node), Arc::clone(&samples));
+    let kept = Arc::<History>::default();
+    let sampling = samples::run(Arc::clone(&node), Arc::clone(&samples), Arc::clone(&kept));
     let collector = node.host().and_then(|host| host.config().trace_endpoint.clone());
     let tracing = traces::run(Arc::clone(&node), collector);
     let derived = Arc::default();
@@ -177,6 +183,7 @@ pub(crate) async fn serve(
         acting,
         derived,
         samples,
+        kept,
     };
     let stopped = shared.stopped();
     let app = routes::router(shared, listens);

@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 
 use super::basic_auth::Caller;
 use super::cluster_status::view_of;
-use super::figures::{Figures, OfBucket};
+use super::figures::{Figures, OfBucket, OfNode};
 use super::{Shared, json_bytes, no_such_bucket, nodes};
 
 /// `GET /`
@@ -101,16 +101,36 @@ pub(super) async fn document(shared: &Shared, user: &User, headers: &HeaderMap) 
         "maxBucketCount": MOST_BUCKETS,
         "memoryQuota": quota_bytes >> 20,
         // Of the buckets whose counters the user may see.
-        "storageTotals": {
-            "ram": {
-                "quotaTotal": figures.memory_quota_bytes,
-                "quotaUsed": seen.quota_bytes,
-                "usedByData": seen.used_bytes,
-            },
-            "hdd": { "usedByData": seen.file_bytes },
-        },
+        "storageTotals": storage_totals(&figures, &seen),
         "nodes": with_figures(user, &figures, nodes::list(node, headers)),
     })
+}
+
+/// Memory and disks of all nodes that answer, and what of them buckets use that the user may see. Nodes that share a disk
+/// count it each.
+fn storage_totals(figures: &Figures, seen: &OfBucket) -> Value {
+    let sum = |of: fn(&OfNode) -> u64| figures.nodes.values().map(of).fold(0, u64::saturating_add);
+    let mut ram = json!({
+        "quotaTotal": figures.memory_quota_bytes,
+        "quotaUsed": seen.quota_bytes,
+        "usedByData": seen.used_bytes,
+    });
+    let mut hdd = json!({ "usedByData": seen.file_bytes });
+    let memory = sum(|of| of.memory_bytes);
+    if memory > 0 {
+        ram["total"] = json!(memory);
+        ram["used"] = json!(memory.saturating_sub(sum(|of| of.free_bytes)));
+    }
+    let disks = sum(|of| of.disk_bytes);
+    if disks > 0 {
+        let free = sum(|of| of.disk_free_bytes);
+        hdd["total"] = json!(disks);
+        // No quota of the disk can be set.
+        hdd["quotaTotal"] = json!(disks);
+        hdd["used"] = json!(disks.saturating_sub(free));
+        hdd["free"] = json!(free);
+    }
+    json!({ "ram": ram, "hdd": hdd })
 }
 
 /// Adds what each node has, of those that answer; what is in its buckets only if the user may see the counters of all.
@@ -122,6 +142,7 @@ fn with_figures(user: &User, figures: &Figures, mut nodes: Vec<Value>) -> Vec<Va
         if of.memory_bytes > 0 {
             told["memoryTotal"] = json!(of.memory_bytes);
             told["memoryFree"] = json!(of.free_bytes);
+            told["systemStats"] = of.system_stats();
         }
         if sees_all {
             let all = &of.buckets;

@@ -14,8 +14,8 @@ use super::origin::Listens;
 use super::{
     alternate, audit, auto_failover, bucket_stats, buckets, certificates, changes, cluster, cluster_status,
     documents, encryption_keys, failures, figures, health, logs, manage, methods, metrics, origin, paths,
-    patience, pools, promise, replication, samples, scopes, security, settings, slow_limits, stream, ui,
-    user_lists, users,
+    patience, pools, promise, range, replication, samples, scopes, security, settings, slow_limits, stream,
+    ui, user_lists, users, zoom,
 };
 
 /// A method of an address.
@@ -77,6 +77,7 @@ fn console_routes() -> Vec<Route> {
         get("/v1/buckets/{bucket}/stats/{group}", Figures, bucket_stats::show),
         get("/v1/buckets/{bucket}/samples", Figures, samples::show),
         get(samples::PATH, Node, samples::tell),
+        get(range::PATH, Node, range::tell),
     ]
 }
 
@@ -94,6 +95,10 @@ fn pools_routes() -> Vec<Route> {
         get("/pools/default/nodeServices", User, pools::node_services),
         get("/pools/default/nodeServicesStreaming", User, stream::node_services),
         get("/pools/default/terseClusterInfo", User, pools::terse_cluster_info),
+        // The handlers ask for the right to see the figures of some bucket, and tell those alone.
+        get("/pools/default/stats/range/{metric}", User, range::show),
+        get("/pools/default/stats/range/{metric}/{*functions}", User, range::show_function),
+        post("/pools/default/stats/range", User, range::show_several),
         get("/pools/default/b/{bucket}", Bucket, pools::terse_bucket),
         get("/pools/default/bs/{bucket}", Bucket, stream::terse_bucket),
         get("/pools/default/bucketsStreaming/{bucket}", Bucket, stream::bucket),
@@ -110,7 +115,7 @@ fn bucket_routes() -> Vec<Route> {
         post(BUCKET, BucketAdmin, manage::change),
         delete(BUCKET, BucketAdmin, manage::delete),
         get("/pools/default/buckets/{bucket}/nodes", Bucket, buckets::nodes_of),
-        get("/pools/default/buckets/{bucket}/stats", Figures, buckets::stats),
+        get("/pools/default/buckets/{bucket}/stats", Figures, zoom::stats),
         post("/pools/default/buckets/{bucket}/controller/doFlush", BucketAdmin, manage::flush),
         get(SCOPES, Bucket, scopes::list),
         post(SCOPES, Collections, scopes::create_scope),

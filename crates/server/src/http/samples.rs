@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use ::node::Node;
 use ::node::form::escaped;
+use ::node::stats::history::{self, History};
 use axum::Json;
 use axum::extract::{Extension, Path, State};
 use axum::http::StatusCode;
@@ -25,12 +26,13 @@ use super::Shared;
 use super::acting::{Refused, refused};
 use super::basic_auth::Caller;
 use super::cluster_status::view_of;
+use super::figures::OfBucket;
 use super::query::Query;
 use super::settings::find;
-use crate::http_client::{self, Ask};
+use crate::http_client::{self, Answer, Ask};
 
 /// Between two samples.
-const EVERY: Duration = Duration::from_secs(5);
+pub(super) const EVERY: Duration = Duration::from_secs(5);
 /// Samples of a bucket that are kept: an hour.
 const MOST_SAMPLES: usize = 720;
 /// Where a node tells its own samples to other nodes; a bucket's name follows, then when the first one was taken.
@@ -41,10 +43,11 @@ const ANSWERED_WITHIN: Duration = Duration::from_secs(2);
 const MOST_ANSWER_BYTES: usize = 1 << 20;
 
 /// What a bucket did between two samples, and what it had at the end. Times in microseconds, of one turn in 64.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub(super) struct Sample {
     /// When it was taken, in seconds since 1970.
-    at_s: u64,
+    pub(super) at_s: u64,
     /// What the counters are about, in milliseconds.
     over_ms: u64,
     gets: u64,
@@ -57,6 +60,9 @@ pub(super) struct Sample {
     used_bytes: u64,
     quota_bytes: u64,
     disk_queue: u64,
+    not_resident: u64,
+    file_bytes: u64,
+    data_bytes: u64,
     p50_us: f64,
     p99_us: f64,
 }
@@ -202,25 +208,70 @@ fn look(node: &Node, bucket: &Arc<Bucket>) -> (Counted, Sample) {
         written: bucket.store_stats().items_saved,
         took,
     };
+    let (file_bytes, data_bytes) = engine::file_usage(bucket);
     let sample = Sample {
         at_s: clock.unix_ns() / 1_000_000_000,
         documents: active.documents,
         used_bytes: stats.used_bytes,
         quota_bytes: stats.quota_bytes,
         disk_queue: all.unpersisted_items,
+        not_resident: active.without_value,
+        file_bytes,
+        data_bytes,
         ..Sample::default()
     };
     (counted, sample)
 }
 
 /// Takes samples as long as this is polled.
-pub(super) async fn run(node: Arc<Node>, samples: Arc<Samples>) {
+pub(super) async fn run(node: Arc<Node>, samples: Arc<Samples>, kept: Arc<History>) {
     let mut next = tokio::time::interval(EVERY);
     next.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut ticks: u64 = 0;
     loop {
         next.tick().await;
         samples.take(&node);
+        if ticks.is_multiple_of(history::EVERY_S / EVERY.as_secs()) {
+            kept.take(&node);
+        }
+        ticks += 1;
     }
+}
+
+impl Sample {
+    /// What there was of the bucket, and what was done with it in each second.
+    pub(super) fn figures(&self) -> OfBucket {
+        OfBucket {
+            documents: self.documents,
+            used_bytes: self.used_bytes,
+            quota_bytes: self.quota_bytes,
+            not_resident: self.not_resident,
+            disk_queue: self.disk_queue,
+            file_bytes: self.file_bytes,
+            data_bytes: self.data_bytes,
+            rates: Rates::of(self),
+        }
+    }
+}
+
+/// A bucket's samples of each node that answers.
+pub(super) async fn of_all(shared: &Shared, bucket: &str, since: u64) -> Vec<Vec<Sample>> {
+    #[derive(Deserialize)]
+    struct Told {
+        samples: Vec<Sample>,
+    }
+    let map = shared.node.cluster_map();
+    let asked = map.layout().nodes.iter().map(|node| {
+        let (shared, bucket, node) = (shared.clone(), bucket.to_owned(), Some(node.id.clone()));
+        tokio::spawn(async move { of_node(&shared, &bucket, &Wanted { node, since }).await.ok() })
+    });
+    let asked: Vec<_> = asked.collect();
+    let mut all = Vec::new();
+    for node in asked {
+        let told = node.await.ok().flatten().and_then(|told| serde_json::from_value::<Told>(told).ok());
+        all.extend(told.map(|told| told.samples));
+    }
+    all
 }
 
 /// Which samples are meant.
@@ -270,7 +321,7 @@ fn here(shared: &Shared, bucket: &str, since_s: u64) -> Value {
     json!({ "everyS": EVERY.as_secs(), "samples": shared.samples.after(bucket, since_s) })
 }
 
-/// Asks another node, on a thread of its own.
+/// Asks another node.
 async fn ask(
     shared: &Shared,
     name: String,
@@ -278,9 +329,27 @@ async fn ask(
     bucket: &str,
     since_s: u64,
 ) -> Result<Value, Refused> {
-    let busy = || refused(StatusCode::SERVICE_UNAVAILABLE, "too many nodes are asked already: try again");
-    let place = shared.asking.place().ok_or_else(busy)?;
     let path = PATH.replace("{bucket}", &escaped(bucket)).replace("{since}", &since_s.to_string());
+    let failed = |why: &str| refused(StatusCode::BAD_GATEWAY, &format!("node {name}: {why}"));
+    let answer = ask_node(shared, name.clone(), endpoint, path, MOST_ANSWER_BYTES).await;
+    let answer = answer.map_err(|(code, why)| match code {
+        StatusCode::BAD_GATEWAY => failed(&why),
+        code => refused(code, &why),
+    })?;
+    let told = serde_json::from_slice(&answer.body).ok().filter(|_| answer.status == 200);
+    told.ok_or_else(|| failed(&format!("it answers with status {}", answer.status)))
+}
+
+/// Asks another node for what it tells nodes alone, on a thread of its own. Otherwise a status, and why.
+pub(super) async fn ask_node(
+    shared: &Shared,
+    name: String,
+    endpoint: String,
+    path: String,
+    most_bytes: usize,
+) -> Result<Answer, (StatusCode, String)> {
+    let busy = || (StatusCode::SERVICE_UNAVAILABLE, "too many nodes are asked already: try again".to_owned());
+    let place = shared.asking.place().ok_or_else(busy)?;
     let key = shared.node_key().ok_or_else(busy)?;
     let token = key.authorization(&path, &name);
     let (env, tls) = (shared.node.env().clone(), shared.peer_tls.for_http());
@@ -295,7 +364,7 @@ async fn ask(
                 path: &path,
                 token: Some(&token),
                 body: None,
-                most_bytes: MOST_ANSWER_BYTES,
+                most_bytes,
                 no_word: "it ended the connection without a word",
             };
             http_client::ask(&env, ask, ANSWERED_WITHIN)
@@ -305,10 +374,7 @@ async fn ask(
         drop(place);
     };
     shared.node.env().spawn.spawn("samples", Box::new(job)).map_err(|_| busy())?;
-    let failed = |why: &str| refused(StatusCode::BAD_GATEWAY, &format!("node {name}: {why}"));
-    let answer = outcome.await.map_err(|_| busy())?.map_err(|error| failed(&error.to_string()))?;
-    let told = serde_json::from_slice(&answer.body).ok().filter(|_| answer.status == 200);
-    told.ok_or_else(|| failed(&format!("it answers with status {}", answer.status)))
+    outcome.await.map_err(|_| busy())?.map_err(|error| (StatusCode::BAD_GATEWAY, error.to_string()))
 }
 
 /// `GET /v1/samples/BUCKET/SINCE`: those of this node alone, for other nodes, which have checked the user's rights.

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use base::env::sim::{Recording, SimDisk, SimHandles, SplitMix64, Survival};
 use base::env::{Disk, Env, OpenMode};
 use base::{DocKey, Seqno, VbId, VbState};
-use kvstore::suite::version;
 use kvstore::{Failure, FilesConfig, Journaled, JournaledConfig, KvStore, SaveBatch, VbStateDoc};
 use sim::kv::subjects::small_log;
+use store_suite::version;
 
 const DIR: &str = "/data";
 const BAD: VbId = VbId(1);

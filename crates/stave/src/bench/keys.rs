@@ -1,6 +1,7 @@
 //! The keys of a run, made from their numbers: no table of a million keys to miss the caches with.
 
 use base::CollectionId;
+use base::leb128::encode_leb128;
 use base::limits::MAX_KEY_BYTES;
 
 const PREFIX: &[u8] = b"bench-";
@@ -44,15 +45,8 @@ impl KeySpace {
     /// The same keys, spread over these collections, of which there is at least one.
     pub fn over(mut self, ids: &[CollectionId]) -> KeySpace {
         let encoded = |id: &CollectionId| {
-            let mut number = id.0;
-            let mut bytes = Vec::new();
-            // Seven bits a byte, the lowest first (LEB128).
-            while number >= 0x80 {
-                bytes.push(number as u8 | 0x80);
-                number >>= 7;
-            }
-            bytes.push(number as u8);
-            bytes
+            let (bytes, len) = encode_leb128(id.0);
+            bytes[..len].to_vec()
         };
         self.collections = ids.iter().map(encoded).collect();
         self

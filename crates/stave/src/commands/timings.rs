@@ -32,6 +32,7 @@ const MOST_BYTES: u64 = 16 << 20;
   stave timings --since before.json
 
 Times of commands are those of one turn of a connection in 64; all others are all there were.
+work_queue and fetch_queue are waits of requests that left their worker: for a thread for long work, for the fetcher.
 Times are those of the bucket, since the node started or the bucket was made.")]
 pub struct TimingsFlags {
     /// Which ones; all of which there are any if not given

@@ -5,7 +5,7 @@
 //! An event that begins or changes something has the kind [`ItemKind::SystemEvent`], one that ends something is a
 //! tombstone under the same key.
 
-use base::doc_key::{decode_leb128, encode_leb128};
+use base::leb128::{decode_leb128, encode_leb128};
 use base::{
     CollectionId, Datatype, DocKey, Heap, ItemKind, NewVersion, ScopeId, Version, VersionContents,
     VersionMeta,

@@ -29,7 +29,7 @@ fn consumer(address: &str, name: &str, streams: u32, flags: u32) -> Result<Clien
     });
     client.flush()?;
     let answer = client.answer()?;
-    ensure!(answer.is_ok(), "cannot open {name}: status 0x{:02x}", answer.status);
+    ensure!(answer.is_ok(), "cannot open {name}: status 0x{:02x}", answer.status_code);
     let request =
         StreamRequest { flags: StreamFlags(flags), end: Seqno(u64::MAX), ..StreamRequest::default() };
     for vb in 0..streams {
@@ -53,7 +53,7 @@ pub(super) fn open(address: &str, connections: u32, streams: u32) -> Result<Vec<
         let mut client = consumer(address, &name, streams, StreamFlags::FROM_LATEST)?;
         for _ in 0..streams {
             let answer = client.answer()?;
-            ensure!(answer.is_ok(), "a stream was refused: status 0x{:02x}", answer.status);
+            ensure!(answer.is_ok(), "a stream was refused: status 0x{:02x}", answer.status_code);
         }
         all.push(client);
     }

@@ -161,7 +161,7 @@ impl Load<'_> {
                 let took_ns = sent.elapsed().as_nanos() as u64;
                 locked(latencies).add_with_missed(took_ns, interval_ns);
                 if !answer.is_ok() {
-                    count(&self.tally.odd_reads, status_name(answer.status));
+                    count(&self.tally.odd_reads, status_name(answer.status_code));
                 } else if !self.documents.is_value(set, number, &answer.value) {
                     count(&self.tally.odd_reads, "another value".to_owned());
                 }
@@ -212,7 +212,7 @@ impl Load<'_> {
         client.flush()?;
         let mut refused = Vec::new();
         for (number, bytes) in numbers.iter().zip(bytes) {
-            let status = client.answer()?.status;
+            let status = client.answer()?.status_code;
             match Status::from_code(status) {
                 Some(Status::Success) => {
                     self.tally.written.fetch_add(1, Ordering::Relaxed);

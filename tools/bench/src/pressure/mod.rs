@@ -29,7 +29,7 @@ use observer::{Observer, Row};
 
 /// How long and how much.
 #[derive(Args)]
-pub struct Options {
+pub struct PressureOptions {
     /// The bucket's quota, in MiB.
     #[arg(long, default_value_t = 256)]
     quota_mib: u64,
@@ -126,7 +126,7 @@ struct Outcome {
 }
 
 /// Measures.
-pub fn run(options: &Options) -> Result<Report> {
+pub fn run(options: &PressureOptions) -> Result<Report> {
     ensure!(options.writers > 0 && options.readers > 0 && options.hot > 0, "one of each at least");
     ensure!(options.quota_mib >= 16 && options.every > 0, "a quota of 16 MiB at least, rows a second apart");
     release_build()?;
@@ -166,7 +166,7 @@ fn make_cgroup() -> Option<Cgroup> {
     }
 }
 
-fn start(options: &Options, scratch: &Scratch, name: &str, cgroup: Option<&Cgroup>) -> Result<Stave> {
+fn start(options: &PressureOptions, scratch: &Scratch, name: &str, cgroup: Option<&Cgroup>) -> Result<Stave> {
     let (quota, policy) = (options.quota_mib, options.policy.name());
     let config = scratch.path().join("stave.toml");
     let bucket =
@@ -185,7 +185,7 @@ fn start(options: &Options, scratch: &Scratch, name: &str, cgroup: Option<&Cgrou
 }
 
 /// What an empty node takes that the kernel cannot take back.
-fn fixed_cost(options: &Options, scratch: &Scratch) -> Result<u64> {
+fn fixed_cost(options: &PressureOptions, scratch: &Scratch) -> Result<u64> {
     let cgroup = make_cgroup();
     let server = start(options, scratch, "empty", cgroup.as_ref())?;
     let mut fixed = 0;
@@ -204,7 +204,7 @@ fn fixed_cost(options: &Options, scratch: &Scratch) -> Result<u64> {
     Ok(fixed)
 }
 
-fn stream(options: &Options, set: Set, bytes: u64) -> Stream {
+fn stream(options: &PressureOptions, set: Set, bytes: u64) -> Stream {
     Stream {
         set,
         documents: (bytes / MEAN_BYTES).max(options.writers),
@@ -213,7 +213,11 @@ fn stream(options: &Options, set: Set, bytes: u64) -> Stream {
     }
 }
 
-fn run_phases(options: &Options, documents: &Documents, observer: &mut Observer) -> Result<Vec<Outcome>> {
+fn run_phases(
+    options: &PressureOptions,
+    documents: &Documents,
+    observer: &mut Observer,
+) -> Result<Vec<Outcome>> {
     let hot = Zipf::new(options.hot);
     let (tally, is_over) = (Tally::default(), AtomicBool::new(false));
     let address = observer.address();
@@ -242,7 +246,7 @@ fn run_phases(options: &Options, documents: &Documents, observer: &mut Observer)
 }
 
 fn run_phase(
-    options: &Options,
+    options: &PressureOptions,
     phase: &Phase<'_>,
     all: &Load<'_>,
     observer: &mut Observer,
@@ -280,7 +284,7 @@ fn run_phase(
     Ok(Outcome { hot, cold, tally, rows, broken })
 }
 
-fn sum_up(options: &Options, report: &mut Report, outcomes: &[Outcome]) {
+fn sum_up(options: &PressureOptions, report: &mut Report, outcomes: &[Outcome]) {
     let names = ["quiet", "calm", "pressure"];
     for (name, outcome) in names.iter().zip(outcomes) {
         report.add(&format!("{name}_hot_p50_us"), outcome.hot.percentile_us(50.0), None);

@@ -132,10 +132,10 @@ fn add_one(node: &mut Client, vbucket: VbId, key: &[u8]) -> Result<bool> {
     });
     node.flush()?;
     let answer = node.answer()?;
-    match Status::from_code(answer.status) {
+    match Status::from_code(answer.status_code) {
         Some(Status::Success) => Ok(true),
         Some(Status::NotMyVbucket | Status::Etmpfail | Status::Ebusy) => Ok(false),
-        _ => bail!("a counter was answered with status 0x{:02x}", answer.status),
+        _ => bail!("a counter was answered with status 0x{:02x}", answer.status_code),
     }
 }
 
@@ -161,11 +161,11 @@ fn find(nodes: &mut [Client], vb: VbId, key: &[u8]) -> Result<u64> {
         node.push_get(vb, key);
         node.flush()?;
         let answer = node.answer()?;
-        match Status::from_code(answer.status) {
+        match Status::from_code(answer.status_code) {
             Some(Status::Success) => return Ok(String::from_utf8(answer.value)?.trim().parse()?),
             Some(Status::KeyEnoent) => return Ok(0),
             Some(Status::NotMyVbucket) => {}
-            _ => bail!("a counter cannot be read: status 0x{:02x}", answer.status),
+            _ => bail!("a counter cannot be read: status 0x{:02x}", answer.status_code),
         }
     }
     bail!("nobody serves vBucket {}", vb.0)

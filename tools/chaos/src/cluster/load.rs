@@ -188,7 +188,7 @@ impl Writer {
         let Some(answer) = ask(&self.maps, &mut self.connections, vbucket.0, &parts)? else {
             return Ok(Outcome::Again("nobody is active".to_owned()));
         };
-        match Status::from_code(answer.status) {
+        match Status::from_code(answer.status_code) {
             Some(Status::Success) => Ok(Outcome::Done),
             Some(
                 status @ (Status::NotMyVbucket
@@ -199,7 +199,7 @@ impl Writer {
                 | Status::SyncWriteAmbiguous
                 | Status::SyncWriteReCommitInProgress),
             ) => Ok(Outcome::Again(status.name().to_owned())),
-            _ => Ok(Outcome::Wrong(answer.status)),
+            _ => Ok(Outcome::Wrong(answer.status_code)),
         }
     }
 }
@@ -227,7 +227,7 @@ fn ask(
     client.push(parts);
     match client.flush().and_then(|()| client.answer()) {
         Ok(answer) => {
-            if Status::from_code(answer.status) == Some(Status::NotMyVbucket) {
+            if Status::from_code(answer.status_code) == Some(Status::NotMyVbucket) {
                 maps.offer(&answer.value);
             }
             Ok(Some(answer))
@@ -276,7 +276,7 @@ impl Written {
         let begun = Instant::now();
         loop {
             let answer = ask(&self.maps, connections, vbucket.0, &parts);
-            let status = answer.as_ref().ok().and_then(Option::as_ref).map(|answer| answer.status);
+            let status = answer.as_ref().ok().and_then(Option::as_ref).map(|answer| answer.status_code);
             match (status.and_then(Status::from_code), answer) {
                 (Some(Status::Success), Ok(Some(answer))) => {
                     return Ok(String::from_utf8(answer.value)?.trim().parse()?);

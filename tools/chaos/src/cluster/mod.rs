@@ -25,7 +25,7 @@ use map::Maps;
 
 /// How much.
 #[derive(Args)]
-pub struct Options {
+pub struct ClusterOptions {
     /// Connections that write durably, each waiting for every answer.
     #[arg(long, default_value_t = 8)]
     writers: usize,
@@ -73,7 +73,7 @@ struct Run {
 }
 
 /// Runs it; whether nothing was lost.
-pub fn run(options: &Options) -> Result<bool> {
+pub fn run(options: &ClusterOptions) -> Result<bool> {
     release_build()?;
     headline("a cluster on etcd");
     let scratch = Scratch::new("cluster")?;
@@ -101,7 +101,7 @@ pub fn run(options: &Options) -> Result<bool> {
     Ok(lost == 0 && invented == 0)
 }
 
-fn all_parts(options: &Options, run: &mut Run) -> Result<(Vec<Part>, Vec<Tally>, Verdict)> {
+fn all_parts(options: &ClusterOptions, run: &mut Run) -> Result<(Vec<Part>, Vec<Tally>, Verdict)> {
     let quiet = Duration::from_secs(options.seconds);
     run.begin(options)?;
     let load = Load::start(&run.maps, options.writers);
@@ -179,7 +179,7 @@ fn all_parts(options: &Options, run: &mut Run) -> Result<(Vec<Part>, Vec<Tally>,
 
 impl Run {
     /// Three nodes with a bucket.
-    fn begin(&mut self, options: &Options) -> Result<()> {
+    fn begin(&mut self, options: &ClusterOptions) -> Result<()> {
         for _ in 0..3 {
             self.start_node("node")?;
         }

@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use super::load::{Load, Tally, Verdict};
-use super::{Options, Part, Run, id_of, status_of};
+use super::{ClusterOptions, Part, Run, id_of, status_of};
 
 /// The parts of the upgrade, by what the cluster is in the middle of.
 const STEPS: [&str; 3] = ["the first node is replaced", "the second node", "the third node"];
 
 /// Runs it: old versions alone, each replacement, new versions alone.
-pub(super) fn all_parts(options: &Options, run: &mut Run) -> Result<(Vec<Part>, Vec<Tally>, Verdict)> {
+pub(super) fn all_parts(options: &ClusterOptions, run: &mut Run) -> Result<(Vec<Part>, Vec<Tally>, Verdict)> {
     let quiet = Duration::from_secs(options.seconds);
     run.begin(options)?;
     let load = Load::start(&run.maps, options.writers);

@@ -23,7 +23,7 @@ use verify::Verified;
 
 /// How long and how hard.
 #[derive(Args)]
-pub struct Options {
+pub struct KillOptions {
     /// How often the server is killed.
     #[arg(long, default_value_t = 50)]
     rounds: u32,
@@ -50,10 +50,10 @@ pub struct Options {
     encrypted: bool,
 }
 
-impl Options {
+impl KillOptions {
     /// The defaults with this number of rounds.
-    pub fn rounds(rounds: u32) -> Options {
-        Options {
+    pub fn rounds(rounds: u32) -> KillOptions {
+        KillOptions {
             rounds,
             connections: 8,
             seed: None,
@@ -66,18 +66,18 @@ impl Options {
     }
 
     /// The same with encrypted files.
-    pub fn encrypted(self, encrypted: bool) -> Options {
-        Options { encrypted, ..self }
+    pub fn encrypted(self, encrypted: bool) -> KillOptions {
+        KillOptions { encrypted, ..self }
     }
 
     /// The same without a journal.
-    pub fn without_journal(self) -> Options {
-        Options { journal: Some("off".to_owned()), ..self }
+    pub fn without_journal(self) -> KillOptions {
+        KillOptions { journal: Some("off".to_owned()), ..self }
     }
 
     /// The same with this seed, if there is one, and this longest time under load.
-    pub fn with(self, seed: Option<u64>, load_ms: u64) -> Options {
-        Options { seed, load_ms, ..self }
+    pub fn with(self, seed: Option<u64>, load_ms: u64) -> KillOptions {
+        KillOptions { seed, load_ms, ..self }
     }
 
     /// What the server is started with beside its place.
@@ -118,7 +118,7 @@ impl Place<'_> {
 }
 
 /// Runs the rounds; each is one verdict.
-pub fn run(options: &Options) -> Result<Totals> {
+pub fn run(options: &KillOptions) -> Result<Totals> {
     let mut scratch = Scratch::new("kill")?;
     let data = scratch.path().join("data");
     let result = rounds(options, &Place { data: &data, logs: scratch.path(), kill: &Stave::kill });
@@ -134,7 +134,7 @@ pub(crate) fn now_ns() -> u64 {
 }
 
 /// Kills the server under load, again and again, in a place of the caller's choice.
-pub fn rounds(options: &Options, place: &Place<'_>) -> Result<Totals> {
+pub fn rounds(options: &KillOptions, place: &Place<'_>) -> Result<Totals> {
     ensure!(options.rounds > 0 && options.connections > 0, "at least one round and one connection");
     let seed = options.seed.unwrap_or_else(|| u64::from(process::id()) ^ Rng::new(now_ns()).next());
     println!("seed {seed}");
@@ -166,7 +166,7 @@ pub fn rounds(options: &Options, place: &Place<'_>) -> Result<Totals> {
     Ok(totals)
 }
 
-fn start(options: &Options, place: &Place<'_>, round: u32) -> Result<Stave> {
+fn start(options: &KillOptions, place: &Place<'_>, round: u32) -> Result<Stave> {
     let log = place.logs.join(format!("server-{round}.log"));
     let (arguments, key) = (options.arguments(), place.key().display().to_string());
     let mut more: Vec<&str> = arguments.iter().map(String::as_str).collect();
@@ -177,7 +177,7 @@ fn start(options: &Options, place: &Place<'_>, round: u32) -> Result<Stave> {
 }
 
 /// Whether what a killed server left is sound: its journal, and its files as of what the journal says.
-fn check(options: &Options, place: &Place<'_>) -> Result<bool> {
+fn check(options: &KillOptions, place: &Place<'_>) -> Result<bool> {
     let mut command = Command::new(tree::release_binary());
     command.arg("check").arg(place.data);
     if options.encrypted {
@@ -232,7 +232,7 @@ fn print_round(round: u32, load: Duration, ledgers: &[Ledger], verified: &Verifi
     }
 }
 
-fn close(options: &Options, ledgers: &[Ledger], sum: &Verified) {
+fn close(options: &KillOptions, ledgers: &[Ledger], sum: &Verified) {
     println!("rounds: {}", options.rounds);
     println!("changes acknowledged: {}", ledgers.iter().map(Ledger::acknowledged).sum::<u64>());
     println!("changes acknowledged as persisted: {}", ledgers.iter().map(Ledger::persisted).sum::<u64>());

@@ -105,11 +105,11 @@ enum Found {
 }
 
 fn found_version(document: &Document, answer: &Answer) -> Result<Found> {
-    if answer.status == Status::KeyEnoent.code() {
+    if answer.status_code == Status::KeyEnoent.code() {
         return Ok(Found::Version(None));
     }
     if !answer.is_ok() {
-        bail!("a get was answered with status 0x{:02x}", answer.status);
+        bail!("a get was answered with status 0x{:02x}", answer.status_code);
     }
     let version = document::version_of(&answer.value);
     let whole = version.is_some_and(|version| {

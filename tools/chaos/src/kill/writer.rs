@@ -101,11 +101,11 @@ fn note(ledger: &mut Ledger, sent: &Sent, answer: &Answer) -> Result<Option<u64>
     }
     let refusals = [Status::Ebusy, Status::Etmpfail, Status::Enomem].map(Status::code);
     // A deletion finds nothing if the change before it was refused.
-    let found_nothing = sent.deleted && answer.status == Status::KeyEnoent.code();
-    if found_nothing || refusals.contains(&answer.status) {
+    let found_nothing = sent.deleted && answer.status_code == Status::KeyEnoent.code();
+    if found_nothing || refusals.contains(&answer.status_code) {
         ledger.refused(sent.document, sent.version);
-    } else if answer.status != Status::SyncWriteAmbiguous.code() {
-        bail!("a change was answered with status 0x{:02x}", answer.status);
+    } else if answer.status_code != Status::SyncWriteAmbiguous.code() {
+        bail!("a change was answered with status 0x{:02x}", answer.status_code);
     }
     Ok(None)
 }

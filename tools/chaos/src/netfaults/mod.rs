@@ -34,7 +34,7 @@ use world::World;
 
 /// How long, and with what.
 #[derive(Args, Clone)]
-pub struct Options {
+pub struct NetfaultsOptions {
     /// So long new faults come.
     #[arg(long, default_value_t = 300)]
     seconds: u64,
@@ -63,10 +63,10 @@ pub struct Options {
     clean_up_after: Option<u32>,
 }
 
-impl Options {
+impl NetfaultsOptions {
     /// So many seconds, with what is usual.
-    pub fn short(seconds: u64) -> Options {
-        Options {
+    pub fn short(seconds: u64) -> NetfaultsOptions {
+        NetfaultsOptions {
             seconds,
             seed: None,
             nodes: 3,
@@ -102,12 +102,12 @@ pub fn cannot() -> Option<String> {
 }
 
 /// Only cleans up, if this process was started for that.
-pub fn is_janitor(options: &Options) -> Option<Result<()>> {
+pub fn is_janitor(options: &NetfaultsOptions) -> Option<Result<()>> {
     options.clean_up_after.map(janitor::wait_and_clean)
 }
 
 /// Runs it; one verdict for each key.
-pub fn run(options: &Options) -> Result<Totals> {
+pub fn run(options: &NetfaultsOptions) -> Result<Totals> {
     janitor::sweep()?;
     let mut scratch = Scratch::new(janitor::SCRATCH)?;
     let result = run_in(options, scratch.path());
@@ -117,7 +117,7 @@ pub fn run(options: &Options) -> Result<Totals> {
     result
 }
 
-fn run_in(options: &Options, folder: &Path) -> Result<Totals> {
+fn run_in(options: &NetfaultsOptions, folder: &Path) -> Result<Totals> {
     let seed = options.seed.unwrap_or_else(|| u64::from(std::process::id()));
     let workload = client::build(folder)?;
     let history = folder.join("history.jsonl");
@@ -157,7 +157,7 @@ struct Run {
 
 impl Run {
     /// Makes the network and a cluster that is whole.
-    fn begin(options: &Options, folder: &Path) -> Result<Run> {
+    fn begin(options: &NetfaultsOptions, folder: &Path) -> Result<Run> {
         let says: fn(&str) =
             if options.json { |line| eprintln!("{line}") } else { |line| println!("{line}") };
         let begun = Instant::now();
@@ -185,7 +185,7 @@ impl Run {
     }
 
     /// Lets faults come as long as it shall last, and the application read everything in the end.
-    fn go_through(&mut self, options: &Options, seed: u64, mut client: Client) -> Result<Vec<Done>> {
+    fn go_through(&mut self, options: &NetfaultsOptions, seed: u64, mut client: Client) -> Result<Vec<Done>> {
         let kinds: &[Fault] = if options.only.is_empty() { &Fault::ALL } else { &options.only };
         let mut done = Vec::new();
         self.wait(&mut client, &mut [], QUIET)?;

@@ -62,15 +62,17 @@ pub fn all(active: &str, replica: &str, ledger: &Ledger) -> Result<Compared> {
         replica.flush()?;
         for (at, (key, version)) in keys.iter().zip(versions).enumerate() {
             let (ours, theirs) = (active.answer()?, replica.answer()?);
-            let is_there = ours.status != Status::KeyEnoent.code();
+            let is_there = ours.status_code != Status::KeyEnoent.code();
             let as_written = if is_there || *version > 0 && ledger.is_exact {
                 ours.is_ok() && is_of_ledger(ledger, first + at as u64, *version, &ours)
             } else {
                 true
             };
-            let of = |answer: &Answer| (answer.status, answer.cas, answer.extras.clone());
+            let of = |answer: &Answer| (answer.status_code, answer.cas, answer.extras.clone());
             if !as_written {
-                compared.differences.push(format!("{key}: the active node answers 0x{:02x}", ours.status));
+                compared
+                    .differences
+                    .push(format!("{key}: the active node answers 0x{:02x}", ours.status_code));
             } else if of(&ours) != of(&theirs) || (ours.is_ok() && ours.value != theirs.value) {
                 compared.differences.push(format!(
                     "{key}: active {:?}, replica {:?}",

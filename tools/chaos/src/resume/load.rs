@@ -206,7 +206,7 @@ impl Writer<'_> {
     /// Takes the answers to a batch. Whatever else is answered than must be is no broken connection: nobody goes on.
     fn answers(&mut self, client: &mut Client, batch: &[(usize, u32)], done: &mut u64) -> Result<()> {
         for &(at, new) in batch {
-            let status = client.answer()?.status;
+            let status = client.answer()?.status_code;
             if status == Status::Etmpfail.code() {
                 // Memory is short for a moment: not counted, tried again with another document.
                 continue;

@@ -23,7 +23,7 @@ use load::{Progress, Target};
 
 /// How much, and how often.
 #[derive(Args)]
-pub struct Options {
+pub struct ResumeOptions {
     /// Changes of documents on the active node.
     #[arg(long, default_value_t = 10_000_000)]
     mutations: u64,
@@ -48,10 +48,10 @@ pub struct Options {
     quota: String,
 }
 
-impl Options {
+impl ResumeOptions {
     /// The defaults with this many changes of a tenth as many documents.
-    pub fn small(mutations: u64) -> Options {
-        Options {
+    pub fn small(mutations: u64) -> ResumeOptions {
+        ResumeOptions {
             mutations,
             documents: mutations / 10,
             value_bytes: 100,
@@ -72,7 +72,7 @@ const SAY: Duration = Duration::from_secs(2);
 
 /// One node that is written to, and one that follows it; either dies.
 struct Pair<'a> {
-    options: &'a Options,
+    options: &'a ResumeOptions,
     folder: &'a Path,
     active: Stave,
     replica: Stave,
@@ -91,7 +91,7 @@ struct Counts {
 }
 
 /// Runs it; one verdict.
-pub fn run(options: &Options) -> Result<Totals> {
+pub fn run(options: &ResumeOptions) -> Result<Totals> {
     ensure!(options.documents > 0 && options.between_ms >= 10, "at least one document and 10 ms");
     let mut scratch = Scratch::new("resume")?;
     let seed =
@@ -104,7 +104,7 @@ pub fn run(options: &Options) -> Result<Totals> {
     result
 }
 
-fn follow_and_die(options: &Options, folder: &Path, seed: u64) -> Result<Totals> {
+fn follow_and_die(options: &ResumeOptions, folder: &Path, seed: u64) -> Result<Totals> {
     let mut rng = Rng::new(seed);
     let mut pair = Pair::start(options, folder)?;
     let target = Target::new(&pair.active.kv, options.active_one_in > 0);
@@ -151,7 +151,7 @@ fn rollbacks_in(node: &Stave) -> Result<usize> {
     Ok(node.log()?.lines().filter(|line| line.contains("rolled back")).count())
 }
 
-fn start(options: &Options, folder: &Path, name: &str, life: u32) -> Result<Stave> {
+fn start(options: &ResumeOptions, folder: &Path, name: &str, life: u32) -> Result<Stave> {
     let bucket = format!("{BUCKET}:{}", options.quota);
     Stave::start(&Start {
         data: &folder.join(name),
@@ -162,7 +162,7 @@ fn start(options: &Options, folder: &Path, name: &str, life: u32) -> Result<Stav
 
 impl Pair<'_> {
     /// Two nodes, of which the second one's vBuckets are all replicas.
-    fn start<'a>(options: &'a Options, folder: &'a Path) -> Result<Pair<'a>> {
+    fn start<'a>(options: &'a ResumeOptions, folder: &'a Path) -> Result<Pair<'a>> {
         let active = start(options, folder, "active", 0)?;
         let replica = start(options, folder, "replica", 0)?;
         let mut client = Client::connect(&replica.kv)?;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Result, anyhow};
 use base::env::Env;
 use base::{DocKey, VbId, Version};
-use kvstore::suite::version;
+use store_suite::version;
 use kvstore::{
     Background, Couch, CouchConfig, FailoverEntry, Failure, Journaled, JournaledConfig, KvStore, SaveBatch,
     VbStateDoc,

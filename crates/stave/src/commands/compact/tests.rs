@@ -6,8 +6,8 @@ use base::env::OpenMode;
 use base::env::sim::{SimHandles, SplitMix64};
 use base::{ItemKind, VbId, Version};
 use expect_test::expect;
-use kvstore::suite::tuned;
 use kvstore::{HistoryRetention, Log, LogConfig, SaveBatch, VbStateDoc};
+use store_suite::tuned;
 
 use super::*;
 use crate::commands::encryption_flags::EncryptionFlags;

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use base::doc_key::{DocKey, decode_leb128};
+use base::doc_key::DocKey;
+use base::leb128::decode_leb128;
 use base::{Datatype, VbId};
 use base64::Engine as _;
 use couchstore::{DocInfo, Durability, RevMeta};

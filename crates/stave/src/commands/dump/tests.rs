@@ -7,10 +7,10 @@ use base::env::OpenMode;
 use base::{DurabilityLevel, SyncWrite, VbId, VbState};
 use couchstore::{Durability, RevMeta};
 use expect_test::expect;
-use kvstore::suite::{tuned, version};
 use kvstore::{
     Background, FilesConfig, Journaled, JournaledConfig, KvStore, LogConfig, SaveBatch, VbStateDoc,
 };
+use store_suite::{tuned, version};
 
 use super::*;
 

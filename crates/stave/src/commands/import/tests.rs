@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use base::VbState;
 use base64::Engine as _;
-use kvstore::suite::{tuned, version};
 use kvstore::{
     Background, FilesConfig, Journaled, JournaledConfig, KvStore, LogConfig, SaveBatch, VbStateDoc,
 };
@@ -16,6 +15,7 @@ use protocol::{RequestParts, Status, opcode};
 use serde_json::{Value, json};
 use server::Server;
 use sha2::{Digest, Sha256};
+use store_suite::{tuned, version};
 
 use super::*;
 use crate::client::{Client, Secret};

@@ -3,9 +3,9 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
+use kvstore::{Compacted, Compaction, Expired, Failure};
+
 use super::*;
-use crate::compaction::{Compacted, Compaction, Expired};
-use crate::failure::Failure;
 
 pub(super) fn run<S: Subject>(fresh: &impl Fn() -> S) {
     nothing_is_lost(fresh());
@@ -334,7 +334,7 @@ fn a_scan_goes_on(subject: impl Subject) {
     save(store, VB, (1..=50).map(|i| version(0, &format!("k{i}"), i, b"value")).collect());
     let mut seen = Vec::new();
     store
-        .scan(VB, Seqno(0), crate::store::Values::Read, &mut |version| {
+        .scan(VB, Seqno(0), Values::Read, &mut |version| {
             if seen.len() % 10 == 5 {
                 let seqno = 51 + seen.len() as u64;
                 save(store, VB, vec![version_of(seqno)]);

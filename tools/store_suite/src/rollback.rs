@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use kvstore::Compaction;
+
 use super::*;
-use crate::compaction::Compaction;
 
 pub(super) fn run<S: Subject>(fresh: &impl Fn() -> S) {
     to_a_commit_or_the_nearest_below(fresh());

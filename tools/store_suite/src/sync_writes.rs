@@ -3,11 +3,9 @@
 use std::ops::ControlFlow;
 
 use base::{CollectionId, DocKey, DurabilityLevel, ItemKind, Seqno, SyncWrite, Version};
+use kvstore::{Compaction, KvStore, SaveBatch, Values, VbStateDoc};
 
 use super::{Subject, VB, assert_changes, counts, get, scan, tuned, version};
-use crate::compaction::Compaction;
-use crate::state::VbStateDoc;
-use crate::store::{KvStore, SaveBatch, Values};
 
 pub(super) fn run<S: Subject>(fresh: &impl Fn() -> S) {
     sync_writes_come_back(fresh());

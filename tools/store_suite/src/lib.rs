@@ -1,4 +1,4 @@
-//! What every backend must do; each backend's tests run it.
+//! What every backend of `kvstore` must do; each backend's tests run it. Of tests alone.
 
 mod compact;
 mod manifest;
@@ -11,10 +11,9 @@ use base::{
     Cas, CollectionId, Datatype, DocKey, ItemKind, NewVersion, RevSeqno, Seqno, SyncWrite, VbId, VbState,
     Version, VersionMeta,
 };
-
-use crate::change::{ChangesWanted, Reading};
-use crate::state::{FailoverEntry, VbStateDoc};
-use crate::store::{KvStore, SaveBatch, Snapshot, StoredVb, Values};
+use kvstore::{
+    ChangesWanted, FailoverEntry, KvStore, Reading, SaveBatch, Snapshot, StoredVb, Values, VbStateDoc,
+};
 
 /// A store under test.
 pub trait Subject {
@@ -99,7 +98,7 @@ fn get(store: &dyn KvStore, key: &str) -> Option<Version> {
 fn scan(store: &dyn KvStore, vb: VbId, from: u64) -> Vec<Version> {
     let mut all = Vec::new();
     store
-        .scan(vb, Seqno(from), crate::store::Values::Read, &mut |version| {
+        .scan(vb, Seqno(from), Values::Read, &mut |version| {
             all.push(version);
             ControlFlow::Continue(())
         })
@@ -282,7 +281,7 @@ fn a_scan_is_in_order_and_sees_one_moment(subject: impl Subject) {
     assert!(scan(store, VB, 52).is_empty());
     let mut seen = 0;
     store
-        .scan(VB, Seqno(49), crate::store::Values::Read, &mut |_| {
+        .scan(VB, Seqno(49), Values::Read, &mut |_| {
             // what is saved while the scan runs does not show
             seen += 1;
             save(store, VB, vec![version(0, "late", 100 + seen, b"")]);
@@ -292,7 +291,7 @@ fn a_scan_is_in_order_and_sees_one_moment(subject: impl Subject) {
     assert_eq!(seen, 3);
     let mut seen = 0;
     store
-        .scan(VB, Seqno(0), crate::store::Values::Read, &mut |_| {
+        .scan(VB, Seqno(0), Values::Read, &mut |_| {
             seen += 1;
             if seen == 5 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })

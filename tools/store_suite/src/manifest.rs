@@ -1,11 +1,10 @@
 //! The collections of a vBucket, which events tell.
 
 use base::{Heap, ScopeId};
+use kvstore::{Compaction, StoredDrop, StoredManifest};
 use vbucket::{Collection, ManifestUid, Scope, SystemEvent};
 
 use super::*;
-use crate::compaction::Compaction;
-use crate::manifest::{StoredDrop, StoredManifest};
 
 pub(super) fn run<S: Subject>(fresh: &impl Fn() -> S) {
     a_vbucket_begins_with_the_default_collection(fresh());

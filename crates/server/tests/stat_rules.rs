@@ -1,0 +1,395 @@
+//! Every number that a group of stats tells has a rule in `tests/recordings/stat_rules.txt`: its unit, its bounds, what
+//! moves it and by how much. A load is sent to a whole node, step by step, and each step is compared with the rules.
+#![allow(clippy::disallowed_methods, reason = "this is a client, outside the server")]
+
+#[path = "support/mod.rs"]
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use base::{Cas, VbId};
+use node::stats::GROUPS;
+use protocol::{RequestParts, Status, opcode};
+use support::{Client, VBUCKETS, start, vb};
+
+const TABLE: &str = include_str!("../../../tests/recordings/stat_rules.txt");
+
+/// Groups without numbers of their own, and why.
+const WITHOUT: &[(&str, &str)] = &[
+    ("bucket_details", "JSON about settings"),
+    ("client_connection_details", "JSON about addresses"),
+    ("collections-byid", "as collections"),
+    ("dispatcher", "what threads do at the moment"),
+    ("ephemeral", "of a bucket of another kind"),
+    ("external-auth-timings", "empty"),
+    ("info", "JSON about the version"),
+    ("json_validate", "a histogram as JSON; one look in 64 is timed"),
+    ("key-byid", "as key"),
+    ("prev-vbucket", "roles"),
+    ("range-scans", "empty without a scan"),
+    ("reset", "changes what the others tell"),
+    ("responses", "JSON by status"),
+    ("scopes-byid", "as scopes"),
+    ("slow-operations", "JSON of each operation"),
+    ("snappy_decompress", "a histogram as JSON; one look in 64 is timed"),
+    ("subdoc_execute", "a histogram as JSON"),
+    ("tasks", "JSON of each task"),
+    ("tasks-all", "JSON of each task"),
+    ("uuid", "a name"),
+    ("vbucket", "roles"),
+    ("vkey-byid", "as key"),
+    ("worker_thread_info", "JSON of each worker"),
+];
+
+/// What is sent for a group: its name with what it needs behind it.
+fn key_of(group: &str) -> String {
+    match group {
+        "key" | "vkey" => format!("{group} k0 {}", vb(b"k0")),
+        "durability-monitor" | "dcp-vbtakeover" => format!("{group} {}", vb(b"k0")),
+        "disk-slowness" => "disk-slowness 1".to_owned(),
+        "dcpagg" => "dcpagg :".to_owned(),
+        "hash" | "diskinfo" => format!("{group} detail"),
+        "locks" => "locks histogram".to_owned(),
+        group => group.to_owned(),
+    }
+}
+
+/// A name without numbers: of vBuckets, of ranges of histograms, of entries.
+fn masked(name: &str) -> String {
+    let mut out = String::new();
+    let mut rest = name;
+    while let Some(at) = rest.find(|c: char| c.is_ascii_digit()) {
+        let (before, number) = rest.split_at(at);
+        let digits = number.bytes().take_while(u8::is_ascii_digit).count();
+        out += before;
+        // A number inside a word is part of the name, as in `rw_0` or `p99`.
+        let is_own = before.is_empty() || before.ends_with([':', ',', '_', '-', '.']);
+        out += if is_own { "N" } else { &number[..digits] };
+        rest = &number[digits..];
+    }
+    out + rest
+}
+
+/// What one group told: by masked name, all numbers.
+type Told = BTreeMap<(String, String), Vec<f64>>;
+
+fn look(client: &mut Client) -> Told {
+    let mut told = Told::new();
+    for group in GROUPS.iter().filter(|group| !WITHOUT.iter().any(|(name, _)| *name == group.name)) {
+        let key = key_of(group.name);
+        let ask = RequestParts { opcode: opcode::STAT, key: key.as_bytes(), ..RequestParts::default() };
+        let mut frame = client.request(&ask);
+        let group = if group.name.is_empty() { "all" } else { group.name };
+        assert_eq!(frame.status, Status::Success, "{group}");
+        while !frame.key.is_empty() {
+            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+            if let Ok(number) = text(&frame.value).parse::<f64>() {
+                told.entry((group.to_owned(), masked(&text(&frame.key)))).or_default().push(number);
+            }
+            frame = client.receive();
+        }
+    }
+    told
+}
+
+/// A step of the load.
+type Step = (&'static str, fn(&mut Client));
+
+fn parts<'a>(opcode: u8, key: &'a [u8], extras: &'a [u8], value: &'a [u8]) -> RequestParts<'a> {
+    RequestParts { opcode, key, extras, value, vbucket: vb(key), ..RequestParts::default() }
+}
+
+fn expect(client: &mut Client, parts: &RequestParts<'_>, status: Status) {
+    assert_eq!(client.request(parts).status, status);
+}
+
+const STORED: usize = 40;
+const VALUE: &[u8] = &[b'v'; 100];
+
+fn store(client: &mut Client) {
+    for at in 0..STORED {
+        let key = format!("k{at}");
+        expect(client, &parts(opcode::SET, key.as_bytes(), &[0; 8], VALUE), Status::Success);
+    }
+}
+
+fn hit(client: &mut Client) {
+    (0..30).for_each(|at| {
+        expect(client, &parts(opcode::GET, format!("k{at}").as_bytes(), &[], &[]), Status::Success);
+    });
+}
+
+fn miss(client: &mut Client) {
+    (0..10).for_each(|at| {
+        expect(client, &parts(opcode::GET, format!("none{at}").as_bytes(), &[], &[]), Status::KeyEnoent);
+    });
+}
+
+fn delete(client: &mut Client) {
+    (30..35).for_each(|at| {
+        expect(client, &parts(opcode::DELETE, format!("k{at}").as_bytes(), &[], &[]), Status::Success);
+    });
+}
+
+fn count(client: &mut Client) {
+    for _ in 0..7 {
+        expect(client, &parts(opcode::INCREMENT, b"n", &[0; 20], &[]), Status::Success);
+        expect(client, &parts(opcode::DECREMENT, b"n", &[0; 20], &[]), Status::Success);
+    }
+}
+
+fn compare(client: &mut Client) {
+    let set = parts(opcode::SET, b"k1", &[0; 8], VALUE);
+    (0..4).for_each(|_| expect(client, &RequestParts { cas: Cas(1), ..set }, Status::KeyEexists));
+}
+
+fn lock(client: &mut Client) {
+    expect(client, &parts(opcode::GET_LOCKED, b"k2", &[0, 0, 0, 30], &[]), Status::Success);
+    (0..3).for_each(|_| expect(client, &parts(opcode::SET, b"k2", &[0; 8], VALUE), Status::Locked));
+}
+
+fn prepare(client: &mut Client) {
+    // One framing extra: durability, one byte, majority.
+    let set = parts(opcode::SET, b"k3", &[0; 8], VALUE);
+    (0..2).for_each(|_| expect(client, &RequestParts { frame_infos: &[0x11, 1], ..set }, Status::Success));
+}
+
+fn meta(client: &mut Client) {
+    (0..3).for_each(|_| expect(client, &parts(opcode::GET_META, b"k4", &[], &[]), Status::Success));
+}
+
+fn elsewhere(client: &mut Client) {
+    let get = RequestParts { vbucket: VbId(VBUCKETS), ..parts(opcode::GET, b"k5", &[], &[]) };
+    (0..2).for_each(|_| expect(client, &get, Status::NotMyVbucket));
+}
+
+const STEPS: [Step; 10] = [
+    ("store", store),
+    ("hit", hit),
+    ("miss", miss),
+    ("delete", delete),
+    ("count", count),
+    ("compare", compare),
+    ("lock", lock),
+    ("prepare", prepare),
+    ("meta", meta),
+    ("elsewhere", elsewhere),
+];
+
+/// How a number is measured, and what is true of every number of that unit.
+const UNITS: [&str; 15] = [
+    "count", "bytes", "items", "ns", "us", "ms", "s", "percent", "ratio", "flag", "seqno", "id", "time",
+    "limit", "setting",
+];
+
+/// What a step does to a number, summed over vBuckets and ranges.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Move {
+    /// By exactly this.
+    By(f64),
+    Grows,
+    Shrinks,
+}
+
+/// A rule, as a line of the table has it.
+#[derive(Debug)]
+struct Rule {
+    unit: String,
+    least: f64,
+    most: f64,
+    moves: BTreeMap<String, Move>,
+    /// Steps that are not named leave it alone.
+    is_strict: bool,
+}
+
+impl Rule {
+    fn parse(fields: &[&str]) -> Rule {
+        let &[unit, least, most, moves] = fields else { panic!("unit, least, most, moves: {fields:?}") };
+        assert!(UNITS.contains(&unit), "{unit} is no unit: {UNITS:?}");
+        let number = |text: &str| text.parse::<f64>().unwrap_or_else(|_| panic!("{text}: {fields:?}"));
+        let mut rule = Rule {
+            unit: unit.to_owned(),
+            least: number(least),
+            most: number(most),
+            moves: BTreeMap::new(),
+            is_strict: true,
+        };
+        for word in moves.split(',') {
+            match word {
+                "=" => {}
+                "~" => rule.is_strict = false,
+                word => {
+                    let at = word.find(['+', '-']).unwrap_or_else(|| panic!("{word}: no + or -: {fields:?}"));
+                    let (step, by) = word.split_at(at);
+                    assert!(STEPS.iter().any(|(name, _)| *name == step), "{step} is no step");
+                    let by = match by {
+                        "+" => Move::Grows,
+                        "-" => Move::Shrinks,
+                        by => Move::By(number(by)),
+                    };
+                    rule.moves.insert(step.to_owned(), by);
+                }
+            }
+        }
+        rule
+    }
+
+    /// What of it is not so of these numbers.
+    fn bounds(&self, numbers: &[f64]) -> Option<String> {
+        let is_whole = !matches!(&self.unit[..], "us" | "percent" | "ratio" | "setting" | "time");
+        let wrong = numbers.iter().find(|number| {
+            !(self.least..=self.most).contains(*number) || (is_whole && number.fract() != 0.0)
+        })?;
+        Some(format!("{wrong} is not within {} to {} {}", self.least, self.most, self.unit))
+    }
+
+    /// What of it is not so of a step.
+    fn step(&self, step: &str, by: f64) -> Option<String> {
+        let is_so = match self.moves.get(step) {
+            Some(Move::By(wanted)) => by == *wanted,
+            Some(Move::Grows) => by > 0.0,
+            Some(Move::Shrinks) => by < 0.0,
+            None => !self.is_strict || by == 0.0,
+        };
+        (!is_so).then(|| format!("step {step} moves it by {by}, and not by {:?}", self.moves.get(step)))
+    }
+}
+
+type Rules = BTreeMap<(String, String), Rule>;
+
+fn rules(table: &str) -> Rules {
+    let mut rules = Rules::new();
+    for line in table.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let (group, name) = (fields[0].to_owned(), fields[1].to_owned());
+        let before = rules.insert((group, name), Rule::parse(&fields[2..]));
+        assert!(before.is_none(), "{line}: there is another rule for it");
+    }
+    rules
+}
+
+/// The rule of a number: that of its whole name, or one with a `*`.
+fn rule_of<'r>(rules: &'r Rules, (group, name): &(String, String)) -> Option<&'r Rule> {
+    let fits = |pattern: &str| match (pattern.strip_prefix('*'), pattern.strip_suffix('*')) {
+        (Some(end), _) => name.ends_with(end),
+        (_, Some(begin)) => name.starts_with(begin),
+        _ => false,
+    };
+    let with_star =
+        || rules.iter().find(|((of, pattern), _)| of == group && fits(pattern)).map(|(_, rule)| rule);
+    rules.get(&(group.clone(), name.clone())).or_else(with_star)
+}
+
+fn sum(told: &Told, of: &(String, String)) -> f64 {
+    told.get(of).map_or(0.0, |numbers| numbers.iter().sum())
+}
+
+/// What is not as the rules have it. `looks` begins with what there was before the first step.
+fn wrong(rules: &Rules, looks: &[Told]) -> Vec<String> {
+    let names: BTreeSet<_> = looks.iter().flat_map(BTreeMap::keys).collect();
+    let mut wrong = Vec::new();
+    for name in &names {
+        let said = format!("{} {}", name.0, name.1);
+        let Some(rule) = rule_of(rules, name) else {
+            wrong.push(format!("{said} has no rule: {}", observed(looks, name)));
+            continue;
+        };
+        let out = looks.iter().find_map(|told| rule.bounds(told.get(*name)?));
+        wrong.extend(out.map(|why| format!("{said}: {why}")));
+        for ((step, _), pair) in STEPS.iter().zip(looks.windows(2)) {
+            let why = rule.step(step, sum(&pair[1], name) - sum(&pair[0], name));
+            wrong.extend(why.map(|why| format!("{said}: {why}")));
+        }
+    }
+    let unknown = rules.keys().filter(|name| !name.1.contains('*') && !names.contains(name));
+    wrong.extend(unknown.map(|name| format!("{} {}: there is a rule, and no such number", name.0, name.1)));
+    wrong
+}
+
+/// What there was of a number, as a rule would have it.
+fn observed(looks: &[Told], name: &(String, String)) -> String {
+    let all: Vec<f64> = looks.iter().filter_map(|told| told.get(name)).flatten().copied().collect();
+    let least = all.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = all.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let mut moves = String::new();
+    for ((step, _), pair) in STEPS.iter().zip(looks.windows(2)) {
+        let by = sum(&pair[1], name) - sum(&pair[0], name);
+        if by != 0.0 {
+            write!(moves, "{}{step}{by:+}", if moves.is_empty() { "" } else { "," }).expect("text");
+        }
+    }
+    format!("{least} {most} {}", if moves.is_empty() { "=" } else { &moves })
+}
+
+/// Waits until everything is saved, so that what the flusher does belongs to the step before.
+fn settle(client: &mut Client) {
+    while client.stat("", "ep_diskqueue_items") != "0" || client.stat("", "ep_flusher_queue_vbuckets") != "0"
+    {
+    }
+}
+
+fn looks() -> Vec<Told> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), "");
+    let mut client = Client::connect(&server, "default", &[]);
+    let mut observer = Client::connect(&server, "default", &[]);
+    expect(&mut client, &parts(opcode::SET, b"n", &[0; 8], b"10"), Status::Success);
+    expect(&mut client, &parts(opcode::SET, b"k0", &[0; 8], VALUE), Status::Success);
+    let mut streams = Client::connect(&server, "default", &[]);
+    expect(&mut streams, &parts(opcode::DCP_OPEN, b"rules", &[0, 0, 0, 0, 0, 0, 0, 1], &[]), Status::Success);
+    settle(&mut observer);
+    let mut looks = vec![look(&mut observer)];
+    for (_, step) in STEPS {
+        step(&mut client);
+        settle(&mut observer);
+        looks.push(look(&mut observer));
+    }
+    server.stop().expect("a clean stop");
+    looks
+}
+
+#[test]
+fn every_number_has_a_rule_and_keeps_it() {
+    let (rules, looks) = (rules(TABLE), looks());
+    let found = wrong(&rules, &looks);
+    assert_eq!(found, Vec::<String>::new(), "{} rules are not kept:\n{}", found.len(), found.join("\n"));
+
+    // The test itself can fail: a number that does not move, one that moves too much, one out of its bounds, one without a
+    // rule, and a rule without a number.
+    let named = |group: &str, name: &str| (group.to_owned(), name.to_owned());
+    let with = |change: &dyn Fn(&mut Vec<Told>)| {
+        let mut looks = looks.clone();
+        change(&mut looks);
+        wrong(&rules, &looks).join("\n")
+    };
+    let set = |looks: &mut [Told], name: &(String, String), number: f64| {
+        looks.iter_mut().for_each(|told| drop(told.insert(name.clone(), vec![number])));
+    };
+    let (gets, percent) = (named("all", "get_hits"), named("all", "vb_active_perc_mem_resident"));
+    let stands = with(&|looks| set(looks, &gets, 5.0));
+    assert!(stands.contains("all get_hits: step hit moves it by 0"), "{stands}");
+    let jumps = with(&|looks| set(&mut looks[5..], &gets, 1_000.0));
+    assert!(jumps.contains("all get_hits: step count moves it by"), "{jumps}");
+    let beyond = with(&|looks| set(&mut looks[5..], &percent, 101.0));
+    assert!(beyond.contains("101 is not within 0 to 100 percent"), "{beyond}");
+    let unknown = with(&|looks| set(looks, &named("all", "ep_planted"), 1.0));
+    assert!(unknown.contains("all ep_planted has no rule"), "{unknown}");
+    let gone = with(&|looks| looks.iter_mut().for_each(|told| drop(told.remove(&gets))));
+    assert!(gone.contains("all get_hits: there is a rule, and no such number"), "{gone}");
+}
+
+#[test]
+fn names_are_masked() {
+    for (name, expected) in [
+        ("vb_0:high_seqno", "vb_N:high_seqno"),
+        ("vb_12:1:id", "vb_N:N:id"),
+        ("Get_0,1", "Get_N,N"),
+        ("rw_0:commit_16,32", "rw_N:commit_N,N"),
+        ("mem_used", "mem_used"),
+        ("p99", "p99"),
+        ("0x8:items", "Nx8:items"),
+    ] {
+        assert_eq!(masked(name), expected);
+    }
+}
