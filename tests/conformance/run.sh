@@ -5,7 +5,7 @@
 # of each one's README.
 # Backups go to an S3-compatible store from PyPI, and come back.
 # The manifests for Kubernetes are checked, and their pods run on this machine, if it is run as root.
-# With TLS the suites of Python, Go, Java and Node.js are run once more. The console is driven in Chromium; screenshots are in $STAVE_PICTURES, or in
+# With TLS the suites of Python, Go, Rust, Java and Node.js are run once more. The console is driven in Chromium; screenshots are in $STAVE_PICTURES, or in
 # tests/conformance/console/pictures.
 #   run.sh --stave PATH_TO_BINARY [--prepare] [python|go|rust|java|node|cluster|collections|upstream|helpers|console|kubernetes|s3]...
 # With --prepare it fetches and builds what the suites need, and runs none of them.
@@ -559,7 +559,7 @@ expired() {
 
 encrypted=()
 for suite in "${ready[@]}"; do
-  [[ $suite == python || $suite == go || $suite == java || $suite == node ]] && encrypted+=("$suite")
+  [[ $suite == python || $suite == go || $suite == rust || $suite == java || $suite == node ]] && encrypted+=("$suite")
 done
 if ((${#encrypted[@]})); then
   # Certificates of the node's CA, and of another one, which clients must not trust.

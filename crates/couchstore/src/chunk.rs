@@ -1,6 +1,7 @@
 //! Reading chunks: length, checksum and body, with the first byte of each block skipped
 //! (couchstore file_format.md, "File Blocks" and "Data Chunks").
 
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -124,6 +125,21 @@ impl Source {
 
     pub(crate) fn read_raw(&self, buf: &mut [u8], offset: u64) -> Result<usize, Failure> {
         self.file.read_at(buf, offset).map_err(|source| Failure::Io {
+            operation: "read",
+            path: self.path.clone(),
+            offset,
+            source,
+        })
+    }
+
+    /// The same where only the blocks are wanted that `is_wanted` says, by a range of the file.
+    pub(crate) fn read_raw_parts(
+        &self,
+        buf: &mut [u8],
+        offset: u64,
+        is_wanted: &dyn Fn(Range<u64>) -> bool,
+    ) -> Result<usize, Failure> {
+        self.file.read_parts_at(buf, offset, is_wanted).map_err(|source| Failure::Io {
             operation: "read",
             path: self.path.clone(),
             offset,

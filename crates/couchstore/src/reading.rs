@@ -1,10 +1,10 @@
 //! Reading many documents in order of seqno: their records first, then their bodies in few large reads, each shown
 //! where it was read to.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
 use crate::chunk::{
-    CHUNK_PREFIX, LENGTH_MARK, MAX_BODY_BYTES, chunk_prefix, is_in_one_block, span, strip_into,
+    BLOCK, CHUNK_PREFIX, LENGTH_MARK, MAX_BODY_BYTES, chunk_prefix, is_in_one_block, span, strip_into,
 };
 use crate::failure::Failure;
 use crate::node::NodeBuf;
@@ -54,7 +54,9 @@ impl Reading {
     pub fn allocated_bytes(&self) -> usize {
         let plan = self.plan.records.capacity() * size_of::<Planned>() + self.plan.names.capacity();
         let nodes: usize = self.spare.iter().map(NodeBuf::allocated_bytes).sum();
-        let bodies = self.bodies.piece.capacity() + self.bodies.stripped.capacity();
+        let bodies = self.bodies.piece.capacity()
+            + self.bodies.stripped.capacity()
+            + 8 * self.bodies.blocks.capacity();
         plan + self.nodes.allocated_bytes() + nodes + bodies
     }
 }
@@ -199,10 +201,17 @@ struct Bodies {
     start: u64,
     /// A body without the bytes at the starts of blocks, if it has some.
     stripped: Vec<u8>,
+    /// Which blocks of the piece have something of a body, a bit for each.
+    blocks: Vec<u64>,
 }
 
 impl Bodies {
-    fn read(&mut self, snapshot: &Snapshot, start: u64, end: u64) -> Result<(), Failure> {
+    fn read(
+        &mut self,
+        snapshot: &Snapshot,
+        planned: &[Planned],
+        (start, end): (u64, u64),
+    ) -> Result<(), Failure> {
         // Nothing is asked for behind what the snapshot vouches for, whatever a record says.
         let end = end.min(snapshot.header.offset);
         let bytes = end.saturating_sub(start) as usize;
@@ -217,8 +226,30 @@ impl Bodies {
         if self.piece.len() < bytes {
             self.piece.resize(bytes, 0);
         }
-        self.len = snapshot.source.read_raw(&mut self.piece[..bytes], start)?;
+        self.note_blocks(planned, start, end);
+        let (blocks, first) = (&self.blocks, start / BLOCK);
+        let is_wanted = |range: Range<u64>| {
+            let mut within = (range.start / BLOCK).max(first)..range.end.div_ceil(BLOCK);
+            within.any(|block| {
+                let at = (block - first) as usize;
+                blocks.get(at / 64).is_some_and(|bits| bits & (1 << (at % 64)) != 0)
+            })
+        };
+        self.len = snapshot.source.read_raw_parts(&mut self.piece[..bytes], start, &is_wanted)?;
         Ok(())
+    }
+
+    /// Notes in which blocks of `start..end` the bodies are.
+    fn note_blocks(&mut self, planned: &[Planned], start: u64, end: u64) {
+        let (first, last) = (start / BLOCK, end.div_ceil(BLOCK));
+        self.blocks.clear();
+        self.blocks.resize(((last - first) as usize).div_ceil(64), 0);
+        for planned in planned.iter().filter(|planned| planned.has_body()) {
+            for block in planned.body_offset / BLOCK..planned.end().min(end).div_ceil(BLOCK) {
+                let at = (block - first) as usize;
+                self.blocks[at / 64] |= 1 << (at % 64);
+            }
+        }
     }
 
     /// The stored body of a document, which is in the piece.
@@ -325,7 +356,7 @@ impl Snapshot {
         let mut from = 0;
         while from < plan.records.len() {
             let (to, start, end) = plan.piece(from);
-            bodies.read(self, start, end)?;
+            bodies.read(self, &plan.records[from..to], (start, end))?;
             for planned in &plan.records[from..to] {
                 let body = if planned.has_body() { bodies.body(self, planned)? } else { &[] };
                 if visit(&plan.info(planned), body)?.is_break() {

@@ -342,6 +342,13 @@ impl Connections {
         state.phase == Phase::Head && state.head_bytes >= self.limits.head_bytes
     }
 
+    /// How much more of a head may come; `None` behind the end of the head.
+    pub fn head_room(&self, connection: &Connection) -> Option<usize> {
+        let state = connection.state.lock();
+        let reads_head = matches!(state.phase, Phase::Waiting | Phase::Head);
+        reads_head.then(|| self.limits.head_bytes.saturating_sub(state.head_bytes))
+    }
+
     /// Notes that a client does not take what is sent.
     pub fn blocked(&self, connection: &Connection) {
         let mut state = connection.state.lock();

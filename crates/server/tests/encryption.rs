@@ -444,12 +444,7 @@ fn administrators_of_a_bucket_say_whether_it_is_encrypted_and_do_not_exchange_ke
             assert!(told == 403 || told == 404, "{user}: {told}");
         }
     }
-    let is_on = || {
-        let settings = json(&server, patch);
-        let all = settings["settings"].as_array().expect("settings").clone();
-        let found = all.into_iter().find(|one| one["name"] == "encryption_at_rest");
-        found.expect("the setting")["value"] == true
-    };
+    let is_on = || is_on(&server, "a");
     assert!(is_on());
     assert_eq!(code("of-a", "POST", form, "encryptionAtRest=0"), 200);
     assert!(!is_on());
@@ -457,6 +452,36 @@ fn administrators_of_a_bucket_say_whether_it_is_encrypted_and_do_not_exchange_ke
     assert!(is_on());
     let rotate = "/node/controller/rotateEncryptionKeys";
     assert_eq!(["of-a", "security"].map(|user| code(user, "POST", rotate, "")), [403, 200]);
+    server.stop().expect("a clean stop");
+}
+
+/// The setting of a bucket.
+fn is_on(server: &Server, bucket: &str) -> bool {
+    let settings = json(server, &format!("/v1/buckets/{bucket}/settings"));
+    let all = settings["settings"].as_array().expect("settings").clone();
+    let found = all.into_iter().find(|one| one["name"] == "encryption_at_rest");
+    found.expect("the setting")["value"] == true
+}
+
+#[test]
+fn what_the_configuration_file_says_of_a_bucket_counts_at_each_start() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let lines = "[[bucket]]\nname = \"a\"\nquota = \"64MiB\"\n[[bucket]]\nname = \"b\"\nquota = \"64MiB\"\n\
+                 [bucket.settings]\nencryption_at_rest = false\n";
+    let start = || try_start_with(folder.path(), Some(wrapping(&['1'])), lines).expect("the node starts");
+    let server = start();
+    let form = "name=c&ramQuota=100&replicaNumber=0";
+    assert_eq!(http(&server, "POST", "/pools/default/buckets", form).0, 202);
+    assert_eq!(["a", "b", "c"].map(|bucket| is_on(&server, bucket)), [true, false, true]);
+    for (bucket, value) in [("a", 0), ("b", 1), ("c", 0)] {
+        let path = format!("/pools/default/buckets/{bucket}");
+        assert_eq!(http(&server, "POST", &path, &format!("encryptionAtRest={value}")).0, 200);
+    }
+    assert_eq!(["a", "b", "c"].map(|bucket| is_on(&server, bucket)), [false, true, false]);
+    server.stop().expect("a clean stop");
+    let server = start();
+    let told = ["a", "b", "c"].map(|bucket| is_on(&server, bucket));
+    assert_eq!(told, [true, false, false], "c is in no configuration file");
     server.stop().expect("a clean stop");
 }
 

@@ -89,6 +89,13 @@ fn heads_and_bodies_have_a_largest_size() {
     let server = start(folder.path(), "");
     let long = format!("GET /healthz HTTP/1.1\r\nHost: x\r\nX: {}", "x".repeat(40 << 10));
     assert!(rest(connect(&server, &long)).starts_with("HTTP/1.1 431 "));
+    // However it is cut into pieces, no more than 16 KiB are taken.
+    for (bytes, code) in [((16 << 10) - 1, "200"), ((16 << 10) + 1, "431")] {
+        let ends = ["GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX: ", "\r\n\r\n"];
+        let filling = "x".repeat(bytes - ends[0].len() - ends[1].len());
+        let answer = rest(connect(&server, &ends.join(&filling)));
+        assert!(answer.starts_with(&format!("HTTP/1.1 {code} ")), "{bytes} bytes: {answer}");
+    }
     let post = "POST /pools/default/buckets HTTP/1.1\r\nHost: x\r\n";
     let declared = rest(connect(&server, &format!("{post}{LOGIN}Content-Length: 3000000\r\n\r\n")));
     assert!(declared.starts_with("HTTP/1.1 413 ") && declared.contains("2097152"), "{declared}");

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -384,7 +385,14 @@ impl EncryptedFile {
         Ok(stored)
     }
 
-    fn read_encrypted(&self, encryption: &Encryption, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+    /// Pages of which `is_wanted` wants nothing are not decrypted.
+    fn read_encrypted(
+        &self,
+        encryption: &Encryption,
+        buf: &mut [u8],
+        offset: u64,
+        is_wanted: &dyn Fn(Range<u64>) -> bool,
+    ) -> io::Result<usize> {
         if buf.is_empty() {
             return Ok(0);
         }
@@ -403,6 +411,10 @@ impl EncryptedFile {
                 let there = stored.len().saturating_sub(PREFIX);
                 let from = offset.saturating_sub(page * PAGE) as usize;
                 let wanted = there.saturating_sub(from).min(buf.len() - done);
+                if !is_wanted(page * PAGE..(page + 1) * PAGE) {
+                    done += wanted;
+                    continue;
+                }
                 let written = open_page(encryption, page, stored, &mut last).saturating_sub(from).min(wanted);
                 let out = &mut buf[done..done + wanted];
                 out[..written]
@@ -484,9 +496,21 @@ impl EncryptedFile {
 impl File for EncryptedFile {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         match self.form()? {
-            Form::Encrypted(encryption) => self.read_encrypted(&encryption, buf, offset),
+            Form::Encrypted(encryption) => self.read_encrypted(&encryption, buf, offset, &|_| true),
             Form::Empty => Ok(0),
             Form::Plain | Form::Damaged => self.under.read_at(buf, offset),
+        }
+    }
+
+    fn read_parts_at(
+        &self,
+        buf: &mut [u8],
+        offset: u64,
+        is_wanted: &dyn Fn(Range<u64>) -> bool,
+    ) -> io::Result<usize> {
+        match self.form()? {
+            Form::Encrypted(encryption) => self.read_encrypted(&encryption, buf, offset, is_wanted),
+            _ => self.read_at(buf, offset),
         }
     }
 

@@ -248,6 +248,27 @@ fn plain_files_stay_as_they_are_and_no_byte_of_others_shows() {
 }
 
 #[test]
+fn pages_that_are_not_wanted_cost_no_decryption() {
+    let (env, _) = world();
+    let disk = EncryptedDisk::new(&env, DataKeys::ephemeral(&env));
+    let file = disk.open(Path::new(PATH), OpenMode::CreateNew).expect("a file");
+    let content = pattern(10 * PAGE as usize + 100, 3);
+    file.write_at(&content, 0).expect("written");
+    let (offset, len) = (PAGE / 2, 9 * PAGE as usize);
+    let mut read = vec![0; len];
+    let wanted = [2, 5, 9];
+    let is_wanted = |range: std::ops::Range<u64>| wanted.iter().any(|page| range.contains(&(page * PAGE)));
+    assert_eq!(file.read_parts_at(&mut read, offset, &is_wanted).expect("it is read"), len);
+    for page in 1..9 {
+        let from = (page * PAGE - offset) as usize;
+        let (came, is) = (&read[from..from + PAGE as usize], &content[(page * PAGE) as usize..]);
+        assert_eq!(came == &is[..PAGE as usize], wanted.contains(&page), "page {page}");
+    }
+    assert_eq!(file.read_at(&mut read, offset).expect("it is read"), len);
+    assert_eq!(read, content[offset as usize..offset as usize + len]);
+}
+
+#[test]
 fn what_a_failed_first_write_left_is_no_plain_file() {
     let (env, _) = world();
     let disk = EncryptedDisk::new(&env, DataKeys::ephemeral(&env));

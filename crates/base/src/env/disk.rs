@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -134,6 +135,16 @@ impl GroupSync for SyncEach {
 pub trait File: Send + Sync {
     /// Reads until `buf` is full or the file ends; returns how much was read.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
+    /// The same where only parts are wanted: whether some of a range of the file is, `is_wanted` says. What is not wanted
+    /// may come as anything, at less cost where files are encrypted.
+    fn read_parts_at(
+        &self,
+        buf: &mut [u8],
+        offset: u64,
+        _is_wanted: &dyn Fn(Range<u64>) -> bool,
+    ) -> io::Result<usize> {
+        self.read_at(buf, offset)
+    }
     /// Writes all of `buf`.
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()>;
     /// Makes everything written durable, the length included.

@@ -65,6 +65,56 @@ fn file_of(batches: Vec<Docs>) -> Snapshot {
     file.snapshot()
 }
 
+/// A file of which blocks that are not wanted come damaged.
+struct Spoilt(Arc<dyn File>);
+
+impl File for Spoilt {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.0.read_at(buf, offset)
+    }
+
+    fn read_parts_at(
+        &self,
+        buf: &mut [u8],
+        offset: u64,
+        is_wanted: &dyn Fn(Range<u64>) -> bool,
+    ) -> io::Result<usize> {
+        let read = self.0.read_at(buf, offset)?;
+        let mut at = 0;
+        while at < read {
+            let within = (offset + at as u64) % BLOCK;
+            let end = (at + (BLOCK - within) as usize).min(read);
+            let block = offset + at as u64 - within;
+            if !is_wanted(block..block + BLOCK) {
+                buf[at..end].fill(0xa5);
+            }
+            at = end;
+        }
+        Ok(read)
+    }
+
+    fn write_at(&self, _: &[u8], _: u64) -> io::Result<()> {
+        unreachable!("nothing is written")
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        unreachable!("nothing is written")
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        self.0.len()
+    }
+
+    fn set_len(&self, _: u64) -> io::Result<()> {
+        unreachable!("nothing is written")
+    }
+}
+
+fn spoilt(snapshot: &Snapshot) -> Snapshot {
+    let file = Arc::new(Spoilt(snapshot.source.file.clone()));
+    Snapshot { source: Source { file, ..snapshot.source.clone() }, ..snapshot.clone() }
+}
+
 /// A file whose reads are counted.
 struct Counted(Arc<dyn File>, Arc<AtomicU64>);
 
@@ -182,6 +232,8 @@ proptest! {
             first += lengths.len() as u64;
             docs
         });
-        read_in_large_pieces(&file_of(batches.collect()));
+        let snapshot = file_of(batches.collect());
+        read_in_large_pieces(&snapshot);
+        read_in_large_pieces(&spoilt(&snapshot));
     }
 }

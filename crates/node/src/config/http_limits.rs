@@ -30,7 +30,7 @@ impl Default for HttpLimits {
             head_timeout_s: 10,
             body_timeout_s: 30,
             write_timeout_s: 60,
-            head_bytes: 32 << 10,
+            head_bytes: 16 << 10,
             body_bytes: 2 << 20,
         }
     }

@@ -96,7 +96,17 @@ impl AsyncRead for Stream {
     ) -> Poll<io::Result<()>> {
         self.check_read(cx)?;
         let before = buf.filled().len();
-        let polled = Pin::new(&mut self.transport).poll_read(cx, buf);
+        let polled = match self.connections.head_room(&self.connection) {
+            // What is read of a head is bounded, however much of it the client has sent.
+            Some(room) => {
+                let mut part = ReadBuf::new(buf.initialize_unfilled_to(room.min(buf.remaining())));
+                let polled = Pin::new(&mut self.transport).poll_read(cx, &mut part);
+                let read = part.filled().len();
+                buf.advance(read);
+                polled
+            }
+            None => Pin::new(&mut self.transport).poll_read(cx, buf),
+        };
         if self.is_handshaking && !self.transport.is_handshaking() {
             self.is_handshaking = false;
             if let Some(user) = self.transport.certified() {

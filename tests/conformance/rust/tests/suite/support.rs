@@ -10,12 +10,14 @@ use couchbase::bucket::Bucket;
 use couchbase::cluster::Cluster;
 use couchbase::collection::Collection;
 use couchbase::error::{Error, ErrorKind};
-use couchbase::options::cluster_options::ClusterOptions;
+use couchbase::options::cluster_options::{ClusterOptions, TlsOptions};
 use couchbase::options::diagnostic_options::WaitUntilReadyOptions;
 use couchbase::options::kv_options::GetOptions;
 use couchbase::retry::{RetryAction, RetryReason, RetryRequest, RetryStrategy};
 use couchbase::service_type::ServiceType;
 use couchbase::transcoding;
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
 use serde_json::Value;
 use tokio::runtime::Runtime;
 use tokio::time::{Instant, interval, timeout};
@@ -55,9 +57,19 @@ pub fn env(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set: run tests/conformance/run.sh"))
 }
 
+/// With TLS, if the node's CA is given.
 pub async fn connect(user: &str, password: &str) -> SdkResult<Cluster> {
-    let authenticator = PasswordAuthenticator::new(user, password);
-    Cluster::connect(env("STAVE_CONN"), ClusterOptions::new(authenticator.into())).await
+    connect_trusting(std::env::var("STAVE_CA").ok().as_deref(), user, password).await
+}
+
+/// The same, trusting the CA of this file.
+pub async fn connect_trusting(ca: Option<&str>, user: &str, password: &str) -> SdkResult<Cluster> {
+    let mut options = ClusterOptions::new(PasswordAuthenticator::new(user, password).into());
+    if let Some(ca) = ca {
+        let ca = CertificateDer::from_pem_file(ca).expect("a certificate");
+        options = options.tls_options(TlsOptions::new().add_ca_certificate(ca));
+    }
+    Cluster::connect(env("STAVE_CONN"), options).await
 }
 
 pub async fn wait_until_ready(bucket: &Bucket) {
