@@ -12,6 +12,8 @@ pub const MANIFEST: &str = "manifest";
 pub const MAP: &str = "map";
 /// What proves that a node has the cluster's user and password.
 pub const CREDENTIALS: &str = "credentials";
+/// The secret with which nodes log in at each other.
+pub const NODE_SECRET: &str = "node-secret";
 /// Who leads: the identity of a node, under its lease.
 pub const LEADER: &str = "leader";
 /// Who is alive, each under its lease.

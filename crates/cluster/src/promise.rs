@@ -509,7 +509,13 @@ mod tests {
     }
 
     fn view(state: &State) -> View {
-        let member = |incarnation| Member { incarnation, address: address(), reads: 2, limits: None };
+        let member = |incarnation| Member {
+            incarnation,
+            address: address(),
+            reads: 2,
+            limits: None,
+            node_login: true,
+        };
         let members = state.nodes.values().map(|node| (node.uuid.clone(), member(node.incarnation)));
         View { state: state.clone(), members: members.collect(), ..View::default() }
     }

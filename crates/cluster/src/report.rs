@@ -25,6 +25,9 @@ pub struct Member {
     /// What it can hold; `None` from a version that did not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<Limits>,
+    /// Whether it lets nodes in that have the secret of the cluster's nodes, and has it: a version before did not.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub node_login: bool,
 }
 
 /// How far a node has become what the document says.
@@ -161,6 +164,10 @@ pub struct Report {
 
 fn is_zero_u32(number: &u32) -> bool {
     *number == 0
+}
+
+fn is_false(value: &bool) -> bool {
+    !*value
 }
 
 fn is_zero(number: &u64) -> bool {

@@ -32,7 +32,7 @@ fn address(n: u32) -> Address {
 }
 
 fn member(n: u32, incarnation: u64) -> (String, Member) {
-    (uuid(n), Member { incarnation, address: address(n), reads: FORMAT, limits: None })
+    (uuid(n), Member { incarnation, address: address(n), reads: FORMAT, limits: None, node_login: true })
 }
 
 /// A cluster at rest.

@@ -12,6 +12,7 @@ use crate::config::UserSpec;
 use crate::kept_users::stored::{Compared, StoredUsers};
 use crate::kept_users::{KeptState, KeptUsers, UsersRefusal};
 use crate::node::Node;
+use crate::node_login::{NodeLogins, NodeSecret};
 use crate::sasl::hash::{HashSecret, Hashing};
 use crate::sasl::offer::PresentOffer;
 use crate::user::{User, Users};
@@ -39,6 +40,8 @@ pub struct Accounts {
     kept: Mutex<Kept>,
     /// How they may log in.
     offer: PresentOffer,
+    /// As whom this node logs in at others.
+    node_logins: Arc<NodeLogins>,
 }
 
 impl Accounts {
@@ -48,6 +51,26 @@ impl Accounts {
             edition: AtomicU64::new(0),
             kept: Mutex::default(),
             offer: PresentOffer::default(),
+            node_logins: Arc::default(),
+        }
+    }
+
+    /// As whom this node logs in at others.
+    pub fn node_logins(&self) -> &Arc<NodeLogins> {
+        &self.node_logins
+    }
+
+    /// Lets nodes in that have one of these secrets, and logs in at others with the first one. Connections of nodes that
+    /// logged in with another secret are closed.
+    pub(crate) fn set_node_secrets(&self, node: &Node, secrets: &[NodeSecret]) {
+        self.replace(node, |users| users.with_nodes(secrets));
+        self.node_logins.set_secret(secrets.first().cloned());
+    }
+
+    /// A node that belongs to no cluster asks itself with a secret of its own.
+    pub fn has_own_secret(&self, node: &Node) {
+        if !self.node_logins.has_secret() && node.cluster().is_none() {
+            self.set_node_secrets(node, &[NodeSecret::new(&*node.env().random)]);
         }
     }
 

@@ -50,6 +50,7 @@ pub mod naming;
 pub mod news;
 pub mod node;
 pub mod node_buckets;
+pub mod node_login;
 mod notify;
 pub mod opened;
 pub mod output;

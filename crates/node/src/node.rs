@@ -153,12 +153,12 @@ impl Node {
     ) -> Node {
         let (announcer, doors) = (Announcer::default(), Doors::closed());
         let connection_memory = Arc::new(ConnectionMemory::new(limits.memory_bytes));
+        let accounts = Accounts::new(users);
         let shapes: Vec<BucketShape> = buckets.iter().map(shape_of).collect();
         workers.iter().enumerate().for_each(|(number, worker)| worker.set_number(number));
         Node {
             injections: Injections::default(),
             times: TimesByBucket::new(workers.len()),
-            accounts: Accounts::new(users),
             audit: Arc::new(AuditLog::new(env.clone(), Arc::clone(&connection_memory))),
             cluster_map: RwLock::new(Arc::new(ClusterMap::single_node(version, (&address, None), &shapes))),
             served: RwLock::new(
@@ -172,7 +172,9 @@ impl Node {
                 announcer.hearing(),
                 Arc::clone(&connection_memory),
                 Arc::clone(&doors.links),
+                Arc::clone(accounts.node_logins()),
             ),
+            accounts,
             address,
             alternate: RwLock::default(),
             limits,
@@ -320,6 +322,11 @@ impl Node {
     /// From now on a cluster decides what the node serves.
     pub(crate) fn belongs_to(&self, cluster: &Arc<Cluster>) {
         *self.cluster.write() = Some(Arc::downgrade(cluster));
+        // Nodes of an earlier version let the administrator in, which all nodes have.
+        if let Some(user) = self.host().and_then(|host| host.config().users.first()) {
+            let (name, password) = (user.name.clone(), user.password.clone());
+            self.accounts().node_logins().set_administrator(name, password.into());
+        }
     }
 
     /// The node's identity, kept with its data; empty if it has no folder.

@@ -10,6 +10,7 @@ use engine::settings::{Key, SETTINGS};
 use crate::at_rest;
 use crate::audit::events::AuditEvent;
 use crate::audit::record::AuditRecord;
+use crate::cluster::node_secret::NodeSecrets;
 use crate::config::{BucketSpec, Config};
 use crate::node::Node;
 use crate::node_buckets::BucketChange;
@@ -106,11 +107,14 @@ fn reload_wrapping_key(node: &Node, present: &mut Config, new: &Config, told: &m
 
 fn reload_users(node: &Node, present: &mut Config, new: &mut Config, told: &mut Reloaded) {
     if present.is_member && new.users[0] != present.users[0] {
-        told.waiting.push(
-            "username or password: all nodes of a cluster have the same, and change it while none of them runs"
-                .to_owned(),
-        );
-        new.users[0] = present.users[0].clone();
+        let changed = match node.cluster() {
+            Some(cluster) => NodeSecrets(&cluster).change_credentials(&new.users[0]),
+            None => Err("this node has not joined its cluster yet".to_owned()),
+        };
+        if let Err(why) = changed {
+            told.refused.push(format!("username or password: {why}"));
+            new.users[0] = present.users[0].clone();
+        }
     }
     if new.users == present.users {
         return;

@@ -107,8 +107,21 @@ impl Grant {
         Grant::parse(&format!("{role}[{}]", bucket.replace('%', "%25")))
     }
 
+    /// What nodes may do at each other.
+    pub(crate) fn of_node() -> Grant {
+        Grant::everywhere(&table::NODE)
+    }
+
+    /// Whether it is what nodes have.
+    pub(crate) fn is_of_node(&self) -> bool {
+        self.role == table::NODE.name
+    }
+
     /// The role.
     pub fn row(&self) -> &'static RoleRow {
+        if self.is_of_node() {
+            return &table::NODE;
+        }
         table::find(self.role).expect("a grant is made of a row")
     }
 

@@ -8,6 +8,7 @@ use subtle::ConstantTimeEq;
 
 use crate::config::UserSpec;
 use crate::kept_users::KeptUsers;
+use crate::node_login::{NODE_USER, NodeSecret};
 use crate::privilege::{Privilege, Privileges};
 use crate::roles::{Grant, Rights};
 use crate::sasl::digest::{Digest, Mechanism};
@@ -56,6 +57,27 @@ impl User {
             plain: plain_digest(pepper, spec.password.as_bytes()).into(),
             keys: LoginKeys { scram, hash: None },
         }
+    }
+
+    /// The user that nodes are. A random secret needs no stretching, and no password logs this user in as it is.
+    fn of_node(secret: &NodeSecret) -> User {
+        let salt = Mechanism::Sha256.hmac(secret.id().as_bytes(), &[b"salt"]);
+        let scram = Mechanism::ALL.map(|mechanism| {
+            let mut of = [0; 16];
+            of.copy_from_slice(&salt.bytes()[..16]);
+            ScramKeys::derive(mechanism, secret.secret_bytes(), of, 1)
+        });
+        User {
+            name: NODE_USER.to_owned(),
+            grants: [Grant::of_node()].into(),
+            plain: OnceLock::new(),
+            keys: LoginKeys { scram, hash: None },
+        }
+    }
+
+    /// Whether this is another node, and no user.
+    pub(crate) fn is_node(&self) -> bool {
+        self.grants.iter().any(Grant::is_of_node)
     }
 
     /// The same user, who logs in as before, with these roles.
@@ -187,6 +209,8 @@ pub struct Users {
     configured: HashMap<String, Arc<User>>,
     /// A name of the configuration comes first.
     kept: HashMap<String, Arc<User>>,
+    /// Other nodes, by the name with which they log in.
+    nodes: Vec<(String, Arc<User>)>,
     /// Secret of this process: keys the digests of plain passwords and the salts shown for users who do not exist.
     pepper: [u8; 32],
     nobody: Digest,
@@ -212,8 +236,8 @@ impl Users {
         random.fill(&mut pepper);
         random.fill(&mut noise);
         let nobody = plain_digest(&pepper, &noise);
-        let (configured, kept) = (HashMap::new(), HashMap::new());
-        Users { configured, kept, nobody, pepper, noise, hashing }.changed_to(specs, random)
+        let (configured, kept, nodes) = (HashMap::new(), HashMap::new(), Vec::new());
+        Users { configured, kept, nodes, nobody, pepper, noise, hashing }.changed_to(specs, random)
     }
 
     /// How much work passwords are that are set from now on.
@@ -258,8 +282,21 @@ impl Users {
         Users { kept: kept.logins().map(one).collect(), ..self.clone() }
     }
 
+    /// The same where nodes with one of these secrets are let in.
+    pub(crate) fn with_nodes(&self, secrets: &[NodeSecret]) -> Users {
+        let one = |secret: &NodeSecret| {
+            let (name, new) = (secret.login_name(), User::of_node(secret));
+            let before = self.nodes.iter().find(|(of, user)| *of == name && user.is_same_login(&new));
+            (name, before.map_or_else(|| Arc::new(new), |(_, user)| Arc::clone(user)))
+        };
+        Users { nodes: secrets.iter().map(one).collect(), ..self.clone() }
+    }
+
     /// A user who logged in, as that user is now; `None` if the user is gone, or has another password.
     pub fn now(&self, user: &User) -> Option<&Arc<User>> {
+        if user.is_node() {
+            return self.nodes.iter().map(|(_, there)| there).find(|there| there.is_same_login(user));
+        }
         self.get(user.name.as_bytes()).filter(|there| there.is_same_login(user))
     }
 
@@ -272,6 +309,12 @@ impl Users {
     pub fn get(&self, name: &[u8]) -> Option<&Arc<User>> {
         let name = std::str::from_utf8(name).ok()?;
         self.configured.get(name).or_else(|| self.kept.get(name))
+    }
+
+    /// The user who logs in by SCRAM with this name: also another node, which logs in by nothing else.
+    pub(crate) fn by_scram(&self, name: &[u8]) -> Option<&Arc<User>> {
+        let node = self.nodes.iter().find(|(of, _)| of.as_bytes() == name);
+        node.map(|(_, user)| user).or_else(|| self.get(name))
     }
 
     /// Looks at a name and a password: at once if that takes a hash, otherwise what has to be derived is told. Where users

@@ -94,6 +94,7 @@ impl Membership {
             address: self.address(),
             limits: None,
             reads: 2,
+            node_login: false,
         };
         serde_json::to_vec(&member).unwrap_or_default()
     }

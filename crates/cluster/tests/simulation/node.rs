@@ -102,6 +102,7 @@ impl SimNode {
             address: self.address(),
             limits: None,
             reads: 2,
+            node_login: false,
         };
         serde_json::to_vec(&member).expect("a member is JSON")
     }

@@ -44,7 +44,10 @@ pub fn view_of(state: State) -> View {
 }
 
 pub fn lives(view: &mut View, id: u32, incarnation: u64) {
-    view.members.insert(id.to_string(), Member { incarnation, address: address(id), limits: None, reads: 2 });
+    view.members.insert(
+        id.to_string(),
+        Member { incarnation, address: address(id), limits: None, reads: 2, node_login: true },
+    );
 }
 
 /// A node says that it is as the document says, and has everything up to `prepared`.

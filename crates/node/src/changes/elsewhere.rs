@@ -323,15 +323,14 @@ impl Elsewhere {
     }
 
     fn connect(&self, node: &Arc<str>) -> Option<Peer> {
-        // The nodes of a cluster have one administrator.
-        let user = self.node.host()?.config().users.first()?.clone();
+        let (username, password) = self.node.accounts().node_logins().at(node);
         let reading = ReaderTarget {
             env: self.node.env().clone(),
             memory: Arc::clone(self.node.connection_memory()),
             hearing: self.node.hearing(),
             node: node.to_string(),
-            username: user.name,
-            password: user.password.into(),
+            username,
+            password,
             bucket: self.bucket.name().to_owned(),
             vbuckets: self.bucket.vbuckets(),
             name: format!(

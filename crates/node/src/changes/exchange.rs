@@ -5,6 +5,7 @@
 //! and noops are answered at once. What waits is charged to the memory of connections; while that is short, a connection
 //! whose owner has not taken what came is not read. It decides nothing about streams; its owner requests them and judges what comes.
 
+use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::Poll;
@@ -78,8 +79,8 @@ impl ReaderTarget {
     pub fn login(&self) -> Login<'_> {
         Login {
             env: &self.env,
-            username: &self.username,
-            password: &self.password,
+            username: self.username.as_str().into(),
+            password: Cow::Borrowed(&self.password),
             bucket: &self.bucket,
             vbuckets: self.vbuckets,
             wanted: WANTED,

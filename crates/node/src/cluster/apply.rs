@@ -24,7 +24,8 @@ use crate::bucket_list;
 use crate::down::Down;
 use crate::node::{Node, put_down};
 use crate::node_buckets::{BucketChange, BucketError};
-use crate::replication::{Source, Sources, WantError};
+use crate::node_login::NODE_USER;
+use crate::replication::{Password, Source, Sources, WantError};
 
 /// What buckets and vBuckets were asked to be last, so that only changes are asked for.
 #[derive(Default)]
@@ -414,13 +415,13 @@ impl LocalTarget<'_> {
         set.map_err(|refusal| refused(self.name, VbId(vb), refusal))
     }
 
-    /// Where a vBucket's changes come from: the nodes of a cluster have one administrator.
+    /// Where a vBucket's changes come from.
     fn source(&self, following: Following) -> Option<Source> {
         let node = self.view.state.nodes.get(&following.source)?;
-        let user = self.node.host()?.config().users.first()?.clone();
         let mode = if following.takes_over { Mode::TakeOver } else { Mode::Replicate };
         let address = node.address.kv_by(self.node.doors().links.is_encrypted());
-        Some(Source { node: address, username: user.name, password: user.password.into(), mode })
+        let (username, password) = (NODE_USER.to_owned(), Password::default());
+        Some(Source { node: address, username, password, mode })
     }
 }
 

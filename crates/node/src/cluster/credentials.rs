@@ -2,7 +2,7 @@
 //! neither.
 
 use ::cluster::keys;
-use ::cluster::store::{Snapshot, Store, Swap, Version};
+use ::cluster::store::{Snapshot, Store, Swap, Swapped, Version};
 use base::env::Env;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -82,6 +82,21 @@ pub(super) fn write(store: &dyn Store, user: &UserSpec, env: &Env) -> Result<(),
         Swap { key: keys::CREDENTIALS, expected: Some(Version::ABSENT), value: Some(&json), lease: None };
     store.swap(swap)?;
     Ok(())
+}
+
+/// Writes that these are the ones from now on, unless they are already.
+pub(super) fn change(store: &dyn Store, user: &UserSpec, env: &Env) -> Result<(), ClusterError> {
+    let snapshot = store.read()?;
+    if compare(&snapshot, user) == Known::Ours {
+        return Ok(());
+    }
+    let expected = Some(snapshot.version_of(keys::CREDENTIALS));
+    let json = serde_json::to_vec(&Verifier::of(user, env)).unwrap_or_default();
+    let swap = Swap { key: keys::CREDENTIALS, expected, value: Some(&json), lease: None };
+    match store.swap(swap)? {
+        Swapped::Done(_) => Ok(()),
+        Swapped::Conflict | Swapped::NoLease => Err(ClusterError::Busy),
+    }
 }
 
 #[cfg(test)]

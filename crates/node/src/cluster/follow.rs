@@ -12,6 +12,7 @@ use ::cluster::{
 
 use super::apply::{Failed, let_go_of};
 use super::credentials::{self, Known};
+use super::node_secret::NodeSecrets;
 use super::trouble::{Trouble, Troubles};
 use super::vouched::vouch_all;
 use super::{Cluster, ClusterError};
@@ -64,6 +65,24 @@ fn has_forgotten(cluster: &Cluster, state: &State) -> bool {
         cluster.has_forgotten.store(true, Ordering::SeqCst);
     }
     has_forgotten
+}
+
+/// Whether the cluster has no credentials yet, or no secret of its nodes.
+fn lacks_entries(memory: &Memory, snapshot: &Snapshot) -> bool {
+    !memory.is_known || NodeSecrets::is_missing(snapshot)
+}
+
+/// Whether nothing speaks against this node, which has the secret of the cluster's nodes from then on.
+fn is_known(cluster: &Cluster, memory: &mut Memory, snapshot: &Snapshot) -> bool {
+    let is_known = cluster.has_credentials(memory, snapshot);
+    if is_known {
+        NodeSecrets(cluster).take(snapshot);
+    }
+    is_known
+}
+
+fn may_serve(cluster: &Cluster) -> bool {
+    cluster.node.fence().may_serve(cluster.node.env().clock.monotonic_ns())
 }
 
 impl Cluster {
@@ -150,7 +169,7 @@ impl Cluster {
 
     /// One look at what the store holds: how long a change may be waited for.
     fn look(&self, memory: &mut Memory, snapshot: &Snapshot) -> Result<Duration, ClusterError> {
-        if !self.is_known(memory, snapshot) {
+        if !is_known(self, memory, snapshot) {
             return Ok(LOOK_AGAIN);
         }
         let Some(view) = View::read(&mut memory.reader, snapshot)? else {
@@ -160,8 +179,8 @@ impl Cluster {
                 return Ok(LOOK_AGAIN);
             }
             // Before anybody can join.
-            if !memory.is_known {
-                return self.write_credentials();
+            if lacks_entries(memory, snapshot) {
+                return self.write_credentials(memory);
             }
             let mut state = self.found()?;
             self.founding.note(self.node.env(), &state)?;
@@ -194,8 +213,8 @@ impl Cluster {
         let has_become = memory.has_become == Some(incarnation);
         let has_let_go = !has_become || let_go_of_failed(self, &view, &failed, &mut memory.not_let_go);
         // A cluster of a version that did not write them.
-        if is_held && !memory.is_known && self.node.fence().may_serve(self.node.env().clock.monotonic_ns()) {
-            return self.write_credentials();
+        if is_held && lacks_entries(memory, snapshot) && may_serve(self) {
+            return self.write_credentials(memory);
         }
         if is_held {
             memory.has_become = Some(incarnation);
@@ -318,8 +337,8 @@ impl Cluster {
         was_member.then(|| self.keeps_what_it_has("etcd holds no cluster of this name")).flatten()
     }
 
-    /// Whether nothing speaks against this node: what is in the store is looked at until it is known to be this node's.
-    fn is_known(&self, memory: &mut Memory, snapshot: &Snapshot) -> bool {
+    /// What is in the store is looked at until it is known to be this node's.
+    fn has_credentials(&self, memory: &mut Memory, snapshot: &Snapshot) -> bool {
         let Some(user) = self.user.as_ref().filter(|_| !memory.is_known) else { return true };
         match credentials::compare(snapshot, user) {
             Known::Ours => memory.is_known = true,
@@ -335,10 +354,9 @@ impl Cluster {
                 self.seen.lock().is_stranger = true;
                 self.stay_outside(format!(
                     "user {} or its password is not the cluster's: all nodes of a cluster have the same (--username, \
-                     and STAVE_PASSWORD or --password); if all of them shall have another one, remove the cluster's \
-                     entry {} from etcd while none of them runs",
-                    user.name,
-                    keys::CREDENTIALS
+                     and STAVE_PASSWORD or --password); another one is given to nodes that run, by their configuration \
+                     files and SIGHUP, before they are started with it",
+                    user.name
                 ));
                 return false;
             }
@@ -346,10 +364,11 @@ impl Cluster {
         true
     }
 
-    fn write_credentials(&self) -> Result<Duration, ClusterError> {
-        if let Some(user) = &self.user {
+    fn write_credentials(&self, memory: &Memory) -> Result<Duration, ClusterError> {
+        if let Some(user) = self.user.as_ref().filter(|_| !memory.is_known) {
             credentials::write(&*self.store, user, self.node.env())?;
         }
+        NodeSecrets(self).write()?;
         Ok(Duration::ZERO)
     }
 

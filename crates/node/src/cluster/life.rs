@@ -110,6 +110,7 @@ impl Cluster {
             address: self.told_address(),
             limits: self.limits,
             reads: ::cluster::state::FORMAT,
+            node_login: true,
         };
         let json = serde_json::to_vec(&member).unwrap_or_default();
         let key = keys::member(&self.uuid);

@@ -18,6 +18,7 @@ mod layout;
 mod life;
 pub mod membership;
 pub mod names;
+pub mod node_secret;
 pub mod noted;
 pub mod promises;
 mod removals;
@@ -91,6 +92,11 @@ pub enum ClusterError {
     /// Others changed the document again and again.
     #[error("the cluster is changing; try again")]
     Busy,
+    /// The secret of the nodes is of a later version.
+    #[error(
+        "this version does not understand the secret of the cluster's nodes: ask a node of the newest version"
+    )]
+    NewerSecret,
     /// Others cannot reach this node.
     #[error("a node that listens everywhere must say by which name others reach it: give --advertise")]
     NoAddress,
@@ -151,6 +157,8 @@ pub struct Cluster {
     authority: Mutex<Authority>,
     /// What proves to other nodes that this one belongs to the cluster; `None` if it has no user.
     key: Option<promises::Key>,
+    /// The secret of the cluster's nodes.
+    secret: node_secret::ClusterSecret,
     names: names::Resolver,
     /// Whether the node had an identity when it was started, and its folder knew of no cluster.
     knows_of_no_cluster: bool,
@@ -270,6 +278,7 @@ impl Cluster {
             user,
             authority: Mutex::new(authority),
             key,
+            secret: node_secret::ClusterSecret::default(),
             names,
             // Before a node belongs to a cluster it notes a state without itself.
             knows_of_no_cluster: had_uuid && noted.is_empty() && membership.get().is_none(),

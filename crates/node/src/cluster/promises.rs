@@ -17,8 +17,10 @@ use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq;
 
 use super::Cluster;
+use super::node_secret::NodeSecrets;
 use crate::config::UserSpec;
 use crate::doors::PeerPost;
+use crate::node_login::NodeSecret;
 use crate::sasl::digest::{Digest, Mechanism};
 
 /// Where a node is asked for a promise.
@@ -66,13 +68,18 @@ pub enum Denied {
     Unpromised(#[from] Unpromised),
 }
 
-/// A key that all nodes of a cluster have, made of their user and password.
+/// A key that all nodes of a cluster have: made of their secret, or of their user and password, as earlier versions do.
+#[derive(Clone, Copy)]
 pub(super) struct Key(Digest);
 
 impl Key {
     pub(super) fn derive(user: &UserSpec) -> Key {
         let secret = format!("{}:{}:{}", user.name.len(), user.name, user.password);
         Key(Mechanism::Sha512.pbkdf2(secret.as_bytes(), b"stave promises between nodes", ITERATIONS))
+    }
+
+    fn of_secret(secret: &NodeSecret) -> Key {
+        Key(secret.key("stave promises between nodes"))
     }
 
     fn proof(&self, parts: &[&[u8]]) -> String {
@@ -107,9 +114,41 @@ fn is_same(one: &str, other: &str) -> bool {
     bool::from(one.as_bytes().ct_eq(other.as_bytes()))
 }
 
+/// Asks one node once, and proves that with this key.
+fn ask_with(cluster: &Cluster, key: Key, uuid: &str, release: bool) -> io::Result<()> {
+    let Some(view) = cluster.view() else { return Ok(()) };
+    let Some((_, node)) = view.state.node_of(uuid) else { return Ok(()) };
+    let incarnation = {
+        let authority = cluster.authority.lock();
+        if !authority.life().may_serve() && !release {
+            return Ok(());
+        }
+        authority.life().incarnation()
+    };
+    let asked_ns = cluster.node.env().clock.monotonic_ns();
+    let Some(ask) = ask_now(cluster, incarnation) else { return Ok(()) };
+    let tenures = ask.tenures.clone();
+    let (proof, tenures_proof) = (String::new(), String::new());
+    let to = uuid.to_owned();
+    let mut request = Request { ask, to, asked_ns, release, proof, tenures, tenures_proof };
+    request.proof = key.of_request(&request);
+    request.tenures_proof = key.of_tenures(&request);
+    let answer =
+        cluster.exchange(&node.address.http_by(cluster.node.doors().peers.is_encrypted()), &request)?;
+    if !is_same(&key.of_answer(&request, answer.lasts_ms), &answer.proof) {
+        return Err(io::Error::other("the answer does not show that it comes from a node of this cluster"));
+    }
+    if !release {
+        let lasts = Duration::from_millis(answer.lasts_ms);
+        cluster.authority.lock().promised(uuid, incarnation, asked_ns, lasts);
+    }
+    Ok(())
+}
+
 impl Cluster {
     /// A state was read that is followed: before the node does or reports anything that it says.
     pub(super) fn note_promised_state(&self, view: &View) {
+        NodeSecrets(self).note_nodes(view);
         let now_ns = self.node.env().clock.monotonic_ns();
         self.authority.lock().note_state(view, &self.uuid, now_ns);
     }
@@ -148,12 +187,16 @@ impl Cluster {
 
     /// Answers another node.
     pub fn promise(&self, request: &Request) -> Result<Answer, Denied> {
-        let key = self.key.as_ref().ok_or(Denied::Stranger)?;
-        let is_proven = is_same(&key.of_request(request), &request.proof)
-            && is_same(&key.of_tenures(request), &request.tenures_proof);
-        if request.to != self.uuid || !is_proven {
-            return Err(Denied::Stranger);
-        }
+        let keys = NodeSecrets(self).accepted();
+        let mut keys = keys
+            .iter()
+            .map(Key::of_secret)
+            .chain(self.key.filter(|_| NodeSecrets(self).takes_earlier_proofs()));
+        let proves = |key: &Key| {
+            is_same(&key.of_request(request), &request.proof)
+                && is_same(&key.of_tenures(request), &request.tenures_proof)
+        };
+        let key = keys.find(proves).filter(|_| request.to == self.uuid).ok_or(Denied::Stranger)?;
         let ask = Ask { tenures: request.tenures.clone(), ..request.ask.clone() };
         let mut authority = self.authority.lock();
         let lasts = if request.release {
@@ -215,36 +258,19 @@ impl Cluster {
         }
     }
 
+    /// Asks with what the other node knows of the cluster's secret; it may not have heard of the last one.
     fn ask_once(&self, uuid: &str, release: bool) -> io::Result<()> {
-        let (Some(key), Some(view)) = (&self.key, self.view()) else { return Ok(()) };
-        let Some((_, node)) = view.state.node_of(uuid) else { return Ok(()) };
-        let incarnation = {
-            let authority = self.authority.lock();
-            if !authority.life().may_serve() && !release {
-                return Ok(());
+        let keys: Vec<Key> = NodeSecrets(self).all_for(uuid).iter().map(Key::of_secret).collect();
+        let keys = if keys.is_empty() { self.key.into_iter().collect() } else { keys };
+        let mut asked = Ok(());
+        for key in keys {
+            asked = ask_with(self, key, uuid, release);
+            if asked.as_ref().map_or_else(|error| error.kind() != io::ErrorKind::PermissionDenied, |()| true)
+            {
+                break;
             }
-            authority.life().incarnation()
-        };
-        let asked_ns = self.node.env().clock.monotonic_ns();
-        let Some(ask) = ask_now(self, incarnation) else { return Ok(()) };
-        let tenures = ask.tenures.clone();
-        let (proof, tenures_proof) = (String::new(), String::new());
-        let to = uuid.to_owned();
-        let mut request = Request { ask, to, asked_ns, release, proof, tenures, tenures_proof };
-        request.proof = key.of_request(&request);
-        request.tenures_proof = key.of_tenures(&request);
-        let answer =
-            self.exchange(&node.address.http_by(self.node.doors().peers.is_encrypted()), &request)?;
-        if !is_same(&key.of_answer(&request, answer.lasts_ms), &answer.proof) {
-            return Err(io::Error::other(
-                "the answer does not show that it comes from a node of this cluster",
-            ));
         }
-        if !release {
-            let lasts = Duration::from_millis(answer.lasts_ms);
-            self.authority.lock().promised(uuid, incarnation, asked_ns, lasts);
-        }
-        Ok(())
+        asked
     }
 
     fn exchange(&self, address: &str, request: &Request) -> io::Result<Answer> {
@@ -255,7 +281,11 @@ impl Cluster {
         let answer = answer.inspect_err(|_| self.names.doubt(address))?;
         if answer.status != 200 {
             let reason = String::from_utf8_lossy(&answer.body);
-            return Err(io::Error::other(format!("status {}: {reason}", answer.status)));
+            let kind = match answer.status {
+                403 => io::ErrorKind::PermissionDenied,
+                _ => io::ErrorKind::Other,
+            };
+            return Err(io::Error::new(kind, format!("status {}: {reason}", answer.status)));
         }
         serde_json::from_slice(&answer.body)
             .map_err(|_| io::Error::other("the answer is not what nodes answer"))

@@ -119,7 +119,7 @@ fn auth_scram(ctx: &mut Context<'_>, mechanism: Mechanism, message: &[u8]) -> Ou
     }
     let users = ctx.node.users();
     let keys = users
-        .get(&first.name)
+        .by_scram(&first.name)
         .map_or_else(|| users.decoy(mechanism, &first.name), |user| user.scram(mechanism).clone());
     let mut nonce = [0; NONCE_BYTES];
     ctx.node.env().random.fill(&mut nonce);
@@ -145,7 +145,8 @@ pub fn step(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     }
     let (name, mechanism) = (exchange.name().to_vec(), exchange.mechanism());
     // The user may have got another password since the exchange began.
-    let user = ctx.node.users().get(&name).filter(|user| exchange.is_with(user.scram(mechanism))).cloned();
+    let user =
+        ctx.node.users().by_scram(&name).filter(|user| exchange.is_with(user.scram(mechanism))).cloned();
     let finished = exchange.finish(request.value);
     match (finished, user) {
         (Ok(server_final), Some(user)) => {

@@ -1,5 +1,6 @@
 //! One link: what is wanted of one node for one bucket, and how far that is.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::pin::pin;
@@ -22,6 +23,7 @@ use super::status::LinkStatus;
 use super::{Replication, Wanted};
 use crate::connection_memory::{ConnectionMemory, Held};
 use crate::news::Hearing;
+use crate::node_login::{NODE_USER, NodeLogins};
 use crate::notify::Notify;
 
 /// The first pause before a connection is made anew, and the longest; each is shortened by chance. Clients wait for sync
@@ -83,8 +85,10 @@ pub struct Link {
     /// What this node calls itself.
     pub(super) own_name: String,
     node: String,
+    /// [`NODE_USER`] is let in with what `logins` says when it connects.
     username: String,
     password: Password,
+    logins: Arc<NodeLogins>,
     pub(super) inner: Mutex<Inner>,
     /// What is wanted changed, or prepares are on disk that the source is to know of, or it is closed.
     pub(super) changed: Arc<Notify>,
@@ -106,6 +110,7 @@ impl Link {
             node,
             username: wanted.username,
             password: wanted.password,
+            logins: Arc::clone(&of.logins),
             inner: Mutex::new(inner),
             changed: Arc::default(),
             limits: of.runner.limits(),
@@ -207,10 +212,16 @@ impl Link {
 
     /// What is said to the other node first.
     pub fn login(&self) -> Login<'_> {
+        let (username, password) = if self.username == NODE_USER {
+            let (username, password) = self.logins.at(&self.node);
+            (Cow::Owned(username), Cow::Owned(password))
+        } else {
+            (Cow::Borrowed(self.username.as_str()), Cow::Borrowed(&self.password))
+        };
         Login {
             env: &self.env,
-            username: &self.username,
-            password: &self.password,
+            username,
+            password,
             bucket: self.bucket.name(),
             vbuckets: self.bucket.vbuckets(),
             wanted: WANTED,

@@ -1,5 +1,6 @@
 //! What a node says to another one before it asks for changes: who it is, and which bucket it is about.
 
+use std::borrow::Cow;
 use std::io;
 
 use base::env::Env;
@@ -121,14 +122,14 @@ pub(crate) const WANTED: Features = Features::of(&[
 ]);
 
 /// Who logs in where.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub struct Login<'a> {
     /// The outside world.
     pub env: &'a Env,
     /// Who logs in.
-    pub username: &'a str,
+    pub username: Cow<'a, str>,
     /// That user's password.
-    pub password: &'a Password,
+    pub password: Cow<'a, Password>,
     /// The bucket that it is about.
     pub bucket: &'a str,
     /// The vBuckets that it must have.
@@ -295,18 +296,18 @@ impl Login<'_> {
         }
         let random = &self.env.random;
         let nonce = format!("{:016x}{:016x}", random.next_u64(), random.next_u64());
-        Ok(Exchange::new(self.username, &nonce))
+        Ok(Exchange::new(&self.username, &nonce))
     }
 
     fn impostor(&self) -> LinkError {
-        LinkError::Impostor { username: self.username.to_owned() }
+        LinkError::Impostor { username: self.username.clone().into_owned() }
     }
 
     fn expect(&self, status_code: u16, expected: Status) -> Result<(), LinkError> {
         match status_code {
             code if code == expected.code() => Ok(()),
             code if code == Status::AuthError.code() => {
-                Err(LinkError::Login { username: self.username.to_owned() })
+                Err(LinkError::Login { username: self.username.clone().into_owned() })
             }
             status_code => Err(LinkError::Refused { what: "to log in", status_code }),
         }
@@ -316,7 +317,8 @@ impl Login<'_> {
         match Status::from_code(status_code) {
             Some(Status::Success) => Ok(()),
             Some(Status::Eaccess | Status::KeyEnoent) => {
-                Err(LinkError::Bucket { bucket: self.bucket.to_owned(), username: self.username.to_owned() })
+                let username = self.username.clone().into_owned();
+                Err(LinkError::Bucket { bucket: self.bucket.to_owned(), username })
             }
             _ => Err(LinkError::Refused { what: "to select the bucket", status_code }),
         }
@@ -353,8 +355,8 @@ pub(crate) mod tests {
         let password = Password::from("the password".to_owned());
         let login = Login {
             env: &env,
-            username: "admin",
-            password: &password,
+            username: "admin".into(),
+            password: Cow::Borrowed(&password),
             bucket: "b",
             vbuckets: 4,
             wanted: WANTED,

@@ -27,6 +27,7 @@ use parking_lot::Mutex;
 use crate::connection_memory::ConnectionMemory;
 use crate::doors::LinkRunner;
 use crate::news::Hearing;
+use crate::node_login::NodeLogins;
 use crate::notify::Notify;
 
 pub use drive::Drive;
@@ -96,6 +97,8 @@ pub struct Replication {
     hearing: Hearing,
     /// What waits on the links is charged to it.
     memory: Arc<ConnectionMemory>,
+    /// As whom nodes of the same cluster log in.
+    logins: Arc<NodeLogins>,
 }
 
 /// What who runs the links shares with others.
@@ -140,6 +143,7 @@ impl Replication {
         hearing: Hearing,
         memory: Arc<ConnectionMemory>,
         runner: Arc<dyn LinkRunner>,
+        logins: Arc<NodeLogins>,
     ) -> Replication {
         Replication {
             env,
@@ -150,6 +154,7 @@ impl Replication {
             hearing,
             memory,
             runner,
+            logins,
         }
     }
 

@@ -214,6 +214,19 @@ pub static ROLES_WITHOUT_SERVICE: &[RoleRow] = &[
     elsewhere("eventing_manage_functions", "Manage Scope Functions", Takes::Scope),
 ];
 
+/// What a node may do at another one, which is no role of users: it streams, and asks for what users of its own HTTP port
+/// may do (record 159). It manages nothing: no users, no buckets, no settings.
+pub(super) static NODE: RoleRow = RoleRow {
+    name: "@node",
+    title: "Node",
+    doc: "Replicates, and asks on behalf of users",
+    takes: Takes::Nothing,
+    place: Privileges::of(ALL_DATA),
+    bucket: NONE,
+    cluster: Privileges::of(&[SelectBucket, Impersonate, Stats]),
+    is_guarded: true,
+};
+
 /// The role with this name.
 pub fn find(name: &str) -> Option<&'static RoleRow> {
     ROLES.iter().chain(ROLES_WITHOUT_SERVICE).find(|row| row.name == name)

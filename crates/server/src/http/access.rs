@@ -164,8 +164,9 @@ fn is_metrics_open(shared: &Shared) -> bool {
 fn is_node(shared: &Shared, request: &Request) -> bool {
     let Some((cluster, view)) = view_of(shared) else { return false };
     let this = view.state.node_of(cluster.uuid()).map(|(_, node)| node.address.http());
-    let (Some(this), Some(key)) = (this, shared.node_key()) else { return false };
-    key.is_shown(request.headers(), request.uri().path(), &this)
+    let Some(this) = this else { return false };
+    let keys = shared.node_keys();
+    keys.iter().any(|key| key.is_shown(request.headers(), request.uri().path(), &this))
 }
 
 /// What a user may do in a bucket, its scopes and collections as they are now.

@@ -182,6 +182,7 @@ const NOT_AUDITED: [(&str, &str, &str); 14] = [
     ("POST", "/settings/audit", "records itself"),
     ("POST", super::certificates::PATH, "records itself"),
     ("POST", super::encryption_keys::PATH, "records itself"),
+    ("POST", super::node_secret::PATH, "records itself"),
     ("POST", "/v1/promise", "between nodes"),
     ("PUT", super::alternate::PATH, "the field has no event for it"),
     ("DELETE", super::alternate::PATH, "the field has no event for it"),

@@ -362,7 +362,13 @@ mod tests {
             members: BTreeMap::new(),
             reports: BTreeMap::new(),
         };
-        let member = |at: u16| Member { incarnation: 1, address: address(at), limits: None, reads: 2 };
+        let member = |at: u16| Member {
+            incarnation: 1,
+            address: address(at),
+            limits: None,
+            reads: 2,
+            node_login: true,
+        };
         for (uuid, at) in [("a", 1), ("b", 3)] {
             view.members.insert(uuid.to_owned(), member(at));
             view.reports

@@ -285,6 +285,7 @@ pub(super) async fn silent(shared: &Shared) -> Vec<NodeId> {
 /// A node that is asked.
 struct OtherNode {
     id: NodeId,
+    uuid: String,
     /// What it is called, `HOST:PORT`.
     name: String,
     /// Where it is asked: the same, or its port for TLS.
@@ -301,6 +302,7 @@ fn others(shared: &Shared) -> Vec<OtherNode> {
     nodes
         .map(|(id, node)| OtherNode {
             id: *id,
+            uuid: node.uuid.clone(),
             name: node.address.http(),
             endpoint: node.address.http_by(is_encrypted),
         })
@@ -315,7 +317,7 @@ fn ask(shared: &Shared, other: OtherNode) -> Option<oneshot::Receiver<Figures>> 
 
 fn ask_within(shared: &Shared, other: OtherNode, within: Duration) -> Option<oneshot::Receiver<Figures>> {
     let place = shared.asking.place()?;
-    let authorization = shared.node_key()?.authorization(PATH, &other.name);
+    let authorization = shared.node_key(&other.uuid)?.authorization(PATH, &other.name);
     let (done, outcome) = oneshot::channel();
     let (env, tls) = (shared.node.env().clone(), shared.peer_tls.for_http());
     let job = move || {

@@ -24,6 +24,7 @@ mod manage;
 mod methods;
 mod metrics;
 mod node_key;
+mod node_secret;
 mod nodes;
 pub mod origin;
 mod paths;
@@ -52,6 +53,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 
 use ::node::Node;
+use ::node::cluster::node_secret::NodeSecrets;
 use ::node::stats::history::History;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -93,15 +95,33 @@ struct Shared {
 }
 
 impl Shared {
-    /// What the nodes of a cluster prove with that they belong to it; nothing if this one belongs to none.
-    fn node_key(&self) -> Option<&NodeKey> {
-        if let Some(key) = self.node_key.get() {
-            return Some(key);
+    /// What this node proves with to another one that both belong to a cluster; nothing if this one belongs to none.
+    fn node_key(&self, uuid: &str) -> Option<NodeKey> {
+        let cluster = self.node.cluster()?;
+        match NodeSecrets(&cluster).for_node(uuid) {
+            Some(secret) => Some(NodeKey::of_secret(&secret, &cluster.identity()?)),
+            None => self.earlier_node_key(),
         }
-        // The nodes of a cluster have one administrator.
+    }
+
+    /// What other nodes may prove that with.
+    fn node_keys(&self) -> Vec<NodeKey> {
+        let Some(cluster) = self.node.cluster() else { return Vec::new() };
+        let Some(identity) = cluster.identity() else { return Vec::new() };
+        let secrets = NodeSecrets(&cluster).accepted();
+        let keys = secrets.iter().map(|secret| NodeKey::of_secret(secret, &identity));
+        let earlier = NodeSecrets(&cluster).takes_earlier_proofs().then(|| self.earlier_node_key()).flatten();
+        keys.chain(earlier).collect()
+    }
+
+    /// What nodes of an earlier version prove it with: the nodes of a cluster have one administrator.
+    fn earlier_node_key(&self) -> Option<NodeKey> {
+        if let Some(key) = self.node_key.get() {
+            return Some(*key);
+        }
         let user = self.node.host()?.config().users.first()?;
         let cluster = self.node.cluster()?.identity()?;
-        Some(self.node_key.get_or_init(|| NodeKey::derive(user, &cluster)))
+        Some(*self.node_key.get_or_init(|| NodeKey::derive(user, &cluster)))
     }
 
     /// Ready when the node stops.

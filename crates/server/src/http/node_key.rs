@@ -4,17 +4,24 @@ use axum::http::{HeaderMap, header};
 use subtle::ConstantTimeEq;
 
 use ::node::config::UserSpec;
+use ::node::node_login::NodeSecret;
 use ::node::sasl::digest::{Digest, Mechanism};
 
 /// How often the password is hashed: as often as for SCRAM, which tells a listener as much.
 const ITERATIONS: u32 = 4_096;
 const SCHEME: &str = "Stave-Node";
 
-/// A key that all nodes of a cluster have, made of their user and password.
+/// A key that all nodes of a cluster have: made of their secret, or of their user and password, as earlier versions do.
+#[derive(Clone, Copy)]
 pub(super) struct NodeKey(Digest);
 
 impl NodeKey {
-    /// Derives the key for a cluster.
+    /// The key for a cluster with this secret.
+    pub(super) fn of_secret(secret: &NodeSecret, cluster: &str) -> NodeKey {
+        NodeKey(secret.key(&format!("stave node-to-node {cluster}")))
+    }
+
+    /// Derives the key for a cluster with nodes of an earlier version.
     pub(super) fn derive(user: &UserSpec, cluster: &str) -> NodeKey {
         let secret = format!("{}:{}:{}", user.name.len(), user.name, user.password);
         let salt = format!("stave node-to-node {cluster}");

@@ -13,9 +13,9 @@ use super::access::{self, Needs};
 use super::origin::Listens;
 use super::{
     alternate, audit, auto_failover, bucket_stats, buckets, certificates, changes, cluster, cluster_status,
-    documents, encryption_keys, failures, figures, health, logs, manage, methods, metrics, origin, paths,
-    patience, pools, promise, range, replication, samples, scopes, security, settings, slow_limits, stream,
-    ui, user_lists, users, zoom,
+    documents, encryption_keys, failures, figures, health, logs, manage, methods, metrics, node_secret,
+    origin, paths, patience, pools, promise, range, replication, samples, scopes, security, settings,
+    slow_limits, stream, ui, user_lists, users, zoom,
 };
 
 /// A method of an address.
@@ -203,6 +203,7 @@ fn user_routes() -> Vec<Route> {
         post("/controller/changePassword", User, users::change_password),
         post(certificates::PATH, ManageUsers, certificates::reload),
         post(encryption_keys::PATH, ManageUsers, encryption_keys::rotate),
+        post(node_secret::PATH, ManageUsers, node_secret::rotate),
         get("/settings/audit", ReadUsers, audit::show),
         post("/settings/audit", ManageUsers, audit::change),
         get("/settings/audit/descriptors", ReadUsers, audit::descriptors),

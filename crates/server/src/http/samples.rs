@@ -350,7 +350,11 @@ pub(super) async fn ask_node(
 ) -> Result<Answer, (StatusCode, String)> {
     let busy = || (StatusCode::SERVICE_UNAVAILABLE, "too many nodes are asked already: try again".to_owned());
     let place = shared.asking.place().ok_or_else(busy)?;
-    let key = shared.node_key().ok_or_else(busy)?;
+    let uuid = view_of(shared).and_then(|(_, view)| {
+        let mut nodes = view.state.nodes.values();
+        nodes.find(|node| node.address.http() == name).map(|node| node.uuid.clone())
+    });
+    let key = uuid.and_then(|uuid| shared.node_key(&uuid)).ok_or_else(busy)?;
     let token = key.authorization(&path, &name);
     let (env, tls) = (shared.node.env().clone(), shared.peer_tls.for_http());
     let (done, outcome) = oneshot::channel();

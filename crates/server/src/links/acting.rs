@@ -1,13 +1,14 @@
 //! Requests that a node makes of another one, or of itself, for a user whose password it has checked.
 //!
-//! It logs in as the administrator that the nodes of a cluster share, and every request names the user: the node that is
+//! It logs in as the user that nodes are to each other, and every request names the user who asks: the node that is
 //! asked grants what that user may do, and audits it as that user's (framing extra Impersonate User).
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ::node::connection_memory::Charge;
-use ::node::replication::{LinkError, Login, Password, Wire as _};
+use ::node::replication::{LinkError, Login, Wire as _};
 use ::node::sasl::client::SaltedPassword;
 use base::limits::MAX_FRAME_BODY_BYTES;
 use base::{Cas, VbId};
@@ -61,7 +62,7 @@ pub(crate) struct ActingFor<'a> {
     pub(crate) derived: &'a DerivedPasswords,
 }
 
-/// What was derived of the administrator's password, by the address of the node whose salt it was: deriving takes
+/// What was derived of the password that nodes log in with, by the address of the node whose salt it was: deriving takes
 /// milliseconds.
 #[derive(Default)]
 pub(crate) struct DerivedPasswords(Mutex<BTreeMap<String, SaltedPassword>>);
@@ -127,9 +128,10 @@ impl Acting {
     /// Connects and logs in.
     pub(crate) async fn connect(acting: ActingFor<'_>) -> Result<Acting, LinkError> {
         let ActingFor { node, tls, address, door, bucket, vbuckets, user, derived } = acting;
-        // The nodes of a cluster have one administrator.
-        let login = node.host().and_then(|host| host.config().users.first().cloned());
-        let login = login.ok_or_else(|| LinkError::Login { username: "an administrator".to_owned() })?;
+        if door.is_some() {
+            node.accounts().has_own_secret(node);
+        }
+        let (username, password) = node.accounts().node_logins().at(address);
         let mut wire = match door {
             None => Wire::connect(node.env(), address, tls.for_documents()).await?,
             // What is sent to this node itself does not leave the machine.
@@ -139,9 +141,8 @@ impl Acting {
                 Wire::over(TcpStream::from_std(stream).map_err(LinkError::Connect)?)
             }
         };
-        let password = Password::from(login.password);
-        let (env, username) = (node.env(), login.name.as_str());
-        let login = Login { env, username, password: &password, bucket, vbuckets, wanted: WANTED };
+        let (env, username, password) = (node.env(), username.into(), Cow::Owned(password));
+        let login = Login { env, username, password, bucket, vbuckets, wanted: WANTED };
         let mut known = derived.0.lock().get(address).cloned();
         wire.log_in(login, &mut known).await?;
         derived.keep(address, known);

@@ -69,8 +69,8 @@ fn a_link_with_much_to_read_leaves_turns_to_its_neighbours() {
     let (announcer, memory) = (Announcer::default(), Arc::new(ConnectionMemory::new(None)));
     let runner = Arc::new(Caught::default());
     let (hearing, own_name) = (announcer.hearing(), "here:1".to_owned());
-    let replication =
-        Replication::new(env.clone(), own_name, hearing, memory, Arc::clone(&runner) as Arc<dyn LinkRunner>);
+    let runs = Arc::clone(&runner) as Arc<dyn LinkRunner>;
+    let replication = Replication::new(env.clone(), own_name, hearing, memory, runs, Arc::default());
     let (username, password) = ("u".to_owned(), Password::from("p".to_owned()));
     let source = Source { node: node.clone(), username, password, mode: Mode::Replicate };
     replication.want(&bucket, &Sources::from([(VbId(0), source)])).expect("it may");
