@@ -4,11 +4,13 @@ mod behind;
 mod check;
 mod compact;
 mod file;
+mod folder;
 mod group;
 mod identity;
 mod listing;
 mod offline;
 mod open_files;
+mod promises;
 mod record;
 mod revisions;
 mod rollback;
@@ -37,9 +39,10 @@ use crate::store::{Counts, KvStore, SaveBatch, Snapshot as AnySnapshot, States, 
 pub use check::{CatalogReport, check_catalog, check_recorded};
 use file::{Known, Recorded, VbFile, usage_of};
 pub use file::{content_meta_of, rev_meta_of};
+use folder::Folder;
 use group::Order;
-use identity::Identity;
 use open_files::OpenFiles;
+use promises::Promises;
 use record::Records;
 use revisions::Revisions;
 
@@ -85,14 +88,11 @@ impl Default for CouchConfig {
 /// A bucket's folder.
 pub struct Couch {
     env: Env,
-    pub(crate) dir: PathBuf,
+    folder: Folder,
     config: CouchConfig,
     vbuckets: Mutex<BTreeMap<VbId, Arc<Vbucket>>>,
     open_files: OpenFiles,
-    /// What a start may believe; `None` if the folder is not opened as a whole.
-    catalog: Option<Arc<Catalog>>,
-    /// Whether there is no journal in front of the files, so that the catalog changes before they do.
-    is_alone: bool,
+    promises: Promises,
     /// Whether any vBucket has something on disk that a restart may find on record, or not.
     has_undecided: AtomicBool,
     /// Whether everything found when the bucket was opened is durable.
@@ -232,7 +232,8 @@ impl Couch {
             let what = format!("it names segment {generation} of a journal, which is not read here");
             return Err(Failure::Catalog { dir: dir.to_owned(), what });
         }
-        Ok(Couch { is_alone: true, ..Couch::open_as_listed(env, dir, config, catalog)? })
+        let couch = Couch::open_as_listed(env, dir, config, catalog)?;
+        Ok(Couch { promises: couch.promises.alone(), ..couch })
     }
 
     /// Opens a bucket's folder without a journal, as its catalog has it.
@@ -281,7 +282,7 @@ impl Couch {
             .map(|(vb, slot)| (vb, Arc::new(Vbucket { slot: Mutex::new(slot), ..Vbucket::default() })))
             .collect();
         let mut couch = Couch::over(env, dir, config, vbuckets)?;
-        couch.catalog = Some(catalog);
+        couch.promises = Promises::new(catalog);
         let is_searched = matches!(trust, Trust::LastHeaders | Trust::NotBefore(_));
         couch.is_synced = is_searched && couch.sync_all();
         Ok(couch)
@@ -294,7 +295,7 @@ impl Couch {
             .vbuckets
             .lock()
             .iter()
-            .filter_map(|(vb, vbucket)| Some(self.path(*vb, vbucket.slot.lock().revision?)))
+            .filter_map(|(vb, vbucket)| Some(self.folder.path(*vb, vbucket.slot.lock().revision?)))
             .collect();
         paths.chunks(self.config.max_open_files.max(1)).all(|paths| {
             let files = paths.iter().map(|path| self.env.disk.open(path, OpenMode::Read));
@@ -316,12 +317,11 @@ impl Couch {
             source,
         })?;
         Ok(Couch {
+            folder: Folder::new(&env.disk, dir),
             env,
-            dir: dir.to_owned(),
             config,
             vbuckets: Mutex::new(vbuckets),
-            catalog: None,
-            is_alone: false,
+            promises: Promises::default(),
             has_undecided: AtomicBool::new(false),
             is_synced: false,
             open_files: OpenFiles::new(config.max_open_files),
@@ -335,21 +335,8 @@ impl Couch {
         })
     }
 
-    fn path(&self, vb: VbId, revision: u64) -> PathBuf {
-        self.dir.join(file_name(vb, revision))
-    }
-
-    /// What a file is called until it is complete.
-    fn unfinished_path(&self, vb: VbId, revision: u64) -> PathBuf {
-        self.dir.join(file_name(vb, revision) + UNFINISHED)
-    }
-
     fn vbucket(&self, vb: VbId) -> Arc<Vbucket> {
         self.vbuckets.lock().entry(vb).or_default().clone()
-    }
-
-    fn disk(&self, operation: &'static str, path: &Path, result: io::Result<()>) -> Result<(), Failure> {
-        result.map_err(|source| Failure::Disk { operation, path: path.to_owned(), source })
     }
 
     /// Counts a failure. Whatever it was, nothing is known about the file any more: it is opened again next time.
@@ -372,32 +359,11 @@ impl Couch {
         result
     }
 
-    /// Which file a revision of a vBucket's file is.
-    fn identity(&self, vb: VbId, revision: u64) -> Identity {
-        Identity { store: self.catalog.as_ref().map(|catalog| catalog.store()), vb, revision }
-    }
-
-    /// Before anything is written: without a journal the catalog has to say first that more may follow what it lists.
-    fn begin_writing(&self) -> Result<(), Failure> {
-        match &self.catalog {
-            Some(catalog) if self.is_alone => catalog.believe_headers(),
-            _ => Ok(()),
-        }
-    }
-
-    /// Before a vBucket's file goes: nothing is promised of it any more.
-    fn forget(&self, vb: VbId) -> Result<(), Failure> {
-        match &self.catalog {
-            Some(catalog) if self.is_alone => catalog.forget(vb),
-            _ => Ok(()),
-        }
-    }
-
     /// The open file of a vBucket that has one.
     fn opened<'s>(&self, vb: VbId, vbucket: &Vbucket, slot: &'s mut Slot) -> Result<&'s mut VbFile, Failure> {
         let revision = slot.revision.ok_or(Failure::NoVbucket { vb })?;
         if let Some(refused) = &slot.refused {
-            return Err(refused.failure(vb, self.path(vb, revision)));
+            return Err(refused.failure(vb, self.folder.path(vb, revision)));
         }
         if slot.file.is_none() {
             self.make_room(vb);
@@ -414,8 +380,8 @@ impl Couch {
     }
 
     fn open_file_of(&self, vb: VbId, revision: u64, slot: &Slot) -> Result<VbFile, Failure> {
-        let path = self.path(vb, revision);
-        let (disk, tuning, identity) = (&*self.env.disk, self.config.tuning, self.identity(vb, revision));
+        let (path, identity) = (self.folder.path(vb, revision), self.promises.identity(vb, revision));
+        let (disk, tuning) = (&*self.env.disk, self.config.tuning);
         if let Some(recorded) = slot.recorded {
             return VbFile::open_recorded(disk, identity, &path, tuning, recorded);
         }
@@ -511,7 +477,7 @@ pub(crate) fn couch_at(
     let vbucket = |at| Arc::new(Vbucket { slot: Mutex::new(slot(at)), ..Vbucket::default() });
     let vbuckets = files.iter().map(|(vb, at)| (*vb, vbucket(*at))).collect();
     let mut couch = Couch::over(env, dir, config, vbuckets)?;
-    couch.catalog = Some(catalog);
+    couch.promises = Promises::new(catalog);
     Ok(couch)
 }
 
@@ -605,9 +571,10 @@ impl KvStore for Couch {
             return Ok(());
         }
         let removed = self
+            .promises
             .begin_writing()
-            .and_then(|()| self.forget(vb))
-            .and_then(|()| self.remove_file_of(vb, &mut slot));
+            .and_then(|()| self.promises.forget(vb))
+            .and_then(|()| slot.remove_file(vb, &self.folder));
         self.note(vb, &vbucket, &mut slot, removed)
     }
 
@@ -621,15 +588,15 @@ impl KvStore for Couch {
     }
 
     fn compact(&self, vb: VbId, request: &Compaction<'_>) -> Result<Compacted, Failure> {
-        self.compact_with(vb, request, &|at| self.promise_switch(vb, at))
+        self.compact_with(vb, request, &|at| self.promises.switch(vb, at))
     }
 
     fn was_closed(&self) -> Option<bool> {
-        self.catalog.as_ref()?.was_closed()
+        self.promises.was_closed()
     }
 
     fn store_id(&self) -> Result<Option<StoreId>, Failure> {
-        self.catalog.as_ref().map(|catalog| catalog.store_on_disk()).transpose()
+        self.promises.store_on_disk()
     }
 
     fn close(&self) -> Result<(), Failure> {

@@ -7,7 +7,6 @@ use base::{Seqno, VbId};
 
 use super::group::Order;
 use super::{Couch, Refusal, Refused, Vbucket, listing};
-use crate::catalog::Believe;
 use crate::compaction::{Compacted, Compaction, FileAt, RolledBack};
 use crate::failure::Failure;
 use crate::files::{BeforeRollback, BeforeSwitch, Files, Undecided};
@@ -18,7 +17,7 @@ const MOST_AT_ONCE: usize = 128;
 
 impl Files for Couch {
     fn dir(&self) -> &Path {
-        &self.dir
+        self.folder.dir()
     }
 
     /// None of the files of a group can be closed meanwhile: others are open beside them.
@@ -110,7 +109,7 @@ impl Files for Couch {
     }
 
     fn are_listed(&self) -> bool {
-        self.catalog.as_ref().is_some_and(|catalog| catalog.believe() == Some(Believe::Files))
+        self.promises.are_listed()
     }
 
     fn undecided(&self) -> Vec<Undecided> {

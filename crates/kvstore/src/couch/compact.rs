@@ -91,7 +91,7 @@ impl Couch {
         if slot.is_lost() {
             self.opened(vb, vbucket, &mut slot)?;
         }
-        let settled = self.begin_writing().and_then(|()| self.remove_strays(vb, &mut slot));
+        let settled = self.promises.begin_writing().and_then(|()| slot.remove_strays(vb, &self.folder));
         let opened = settled.and_then(|()| Ok(self.opened(vb, vbucket, &mut slot)?.snapshot()));
         let old = self.note(vb, vbucket, &mut slot, opened)?;
         let revision = slot.last_revision + 1;
@@ -103,7 +103,7 @@ impl Couch {
             request,
             revision,
             generation: vbucket.generation.load(Ordering::Relaxed),
-            unfinished: self.unfinished_path(vb, revision),
+            unfinished: self.folder.unfinished_path(vb, revision),
             steps: self.config.compaction,
         };
         Ok((run, old))
@@ -209,7 +209,7 @@ impl Run<'_> {
             let (id, value) = manifest.dropped_local();
             changes.push((id.to_owned(), value));
         }
-        let identity = self.couch.identity(self.vb, self.revision).to_json();
+        let identity = self.couch.promises.identity(self.vb, self.revision).to_json();
         let (identity, late) =
             if planted::is(Bug::IdentityLate) { (None, identity) } else { (identity, None) };
         if let Some(json) = identity {
@@ -232,7 +232,7 @@ impl Run<'_> {
             // a later record is durable. Otherwise a restart would take it for the file in use.
             if !is_named || matches!(failure, Failure::CompactionEnded { .. }) {
                 slot.strays.push(self.revision);
-                self.couch.remove_strays(self.vb, &mut slot).ok();
+                slot.remove_strays(self.vb, &self.couch.folder).ok();
             } else {
                 slot.undecided.push(self.revision);
                 self.couch.is_undecided();
@@ -249,10 +249,9 @@ impl Run<'_> {
     }
 
     fn name(&self) -> Result<(), Failure> {
-        let path = self.couch.path(self.vb, self.revision);
-        let renamed = self.couch.env.disk.rename(&self.unfinished, &path);
-        self.couch.disk("rename", &self.unfinished, renamed)?;
-        self.couch.sync_folder()
+        let folder = &self.couch.folder;
+        folder.rename(&self.unfinished, &folder.path(self.vb, self.revision))?;
+        folder.sync()
     }
 
     /// From now on the new file is the one in use. Readers of the old one keep what they have open.
@@ -267,7 +266,7 @@ impl Run<'_> {
         // closed for now, as its messages would go on naming the file as it was called first
         slot.known = known;
         // if the old one cannot be removed now, later will do
-        self.couch.remove_strays(self.vb, slot).ok();
+        slot.remove_strays(self.vb, &self.couch.folder).ok();
     }
 }
 

@@ -89,10 +89,10 @@ impl Couch {
 
     fn lock_member<'g>(&self, vb: VbId, vbucket: &'g Vbucket) -> Member<'g> {
         let mut slot = vbucket.slot.lock();
-        let (new, outcome) = if let Err(failure) = self.begin_writing() {
+        let (new, outcome) = if let Err(failure) = self.promises.begin_writing() {
             (None, Err(failure))
         } else if slot.revision.is_some() {
-            let settled = self.settle(vb, &mut slot);
+            let settled = slot.settle(vb, &self.folder);
             let opened =
                 settled.and_then(|()| self.opened(vb, vbucket, &mut slot).map(|_| FileAt::default()));
             (None, opened)
@@ -108,10 +108,10 @@ impl Couch {
     fn create(&self, vb: VbId, slot: &mut Slot) -> Result<NewFile, Failure> {
         let revision = slot.last_revision + 1;
         slot.last_revision = revision;
-        let (path, unfinished) = (self.path(vb, revision), self.unfinished_path(vb, revision));
+        let (path, unfinished) = (self.folder.path(vb, revision), self.folder.unfinished_path(vb, revision));
         self.make_room(vb);
-        let file =
-            VbFile::create(&*self.env.disk, self.identity(vb, revision), &unfinished, self.config.tuning)?;
+        let identity = self.promises.identity(vb, revision);
+        let file = VbFile::create(&*self.env.disk, identity, &unfinished, self.config.tuning)?;
         Ok(NewFile { file, revision, unfinished, path })
     }
 
@@ -148,7 +148,7 @@ impl Couch {
             if member.file().is_some() {
                 let path = match &member.new {
                     Some(new) => new.unfinished.clone(),
-                    None => self.path(member.vb, member.slot.revision.unwrap_or_default()),
+                    None => self.folder.path(member.vb, member.slot.revision.unwrap_or_default()),
                 };
                 member.fail(Failure::Disk { operation: "sync", path, source: again(&error) });
             }
@@ -157,11 +157,10 @@ impl Couch {
 
     /// Headers of new files are durable: they get their names, durably.
     fn name_new_files(&self, members: &mut [Member<'_>]) {
-        let disk = &*self.env.disk;
         let mut renamed = false;
         for member in members.iter_mut().filter(|member| member.outcome.is_ok()) {
             let Some(new) = &member.new else { continue };
-            match self.disk("rename", &new.unfinished, disk.rename(&new.unfinished, &new.path)) {
+            match self.folder.rename(&new.unfinished, &new.path) {
                 Ok(()) => renamed = true,
                 Err(failure) => member.fail(failure),
             }
@@ -169,7 +168,7 @@ impl Couch {
         if !renamed {
             return;
         }
-        let Err(error) = disk.sync_dir(&self.dir) else { return };
+        let Err(error) = self.env.disk.sync_dir(self.folder.dir()) else { return };
         for member in members.iter_mut().filter(|member| member.outcome.is_ok()) {
             if let Some(new) = &member.new {
                 let path = new.path.clone();

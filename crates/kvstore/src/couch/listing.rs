@@ -7,8 +7,9 @@ use std::sync::atomic::Ordering;
 use base::VbId;
 
 use super::file::{Known, VbFile};
+use super::folder::on;
 use super::{Couch, Slot, Vbucket};
-use crate::catalog::{Believe, Listed};
+use crate::catalog::Listed;
 use crate::compaction::FileAt;
 use crate::failure::Failure;
 use crate::files::Undecided;
@@ -21,26 +22,15 @@ impl Couch {
     /// Puts into the catalog, durably, which header of each file is the last; segments of the journal up to
     /// `generations` are void then. Each file ends with its last header: see [`Couch::end_with_headers`].
     pub(super) fn list_headers(&self, generations: u64) -> Result<(), Failure> {
-        let Some(catalog) = &self.catalog else { return Ok(()) };
-        let mut files = BTreeMap::new();
-        for (vb, vbucket) in self.each_vbucket() {
-            let mut slot = vbucket.slot.lock();
-            if let Some(revision) = slot.revision {
-                files.insert(vb, self.promise(vb, &vbucket, &mut slot, revision));
+        self.promises.list(generations, || {
+            let mut files = BTreeMap::new();
+            for (vb, vbucket) in self.each_vbucket() {
+                let mut slot = vbucket.slot.lock();
+                if let Some(revision) = slot.revision {
+                    files.insert(vb, self.promise(vb, &vbucket, &mut slot, revision));
+                }
             }
-        }
-        catalog.believe_files(files, generations)
-    }
-
-    /// A compaction is about to put a revision in the place of one that the catalog lists.
-    pub(super) fn promise_switch(&self, vb: VbId, at: FileAt) -> Result<(), Failure> {
-        let Some(catalog) = &self.catalog else { return Ok(()) };
-        if catalog.believe() != Some(Believe::Files) {
-            return Ok(());
-        }
-        catalog.change(|contents| {
-            let listed = Listed { at, high_seqno: None, is_tail_void: false };
-            contents.files.insert(vb, listed);
+            files
         })
     }
 
@@ -84,9 +74,8 @@ impl Couch {
         }
         slot.keeps_tail = false;
         let file = self.opened(vb, vbucket, slot)?.to_sync();
-        let path = self.path(vb, slot.revision.unwrap_or_default());
-        self.disk("sync", &path, file.sync_data())?;
-        Ok(())
+        let path = self.folder.path(vb, slot.revision.unwrap_or_default());
+        on("sync", &path, file.sync_data())
     }
 
     /// Something of a vBucket is on disk that a restart may find on record, or not.
@@ -121,7 +110,7 @@ impl Couch {
             slot.undecided.iter().copied().partition(|revision| undecided.revisions.contains(revision));
         slot.undecided = left;
         slot.strays.extend::<Vec<u64>>(decided);
-        let mut settled = self.remove_strays(vb, &mut slot);
+        let mut settled = slot.remove_strays(vb, &self.folder);
         if settled.is_ok() && slot.keeps_tail {
             settled = self.cut_tail(vb, &vbucket, &mut slot);
         }

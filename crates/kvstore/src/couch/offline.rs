@@ -11,6 +11,7 @@ use base::{CollectionId, Seqno, VbId};
 use parking_lot::Mutex;
 
 use super::file::Recorded;
+use super::promises::Promises;
 use super::{Couch, CouchConfig, Slot, Vbucket, parse_name};
 use crate::catalog::{Believe, Catalog, Listed};
 use crate::collections::{Owner, collection_events, owner};
@@ -49,14 +50,14 @@ impl Couch {
         let vbucket = Vbucket { slot: Mutex::new(slot), ..Vbucket::default() };
         let mut couch = Couch::over(env, dir, config, BTreeMap::from([(vb, Arc::new(vbucket))]))?;
         // files of an earlier version's folder carry no identity
-        couch.catalog = catalog.believe().map(|_| Arc::new(catalog));
+        couch.promises = catalog.believe().map(|_| Promises::new(Arc::new(catalog))).unwrap_or_default();
         Ok((couch, vb))
     }
 
     /// Where the file of a vBucket is that is in use.
     pub fn file_of(&self, vb: VbId) -> Option<PathBuf> {
         let revision = self.vbucket(vb).slot.lock().revision?;
-        Some(self.path(vb, revision))
+        Some(self.folder.path(vb, revision))
     }
 
     /// Collections that were dropped and not created again, as the events in a vBucket's file have it, each with the

@@ -1,7 +1,6 @@
 //! Which of the files of a vBucket is the one in use, and removing the others.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::path::Path;
 
 use base::VbId;
@@ -9,8 +8,9 @@ use base::env::{Disk, Env, OpenMode};
 use base::planted::{self, Bug};
 
 use super::file::{Recorded, is_beyond, is_sound};
+use super::folder::Folder;
 use super::identity::Identity;
-use super::{Couch, Refused, Slot, Trust, file_name, parse_name};
+use super::{Couch, Refused, Slot, Trust, file_name};
 use crate::catalog::{Listed, StoreId};
 use crate::compaction::FileAt;
 use crate::failure::Failure;
@@ -173,44 +173,46 @@ fn choose(vb: VbId, revisions: &[u64], trust: &Trust<'_>) -> Option<InUse> {
     }
 }
 
-impl Couch {
+impl Slot {
     /// Makes sure before a save that no higher revision than the one in use is on disk: a restart would take it.
-    pub(super) fn settle(&self, vb: VbId, slot: &mut Slot) -> Result<(), Failure> {
-        if slot.strays.iter().any(|stray| Some(*stray) > slot.revision) {
-            self.remove_strays(vb, slot)
+    pub(super) fn settle(&mut self, vb: VbId, folder: &Folder) -> Result<(), Failure> {
+        if self.strays.iter().any(|stray| Some(*stray) > self.revision) {
+            self.remove_strays(vb, folder)
         } else {
             Ok(())
         }
     }
 
     /// Removes every revision that should not be there, durably.
-    pub(super) fn remove_strays(&self, vb: VbId, slot: &mut Slot) -> Result<(), Failure> {
-        if slot.strays.is_empty() {
+    pub(super) fn remove_strays(&mut self, vb: VbId, folder: &Folder) -> Result<(), Failure> {
+        if self.strays.is_empty() {
             return Ok(());
         }
-        for stray in &slot.strays {
-            self.remove(&self.path(vb, *stray))?;
+        for stray in &self.strays {
+            folder.remove(&folder.path(vb, *stray))?;
         }
-        self.sync_folder()?;
-        slot.strays.clear();
+        folder.sync()?;
+        self.strays.clear();
         Ok(())
     }
 
-    /// Removes the closed file of a vBucket, durably.
-    pub(super) fn remove_file_of(&self, vb: VbId, slot: &mut Slot) -> Result<(), Failure> {
+    /// Removes the file of a vBucket, which is closed, durably.
+    pub(super) fn remove_file(&mut self, vb: VbId, folder: &Folder) -> Result<(), Failure> {
         // first the others: nothing of them may come up in its place
-        let undecided = std::mem::take(&mut slot.undecided);
-        slot.strays.extend(undecided);
-        slot.keeps_tail = false;
-        self.remove_strays(vb, slot)?;
-        if let Some(revision) = slot.revision {
-            self.remove(&self.path(vb, revision))?;
+        let undecided = std::mem::take(&mut self.undecided);
+        self.strays.extend(undecided);
+        self.keeps_tail = false;
+        self.remove_strays(vb, folder)?;
+        if let Some(revision) = self.revision {
+            folder.remove(&folder.path(vb, revision))?;
         }
-        slot.revision = None;
+        self.revision = None;
         // synced even if the file was gone before: an earlier try may have failed here
-        self.sync_folder()
+        folder.sync()
     }
+}
 
+impl Couch {
     /// Moves all files of a vBucket to another folder, durably.
     pub(super) fn move_revisions(&self, vb: VbId, to: &Path) -> Result<(), Failure> {
         let vbucket = self.vbucket(vb);
@@ -218,31 +220,6 @@ impl Couch {
         if vbucket.close(&mut slot, false) {
             self.open_files.forget(vb);
         }
-        let listed = self.env.disk.read_dir(&self.dir);
-        let mut names =
-            listed.map_err(|source| Failure::Disk { operation: "list", path: self.dir.clone(), source })?;
-        names.retain(|name| parse_name(name).is_some_and(|(of, _)| of == vb));
-        if names.is_empty() {
-            return Ok(());
-        }
-        self.disk("create", to, self.env.disk.create_dir_all_synced(to))?;
-        for name in names {
-            let (from, path) = (self.dir.join(&name), to.join(&name));
-            self.disk("move", &from, self.env.disk.rename(&from, &path))?;
-        }
-        self.disk("sync folder", to, self.env.disk.sync_dir(to))?;
-        self.sync_folder()
-    }
-
-    /// Removes a file; fine if there is none.
-    pub(super) fn remove(&self, path: &Path) -> Result<(), Failure> {
-        match self.env.disk.remove_file(path) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => self.disk("remove", path, Err(e)),
-            _ => Ok(()),
-        }
-    }
-
-    pub(super) fn sync_folder(&self) -> Result<(), Failure> {
-        self.disk("sync folder", &self.dir, self.env.disk.sync_dir(&self.dir))
+        self.folder.move_files_of(vb, to)
     }
 }

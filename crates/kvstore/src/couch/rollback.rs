@@ -36,24 +36,24 @@ impl Couch {
         to: Seqno,
         before: &BeforeRollback<'_>,
     ) -> Result<RolledBack, Failure> {
-        self.begin_writing()?;
-        self.settle(vb, slot)?;
+        self.promises.begin_writing()?;
+        slot.settle(vb, &self.folder)?;
         let Some(revision) = slot.revision else {
             // an earlier try may have failed before it was durable
-            self.remove_file_of(vb, slot)?;
+            slot.remove_file(vb, &self.folder)?;
             return Ok(RolledBack::default());
         };
-        let identity = self.identity(vb, revision);
+        let identity = self.promises.identity(vb, revision);
         let file = self.opened(vb, vbucket, slot)?;
         let highest = Seqno(file.snapshot().info().update_seqno);
         let Some(seqno) = file.rollback(vb, to)? else {
             before(None)?;
-            self.forget(vb)?;
+            self.promises.forget(vb)?;
             vbucket.generation.fetch_add(1, Ordering::Relaxed);
             vbucket.close(slot, false);
             self.open_files.forget(vb);
             slot.known = None;
-            self.remove_file_of(vb, slot)?;
+            slot.remove_file(vb, &self.folder)?;
             return Ok(RolledBack::default());
         };
         if seqno < highest {
