@@ -89,8 +89,9 @@ fn batch(opcode: u8, collections: std::ops::Range<u32>) -> Vec<u8> {
     let (extras, value): (&[u8], &[u8]) = if opcode == opcode::SET { (&[0; 8], VALUE) } else { (&[], &[]) };
     let mut bytes = Vec::new();
     for n in collections {
-        let mut key = Vec::new();
-        DocKey { collection: CollectionId(FIRST + n), key: b"a-key-of-20-bytes---" }.encode(&mut key);
+        let key = DocKey { collection: CollectionId(FIRST + n), key: b"a-key-of-20-bytes---" };
+        let (prefix, len) = key.prefix();
+        let key = [&prefix[..len], key.key].concat();
         let vbucket = vbucket_of(b"a-key-of-20-bytes---", VBUCKETS);
         let parts = RequestParts { opcode, key: &key, value, extras, vbucket, ..RequestParts::default() };
         assert!(write_request(&mut bytes, &parts));
