@@ -54,14 +54,20 @@ done
 
 /// Checks all targets, or the one that is asked for; whether all compile.
 pub fn run(options: &PortableOptions) -> Result<bool> {
-    let chosen: Vec<&Portable> =
-        ALL.iter().filter(|one| options.target.as_deref().is_none_or(|target| target == one.target)).collect();
+    let chosen: Vec<&Portable> = ALL
+        .iter()
+        .filter(|one| options.target.as_deref().is_none_or(|target| target == one.target))
+        .collect();
     let known = ALL.map(|one| one.target).join(", ");
     ensure!(!chosen.is_empty(), "there is nothing for this target; known are {known}");
     let mut all_compile = true;
     for one in chosen {
         headline(&format!("{}: cargo check of {}", one.target, one.packages.join(", ")));
-        ensure!(one.has_library()?, "the standard library for {} is missing, and rustup cannot get it", one.target);
+        ensure!(
+            one.has_library()?,
+            "the standard library for {} is missing, and rustup cannot get it",
+            one.target
+        );
         all_compile &= one.check()?;
     }
     Ok(all_compile)
