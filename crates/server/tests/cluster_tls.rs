@@ -64,8 +64,16 @@ impl Member {
 /// Two active nodes with a bucket that has a replica, which every write waits for.
 fn pair(first: Member, second: Member) -> [Member; 2] {
     let ask = |command: &Command| {
-        let asked = (0..200).any(|_| first.cluster.ask(command).is_ok());
-        assert!(asked, "{command:?}");
+        // Until it has read of the other one.
+        let mut last = first.cluster.ask(command).map(drop);
+        for _ in 0..200 {
+            if last.is_ok() {
+                break;
+            }
+            first.cluster.wait_for_news(Duration::from_millis(100));
+            last = first.cluster.ask(command).map(drop);
+        }
+        assert!(last.is_ok(), "{command:?}: {last:?}");
     };
     ask(&Command::Rebalance { eject: Vec::new() });
     let both = |member: &Member| {

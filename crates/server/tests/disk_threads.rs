@@ -40,7 +40,8 @@ fn note(seen: &Seen, what: &str, path: &str) {
     let thread = std::thread::current();
     let name = thread.name().unwrap_or_default();
     // The kernel's tables do not wait for a disk.
-    if !path.starts_with("/proc/") && SHARED_THREADS.iter().any(|shared| name.starts_with(shared)) {
+    let is_of_kernel = ["/proc/", "/sys/fs/cgroup/"].iter().any(|tables| path.starts_with(tables));
+    if !is_of_kernel && SHARED_THREADS.iter().any(|shared| name.starts_with(shared)) {
         seen.lock().expect("no test panics here").push(format!("{name}: {what} {path}"));
     }
 }

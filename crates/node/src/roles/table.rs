@@ -215,7 +215,7 @@ pub static ROLES_WITHOUT_SERVICE: &[RoleRow] = &[
 ];
 
 /// What a node may do at another one, which is no role of users: it streams, and asks for what users of its own HTTP port
-/// may do (record 159). It manages nothing: no users, no buckets, no settings.
+/// may do (record 159). It manages no users, no buckets and no settings.
 pub(super) static NODE: RoleRow = RoleRow {
     name: "@node",
     title: "Node",
@@ -223,7 +223,8 @@ pub(super) static NODE: RoleRow = RoleRow {
     takes: Takes::Nothing,
     place: Privileges::of(ALL_DATA),
     bucket: NONE,
-    cluster: Privileges::of(&[SelectBucket, Impersonate, Stats]),
+    // Acting for users it may do no more than what it may do itself: administrators look at stats of nodes.
+    cluster: Privileges::of(&[SelectBucket, Impersonate, Stats, SimpleStats, NodeSupervisor]),
     is_guarded: true,
 };
 
