@@ -136,7 +136,7 @@ fn a_configuration_is_checked_without_a_start() {
     assert!(refused.status.success() && text.contains("not valid any more"), "{text}");
     let at = "127.0.0.1:18091";
     let (refused, text) = check(&["--kv", at, "--http", at]);
-    assert!(refused.status.code() == Some(3) && text.contains("the same"), "{text}");
+    assert!(refused.status.code() == Some(2) && text.contains("the same"), "{text}");
     let (refused, text) = check(&["--data", &config.to_string_lossy()]);
     assert!(refused.status.code() == Some(3) && text.contains("stave.toml"), "{text}");
     let (refused, text) = check(&["--password-file", "/none"]);

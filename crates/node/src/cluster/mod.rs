@@ -218,6 +218,12 @@ fn address_of(node: &Node) -> Result<Address, ClusterError> {
     Ok(Address { host, kv, http, kv_tls, http_tls, alternate: None })
 }
 
+/// What a node can hold.
+fn limits_of(node: &Node) -> Option<Limits> {
+    let host = node.host()?;
+    Some(Limits { quota_bytes: host.memory_quota_bytes(), vbuckets: host.config().vbuckets })
+}
+
 impl Cluster {
     /// Makes the node a member. It serves when the cluster lets it: see [`Cluster::wait_until_served`].
     pub fn join(
@@ -257,9 +263,7 @@ impl Cluster {
         let membership =
             membership.map_err(|error| ClusterError::Io("what is noted of the cluster", error))?;
         let founding = Founding::read(node.env(), data_folder(&node));
-        let limits = node
-            .host()
-            .map(|host| Limits { quota_bytes: host.memory_quota_bytes(), vbuckets: host.config().vbuckets });
+        let limits = limits_of(&node);
         let seen = membership.get().cloned().unwrap_or_default();
         let (random, now_ns) = (node.env().random.next_u64(), node.env().clock.monotonic_ns());
         let authority = Authority::new(random, Arc::clone(node.fence()), &seen, now_ns, config.lease_ttl);

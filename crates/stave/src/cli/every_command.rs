@@ -250,6 +250,7 @@ fn the_manual_names_every_address() {
         ("{collection}", "C"),
         ("{uid}", "UID"),
         ("{name}", "NAME"),
+        ("{names}", "NAMES"),
         ("{since}", "SINCE"),
         ("{file}", "FILE"),
     ];

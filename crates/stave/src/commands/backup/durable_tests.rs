@@ -170,7 +170,7 @@ fn moments_between_durable_writes_are_restored_without_tolerance() {
     // In flight while the backup is made that the log goes on from.
     let early = scene.begin("early", "1");
     let counts = followed(&server, dir, |follower| {
-        follower.catch_up(&env);
+        follower.is_live(&env);
         scene.look(follower);
         scene.commit("early", "1", early);
         scene.look(follower);
@@ -185,7 +185,7 @@ fn moments_between_durable_writes_are_restored_without_tolerance() {
     });
     scene.commit("one", "1", one);
     let counts = followed(&server, dir, |follower| {
-        follower.catch_up(&env);
+        follower.is_live(&env);
         scene.versions = 0;
         scene.look(follower);
         scene.commit("two", "2", two);

@@ -39,6 +39,13 @@ impl Follower<'_> {
         moment
     }
 
+    /// Waits until commits count from when they come: streams have begun, and a question that was asked behind that is
+    /// answered.
+    pub(super) fn is_live(&self, env: &Env) {
+        self.catch_up(env);
+        self.catch_up(env);
+    }
+
     /// Waits until so many versions came.
     pub(super) fn has_versions(&self, count: u64) {
         self.wait(&|_, versions| versions >= count);

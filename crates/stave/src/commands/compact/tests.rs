@@ -215,7 +215,7 @@ fn progress_says_which_vbucket_of_how_many() {
     let env = sim();
     let mut progress = Progress::new(&env, Box::new(io::sink()), false);
     let now = CompactionProgress { done_bytes: 1024, total_bytes: 4096 };
-    assert_eq!(progress.line(now), "1.0 KiB of 4.0 KiB copied");
+    assert_eq!(progress.line(now), "1.00 KiB of 4.00 KiB copied");
     progress.begin(117, 1024);
-    assert_eq!(progress.line(now), "vBucket 118 of 1,024: 1.0 KiB of 4.0 KiB copied");
+    assert_eq!(progress.line(now), "vBucket 118 of 1,024: 1.00 KiB of 4.00 KiB copied");
 }
