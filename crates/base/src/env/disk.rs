@@ -227,9 +227,7 @@ impl Disk for RealDisk {
     }
 
     fn room(&self, folder: &Path) -> Option<Room> {
-        let found = rustix::fs::statvfs(folder).ok()?;
-        let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
-        Some(Room { total_bytes: bytes(found.f_blocks), free_bytes: bytes(found.f_bavail) })
+        platform::room(folder)
     }
 
     fn group_sync(&self, folder: &Path) -> io::Result<Box<dyn GroupSync>> {

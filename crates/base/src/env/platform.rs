@@ -9,6 +9,8 @@ mod unix {
 
     use rustix::time::ClockId;
 
+    use super::super::disk::Room;
+
     /// Has files that are made carry these rights.
     pub fn set_file_mode(options: &mut fs::OpenOptions, mode: u32) {
         options.mode(mode);
@@ -29,6 +31,12 @@ mod unix {
 
     pub fn sync_dir(path: &Path) -> io::Result<()> {
         fs::File::open(path)?.sync_all()
+    }
+
+    pub fn room(folder: &Path) -> Option<Room> {
+        let found = rustix::fs::statvfs(folder).ok()?;
+        let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
+        Some(Room { total_bytes: bytes(found.f_blocks), free_bytes: bytes(found.f_bavail) })
     }
 
     /// CLOCK_MONOTONIC, which is what `Instant` reads, stands still while a guest is suspended.
@@ -54,6 +62,8 @@ mod windows {
     use std::sync::OnceLock;
     use std::time::Instant;
     use std::{fs, io};
+
+    use super::super::disk::Room;
 
     /// Files have the rights of their folder.
     pub fn set_file_mode(_: &mut fs::OpenOptions, _: u32) {}
@@ -82,6 +92,11 @@ mod windows {
     /// There is no call for it: NTFS has a log of its own for names.
     pub fn sync_dir(_: &Path) -> io::Result<()> {
         Ok(())
+    }
+
+    /// The standard library has no call for it.
+    pub fn room(_: &Path) -> Option<Room> {
+        None
     }
 
     /// Nanoseconds since this was first asked.

@@ -166,9 +166,8 @@ mod system {
                 Err(error) => return Err(error).context("poll"),
             }
             let can = numbers.into_iter().zip(polled).filter(|(_, one)| !one.revents().is_empty());
-            self.ready.extend(
-                found.map(|(at, one)| Ready { at, writable: one.revents().contains(PollFlags::OUT) }),
-            );
+            let ready = can.map(|(at, one)| Ready { at, writable: one.revents().contains(PollFlags::OUT) });
+            found.0.extend(ready);
             Ok(())
         }
     }
