@@ -3,6 +3,8 @@
 
 #[path = "shared/buckets.rs"]
 mod buckets;
+#[path = "shared/changes.rs"]
+mod changes;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,12 +14,10 @@ use std::time::Duration;
 use base::env::sim::SplitMix64;
 use base::env::{Env, SimHandles};
 use base::{Cas, DocKey, Heap, Seqno, VbId, VbState};
-use dcp::{Agreement, Features, Producer, Step};
-use engine::settings::Key;
-use engine::{Bucket, BucketConfig, Progress, Settings, history_retention};
-use kvstore::{FilesConfig, Journaled, JournaledConfig, LogConfig, StorageBackend};
+use dcp::{Agreement, Features, Producer};
+use engine::{Bucket, Progress};
+use protocol::Status;
 use protocol::dcp::{Marker, Message, OpenFlags, StreamRequest, What};
-use protocol::{Limits, Parsed, Status, parse};
 
 const VB: VbId = VbId(1);
 const VBUCKETS: u16 = 4;
@@ -37,27 +37,11 @@ struct World {
     changes: u64,
 }
 
-fn open(env: &Env, seconds: u64) -> Arc<Bucket> {
-    let settings = Settings::default();
-    settings.put(Key::HistorySeconds, seconds);
-    let config = BucketConfig {
-        vbuckets: VBUCKETS,
-        settings,
-        backend: StorageBackend::LogStructured,
-        ..BucketConfig::new("test", "/data/test".into())
-    };
-    let history = history_retention(&config.settings, VBUCKETS);
-    let files = FilesConfig::Log(LogConfig { history, ..LogConfig::default() });
-    let store =
-        Journaled::open(env.clone(), &config.dir, JournaledConfig { files, ..JournaledConfig::default() });
-    Arc::new(Bucket::open(config, env.clone(), Arc::new(store.expect("the disk works"))).expect("it opens"))
-}
-
 impl World {
     fn new(seed: u64, seconds: u64) -> World {
         let (env, handles) = Env::sim(seed);
         let env = env.with_heap(Heap::default());
-        let bucket = open(&env, seconds);
+        let bucket = changes::open(&env, VBUCKETS, seconds);
         let from = u64::from(seconds > 0);
         World { env, bucket, handles, seconds, all: BTreeMap::new(), from, changes: 0 }
     }
@@ -92,7 +76,7 @@ impl World {
     fn crash(self) -> World {
         let World { env, bucket, handles, seconds, mut all, from, changes } = self;
         drop(bucket);
-        let bucket = open(&env, seconds);
+        let bucket = changes::open(&env, VBUCKETS, seconds);
         let high = bucket.streams().stream_state(VB).expect("it is there").3.0;
         all.retain(|seqno, _| *seqno <= high);
         World { env, bucket, handles, seconds, all, from: from.min(high + 1), changes }
@@ -152,42 +136,9 @@ fn producer(bucket: &Arc<Bucket>, woken: &Arc<AtomicBool>) -> Producer {
     })
 }
 
-impl Consumer {
-    fn new(world: &World, is_of_changes: bool) -> Consumer {
-        let woken = Arc::new(AtomicBool::new(false));
-        let mut producer = producer(&world.bucket, &woken);
-        if is_of_changes {
-            assert_eq!(producer.control(b"change_streams", b"true"), Status::Success);
-        }
-        let request = StreamRequest { end: Seqno(u64::MAX), ..StreamRequest::default() };
-        assert!(producer.request(VB, 7, &request, b"").is_ok());
-        let (told, markers, keys) = (BTreeMap::new(), Vec::new(), BTreeSet::new());
-        Consumer { producer, woken, told, markers, keys, is_of_changes, last: 0 }
-    }
-
-    /// Lets both ends work until nothing moves any more.
-    fn drain(&mut self, world: &World) {
-        loop {
-            self.woken.store(false, Ordering::Relaxed);
-            let mut out = Vec::new();
-            let step = self.producer.step(&mut out, 1 << 10);
-            let read = world.bucket.streams().backfills().step() == Progress::Worked;
-            self.receive(&out);
-            if step == Step::Idle && !read && out.is_empty() && !self.woken.load(Ordering::Relaxed) {
-                return;
-            }
-        }
-    }
-
-    fn receive(&mut self, mut rest: &[u8]) {
-        self.producer.acknowledge(rest.len() as u32);
-        while !rest.is_empty() {
-            let Parsed::Request { request, total_len } = parse(rest, Limits::AUTHENTICATED) else {
-                panic!("a producer sends whole requests");
-            };
-            self.take(&Message::read(&request).expect("a message of a stream"));
-            rest = &rest[total_len..];
-        }
+impl changes::Reader for Consumer {
+    fn source(&mut self) -> (&mut Producer, &AtomicBool) {
+        (&mut self.producer, &self.woken)
     }
 
     fn take(&mut self, message: &Message<'_>) {
@@ -213,6 +164,24 @@ impl Consumer {
         let several = Marker::HISTORY | Marker::MAY_DUPLICATE;
         assert!(self.is_of_changes || marker.flags & several == 0, "{marker:?}");
         self.told.insert(seqno, (key, value));
+    }
+}
+
+impl Consumer {
+    fn new(world: &World, is_of_changes: bool) -> Consumer {
+        let woken = Arc::new(AtomicBool::new(false));
+        let mut producer = producer(&world.bucket, &woken);
+        if is_of_changes {
+            assert_eq!(producer.control(b"change_streams", b"true"), Status::Success);
+        }
+        let request = StreamRequest { end: Seqno(u64::MAX), ..StreamRequest::default() };
+        assert!(producer.request(VB, 7, &request, b"").is_ok());
+        let (told, markers, keys) = (BTreeMap::new(), Vec::new(), BTreeSet::new());
+        Consumer { producer, woken, told, markers, keys, is_of_changes, last: 0 }
+    }
+
+    fn drain(&mut self, world: &World) {
+        changes::drain(self, &world.bucket);
     }
 }
 

@@ -3,6 +3,8 @@
 
 #[path = "shared/buckets.rs"]
 mod buckets;
+#[path = "shared/changes.rs"]
+mod changes;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,12 +13,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use base::env::sim::SplitMix64;
 use base::env::{Env, SimHandles};
 use base::{CollectionId, DocKey, Heap, ScopeId, Seqno, VbId};
-use dcp::{Agreement, Features, Producer, Step, read_event};
-use engine::settings::Key;
-use engine::{Bucket, BucketConfig, Progress, Settings, history_retention};
-use kvstore::{FilesConfig, Journaled, JournaledConfig, LogConfig, StorageBackend};
+use dcp::{Agreement, Features, Producer, read_event};
+use engine::Bucket;
+use protocol::Status;
 use protocol::dcp::{Marker, Message, OpenFlags, StreamRequest, What};
-use protocol::{Limits, Parsed, Status, parse};
 use vbucket::collections::SystemEvent;
 use vbucket::{Collection, Manifest};
 
@@ -40,27 +40,11 @@ struct World {
     changes: u64,
 }
 
-fn open(env: &Env) -> Arc<Bucket> {
-    let settings = Settings::default();
-    settings.put(Key::HistorySeconds, 1_000_000);
-    let config = BucketConfig {
-        vbuckets: VBUCKETS,
-        settings,
-        backend: StorageBackend::LogStructured,
-        ..BucketConfig::new("test", "/data/test".into())
-    };
-    let history = history_retention(&config.settings, VBUCKETS);
-    let files = FilesConfig::Log(LogConfig { history, ..LogConfig::default() });
-    let store =
-        Journaled::open(env.clone(), &config.dir, JournaledConfig { files, ..JournaledConfig::default() });
-    Arc::new(Bucket::open(config, env.clone(), Arc::new(store.expect("the disk works"))).expect("it opens"))
-}
-
 impl World {
     fn new(seed: u64) -> World {
         let (env, handles) = Env::sim(seed);
         let env = env.with_heap(Heap::default());
-        let bucket = open(&env);
+        let bucket = changes::open(&env, VBUCKETS, 1_000_000);
         let has_part = BTreeMap::from([(CollectionId::DEFAULT, true), (KEPT, true), (FLEETING, false)]);
         let world = World { env, _handles: handles, bucket, all: BTreeMap::new(), has_part, changes: 0 };
         world.change(|manifest| {
@@ -108,7 +92,7 @@ impl World {
     fn crash(self) -> World {
         let World { env, _handles, bucket, mut all, has_part, changes } = self;
         drop(bucket);
-        let bucket = open(&env);
+        let bucket = changes::open(&env, VBUCKETS, 1_000_000);
         let high = bucket.streams().stream_state(VB).expect("it is there").3.0;
         all.retain(|seqno, _| *seqno <= high);
         World { env, _handles, bucket, all, has_part, changes }
@@ -146,52 +130,9 @@ struct Consumer {
     last: u64,
 }
 
-impl Consumer {
-    fn new(world: &World) -> Consumer {
-        let woken = Arc::new(AtomicBool::new(false));
-        let agreed = Agreement::open(OpenFlags(OpenFlags::PRODUCER), b"test", false).expect("a producer");
-        let features = Features { collections: true, ..Features::default() };
-        let wake = Arc::clone(&woken);
-        let mut producer =
-            Producer::new(Arc::clone(&world.bucket), "test".into(), agreed, features, move || {
-                wake.store(true, Ordering::Relaxed);
-            });
-        for name in ["enable_noop", "change_streams", "flatbuffers_system_events"] {
-            assert_eq!(producer.control(name.as_bytes(), b"true"), Status::Success, "{name}");
-        }
-        let request = StreamRequest { end: Seqno(u64::MAX), ..StreamRequest::default() };
-        assert!(producer.request(VB, 7, &request, b"").is_ok());
-        Consumer { producer, woken, told: BTreeMap::new(), events: Vec::new(), last: 0 }
-    }
-
-    /// Lets both ends work until nothing moves any more.
-    fn drain(&mut self, world: &World) {
-        loop {
-            self.woken.store(false, Ordering::Relaxed);
-            let mut out = Vec::new();
-            let step = self.producer.step(&mut out, 1 << 10);
-            let read = world.bucket.streams().backfills().step() == Progress::Worked;
-            self.receive(&out);
-            if step == Step::Idle && !read && out.is_empty() && !self.woken.load(Ordering::Relaxed) {
-                return;
-            }
-        }
-    }
-
-    fn drained(mut self, world: &World) -> Consumer {
-        self.drain(world);
-        self
-    }
-
-    fn receive(&mut self, mut rest: &[u8]) {
-        self.producer.acknowledge(rest.len() as u32);
-        while !rest.is_empty() {
-            let Parsed::Request { request, total_len } = parse(rest, Limits::AUTHENTICATED) else {
-                panic!("a producer sends whole requests");
-            };
-            self.take(&Message::read(&request).expect("a message of a stream"));
-            rest = &rest[total_len..];
-        }
+impl changes::Reader for Consumer {
+    fn source(&mut self) -> (&mut Producer, &AtomicBool) {
+        (&mut self.producer, &self.woken)
     }
 
     fn take(&mut self, message: &Message<'_>) {
@@ -213,6 +154,34 @@ impl Consumer {
         };
         assert!(seqno > self.last, "{seqno} after {}", self.last);
         self.last = seqno;
+    }
+}
+
+impl Consumer {
+    fn new(world: &World) -> Consumer {
+        let woken = Arc::new(AtomicBool::new(false));
+        let agreed = Agreement::open(OpenFlags(OpenFlags::PRODUCER), b"test", false).expect("a producer");
+        let features = Features { collections: true, ..Features::default() };
+        let wake = Arc::clone(&woken);
+        let mut producer =
+            Producer::new(Arc::clone(&world.bucket), "test".into(), agreed, features, move || {
+                wake.store(true, Ordering::Relaxed);
+            });
+        for name in ["enable_noop", "change_streams", "flatbuffers_system_events"] {
+            assert_eq!(producer.control(name.as_bytes(), b"true"), Status::Success, "{name}");
+        }
+        let request = StreamRequest { end: Seqno(u64::MAX), ..StreamRequest::default() };
+        assert!(producer.request(VB, 7, &request, b"").is_ok());
+        Consumer { producer, woken, told: BTreeMap::new(), events: Vec::new(), last: 0 }
+    }
+
+    fn drain(&mut self, world: &World) {
+        changes::drain(self, &world.bucket);
+    }
+
+    fn drained(mut self, world: &World) -> Consumer {
+        self.drain(world);
+        self
     }
 
     /// What was told of a collection's part in the history, one event after the other.

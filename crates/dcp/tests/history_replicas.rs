@@ -5,6 +5,8 @@
 
 #[path = "shared/buckets.rs"]
 mod buckets;
+#[path = "shared/changes.rs"]
+mod changes;
 #[cfg(debug_assertions)]
 #[path = "../../simulation/src/known.rs"]
 mod known;
@@ -19,10 +21,8 @@ use std::time::Duration;
 use base::env::sim::{SimDisk, SplitMix64};
 use base::env::{Env, SimHandles};
 use base::{Cas, CollectionId, DocKey, Heap, ScopeId, Seqno, VbId, VbState};
-use dcp::{Agreement, Consumer, ConsumerConfig, Features, Mode, Producer, Stage, Step};
-use engine::settings::Key;
-use engine::{Bucket, BucketConfig, Progress, Settings, history_retention};
-use kvstore::{FilesConfig, Journaled, JournaledConfig, LogConfig, StorageBackend};
+use dcp::{Agreement, Consumer, ConsumerConfig, Features, Mode, Producer, Stage};
+use engine::{Bucket, Progress};
 use protocol::dcp::{Marker, Message, OpenFlags, StreamRequest, What};
 use protocol::{Limits, Parsed, parse};
 use served::{FEATURES, Served};
@@ -37,22 +37,6 @@ const LONG: u64 = 1_000_000;
 type Told = (String, Option<String>);
 /// All changes of a history of a vBucket.
 type Branch = BTreeMap<u64, Told>;
-
-fn open(env: &Env, seconds: u64) -> Arc<Bucket> {
-    let settings = Settings::default();
-    settings.put(Key::HistorySeconds, seconds);
-    let config = BucketConfig {
-        vbuckets: VBUCKETS,
-        settings,
-        backend: StorageBackend::LogStructured,
-        ..BucketConfig::new("test", "/data/test".into())
-    };
-    let history = history_retention(&config.settings, VBUCKETS);
-    let files = FilesConfig::Log(LogConfig { history, ..LogConfig::default() });
-    let store =
-        Journaled::open(env.clone(), &config.dir, JournaledConfig { files, ..JournaledConfig::default() });
-    Arc::new(Bucket::open(config, env.clone(), Arc::new(store.expect("the disk works"))).expect("it opens"))
-}
 
 /// How a node follows another one.
 struct Link {
@@ -168,7 +152,7 @@ impl World {
         let (_, handles) = Env::sim(seed);
         let make = |at: usize| {
             let handles = handles.with_disk(SimDisk::new());
-            let bucket = open(&handles.env().with_heap(Heap::default()), seconds);
+            let bucket = changes::open(&handles.env().with_heap(Heap::default()), VBUCKETS, seconds);
             let role = if at == 0 { VbState::Active } else { VbState::Replica };
             bucket.roles().set_vbucket_state(VB, role, None).expect("it is there");
             assert!(bucket.flushing().flush_all());
@@ -306,7 +290,7 @@ impl World {
             Some(seed) => handles.with_disk(handles.disk.crash(seed)),
             None => handles,
         };
-        let bucket = open(&handles.env().with_heap(Heap::default()), seconds);
+        let bucket = changes::open(&handles.env().with_heap(Heap::default()), VBUCKETS, seconds);
         self.nodes.insert(at, Node { handles, bucket, seconds, uuid, link: None });
         let wanted = if role == Some(VbState::Active) { VbState::Active } else { VbState::Replica };
         self.note_history(at);
@@ -380,6 +364,37 @@ struct Reader {
     has_ended: bool,
 }
 
+impl changes::Reader for Reader {
+    fn source(&mut self) -> (&mut Producer, &AtomicBool) {
+        (&mut self.producer, &self.woken)
+    }
+
+    fn take(&mut self, message: &Message<'_>) {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_start_matches('\0').to_owned();
+        let (seqno, value) = match message.what {
+            What::Marker(marker) => {
+                if marker.flags & Marker::HISTORY == 0 {
+                    self.gaps.push(self.told.len());
+                }
+                return self.markers.push(marker);
+            }
+            What::Mutation(mutation) => (mutation.by_seqno.0, Some(text(message.value))),
+            What::Deletion(deletion) => (deletion.by_seqno.0, None),
+            What::SeqnoAdvanced(_) | What::SystemEvent(..) => return,
+            What::End(_) => {
+                self.has_ended = true;
+                return;
+            }
+            _ => panic!("{message:?}"),
+        };
+        let marker = self.markers.last().expect("a snapshot was announced");
+        let last = self.told.last().map_or(0, |(last, _)| *last);
+        assert!((marker.start.0..=marker.end.0).contains(&seqno) && seqno > last, "{seqno} in {marker:?}");
+        self.of_history.push(marker.flags & Marker::HISTORY != 0);
+        self.told.push((seqno, (text(message.key), value)));
+    }
+}
+
 impl Reader {
     fn new(bucket: &Arc<Bucket>) -> Reader {
         let mut agreed = Agreement::open(OpenFlags(OpenFlags::PRODUCER), b"test", false).expect("a producer");
@@ -406,52 +421,7 @@ impl Reader {
     }
 
     fn drain(&mut self, bucket: &Bucket) {
-        loop {
-            self.woken.store(false, Ordering::Relaxed);
-            let mut out = Vec::new();
-            let step = self.producer.step(&mut out, 1 << 10);
-            let read = bucket.streams().backfills().step() == Progress::Worked;
-            self.receive(&out);
-            if step == Step::Idle && !read && out.is_empty() && !self.woken.load(Ordering::Relaxed) {
-                return;
-            }
-        }
-    }
-
-    fn receive(&mut self, mut rest: &[u8]) {
-        self.producer.acknowledge(rest.len() as u32);
-        while !rest.is_empty() {
-            let Parsed::Request { request, total_len } = parse(rest, Limits::AUTHENTICATED) else {
-                panic!("a producer sends whole requests");
-            };
-            self.take(&Message::read(&request).expect("a message of a stream"));
-            rest = &rest[total_len..];
-        }
-    }
-
-    fn take(&mut self, message: &Message<'_>) {
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_start_matches('\0').to_owned();
-        let (seqno, value) = match message.what {
-            What::Marker(marker) => {
-                if marker.flags & Marker::HISTORY == 0 {
-                    self.gaps.push(self.told.len());
-                }
-                return self.markers.push(marker);
-            }
-            What::Mutation(mutation) => (mutation.by_seqno.0, Some(text(message.value))),
-            What::Deletion(deletion) => (deletion.by_seqno.0, None),
-            What::SeqnoAdvanced(_) | What::SystemEvent(..) => return,
-            What::End(_) => {
-                self.has_ended = true;
-                return;
-            }
-            _ => panic!("{message:?}"),
-        };
-        let marker = self.markers.last().expect("a snapshot was announced");
-        let last = self.told.last().map_or(0, |(last, _)| *last);
-        assert!((marker.start.0..=marker.end.0).contains(&seqno) && seqno > last, "{seqno} in {marker:?}");
-        self.of_history.push(marker.flags & Marker::HISTORY != 0);
-        self.told.push((seqno, (text(message.key), value)));
+        changes::drain(self, bucket);
     }
 
     fn all(&self) -> Branch {

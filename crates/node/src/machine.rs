@@ -137,21 +137,8 @@ fn cores(disk: &dyn Disk) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use base::env::OpenMode;
-    use base::env::sim::SimDisk;
-
     use super::*;
-
-    fn disk(files: &[(&str, &str)]) -> SimDisk {
-        let disk = SimDisk::new();
-        for (path, text) in files {
-            let path = Path::new(path);
-            disk.create_dir_all(path.parent().expect("it is in a folder")).expect("a folder");
-            let file = disk.open(path, OpenMode::CreateNew).expect("a file");
-            file.write_at(text.as_bytes(), 0).expect("a write");
-        }
-        disk
-    }
+    use crate::machine_memory::tests::disk;
 
     const STAT: &str = "cpu  100 20 30 800 50 6 4 10 5 0\ncpu0 1 2 3 4\ncpu1 1 2 3 4\nintr 5\n";
 

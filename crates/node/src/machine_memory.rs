@@ -89,12 +89,13 @@ pub(crate) fn read(disk: &dyn Disk, path: &Path) -> Option<String> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use base::env::sim::SimDisk;
 
     use super::*;
 
-    fn disk(files: &[(&str, &str)]) -> SimDisk {
+    /// One that has these files.
+    pub(crate) fn disk(files: &[(&str, &str)]) -> SimDisk {
         let disk = SimDisk::new();
         for (path, text) in files {
             let path = Path::new(path);
