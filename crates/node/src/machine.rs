@@ -137,6 +137,8 @@ fn cores(disk: &dyn Disk) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
+    use base::env::sim::SimDisk;
+
     use super::*;
     use crate::machine_memory::tests::disk;
 

@@ -37,7 +37,11 @@ struct Rows {
 }
 
 impl Rows {
+    /// Times rise: behind a clock that was set back those that it shows again are told as they are now.
     fn keep(&mut self, row: HistoryRow) {
+        while self.kept.back().is_some_and(|last| last.at_s >= row.at_s) {
+            self.kept.pop_back();
+        }
         if self.kept.len() == MOST_ROWS {
             self.kept.pop_front();
         }

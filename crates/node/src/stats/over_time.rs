@@ -107,7 +107,7 @@ pub fn at_steps(
     let back_s = if over.is_some() { window_s } else { LOOKED_BACK_S };
     let at = |now: u64| {
         let (from, to) = (
-            values.partition_point(|(at, _)| at + back_s < now),
+            values.partition_point(|(at, _)| at.saturating_add(back_s) < now),
             values.partition_point(|(at, _)| *at <= now),
         );
         let window = values.get(from..to)?;
@@ -124,7 +124,8 @@ impl OverTime {
     /// Its value over a window; `None` if that has too few values.
     fn of(self, window: &[(u64, f64)], window_s: u64) -> Option<f64> {
         let (first, last) = (window.first()?, window.last()?);
-        let lasted_s = (last.0 - first.0) as f64;
+        // Times of another node need not rise.
+        let lasted_s = last.0.saturating_sub(first.0) as f64;
         let before = window.len().checked_sub(2).and_then(|at| window.get(at));
         match self {
             OverTime::Average => {
@@ -137,7 +138,8 @@ impl OverTime {
             OverTime::Increase => Some(increase(window) / lasted_s * window_s as f64),
             OverTime::InstantRate => {
                 let before = *before?;
-                Some(increase(&[before, *last]) / (last.0 - before.0) as f64)
+                let lasted_s = last.0.checked_sub(before.0).filter(|lasted_s| *lasted_s > 0)?;
+                Some(increase(&[before, *last]) / lasted_s as f64)
             }
             OverTime::Slope => Some(slope(window)),
             OverTime::Delta => Some((last.1 - first.1) / lasted_s * window_s as f64),
@@ -156,7 +158,7 @@ fn increase(window: &[(u64, f64)]) -> f64 {
 fn slope(window: &[(u64, f64)]) -> f64 {
     let count = window.len() as f64;
     let begin = window.first().map_or(0, |(at, _)| *at);
-    let points = || window.iter().map(|(at, value)| ((at - begin) as f64, *value));
+    let points = || window.iter().map(|(at, value)| (at.saturating_sub(begin) as f64, *value));
     let (times, values) =
         points().fold((0.0, 0.0), |(times, values), (at, value)| (times + at, values + value));
     let (mean_time, mean) = (times / count, values / count);
@@ -250,6 +252,19 @@ mod tests {
             assert_eq!(Function::parse(wrong), None, "{wrong:?}");
         }
         assert_eq!(Function::parse("p99"), Some(Function::Percentile));
+    }
+
+    /// An error in a sum would end the process.
+    #[test]
+    fn no_window_and_no_times_are_too_much() {
+        let (steps, most) = (Steps { start_s: 140, end_s: 140, step_s: 1 }, u64::MAX);
+        let back = [(130, 1.0), (140, 2.0), (100, 3.0), (100, 4.0)];
+        for name in ["rate", "irate", "increase", "avg_over_time", "deriv", "delta", "idelta"] {
+            let Some(Function::OverTime(over)) = Function::parse(name) else { panic!("{name} is over time") };
+            assert_eq!(at_steps(&VALUES, Some(over), most, steps).len(), 1, "{name}");
+            let told = at_steps(&back, Some(over), most, steps);
+            assert!(told.iter().all(|(_, value)| value.is_finite()), "{name}: {told:?}");
+        }
     }
 
     #[test]
