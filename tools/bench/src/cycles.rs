@@ -67,6 +67,9 @@ const WORKS: [Work; 6] = [
 const INSERT: Work =
     Work { name: "insert_64", depth: 64, arguments: &[], goals: &[("memcached", 0.6), ("redis-aof", 0.6)] };
 
+const CPU_TABLE: &str = "processor time of the server, µs an operation";
+const TAIL_TABLE: &str = "latency of reads at 70 % of the slower one's most, depth 16, 80 % reads, µs";
+
 /// Figures of all rounds by work and server.
 type Figures = BTreeMap<(&'static str, &'static str), Vec<f64>>;
 
@@ -170,6 +173,11 @@ fn measure_tails(
 
 fn conclude(options: &CyclesOptions, mut cpu_us: Figures, mut tails: Figures) -> Report {
     let mut report = Report::new("cycles", options.output.json);
+    for (table, figures) in [(CPU_TABLE, &cpu_us), (TAIL_TABLE, &tails)] {
+        for ((work, server), values) in figures {
+            report.cell(table, work, server, values);
+        }
+    }
     let middles = |of: &mut Figures| -> BTreeMap<(&str, &str), f64> {
         of.iter_mut().map(|(key, values)| (*key, median(values))).collect()
     };

@@ -77,8 +77,24 @@ pub fn run(options: &WritersOptions) -> Result<Report> {
     print_table(&rows);
     report.detail("redis", json!(redis_version));
     report.detail("rows", rows.iter().map(row_json).collect());
+    add_cells(&mut report, &rows);
     add_ratios(&mut report, &rows, &options.clients);
     Ok(report)
+}
+
+/// For the page of `bench report`.
+fn add_cells(report: &mut Report, rows: &[Row]) {
+    let tables: [(&str, fn(&Run) -> f64); 3] = [
+        ("durable writes a second", |run| run.operations_per_s),
+        ("processor time of the server, µs a durable write", |run| run.server_cpu_us),
+        ("99th percentile of a durable write, µs", |run| run.p99_us),
+    ];
+    for (table, figure) in tables {
+        for row in rows {
+            let values: Vec<f64> = row.runs.iter().map(figure).collect();
+            report.cell(table, &format!("{} clients", row.clients), row.contender.name(), &values);
+        }
+    }
 }
 
 fn has_journal() -> Result<bool> {

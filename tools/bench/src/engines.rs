@@ -4,7 +4,7 @@ use std::process::Command;
 
 use anyhow::{Result, ensure};
 use clap::Args;
-use harness::child::{is_installed, succeeds};
+use harness::child::{each_line, is_installed, succeeds};
 use harness::tree::{self, Scratch};
 
 use super::Output;
@@ -27,6 +27,11 @@ pub struct EnginesOptions {
 
 /// Builds, runs and passes on what is printed; whether it went well.
 pub fn run(options: &EnginesOptions) -> Result<bool> {
+    compare(options, |_| {})
+}
+
+/// The same, and shows each line of the comparison to `look`.
+pub fn compare(options: &EnginesOptions, look: impl FnMut(&str)) -> Result<bool> {
     let rocksdb = !options.without_rocksdb && can_build_rocksdb();
     let folder = tree::root().join("tools/engines");
     let mut build = Command::new(tree::cargo());
@@ -46,7 +51,7 @@ pub fn run(options: &EnginesOptions) -> Result<bool> {
     if options.output.json {
         command.arg("--json");
     }
-    succeeds(command.args(&options.more))
+    each_line(command.args(&options.more), look)
 }
 
 /// Its bindings are made by clang's library, itself by a C++ compiler.

@@ -24,6 +24,7 @@ mod load;
 mod locks;
 mod memcached;
 mod memory;
+mod page;
 mod pressure;
 mod process;
 mod redis;
@@ -36,8 +37,10 @@ mod tls;
 mod warmup;
 mod writers;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
+
+use report::Report;
 
 /// What to measure.
 #[derive(Subcommand)]
@@ -86,6 +89,8 @@ pub enum Bench {
     Failover(failover::FailoverOptions),
     /// Two nodes: how far a replica is behind under full write load, how long taking over blocks writes, what is lost.
     Replication(replication::ReplicationOptions),
+    /// The comparisons with other servers, one behind the other, and a page of what they came to.
+    Report(page::ReportOptions),
 }
 
 /// How to print.
@@ -98,7 +103,16 @@ pub struct Output {
 
 /// Runs a measurement; whether all thresholds hold.
 pub fn run(bench: &Bench) -> Result<bool> {
-    let report = match bench {
+    match bench {
+        Bench::Engines(options) => engines::run(options),
+        Bench::Report(options) => page::run(options),
+        bench => Ok(measure(bench)?.close()),
+    }
+}
+
+/// Runs a measurement that ends with figures.
+fn measure(bench: &Bench) -> Result<Report> {
+    Ok(match bench {
         Bench::Memcached(options) => memcached::run(options)?,
         Bench::Cycles(options) => cycles::run(options)?,
         Bench::Locks(options) => locks::run(options)?,
@@ -109,7 +123,6 @@ pub fn run(bench: &Bench) -> Result<bool> {
         Bench::Durable(options) => durable::run(options)?,
         Bench::Syncwrites(options) => syncwrites::run(options)?,
         Bench::Flush(options) => flush::run(options)?,
-        Bench::Engines(options) => return engines::run(options),
         Bench::Warmup(options) => warmup::run(options)?,
         Bench::HitRate(options) => hit_rate::run(options)?,
         Bench::Checkpoints(options) => checkpoints::run(options)?,
@@ -121,6 +134,6 @@ pub fn run(bench: &Bench) -> Result<bool> {
         Bench::Dcp(options) => dcp::run(options)?,
         Bench::Failover(options) => failover::run(options)?,
         Bench::Replication(options) => replication::run(options)?,
-    };
-    Ok(report.close())
+        Bench::Engines(_) | Bench::Report(_) => bail!("it prints tables of its own"),
+    })
 }

@@ -163,6 +163,12 @@ fn report(options: &MemoryOptions, all: &[Resident; 3]) -> Report {
     }
     let [stave, memcached, redis] = all;
     let mut report = Report::new("memory", options.output.json);
+    let table = "bytes a document beyond key and value";
+    for r in all {
+        report.cell(table, "at rest, whole process", r.name, &[r.whole(r.clean, documents)]);
+        report.cell(table, "at rest, without the empty process", r.name, &[r.delta(r.clean, documents)]);
+        report.cell(table, "at most", r.name, &[r.whole(r.peak, documents)]);
+    }
     let most = memcached.whole(memcached.clean, documents);
     report.add("stave_bytes", stave.whole(stave.clean, documents), Some(most));
     report.add("stave_bytes_without_empty", stave.delta(stave.clean, documents), None);

@@ -39,18 +39,32 @@ impl fmt::Display for Goal {
     }
 }
 
+/// What one server came to in each round of one kind of work.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cell {
+    /// What was measured, with its unit; cells of the same make a table.
+    pub table: &'static str,
+    /// The work.
+    pub row: String,
+    /// The server.
+    pub column: String,
+    /// One value for each round; never none.
+    pub values: Vec<f64>,
+}
+
 /// All figures of a measurement.
 pub struct Report {
     bench: &'static str,
     json: bool,
     figures: Vec<Figure>,
+    cells: Vec<Cell>,
     details: Map<String, Value>,
 }
 
 impl Report {
     /// An empty one; `json` makes it close with a line of JSON.
     pub fn new(bench: &'static str, json: bool) -> Report {
-        Report { bench, json, figures: Vec::new(), details: Map::new() }
+        Report { bench, json, figures: Vec::new(), cells: Vec::new(), details: Map::new() }
     }
 
     /// Adds a figure, and what it may be at most.
@@ -61,6 +75,24 @@ impl Report {
     /// Adds a figure, and what it should be.
     pub fn figure(&mut self, name: &str, value: f64, goal: Option<Goal>) {
         self.figures.push(Figure { name: name.to_owned(), value, goal });
+    }
+
+    /// Adds what a server came to, for the page of `bench report`; no values add nothing.
+    pub fn cell(&mut self, table: &'static str, row: &str, column: &str, values: &[f64]) {
+        if !values.is_empty() {
+            let (row, column) = (row.to_owned(), column.to_owned());
+            self.cells.push(Cell { table, row, column, values: values.to_vec() });
+        }
+    }
+
+    /// What servers came to, in the order in which it was added.
+    pub fn cells(&self) -> &[Cell] {
+        &self.cells
+    }
+
+    /// Name, value, what it should be, and whether it is, of each figure.
+    pub fn verdicts(&self) -> impl Iterator<Item = (&str, f64, Option<Goal>, bool)> {
+        self.figures.iter().map(|figure| (figure.name.as_str(), figure.value, figure.goal, figure.holds()))
     }
 
     /// A figure that was added.

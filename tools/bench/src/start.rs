@@ -51,6 +51,8 @@ pub fn run(options: &StartOptions) -> Result<Report> {
     for (number, ((ready, resident), dev)) in ready_ms.iter().zip(&resident_mib).zip(&dev_ms).enumerate() {
         println!("{number:<8} {ready:>10.1} {resident:>14.1} {dev:>18.1}");
     }
+    report.cell("start, ms until ready", "one node", "stave", &ready_ms);
+    report.cell("start, ms until ready", "`stave dev`, three nodes", "stave", &dev_ms);
     report.add("ready_ms", median(&mut ready_ms), Some(100.0));
     report.add("dev_three_nodes_ready_ms", median(&mut dev_ms), Some(300.0));
     report.add("resident_mib", median(&mut resident_mib), Some(30.0));

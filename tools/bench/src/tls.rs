@@ -1,5 +1,6 @@
 //! `bench tls`: Stave with TLS beside Redis with TLS and Stave without, under the same client, by turns.
 
+use std::collections::BTreeMap;
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -45,6 +46,8 @@ pub struct TlsOptions {
 const IDLE_GOAL_KIB: f64 = 24.0;
 /// Pipeline depth, the most of Redis's CPU that an operation may cost with TLS, and the most of Stave's own without.
 const DEPTHS: [(u32, f64, f64); 2] = [(1, 1.0, 1.35), (16, 1.0, 1.5)];
+
+const CPU_TABLE: &str = "processor time of the server, µs an operation, 80 % reads";
 
 /// Measures.
 pub fn run(options: &TlsOptions) -> Result<Report> {
@@ -103,6 +106,7 @@ fn compare(peers: &[Peer; 3], options: &TlsOptions) -> Result<Report> {
     let mut report = Report::new("tls", options.output.json);
     println!("{:<6} {:<6} {:<10} {:>10}", "round", "depth", "server", "CPU us/op");
     let mut ratios = DEPTHS.map(|_| [const { Vec::new() }; 2]);
+    let mut cells: BTreeMap<(String, usize), Vec<f64>> = BTreeMap::new();
     for round in 0..options.rounds {
         for ((depth, ..), ratios) in DEPTHS.iter().zip(&mut ratios) {
             let mut costs = [0.0; 3];
@@ -110,12 +114,16 @@ fn compare(peers: &[Peer; 3], options: &TlsOptions) -> Result<Report> {
                 let (depth, seconds) = (depth.to_string(), options.seconds.to_string());
                 let more = ["--pipeline", &depth, "--warmup", "1", "--seconds", &seconds];
                 costs[at] = load(&peers[at], options, &more)?;
+                cells.entry((depth.clone(), at)).or_default().push(costs[at]);
                 println!("{:<6} {depth:<6} {:<10} {:>10.2}", round + 1, peers[at].name, costs[at]);
             }
             let [plain, stave, redis] = costs;
             ratios[0].push(stave / redis);
             ratios[1].push(stave / plain);
         }
+    }
+    for ((depth, at), values) in &cells {
+        report.cell(CPU_TABLE, &format!("depth {depth}"), peers[*at].name, values);
     }
     println!("\nmedians of {} rounds:", options.rounds);
     for ((depth, of_redis, of_plain), [redis, plain]) in DEPTHS.iter().zip(&mut ratios) {
