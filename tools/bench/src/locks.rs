@@ -2,6 +2,7 @@
 //! on a node and on its replica.
 
 use std::collections::BTreeMap;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use base::{Cas, VbId};
