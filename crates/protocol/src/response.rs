@@ -21,15 +21,20 @@ pub struct Response<'a> {
     pub opaque: u32,
     /// The document's CAS, zero if it has none.
     pub cas: Cas,
-    /// Encoded time the server took ([`crate::server_duration::encode`]); if given the alternative magic is used.
+    /// Encoded time the server took ([`crate::server_duration::encode`]); if given the alternative magic is used. A key
+    /// that is too long for that magic goes without it.
     pub server_duration: Option<u16>,
     /// Fields of this command, at most 255 bytes.
     pub extras: &'a [u8],
-    /// The key, at most 255 bytes.
+    /// The key. Names of stats may have more than the 255 bytes of which the alternative magic can tell; of a key with more
+    /// than [`MAX_KEY_BYTES`] the front is sent.
     pub key: &'a [u8],
     /// The value.
     pub value: &'a [u8],
 }
+
+/// The longest key that a header can tell of.
+const MAX_KEY_BYTES: usize = u16::MAX as usize;
 
 impl Response<'_> {
     /// Appends header, framing extras, extras, key and value.
@@ -40,30 +45,32 @@ impl Response<'_> {
 
     /// Appends everything but the value, for one of `value_len` bytes that is sent from elsewhere.
     pub fn write_before_value(&self, value_len: usize, out: &mut Vec<u8>) {
-        let frame_len = if self.server_duration.is_some() { 3 } else { 0 };
+        let key = self.key.get(..MAX_KEY_BYTES).unwrap_or(self.key);
+        let [key_high, key_low] = (key.len() as u16).to_be_bytes();
+        let duration = self.server_duration.filter(|_| key_high == 0);
+        let frame_len = if duration.is_some() { 3 } else { 0 };
         let extras_len = u8::try_from(self.extras.len()).expect("the server's extras are short");
-        let key_len = u8::try_from(self.key.len()).expect("the server's keys are at most 255 bytes");
-        let body_len = frame_len + self.extras.len() + self.key.len() + value_len;
+        let body_len = frame_len + self.extras.len() + key.len() + value_len;
         let body_len = u32::try_from(body_len).expect("the server's values are far below 4 GiB");
         let mut head = [0; HEADER_BYTES + 3];
         head[0] = if frame_len == 0 { magic::RESPONSE } else { magic::ALT_RESPONSE };
         head[1] = self.opcode;
         // With the alternative magic byte 2 is the length of the framing extras, else the high half of the key's.
-        head[2] = frame_len as u8;
-        head[3] = key_len;
+        head[2] = if frame_len == 0 { key_high } else { frame_len as u8 };
+        head[3] = key_low;
         head[4] = extras_len;
         head[5] = self.datatype;
         head[6..8].copy_from_slice(&self.status.code().to_be_bytes());
         head[8..12].copy_from_slice(&body_len.to_be_bytes());
         head[12..16].copy_from_slice(&self.opaque.to_be_bytes());
         head[16..24].copy_from_slice(&self.cas.0.to_be_bytes());
-        if let Some(duration) = self.server_duration {
+        if let Some(duration) = duration {
             head[24] = frame_info::SERVER_DURATION_TAG;
             head[25..27].copy_from_slice(&duration.to_be_bytes());
         }
         out.extend_from_slice(head.get(..HEADER_BYTES + frame_len).unwrap_or(&head));
         out.extend_from_slice(self.extras);
-        out.extend_from_slice(self.key);
+        out.extend_from_slice(key);
     }
 }
 

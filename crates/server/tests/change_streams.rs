@@ -172,3 +172,29 @@ fn a_bucket_that_can_keep_none_refuses_change_streams() {
     assert_eq!(control(&mut client, "change_streams", "false"), Status::Einval);
     server.stop().expect("a clean stop");
 }
+
+/// Names of stats have the names of connections in them, which have bytes that grow when they are told as text.
+#[test]
+fn names_of_connections_have_an_end_and_stats_tell_each() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), "");
+    let extras = OPEN_FLAGS.to_be_bytes();
+    let extras = [&[0; 4][..], &extras].concat();
+    let open = |name: &[u8]| {
+        let mut client = Client::connect(&server, "default", &FEATURES);
+        let parts =
+            RequestParts { opcode: opcode::DCP_OPEN, key: name, extras: &extras, ..Default::default() };
+        let status = client.request(&parts).status;
+        (client, status)
+    };
+    assert_eq!(open(&[b'x'; 201]).1, Status::Einval);
+    let (_open, status) = open(&[0xff; 200]);
+    assert_eq!(status, Status::Success);
+    let mut client = Client::connect(&server, "default", &[]);
+    let name = format!("eq_dcpq:{}:type", "\u{fffd}".repeat(200));
+    assert_eq!(client.stat("dcp", &name), "producer");
+    for group in ["dcpagg _", "checkpoint", "durability-monitor 0"] {
+        client.stat(group, "");
+    }
+    server.stop().expect("a clean stop");
+}

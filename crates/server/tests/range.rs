@@ -104,6 +104,33 @@ fn what_is_not_kept_is_an_error_of_each_node_and_what_is_wrong_is_refused() {
     server.stop().expect("a clean stop");
 }
 
+/// Each step of a list costs little, and a list of them could cost much: the thread that answers HTTP has no part in it.
+#[test]
+fn an_answer_has_a_bound_and_is_made_elsewhere() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), "");
+    let overviews = || server.node().lanes().overviews.done();
+    let name = json!({ "label": "name", "value": "kv_ops" });
+    let long = json!({ "metric": [name], "start": -10_999, "step": 1, "applyFunctions": ["avg_over_time"],
+        "timeWindow": "9y" });
+    let before = overviews();
+    let (code, told) = post(&server, &Value::Array(vec![long; 100]));
+    assert_eq!(code, 400, "{told}");
+    assert!(told["errors"]["_"].as_str().is_some_and(|why| why.contains("values")), "{told}");
+    assert_eq!(overviews(), before + 1);
+    let pattern = |value: String| json!({ "label": "op", "value": value, "operator": "=~" });
+    let with = |count: usize| {
+        let labels = [vec![name.clone()], vec![pattern("g.t".to_owned()); count]].concat();
+        json!({ "metric": labels })
+    };
+    assert_eq!(post(&server, &json!([with(16)])).0, 200);
+    assert_eq!(post(&server, &json!([with(17)])).0, 400);
+    assert_eq!(post(&server, &json!([with(9), with(8)])).0, 400);
+    let large = json!({ "metric": [name, pattern("\\w{2}".repeat(60))] });
+    assert_eq!(post(&server, &json!([large])).0, 400);
+    server.stop().expect("a clean stop");
+}
+
 #[test]
 fn a_bucket_tells_its_last_hour() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -35,8 +35,8 @@ pub use bucket_context::BucketContext;
 pub use checkpoint_manager::CheckpointManager;
 pub use checkpoint_memory::{CheckpointLimits, CheckpointMarks, CheckpointMemory, Pressure};
 pub use collections::{
-    Collection, CollectionOps, Collections, DroppedCollection, Held, Manifest, ManifestChange, ManifestUid,
-    OpenCollection, OpenScope, Scope, SystemEvent,
+    Collection, CollectionOps, Collections, DroppedCollection, Held, MAX_COLLECTIONS, MAX_SCOPES, Manifest,
+    ManifestChange, ManifestUid, OpenCollection, OpenScope, Scope, SystemEvent,
 };
 pub use cursor::{CursorId, CursorName, CursorState, Dropped, RegisterRefusal};
 pub use durability::{ActiveMonitor, Chain, MAX_CHAIN, NO_DEADLINE, PassiveMonitor, Topology, TopologyError};

@@ -72,7 +72,9 @@ pub fn run(options: &LocksOptions) -> Result<Report> {
     let nodes = [("active", start("active")?), ("replica", start("replica")?)];
     let whole = nodes.iter().all(|(_, node)| run_on(node.pid()));
     if !whole {
-        println!("the nodes' threads cannot run on (`chrt`, as root): a hold includes the time in which its thread waits for a CPU");
+        println!(
+            "the nodes' threads cannot run on (`chrt`, as root): a hold includes the time in which its thread waits for a CPU"
+        );
     }
     replicate(&nodes[0].1, &nodes[1].1, VB.0 + 1)?;
     let mut client = Client::connect(&nodes[0].1.kv)?;

@@ -7,12 +7,12 @@
 use std::collections::BTreeMap;
 
 use ::cluster::State;
-use vbucket::Manifest;
+use vbucket::{MAX_COLLECTIONS, MAX_SCOPES, Manifest};
 
 use super::buckets::manifest_of;
 
-/// The most names of one bucket that are remembered: the last ones.
-const MOST_NAMES: usize = 1_000;
+/// The most names of one bucket that are remembered, the last ones: as many as one change can take away.
+const MOST_NAMES: usize = MAX_SCOPES + MAX_COLLECTIONS;
 
 /// The name of a scope, and of a collection its own, too.
 type Name = (String, Option<String>);
@@ -158,9 +158,12 @@ mod tests {
         let names: Vec<String> = (0..MOST_NAMES + 1).map(|at| format!("c{at}")).collect();
         let ids: Vec<String> = (0..names.len()).map(|at| format!("{:x}", 8 + at)).collect();
         let all: Vec<(&str, &str)> = names.iter().zip(&ids).map(|(name, id)| (&**name, &**id)).collect();
-        removals.note(&state(1, "1", "1", &all));
-        removals.note(&state(2, "1", "2", &all[1..]));
-        removals.note(&state(3, "1", "3", &[]));
+        // A bucket has less than that at a time.
+        let mut revision = 0;
+        for some in all.chunks(MAX_COLLECTIONS / 2).chain([&[][..]]) {
+            revision += 1;
+            removals.note(&state(revision, "1", &format!("{revision:x}"), some));
+        }
         let gone = &removals.0["b"].gone;
         assert_eq!(gone.len(), MOST_NAMES);
         assert!(!gone.contains_key(&("s".to_owned(), Some("c0".to_owned()))));

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
@@ -11,7 +12,7 @@ use std::time::Duration;
 use base::env::Env;
 use base::planted::{self, Bug};
 use base::{RateLimit, VbId, VbState};
-use dcp::{Consumer, ConsumerCounts, Mode, Stage};
+use dcp::{Consumer, ConsumerCounts, LONGEST_NAME, Mode, Stage};
 use engine::Bucket;
 use parking_lot::Mutex;
 
@@ -99,6 +100,21 @@ pub struct Link {
     told_broken: RateLimit,
 }
 
+/// The name of connections to `node` for a bucket. Of one that is longer than a name may be, the end gives way to a number
+/// that differs from that of others.
+fn connection_name(node: &str, own_name: &str, bucket: &str) -> String {
+    let mut name = format!("replication:{node}->{own_name}:{bucket}");
+    if name.len() > LONGEST_NAME {
+        let mut hasher = DefaultHasher::new();
+        name.hash(&mut hasher);
+        let number = format!(":{:016x}", hasher.finish());
+        let front = name.floor_char_boundary(LONGEST_NAME - number.len());
+        name.truncate(front);
+        name.push_str(&number);
+    }
+    name
+}
+
 impl Link {
     /// One of `of`, not run yet.
     pub(super) fn new(of: &Replication, bucket: &Arc<Bucket>, node: String, wanted: Wanted) -> Link {
@@ -137,7 +153,7 @@ impl Link {
 
     /// The name of its connections, in the field's form.
     pub(super) fn connection_name(&self) -> String {
-        format!("replication:{}->{}:{}", self.node, self.own_name, self.bucket.name())
+        connection_name(&self.node, &self.own_name, self.bucket.name())
     }
 
     /// Whether it is of the same user, so that it can go on.
@@ -281,5 +297,20 @@ impl Link {
         while !self.is_closed() {
             self.changed().await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_connections_are_no_longer_than_they_may_be() {
+        assert_eq!(connection_name("a:1", "2", "b"), "replication:a:1->2:b");
+        let (node, bucket) = ("ä".repeat(200), "b".repeat(100));
+        let (one, other) = (connection_name(&node, "1", &bucket), connection_name(&node, "2", &bucket));
+        assert!(one.len() <= LONGEST_NAME && one.starts_with("replication:ä"), "{one}");
+        assert_ne!(one, other);
+        assert_eq!(one, connection_name(&node, "1", &bucket));
     }
 }

@@ -92,6 +92,15 @@ pub struct Steps {
 }
 
 impl Steps {
+    /// How many times there are.
+    pub fn count(self) -> u64 {
+        if self.start_s > self.end_s {
+            0
+        } else {
+            ((self.end_s - self.start_s) / self.step_s.max(1)).saturating_add(1)
+        }
+    }
+
     fn times(self) -> impl Iterator<Item = u64> {
         (self.start_s..=self.end_s).step_by(usize::try_from(self.step_s).unwrap_or(usize::MAX).max(1))
     }

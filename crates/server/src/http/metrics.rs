@@ -25,9 +25,12 @@ pub(super) async fn metrics(State(shared): State<Shared>, request: Request) -> R
     };
     match text {
         Some(text) => ([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response(),
-        None => {
-            let what = "Too many requests for figures wait: try again.\n";
-            (StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, "1")], what).into_response()
-        }
+        None => too_many_wait(),
     }
+}
+
+/// The answer to a request for which there is no place beside those that wait.
+pub(super) fn too_many_wait() -> Response {
+    let what = "Too many requests for figures wait: try again.\n";
+    (StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, "1")], what).into_response()
 }

@@ -4,25 +4,27 @@
 //! the functions.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use ::node::Node;
 use ::node::privilege::Privilege;
 use ::node::stats::history::Series;
 use ::node::stats::over_time::{Together, apply};
 use ::node::user::User;
-use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Extension, Path, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::access::forbidden;
 use super::acting::{Refused, refused};
 use super::basic_auth::Caller;
 use super::cluster_status::view_of;
+use super::metrics::too_many_wait;
 use super::query::Query;
-use super::range_request::{Across, RangeRequest, of_json, of_query};
+use super::range_request::{Across, MOST_PATTERNS, RangeRequest, of_json, of_query};
 use super::samples::ask_node;
 use super::{Shared, nodes};
 
@@ -32,6 +34,8 @@ pub(super) const PATH: &str = "/v1/series/{names}/{since}";
 const MOST_ANSWER_BYTES: usize = 8 << 20;
 /// Requests in one over HTTP.
 const MOST_REQUESTS: usize = 100;
+/// Values in one answer over HTTP: 9 figures at as many times as one request may have.
+const MOST_VALUES: u64 = 100_000;
 
 /// `GET /pools/default/stats/range/METRIC`
 pub(super) async fn show(
@@ -57,7 +61,7 @@ pub(super) async fn show_function(
 
 async fn one(
     shared: &Shared,
-    user: &User,
+    user: &Arc<User>,
     headers: &HeaderMap,
     name: &str,
     functions: &str,
@@ -66,8 +70,11 @@ async fn one(
     require_some(shared, user)?;
     let wanted =
         of_query(name, functions, fields, now_s(shared)).map_err(|(code, why)| refused(code, &why))?;
-    let told = answer(shared, user, headers, &[wanted]).await?;
-    Ok(Json(told.into_iter().next().unwrap_or_default()).into_response())
+    answer(shared, user, headers, vec![wanted], |told| to_json(&told.first())).await
+}
+
+fn to_json(told: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(told).unwrap_or_default()
 }
 
 /// `POST /pools/default/stats/range`: a list of requests.
@@ -82,7 +89,7 @@ pub(super) async fn show_several(
 
 async fn several(
     shared: &Shared,
-    user: &User,
+    user: &Arc<User>,
     headers: &HeaderMap,
     body: &[u8],
 ) -> Result<Response, Refused> {
@@ -97,17 +104,47 @@ async fn several(
     let each = list.iter().enumerate();
     let wanted =
         each.map(|(at, one)| of_json(one, now_s).map_err(|why| wrong(format!("request {at}: {why}"))));
-    let wanted = wanted.collect::<Result<Vec<RangeRequest>, Refused>>()?;
-    Ok(Json(answer(shared, user, headers, &wanted).await?).into_response())
+    answer(shared, user, headers, read_all(wanted)?, |told| to_json(&told)).await
+}
+
+/// Reads requests one after the other, as long as they have few patterns together.
+fn read_all(each: impl Iterator<Item = Result<RangeRequest, Refused>>) -> Result<Vec<RangeRequest>, Refused> {
+    let (mut all, mut patterns) = (Vec::new(), 0);
+    for one in each {
+        let one = one?;
+        patterns += one.patterns();
+        if patterns > MOST_PATTERNS {
+            let why = format!("metric: a list has at most {MOST_PATTERNS} patterns (=~ and !~)");
+            return Err(refused(StatusCode::BAD_REQUEST, &why));
+        }
+        all.push(one);
+    }
+    Ok(all)
 }
 
 /// `GET /v1/series/NAMES/SINCE`: the figures of this node alone, for other nodes, which look at the user's rights.
 pub(super) async fn tell(
     State(shared): State<Shared>,
     Path((names, since_s)): Path<(String, u64)>,
-) -> Json<Vec<Series>> {
-    let names: Vec<&str> = names.split(',').collect();
-    Json(shared.kept.tell(&shared.node, &names, since_s))
+) -> Response {
+    let told = elsewhere(&shared, move |shared| {
+        let names: Vec<&str> = names.split(',').collect();
+        to_json(&shared.kept.tell(&shared.node, &names, since_s))
+    });
+    told.await.map_or_else(too_many_wait, as_json)
+}
+
+/// Does something where it holds up nothing else over HTTP; nothing if too much waits there.
+async fn elsewhere<T: Send + 'static>(
+    shared: &Shared,
+    work: impl FnOnce(&Shared) -> T + Send + 'static,
+) -> Option<T> {
+    let own = shared.clone();
+    shared.node.lanes().overviews.begin(shared.node.env(), None, move || work(&own))?.await
+}
+
+fn as_json(body: Vec<u8>) -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], body).into_response()
 }
 
 fn now_s(shared: &Shared) -> u64 {
@@ -168,42 +205,90 @@ impl Asked {
 /// What each node has, or why it does not say it.
 type Told = Vec<Result<Vec<Series>, String>>;
 
+/// Asks the nodes, and makes the answer where it holds up nothing else over HTTP.
 async fn answer(
     shared: &Shared,
-    user: &User,
+    user: &Arc<User>,
     headers: &HeaderMap,
-    requests: &[RangeRequest],
-) -> Result<Vec<Value>, Refused> {
+    requests: Vec<RangeRequest>,
+    write: impl FnOnce(&[Value]) -> Vec<u8> + Send + 'static,
+) -> Result<Response, Refused> {
     let asked = all_nodes(shared, headers);
     let unknown = |name: &&String| !asked.iter().any(|node| node.is_called(name));
     if let Some(name) = requests.iter().flat_map(|wanted| &wanted.nodes).find(unknown) {
         let why = format!("nodes: the cluster has no node {name:?}: /pools/nodes lists those that it has");
         return Err(refused(StatusCode::BAD_REQUEST, &why));
     }
-    let mut names: Vec<&str> = requests.iter().map(|wanted| &wanted.name[..]).collect();
+    let mut names: Vec<String> = requests.iter().map(|wanted| wanted.name.clone()).collect();
     names.retain(|name| shared.kept.has(name));
     names.sort_unstable();
     names.dedup();
     let since_s = requests.iter().map(RangeRequest::since_s).min().unwrap_or(0);
     let is_meant = |node: &Asked| requests.iter().any(|wanted| is_meant(wanted, node));
-    let told = ask_all(shared, asked.iter().map(|node| (node, is_meant(node))), &names, since_s).await;
-    let sees_node = sees_node(&shared.node, user);
-    let may_see = |series: &Series| match series.labels.get("bucket") {
-        Some(bucket) => sees(user, bucket),
-        None => sees_node,
-    };
-    Ok(requests.iter().map(|wanted| describe(shared, wanted, &asked, &told, may_see)).collect())
+    let told = ask_others(shared, asked.iter().map(|node| (node, is_meant(node))), &names, since_s).await;
+    let question = Question { requests, asked, told, names, since_s };
+    let user = Arc::clone(user);
+    match elsewhere(shared, move |shared| question.answer(shared, &user).map(|told| write(&told))).await {
+        Some(Ok(body)) => Ok(as_json(body)),
+        Some(Err(why)) => Err(refused(StatusCode::BAD_REQUEST, &why)),
+        None => Err(Box::new(too_many_wait())),
+    }
+}
+
+/// What was asked, and what other nodes say to it.
+struct Question {
+    requests: Vec<RangeRequest>,
+    asked: Vec<Asked>,
+    told: Told,
+    names: Vec<String>,
+    since_s: u64,
+}
+
+impl Question {
+    /// The answers to all requests, or why there are too many values.
+    fn answer(mut self, shared: &Shared, user: &User) -> Result<Vec<Value>, String> {
+        let is_meant_at_all = |node: &Asked| self.requests.iter().any(|wanted| is_meant(wanted, node));
+        if let Some(at) = self.asked.iter().position(|node| node.elsewhere.is_none() && is_meant_at_all(node))
+        {
+            let names: Vec<&str> = self.names.iter().map(String::as_str).collect();
+            if let Some(told) = self.told.get_mut(at) {
+                *told = Ok(shared.kept.tell(&shared.node, &names, self.since_s));
+            }
+        }
+        let sees_node = sees_node(&shared.node, user);
+        let may_see = |series: &Series| match series.labels.get("bucket") {
+            Some(bucket) => sees(user, bucket),
+            None => sees_node,
+        };
+        let values =
+            self.requests.iter().map(|wanted| self.values(wanted, may_see)).fold(0, u64::saturating_add);
+        if values > MOST_VALUES {
+            return Err(format!(
+                "step: these figures at these times are {values} values, more than {MOST_VALUES}: ask for less time, a longer step, or fewer figures"
+            ));
+        }
+        let each = self.requests.iter();
+        Ok(each.map(|wanted| describe(shared, wanted, &self.asked, &self.told, may_see)).collect())
+    }
+
+    /// How many values the answer to a request has, at most.
+    fn values(&self, wanted: &RangeRequest, may_see: impl Fn(&Series) -> bool) -> u64 {
+        let meant = self.asked.iter().zip(&self.told).filter(|(node, _)| is_meant(wanted, node));
+        let all = meant.filter_map(|(_, told)| told.as_ref().ok()).flatten();
+        let series = all.filter(|series| may_see(series) && wanted.wants(&series.labels)).count() as u64;
+        series.saturating_mul(wanted.steps.count())
+    }
 }
 
 fn is_meant(wanted: &RangeRequest, node: &Asked) -> bool {
     wanted.nodes.is_empty() || wanted.nodes.iter().any(|name| node.is_called(name))
 }
 
-/// Asks all nodes that are meant at the same time.
-async fn ask_all(
+/// Asks all other nodes that are meant at the same time.
+async fn ask_others(
     shared: &Shared,
     asked: impl Iterator<Item = (&Asked, bool)>,
-    names: &[&str],
+    names: &[String],
     since_s: u64,
 ) -> Told {
     let path = PATH.replace("{names}", &names.join(",")).replace("{since}", &since_s.to_string());
@@ -211,7 +296,7 @@ async fn ask_all(
     for (node, is_meant) in asked {
         let told = match &node.elsewhere {
             _ if !is_meant || names.is_empty() => Ok(Ok(Vec::new())),
-            None => Ok(Ok(shared.kept.tell(&shared.node, names, since_s))),
+            None => Ok(Ok(Vec::new())),
             Some((name, endpoint)) => {
                 let (shared, path) = (shared.clone(), path.clone());
                 let (name, endpoint) = (name.clone(), endpoint.clone());

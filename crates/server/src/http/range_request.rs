@@ -12,10 +12,16 @@ use serde_json::Value;
 const DEFAULT_S: i64 = 60;
 /// Times that are told of each figure, at most: as Prometheus has it.
 const MOST_STEPS: u64 = 11_000;
+/// Labels of one request, at most.
+const MOST_LABELS: usize = 16;
+/// Functions of one request, at most.
+const MOST_FUNCTIONS: usize = 8;
+/// Patterns of all requests of a list, at most: each is translated on the thread that answers HTTP.
+pub(super) const MOST_PATTERNS: usize = 16;
 /// The longest pattern.
 const MOST_PATTERN_BYTES: usize = 256;
-/// The largest program that a pattern comes to.
-const MOST_PATTERN_SIZE: usize = 1 << 18;
+/// The largest program that a pattern comes to, which takes half a millisecond to make.
+const MOST_PATTERN_SIZE: usize = 1 << 16;
 
 /// What is done with figures that several nodes have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +60,11 @@ impl RangeRequest {
     pub(super) fn since_s(&self) -> u64 {
         // The window of a figure without a function over time is shorter than that.
         self.steps.start_s.saturating_sub(self.window_s.max(60))
+    }
+
+    /// How many of its labels have patterns.
+    pub(super) fn patterns(&self) -> usize {
+        self.labels.iter().filter(|(_, wants)| matches!(wants, Wants::Fits(_) | Wants::FitsNot(_))).count()
     }
 
     /// Whether a figure with these labels is meant.
@@ -123,6 +134,9 @@ impl Fields {
         labels: Vec<(String, Wants)>,
         now_s: u64,
     ) -> Result<RangeRequest, String> {
+        if labels.len() > MOST_LABELS || functions.len() > MOST_FUNCTIONS {
+            return Err(format!("at most {MOST_LABELS} labels and {MOST_FUNCTIONS} functions are taken"));
+        }
         let end_s = time("end", self.end.as_deref(), 0, now_s)?;
         let mut start_s = time("start", self.start.as_deref(), -DEFAULT_S, now_s)?;
         let step_s = self.step.as_deref().map_or(Ok(EVERY_S), |text| duration("step", text))?;
@@ -132,6 +146,8 @@ impl Fields {
         if start_s > end_s {
             return Err(format!("start: {start_s} is after the end, {end_s}"));
         }
+        // There is no figure of a time to come.
+        let end_s = end_s.min(now_s.max(start_s));
         let steps = (end_s - start_s) / step_s;
         if steps >= MOST_STEPS {
             return Err(format!("step: {steps} times are too many: ask for less time, or a longer step"));
@@ -211,6 +227,11 @@ pub(super) fn of_json(request: &Value, now_s: u64) -> Result<RangeRequest, Strin
         match (&field[..], value) {
             ("metric", Value::Array(all)) => {
                 for one in all {
+                    if labels.len() == MOST_LABELS {
+                        return Err(format!(
+                            "metric: at most {MOST_LABELS} labels are taken beside the name"
+                        ));
+                    }
                     match label(one)? {
                         (label, Wants::Is(value)) if label == "name" => name = Some(value),
                         (label, _) if label == "name" => {
@@ -309,6 +330,14 @@ mod tests {
     }
 
     #[test]
+    fn no_time_to_come_is_looked_at() {
+        let wanted = query("start=990&end=9000&step=1").expect("a request");
+        assert_eq!((wanted.steps.start_s, wanted.steps.end_s), (990, 1_000));
+        let wanted = query("start=2000&end=9000&step=1").expect("a request");
+        assert_eq!((wanted.steps.start_s, wanted.steps.end_s), (2_000, 2_000));
+    }
+
+    #[test]
     fn a_list_says_the_same_as_json() {
         let name = json!({ "label": "name", "value": "kv_ops" });
         let of = |operator: &str, value: &str| json!({ "label": "op", "value": value, "operator": operator });
@@ -331,6 +360,7 @@ mod tests {
             assert_eq!((wanted.steps.start_s, wanted.steps.step_s, wanted.nodes.len()), (995, 5, 1));
             assert!(wanted.wants(&labels(fits)) && !wanted.wants(&labels(other)), "{operator} {value}");
         }
+        let many = [vec![name.clone()], vec![of("=", "get"); MOST_LABELS + 1]].concat();
         for wrong in [
             json!(1),
             json!({}),
@@ -342,6 +372,8 @@ mod tests {
             json!({ "metric": [{ "label": "name", "value": "kv_.*", "operator": "=~" }] }),
             json!({ "metric": [name], "applyFunctions": ["none"] }),
             json!({ "metric": [name], "colour": "red" }),
+            json!({ "metric": [name], "applyFunctions": vec!["sum"; MOST_FUNCTIONS + 1] }),
+            json!({ "metric": many }),
         ] {
             assert!(of_json(&wrong, 1_000).is_err(), "{wrong}");
         }

@@ -8,5 +8,6 @@ pub mod manifest;
 pub use current::{CollectionOps, Collections, DroppedCollection, Held, OpenCollection, OpenScope};
 pub use event::{EventKind, SystemEvent};
 pub use manifest::{
-    Collection, InvalidManifest, Manifest, ManifestChange, ManifestUid, Scope, SuccessorRefusal, difference,
+    Collection, InvalidManifest, MAX_COLLECTIONS, MAX_SCOPES, Manifest, ManifestChange, ManifestUid, Scope,
+    SuccessorRefusal, difference,
 };

@@ -2,7 +2,7 @@
 
 mod cursors;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -35,9 +35,9 @@ use http_body::Frame;
 use kvstore::StorageBackend;
 use protocol::Status;
 use protocol::dcp::CollectionNames;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::time::Sleep;
-use vbucket::Manifest;
+use vbucket::{MAX_COLLECTIONS, Manifest};
 
 pub(super) use self::cursors::{create, list, move_to, remove, show};
 use super::access::{forbidden, rights_in};
@@ -117,16 +117,23 @@ struct Chosen(Vec<String>);
 
 impl Chosen {
     /// Those that are named like `scope.collection` or `0x8`.
-    fn read(manifest: &Value, names: &str) -> Result<Chosen, Refused> {
-        let mut ids = Vec::new();
-        for name in names.split(',').filter(|name| !name.is_empty()) {
-            let id = match name.strip_prefix("0x") {
-                Some(id) => Some(id.to_owned()),
-                None => collection_id(manifest, name),
-            };
-            ids.push(id.ok_or_else(|| unknown(name))?);
+    fn read(manifest: &Manifest, names: &[&str]) -> Result<Chosen, Refused> {
+        let mut by_name: HashMap<(&str, &str), CollectionId> = HashMap::new();
+        if names.iter().any(|name| !name.starts_with("0x")) {
+            for one in manifest.collections() {
+                if let Some(scope) = manifest.scope(one.scope) {
+                    by_name.insert((&scope.name, &one.name), one.id);
+                }
+            }
         }
-        Ok(Chosen(ids))
+        let id = |name: &&str| match name.strip_prefix("0x") {
+            Some(id) => Ok(id.to_owned()),
+            None => {
+                let parts = name.split_once('.').unwrap_or(("_default", name));
+                by_name.get(&parts).map(|id| format!("{:x}", id.0)).ok_or_else(|| unknown(name))
+            }
+        };
+        Ok(Chosen(names.iter().map(id).collect::<Result<_, Refused>>()?))
     }
 
     /// The value of a stream request.
@@ -143,6 +150,19 @@ impl Chosen {
     }
 }
 
+/// The names of a list, each once. More than a bucket can have collections are refused.
+fn distinct(names: &str) -> Result<Vec<&str>, Refused> {
+    let mut seen = HashSet::new();
+    let names = names.split(',').filter(|name| !name.is_empty() && seen.insert(*name));
+    let names: Vec<&str> = names.take(MAX_COLLECTIONS + 1).collect();
+    if names.len() > MAX_COLLECTIONS {
+        let message =
+            format!("`collections` has more than {MAX_COLLECTIONS} names: leave it out to follow all");
+        return Err(refuse(StatusCode::BAD_REQUEST, &message));
+    }
+    Ok(names)
+}
+
 fn unknown(name: &str) -> Refused {
     refuse(StatusCode::BAD_REQUEST, &format!("there is no collection `{name}`"))
 }
@@ -154,9 +174,9 @@ fn wanted(ids: &[CollectionId]) -> StreamWanted<'_> {
 
 /// Refuses a user who may not stream all that is wanted; a collection in which the user has no privilege is answered like
 /// one that does not exist.
-fn check_rights(user: &User, bucket: &Bucket, names: &str, ids: &[CollectionId]) -> Result<(), Refused> {
+fn check_rights(user: &User, bucket: &Bucket, names: &[&str], ids: &[CollectionId]) -> Result<(), Refused> {
     let rights = rights_in(user, bucket);
-    let mut named = names.split(',').filter(|name| !name.is_empty()).zip(ids);
+    let mut named = names.iter().zip(ids);
     if let Some((name, _)) = named.find(|(_, id)| !rights.sees_collection(**id)) {
         let is_number = name.starts_with("0x");
         return Err(if is_number { refused(Status::UnknownCollection) } else { unknown(name) });
@@ -166,15 +186,6 @@ fn check_rights(user: &User, bucket: &Bucket, names: &str, ids: &[CollectionId])
     }
     let what = if ids.is_empty() { "of the whole bucket" } else { "of each of these collections" };
     Err(forbidden(&format!("the privilege to stream changes {what}"), "DcpStream"))
-}
-
-fn collection_id(manifest: &Value, name: &str) -> Option<String> {
-    let (scope, collection) = name.split_once('.').unwrap_or(("_default", name));
-    let named = |list: &Value, name: &str| {
-        list.as_array()?.iter().find(|one| one["name"].as_str() == Some(name)).cloned()
-    };
-    let scope = named(manifest.get("scopes")?, scope)?;
-    Some(named(scope.get("collections")?, collection)?["uid"].as_str()?.to_owned())
 }
 
 /// What collections are called now.
@@ -215,8 +226,9 @@ fn wishes(
             ("tokens", "short") => are_tokens_whole = false,
             ("tokens", "whole") => are_tokens_whole = true,
             ("collections", names) => {
-                collections = Chosen::read(&bucket.collections().manifest().to_json(), names)?;
-                check_rights(user, bucket, names, &collections.ids())?;
+                let names = distinct(names)?;
+                collections = Chosen::read(&bucket.collections().manifest(), &names)?;
+                check_rights(user, bucket, &names, &collections.ids())?;
             }
             ("follow", "true") => follow = true,
             ("follow", "false") => follow = false,
@@ -232,7 +244,7 @@ fn wishes(
         }
     }
     if collections.0.is_empty() {
-        check_rights(user, bucket, "", &[])?;
+        check_rights(user, bucket, &[], &[])?;
     }
     // Whoever comes back by itself, as browsers do, says where it was.
     if let Some(last) = header("last-event-id").filter(|last| !last.is_empty()) {
