@@ -1,12 +1,15 @@
 //! The command line: what it takes, and what the process ends with.
 
+mod over_environment;
+
+use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use base::encryption::KeyError;
 use base::env::Env;
 use clap::builder::NonEmptyStringValueParser;
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use node::ConfigError;
 
 use crate::client::{self, ClientTlsFlags, Dialect, Patience, Secret, Target, Trust};
@@ -196,7 +199,9 @@ fn with_port(addr: &str, dialect: Dialect, by_tls: bool) -> String {
 
 /// Runs the command that the process was started with.
 pub fn run() -> ExitCode {
-    let cli = Cli::parse();
+    let args: Vec<OsString> = std::env::args_os().collect();
+    let matches = over_environment::without_overruled(Cli::command(), &args).get_matches_from(args);
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     match dispatch(&Env::real(), cli.command) {
         Ok(Outcome::Done) => ExitCode::SUCCESS,
         Ok(Outcome::NotFound) => ExitCode::from(NOT_FOUND),
