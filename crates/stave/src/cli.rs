@@ -1,21 +1,21 @@
 //! The command line: what it takes, and what the process ends with.
 
+mod failure;
 mod over_environment;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use base::encryption::KeyError;
 use base::env::Env;
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
-use node::ConfigError;
 
 use crate::client::{self, ClientTlsFlags, Dialect, Patience, Secret, Target, Trust};
 use crate::commands;
 use crate::commands::password::PasswordFlags;
 use crate::units::parse_duration;
+pub(crate) use failure::explain;
 
 /// How a command ended, beyond failing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -200,18 +200,20 @@ fn with_port(addr: &str, dialect: Dialect, by_tls: bool) -> String {
 /// Runs the command that the process was started with.
 pub fn run() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().collect();
-    let matches = over_environment::without_overruled(Cli::command(), &args).get_matches_from(args);
-    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-    match dispatch(&Env::real(), cli.command) {
+    let in_json = failure::is_json_wanted(&args);
+    let parsed = over_environment::without_overruled(Cli::command(), &args).try_get_matches_from(args);
+    let cli = parsed.and_then(|matches| Cli::from_arg_matches(&matches));
+    let ended = match cli {
+        Ok(cli) => dispatch(&Env::real(), cli.command),
+        Err(error) => return failure::refuse(&error, in_json),
+    };
+    match ended {
         Ok(Outcome::Done) => ExitCode::SUCCESS,
         Ok(Outcome::NotFound) => ExitCode::from(NOT_FOUND),
         Ok(Outcome::Faults) => ExitCode::from(FAULTS),
         // Somebody who reads only the beginning, like `head`, is no failure.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("stave: {}", explain(&error));
-            ExitCode::from(if is_wrong_arguments(&error) { WRONG_ARGUMENTS } else { FAILED })
-        }
+        Err(error) => failure::end(&error, in_json),
     }
 }
 
@@ -250,29 +252,6 @@ fn dispatch(env: &Env, command: Command) -> anyhow::Result<Outcome> {
     }
 }
 
-/// The error and its causes, each said once: many errors quote their cause already.
-pub(crate) fn explain(error: &anyhow::Error) -> String {
-    let mut text = String::new();
-    for cause in error.chain().map(ToString::to_string) {
-        if !text.contains(cause.trim_end()) {
-            text.push_str(if text.is_empty() { "" } else { ": " });
-            text.push_str(cause.trim_end());
-        }
-    }
-    text
-}
-
-fn is_wrong_arguments(error: &anyhow::Error) -> bool {
-    error.chain().any(|cause| {
-        let is_configured = |failure: &server::Failure| failure.is_configuration();
-        cause.is::<WrongArguments>()
-            || cause.is::<ConfigError>()
-            || cause.downcast_ref().is_some_and(is_configured)
-            || cause.is::<server::tls::TlsError>()
-            || cause.downcast_ref().is_some_and(KeyError::is_configuration)
-    })
-}
-
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let io = error.downcast_ref::<std::io::Error>();
     io.is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
@@ -305,19 +284,6 @@ mod tests {
         let by_tls = |addr| with_port(addr, Dialect::Couchbase, true);
         assert_eq!((by_tls("h"), by_tls(DEFAULT_ADDR)), ("h:11207".into(), "127.0.0.1:11207".into()));
         assert_eq!(by_tls("h:1"), "h:1");
-    }
-
-    #[test]
-    fn a_cause_is_said_once() {
-        let io = std::io::Error::other("disk on fire");
-        let error = anyhow::Error::new(io).context("cannot write: disk on fire").context("bucket b");
-        assert_eq!(explain(&error), "bucket b: cannot write: disk on fire");
-    }
-
-    #[test]
-    fn a_wrong_configuration_ends_like_wrong_arguments() {
-        assert!(is_wrong_arguments(&anyhow::Error::new(ConfigError::Threads(0)).context("stave.toml")));
-        assert!(!is_wrong_arguments(&anyhow::anyhow!("disk on fire")));
     }
 
     fn check_error(arguments: &str, expect: Expect) {
