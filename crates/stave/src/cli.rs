@@ -1,6 +1,7 @@
 //! The command line: what it takes, and what the process ends with.
 
 mod failure;
+mod named_files;
 mod over_environment;
 
 use std::ffi::OsString;
@@ -15,7 +16,7 @@ use crate::client::{self, ClientTlsFlags, Dialect, Patience, Secret, Target, Tru
 use crate::commands;
 use crate::commands::password::PasswordFlags;
 use crate::units::parse_duration;
-pub(crate) use failure::explain;
+pub(crate) use failure::{explain, key_error};
 
 /// How a command ended, beyond failing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -202,9 +203,11 @@ pub fn run() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().collect();
     let in_json = failure::is_json_wanted(&args);
     let parsed = over_environment::without_overruled(Cli::command(), &args).try_get_matches_from(args);
-    let cli = parsed.and_then(|matches| Cli::from_arg_matches(&matches));
+    let cli = parsed.and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)));
     let ended = match cli {
-        Ok(cli) => dispatch(&Env::real(), cli.command),
+        Ok((cli, matches)) => named_files::are_there(&matches)
+            .map_err(anyhow::Error::new)
+            .and_then(|()| dispatch(&Env::real(), cli.command)),
         Err(error) => return failure::refuse(&error, in_json),
     };
     match ended {

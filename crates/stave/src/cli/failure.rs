@@ -1,6 +1,7 @@
 //! What a command that fails ends with and says: text on standard error and, with `--json`, an object on standard output.
 
 use std::ffi::OsString;
+use std::io;
 use std::process::ExitCode;
 
 use base::encryption::KeyError;
@@ -68,12 +69,19 @@ fn code(error: &anyhow::Error) -> u8 {
 fn is_wrong_arguments(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         let is_configured = |failure: &server::Failure| failure.is_configuration();
+        let is_io_of_key = |error: &io::Error| key_error(error).is_some_and(KeyError::is_configuration);
         cause.is::<WrongArguments>()
             || cause.is::<ConfigError>()
             || cause.downcast_ref().is_some_and(is_configured)
             || cause.is::<server::tls::TlsError>()
             || cause.downcast_ref().is_some_and(KeyError::is_configuration)
+            || cause.downcast_ref().is_some_and(is_io_of_key)
     })
+}
+
+/// The key that an encrypted file lacks: a disk tells it as the content of its error, which is no cause in a chain.
+pub(crate) fn key_error(error: &io::Error) -> Option<&KeyError> {
+    error.get_ref()?.downcast_ref()
 }
 
 #[cfg(test)]
@@ -85,7 +93,7 @@ mod tests {
 
     #[test]
     fn a_cause_is_said_once() {
-        let io = std::io::Error::other("disk on fire");
+        let io = io::Error::other("disk on fire");
         let error = anyhow::Error::new(io).context("cannot write: disk on fire").context("bucket b");
         assert_eq!(explain(&error), "bucket b: cannot write: disk on fire");
     }
@@ -94,6 +102,13 @@ mod tests {
     fn a_wrong_configuration_ends_like_wrong_arguments() {
         assert!(is_wrong_arguments(&anyhow::Error::new(ConfigError::Threads(0)).context("stave.toml")));
         assert!(!is_wrong_arguments(&anyhow::anyhow!("disk on fire")));
+    }
+
+    #[test]
+    fn a_key_that_is_missing_ends_like_wrong_arguments() {
+        let missing = io::Error::other(KeyError::NotGiven("data".to_owned()));
+        assert!(is_wrong_arguments(&anyhow::Error::new(missing).context("cannot read data/0.couch.1")));
+        assert!(!is_wrong_arguments(&io::Error::other("disk on fire").into()));
     }
 
     #[test]
