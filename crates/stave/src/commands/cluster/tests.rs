@@ -39,6 +39,15 @@ fn nodes_are_found_by_name_and_address() {
 }
 
 #[test]
+fn a_node_without_a_lease_is_gone() {
+    let node = json!({ "address": { "host": "h", "kv": 1, "http": 2 }, "status": "active" });
+    let cluster = json!({ "alive": [1], "state": { "nodes": { "1": node, "2": node } } });
+    let is_gone = |name: &str| is_gone(&cluster, name);
+    // A node that the cluster does not have is none that went.
+    assert_eq!([is_gone("n_1"), is_gone("n_2"), is_gone("n_3")], [false, true, false]);
+}
+
+#[test]
 fn it_is_said_who_leaves_with_a_rebalance() {
     let purpose = json!({ "rebalance": { "eject": [2, 5] } });
     let runs = json!({ "state": { "rebalance": { "purpose": purpose }, "finished": null } });
