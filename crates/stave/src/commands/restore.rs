@@ -169,9 +169,11 @@ impl DocumentChoice {
 /// What happens to documents that the bucket has already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum RestoreConflict {
-    /// The newer one stays, by the bucket's rule for conflicts
+    /// The newer one stays, by the bucket's rule for conflicts; also called resolve
+    #[value(alias = "resolve")]
     Newest,
-    /// The one that is sent replaces it
+    /// The one that is sent replaces it; also called overwrite
+    #[value(alias = "overwrite")]
     Force,
     /// The bucket's stays, also one that was deleted; tombstones that are sent are left out
     Skip,
@@ -549,6 +551,17 @@ fn as_json(id: &str, counts: &SentCounts) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_rule_for_conflicts_has_the_names_that_import_gives_it() {
+        for (name, other) in [("newest", "resolve"), ("force", "overwrite"), ("skip", "skip")] {
+            let (of_restore, of_import) =
+                (RestoreConflict::from_str(name, false), Conflict::from_str(name, false));
+            assert_eq!(of_restore, RestoreConflict::from_str(other, false), "{name}");
+            assert_eq!(of_import, Conflict::from_str(other, false), "{name}");
+            assert_eq!(of_restore.map(Conflict::from), of_import, "{name}");
+        }
+    }
 
     #[test]
     fn what_replaces_newer_documents_is_told() {

@@ -39,7 +39,7 @@ A line that cannot be sent is rejected and the others are sent; --rejects keeps 
 pub struct LinesFlags {
     #[command(flatten)]
     common: CommonFlags,
-    /// How keys are made of documents
+    /// How keys are made of documents, such as user::%id% or #UUID#
     #[arg(long, value_name = "PATTERN")]
     key: Option<KeyTemplate>,
 }
@@ -55,7 +55,7 @@ The first row has the names of the columns; each other row is a document with th
 pub struct CsvFlags {
     #[command(flatten)]
     common: CommonFlags,
-    /// How keys are made of rows
+    /// How keys are made of rows, such as user::%id% or #UUID#
     #[arg(long, value_name = "PATTERN")]
     key: KeyTemplate,
     /// The character between fields; \t for a tab
