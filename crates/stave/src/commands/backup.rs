@@ -26,7 +26,7 @@ use crate::backup::{
 };
 use crate::cli::{Outcome, ServerFlags, WrongArguments};
 use crate::client::Dialect;
-use crate::units::{bytes, parse_bytes, parse_duration, parse_moment, thousands};
+use crate::units::{bytes, counted, parse_bytes, parse_duration, parse_moment, thousands};
 
 /// Copy what a bucket holds into a folder while it serves.
 #[derive(Clone, Debug, Args)]
@@ -443,9 +443,10 @@ fn verify(env: &Env, one: &OneFlags) -> anyhow::Result<Outcome> {
         match verified {
             Ok((id, backups, verified)) => {
                 text.push_str(&format!(
-                    "{bucket} {id}: sound, {backups} backups, {} versions in {} blocks, {}\n",
-                    thousands(verified.versions),
-                    thousands(verified.blocks),
+                    "{bucket} {id}: sound, {}, {} in {}, {}\n",
+                    counted(backups as u64, "backup", "backups"),
+                    counted(verified.versions, "version", "versions"),
+                    counted(verified.blocks, "block", "blocks"),
                     bytes(verified.bytes)
                 ));
                 objects.push(json!({"bucket": bucket, "id": id, "sound": true, "backups": backups,
@@ -498,7 +499,8 @@ fn prune(env: &Env, flags: &PruneFlags) -> anyhow::Result<Outcome> {
             if !flags.dry_run {
                 changes.remove_before(segments)?;
             }
-            text.push_str(&format!("{verb} {bucket} the {segments} oldest segments of the log\n"));
+            let oldest = counted(segments as u64, "oldest segment", "oldest segments");
+            text.push_str(&format!("{verb} {bucket} the {oldest} of the log\n"));
             removed.push(json!({"bucket": bucket, "log_segments": segments}));
         }
         for backup in unneeded(&all, keep) {

@@ -17,7 +17,7 @@ use super::status_line::StatusLine;
 use crate::cli::Outcome;
 use crate::client::{Client, Dialect, HttpTarget, Patience, Target};
 use crate::output::print;
-use crate::units::bytes;
+use crate::units::{bytes, counted};
 use archive::Archive;
 use redact::Redaction;
 
@@ -114,7 +114,13 @@ fn tell(
     for failure in failures {
         eprintln!("stave: left out: {failure}");
     }
-    let mut said = format!("{}: {files} files of {} nodes, {}\n", out.display(), nodes.len(), bytes(size));
+    let mut said = format!(
+        "{}: {} of {}, {}\n",
+        out.display(),
+        counted(files as u64, "file", "files"),
+        counted(nodes.len() as u64, "node", "nodes"),
+        bytes(size)
+    );
     if flags.no_redact {
         said.push_str("it has names of users, addresses of clients and keys: treat it like these\n");
     }

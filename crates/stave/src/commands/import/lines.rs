@@ -16,7 +16,7 @@ use crate::commands::status_line::StatusLine;
 use crate::lines::{KeyTemplate, LineSender, Rejected};
 use crate::new_file::NewFile;
 use crate::output::print;
-use crate::units::thousands;
+use crate::units::{counted, thousands};
 use protocol::feature::Feature;
 use source::{Documents, Form};
 
@@ -203,7 +203,7 @@ fn tell(flags: &CommonFlags, [read, stored, kept, rejected]: [u64; 4]) -> anyhow
             || "--rejects FILE keeps them".to_owned(),
             |path| format!("they are in {}", path.display()),
         );
-        bail!("{} lines were rejected; {kept}", thousands(rejected));
+        bail!("{} rejected; {kept}", counted(rejected, "line was", "lines were"));
     }
     Ok(Outcome::Done)
 }
