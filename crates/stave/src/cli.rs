@@ -337,6 +337,11 @@ mod tests {
             "set-param --list max_size",
             expect!["error: the argument '--list' cannot be used with '[NAME]'"],
         );
+        check_error(
+            "stats --interval 1s",
+            expect!["error: the following required arguments were not provided:"],
+        );
+        assert!(Cli::try_parse_from(["stave", "stats"]).is_ok(), "the default needs no --watch");
         check_error("set key", expect!["error: the following required arguments were not provided:"]);
         // What is wrong with the values of `serve` is said by the server's configuration, which knows.
         check_error(

@@ -52,7 +52,7 @@ pub struct StatsFlags {
     #[arg(long)]
     watch: bool,
     /// How often with --watch: 500ms, 2s, 1m
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_duration, requires = "watch")]
     interval: Duration,
     #[command(flatten)]
     server: ServerFlags,
