@@ -75,9 +75,13 @@ fn how_to_keep(name: &str, bucket: &str) -> String {
                  after each start"
             .to_owned(),
     };
+    let by_flag = match name {
+        "max_size" => format!("give --bucket {bucket}:QUOTA"),
+        _ => "give it a table in a configuration file (--config) instead".to_owned(),
+    };
     format!(
-        "until the node stops; to keep it, if the bucket is in the configuration file: {in_file}; if it was made over \
-         HTTP: {over_http}"
+        "until the node stops; to keep it, if the bucket is in the configuration file: {in_file}; if it is of --bucket or \
+         the one that a node begins with: {by_flag}; if it was made over HTTP: {over_http}"
     )
 }
 
@@ -231,12 +235,14 @@ mod tests {
         let quota = how_to_keep("max_size", "orders");
         assert!(quota.contains("write quota into its table there"), "{quota}");
         assert!(quota.contains("set ramQuota with POST /pools/default/buckets/orders"), "{quota}");
+        assert!(quota.contains("give --bucket orders:QUOTA"), "{quota}");
         let level = how_to_keep("durability_min_level", "orders");
         assert!(level.contains("[bucket.settings]") && level.contains("durabilityMinLevel"), "{level}");
         for name in ["mem_high_wat_percent", "novel"] {
             let told = how_to_keep(name, "orders");
             assert!(told.contains(&format!("write {name} under [bucket.settings]")), "{told}");
             assert!(told.contains("after each start"), "{told}");
+            assert!(told.contains("a table in a configuration file (--config) instead"), "{told}");
         }
     }
 
