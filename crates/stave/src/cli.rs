@@ -283,6 +283,7 @@ mod tests {
         assert_eq!(with("localhost:1"), "localhost:1");
         assert_eq!(with("[::1]"), "[::1]:11210");
         assert_eq!(with("[::1]:7"), "[::1]:7");
+        assert_eq!(with("::1"), "[::1]:11210");
         assert_eq!(with_port("h", Dialect::Memcached, false), "h:11211");
         let by_tls = |addr| with_port(addr, Dialect::Couchbase, true);
         assert_eq!((by_tls("h"), by_tls(DEFAULT_ADDR)), ("h:11207".into(), "127.0.0.1:11207".into()));
