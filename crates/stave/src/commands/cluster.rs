@@ -154,6 +154,8 @@ pub fn run(env: &Env, flags: &ClusterFlags) -> anyhow::Result<Outcome> {
         }
         What::Rebalance { eject, no_wait, to, .. } => {
             let target = to.target()?;
+            // A node without a cluster says so at once, and is not asked again as one that does not answer.
+            target.request("GET", "/v1/cluster", None)?;
             until(env, &target, &is_no_repair)?;
             target.form("/controller/rebalance", &[("ejectedNodes", &eject.join(","))])?;
             if *no_wait {

@@ -2,8 +2,28 @@
 
 use std::time::Duration;
 
+use clap::Parser;
+
 use super::waiting::bar;
 use super::*;
+use crate::test_server::TestServer;
+
+#[derive(Parser)]
+struct Line {
+    #[command(flatten)]
+    flags: ClusterFlags,
+}
+
+#[test]
+fn a_node_without_a_cluster_says_so() {
+    let mut server = TestServer::start();
+    let addr = server.http_addr();
+    let words = ["stave", "rebalance", "--addr", &addr, "--password", "password"];
+    let line = Line::try_parse_from(words).expect("a command line");
+    let refused = run(&Env::real(), &line.flags).expect_err("there is no cluster").to_string();
+    assert!(refused.contains("this node belongs to no cluster"), "{refused}");
+    server.stop();
+}
 
 #[test]
 fn progress_is_a_bar() {
