@@ -505,7 +505,7 @@ fn number_of(named: &BTreeMap<u32, SourceCollection>, path: &str) -> Result<u32,
     let found = named.iter().find(|(_, source)| source.path() == path);
     found.map(|(number, _)| *number).ok_or_else(|| {
         let all: Vec<String> = named.values().map(SourceCollection::path).collect();
-        WrongArguments(format!("the backup has no collection `{path}`; it has {}", all.join(", ")))
+        WrongArguments(format!("the source has no collection `{path}`; it has {}", all.join(", ")))
     })
 }
 
