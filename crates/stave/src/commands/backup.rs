@@ -391,6 +391,20 @@ fn unfinished_json(begun: &UnfinishedBackup, bucket: &str, resumed_by: Option<&s
     })
 }
 
+/// What the counts of a backup are about, which is restored from so many backups.
+fn counts_head(backups: usize, is_empty: bool) -> &'static str {
+    match (backups > 1, is_empty) {
+        (true, true) => {
+            "  nothing was changed since the backup before it; a restore brings what those before it have\n"
+        }
+        (true, false) => {
+            "  changed since the backup before it; a restore brings what those before it have, too:\n"
+        }
+        (false, true) => "  no documents\n",
+        (false, false) => "",
+    }
+}
+
 fn show(env: &Env, one: &OneFlags) -> anyhow::Result<Outcome> {
     let place = one.kept.place(env)?;
     let repository = place.repository();
@@ -400,6 +414,7 @@ fn show(env: &Env, one: &OneFlags) -> anyhow::Result<Outcome> {
         let newest = chain.newest();
         let ids: Vec<&str> = chain.0.iter().map(|backup| &*backup.manifest.id).collect();
         text.push_str(&format!("{bucket} {}, restored from {}\n", newest.manifest.id, ids.join(", ")));
+        text.push_str(counts_head(ids.len(), newest.manifest.counts.is_empty()));
         let names = super::restore::collection_names(&newest.manifest.collections);
         let mut collections = serde_json::Map::new();
         for (number, counts) in &newest.manifest.counts {
