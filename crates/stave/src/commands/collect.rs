@@ -74,14 +74,16 @@ pub fn run(env: &Env, flags: &CollectFlags) -> anyhow::Result<Outcome> {
     let redaction = if flags.no_redact { Redaction::none() } else { Redaction::new(env) };
     let archive = Archive::create(env, &out)?;
     let mut collection = Collection { env, archive, redaction, failures: Vec::new() };
+    // What a node does not say is left out: whatever fails is the archive.
+    let unwritten = || format!("cannot write {}", out.display());
     let mut line = StatusLine::new(env);
     let count = nodes.len();
     for (at, node) in nodes.iter().enumerate() {
         line.show(|seconds| format!("node {} of {count}, {} ({seconds:.0} s)", at + 1, node.http.addr));
-        collection.take_node(node)?;
+        collection.take_node(node).with_context(unwritten)?;
     }
     line.end();
-    flags.log.iter().try_for_each(|path| collection.take_log(path))?;
+    flags.log.iter().try_for_each(|path| collection.take_log(path)).with_context(unwritten)?;
     let failures = collection.failures;
     let about = json!({
         "version": env!("CARGO_PKG_VERSION"),
@@ -90,9 +92,8 @@ pub fn run(env: &Env, flags: &CollectFlags) -> anyhow::Result<Outcome> {
         "redacted": !flags.no_redact,
         "failures": failures,
     });
-    collection.archive.put("collect.json", format!("{about:#}\n").as_bytes())?;
-    let (files, size) =
-        collection.archive.finish().with_context(|| format!("cannot write {}", out.display()))?;
+    collection.archive.put("collect.json", format!("{about:#}\n").as_bytes()).with_context(unwritten)?;
+    let (files, size) = collection.archive.finish().with_context(unwritten)?;
     tell(flags, &out, (files, size), &nodes, &failures)?;
     Ok(Outcome::Done)
 }
