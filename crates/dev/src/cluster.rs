@@ -32,7 +32,10 @@ impl DevCluster {
     /// Starts all nodes, and makes the buckets that are not there; when it returns all of them serve.
     pub fn start(config: DevConfig, env: Env) -> Result<DevCluster, DevError> {
         let failed = |what| move |source| DevError::Io { what, source };
-        env.disk.create_dir_all(&config.data).map_err(failed("cannot make the folder"))?;
+        env.disk.create_dir_all(&config.data).map_err(|error| {
+            let source = std::io::Error::new(error.kind(), format!("{}: {error}", config.data.display()));
+            DevError::Io { what: "cannot make the folder", source }
+        })?;
         let store = FileStore::open(&env, &config.data.join(DOCUMENT), |fault| tracing::error!("{fault}"));
         let store = store.map_err(failed("cannot read the document of the cluster"))?;
         let shared = Arc::new(Shared::new(config, env, Arc::new(store)));

@@ -116,6 +116,14 @@ pub(crate) fn opened_in(disk: &dyn Disk, folder: &Path) -> BTreeMap<String, Open
     file(folder).look(disk, parse).ok().flatten().map(|found| found.content.opened).unwrap_or_default()
 }
 
+/// The names of the buckets that were made while a node ran on a data directory, as far as its list can be read. Changes
+/// nothing.
+pub fn made_in(disk: &dyn Disk, folder: &Path) -> Vec<String> {
+    let found = file(folder).look(disk, parse).ok().flatten();
+    let buckets = found.map(|found| found.content.buckets).unwrap_or_default();
+    buckets.into_iter().map(|entry| entry.name).collect()
+}
+
 /// What a bucket is, as JSON.
 pub(crate) fn to_json(spec: &BucketSpec) -> serde_json::Value {
     serde_json::to_value(Entry::of(spec)).unwrap_or_default()
@@ -268,6 +276,8 @@ mod tests {
         list.put(&spec, &env).expect("written");
         let mut list = BucketList::read(folder, &env).expect("sound");
         assert_eq!(list.specs(), [other.clone(), spec]);
+        assert_eq!(made_in(&*env.disk, folder), ["b", "a"]);
+        assert_eq!(made_in(&*env.disk, Path::new("/none")), [""; 0]);
         list.begin_removal("a", &env).expect("written");
         let mut list = BucketList::read(folder, &env).expect("sound");
         assert_eq!((list.specs(), list.removing()), (vec![other], &["a".to_owned()][..]));

@@ -55,8 +55,11 @@ pub(crate) fn buckets_in(data: &Path) -> PathBuf {
 impl DataDir {
     /// Makes the folder if it is not there, and takes it.
     pub fn take(path: &Path, env: &Env) -> Result<DataDir, DataDirError> {
-        let failed =
-            |source| DataDirError::Io { operation: "make the folder", path: path.to_owned(), source };
+        let failed = |source: io::Error| {
+            let is_file = source.kind() == io::ErrorKind::AlreadyExists;
+            let source = if is_file { io::Error::other("there is a file in its place") } else { source };
+            DataDirError::Io { operation: "make the folder", path: path.to_owned(), source }
+        };
         env.disk.create_dir_all(path).map_err(failed)?;
         let dir = DataDir::take_to_change(path)?;
         if let Err(error) = dir.close_to_others() {
@@ -270,6 +273,16 @@ pub(crate) mod tests {
             assert_eq!(mode(file), 0o600, "{}", file.display());
         }
         assert_eq!(mode(&elsewhere), 0o644, "what is not in the folder stays as it is");
+    }
+
+    #[test]
+    fn a_file_in_the_place_of_the_folder_is_told() {
+        let root = tempfile::tempdir().expect("a folder for the test");
+        let path = root.path().join("data");
+        fs::write(&path, "x").expect("a file");
+        let refused = DataDir::take(&path, &Env::real()).err().map(|error| error.to_string());
+        let refused = refused.expect("it is no folder");
+        assert!(refused.contains("there is a file in its place; --data names another folder"), "{refused}");
     }
 
     #[test]

@@ -564,4 +564,11 @@ fn over_http_it_is_declared_and_looked_at() {
     }
     assert_eq!(replica.http("PUT", path, &json!({ "sources": [] })).0, 200);
     assert_eq!(replica.http("GET", path, &Value::Null).1["links"], json!([]));
+    // An empty bucket would follow itself, and be served no more.
+    let (own, path) = (Node::start(), "/v1/buckets/default/replication");
+    let source = json!({ "node": own.server().kv_addr().to_string(), "username": "Administrator",
+        "password": "password", "vbuckets": "0-15" });
+    let (status, said) = own.http("PUT", path, &json!({ "sources": [source] }));
+    assert!(status == 400 && said["errors"]["_"].to_string().contains("is this node itself"), "{said}");
+    assert!(own.all_have_role(VbState::Active), "nothing has changed");
 }

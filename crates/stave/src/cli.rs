@@ -1,18 +1,22 @@
 //! The command line: what it takes, and what the process ends with.
 
+mod failure;
+mod named_files;
+mod over_environment;
+
+use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use base::encryption::KeyError;
 use base::env::Env;
 use clap::builder::NonEmptyStringValueParser;
-use clap::{Args, CommandFactory, Parser, Subcommand};
-use node::ConfigError;
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::client::{self, ClientTlsFlags, Dialect, Patience, Secret, Target, Trust};
 use crate::commands;
 use crate::commands::password::PasswordFlags;
 use crate::units::parse_duration;
+pub(crate) use failure::{explain, key_error};
 
 /// How a command ended, beyond failing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -196,17 +200,23 @@ fn with_port(addr: &str, dialect: Dialect, by_tls: bool) -> String {
 
 /// Runs the command that the process was started with.
 pub fn run() -> ExitCode {
-    let cli = Cli::parse();
-    match dispatch(&Env::real(), cli.command) {
+    let args: Vec<OsString> = std::env::args_os().collect();
+    let in_json = failure::is_json_wanted(&args);
+    let parsed = over_environment::without_overruled(Cli::command(), &args).try_get_matches_from(args);
+    let cli = parsed.and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)));
+    let ended = match cli {
+        Ok((cli, matches)) => named_files::are_there(&matches)
+            .map_err(anyhow::Error::new)
+            .and_then(|()| dispatch(&Env::real(), cli.command)),
+        Err(error) => return failure::refuse(&error, in_json),
+    };
+    match ended {
         Ok(Outcome::Done) => ExitCode::SUCCESS,
         Ok(Outcome::NotFound) => ExitCode::from(NOT_FOUND),
         Ok(Outcome::Faults) => ExitCode::from(FAULTS),
         // Somebody who reads only the beginning, like `head`, is no failure.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("stave: {}", explain(&error));
-            ExitCode::from(if is_wrong_arguments(&error) { WRONG_ARGUMENTS } else { FAILED })
-        }
+        Err(error) => failure::end(&error, in_json),
     }
 }
 
@@ -245,29 +255,6 @@ fn dispatch(env: &Env, command: Command) -> anyhow::Result<Outcome> {
     }
 }
 
-/// The error and its causes, each said once: many errors quote their cause already.
-pub(crate) fn explain(error: &anyhow::Error) -> String {
-    let mut text = String::new();
-    for cause in error.chain().map(ToString::to_string) {
-        if !text.contains(cause.trim_end()) {
-            text.push_str(if text.is_empty() { "" } else { ": " });
-            text.push_str(cause.trim_end());
-        }
-    }
-    text
-}
-
-fn is_wrong_arguments(error: &anyhow::Error) -> bool {
-    error.chain().any(|cause| {
-        let is_configured = |failure: &server::Failure| failure.is_configuration();
-        cause.is::<WrongArguments>()
-            || cause.is::<ConfigError>()
-            || cause.downcast_ref().is_some_and(is_configured)
-            || cause.is::<server::tls::TlsError>()
-            || cause.downcast_ref().is_some_and(KeyError::is_configuration)
-    })
-}
-
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let io = error.downcast_ref::<std::io::Error>();
     io.is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
@@ -296,23 +283,11 @@ mod tests {
         assert_eq!(with("localhost:1"), "localhost:1");
         assert_eq!(with("[::1]"), "[::1]:11210");
         assert_eq!(with("[::1]:7"), "[::1]:7");
+        assert_eq!(with("::1"), "[::1]:11210");
         assert_eq!(with_port("h", Dialect::Memcached, false), "h:11211");
         let by_tls = |addr| with_port(addr, Dialect::Couchbase, true);
         assert_eq!((by_tls("h"), by_tls(DEFAULT_ADDR)), ("h:11207".into(), "127.0.0.1:11207".into()));
         assert_eq!(by_tls("h:1"), "h:1");
-    }
-
-    #[test]
-    fn a_cause_is_said_once() {
-        let io = std::io::Error::other("disk on fire");
-        let error = anyhow::Error::new(io).context("cannot write: disk on fire").context("bucket b");
-        assert_eq!(explain(&error), "bucket b: cannot write: disk on fire");
-    }
-
-    #[test]
-    fn a_wrong_configuration_ends_like_wrong_arguments() {
-        assert!(is_wrong_arguments(&anyhow::Error::new(ConfigError::Threads(0)).context("stave.toml")));
-        assert!(!is_wrong_arguments(&anyhow::anyhow!("disk on fire")));
     }
 
     fn check_error(arguments: &str, expect: Expect) {
@@ -363,6 +338,11 @@ mod tests {
             "set-param --list max_size",
             expect!["error: the argument '--list' cannot be used with '[NAME]'"],
         );
+        check_error(
+            "stats --interval 1s",
+            expect!["error: the following required arguments were not provided:"],
+        );
+        assert!(Cli::try_parse_from(["stave", "stats"]).is_ok(), "the default needs no --watch");
         check_error("set key", expect!["error: the following required arguments were not provided:"]);
         // What is wrong with the values of `serve` is said by the server's configuration, which knows.
         check_error(

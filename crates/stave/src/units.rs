@@ -89,6 +89,11 @@ pub fn thousands(number: u64) -> String {
     out
 }
 
+/// A number of things, with the word for one of them or for several: `1 backup`, `2,000 backups`.
+pub fn counted(number: u64, one: &str, several: &str) -> String {
+    format!("{} {}", thousands(number), if number == 1 { one } else { several })
+}
+
 /// A time with three significant digits: `12.3 us`, `1.05 ms`, `2.50 s`.
 pub fn duration(ns: u64) -> String {
     let us = ns as f64 / 1e3;
@@ -124,6 +129,12 @@ fn three_digits(number: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_thing_has_its_own_word() {
+        let counted = |number| counted(number, "line", "lines");
+        assert_eq!([counted(0), counted(1), counted(1000)], ["0 lines", "1 line", "1,000 lines"]);
+    }
 
     #[test]
     fn reads_sizes() {

@@ -255,6 +255,22 @@ fn a_node_that_dies_is_failed_over_and_comes_back() {
 }
 
 #[test]
+fn a_node_that_has_died_hands_nothing_over() {
+    let world = World::new();
+    let mut nodes = start(&world, &["a", "b", "c"], 1);
+    let mut ledger = BTreeMap::new();
+    write_some(&nodes[0], &mut ledger, "before");
+    post(&nodes[0], "/settings/autoFailover", "enabled=false", 200);
+    drop(nodes.pop());
+    // Its lease may still run, and it is taken for alive at first.
+    let said = refused(&nodes[0], &["failover", "n_3", "--graceful"]);
+    assert!(said.contains("n_3 is down, and can hand nothing over"), "{said}");
+    run(&nodes[0], &["failover", "n_3"]);
+    assert_eq!(state(&nodes[0])["nodes"]["3"]["status"], "failed_over");
+    check(&nodes[0], &ledger);
+}
+
+#[test]
 fn a_node_that_was_ejected_keeps_what_it_has() {
     let world = World::new();
     let mut nodes = start(&world, &["a", "b", "c"], 1);

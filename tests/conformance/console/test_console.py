@@ -252,6 +252,11 @@ class OneNode(unittest.TestCase):
         browser.submit()
         browser.until("return !document.querySelector('[data-edit=made]')")
         self.assertEqual(self.server.ask("GET", "/pools/default/buckets/made")[0], 404)
+        # A dialog closes with its page.
+        browser.click("#create-bucket")
+        browser.find("dialog")
+        browser.js("location.hash = '#/users'")
+        browser.until("return !document.querySelector('dialog')")
 
     def test_users_and_groups_are_made_changed_and_deleted(self):
         log_in(self.server)

@@ -19,7 +19,7 @@ impl Cluster {
             was_served = self.log_fence(was_served);
             match renewed {
                 Err(failure) if trouble.failed(now) => {
-                    tracing::warn!(%failure, "the lease was not renewed; without it this node serves as long as others promise not to take over");
+                    tracing::warn!(%failure, "the lease was not renewed; a node that serves goes on only while others promise not to take over");
                 }
                 Err(_) => {}
                 Ok(()) => {

@@ -1,6 +1,6 @@
 //! Which nodes there are, and which of them serves what: the value that a cluster map is made from.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use ::cluster::state::Alternate;
 use engine::BucketKind;
@@ -51,6 +51,23 @@ impl NodeAddress {
     /// The same node, which listens for encrypted connections, too.
     pub fn with_tls(self, kv: SocketAddr, http: SocketAddr) -> NodeAddress {
         NodeAddress { tls: Some(TlsPorts { kv: kv.port(), http: http.port() }), ..self }
+    }
+
+    /// Whether HOST:PORT is this node's port for the binary protocol, as far as that is known without asking for names.
+    pub fn is_at(&self, place: &str) -> bool {
+        let Some((host, port)) = place.rsplit_once(':') else { return false };
+        let host = host.trim_matches(['[', ']']);
+        let is_local = |host: &str| {
+            host.eq_ignore_ascii_case("localhost") || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
+        };
+        let is_host = match &self.host {
+            Some(own) if own.eq_ignore_ascii_case(host) => true,
+            // Two loopback addresses may belong to two nodes; the name stands for one of them.
+            Some(own) => host.eq_ignore_ascii_case("localhost") && is_local(own),
+            None => is_local(host),
+        };
+        let ports = [Some(self.kv_port), self.tls.map(|tls| tls.kv)];
+        is_host && port.parse().is_ok_and(|port: u16| ports.contains(&Some(port)))
     }
 
     /// The host for fields that cannot be left out; clients put the name they connected to in the place of `$HOST`.
@@ -187,5 +204,36 @@ impl Layout {
     /// The nodes that clients are told of.
     pub fn active(&self) -> impl Iterator<Item = (usize, &NodeEntry)> {
         self.nodes.iter().enumerate().filter(|(_, node)| node.membership == Membership::Active)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_knows_its_own_address() {
+        let at = |host: Option<&str>| NodeAddress {
+            host: host.map(str::to_owned),
+            kv_port: 11210,
+            http_port: 8091,
+            tls: Some(TlsPorts { kv: 11207, http: 18091 }),
+        };
+        for (host, place, is_own) in [
+            (Some("127.0.0.1"), "127.0.0.1:11210", true),
+            (Some("127.0.0.1"), "127.0.0.1:11207", true),
+            (Some("127.0.0.1"), "localhost:11210", true),
+            (Some("127.0.0.1"), "127.0.0.2:11210", false),
+            (Some("127.0.0.1"), "127.0.0.1:11220", false),
+            (Some("a.example"), "A.example:11210", true),
+            (Some("a.example"), "b.example:11210", false),
+            (Some("a.example"), "127.0.0.1:11210", false),
+            (Some("::1"), "[::1]:11210", true),
+            (None, "127.0.0.1:11210", true),
+            (None, "localhost:11210", true),
+            (None, "10.0.0.1:11210", false),
+        ] {
+            assert_eq!(at(host).is_at(place), is_own, "{host:?} {place}");
+        }
     }
 }

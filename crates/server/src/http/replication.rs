@@ -80,6 +80,13 @@ pub(super) async fn declare(
             ));
         }
     };
+    let own = declared.sources.iter().find(|source| shared.node.address().is_at(&source.node));
+    if let Some(SourceBody { node, .. }) = own {
+        return refused(format!(
+            "{node} is this node itself, and a vBucket that follows its own node is not served any more: name the node \
+             whose vBuckets they are"
+        ));
+    }
     let sources = match sources(declared) {
         Ok(sources) => sources,
         Err(what) => return refused(what),

@@ -39,6 +39,18 @@ fn cell(text: &str) -> String {
     text.replace('|', "\\|").replace('\n', " ").replace('<', "\\<")
 }
 
+/// The values that a flag takes, if it takes certain ones, and what each means.
+fn one_of(arg: &clap::Arg) -> String {
+    // Before the command is built, flags without a value have the values of a `bool`.
+    let values = if arg.get_action().takes_values() { arg.get_possible_values() } else { Vec::new() };
+    let one = |value: &clap::builder::PossibleValue| {
+        let help = value.get_help().map(|help| format!(" ({help})")).unwrap_or_default();
+        format!("`{}`{help}", value.get_name())
+    };
+    let values: Vec<String> = values.iter().filter(|value| !value.is_hide_set()).map(one).collect();
+    if values.is_empty() { String::new() } else { format!("; one of {}", values.join(", ")) }
+}
+
 fn flags(command: &clap::Command) -> String {
     let mut rows = String::new();
     for arg in command.get_arguments().filter(|arg| !arg.is_hide_set() && arg.get_id() != "help") {
@@ -54,7 +66,8 @@ fn flags(command: &clap::Command) -> String {
         let default = if arg.get_action().takes_values() { defaults.join(" ") } else { String::new() };
         let help = arg.get_long_help().or(arg.get_help()).map(ToString::to_string).unwrap_or_default();
         let env = arg.get_env().map(|env| format!("; also `{}`", env.to_string_lossy())).unwrap_or_default();
-        let _ = writeln!(rows, "| {} | {} | {}{env} |", cell(&shown), cell(&default), cell(&help));
+        let help = cell(&format!("{help}{}", one_of(arg)));
+        let _ = writeln!(rows, "| {} | {} | {help}{env} |", cell(&shown), cell(&default));
     }
     if rows.is_empty() { rows } else { format!("\n| flag | default | meaning |\n|---|---|---|\n{rows}") }
 }

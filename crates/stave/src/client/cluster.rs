@@ -324,7 +324,12 @@ impl<'e> Cluster<'e> {
             return Err(error);
         }
         if !is_harmless {
-            return Err(ClientError::Unknown { operation, why: error.to_string() });
+            // For how long the last attempt has waited says nothing of the time that all of them had.
+            let why = match error {
+                ClientError::Waited { what, .. } => what,
+                error => error.to_string(),
+            };
+            return Err(ClientError::Unknown { operation, why });
         }
         round.why = format!("{addr}: {error}");
         Ok(())

@@ -26,7 +26,7 @@ use crate::backup::{
 };
 use crate::cli::{Outcome, ServerFlags, WrongArguments};
 use crate::client::Dialect;
-use crate::units::{bytes, parse_bytes, parse_duration, parse_moment, thousands};
+use crate::units::{bytes, counted, parse_bytes, parse_duration, parse_moment, thousands};
 
 /// Copy what a bucket holds into a folder while it serves.
 #[derive(Clone, Debug, Args)]
@@ -391,6 +391,20 @@ fn unfinished_json(begun: &UnfinishedBackup, bucket: &str, resumed_by: Option<&s
     })
 }
 
+/// What the counts of a backup are about, which is restored from so many backups.
+fn counts_head(backups: usize, is_empty: bool) -> &'static str {
+    match (backups > 1, is_empty) {
+        (true, true) => {
+            "  nothing was changed since the backup before it; a restore brings what those before it have\n"
+        }
+        (true, false) => {
+            "  changed since the backup before it; a restore brings what those before it have, too:\n"
+        }
+        (false, true) => "  no documents\n",
+        (false, false) => "",
+    }
+}
+
 fn show(env: &Env, one: &OneFlags) -> anyhow::Result<Outcome> {
     let place = one.kept.place(env)?;
     let repository = place.repository();
@@ -400,6 +414,7 @@ fn show(env: &Env, one: &OneFlags) -> anyhow::Result<Outcome> {
         let newest = chain.newest();
         let ids: Vec<&str> = chain.0.iter().map(|backup| &*backup.manifest.id).collect();
         text.push_str(&format!("{bucket} {}, restored from {}\n", newest.manifest.id, ids.join(", ")));
+        text.push_str(counts_head(ids.len(), newest.manifest.counts.is_empty()));
         let names = super::restore::collection_names(&newest.manifest.collections);
         let mut collections = serde_json::Map::new();
         for (number, counts) in &newest.manifest.counts {
@@ -443,9 +458,10 @@ fn verify(env: &Env, one: &OneFlags) -> anyhow::Result<Outcome> {
         match verified {
             Ok((id, backups, verified)) => {
                 text.push_str(&format!(
-                    "{bucket} {id}: sound, {backups} backups, {} versions in {} blocks, {}\n",
-                    thousands(verified.versions),
-                    thousands(verified.blocks),
+                    "{bucket} {id}: sound, {}, {} in {}, {}\n",
+                    counted(backups as u64, "backup", "backups"),
+                    counted(verified.versions, "version", "versions"),
+                    counted(verified.blocks, "block", "blocks"),
                     bytes(verified.bytes)
                 ));
                 objects.push(json!({"bucket": bucket, "id": id, "sound": true, "backups": backups,
@@ -498,7 +514,8 @@ fn prune(env: &Env, flags: &PruneFlags) -> anyhow::Result<Outcome> {
             if !flags.dry_run {
                 changes.remove_before(segments)?;
             }
-            text.push_str(&format!("{verb} {bucket} the {segments} oldest segments of the log\n"));
+            let oldest = counted(segments as u64, "oldest segment", "oldest segments");
+            text.push_str(&format!("{verb} {bucket} the {oldest} of the log\n"));
             removed.push(json!({"bucket": bucket, "log_segments": segments}));
         }
         for backup in unneeded(&all, keep) {

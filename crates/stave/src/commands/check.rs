@@ -58,7 +58,8 @@ active vBucket that lost something, or may have, begins a new history, so that r
 After a kill the same command finishes the repair. A member of a cluster is not repaired: its other nodes have copies.
 The folder of a bucket in a log-structured store is built again beside the old one, which needs the room, and the old one
 is kept as a whole. A vBucket that misses documents in its middle begins a history at seqno 0.
-With --json it prints objects of the types `fault`, `damage`, `small_file` and `repaired`.
+With --json it prints objects of the types `fault`, `damage`, `small_file` and `repaired`, or one of the type `clean` if
+nothing is damaged.
 Exit codes: 0 no faults or all repaired, 3 it could not be done, 4 faults were found, or are left.")]
 pub struct CheckFlags {
     /// A data directory, a bucket's folder in it, or one file

@@ -154,6 +154,8 @@ pub fn run(env: &Env, flags: &ClusterFlags) -> anyhow::Result<Outcome> {
         }
         What::Rebalance { eject, no_wait, to, .. } => {
             let target = to.target()?;
+            // A node without a cluster says so at once, and is not asked again as one that does not answer.
+            target.request("GET", "/v1/cluster", None)?;
             until(env, &target, &is_no_repair)?;
             target.form("/controller/rebalance", &[("ejectedNodes", &eject.join(","))])?;
             if *no_wait {
@@ -211,11 +213,25 @@ fn fail_over(env: &Env, to: &To, node: &str, path: &str, flags: &[(&str, bool)])
     let set = flags.iter().filter(|(_, is_set)| *is_set).map(|(name, _)| (*name, "true"));
     let fields: Vec<(&str, &str)> = std::iter::once(("otpNode", node)).chain(set).collect();
     target.form(path, &fields)?;
-    let cluster = until(env, &target, &is_quiet)?;
-    if path.ends_with("startGracefulFailover") {
+    let is_graceful = path.ends_with("startGracefulFailover");
+    let is_over = |cluster: &Value| is_quiet(cluster) || (is_graceful && is_gone(cluster, node));
+    let cluster = until(env, &target, &is_over)?;
+    if !is_quiet(&cluster) {
+        // It was taken for alive while its lease ran. What runs may have ended by now, which is as well.
+        let _ = target.form("/controller/stopRebalance", &[]);
+        bail!(
+            "{node} is down, and can hand nothing over: fail it over without --graceful (stave cluster failover {node})"
+        );
+    }
+    if is_graceful {
         rebalanced(&cluster)?;
     }
     done(to, &format!("{node} is failed over"), &target)
+}
+
+/// Whether the lease of a node that the cluster has is out.
+fn is_gone(cluster: &Value, node: &str) -> bool {
+    find(cluster, node).is_some_and(|(id, _)| !is_up(cluster, &id))
 }
 
 /// Whether a node answers, as the cluster knows.

@@ -17,7 +17,7 @@ use super::status_line::StatusLine;
 use crate::cli::Outcome;
 use crate::client::{Client, Dialect, HttpTarget, Patience, Target};
 use crate::output::print;
-use crate::units::bytes;
+use crate::units::{bytes, counted};
 use archive::Archive;
 use redact::Redaction;
 
@@ -74,14 +74,16 @@ pub fn run(env: &Env, flags: &CollectFlags) -> anyhow::Result<Outcome> {
     let redaction = if flags.no_redact { Redaction::none() } else { Redaction::new(env) };
     let archive = Archive::create(env, &out)?;
     let mut collection = Collection { env, archive, redaction, failures: Vec::new() };
+    // What a node does not say is left out: whatever fails is the archive.
+    let unwritten = || format!("cannot write {}", out.display());
     let mut line = StatusLine::new(env);
     let count = nodes.len();
     for (at, node) in nodes.iter().enumerate() {
         line.show(|seconds| format!("node {} of {count}, {} ({seconds:.0} s)", at + 1, node.http.addr));
-        collection.take_node(node)?;
+        collection.take_node(node).with_context(unwritten)?;
     }
     line.end();
-    flags.log.iter().try_for_each(|path| collection.take_log(path))?;
+    flags.log.iter().try_for_each(|path| collection.take_log(path)).with_context(unwritten)?;
     let failures = collection.failures;
     let about = json!({
         "version": env!("CARGO_PKG_VERSION"),
@@ -90,9 +92,8 @@ pub fn run(env: &Env, flags: &CollectFlags) -> anyhow::Result<Outcome> {
         "redacted": !flags.no_redact,
         "failures": failures,
     });
-    collection.archive.put("collect.json", format!("{about:#}\n").as_bytes())?;
-    let (files, size) =
-        collection.archive.finish().with_context(|| format!("cannot write {}", out.display()))?;
+    collection.archive.put("collect.json", format!("{about:#}\n").as_bytes()).with_context(unwritten)?;
+    let (files, size) = collection.archive.finish().with_context(unwritten)?;
     tell(flags, &out, (files, size), &nodes, &failures)?;
     Ok(Outcome::Done)
 }
@@ -114,7 +115,13 @@ fn tell(
     for failure in failures {
         eprintln!("stave: left out: {failure}");
     }
-    let mut said = format!("{}: {files} files of {} nodes, {}\n", out.display(), nodes.len(), bytes(size));
+    let mut said = format!(
+        "{}: {} of {}, {}\n",
+        out.display(),
+        counted(files as u64, "file", "files"),
+        counted(nodes.len() as u64, "node", "nodes"),
+        bytes(size)
+    );
     if flags.no_redact {
         said.push_str("it has names of users, addresses of clients and keys: treat it like these\n");
     }

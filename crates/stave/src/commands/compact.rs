@@ -38,6 +38,7 @@ use crate::units::{bytes, parse_moment, thousands};
 
 From 17.couch.3 comes 17.couch.4, and 17.couch.3 is removed. If anything fails, 17.couch.3 stays as it was.
 Of a folder all vBuckets are compacted, one after the other; a failure ends the command, and those before it are done.
+What holds little may be larger afterwards, an encrypted log-structured store by some tens of KiB.
 Whoever streams changes and has not seen a tombstone that is purged must begin from nothing: purge only what all of
 them have seen. The document or tombstone with the highest seqno always stays.")]
 pub struct CompactFlags {

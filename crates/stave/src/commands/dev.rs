@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use base::env::Env;
+use base::limits::DEFAULT_VBUCKETS;
 use clap::Args;
 use dev::{DevCluster, DevConfig, DevTimes, DevTls, MOST_NODES, Seed};
 use node::config::{BucketSpec, MOST_REPLICAS};
@@ -108,7 +109,7 @@ pub struct DevFlags {
     #[arg(long, value_name = "MS|off", default_value = "1000", value_parser = auto_failover)]
     auto_failover_ms: AutoFailover,
     /// vBuckets of each bucket, a power of two
-    #[arg(long, value_name = "N", default_value_t = base::limits::DEFAULT_VBUCKETS)]
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_VBUCKETS)]
     vbuckets: u16,
     /// Serve TLS, too, at free ports, with a certificate for localhost by a CA of its own: both are made in DIR, or taken
     /// from there [default: the folder `certs` where documents are kept]
@@ -154,6 +155,12 @@ impl DevFlags {
             return wrong(format!(
                 "--replicas {}: give a number from 0 to {most}; each copy needs a node of its own",
                 self.replicas
+            ));
+        }
+        if !self.vbuckets.is_power_of_two() || self.vbuckets > DEFAULT_VBUCKETS {
+            return wrong(format!(
+                "--vbuckets {}: give a power of two up to {DEFAULT_VBUCKETS}",
+                self.vbuckets
             ));
         }
         if !TIMES_MS.contains(&self.lease_ms) {
@@ -289,4 +296,25 @@ fn json_line(cluster: &DevCluster, config: &DevConfig, ca: Option<String>) -> Va
         "ca": ca,
         "nodes": cluster.addresses().into_iter().map(node).collect::<Vec<_>>(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::cli::{Cli, Command};
+
+    #[test]
+    fn wrong_numbers_are_wrong_arguments() {
+        for words in ["--vbuckets 1000", "--vbuckets 2048", "--vbuckets 0", "--nodes 0", "--replicas 1"] {
+            let args = ["stave", "dev"].into_iter().chain(words.split(' '));
+            let Command::Dev(flags) = Cli::try_parse_from(args).expect("it parses").command else {
+                panic!("{words}: another command")
+            };
+            let flags = *flags;
+            let Err(refused) = flags.config(PathBuf::from("data")) else { panic!("{words} is taken") };
+            assert!(refused.is::<WrongArguments>(), "{words}: {refused}");
+        }
+    }
 }

@@ -153,8 +153,9 @@ pub fn set(env: &Env, flags: &SetFlags) -> anyhow::Result<Outcome> {
         bail!("the value has {} bytes, and a document at most {MAX_VALUE_BYTES}", value.len());
     }
     if flags.json_check {
-        serde_json::from_slice::<serde::de::IgnoredAny>(&value)
-            .context("the value is not JSON; mend it, or leave --json-check out")?;
+        serde_json::from_slice::<serde::de::IgnoredAny>(&value).map_err(|error| {
+            WrongArguments(format!("the value is not JSON ({error}); mend it, or leave --json-check out"))
+        })?;
     }
     let now = env.clock.unix_s();
     if (MOST_RELATIVE_S + 1..now).contains(&flags.expiry) {

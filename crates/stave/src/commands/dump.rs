@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use super::check::journal::lies_beside;
 use super::check::place::vbucket_and_revision;
 use super::encryption_flags::EncryptionFlags;
-use crate::cli::{Outcome, WrongArguments};
+use crate::cli::{Outcome, WrongArguments, key_error};
 use crate::units::{bytes, thousands};
 
 /// Print what a file of documents, or a bucket's folder, holds.
@@ -208,9 +208,11 @@ fn documents(file: &Snapshot, flags: &DumpFlags, out: &mut dyn Write) -> anyhow:
     })
 }
 
-/// A failure names its source itself, so that the chain of sources would say it again.
+/// A failure names its source itself, so that the chain of sources would say it again. That a key is missing decides what
+/// the command ends with.
 fn said_once(failure: Failure) -> anyhow::Error {
-    anyhow::Error::msg(failure.to_string())
+    let lacks_key = matches!(&failure, Failure::Io { source, .. } if key_error(source).is_some());
+    if lacks_key { failure.into() } else { anyhow::Error::msg(failure.to_string()) }
 }
 
 /// Why not all documents were printed.

@@ -96,11 +96,8 @@ fn output_of(command: &str) -> anyhow::Result<String> {
     let output = Command::new("sh").arg("-c").arg(command).output().with_context(failed)?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
-        bail!(
-            "`{command}`, which --encryption-key-command names, ended with {}: {}",
-            output.status,
-            said.trim()
-        );
+        let said = if said.trim().is_empty() { "it said nothing" } else { said.trim() };
+        bail!("`{command}`, which --encryption-key-command names, ended with {}: {said}", output.status);
     }
     String::from_utf8(output.stdout).with_context(failed)
 }
@@ -127,9 +124,11 @@ mod tests {
         };
         let given = of(Some(&path), None).expect("it is read");
         assert!(given.is_some() && given == of(None, Some(format!("echo {digits}"))).expect("it runs"));
-        for (command, expected) in
-            [("echo 12", "is no encryption key"), ("echo no such key >&2; exit 3", "no such key")]
-        {
+        for (command, expected) in [
+            ("echo 12", "is no encryption key"),
+            ("echo no such key >&2; exit 3", ": no such key"),
+            ("exit 3", ": it said nothing"),
+        ] {
             let error = of(None, Some(command.to_owned())).expect_err("refused").to_string();
             assert!(error.contains(expected), "{error}");
         }

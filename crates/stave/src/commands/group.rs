@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::http_flags::HttpFlags;
 use super::rbac::{self, cell, done, roles, titled};
-use crate::cli::Outcome;
+use crate::cli::{Outcome, WrongArguments};
 use crate::output::print;
 
 /// Groups of users, which share their roles: look at them, make, change and delete them.
@@ -110,15 +110,13 @@ pub(super) fn said(flags: &GroupFlags) -> anyhow::Result<String> {
             Ok(done(to, &format!("group {name} was added")))
         }
         GroupCommand::Edit { name, change, to } => {
+            if change.roles.is_none() && change.description.is_none() {
+                bail!(WrongArguments("what is to change? give --roles or --description".to_owned()));
+            }
             put(to, name, change, Some(&present(to, name)?))?;
             Ok(done(to, &format!("group {name} is changed")))
         }
-        GroupCommand::Delete { names, to } => {
-            let target = to.target()?;
-            names.iter().try_for_each(|name| target.send("DELETE", &rbac::groups(name), &[]).map(drop))?;
-            let word = if names.len() == 1 { "group" } else { "groups" };
-            Ok(done(to, &format!("{word} {} deleted", names.join(", "))))
-        }
+        GroupCommand::Delete { names, to } => rbac::delete(to, ("group", "groups"), names, rbac::groups),
     }
 }
 

@@ -23,7 +23,7 @@ use super::check::place::{Place, is_segment};
 use super::encryption_flags::EncryptionFlags;
 use super::status_line::StatusLine;
 use super::stored_bucket::StoredBucket;
-use crate::cli::{Outcome, ServerFlags, WrongArguments};
+use crate::cli::{Outcome, ServerFlags, WrongArguments, key_error};
 use crate::client::{Client, Cluster, Dialect, Target};
 use crate::units::thousands;
 use crate::with_meta::{
@@ -277,9 +277,11 @@ fn send_file(
     })
 }
 
-/// A failure names its source itself, so that the chain of sources would say it again.
+/// A failure names its source itself, so that the chain of sources would say it again. That a key is missing decides what
+/// the command ends with.
 fn said_once(failure: Failure) -> anyhow::Error {
-    anyhow::Error::msg(failure.to_string())
+    let lacks_key = matches!(&failure, Failure::Io { source, .. } if key_error(source).is_some());
+    if lacks_key { failure.into() } else { anyhow::Error::msg(failure.to_string()) }
 }
 
 /// Why a file was not sent to its end.

@@ -4,6 +4,7 @@ use anyhow::bail;
 use serde_json::{Value, json};
 
 use super::http_flags::HttpFlags;
+use crate::client::HttpTarget;
 use node::form::escaped;
 
 /// The address of a user, or of all.
@@ -73,7 +74,10 @@ pub fn done(to: &HttpFlags, what: &str) -> String {
 
 /// What a node has at an address: nothing if there is no such user or group.
 pub fn find(to: &HttpFlags, path: &str) -> anyhow::Result<Option<Value>> {
-    let target = to.target()?;
+    find_at(&to.target()?, path)
+}
+
+fn find_at(target: &HttpTarget, path: &str) -> anyhow::Result<Option<Value>> {
     let (status, body) = target.exchange("GET", path, String::new())?;
     if status == 404 {
         return Ok(None);
@@ -81,7 +85,25 @@ pub fn find(to: &HttpFlags, path: &str) -> anyhow::Result<Option<Value>> {
     target.answer(status, &body).map(Some)
 }
 
-/// The same of what must be there.
+/// Deletes users or groups: all, or none if one of them is not there.
+pub fn delete(
+    to: &HttpFlags,
+    (one, several): (&str, &str),
+    names: &[String],
+    address: fn(&str) -> String,
+) -> anyhow::Result<String> {
+    let target = to.target()?;
+    for name in names {
+        if find_at(&target, &address(name))?.is_none() {
+            bail!("there is no {one} {name}; nothing was deleted, and `list` in its place shows all");
+        }
+    }
+    names.iter().try_for_each(|name| target.send("DELETE", &address(name), &[]).map(drop))?;
+    let word = if names.len() == 1 { one } else { several };
+    Ok(done(to, &format!("{word} {} deleted", names.join(", "))))
+}
+
+/// What a node has at an address, where something must be.
 pub fn show(to: &HttpFlags, path: &str, what: &str) -> anyhow::Result<Value> {
     match find(to, path)? {
         Some(found) => Ok(found),

@@ -22,7 +22,7 @@ use crate::backup::{
 };
 use crate::cli::{Outcome, ServerFlags, WrongArguments};
 use crate::client::{Client, Cluster, Dialect, Target};
-use crate::units::{moment_text, parse_duration, parse_utc, thousands};
+use crate::units::{counted, moment_text, parse_duration, parse_utc, thousands};
 use crate::with_meta::{
     Collections, Conflict, Sender, SentCounts, Skipped, SourceCollection, Unknown, resolves_by_time,
 };
@@ -39,12 +39,13 @@ use crate::with_meta::{
   stave restore --from /backups --bucket travel --map inventory.hotel=inventory.hotel_old --filter '^hotel_1'
 
   stave restore --from /backups --bucket travel --at 2026-11-23T15:04:05Z --conflict force
-  stave restore --from /backups --bucket travel --before hotel_42
+  stave restore --from /backups --bucket travel --before hotel_42 --conflict force
 
 Each document is sent once, in its newest version that the backup knows. Scopes and collections that the bucket lacks are
 made, with their max TTL, unless --skip-unknown is given.
 With --conflict newest a document that was changed or deleted since the backup stays as it is now: to bring a whole
 bucket back to an earlier state, flush it first, or give --conflict force (documents that were made since then stay).
+What stays is told as `left as the bucket had them`, and with --json as `conflicts`, whether it is newer or the same.
 With --at, --at-seqno or --before each vBucket is restored as it was at a moment, from the log that
 `stave backup --follow` writes. A moment that the log does not have, or does not tell apart from others, is refused with the
 nearest ones that can be restored. What was rolled back in a failover is not restored.
@@ -169,9 +170,11 @@ impl DocumentChoice {
 /// What happens to documents that the bucket has already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum RestoreConflict {
-    /// The newer one stays, by the bucket's rule for conflicts
+    /// The newer one stays, by the bucket's rule for conflicts; also called resolve
+    #[value(alias = "resolve")]
     Newest,
-    /// The one that is sent replaces it
+    /// The one that is sent replaces it; also called overwrite
+    #[value(alias = "overwrite")]
     Force,
     /// The bucket's stays, also one that was deleted; tombstones that are sent are left out
     Skip,
@@ -321,9 +324,8 @@ fn hint(conflict: RestoreConflict, counts: &SentCounts) -> Option<String> {
     let is_asked = conflict == RestoreConflict::Newest && newer > 0;
     is_asked.then(|| {
         format!(
-            "{} documents stay as the bucket has them, where they are newer or the same: --conflict force puts those that \
-             were restored in their place",
-            thousands(newer)
+            "left as the bucket had them, newer or the same there: {}; --conflict force replaces them with the backup's",
+            counted(newer, "document", "documents")
         )
     })
 }
@@ -503,7 +505,7 @@ fn number_of(named: &BTreeMap<u32, SourceCollection>, path: &str) -> Result<u32,
     let found = named.iter().find(|(_, source)| source.path() == path);
     found.map(|(number, _)| *number).ok_or_else(|| {
         let all: Vec<String> = named.values().map(SourceCollection::path).collect();
-        WrongArguments(format!("the backup has no collection `{path}`; it has {}", all.join(", ")))
+        WrongArguments(format!("the source has no collection `{path}`; it has {}", all.join(", ")))
     })
 }
 
@@ -551,10 +553,23 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_rule_for_conflicts_has_the_names_that_import_gives_it() {
+        for (name, other) in [("newest", "resolve"), ("force", "overwrite"), ("skip", "skip")] {
+            let (of_restore, of_import) =
+                (RestoreConflict::from_str(name, false), Conflict::from_str(name, false));
+            assert_eq!(of_restore, RestoreConflict::from_str(other, false), "{name}");
+            assert_eq!(of_import, Conflict::from_str(other, false), "{name}");
+            assert_eq!(of_restore.map(Conflict::from), of_import, "{name}");
+        }
+    }
+
+    #[test]
     fn what_replaces_newer_documents_is_told() {
         let counts = |conflicts, had_already| SentCounts { conflicts, had_already, ..SentCounts::default() };
         let told = hint(RestoreConflict::Newest, &counts(8, 0)).expect("8 were left");
-        assert!(told.starts_with("8 documents") && told.contains("--conflict force"), "{told}");
+        assert!(told.contains("there: 8 documents;") && told.contains("--conflict force"), "{told}");
+        let told = hint(RestoreConflict::Newest, &counts(1, 0)).expect("one was left");
+        assert!(told.contains("there: 1 document;"), "{told}");
         for (conflict, counts) in [
             (RestoreConflict::Newest, counts(0, 0)),
             (RestoreConflict::Newest, counts(3, 3)),

@@ -13,7 +13,7 @@ use clap::Args;
 use node::cluster::serving::failed_over;
 use node::cluster::{Cluster, ClusterConfig};
 use node::config::{LogConfig, LogFormat, shown};
-use node::{Config, MetricsLogin, Settings, Switch, readiness};
+use node::{Config, MetricsLogin, Settings, Switch, bucket_list, readiness};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sd_notify::NotifyState;
 use server::Server;
@@ -346,11 +346,21 @@ fn check(env: &Env, setup: &Setup) -> anyhow::Result<Outcome> {
     match &setup.join {
         Some(address) => row("cluster", format!("{} at {}", address.cluster, address.endpoints.join(", "))),
         None => {
-            let buckets: Vec<&str> = config.buckets.iter().map(|spec| spec.name.as_str()).collect();
-            row("buckets", buckets.join(", "));
+            let world = encryption_flags::world_with(env, config.encryption.clone());
+            let made = bucket_list::made_in(&*world.disk, &config.data_dir);
+            let given: Vec<&str> = config.buckets.iter().map(|spec| spec.name.as_str()).collect();
+            row("buckets", buckets(&given, &made));
         }
     }
     Ok(Outcome::Done)
+}
+
+/// The buckets of the configuration, and those beside them that were made over HTTP.
+fn buckets(given: &[&str], made: &[String]) -> String {
+    let made: Vec<&str> = made.iter().map(String::as_str).filter(|name| !given.contains(name)).collect();
+    let over_http =
+        if made.is_empty() { String::new() } else { format!("; made over HTTP: {}", made.join(", ")) };
+    format!("{}{over_http}", given.join(", "))
 }
 
 /// Tells the service manager that started the node, if one did (`NOTIFY_SOCKET`).
@@ -550,6 +560,13 @@ mod tests {
             "{refused}"
         );
         assert_eq!(password(&Env::real(), &ServeFlags::default()).expect("none is given"), None);
+    }
+
+    #[test]
+    fn buckets_that_were_made_over_http_are_told_beside_the_others() {
+        let made = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        assert_eq!(buckets(&["default"], &made(&[])), "default");
+        assert_eq!(buckets(&["default"], &made(&["default", "a", "b"])), "default; made over HTTP: a, b");
     }
 
     #[test]

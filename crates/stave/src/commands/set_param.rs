@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use base::env::Env;
 use clap::Args;
 use engine::settings::{SETTINGS, Setting, find};
@@ -10,7 +10,7 @@ use node::bucket_form::field_of;
 use node::config::BucketTable;
 use protocol::Status;
 
-use crate::cli::{Outcome, ServerFlags, WrongArguments};
+use crate::cli::{self, Outcome, ServerFlags, WrongArguments};
 use crate::client::dcp::members;
 use crate::client::{Client, ClientError, Dialect};
 
@@ -75,10 +75,22 @@ fn how_to_keep(name: &str, bucket: &str) -> String {
                  after each start"
             .to_owned(),
     };
+    let by_flag = match name {
+        "max_size" => format!("give --bucket {bucket}:QUOTA"),
+        _ => "give it a table in a configuration file (--config) instead".to_owned(),
+    };
     format!(
-        "until the node stops; to keep it, if the bucket is in the configuration file: {in_file}; if it was made over \
-         HTTP: {over_http}"
+        "until the node stops; to keep it, if the bucket is in the configuration file: {in_file}; if it is of --bucket or \
+         the one that a node begins with: {by_flag}; if it was made over HTTP: {over_http}"
     )
+}
+
+/// Why a node failed, and what was changed at those before it.
+fn failed(error: anyhow::Error, changed: &str) -> anyhow::Error {
+    match changed.trim_end() {
+        "" => error,
+        changed => anyhow::anyhow!("{}; changed before:\n{changed}", cli::explain(&error)),
+    }
 }
 
 /// Shows or changes a setting at the node that is named, or at all; what is to be printed.
@@ -90,9 +102,9 @@ fn at_nodes(env: &Env, flags: &SetParamFlags, name: &str) -> anyhow::Result<Stri
         let told = Client::open(env, node)
             .map_err(anyhow::Error::from)
             .and_then(|mut client| change(&mut client, name, flags.value.as_deref()));
-        let told = told.with_context(|| {
-            let done = if flags.value.is_some() && !text.is_empty() { "; changed before:\n" } else { "" };
-            format!("{}{done}{}", node.addr, if done.is_empty() { "" } else { text.as_str() })
+        let told = told.map_err(|error| {
+            let changed = if flags.value.is_some() { text.as_str() } else { "" };
+            failed(error.context(node.addr.clone()), changed)
         })?;
         if flags.all_nodes && !flags.json {
             text.push_str(&format!("{}: ", node.addr));
@@ -231,13 +243,23 @@ mod tests {
         let quota = how_to_keep("max_size", "orders");
         assert!(quota.contains("write quota into its table there"), "{quota}");
         assert!(quota.contains("set ramQuota with POST /pools/default/buckets/orders"), "{quota}");
+        assert!(quota.contains("give --bucket orders:QUOTA"), "{quota}");
         let level = how_to_keep("durability_min_level", "orders");
         assert!(level.contains("[bucket.settings]") && level.contains("durabilityMinLevel"), "{level}");
         for name in ["mem_high_wat_percent", "novel"] {
             let told = how_to_keep(name, "orders");
             assert!(told.contains(&format!("write {name} under [bucket.settings]")), "{told}");
             assert!(told.contains("after each start"), "{told}");
+            assert!(told.contains("a table in a configuration file (--config) instead"), "{told}");
         }
+    }
+
+    #[test]
+    fn a_node_that_fails_is_named_with_its_failure() {
+        let error = || anyhow::anyhow!("gave up").context("h:2");
+        assert_eq!(cli::explain(&failed(error(), "")), "h:2: gave up");
+        let told = cli::explain(&failed(error(), "h:1: a of b: 1 -> 2\n"));
+        assert_eq!(told, "h:2: gave up; changed before:\nh:1: a of b: 1 -> 2");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use clap::Args;
 use node::stats::GROUPS;
 use protocol::Status;
 
-use crate::cli::{Outcome, ServerFlags, WrongArguments};
+use crate::cli::{Outcome, ServerFlags, WrongArguments, explain};
 use crate::client::dcp::members;
 use crate::client::{Client, ClientError, Dialect, Target};
 use crate::units::{CLEAR_SCREEN, parse_duration};
@@ -52,7 +52,7 @@ pub struct StatsFlags {
     #[arg(long)]
     watch: bool,
     /// How often with --watch: 500ms, 2s, 1m
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_duration, requires = "watch")]
     interval: Duration,
     #[command(flatten)]
     server: ServerFlags,
@@ -62,19 +62,22 @@ pub struct StatsFlags {
 #[expect(clippy::disallowed_methods, reason = "the client's end is not part of a node")]
 pub fn run(env: &Env, flags: &StatsFlags) -> anyhow::Result<Outcome> {
     let target = flags.server.target(flags.protocol)?;
-    let mut before = look(env, flags, &target)?;
+    let (mut before, failed) = look(env, flags, &target)?;
     let is_redrawn = flags.watch && !flags.json;
     let clear = if is_redrawn { CLEAR_SCREEN } else { "" };
     print(&format!("{clear}{}", shown(flags, &before)))?;
     if !flags.watch {
-        return Ok(Outcome::Done);
+        return silent(failed).map_or(Ok(Outcome::Done), Err);
     }
     // Until the person ends it.
     loop {
         std::thread::sleep(flags.interval);
-        let now = look(env, flags, &target)?;
+        let (now, failed) = look(env, flags, &target)?;
         let changed = if is_redrawn { changes(&before, &now) } else { String::new() };
         print(&format!("{clear}{}{changed}", shown(flags, &now)))?;
+        if let Some(error) = silent(failed) {
+            eprintln!("stave: {error}");
+        }
         before = now;
     }
 }
@@ -87,10 +90,43 @@ fn print(text: &str) -> std::io::Result<()> {
 
 type Figures = Vec<(String, String)>;
 
-/// The figures of each node that is asked, by its address.
-fn look(env: &Env, flags: &StatsFlags, target: &Target) -> anyhow::Result<Vec<(String, Figures)>> {
-    let of = |node: &Target| anyhow::Ok((node.addr.clone(), figures(env, flags, node)?));
-    if asks_all(flags) { members(env, target)?.iter().map(of).collect() } else { Ok(vec![of(target)?]) }
+/// The figures of each node that is asked, by its address, and what failed at other nodes.
+///
+/// # Errors
+///
+/// If no node answers.
+fn look(env: &Env, flags: &StatsFlags, target: &Target) -> anyhow::Result<Looked> {
+    let of = |node: &Target| (node.addr.clone(), figures(env, flags, node));
+    if !asks_all(flags) {
+        return Ok((vec![(target.addr.clone(), figures(env, flags, target)?)], Vec::new()));
+    }
+    apart(members(env, target)?.iter().map(of))
+}
+
+/// The figures of nodes that answer, and what is said of the others.
+type Looked = (Vec<(String, Figures)>, Vec<String>);
+
+fn apart(answers: impl Iterator<Item = (String, anyhow::Result<Figures>)>) -> anyhow::Result<Looked> {
+    let (mut told, mut failed, mut first) = (Vec::new(), Vec::new(), None);
+    for (addr, answer) in answers {
+        match answer {
+            Ok(figures) => told.push((addr, figures)),
+            Err(error) => {
+                failed.push(format!("{addr}: {}", explain(&error)));
+                first.get_or_insert(error);
+            }
+        }
+    }
+    match first {
+        // What is wrong for all of them is wrong with what was asked.
+        Some(error) if told.is_empty() => Err(error),
+        _ => Ok((told, failed)),
+    }
+}
+
+/// The error of nodes that did not answer, beside others that did.
+fn silent(failed: Vec<String>) -> Option<anyhow::Error> {
+    (!failed.is_empty()).then(|| anyhow::anyhow!("without {}", failed.join("; ")))
 }
 
 fn asks_all(flags: &StatsFlags) -> bool {
@@ -202,6 +238,20 @@ mod tests {
     fn figures() -> Vec<(String, String)> {
         let pairs = [("pid", "17"), ("uptime", "1200345"), ("version", "0.1.0"), ("say \"hi\"", "")];
         pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec()
+    }
+
+    #[test]
+    fn a_node_that_does_not_answer_is_told_beside_those_that_do() {
+        let one = |addr: &str, answer: anyhow::Result<Figures>| (addr.to_owned(), answer);
+        let failure = || Err(anyhow::anyhow!("gave up"));
+        let answers = [one("h:1", Ok(Vec::new())), one("h:2", failure())];
+        let (told, failed) = apart(answers.into_iter()).expect("one has answered");
+        assert_eq!(told, [("h:1".to_owned(), Figures::new())]);
+        let error = silent(failed).expect("one has not").to_string();
+        assert_eq!(error, "without h:2: gave up");
+        assert!(silent(Vec::new()).is_none());
+        let error = apart([one("h:1", failure())].into_iter()).err().map(|error| error.to_string());
+        assert_eq!(error.as_deref(), Some("gave up"));
     }
 
     #[test]

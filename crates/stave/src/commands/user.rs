@@ -169,6 +169,9 @@ fn said(flags: &UserFlags) -> anyhow::Result<String> {
             Ok(done(to, &format!("user {name} was added")))
         }
         UserCommand::Edit { name, change, to } => {
+            if change.roles.is_none() && change.groups.is_none() && change.title.is_none() {
+                bail!(WrongArguments("what is to change? give --roles, --groups or --title".to_owned()));
+            }
             put(to, name, change, Some(&present(to, name)?), None)?;
             Ok(done(to, &format!("user {name} is changed")))
         }
@@ -183,12 +186,7 @@ fn said(flags: &UserFlags) -> anyhow::Result<String> {
             target.form("/controller/changePassword", &[("password", &password.0)])?;
             Ok(done(to, &format!("user {name} has another password")))
         }
-        UserCommand::Delete { names, to } => {
-            let target = to.target()?;
-            names.iter().try_for_each(|name| target.send("DELETE", &rbac::users(name), &[]).map(drop))?;
-            let word = if names.len() == 1 { "user" } else { "users" };
-            Ok(done(to, &format!("{word} {} deleted", names.join(", "))))
-        }
+        UserCommand::Delete { names, to } => rbac::delete(to, ("user", "users"), names, rbac::users),
         UserCommand::Roles { to } => {
             let all = to.target()?.request("GET", "/settings/rbac/roles", None)?;
             Ok(if to.json { format!("{all}\n") } else { list_roles(&all) })

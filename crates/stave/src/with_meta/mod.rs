@@ -25,11 +25,13 @@ pub(crate) use sender::Sender;
 /// What happens to documents that the bucket has already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Conflict {
-    /// The one that was changed more often stays, as between clusters
+    /// The one that was changed more often stays, as between clusters; also called newest
+    #[value(alias = "newest")]
     Resolve,
     /// The bucket's stays; tombstones are left out
     Skip,
-    /// The file's replaces it
+    /// The file's replaces it; also called force
+    #[value(alias = "force")]
     Overwrite,
 }
 

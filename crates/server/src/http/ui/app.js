@@ -1,6 +1,6 @@
 // The frame of the console: login, pages, what is chosen, and whether the node answers.
 import { get, listen, logIn, logOut } from "./api.js";
-import { button, clock, field, fill, h, select } from "./dom.js";
+import { button, clock, closeDialogs, field, fill, h, select } from "./dom.js";
 import * as overview from "./overview.js";
 import * as nodes from "./nodes.js";
 import * as buckets from "./buckets.js";
@@ -96,7 +96,7 @@ async function enter() {
       h("span", { class: "who" }, h("span", { id: "who" }, context.user.id), button("Log out", () => leave(), { class: "quiet" }))),
     h("nav", { "aria-label": "Pages" }, links),
     h("main", { id: "main", tabindex: "-1" }, banner, h("div", { id: "page" })));
-  window.onhashchange = render;
+  window.onhashchange = () => { closeDialogs(); render(); };
   await render();
 }
 

@@ -87,6 +87,11 @@ export function dialog({ title, text, content, action, danger, act }) {
   });
 }
 
+// Closes what is open, as Cancel does: it belongs to the page that is left.
+export function closeDialogs() {
+  document.querySelectorAll("dialog").forEach((box) => box.dispatchEvent(new Event("cancel")));
+}
+
 let toastTimer;
 export function toast(text, isProblem) {
   let box = document.getElementById("toast");

@@ -75,7 +75,7 @@ export async function open(body, context) {
       const ops = last.gets + last.stores + last.deletes;
       fill(cards,
         card("Operations", `${count(ops)}/s`, `${count(last.gets)} reads, ${count(last.stores + last.deletes)} changes`),
-        card("Latency p99", micros(last.p99), `p50 ${micros(last.p50)}, at the server`),
+        card("Latency p99", last.p99 ? micros(last.p99) : "–", last.p99 ? `p50 ${micros(last.p50)}, at the server` : "none was measured"),
         card("Memory", bytes(last.used), `${last.quota ? Math.round((last.used / last.quota) * 100) : 0} % of ${bytes(last.quota)}`),
         card("Disk queue", count(last.queue), `${count(last.written)}/s written`),
         card("Documents", count(last.documents), `${count(last.fetched)}/s read from disk`),

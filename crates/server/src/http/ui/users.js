@@ -8,7 +8,10 @@ export const takes = [];
 const names = (text) => text.split(",").map((one) => one.trim()).filter(Boolean).join(",");
 
 function roleText(role) {
-  const place = [role.bucket_name, role.scope_name, role.collection_name].filter(Boolean).join(":");
+  const places = [role.bucket_name, role.scope_name, role.collection_name].filter(Boolean);
+  // `*` behind a name is what the name alone means.
+  while (places.length > 1 && places[places.length - 1] === "*") places.pop();
+  const place = places.join(":");
   return place ? `${role.role}[${place}]` : role.role;
 }
 // Roles with which users are created, changed and deleted.

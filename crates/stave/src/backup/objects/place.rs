@@ -37,10 +37,10 @@ pub(crate) struct ObjectStoreFlags {
     /// The store's address, if it is not Amazon's: https://HOST[:PORT]; also AWS_ENDPOINT_URL_S3
     #[arg(long, value_name = "URL", help_heading = HEADING)]
     s3_endpoint: Option<String>,
-    /// The bucket's region; also AWS_REGION, AWS_DEFAULT_REGION, or ~/.aws/config; us-east-1 if none says
+    /// The region of the store's bucket; also AWS_REGION, AWS_DEFAULT_REGION, or ~/.aws/config; us-east-1 if none says
     #[arg(long, value_name = "NAME", help_heading = HEADING)]
     s3_region: Option<String>,
-    /// The bucket is named by the host at --s3-endpoint, as BUCKET.HOST, and not by the path
+    /// The store's bucket is named by the host at --s3-endpoint, as BUCKET.HOST, and not by the path
     #[arg(long, requires = "s3_endpoint", help_heading = HEADING)]
     s3_virtual_host: bool,
     /// Trust these CAs instead of the system's; also AWS_CA_BUNDLE

@@ -154,3 +154,14 @@ fn many_requests_keep_the_order_of_their_answers() {
     let found: Vec<usize> = (0..20).filter(|at| answers[*at].is(Status::Success)).collect();
     assert_eq!((answers.len(), found), (20, vec![7]));
 }
+
+#[test]
+fn the_time_of_the_last_attempt_is_not_told_of_a_lost_answer() {
+    let world = World::new();
+    let mut client = world.open(0);
+    let what = "no answer from h:1".to_owned();
+    let late = ClientError::Waited { operation: "set", waited: Duration::from_millis(1), what };
+    let lost = client.broke("set", "h:1", late, false, &mut Round::default()).expect_err("maybe it was made");
+    let text = lost.to_string();
+    assert!(text.starts_with("set: no answer from h:1; it is not known"), "{text}");
+}

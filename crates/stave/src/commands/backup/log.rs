@@ -4,7 +4,7 @@ use base::env::Env;
 use serde_json::{Value, json};
 
 use crate::backup::{Backup, BackupError, ChangeLog, GapSet, Repository};
-use crate::units::{bytes, duration, moment_text, thousands};
+use crate::units::{bytes, counted, duration, moment_text, thousands};
 
 /// Gaps that are printed of a part of a log.
 const MOST_GAPS: usize = 20;
@@ -55,13 +55,13 @@ fn describe(log: &ChangeLog, bucket: &str, is_long: bool) -> Result<Option<LogRe
             text.push_str(&format!("{} {what}: {}\n", head("log"), epoch.why));
         }
         before = Some(epoch.horizon);
-        let (segments, stored) = (thousands(epoch.len() as u64), bytes(epoch.bytes));
-        text.push_str(&format!("{} {from} to {horizon}, {segments} segments, {stored}\n", head("log")));
+        let (segments, stored) = (counted(epoch.len() as u64, "segment", "segments"), bytes(epoch.bytes));
+        text.push_str(&format!("{} {from} to {horizon}, {segments}, {stored}\n", head("log")));
         let inside: Vec<(u64, u64)> = ranges.ranges().collect();
         let total: u64 = inside.iter().map(|(from, to)| to - from).sum();
         if !inside.is_empty() {
-            let (count, total) = (thousands(inside.len() as u64), duration(total));
-            text.push_str(&format!("{} {count} gaps, together {total}\n", head("log")));
+            let (gaps, total) = (counted(inside.len() as u64, "gap", "gaps"), duration(total));
+            text.push_str(&format!("{} {gaps}, together {total}\n", head("log")));
         }
         if is_long {
             for (from, to) in inside.iter().take(MOST_GAPS) {

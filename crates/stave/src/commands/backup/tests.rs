@@ -311,3 +311,10 @@ fn a_restore_that_ends_early_says_what_it_leaves() {
     assert!(error.contains("documents were sent") && error.contains("stay there"), "{error}");
     assert!(error.contains(path.to_str().expect("text")), "{error}");
 }
+
+#[test]
+fn a_backup_that_goes_on_from_others_says_what_its_counts_are_about() {
+    assert_eq!(counts_head(1, false), "", "all that a restore brings");
+    assert!(counts_head(2, true).contains("nothing was changed since the backup before it"));
+    assert!(counts_head(2, false).contains("a restore brings what those before it have, too:"));
+}

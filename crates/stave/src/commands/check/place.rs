@@ -8,6 +8,8 @@ use anyhow::{Context, bail};
 use base::env::{Disk, OpenMode};
 use kvstore::is_log_file;
 
+use crate::cli::WrongArguments;
+
 /// The folder in a data directory that holds a folder for each bucket.
 const BUCKETS: &str = "buckets";
 
@@ -64,6 +66,12 @@ impl Place {
 
     fn of_file(disk: &dyn Disk, path: &Path) -> anyhow::Result<Place> {
         disk.open(path, OpenMode::Read).with_context(|| format!("cannot read {}", path.display()))?;
+        if vbucket_and_revision(&last_name(path)).is_none() {
+            bail!(WrongArguments(format!(
+                "{} is no file of documents, by its name: give one like 17.couch.3, a bucket's folder or a data directory",
+                path.display()
+            )));
+        }
         let folder = path.parent().unwrap_or(path);
         let bucket = BucketFiles {
             name: last_name(folder),

@@ -41,7 +41,9 @@ pub(super) fn run(
     told.small_files(None, &of_node)?;
     let is_clean = told.end()?;
     if is_clean {
-        return say(json, out, "nothing is damaged").map(|()| Outcome::Done);
+        let said = if json { r#"{"type":"clean"}"# } else { "nothing is damaged" };
+        writeln!(out, "{said}")?;
+        return Ok(Outcome::Done);
     }
     if !yes {
         return say(json, out, "nothing was changed; --yes repairs this").map(|()| Outcome::Faults);

@@ -295,6 +295,9 @@ fn what_cannot_be_checked_is_refused() {
     ]
     .assert_eq(&refused("/empty"));
     assert_eq!(refused("/missing"), "cannot read /missing");
+    env.disk.open(Path::new("/empty/notes"), OpenMode::CreateNew).expect("a file");
+    let told = refused("/empty/notes");
+    assert!(told.starts_with("/empty/notes is no file of documents, by its name"), "{told}");
 }
 
 #[test]

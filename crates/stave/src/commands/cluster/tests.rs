@@ -2,8 +2,28 @@
 
 use std::time::Duration;
 
+use clap::Parser;
+
 use super::waiting::bar;
 use super::*;
+use crate::test_server::TestServer;
+
+#[derive(Parser)]
+struct Line {
+    #[command(flatten)]
+    flags: ClusterFlags,
+}
+
+#[test]
+fn a_node_without_a_cluster_says_so() {
+    let mut server = TestServer::start();
+    let addr = server.http_addr();
+    let words = ["stave", "rebalance", "--addr", &addr, "--password", "password"];
+    let line = Line::try_parse_from(words).expect("a command line");
+    let refused = run(&Env::real(), &line.flags).expect_err("there is no cluster").to_string();
+    assert!(refused.contains("this node belongs to no cluster"), "{refused}");
+    server.stop();
+}
 
 #[test]
 fn progress_is_a_bar() {
@@ -36,6 +56,15 @@ fn nodes_are_found_by_name_and_address() {
     assert_eq!(find(&cluster, "h:2"), Some(("n_4".to_owned(), "new".to_owned())));
     assert_eq!(find(&cluster, "n_2"), Some(("n_2".to_owned(), "failed_over".to_owned())));
     assert!(is_up(&cluster, "n_4") && !is_up(&cluster, "n_2"));
+}
+
+#[test]
+fn a_node_without_a_lease_is_gone() {
+    let node = json!({ "address": { "host": "h", "kv": 1, "http": 2 }, "status": "active" });
+    let cluster = json!({ "alive": [1], "state": { "nodes": { "1": node, "2": node } } });
+    let is_gone = |name: &str| is_gone(&cluster, name);
+    // A node that the cluster does not have is none that went.
+    assert_eq!([is_gone("n_1"), is_gone("n_2"), is_gone("n_3")], [false, true, false]);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use base::encryption::KeyError;
 use base::env::OpenMode;
 use base::{DurabilityLevel, SyncWrite, VbId, VbState};
 use couchstore::{Durability, RevMeta};
@@ -236,4 +237,13 @@ fn what_is_no_file_of_documents_is_refused() {
     let error = dump(&Env::real(), &flags, &mut Vec::new()).expect_err("no file of documents");
     assert!(format!("{error:#}").ends_with("README.md holds no valid header"), "{error:#}");
     assert!(error.to_string().contains("takes a couchstore file"), "{error}");
+}
+
+#[test]
+fn a_missing_key_stays_one() {
+    let source = std::io::Error::other(KeyError::NotGiven("data".to_owned()));
+    let path = std::sync::Arc::from(Path::new("data/0.couch.1"));
+    let error = said_once(Failure::Io { operation: "read", path, offset: 0, source });
+    let io = error.chain().find_map(|cause| cause.downcast_ref::<std::io::Error>());
+    assert!(io.and_then(key_error).is_some(), "{error}");
 }

@@ -69,7 +69,7 @@ fn collections_that_the_bucket_lacks_are_made_if_that_is_wanted() {
     let text = "{\"key\":\"c\",\"collection\":\"app.!\",\"value\":3}\n{\"key\":\"d\",\"value\":4}\n";
     std::fs::write(path("wrong.jsonl"), text).expect("written");
     let refused = import("wrong.jsonl", &["--create-collections"]).expect_err("one is wrong");
-    assert!(refused.contains("1 lines were rejected"), "{refused}");
+    assert!(refused.contains("1 line was rejected"), "{refused}");
     server.stop();
 }
 
@@ -196,7 +196,7 @@ fn rows_of_a_table_become_documents() {
     let words = ["import", "csv", &from, "--key", "u%id%", "--separator", ";", "--infer-types"];
     let told =
         stave(&server, &[&words[..], &["--rejects", &rejects]].concat()).expect_err("one row is short");
-    assert!(told.contains("1 lines were rejected"), "{told}");
+    assert!(told.contains("1 line was rejected"), "{told}");
     assert_eq!(
         std::fs::read_to_string(path("rejects.csv")).expect("the file is there"),
         "\u{feff}id;name;zip\r\n2;bob\r\n"

@@ -16,7 +16,7 @@ use crate::commands::status_line::StatusLine;
 use crate::lines::{KeyTemplate, LineSender, Rejected};
 use crate::new_file::NewFile;
 use crate::output::print;
-use crate::units::thousands;
+use crate::units::{counted, thousands};
 use protocol::feature::Feature;
 use source::{Documents, Form};
 
@@ -39,7 +39,7 @@ A line that cannot be sent is rejected and the others are sent; --rejects keeps 
 pub struct LinesFlags {
     #[command(flatten)]
     common: CommonFlags,
-    /// How keys are made of documents
+    /// How keys are made of documents, such as user::%id% or #UUID#
     #[arg(long, value_name = "PATTERN")]
     key: Option<KeyTemplate>,
 }
@@ -55,7 +55,7 @@ The first row has the names of the columns; each other row is a document with th
 pub struct CsvFlags {
     #[command(flatten)]
     common: CommonFlags,
-    /// How keys are made of rows
+    /// How keys are made of rows, such as user::%id% or #UUID#
     #[arg(long, value_name = "PATTERN")]
     key: KeyTemplate,
     /// The character between fields; \t for a tab
@@ -203,7 +203,7 @@ fn tell(flags: &CommonFlags, [read, stored, kept, rejected]: [u64; 4]) -> anyhow
             || "--rejects FILE keeps them".to_owned(),
             |path| format!("they are in {}", path.display()),
         );
-        bail!("{} lines were rejected; {kept}", thousands(rejected));
+        bail!("{} rejected; {kept}", counted(rejected, "line was", "lines were"));
     }
     Ok(Outcome::Done)
 }

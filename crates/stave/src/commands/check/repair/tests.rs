@@ -40,6 +40,7 @@ fn damaged() -> SimDisk {
     write_bucket(&env, Path::new(FOLDER));
     env.disk.create_dir_all_synced(Path::new("/data/buckets/sessions")).expect("a folder");
     assert_eq!(repaired(&env, DATA, true, false), (Outcome::Done, "nothing is damaged\n".to_owned()));
+    assert_eq!(repaired(&env, DATA, true, true), (Outcome::Done, "{\"type\":\"clean\"}\n".to_owned()));
     let file = couchstore::CouchFile::open_read(&*env.disk, &in_folder("2.couch.1")).expect("sound");
     flip(&*env.disk, &in_folder("2.couch.1"), file.info().header_offset + 20);
     env.disk.remove_file(&in_folder("3.couch.1")).expect("it is there");
