@@ -326,7 +326,8 @@ impl<'e> Cluster<'e> {
         if !is_harmless {
             return Err(ClientError::Unknown { operation, why: error.to_string() });
         }
-        round.why = format!("{addr}: {error}");
+        let names_it = matches!(error, ClientError::Bucket { .. } | ClientError::Connect { .. });
+        round.why = if names_it { error.to_string() } else { format!("{addr}: {error}") };
         Ok(())
     }
 
