@@ -4,6 +4,7 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
@@ -11,6 +12,7 @@ use harness::child::{is_installed, release_build, succeeds};
 use harness::client::Client;
 use harness::stave::{BUCKET, Start, Stave};
 use harness::tree::{self, Scratch};
+use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
@@ -82,6 +84,7 @@ pub fn run(options: &TlsOptions) -> Result<Report> {
     }
     Client::connect(&server.kv)?.await_persisted()?;
     let mut report = compare(&peers, options)?;
+    aead(&mut report);
     handshakes(&peers, &certificates.join("ca.pem"), options, &mut report)?;
     idle_connections(&server, &peers[1].address, &certificates.join("ca.pem"), options, &mut report)?;
     server.stop()?;
@@ -123,6 +126,38 @@ fn compare(peers: &[Peer; 3], options: &TlsOptions) -> Result<Report> {
         report.add(&format!("cpu_of_stave_plain_depth_{depth}"), median(plain), Some(*of_plain));
     }
     Ok(report)
+}
+
+/// Bytes that come to the server and go from it for an operation, 80 % of them reads of 512 bytes.
+const RECEIVED_BYTES: usize = (8 * 44 + 2 * 564) / 10;
+const SENT_BYTES: usize = (8 * 540 + 2 * 24) / 10;
+/// Records that are opened and sealed for a figure.
+const RECORDS: u32 = 200_000;
+
+/// What the cipher of TLS alone costs of an operation: opening the record of the requests, and sealing that of the answers.
+fn aead(report: &mut Report) {
+    let key = LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &[7; 32]).expect("it has the length of a key"));
+    let nonce = |n: u32| {
+        let mut bytes = [0; 12];
+        bytes[..4].copy_from_slice(&n.to_le_bytes());
+        Nonce::assume_unique_for_key(bytes)
+    };
+    // The header of a record is bound, and its type is behind what it holds (RFC 8446, 5.2).
+    let bound = || Aad::from([23, 3, 3, 0, 0]);
+    for (depth, ..) in DEPTHS {
+        let mut sent = vec![1; SENT_BYTES * depth as usize + 1];
+        let mut record = vec![1; RECEIVED_BYTES * depth as usize + 1];
+        let tag = key.seal_in_place_separate_tag(nonce(0), bound(), &mut record).expect("it is short");
+        record.extend_from_slice(tag.as_ref());
+        let begun = Instant::now();
+        for n in 1..=RECORDS {
+            let mut received = record.clone();
+            key.open_in_place(nonce(0), bound(), &mut received).expect("it is whole");
+            std::hint::black_box(key.seal_in_place_separate_tag(nonce(n), bound(), &mut sent).expect("short"));
+        }
+        let us = begun.elapsed().as_secs_f64() * 1e6 / f64::from(RECORDS) / f64::from(depth);
+        report.add(&format!("aead_us_an_operation_depth_{depth}"), us, None);
+    }
 }
 
 /// Full handshakes for a second of server CPU; OpenSSL is the client.
