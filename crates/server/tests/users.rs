@@ -4,7 +4,7 @@
 mod support;
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
@@ -21,7 +21,11 @@ const ANN: &str = "/settings/rbac/users/local/ann";
 
 /// A client of a user, with the status of the login.
 fn log_in(server: &Server, user: &str, password: &str) -> (Client, Status) {
-    let mut client = Client::over(TcpStream::connect(server.kv_addr()).expect("the server listens"));
+    log_in_at(server.kv_addr(), user, password)
+}
+
+fn log_in_at(addr: SocketAddr, user: &str, password: &str) -> (Client, Status) {
+    let mut client = Client::over(TcpStream::connect(addr).expect("the server listens"));
     client.send(&node::fuzz::login(user, password, "default", &Features::of(&[Feature::Xerror]).encode()));
     let mut statuses = (0..3).map(|_| client.receive().status);
     let (_hello, login, _bucket) = (statuses.next(), statuses.next(), statuses.next());
@@ -84,8 +88,9 @@ fn no_operation_fails_while_an_application_moves_to_another_password() {
     make(0);
     let (present, is_over) = (Mutex::new(0), AtomicBool::new(false));
     let (logins, moved, operations) = (AtomicU32::new(0), AtomicU32::new(0), AtomicU32::new(0));
+    let addr = server.kv_addr();
     let connect = |n: u32| {
-        let (client, login) = log_in(&server, &format!("app-{n}"), &format!("secret-{n}"));
+        let (client, login) = log_in_at(addr, &format!("app-{n}"), &format!("secret-{n}"));
         assert_eq!(login, Status::Success);
         client
     };
