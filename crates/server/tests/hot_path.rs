@@ -235,7 +235,7 @@ fn scoped_users(count: u32, roles: u32) -> Vec<UserSpec> {
     (0..count).map(one).collect()
 }
 
-/// A node with such users and so many collections, each of which has a document.
+/// A node with these users and 50 collections, each of which has a document.
 fn scoped_node(users: Vec<UserSpec>) -> Arc<Node> {
     let node = node(users);
     let one = |n: u32| format!(r#"{{"name":"c{n}","uid":"{:x}"}}"#, FIRST + n);

@@ -90,7 +90,9 @@ pub enum ClientError {
         offered: String,
     },
     /// Wrong user or password.
-    #[error("{addr} refused user `{username}` or the password; check --username, and --password or STAVE_PASSWORD")]
+    #[error(
+        "{addr} refused user `{username}` or the password; check --username, and --password or STAVE_PASSWORD"
+    )]
     Login {
         /// The node: a user of one node's configuration file is not known to the others of its cluster.
         addr: String,
