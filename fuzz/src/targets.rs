@@ -60,6 +60,7 @@ pub const TARGETS: &[Target] = &[
     target("view", cluster::fuzz::fuzz_view, cluster::fuzz::view_seeds),
     target("forms", node::fuzz::forms, || texts(&["name=a&ramQuotaMB=100&roles=data_reader[a:b:c]"])),
     target("pem", server::tls::fuzz::fuzz_pem, Vec::new),
+    target("records", stave::fuzz::fuzz_records, stave::fuzz::record_seeds),
     target("configuration", node::fuzz::configuration, || {
         texts(&["password = \"secret1\"\nbuckets = [\"a:1GiB\"]\n"])
     }),

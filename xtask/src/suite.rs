@@ -17,6 +17,8 @@ const RESUME_MUTATIONS: u64 = 500_000;
 const KILL_ROUNDS: u32 = 12;
 /// Rounds of the same without a journal.
 const KILL_ROUNDS_WITHOUT_JOURNAL: u32 = 4;
+/// Rounds of the same with encrypted files.
+const KILL_ROUNDS_ENCRYPTED: u32 = 4;
 
 /// How long faults come to a cluster of real processes in `cargo xtask test`.
 const FAULT_SECONDS: u64 = 30;
@@ -204,6 +206,8 @@ fn test_steps(quick: bool, release: Background) -> Result<Totals> {
     totals += step("kill -9", || kill::run(&kill::KillOptions::rounds(KILL_ROUNDS)));
     let without = kill::KillOptions::rounds(KILL_ROUNDS_WITHOUT_JOURNAL).without_journal();
     totals += step("kill -9 without a journal", || kill::run(&without));
+    let encrypted = kill::KillOptions::rounds(KILL_ROUNDS_ENCRYPTED).encrypted(true);
+    totals += step("kill -9 with encrypted files", || kill::run(&encrypted));
     totals += step("kill -9 of a replica", || resume::run(&resume::ResumeOptions::small(RESUME_MUTATIONS)));
     if !prepared.wait()? {
         println!("what the SDK suites need could not be prepared ahead; each is prepared once more");

@@ -1,6 +1,7 @@
 //! A node: its buckets, users and cluster map. A value without globals, so that several live in one process.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -16,6 +17,7 @@ use protocol::extras::ConfigVersion;
 
 use crate::accounts::Accounts;
 use crate::audit::AuditLog;
+use crate::audit::record::Ends;
 use crate::client_addresses::ClientAddresses;
 use crate::cluster::buckets::StillJoining;
 use crate::cluster::serving::is_a_clusters;
@@ -93,6 +95,20 @@ pub struct Node {
     uuid: OnceLock<String>,
 }
 
+/// A login that failed.
+pub struct FailedLogin<'a> {
+    /// Who the client says that it is.
+    pub user: &'a [u8],
+    /// Both ends of its connection: of a cluster's nodes this one refused.
+    pub ends: Ends,
+    /// Over which protocol: `kv` or `http`.
+    pub protocol: &'static str,
+    /// The status that the client is told.
+    pub status: &'a str,
+    /// What it is told beside that, if anything.
+    pub reference: Option<&'a str>,
+}
+
 /// Events that clients and damage can bring about again and again.
 #[derive(Default)]
 pub struct Events {
@@ -119,6 +135,19 @@ pub struct Events {
 }
 
 impl Events {
+    /// A client could not log in.
+    pub fn login_failed(&self, login: &FailedLogin<'_>, now: Duration) {
+        let user = format!("<ud>{}</ud>", login.user.escape_ascii());
+        let FailedLogin { protocol, status, reference, .. } = *login;
+        let of = |addr: Option<SocketAddr>| addr.map_or_else(|| "-".to_owned(), |addr| addr.to_string());
+        let (node, peer) = (of(login.ends.local), of(login.ends.remote));
+        if let Some(left_out) = self.logins.admit(now) {
+            tracing::warn!(%user, peer, node, protocol, status, reference, left_out, "a login failed");
+        } else {
+            tracing::debug!(%user, peer, node, protocol, status, reference, "a login failed");
+        }
+    }
+
     /// A client asks for something as the user that its certificate names, and there is no such user: what it is told.
     pub fn unknown_certified(&self, name: &str, now: Duration) -> String {
         if let Some(left_out) = self.unknown_certified.admit(now) {

@@ -7,7 +7,8 @@ mod support;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 
 use ca::Ca;
 use protocol::{RequestParts, Status, opcode, write_request};
@@ -21,7 +22,7 @@ type Stream = StreamOwned<ClientConnection, TcpStream>;
 
 /// A node that looks at the certificates of clients, and the CA that signs for both.
 struct Fixture {
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
     ca: Ca,
     server: Server,
 }
@@ -38,7 +39,7 @@ impl Fixture {
              kv-tls = \"127.0.0.1:0\"\nhttp-tls = \"127.0.0.1:0\"\n{more}"
         );
         let server = start(&folder.path().join("data"), &lines);
-        Fixture { _folder: folder, ca, server }
+        Fixture { folder, ca, server }
     }
 
     fn kvs(&self) -> SocketAddr {
@@ -51,25 +52,30 @@ impl Fixture {
 
     /// A client that trusts the node's CA, and shows a certificate that `issuer` signed for these names.
     fn client(&self, issuer: &Ca, common_name: &str, others: Vec<SanType>) -> Arc<ClientConfig> {
-        let (chain, key) = issuer.sign(|params| {
-            params.distinguished_name.push(DnType::CommonName, common_name);
-            params.subject_alt_names = others;
-        });
-        let config = self.trusting().with_client_auth_cert(chain, key);
-        Arc::new(config.expect("a certificate and its key"))
+        showing(&[&self.ca], issuer, common_name, others)
     }
 
     fn without_certificate(&self) -> Arc<ClientConfig> {
-        Arc::new(self.trusting().with_no_client_auth())
+        Arc::new(trusting(&[&self.ca]).with_no_client_auth())
     }
+}
 
-    fn trusting(&self) -> rustls::ConfigBuilder<ClientConfig, rustls::client::WantsClientCert> {
-        let mut roots = RootCertStore::empty();
-        roots.add(self.ca.der()).expect("a CA");
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-        builder.expect("versions").with_root_certificates(roots)
-    }
+/// A client that trusts these CAs, and shows a certificate that `issuer` signed for these names.
+fn showing(trusted: &[&Ca], issuer: &Ca, common_name: &str, others: Vec<SanType>) -> Arc<ClientConfig> {
+    let (chain, key) = issuer.sign(|params| {
+        params.distinguished_name.push(DnType::CommonName, common_name);
+        params.subject_alt_names = others;
+    });
+    let config = trusting(trusted).with_client_auth_cert(chain, key);
+    Arc::new(config.expect("a certificate and its key"))
+}
+
+fn trusting(trusted: &[&Ca]) -> rustls::ConfigBuilder<ClientConfig, rustls::client::WantsClientCert> {
+    let mut roots = RootCertStore::empty();
+    trusted.iter().for_each(|ca| roots.add(ca.der()).expect("a CA"));
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    builder.expect("versions").with_root_certificates(roots)
 }
 
 fn connect(addr: SocketAddr, config: Arc<ClientConfig>) -> Stream {
@@ -85,9 +91,12 @@ fn ask(addr: SocketAddr, config: Arc<ClientConfig>, requests: &[RequestParts<'_>
 
 /// The same, with what follows the header of each answer.
 fn answers(addr: SocketAddr, config: Arc<ClientConfig>, requests: &[RequestParts<'_>]) -> Vec<(u16, String)> {
+    answers_on(&mut connect(addr, config), requests)
+}
+
+fn answers_on(stream: &mut Stream, requests: &[RequestParts<'_>]) -> Vec<(u16, String)> {
     let mut bytes = Vec::new();
     requests.iter().for_each(|parts| assert!(write_request(&mut bytes, parts)));
-    let mut stream = connect(addr, config);
     stream.write_all(&bytes).expect("sent");
     let mut answer = || {
         let mut head = [0; 24];
@@ -210,6 +219,61 @@ fn who_has_no_certificate_of_the_ca_is_not_let_in_where_one_is_required() {
     }
     let administrator = fixture.client(&fixture.ca, "Administrator", Vec::new());
     assert_eq!(ask(fixture.kvs(), administrator, &writes()), [DONE, DONE]);
+    fixture.server.stop().expect("a clean stop");
+}
+
+/// First both sides trust both CAs, then each has a certificate of the new one, then the old one is trusted no more.
+#[test]
+fn no_operation_fails_while_the_ca_of_node_and_clients_changes() {
+    let fixture = Fixture::start("tls-client-auth = \"required\"\n");
+    let (addr, folder, old, new) = (fixture.kvs(), fixture.folder.path(), &fixture.ca, &Ca::new());
+    let client = |trusted: &[&Ca], issuer: &Ca| showing(trusted, issuer, "Administrator", Vec::new());
+    let before = client(&[old, new], old);
+    let config = Mutex::new(client(&[old], old));
+    let (is_over, logins, operations) = (AtomicBool::new(false), AtomicU32::new(0), AtomicU32::new(0));
+    let now = || Arc::clone(&config.lock().expect("no holder panics"));
+    let work = |is_lasting: bool| {
+        let mut stream = connect(addr, now());
+        while !is_over.load(Ordering::Relaxed) {
+            if !is_lasting {
+                stream = connect(addr, now());
+            }
+            assert!(answers_on(&mut stream, &writes()).iter().all(|(status, _)| *status == DONE));
+            operations.fetch_add(1, Ordering::Relaxed);
+            logins.fetch_add(u32::from(!is_lasting), Ordering::Relaxed);
+        }
+    };
+    let node_trusts = |cas: &[&Ca]| {
+        let pem: String = cas.iter().map(|ca| ca.pem()).collect();
+        std::fs::write(folder.join("ca.pem"), pem).expect("written");
+    };
+    let clients_are = |next: Arc<ClientConfig>| *config.lock().expect("no holder panics") = next;
+    let steps: [&dyn Fn(); 5] = [
+        &|| node_trusts(&[old, new]),
+        &|| clients_are(Arc::clone(&before)),
+        &|| drop(new.write(folder, &["127.0.0.1"])),
+        &|| clients_are(client(&[new], new)),
+        &|| node_trusts(&[new]),
+    ];
+    std::thread::scope(|scope| {
+        let workers = [true, false].map(|is_lasting| scope.spawn(move || work(is_lasting)));
+        for step in steps {
+            step();
+            let (status, told) =
+                support::http(&fixture.server, "POST", "/node/controller/reloadCertificate", "");
+            assert_eq!(status, 200, "{told}");
+            let seen = logins.load(Ordering::Relaxed);
+            while logins.load(Ordering::Relaxed) < seen + 5 && !workers.iter().any(|one| one.is_finished()) {
+                std::thread::yield_now();
+            }
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    println!("{operations:?} operations on {logins:?} connections while the CA changed, 0 failed");
+    // The client of the old CA comes in no more, also with a ticket of an earlier session.
+    let mut stream = connect(addr, before);
+    let refused = stream.write_all(b"GET / HTTP/1.1\r\n\r\n").and_then(|()| stream.read(&mut [0; 64]));
+    assert!(refused.is_err(), "{refused:?}");
     fixture.server.stop().expect("a clean stop");
 }
 

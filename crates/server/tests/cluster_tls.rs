@@ -6,6 +6,7 @@ mod ca;
 mod support;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use ::cluster::{Command, LeaderConfig, MemoryStore, Store};
@@ -23,7 +24,7 @@ const SOON: Duration = Duration::from_secs(60);
 struct Member {
     server: Server,
     cluster: Arc<Cluster>,
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
 }
 
 impl Member {
@@ -44,7 +45,7 @@ impl Member {
         };
         let cluster = Cluster::join(Arc::clone(server.node()), Arc::clone(store), config).expect("it joins");
         assert!(cluster.wait_until_served(SOON), "it is let in");
-        Member { server, cluster, _folder: folder }
+        Member { server, cluster, folder }
     }
 
     fn stop(self) {
@@ -145,5 +146,59 @@ fn a_node_with_a_certificate_of_another_ca_is_not_followed() {
     });
     let why = why.expect("it tells what is wrong");
     assert!(why.starts_with("TLS: ") && why.contains("certificate"), "{why}");
+    members.into_iter().for_each(Member::stop);
+}
+
+/// Asks both nodes to write, which waits for a replica at the one that is active, until it is told to end.
+fn load(mut clients: [Client; 2], written: &AtomicU32, is_over: &AtomicBool) {
+    for n in 0.. {
+        if is_over.load(Ordering::Relaxed) {
+            break;
+        }
+        let key = format!("load-{}", n % 100).into_bytes();
+        let statuses = clients.each_mut().map(|client| client.set(&key, b"value"));
+        // One of the two is the active node.
+        let done = statuses.iter().filter(|status| **status == Some(Status::Success)).count();
+        assert_eq!(done, 1, "{statuses:?}");
+        written.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn no_durable_write_fails_while_the_ca_of_all_nodes_changes() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new(Env::real().clock));
+    let (old, new) = (&Ca::new(), &Ca::new());
+    let start = || Member::start(old, old, "all", &store);
+    let members = pair(start(), start());
+    write_everywhere(&members);
+    let clients = members.each_ref().map(|member| Client::connect(&member.server, "default", &[]));
+    let (written, is_over) = (AtomicU32::new(0), AtomicBool::new(false));
+    let trust = |member: &Member, cas: &[&Ca]| {
+        let pem: String = cas.iter().map(|ca| ca.pem()).collect();
+        std::fs::write(member.folder.path().join("ca.pem"), pem).expect("written");
+    };
+    let steps: [&dyn Fn(&Member); 3] = [
+        &|member| trust(member, &[old, new]),
+        &|member| drop(new.write(member.folder.path(), &["127.0.0.1"])),
+        &|member| trust(member, &[new]),
+    ];
+    std::thread::scope(|scope| {
+        let (written, is_over) = (&written, &is_over);
+        let worker = scope.spawn(move || load(clients, written, is_over));
+        for (step, member) in steps.iter().flat_map(|step| members.iter().map(move |member| (step, member))) {
+            step(member);
+            let (code, told) = http(&member.server, "POST", "/node/controller/reloadCertificate", "");
+            assert!(code == 200 && told.contains("\"changed\":true"), "{told}");
+            let until = written.load(Ordering::Relaxed) + 50;
+            while written.load(Ordering::Relaxed) < until && !worker.is_finished() {
+                std::thread::yield_now();
+            }
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    println!("{written:?} durable writes while the CA changed, 0 failed");
+    for member in &members {
+        assert!(member.cluster.wait_until(SOON, |_, _| member.cluster.is_promised()), "promises come");
+    }
     members.into_iter().for_each(Member::stop);
 }

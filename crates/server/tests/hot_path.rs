@@ -16,6 +16,7 @@ use node::counters::WorkerCounters;
 use node::fuzz::{feed, login};
 use node::node::Served;
 use node::output::Output;
+use node::sasl::hash::Hashing;
 use node::user::Users;
 use protocol::extras::ConfigVersion;
 use protocol::feature::{Feature, Features};
@@ -69,16 +70,22 @@ struct Desk {
 
 impl Desk {
     fn new(features: &[Feature]) -> Desk {
-        let node = node();
-        let mut connection = Connection::new(Arc::clone(&node), Arc::new(WorkerCounters::default()));
-        let bytes = login("admin", "password", "default", &Features::of(features).encode());
-        let (answers, _) = feed(&mut connection, &bytes);
-        assert_eq!(successes(&answers), 3, "a login");
-        let mut desk = Desk { node, connection, out: Output::default() };
+        let mut desk = Desk::at(&node(Vec::new()), "admin", features).0;
         for _ in 0..2 {
             desk.rounds(&batches(opcode::SET, b"x"), 1);
         }
         desk
+    }
+
+    /// A connection of this user; also the allocations of its login.
+    fn at(node: &Arc<Node>, user: &str, features: &[Feature]) -> (Desk, u64) {
+        let mut connection = Connection::new(Arc::clone(node), Arc::new(WorkerCounters::default()));
+        let bytes = login(user, "password", "default", &Features::of(features).encode());
+        let before = ALLOCATIONS.get();
+        let (answers, _) = feed(&mut connection, &bytes);
+        let took = ALLOCATIONS.get() - before;
+        assert_eq!(successes(&answers), 3, "a login");
+        (Desk { node: Arc::clone(node), connection, out: Output::default() }, took)
     }
 
     /// Serves each batch so often; returns allocations and vBucket locks taken.
@@ -95,23 +102,25 @@ impl Desk {
     }
 }
 
-fn node() -> Arc<Node> {
+/// A node with an administrator and other users.
+fn node(mut users: Vec<UserSpec>) -> Arc<Node> {
     let (env, _) = Env::sim(1);
     let config = BucketConfig { vbuckets: VBUCKETS, ..BucketConfig::new("default", "/data/default".into()) };
     let store = Arc::new(kvstore::Memory::default());
     let bucket = Bucket::open(config, env.clone(), store).expect("an empty bucket opens");
     let spec = BucketSpec::parse("default").expect("a valid name");
-    let admin = UserSpec {
-        name: "admin".to_owned(),
-        password: "password".to_owned(),
-        role: Role::Admin,
-        buckets: None,
-    };
-    let users = Users::new(&[admin], &*env.random);
+    users.push(user("admin".to_owned(), Role::Admin));
+    // How long a hash takes is not what is counted here.
+    let hashing = Hashing { scram_iterations: 1, ..Hashing::default() };
+    let users = Users::hashed(&users, hashing, &*env.random);
     let address = NodeAddress { host: None, kv_port: 11210, http_port: 8091, tls: None };
     let version = ConfigVersion { epoch: 1, revision: 1 };
     let served = vec![Served { spec, bucket: Arc::new(bucket) }];
     Arc::new(Node::new(env, users, served, address, version, ConnectionLimits::default(), Vec::new()))
+}
+
+fn user(name: String, role: Role) -> UserSpec {
+    UserSpec { name, password: "password".to_owned(), role, buckets: None }
 }
 
 /// Requests of one kind for every key, in batches.
@@ -213,6 +222,71 @@ fn locked_documents_make_nothing_dearer_for_others() {
     let (allocations, _) = desk.rounds(&sets, ROUNDS);
     let served = (KEYS * ROUNDS) as u64;
     assert!(allocations <= served / 64, "{allocations} for {served} sets");
+}
+
+const SCOPED: u32 = 50;
+/// The first collection that is made has this number.
+const FIRST: u32 = 8;
+
+/// Users with a role in each of the first collections of the bucket.
+fn scoped_users(count: u32, roles: u32) -> Vec<UserSpec> {
+    let roles: Vec<String> = (0..roles).map(|n| format!("data_reader[default:_default:c{n}]")).collect();
+    let one = |n| user(format!("user-{n}"), Role::try_from(roles.join(",")).expect("roles"));
+    (0..count).map(one).collect()
+}
+
+/// A node with these users and 50 collections, each of which has a document.
+fn scoped_node(users: Vec<UserSpec>) -> Arc<Node> {
+    let node = node(users);
+    let one = |n: u32| format!(r#"{{"name":"c{n}","uid":"{:x}"}}"#, FIRST + n);
+    let collections: Vec<String> = (0..SCOPED).map(one).collect();
+    let json = format!(
+        r#"{{"uid":"1","scopes":[{{"name":"_default","uid":"0","collections":[{{"name":"_default","uid":"0"}},{}]}}]}}"#,
+        collections.join(",")
+    );
+    let manifest = vbucket::Manifest::parse(json.as_bytes()).expect("a manifest");
+    node.bucket("default").expect("it is served").collections().set_manifest(manifest).expect("it is newer");
+    let (mut admin, _) = Desk::at(&node, "admin", IN_COLLECTIONS);
+    admin.rounds(&[in_collections(opcode::SET, b"x")], 1);
+    node
+}
+
+const IN_COLLECTIONS: &[Feature] = &[Feature::Xerror, Feature::Collections];
+
+/// A request for each of the collections.
+fn in_collections(opcode: u8, value: &[u8]) -> Vec<u8> {
+    let extras: &[u8] = if opcode == opcode::SET { &[0; 8] } else { &[] };
+    let mut bytes = Vec::new();
+    for n in 0..SCOPED {
+        let key = base::DocKey { collection: base::CollectionId(FIRST + n), key: b"key" };
+        let (prefix, len) = key.prefix();
+        let key = [&prefix[..len], key.key].concat();
+        let vbucket = base::vbucket_map::vbucket_of(b"key", VBUCKETS);
+        let parts = RequestParts { opcode, key: &key, value, extras, vbucket, ..RequestParts::default() };
+        assert!(write_request(&mut bytes, &parts));
+    }
+    bytes
+}
+
+/// What a login and a get do is counted, since time is not the same twice: a login does nothing for other users, and
+/// reads its own roles once; a get does what it does for an administrator.
+#[test]
+fn a_thousand_users_with_fifty_roles_make_no_login_and_no_get_dearer() {
+    let gets = in_collections(opcode::GET, b"");
+    let cost = |users: u32, roles: u32| {
+        let node = scoped_node(scoped_users(users, roles));
+        let (_, login) = Desk::at(&node, "user-0", IN_COLLECTIONS);
+        login
+    };
+    let (one, alone) = (cost(1, 1), cost(1, SCOPED));
+    let node = scoped_node(scoped_users(1_000, SCOPED));
+    let (mut desk, among) = Desk::at(&node, "user-500", IN_COLLECTIONS);
+    println!("allocations of a login: {one} with one role, {alone} with {SCOPED}, {among} among 1,000 users");
+    assert!(among <= alone + 2, "{among} among 1,000 users, {alone} alone");
+    assert!(alone <= one + 4 * u64::from(SCOPED), "{alone} with {SCOPED} roles, {one} with one");
+    desk.rounds(&[gets.clone()], 20);
+    let served = u64::from(SCOPED) * ROUNDS as u64;
+    assert_eq!(desk.rounds(&[gets], ROUNDS), (0, served));
 }
 
 /// Makes collections one after the other.

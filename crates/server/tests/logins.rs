@@ -1,10 +1,13 @@
 //! Guessing passwords is slow, over both protocols, and holds up no other client.
 #![allow(clippy::disallowed_methods, reason = "this is a client, outside the server")]
 
+#[path = "support/log.rs"]
+mod log;
 mod support;
 
 use std::net::SocketAddr;
 
+use log::Log;
 use protocol::{RequestParts, Status, opcode};
 use server::Server;
 use support::{Client, http, http_as, start_in, world};
@@ -14,7 +17,11 @@ const FREE: usize = 1_000;
 const COME_BACK: usize = 60;
 
 fn log_in(client: &mut Client, password: &str) -> Status {
-    let message = format!("\0Administrator\0{password}");
+    log_in_as(client, "Administrator", password)
+}
+
+fn log_in_as(client: &mut Client, user: &str, password: &str) -> Status {
+    let message = format!("\0{user}\0{password}");
     let parts = RequestParts {
         opcode: opcode::SASL_AUTH,
         key: b"PLAIN",
@@ -80,5 +87,24 @@ fn guesses_from_one_address_hold_up_no_other_one() {
         assert_eq!(log_in(&mut client, "password"), Status::Success);
         assert_eq!(http(&server, "GET", "/pools", "").0, 200);
     }
+    server.stop().expect("a clean stop");
+}
+
+#[test]
+fn the_log_says_which_node_refused_which_user() {
+    let log = Log::listen();
+    let folder = tempfile::tempdir().expect("a folder");
+    let (server, clock) = node(folder.path());
+    let mut client = stranger_from([127, 0, 0, 3], &server);
+    assert_eq!(log_in_as(&mut client, "eve", "guess"), Status::AuthError);
+    let kv = format!("node=\"{}\"", server.kv_addr());
+    let parts = ["a login failed", "user=<ud>eve</ud>", "peer=\"127.0.0.3:", &kv, "reference="];
+    assert!(log.has_line(&parts), "{parts:?}");
+    // Seldom enough for another line.
+    clock.advance(60);
+    assert_eq!(http_as("mallory", server.http_addr(), "GET", "/pools", "").0, 401);
+    let http = format!("node=\"{}\"", server.http_addr());
+    let parts = ["a login failed", "user=<ud>mallory</ud>", "status=\"401\"", &http];
+    assert!(log.has_line(&parts), "{parts:?}");
     server.stop().expect("a clean stop");
 }

@@ -4,7 +4,9 @@
 mod support;
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use base::env::Env;
@@ -19,7 +21,11 @@ const ANN: &str = "/settings/rbac/users/local/ann";
 
 /// A client of a user, with the status of the login.
 fn log_in(server: &Server, user: &str, password: &str) -> (Client, Status) {
-    let mut client = Client::over(TcpStream::connect(server.kv_addr()).expect("the server listens"));
+    log_in_at(server.kv_addr(), user, password)
+}
+
+fn log_in_at(addr: SocketAddr, user: &str, password: &str) -> (Client, Status) {
+    let mut client = Client::over(TcpStream::connect(addr).expect("the server listens"));
     client.send(&node::fuzz::login(user, password, "default", &Features::of(&[Feature::Xerror]).encode()));
     let mut statuses = (0..3).map(|_| client.receive().status);
     let (_hello, login, _bucket) = (statuses.next(), statuses.next(), statuses.next());
@@ -67,6 +73,62 @@ fn a_change_holds_from_the_next_request_on() {
     assert_eq!(login, Status::Success);
     taken(&server, "DELETE", ANN, "");
     assert!(ann.get(b"k").is_none(), "the user is gone");
+    server.stop().expect("a clean stop");
+}
+
+/// A change of a password ends what is connected with the old one. So the application moves to another user first, and
+/// the old one is deleted when it has.
+#[test]
+fn no_operation_fails_while_an_application_moves_to_another_password() {
+    const MOVES: u32 = 5;
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), "");
+    let path = |n: u32| format!("/settings/rbac/users/local/app-{n}");
+    let make = |n: u32| taken(&server, "PUT", &path(n), &format!("password=secret-{n}&roles=data_writer[*]"));
+    make(0);
+    let (present, is_over) = (Mutex::new(0), AtomicBool::new(false));
+    let (logins, moved, operations) = (AtomicU32::new(0), AtomicU32::new(0), AtomicU32::new(0));
+    let addr = server.kv_addr();
+    let connect = |n: u32| {
+        let (client, login) = log_in_at(addr, &format!("app-{n}"), &format!("secret-{n}"));
+        assert_eq!(login, Status::Success);
+        client
+    };
+    let work = |is_lasting: bool| {
+        let now = || *present.lock().expect("no holder panics");
+        let mut at = now();
+        let mut client = connect(at);
+        while !is_over.load(Ordering::Relaxed) {
+            if !is_lasting || at != now() {
+                at = now();
+                client = connect(at);
+            }
+            assert_eq!(client.set(b"k", b"1"), Some(Status::Success));
+            operations.fetch_add(1, Ordering::Relaxed);
+            if is_lasting {
+                moved.store(at, Ordering::Relaxed);
+            } else {
+                logins.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        let workers = [true, false].map(|is_lasting| scope.spawn(move || work(is_lasting)));
+        for n in 1..=MOVES {
+            make(n);
+            *present.lock().expect("no holder panics") = n;
+            let until = logins.load(Ordering::Relaxed) + 5;
+            while (logins.load(Ordering::Relaxed) < until || moved.load(Ordering::Relaxed) < n)
+                && !workers.iter().any(|one| one.is_finished())
+            {
+                std::thread::yield_now();
+            }
+            taken(&server, "DELETE", &path(n - 1), "");
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    println!("{operations:?} operations on {logins:?} connections while the password changed, 0 failed");
+    assert_eq!(log_in(&server, "app-0", "secret-0").1, Status::AuthError);
     server.stop().expect("a clean stop");
 }
 

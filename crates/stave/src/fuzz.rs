@@ -1,5 +1,10 @@
 //! Bodies for fuzzers: what must hold for any bytes that commands read.
 
+use std::sync::LazyLock;
+
+use rcgen::{CertificateParams, KeyPair};
+use server::tls::fuzz::Handshakes;
+
 use crate::client::Map;
 use crate::lines::Line;
 use crate::units;
@@ -25,6 +30,25 @@ pub fn fuzz_map(bytes: &[u8]) {
         let Some(map) = Map::read(bytes, "host:1", by_tls) else { continue };
         let _ = (map.vbuckets(), map.reachable("host:1"), map.active(base::VbId(1), "host:1"));
     }
+}
+
+/// With a certificate of this process.
+static HANDSHAKES: LazyLock<Handshakes> = LazyLock::new(|| {
+    let key = KeyPair::generate().expect("a key");
+    let params = CertificateParams::new(["localhost".to_owned()]).expect("a name");
+    let certificate = params.self_signed(&key).expect("a certificate");
+    Handshakes::new(certificate.pem().as_bytes(), key.serialize_pem().as_bytes()).expect("they go together")
+});
+
+/// Any bytes as TLS records of a client that has not logged in.
+pub fn fuzz_records(bytes: &[u8]) {
+    HANDSHAKES.fuzz(bytes);
+}
+
+/// Seeds of [`fuzz_records`].
+pub fn record_seeds() -> Vec<Vec<u8>> {
+    // An alert that ends the session (RFC 8446, 5.1 and 6).
+    vec![HANDSHAKES.hello(), vec![21, 3, 3, 0, 2, 1, 0], vec![0, 5, 1, 0, 60, 0x80]]
 }
 
 /// Seeds of [`fuzz_line`].
@@ -56,6 +80,11 @@ mod tests {
     #[test]
     fn damaged_maps_never_panic() {
         replay(2, 10_000, &map_seeds(), fuzz_map);
+    }
+
+    #[test]
+    fn damaged_records_before_login_never_panic() {
+        replay(5, 1_000, &record_seeds(), fuzz_records);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
@@ -12,6 +13,7 @@ use harness::child::{is_installed, release_build, succeeds};
 use harness::client::Client;
 use harness::stave::{BUCKET, Start, Stave};
 use harness::tree::{self, Scratch};
+use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
@@ -65,12 +67,12 @@ pub fn run(options: &TlsOptions) -> Result<Report> {
     // Before the start: the server inherits the limit.
     raise_descriptor_limit(options.idle + SPARE);
     let tls = ["--tls-cert", &certificate, "--tls-key", &key, "--kv-tls", "127.0.0.1:0", "--http-tls"];
-    let more = ["127.0.0.1:0", "--threads", "1", "--bucket", &bucket];
-    let server = Stave::start(&Start {
-        data: &scratch.path().join("data"),
-        log: scratch.path().join("server.log"),
-        more: &[&tls[..], &more[..]].concat(),
-    })?;
+    let more = [&tls[..], &["127.0.0.1:0", "--threads", "1", "--bucket", &bucket]].concat();
+    let start = |name: &str| {
+        let log = scratch.path().join(format!("{name}.log"));
+        Stave::start(&Start { data: &scratch.path().join(name), log, more: &more })
+    };
+    let server = start("data")?;
     let (redis, redis_tls) = Redis::start_with_tls(&scratch.path().join("redis"), &certificates)?;
     println!("beside Redis {version}");
     let ca = Some(certificates.join("ca.pem"));
@@ -85,8 +87,13 @@ pub fn run(options: &TlsOptions) -> Result<Report> {
     }
     Client::connect(&server.kv)?.await_persisted()?;
     let mut report = compare(&peers, options)?;
+    aead(&mut report);
     handshakes(&peers, &certificates.join("ca.pem"), options, &mut report)?;
-    idle_connections(&server, &peers[1].address, &certificates.join("ca.pem"), options, &mut report)?;
+    server.stop()?;
+    // What another load has left would hide what these take.
+    let server = start("idle")?;
+    let kvs = server.kvs.clone().context("the server says where it speaks TLS")?;
+    idle_connections(&server, &kvs, &certificates.join("ca.pem"), options, &mut report)?;
     server.stop()?;
     Ok(report)
 }
@@ -131,6 +138,39 @@ fn compare(peers: &[Peer; 3], options: &TlsOptions) -> Result<Report> {
         report.add(&format!("cpu_of_stave_plain_depth_{depth}"), median(plain), Some(*of_plain));
     }
     Ok(report)
+}
+
+/// Bytes that come to the server and go from it for an operation, 80 % of them reads of 512 bytes.
+const RECEIVED_BYTES: usize = (8 * 44 + 2 * 564) / 10;
+const SENT_BYTES: usize = (8 * 540 + 2 * 24) / 10;
+/// Records that are opened and sealed for a figure.
+const RECORDS: u32 = 200_000;
+
+/// What the cipher of TLS alone costs of an operation: opening the record of the requests, and sealing that of the answers.
+fn aead(report: &mut Report) {
+    let key = LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &[7; 32]).expect("it has the length of a key"));
+    let nonce = |n: u32| {
+        let mut bytes = [0; 12];
+        bytes[..4].copy_from_slice(&n.to_le_bytes());
+        Nonce::assume_unique_for_key(bytes)
+    };
+    // The header of a record is bound, and its type is behind what it holds (RFC 8446, 5.2).
+    let bound = || Aad::from([23, 3, 3, 0, 0]);
+    for (depth, ..) in DEPTHS {
+        let mut sent = vec![1; SENT_BYTES * depth as usize + 1];
+        let mut record = vec![1; RECEIVED_BYTES * depth as usize + 1];
+        let tag = key.seal_in_place_separate_tag(nonce(0), bound(), &mut record).expect("it is short");
+        record.extend_from_slice(tag.as_ref());
+        let begun = Instant::now();
+        for n in 1..=RECORDS {
+            let mut received = record.clone();
+            key.open_in_place(nonce(0), bound(), &mut received).expect("it is whole");
+            let tag = key.seal_in_place_separate_tag(nonce(n), bound(), &mut sent).expect("it is short");
+            let _sealed = std::hint::black_box(tag);
+        }
+        let us = begun.elapsed().as_secs_f64() * 1e6 / f64::from(RECORDS) / f64::from(depth);
+        report.add(&format!("aead_us_an_operation_depth_{depth}"), us, None);
+    }
 }
 
 /// Full handshakes for a second of server CPU; OpenSSL is the client.

@@ -7,6 +7,7 @@ use protocol::{Request, Status};
 
 use crate::audit::kv;
 use crate::context::{Context, Outcome, Ready};
+use crate::node::FailedLogin;
 use crate::password_check::{self, Checked};
 use crate::reply::Answer;
 use crate::sasl::digest::Mechanism;
@@ -198,7 +199,6 @@ fn wrong(ctx: &mut Context<'_>, name: &[u8], status: Status) -> Outcome {
 /// Tells the client no more than a reference that also stands in the log.
 fn failed(ctx: &mut Context<'_>, name: &[u8], status: Status) -> Outcome {
     kv::login_failed(ctx.node, ctx.session, name, status);
-    let user = format!("<ud>{}</ud>", name.escape_ascii());
     let [a, b] = [ctx.node.env().random.next_u64(), ctx.node.env().random.next_u64()];
     let reference = format!(
         "{:08x}-{:04x}-{:04x}-{:04x}-{:012x}",
@@ -208,11 +208,11 @@ fn failed(ctx: &mut Context<'_>, name: &[u8], status: Status) -> Outcome {
         (b >> 48 & 0x3fff) | 0x8000,
         b & 0xffff_ffff_ffff
     );
-    if let Some(left_out) = ctx.node.events().logins.admit(ctx.node.env().clock.monotonic()) {
-        tracing::warn!(%user, reference, status = status.name(), left_out, "a login failed");
-    } else {
-        tracing::debug!(%user, reference, status = status.name(), "a login failed");
-    }
-    ctx.reply.error_ref(status, &reference);
+    let now = ctx.node.env().clock.monotonic();
+    let (ends, reference) = (ctx.session.ends, reference.as_str());
+    let login =
+        FailedLogin { user: name, ends, protocol: "kv", status: status.name(), reference: Some(reference) };
+    ctx.node.events().login_failed(&login, now);
+    ctx.reply.error_ref(status, reference);
     Outcome::Done
 }

@@ -239,3 +239,42 @@ impl NarrowRights {
         NarrowRights { manifest: Arc::clone(manifest), grants, collections, scopes, any }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::cmp::Ordering;
+
+    use super::*;
+
+    thread_local! {
+        static COMPARISONS: Cell<u32> = const { Cell::new(0) };
+    }
+
+    /// Counts how often it is compared.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash)]
+    struct Counted(u32);
+
+    impl Ord for Counted {
+        fn cmp(&self, other: &Counted) -> Ordering {
+            COMPARISONS.set(COMPARISONS.get() + 1);
+            self.0.cmp(&other.0)
+        }
+    }
+
+    impl PartialOrd for Counted {
+        fn partial_cmp(&self, other: &Counted) -> Option<Ordering> {
+            Some(self.cmp(other))
+        }
+    }
+
+    #[test]
+    fn a_look_among_fifty_collections_compares_seven_times_at_most() {
+        let all = ById::new((0..50).map(|n| (Counted(2 * n), Privileges::all())).collect());
+        for id in 0..101 {
+            COMPARISONS.set(0);
+            assert_eq!(all.get(Counted(id)).is_some(), id % 2 == 0 && id < 100);
+            assert!(COMPARISONS.get() <= 7, "{} for {id}", COMPARISONS.get());
+        }
+    }
+}

@@ -3,6 +3,7 @@
 use ::node::MetricsLogin;
 use ::node::audit::events::AuditEvent;
 use ::node::audit::record::Ends;
+use ::node::node::FailedLogin;
 use ::node::privilege::{Privilege, Privileges};
 use ::node::roles::Rights;
 use ::node::user::User;
@@ -81,11 +82,7 @@ pub(super) async fn check(
     let caller = match authenticate(&shared, request.headers(), peer, certified.as_deref()).await {
         Ok(caller) => caller,
         Err(response) => {
-            // One who has to try again, because too many logins failed, is recorded, too.
-            if let Some(name) = claimed_name(request.headers()) {
-                let status = response.status();
-                refused_to(&shared, AuditEvent::WebLoginFailed, &name, ends, request.uri(), status);
-            }
+            login_refused(&shared, &request, ends, response.status());
             return *response;
         }
     };
@@ -124,6 +121,16 @@ pub(super) async fn check(
         refused_to(&shared, AuditEvent::WebForbidden, user.name(), ends, &uri, response.status());
     }
     response
+}
+
+/// Logs and records that the user of a request could not log in, also one who has to try again because too many logins
+/// failed.
+fn login_refused(shared: &Shared, request: &Request, ends: Ends, status: StatusCode) {
+    let Some(name) = claimed_name(request.headers()) else { return };
+    let (user, status_code) = (name.as_bytes(), status.as_str());
+    let login = FailedLogin { user, ends, protocol: "http", status: status_code, reference: None };
+    shared.node.events().login_failed(&login, shared.node.env().clock.monotonic());
+    refused_to(shared, AuditEvent::WebLoginFailed, &name, ends, request.uri(), status);
 }
 
 /// Has a request handled that is recorded if it is done.

@@ -1,10 +1,18 @@
-//! A body for fuzzers: whatever stands in the files of certificate, key and CAs is taken, or refused with a reason.
+//! Bodies for fuzzers: the files of certificate, key and CAs are taken or refused with a reason whatever they hold, and
+//! records of a client that has not logged in end its session or are followed by others.
+
+use std::io::Read;
+use std::sync::Arc;
 
 use ::node::config::{ClientAuth, ClientNameRule};
-use rustls::pki_types::CertificateDer;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
 
-use super::certificate::{certificates, client_verifier, roots, server_config};
-use super::{Spoken, client_of, identity};
+use super::certificate::{PairError, certificates, client_verifier, roots, server_config};
+use super::{Spoken, client_of, fault, identity};
+
+/// The most that the node answers before a session is agreed on: its certificate and little beside it.
+const MOST_ANSWER_BYTES: usize = 16 << 10;
 
 /// Any bytes as all that files in PEM are read for, and as a certificate as it is sent.
 pub fn fuzz_pem(bytes: &[u8]) {
@@ -24,6 +32,92 @@ pub fn fuzz_pem(bytes: &[u8]) {
     chain.iter().for_each(look);
     look(&CertificateDer::from(bytes));
     let _ = identity::valid_until_s(&chain);
+}
+
+/// A node and a client that can agree on a session.
+pub struct Handshakes {
+    server: Arc<ServerConfig>,
+    client: Arc<ClientConfig>,
+}
+
+impl Handshakes {
+    /// Both with this certificate, which signs itself for `localhost`, and its key, in PEM.
+    ///
+    /// # Errors
+    ///
+    /// They are none.
+    pub fn new(certificate: &[u8], key: &[u8]) -> Result<Handshakes, PairError> {
+        let known = roots(certificate).map_err(PairError::Certificate)?;
+        // Certificates of clients are looked at, too.
+        let clients = client_verifier(Some(&known), ClientAuth::Optional).map_err(PairError::Certificate)?;
+        let server = server_config(certificate, key, clients, &Spoken::any())?;
+        Ok(Handshakes { server, client: client_of(certificate, Some((certificate, key)))? })
+    }
+
+    /// Any bytes as the first records of a client, in the place of what it sends behind its hello, and as changes of
+    /// that: the node is never told a byte of a client that it has not agreed with, and never answers much.
+    pub fn fuzz(&self, bytes: &[u8]) {
+        let server = || ServerConnection::new(Arc::clone(&self.server)).map(Connection::from);
+        let mut session = server().expect("a session");
+        answer(&mut session, bytes);
+        for damage in [None, Some(bytes)] {
+            let mut session = server().expect("a session");
+            let name = ServerName::try_from("localhost").expect("a name");
+            let client = ClientConnection::new(Arc::clone(&self.client), name).expect("a session");
+            let mut client = Connection::from(client);
+            let hello = sent(&mut client);
+            let told = answer(&mut session, &hello);
+            match damage {
+                None => drop(answer(&mut session, bytes)),
+                Some(damage) => {
+                    let _ = client.read_tls(&mut &told[..]);
+                    let _ = client.process_new_packets();
+                    let mut second = sent(&mut client);
+                    // A place in two bytes, and what is changed there.
+                    for change in damage.chunks_exact(3) {
+                        let at = usize::from(u16::from_be_bytes([change[0], change[1]]));
+                        if let Some(byte) = second.get_mut(at) {
+                            *byte ^= change[2];
+                        }
+                    }
+                    answer(&mut session, &second);
+                }
+            }
+        }
+    }
+
+    /// What a client says first.
+    pub fn hello(&self) -> Vec<u8> {
+        let name = ServerName::try_from("localhost").expect("a name");
+        let client = ClientConnection::new(Arc::clone(&self.client), name).expect("a session");
+        sent(&mut client.into())
+    }
+}
+
+/// What a side has to send.
+fn sent(session: &mut Connection) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while session.wants_write() {
+        session.write_tls(&mut bytes).expect("there is room");
+    }
+    bytes
+}
+
+/// What the node answers to bytes, as its streams do.
+fn answer(session: &mut Connection, bytes: &[u8]) -> Vec<u8> {
+    let mut rest = bytes;
+    while !rest.is_empty() && session.read_tls(&mut rest).is_ok() {
+        if let Err(error) = session.process_new_packets() {
+            assert!(!fault::of(&error).is_empty());
+            break;
+        }
+        let mut read = Vec::new();
+        let _ = session.reader().read_to_end(&mut read);
+        assert!(read.is_empty() || !session.is_handshaking(), "a byte of an unknown client");
+    }
+    let told = sent(session);
+    assert!(told.len() <= MOST_ANSWER_BYTES, "{} bytes", told.len());
+    told
 }
 
 #[cfg(test)]

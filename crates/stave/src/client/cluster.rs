@@ -331,7 +331,8 @@ impl<'e> Cluster<'e> {
             };
             return Err(ClientError::Unknown { operation, why });
         }
-        round.why = format!("{addr}: {error}");
+        let names_it = matches!(error, ClientError::Bucket { .. } | ClientError::Connect { .. });
+        round.why = if names_it { error.to_string() } else { format!("{addr}: {error}") };
         Ok(())
     }
 

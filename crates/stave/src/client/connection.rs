@@ -414,9 +414,9 @@ impl Client {
         } else if offers("PLAIN") {
             let payload = format!("\0{}\0{}", target.username, target.password.0);
             let answer = self.sasl(opcode::SASL_AUTH, "PLAIN", &payload)?;
-            expect_login(&answer, Status::Success, target)
+            self.expect_login(&answer, Status::Success, target)
         } else {
-            Err(ClientError::Mechanism { offered })
+            Err(ClientError::Mechanism { addr: self.addr.clone(), offered })
         }
     }
 
@@ -424,16 +424,27 @@ impl Client {
         let nonce = format!("{:016x}{:016x}", env.random.next_u64(), env.random.next_u64());
         let mut exchange = Exchange::new(&target.username, &nonce);
         let challenge = self.sasl(opcode::SASL_AUTH, scram::MECHANISM, &exchange.first())?;
-        expect_login(&challenge, Status::AuthContinue, target)?;
+        self.expect_login(&challenge, Status::AuthContinue, target)?;
         let challenge = String::from_utf8_lossy(&challenge.value).into_owned();
-        let impostor = |_| ClientError::Impostor { username: target.username.clone() };
+        let (addr, username) = (self.addr.clone(), target.username.clone());
+        let impostor = |_| ClientError::Impostor { addr: addr.clone(), username: username.clone() };
         let answer = {
             let mut known = target.known.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
             exchange.answer(&challenge, &target.password.0, &mut known).map_err(impostor)?
         };
         let last = self.sasl(opcode::SASL_STEP, scram::MECHANISM, &answer)?;
-        expect_login(&last, Status::Success, target)?;
+        self.expect_login(&last, Status::Success, target)?;
         exchange.verify(&String::from_utf8_lossy(&last.value)).map_err(impostor)
+    }
+
+    fn expect_login(&self, answer: &Answer, expected: Status, target: &Target) -> Result<(), ClientError> {
+        if answer.is(expected) {
+            Ok(())
+        } else if answer.is(Status::AuthError) {
+            Err(ClientError::Login { addr: self.addr.clone(), username: target.username.clone() })
+        } else {
+            Err(answer.refused("log-in"))
+        }
     }
 
     fn sasl(&mut self, opcode: u8, mechanism: &str, payload: &str) -> Result<Answer, ClientError> {
@@ -459,7 +470,7 @@ impl Client {
                 let by_certificate = "the user of the certificate in --tls-cert".to_owned();
                 let username =
                     if target.is_by_certificate() { by_certificate } else { target.username.clone() };
-                Err(ClientError::Bucket { bucket: target.bucket.clone(), username })
+                Err(ClientError::Bucket { addr: self.addr.clone(), bucket: target.bucket.clone(), username })
             }
             _ => Err(answer.refused(OPERATION)),
         }
@@ -541,16 +552,6 @@ impl Client {
             Ok(_) => Ok(()),
             Err(source) => Err(self.failed(operation, source)),
         }
-    }
-}
-
-fn expect_login(answer: &Answer, expected: Status, target: &Target) -> Result<(), ClientError> {
-    if answer.is(expected) {
-        Ok(())
-    } else if answer.is(Status::AuthError) {
-        Err(ClientError::Login { username: target.username.clone() })
-    } else {
-        Err(answer.refused("log-in"))
     }
 }
 

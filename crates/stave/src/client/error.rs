@@ -82,32 +82,36 @@ pub enum ClientError {
         addr: String,
     },
     /// No log-in mechanism in common.
-    #[error(
-        "the server offers the log-in mechanisms `{offered}`, and this client knows SCRAM-SHA512 and PLAIN"
-    )]
+    #[error("{addr} offers the log-in mechanisms `{offered}`, and this client knows SCRAM-SHA512 and PLAIN")]
     Mechanism {
+        /// The node.
+        addr: String,
         /// What the server offers.
         offered: String,
     },
     /// Wrong user or password.
     #[error(
-        "the server refused user `{username}` or the password; check --username, and --password or STAVE_PASSWORD"
+        "{addr} refused user `{username}` or the password; check --username, and --password or STAVE_PASSWORD"
     )]
     Login {
+        /// The node: a user of one node's configuration file is not known to the others of its cluster.
+        addr: String,
         /// Who tried.
         username: String,
     },
     /// The server did not prove that it knows the password.
-    #[error(
-        "the server did not prove that it knows the password of `{username}`; it may be somebody else's server"
-    )]
+    #[error("{addr} did not prove that it knows the password of `{username}`; it may be another's server")]
     Impostor {
+        /// The node.
+        addr: String,
         /// Who tried.
         username: String,
     },
     /// No such bucket, or no right to it.
-    #[error("there is no bucket `{bucket}`, or `{username}` may not use it; --bucket NAME names another")]
+    #[error("{addr} has no bucket `{bucket}`, or `{username}` may not use it; --bucket NAME names another")]
     Bucket {
+        /// The node.
+        addr: String,
         /// Its name.
         bucket: String,
         /// Who tried.

@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn errors_name_the_flags_of_the_cluster_that_failed() {
-        let login = || ClientError::Login { username: "ann".to_owned() };
+        let login = || ClientError::Login { addr: "h:1".to_owned(), username: "ann".to_owned() };
         let said = |names: FlagNames| names.told(login()).to_string();
         assert_eq!(said(FlagNames::USUAL), login().to_string());
         assert!(
@@ -82,7 +82,11 @@ mod tests {
                 .ends_with("check --to-username, and --to-password or STAVE_TO_PASSWORD")
         );
         assert!(said(FlagNames::REPLICATE_SOURCE).contains("check --username, and --from-password"));
-        let bucket = ClientError::Bucket { bucket: "b".to_owned(), username: "ann".to_owned() };
+        let bucket = ClientError::Bucket {
+            addr: "h:1".to_owned(),
+            bucket: "b".to_owned(),
+            username: "ann".to_owned(),
+        };
         let said = FlagNames::IMPORT_TARGET.told(bucket).to_string();
         assert!(said.contains("; --to-bucket NAME names another"), "{said}");
         let what = "a word".to_owned();

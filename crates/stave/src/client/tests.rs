@@ -92,7 +92,8 @@ fn a_node_of_the_map_is_not_sent_the_password_as_it_is() {
 fn a_wrong_password_is_refused() {
     let mut target = FakeServer::start(Habits::default()).target(Dialect::Couchbase);
     target.password = String::from("wrong").into();
-    check_error(Client::open(&Env::real(), &target), "refused user `Administrator`");
+    let node = format!("{} refused user `Administrator`", target.addr);
+    check_error(Client::open(&Env::real(), &target), &node);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 import os
 import socket
 import ssl
+import subprocess
 import threading
 
 import pytest
@@ -44,6 +45,40 @@ def test_a_name_that_is_not_in_the_certificate_is_not_trusted(server):
 
 def test_plain_bytes_are_refused_at_the_port_for_tls(server):
     refused(server["STAVE_CONN"].replace("couchbases://", "couchbase://"), server, None)
+
+
+def openssl(server, *wanted):
+    """What `openssl s_client` says of a connection with these versions or ciphers."""
+    address = server["STAVE_CONN"].split("://", 1)[1]
+    command = ["openssl", "s_client", "-connect", address, "-CAfile", os.environ["STAVE_CA"], *wanted]
+    done = subprocess.run(command, input=b"", capture_output=True, timeout=30)
+    return (done.stdout + done.stderr).decode(errors="replace")
+
+
+@pytest.mark.parametrize("version", ["-tls1_2", "-tls1_3"])
+def test_openssl_speaks_the_versions_that_are_allowed(server, version):
+    told = openssl(server, version)
+    assert "Verify return code: 0 (ok)" in told and "Cipher is (NONE)" not in told, told
+
+
+# The clients offer it (security level 0), so it is the server that refuses.
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        ["-tls1", "-cipher", "ALL:@SECLEVEL=0"],
+        ["-tls1_1", "-cipher", "ALL:@SECLEVEL=0"],
+        ["-tls1_2", "-cipher", "NULL:@SECLEVEL=0"],
+        ["-tls1_2", "-cipher", "DHE:@SECLEVEL=0"],
+        ["-tls1_2", "-cipher", "AES128-SHA:@SECLEVEL=0"],
+        ["-tls1_2", "-cipher", "AES256-GCM-SHA384:@SECLEVEL=0"],
+        ["-tls1_2", "-cipher", "ECDHE-ECDSA-AES128-SHA:@SECLEVEL=0"],
+        ["-tls1_2", "-cipher", "ECDHE-RSA-AES256-SHA384:@SECLEVEL=0"],
+    ],
+    ids=" ".join,
+)
+def test_openssl_is_refused_old_versions_and_weak_ciphers(server, wanted):
+    told = openssl(server, *wanted)
+    assert "alert handshake failure" in told and "Cipher is (NONE)" in told, told
 
 
 def test_a_certificate_takes_the_place_of_a_password(server, key):
