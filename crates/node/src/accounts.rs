@@ -122,7 +122,7 @@ impl Accounts {
             *users = Arc::new(change(&users));
             self.edition.fetch_add(1, Ordering::Release);
         }
-        node.tell();
+        node.announcer().tell();
     }
 
     /// Reads the users that were made while the node ran. A file that is damaged lets none of them in. Those of a cluster

@@ -24,7 +24,7 @@ use super::vouched::{Vouched, vouch, vouch_all};
 use super::{flushed, hold_all, layout};
 use crate::bucket_list;
 use crate::down::Down;
-use crate::node::{Node, put_down};
+use crate::node::Node;
 use crate::node_buckets::{BucketChange, BucketError};
 use crate::node_login::NODE_USER;
 use crate::replication::{Password, Source, Sources, WantError};
@@ -132,7 +132,7 @@ impl LocalBuckets {
         bucket: &::cluster::Bucket,
         asked: &mut Asked,
     ) -> Result<(), ApplyError> {
-        if self.node.is_damaged(name) {
+        if self.node.served().is_damaged(name) {
             let is_live = |vb, id| is_live(view, name, vb, id);
             if !agent.may_part_with_all(bucket, is_live) {
                 // It serves no client and follows no node, which is what is left of it.
@@ -187,7 +187,7 @@ impl LocalBuckets {
         let is_news = present.is_lone() || !present.layout().is_same_but_for_version(&layout);
         if is_news {
             // An older one than the present is none of this node's news.
-            let _ = self.node.set_cluster_map(layout);
+            let _ = self.node.map().set(layout);
         }
     }
 
@@ -214,7 +214,7 @@ impl LocalBuckets {
     /// Deletes the buckets that the state says were deleted, or are others now. One of which the state says nothing is
     /// kept: whoever lost the state must not lose the documents, too.
     fn drop_buckets(&self, state: &State, agent: Agent, asked: &mut Asked, failed: &mut Failed) {
-        let down = self.node.down_buckets().into_keys();
+        let down = self.node.served().down().into_keys();
         for name in self.node.bucket_names().into_iter().chain(down) {
             let uuid = self.noted.lock().get(&name).map(|note| note.uuid.clone());
             let fate = membership::fate(state, &name, uuid.as_deref());
@@ -354,7 +354,7 @@ impl LocalBuckets {
                 let refused: Vec<u16> = refused.map(|vb| vb.0).collect();
                 Damaged::of(damaged.into_iter().map(|vb| vb.0)).and_refused(refused).and_served(served)
             }
-            None if self.node.is_damaged(name) => Damaged::down(),
+            None if self.node.served().is_damaged(name) => Damaged::down(),
             None => Damaged::default(),
         }
     }
@@ -401,10 +401,10 @@ impl LocalBuckets {
         let spec = bucket_list::from_json(&bucket.settings);
         let spec = spec.ok_or_else(|| ApplyError::Settings(name.to_owned()))?;
         // An ephemeral one begins empty whenever its node is started; one that is down has a reason already.
-        let may_be_lost = spec.kind == BucketKind::Persistent && self.node.why_down(name).is_none();
+        let may_be_lost = spec.kind == BucketKind::Persistent && self.node.served().why_down(name).is_none();
         if may_be_lost && self.noted.lock().had(name, &bucket.uuid) {
             let down = Down { reason: LOST.to_owned(), is_damage: true, quota_bytes: spec.quota_bytes };
-            put_down(&self.node, name, down);
+            self.node.served().put_down(name, down);
             return Err(ApplyError::Lost(name.to_owned(), LOST));
         }
         // First, so that a bucket that is there is never without its identity.

@@ -193,7 +193,7 @@ impl Lease {
 
     /// Where the node is reached, as it is now.
     pub(super) fn told_address(&self) -> Address {
-        Address { alternate: self.node.alternate(), ..self.address.clone() }
+        Address { alternate: self.node.map().alternate(), ..self.address.clone() }
     }
 
     /// Where the node is reached has changed: the next renewal says so.

@@ -202,8 +202,8 @@ impl Cluster {
         }
         let (cluster, follower) = Cluster::of_parts(&node, &store, config, user)?;
         let cluster = Arc::new(cluster);
-        node.belongs_to(&cluster);
-        node.set_management(Arc::new(buckets::ClusterBuckets(Arc::downgrade(&cluster))));
+        let management = buckets::ClusterBuckets(Arc::downgrade(&cluster));
+        node.belongs_to(&cluster, Arc::new(management));
         cluster.begin(follower)?;
         Ok(cluster)
     }

@@ -136,7 +136,7 @@ impl Shared {
     fn bucket_ended(&self, bucket: &Arc<Bucket>) -> impl Future<Output = ()> + Send + use<> {
         let (node, stopped) = (Arc::clone(&self.node), self.stopped());
         let (name, bucket) = (bucket.name().to_owned(), Arc::downgrade(bucket));
-        let mut hearing = node.hearing();
+        let mut hearing = node.announcer().hearing();
         let gone = async move {
             loop {
                 hearing.edition();
@@ -173,10 +173,10 @@ pub(crate) async fn serve(
     let listens = origin::Listens::at(&addresses.collect::<io::Result<Vec<SocketAddr>>>()?);
     let serving = Serving {
         limits: node.limits().http,
-        counters: Arc::clone(node.accepting()),
+        counters: Arc::clone(node.workers().accepting()),
         memory: Arc::clone(node.connection_memory()),
         env: node.env().clone(),
-        hearing: Some(node.hearing()),
+        hearing: Some(node.announcer().hearing()),
     };
     let (asking, node_key) = (Arc::default(), Arc::default());
     // They come out of the reserve of descriptors.
