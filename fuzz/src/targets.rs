@@ -8,7 +8,7 @@ use engine::{Bucket, BucketConfig};
 use node::Node;
 use node::cluster_map::NodeAddress;
 use node::config::{BucketSpec, ConnectionLimits, Role, UserSpec};
-use node::node::Served;
+use node::served::Served;
 use node::user::Users;
 use protocol::extras::ConfigVersion;
 use protocol::feature::{Feature, Features};

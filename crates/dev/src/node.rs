@@ -191,7 +191,7 @@ impl DevNode {
     fn end(&self) -> Result<bool, DevError> {
         let Some(life) = self.inner.lock().life.take() else { return Ok(false) };
         life.gate.freeze(false);
-        life.server.node().freeze(false);
+        life.server.node().announcer().freeze(false);
         // First, so that others do not wait for the lease to run out.
         let left = life.leave();
         life.server.stop().map_err(|source| self.failed(source))?;
@@ -203,7 +203,7 @@ impl DevNode {
         let _changing = self.changing.lock();
         let life = self.inner.lock().life.take().ok_or_else(|| self.is(NOT_RUNNING))?;
         life.death.comes();
-        life.server.node().kill();
+        life.server.node().announcer().kill();
         life.gate.kill();
         let left = life.leave();
         life.server.kill().map_err(|source| self.failed(source))?;
@@ -220,7 +220,7 @@ impl DevNode {
             _ => {}
         }
         life.gate.freeze(is_frozen);
-        life.server.node().freeze(is_frozen);
+        life.server.node().announcer().freeze(is_frozen);
         Ok(())
     }
 

@@ -143,7 +143,7 @@ fn main() {
         of_narrow = least(of_narrow, get_ns(&*clock, &mut narrow));
     }
     let manifest = Arc::new(manifest());
-    let grants = node.users().get(b"user-500").expect("there").grants().to_vec();
+    let grants = node.accounts().users().get(b"user-500").expect("there").grants().to_vec();
     let rights = Rights::of(&grants, "default", &manifest, Privileges::NONE);
     let check = (0..7).map(|_| check_ns(&*clock, &rights)).fold(f64::MAX, least);
     let begun_ns = clock.monotonic_ns();

@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
-use crate::cluster::users::ClusterUsers;
 use crate::config::UserSpec;
 use crate::kept_users::stored::{Compared, StoredUsers};
 use crate::kept_users::{KeptState, KeptUsers, UsersRefusal};
@@ -123,7 +122,7 @@ impl Accounts {
             *users = Arc::new(change(&users));
             self.edition.fetch_add(1, Ordering::Release);
         }
-        node.tell();
+        node.announcer().tell();
     }
 
     /// Reads the users that were made while the node ran. A file that is damaged lets none of them in. Those of a cluster
@@ -152,7 +151,7 @@ impl Accounts {
     /// Looks at the users of the node's cluster, if it is in one, as they are in the coordination store now. Blocks.
     pub fn refresh(&self, node: &Node) {
         if let Some(cluster) = node.cluster() {
-            ClusterUsers(&cluster).refresh_users();
+            cluster.users().refresh_users();
         }
     }
 
@@ -181,7 +180,7 @@ impl Accounts {
             change(&mut next)?;
             let is_done = match stored {
                 Some(stored) => match node.cluster() {
-                    Some(cluster) => ClusterUsers(&cluster).change_users(&stored, next)?,
+                    Some(cluster) => cluster.users().change_users(&stored, next)?,
                     None => return Err(UsersRefusal::Away("the node has left its cluster".to_owned())),
                 },
                 None => self.write(node, next, changes)?,

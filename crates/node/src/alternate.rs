@@ -147,6 +147,14 @@ impl Node {
         self.set_alternate(alternate);
     }
 
+    /// Clients of another network reach the node here: maps say so from now on, and in a cluster those of all nodes soon.
+    fn set_alternate(&self, alternate: Option<Alternate>) {
+        self.map().set_alternate(alternate);
+        if let Some(cluster) = self.cluster() {
+            cluster.address_has_changed();
+        }
+    }
+
     /// Changes where clients of another network reach the node, durably; nothing: it is not reached from there.
     ///
     /// # Errors

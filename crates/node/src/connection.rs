@@ -257,7 +257,7 @@ impl Connection {
     /// If not, that is told when the client asks for something without logging in: nodes of a cluster show certificates of
     /// no user, and log in by password.
     pub fn certified(&mut self, name: &str) {
-        match self.node.users().get(name.as_bytes()) {
+        match self.node.accounts().users().get(name.as_bytes()) {
             Some(user) => {
                 self.session.log_in(Arc::clone(user));
                 kv::logged_in(&self.node, &self.session);

@@ -217,7 +217,7 @@ impl Context<'_> {
 
     /// Ready after so many milliseconds.
     pub fn timeout(&self, timeout_ms: u64) -> Pin<Box<dyn Future<Output = ()>>> {
-        self.node.timer().after(Duration::from_millis(timeout_ms))
+        self.node.doors().timer.after(Duration::from_millis(timeout_ms))
     }
 
     /// Answers with a status and no body.

@@ -1,5 +1,6 @@
 //! What each worker counts: written by that worker alone, read by anybody.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use protocol::Status;
@@ -294,15 +295,49 @@ impl Totals {
     }
 }
 
+/// What the workers of a node count, and what came of the clients that wanted to connect.
+pub struct Workers {
+    all: Vec<Arc<WorkerCounters>>,
+    accepting: Arc<AcceptCounters>,
+}
+
+impl Workers {
+    /// Numbers the workers.
+    pub(crate) fn new(all: Vec<Arc<WorkerCounters>>) -> Workers {
+        all.iter().enumerate().for_each(|(number, worker)| worker.set_number(number));
+        Workers { all, accepting: Arc::default() }
+    }
+
+    /// What each worker counts.
+    pub fn all(&self) -> &[Arc<WorkerCounters>] {
+        &self.all
+    }
+
+    /// Worker threads.
+    pub fn threads(&self) -> usize {
+        self.all.len()
+    }
+
+    /// What came of clients that wanted to connect.
+    pub fn accepting(&self) -> &Arc<AcceptCounters> {
+        &self.accepting
+    }
+
+    /// Whether any client waits for a sync write.
+    pub fn has_sync_writes(&self) -> bool {
+        self.all.iter().any(|worker| worker.has_sync_writes())
+    }
+}
+
 /// What each thread of a node counts that handles requests.
 pub fn of_all_threads(node: &Node) -> impl Iterator<Item = &WorkerCounters> + Clone {
-    node.workers().iter().chain(node.lanes().counters()).map(|counters| &**counters)
+    node.workers().all().iter().chain(node.lanes().counters()).map(|counters| &**counters)
 }
 
 /// Commands whose longest turn at a worker of this node took a millisecond or more, and that turn in nanoseconds.
 pub fn longest_turns(node: &Node) -> impl Iterator<Item = (&'static str, u64)> {
     (0..=u8::MAX).filter_map(|opcode| {
-        let longest_ns = node.workers().iter().map(|worker| worker.longest_turn_with_ns(opcode)).max();
+        let longest_ns = node.workers().all().iter().map(|worker| worker.longest_turn_with_ns(opcode)).max();
         Some((protocol::opcode::name(opcode)?, longest_ns.filter(|ns| *ns > 0)?))
     })
 }

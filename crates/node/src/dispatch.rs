@@ -339,7 +339,7 @@ fn impersonated(ctx: &mut Context<'_>, request: &Request<'_>, name: &[u8]) -> Ou
     if name.first() == Some(&b'^') {
         return ctx.error(Status::NotSupported, "External authentication service not configured");
     }
-    let Some(user) = ctx.node.users().get(name).cloned() else {
+    let Some(user) = ctx.node.accounts().users().get(name).cloned() else {
         let context = format!("User \"{}\" is not a Couchbase user", name.escape_ascii());
         ctx.reply.error_for_all(Status::Eaccess, &context);
         return Outcome::Done;

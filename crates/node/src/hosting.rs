@@ -21,10 +21,10 @@ use crate::config::{BucketSpec, Config, Switch};
 use crate::data_dir::{DataDir, DataDirError};
 use crate::down::{self, Down, DownBuckets};
 use crate::machine_memory::machine_memory_bytes;
-use crate::node::Served;
-use crate::node_buckets::require_durability;
+use crate::node_buckets::{BucketError, require_durability};
 use crate::opened::{self, OpenedBucket};
 use crate::quarantine::Quarantine;
+use crate::served::{Served, ServedBuckets};
 
 /// Revisions of the cluster map that a start leaves room for: each change of a manifest takes one.
 pub const CHANGES_BITS: u32 = 20;
@@ -287,6 +287,50 @@ impl Host {
     /// The most that the quotas of all buckets may come to when another is made, in bytes.
     pub fn memory_quota_bytes(&self) -> u64 {
         self.memory_quota_bytes
+    }
+
+    /// Whether this bucket may be made beside those that there are.
+    pub(crate) fn may_make(
+        &self,
+        spec: &BucketSpec,
+        present: &ServedBuckets,
+        env: &Env,
+    ) -> Result<(), BucketError> {
+        if let Some(why) = present.why_down(&spec.name) {
+            return Err(BucketError::Down(why));
+        }
+        let quotas = present.quotas();
+        // Names that differ in case alone are one name on some file systems and to people.
+        if quotas.iter().any(|(name, _)| name.eq_ignore_ascii_case(&spec.name)) {
+            return Err(BucketError::Exists);
+        }
+        if quotas.len() >= MOST_BUCKETS {
+            return Err(BucketError::TooMany);
+        }
+        self.check_quota(&quotas, &spec.name, spec.quota_bytes)?;
+        match self.folder_in_the_way(&spec.name, env) {
+            Some(folder) => Err(BucketError::InTheWay(folder)),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether a bucket may have this quota beside the others.
+    pub(crate) fn check_quota(
+        &self,
+        quotas: &[(String, u64)],
+        name: &str,
+        bytes: u64,
+    ) -> Result<(), BucketError> {
+        let others = quotas.iter().filter(|(other, _)| other != name).map(|(_, quota)| *quota);
+        let (others, most) = (others.fold(0, u64::saturating_add), self.memory_quota_bytes());
+        if others.saturating_add(bytes) <= most {
+            return Ok(());
+        }
+        let [bytes, others, most] = [bytes, others, most].map(|bytes| bytes >> 20);
+        Err(BucketError::Quota(format!(
+            "{bytes} MiB were asked for, other buckets have {others} MiB, and all together may have {most} MiB: ask for \
+             less, or raise memory-quota"
+        )))
     }
 
     /// Where its files are.

@@ -148,7 +148,7 @@ pub(crate) fn apply(ctx: &mut Context<'_>) -> Option<Outcome> {
     if delay.is_zero() {
         return status.map(|status| ctx.status(status));
     }
-    let wait = ctx.node.timer().after(delay);
+    let wait = ctx.node.doors().timer.after(delay);
     Some(match status {
         None => Outcome::Again(Box::pin(async move {
             wait.await;

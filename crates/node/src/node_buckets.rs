@@ -10,9 +10,10 @@ use vbucket::Manifest;
 
 use crate::cluster::serving::is_a_clusters;
 use crate::config::{BucketSpec, Hints};
-use crate::hosting::{Host, HostFailure, MOST_BUCKETS};
+use crate::hosting::{HostFailure, MOST_BUCKETS};
 use crate::naming;
-use crate::node::{Node, Served};
+use crate::node::Node;
+use crate::served::Served;
 
 /// Why a bucket is not made, changed, emptied or deleted.
 #[derive(Debug, thiserror::Error)]
@@ -148,12 +149,13 @@ impl Management for Node {
 
     fn check_create(&self, spec: &BucketSpec) -> Result<(), BucketError> {
         let _changing = self.changing.lock();
-        self.may_create(spec).map(drop)
+        let host = self.host().ok_or(BucketError::Fixed)?;
+        host.may_make(spec, self.served(), self.env())
     }
 
     fn check_change(&self, name: &str, change: &BucketChange) -> Result<(), BucketError> {
         let _changing = self.changing.lock();
-        let (old, bucket) = self.find(name)?;
+        let (old, bucket) = self.served().find(name)?;
         self.may_change(&old, &bucket, change).map(drop)
     }
 
@@ -175,7 +177,7 @@ impl Management for Node {
         change: &ManifestChange,
     ) -> Result<Arc<Manifest>, ManifestError> {
         let manifest = bucket.collections().change_manifest(change)?;
-        self.show_manifests();
+        self.map().show_manifests();
         Ok(manifest)
     }
 }
@@ -187,9 +189,10 @@ impl Node {
     /// Blocks while the disk works.
     pub fn create_bucket(&self, spec: BucketSpec) -> Result<(), BucketError> {
         let _changing = self.changing.lock();
-        let host = self.may_create(&spec)?;
+        let host = self.host().ok_or(BucketError::Fixed)?;
+        host.may_make(&spec, self.served(), self.env())?;
         let served = host.make(&spec, self.env())?;
-        self.serve_bucket(served);
+        self.served().serve(served);
         tracing::info!(bucket = spec.name, "the bucket was made");
         self.redraw_map()
     }
@@ -199,7 +202,7 @@ impl Node {
     /// Blocks while the disk works.
     pub fn change_bucket(&self, name: &str, change: BucketChange) -> Result<(), BucketError> {
         let _changing = self.changing.lock();
-        let (old, bucket) = self.find(name)?;
+        let (old, bucket) = self.served().find(name)?;
         let spec = self.may_change(&old, &bucket, &change)?;
         let pairs = change.pairs();
         bucket.set_params(&pairs).map_err(BucketError::Settings)?;
@@ -211,7 +214,7 @@ impl Node {
         }
         bucket.durability().set_replicas(spec.replicas);
         let redraw = spec.replicas != old.replicas;
-        self.serve_bucket(Served { spec, bucket });
+        self.served().serve(Served { spec, bucket });
         if redraw { self.redraw_map() } else { Ok(()) }
     }
 
@@ -220,7 +223,7 @@ impl Node {
     /// Blocks while the disk works; meanwhile operations wait.
     pub fn flush_bucket(&self, name: &str) -> Result<(), BucketError> {
         let _changing = self.changing.lock();
-        let (spec, bucket) = self.find(name)?;
+        let (spec, bucket) = self.served().find(name)?;
         if !spec.flush_enabled {
             return Err(BucketError::NotFlushable);
         }
@@ -235,16 +238,17 @@ impl Node {
     pub fn delete_bucket(&self, name: &str) -> Result<(), BucketError> {
         let _changing = self.changing.lock();
         let host = self.host().ok_or(BucketError::Fixed)?;
-        if self.why_down(name).is_some() {
+        if self.served().why_down(name).is_some() {
             host.begin_removal(name, self.env())?;
-            self.forget_down(name);
+            self.served().forget_down(name);
             host.remove_closed(name, self.env())?;
             tracing::info!(bucket = name, "the bucket, which was down, was deleted");
             return Ok(());
         }
-        let (_, bucket) = self.find(name)?;
+        let (_, bucket) = self.served().find(name)?;
         host.begin_removal(name, self.env())?;
-        self.forget_bucket(name);
+        self.served().forget(name);
+        self.announcer().tell();
         self.replication().forget(name);
         let redrawn = self.redraw_map();
         let removed = host.remove(bucket, self.env()).map_err(BucketError::Failed);
@@ -254,31 +258,12 @@ impl Node {
         both(removed, redrawn)
     }
 
-    fn find(&self, name: &str) -> Result<(BucketSpec, Arc<Bucket>), BucketError> {
-        let mut all = self.buckets().into_iter();
-        let is_down = || self.why_down(name).map_or(BucketError::Unknown, BucketError::Down);
-        all.find(|(spec, _)| spec.name == name).ok_or_else(is_down)
-    }
-
-    /// What would make this bucket, or why it would not be made.
-    fn may_create(&self, spec: &BucketSpec) -> Result<&Host, BucketError> {
-        let host = self.host().ok_or(BucketError::Fixed)?;
-        if let Some(why) = self.why_down(&spec.name) {
-            return Err(BucketError::Down(why));
-        }
-        let quotas: Vec<(String, u64)> = self.quotas();
-        // Names that differ in case alone are one name on some file systems and to people.
-        if quotas.iter().any(|(name, _)| name.eq_ignore_ascii_case(&spec.name)) {
-            return Err(BucketError::Exists);
-        }
-        if quotas.len() >= MOST_BUCKETS {
-            return Err(BucketError::TooMany);
-        }
-        self.check_quota(&quotas, &spec.name, spec.quota_bytes)?;
-        match host.folder_in_the_way(&spec.name, self.env()) {
-            Some(folder) => Err(BucketError::InTheWay(folder)),
-            None => Ok(host),
-        }
+    /// Makes a new map of a node alone, whose revision is higher after a restart, too.
+    pub(crate) fn redraw_map(&self) -> Result<(), BucketError> {
+        self.map().redraw(|revision| match self.host() {
+            Some(host) => Ok(host.next_revision(self.env())?),
+            None => Ok(revision + 1),
+        })
     }
 
     /// What a bucket would be after a change, or why it would not be changed.
@@ -292,32 +277,13 @@ impl Node {
         let max_size = naming::name_of(Key::MaxSize);
         let sets_quota = change.settings.iter().any(|(name, _)| *name == max_size);
         // Set Param may have lowered the quota since it was noted.
-        if sets_quota && spec.quota_bytes > bucket.memory().quota_bytes() {
-            self.check_quota(&self.quotas(), &spec.name, spec.quota_bytes)?;
+        if let Some(host) = self.host()
+            && sets_quota
+            && spec.quota_bytes > bucket.memory().quota_bytes()
+        {
+            host.check_quota(&self.served().quotas(), &spec.name, spec.quota_bytes)?;
         }
         Ok(spec)
-    }
-
-    /// The quota of each bucket, in bytes.
-    fn quotas(&self) -> Vec<(String, u64)> {
-        let quota = |(spec, bucket): (BucketSpec, Arc<Bucket>)| (spec.name, bucket.memory().quota_bytes());
-        let down = self.down_buckets().into_iter().map(|(name, down)| (name, down.quota_bytes));
-        self.buckets().into_iter().map(quota).chain(down).collect()
-    }
-
-    /// Whether a bucket may have this quota beside the others.
-    fn check_quota(&self, quotas: &[(String, u64)], name: &str, bytes: u64) -> Result<(), BucketError> {
-        let Some(host) = self.host() else { return Ok(()) };
-        let others = quotas.iter().filter(|(other, _)| other != name).map(|(_, quota)| *quota);
-        let (others, most) = (others.fold(0, u64::saturating_add), host.memory_quota_bytes());
-        if others.saturating_add(bytes) <= most {
-            return Ok(());
-        }
-        let [bytes, others, most] = [bytes, others, most].map(|bytes| bytes >> 20);
-        Err(BucketError::Quota(format!(
-            "{bytes} MiB were asked for, other buckets have {others} MiB, and all together may have {most} MiB: ask for \
-             less, or raise memory-quota"
-        )))
     }
 }
 
@@ -341,8 +307,10 @@ pub fn set_params(node: &Node, bucket: &Bucket, pairs: &[(&str, &str)]) -> Resul
         let what = "another bucket is being made, changed or deleted just now: try again";
         return Err(BucketError::NotNow(what.to_owned()));
     };
-    if quota_bytes > bucket.memory().quota_bytes() {
-        node.check_quota(&node.quotas(), bucket.name(), quota_bytes)?;
+    if let Some(host) = node.host()
+        && quota_bytes > bucket.memory().quota_bytes()
+    {
+        host.check_quota(&node.served().quotas(), bucket.name(), quota_bytes)?;
     }
     bucket.set_params(pairs).map_err(BucketError::Settings)
 }

@@ -57,6 +57,6 @@ fn check(node: &Arc<Node>, derivation: Box<Derivation>) -> Checked {
     if let Some(hash) = derived.gained {
         node.accounts().gain_hash(node, &user, hash);
     }
-    let users = node.users();
+    let users = node.accounts().users();
     users.now(&user).map_or(Checked::Wrong, |user| Checked::Right(Arc::clone(user)))
 }

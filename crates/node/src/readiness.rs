@@ -92,7 +92,7 @@ fn of_bucket(bucket: &Arc<Bucket>) -> Vec<String> {
 
 fn down(node: &Node) -> Vec<String> {
     let line = |(name, down): (String, crate::down::Down)| format!("bucket {name} is down: {}", down.reason);
-    node.down_buckets().into_iter().map(line).collect()
+    node.served().down().into_iter().map(line).collect()
 }
 
 /// vBuckets in words.

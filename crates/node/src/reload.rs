@@ -10,7 +10,6 @@ use engine::settings::{Key, SETTINGS};
 use crate::at_rest;
 use crate::audit::events::AuditEvent;
 use crate::audit::record::AuditRecord;
-use crate::cluster::node_secret::NodeSecrets;
 use crate::config::{BucketSpec, Config};
 use crate::node::Node;
 use crate::node_buckets::BucketChange;
@@ -108,7 +107,7 @@ fn reload_wrapping_key(node: &Node, present: &mut Config, new: &Config, told: &m
 fn reload_users(node: &Node, present: &mut Config, new: &mut Config, told: &mut Reloaded) {
     if present.is_member && new.users[0] != present.users[0] {
         let changed = match node.cluster() {
-            Some(cluster) => NodeSecrets(&cluster).change_credentials(&new.users[0]),
+            Some(cluster) => cluster.secrets().change_credentials(&new.users[0]),
             None => Err("this node has not joined its cluster yet".to_owned()),
         };
         if let Err(why) = changed {

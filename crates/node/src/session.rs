@@ -136,7 +136,7 @@ impl Session {
         }
         self.users_edition = edition;
         let Some(user) = &self.user else { return Ok(()) };
-        let users = node.users();
+        let users = node.accounts().users();
         let now = users.now(user).ok_or(CloseReason::UserChanged)?;
         if Arc::ptr_eq(now, user) {
             return Ok(());

@@ -19,10 +19,11 @@ use crate::config::{BucketSpec, ConnectionLimits, Role, UserSpec};
 use crate::connection::{CloseReason, Connection, Next};
 use crate::counters::WorkerCounters;
 use crate::fuzz::{feed, login};
-use crate::node::{Node, Served};
+use crate::node::Node;
 use crate::output::Output;
 use crate::privilege::Privileges;
 use crate::roles::{ROLES, Takes};
+use crate::served::Served;
 use crate::user::Users;
 
 mod capabilities;
@@ -110,7 +111,7 @@ fn users(env: &Env) -> Users {
 }
 
 fn connect(node: &Arc<Node>) -> Connection {
-    Connection::new(Arc::clone(node), Arc::clone(&node.workers()[0]))
+    Connection::new(Arc::clone(node), Arc::clone(&node.workers().all()[0]))
 }
 
 const FULL: &[Feature] = &[

@@ -290,7 +290,7 @@ pub fn serve_prepared(
     )
     .with_doors(doors(&peer_tls));
     let node = if config.is_member { node.fenced_by(Arc::new(Fence::closed())) } else { node };
-    let node = Arc::new(node.hosting(host).with_down(down));
+    let node = Arc::new(node.hosting(host, down));
     let data = Arc::clone(&data_dir);
     let server = start_threads(&node, (listeners, hearing), peer_tls, config, data, counters, prepare);
     match &server {
@@ -366,7 +366,7 @@ fn log_start(node: &Node, data_dir: &DataDir, took: Duration) {
         version = env!("CARGO_PKG_VERSION"),
         data = %data_dir.path().display(),
         buckets = node.bucket_names().join(" "),
-        down = node.down_buckets().len(),
+        down = node.served().down().len(),
         took_ms = took.as_millis() as u64,
         "started"
     );
@@ -462,7 +462,7 @@ impl Server {
     ///
     /// What could not be done for a thread or a bucket; everything else is done all the same.
     pub fn stop(self) -> Result<(), Failure> {
-        self.node.freeze(false);
+        self.node.announcer().freeze(false);
         let node = Arc::clone(&self.node);
         let begun = node.env().clock.monotonic();
         let ended = self.end_threads();
@@ -483,7 +483,7 @@ impl Server {
     /// Ends as if the process had been killed: clients are cut, nothing more is answered or written. The disk that the
     /// node was started with must have stopped to answer: what was begun is not finished.
     pub fn kill(self) -> Result<(), Failure> {
-        self.node.kill();
+        self.node.announcer().kill();
         let node = Arc::clone(&self.node);
         let ended = self.end_threads();
         let _changing = node.changing.lock();
@@ -563,7 +563,7 @@ impl Control {
 
     async fn run(self, signals: SignalListener) {
         let Control { node, entrances, inner, tls, seats, stopping, signalled } = self;
-        let (limits, accepting) = (node.limits(), Arc::clone(node.accepting()));
+        let (limits, accepting) = (node.limits(), Arc::clone(node.workers().accepting()));
         let places = Arc::new(AddressPlaces::new(limits.connections_per_address));
         let stopped = || stopped(&stopping);
         let clients = entrances.into_iter().map(|entrance| {

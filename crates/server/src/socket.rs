@@ -61,9 +61,9 @@ pub struct Socket {
 impl Drop for Socket {
     fn drop(&mut self) {
         self.worker.reaper.forget(&self.watch);
-        if self.is_last_answered && !self.worker.node.has_sync_writes() {
+        if self.is_last_answered && !self.worker.node.workers().has_sync_writes() {
             // Those who stream have waited for that.
-            self.worker.node.tell();
+            self.worker.node.announcer().tell();
         }
     }
 }
@@ -164,7 +164,7 @@ impl Socket {
                 }
                 // What other clients wait for may need those to whom this one streams.
                 Some(CloseReason::Shutdown)
-                    if self.connection.is_streaming() && self.worker.node.has_sync_writes() => {}
+                    if self.connection.is_streaming() && self.worker.node.workers().has_sync_writes() => {}
                 Some(CloseReason::Shutdown) => self.next = Next::Close(CloseReason::Shutdown),
                 Some(reason) => return Poll::Ready(reason),
                 None => {}

@@ -120,7 +120,7 @@ impl Worker {
 }
 
 async fn run(mut receiver: UnboundedReceiver<Accepted>, node: Arc<Node>, counters: Arc<WorkerCounters>) {
-    let mut hearing = node.hearing();
+    let mut hearing = node.announcer().hearing();
     let state = Rc::new(WorkerState {
         edition: Cell::new(hearing.edition()),
         hearing: hearing.clone(),
@@ -158,7 +158,7 @@ async fn run(mut receiver: UnboundedReceiver<Accepted>, node: Arc<Node>, counter
 
 /// Closes a connection for another one; false if all have logged in, and the other one is not served.
 async fn make_room(state: &WorkerState) -> bool {
-    let counters = state.node.accepting();
+    let counters = state.node.workers().accepting();
     for _ in 0..ROOM_TURNS {
         if state.reaper.crowd_out() {
             counters.kv_crowded_out.fetch_add(1, Ordering::Relaxed);
@@ -198,7 +198,9 @@ async fn tick(state: Rc<WorkerState>) {
         if !state.hearing.is_frozen() {
             let now_s = state.node.env().clock.monotonic().as_secs();
             state.reaper.tick(now_s);
-            state.node.tick_connection_memory(now_s);
+            let memory = state.node.connection_memory();
+            memory.follow_quotas(state.node.served().quota_bytes());
+            memory.tick(now_s);
         }
     }
 }

@@ -16,7 +16,7 @@ use node::config::{BucketSpec, ConnectionLimits, Role, UserSpec};
 use node::connection::Connection;
 use node::counters::WorkerCounters;
 use node::fuzz::{connection, feed, login};
-use node::node::Served;
+use node::served::Served;
 use node::user::Users;
 use protocol::extras::ConfigVersion;
 use protocol::feature::{Feature, Features};

@@ -57,7 +57,7 @@ fn new_maps_are_pushed_to_those_who_asked_for_them() {
     let mut plain = Client::connect(&server, "default", &[Feature::Duplex]);
     let mut elsewhere = Client::connect(&server, "other", FULL);
     for revision in [1, 7] {
-        server.node().set_cluster_map(layout(&server, 2, revision)).expect("it is newer");
+        server.node().map().set(layout(&server, 2, revision)).expect("it is newer");
         for client in &mut full {
             let pushed = client.receive();
             assert_eq!((pushed.magic, pushed.opcode), (SERVER_REQUEST, 0x01));
@@ -81,7 +81,7 @@ fn new_maps_are_pushed_to_those_who_asked_for_them() {
         }
     }
     for older in [(2, 7), (2, 6), (1, 100)] {
-        let refused = server.node().set_cluster_map(layout(&server, older.0, older.1));
+        let refused = server.node().map().set(layout(&server, older.0, older.1));
         let present = ConfigVersion { epoch: 2, revision: 7 };
         assert_eq!(refused, Err(LayoutRefusal::Stale(present)), "{older:?}");
     }
@@ -104,7 +104,7 @@ fn whoever_asks_the_wrong_node_is_told_of_the_right_one() {
     for vb in [1, 3] {
         bucket.roles().set_vbucket_state(VbId(vb), VbState::Replica, None).expect("there is one");
     }
-    server.node().set_cluster_map(layout(&server, 2, 5)).expect("it is newer");
+    server.node().map().set(layout(&server, 2, 5)).expect("it is newer");
     let mut client = Client::connect(&server, "default", &[]);
     let ask = RequestParts { opcode: opcode::GET, key: b"k", vbucket: VbId(1), ..RequestParts::default() };
     let answer = client.request(&ask);
@@ -133,7 +133,7 @@ fn a_node_that_has_no_share_sends_nobody_a_map_without_itself() {
     let gone =
         Layout { this_node: None, version: ConfigVersion { epoch: 2, revision: 6 }, ..failed_over.clone() };
     for layout in [failed_over, gone] {
-        server.node().set_cluster_map(layout).expect("it is newer");
+        server.node().map().set(layout).expect("it is newer");
         let ask =
             RequestParts { opcode: opcode::GET, key: b"k", vbucket: VbId(1), ..RequestParts::default() };
         let answer = client.request(&ask);
@@ -157,7 +157,7 @@ fn streams_of_maps_go_on_with_each_new_one() {
         assert_eq!(stream.next_json().expect("a map")["revEpoch"], 1);
     }
     for revision in [3, 4] {
-        server.node().set_cluster_map(layout(&server, 2, revision)).expect("it is newer");
+        server.node().map().set(layout(&server, 2, revision)).expect("it is newer");
         for stream in [&mut of_bucket, &mut of_nodes] {
             let map = stream.next_json().expect("a map");
             assert_eq!((&map["revEpoch"], &map["rev"]), (&json!(2), &json!(revision)));
@@ -185,7 +185,7 @@ struct Thaw<'a>(&'a Server);
 
 impl Drop for Thaw<'_> {
     fn drop(&mut self) {
-        self.0.node().freeze(false);
+        self.0.node().announcer().freeze(false);
     }
 }
 
@@ -195,7 +195,7 @@ fn a_frozen_node_answers_when_it_is_thawed() {
     let server = start(folder.path(), "");
     let mut client = Client::connect(&server, "default", &[]);
     assert_eq!(client.set(b"k", b"v"), Some(Status::Success));
-    server.node().freeze(true);
+    server.node().announcer().freeze(true);
     let node = (server.kv_addr(), server.http_addr());
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| client.get(b"k").expect("an answer").value);
@@ -210,7 +210,7 @@ fn a_frozen_node_answers_when_it_is_thawed() {
         assert_eq!(late.receive().status, Status::Success);
     });
     // One that is frozen can be stopped.
-    server.node().freeze(true);
+    server.node().announcer().freeze(true);
     server.stop().expect("a clean stop");
 }
 

@@ -601,9 +601,9 @@ fn a_bucket_that_a_member_has_had_does_not_begin_empty() {
     member.stop();
     let lost = Lost::of(folder.path(), |name| name.starts_with("buckets"));
     let member = Member::start(folder.path(), &store);
-    let is_down = |_: &View| member.server.node().why_down("default").is_some();
+    let is_down = |_: &View| member.server.node().served().why_down("default").is_some();
     assert!(member.cluster.wait_until(SOON, |view, _| is_down(view)));
-    let why = member.server.node().why_down("default").expect("it is down");
+    let why = member.server.node().served().why_down("default").expect("it is down");
     assert!(why.contains("buckets.json"), "{why}");
     serves_nothing(&member);
     member.stop();
@@ -713,11 +713,11 @@ fn a_bucket_that_a_member_cannot_read_is_not_lost() {
         std::fs::create_dir(bucket.join(name)).expect("a folder");
     }
     let member = Member::start(folder.path(), &store);
-    member
-        .cluster
-        .wait_until(SOON, |_, applied| applied > 0 || member.server.node().why_down("default").is_some());
+    member.cluster.wait_until(SOON, |_, applied| {
+        applied > 0 || member.server.node().served().why_down("default").is_some()
+    });
     serves_nothing(&member);
-    let why = member.server.node().why_down("default").expect("it is down");
+    let why = member.server.node().served().why_down("default").expect("it is down");
     assert!(why.contains("manifest.json") && !why.contains("has had the bucket"), "{why}");
     assert!(bucket.exists(), "its files stay");
     member.stop();

@@ -19,7 +19,6 @@ use base::DurabilityLevel;
 use base::env::Env;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use node::cluster::node_secret::NodeSecrets;
 use node::cluster::{Cluster, ClusterConfig};
 use node::sasl::client::{Exchange, MECHANISM};
 use node::{Config, replication::LinkState};
@@ -230,7 +229,7 @@ fn no_durable_write_fails_while_the_administrators_password_and_the_nodes_secret
     let folder = tempfile::tempdir().expect("a folder");
     let stranger = Member::start(folder.path(), "password", &stores[0]);
     assert!(stranger.cluster.is_stranger());
-    assert!(NodeSecrets(&stranger.cluster).accepted().is_empty(), "it does not take the secret either");
+    assert!(stranger.cluster.secrets().accepted().is_empty(), "it does not take the secret either");
     stranger.stop();
     let newcomer = Member::start(folder.path(), "another", &stores[0]);
     assert!(!newcomer.cluster.is_stranger());
@@ -393,7 +392,7 @@ fn a_node_of_an_earlier_version_is_asked_as_the_administrator_and_keeps_the_pass
         member.server.node().accounts().node_logins().at(&address).0
     };
     for member in others {
-        let secrets = NodeSecrets(&member.cluster);
+        let secrets = member.cluster.secrets();
         assert!(secrets.for_node(&earlier).is_none() && secrets.takes_earlier_proofs());
         assert_eq!(logs_in_as(member, &nodes.members[2]), "Administrator");
         assert!(member.cluster.wait_until_promised(SOON), "nodes of both versions promise each other");

@@ -15,7 +15,7 @@ use node::config::{BucketSpec, ConnectionLimits, Role, UserSpec};
 use node::connection::{CloseReason, Connection, Next};
 use node::counters::WorkerCounters;
 use node::fuzz::{feed, login};
-use node::node::Served;
+use node::served::Served;
 use node::user::Users;
 use protocol::extras::ConfigVersion;
 use protocol::feature::{Feature, Features};

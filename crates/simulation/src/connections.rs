@@ -153,7 +153,7 @@ fn connect(node: &Arc<::node::Node>, client: usize) -> Option<ClientConnection> 
         RequestParts { opcode: opcode::HELLO, key: b"simulation", value: &value, ..RequestParts::default() };
     let select =
         RequestParts { opcode: opcode::SELECT_BUCKET, key: BUCKET.as_bytes(), ..RequestParts::default() };
-    let mut connection = Connection::new(Arc::clone(node), Arc::clone(&node.workers()[0]));
+    let mut connection = Connection::new(Arc::clone(node), Arc::clone(&node.workers().all()[0]));
     connection.certified(CLIENT);
     let (mut bytes, mut out) = (Vec::new(), Output::default());
     assert!(write_request(&mut bytes, &hello) && write_request(&mut bytes, &select), "short requests");

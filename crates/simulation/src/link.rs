@@ -74,7 +74,7 @@ impl Pipe {
             at_source: Vec::new(),
             to_target: Vec::new(),
             at_target: Vec::new(),
-            source: Connection::new(Arc::clone(node), Arc::clone(&node.workers()[0])),
+            source: Connection::new(Arc::clone(node), Arc::clone(&node.workers().all()[0])),
             is_closed: false,
         }
     }

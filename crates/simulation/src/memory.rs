@@ -21,7 +21,8 @@ impl Node {
     pub fn close(&mut self) {
         self.store = None;
         if let Some(bucket) = self.bucket.take() {
-            self.front_end.forget_bucket(BUCKET);
+            self.front_end.served().forget(BUCKET);
+            self.front_end.announcer().tell();
             let account = bucket.memory().account().clone();
             self.closed.push(Closed { bucket: Arc::downgrade(&bucket), account });
         }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use ::node::cluster::membership::{self, Seen};
 use ::node::config::BucketSpec;
-use ::node::node::Served;
 use ::node::replication::Sources;
+use ::node::served::Served;
 use base::env::sim::{SimDisk, SplitMix64};
 use base::env::{Clock as _, SimHandles};
 use base::{Heap, VbId, VbState};
@@ -228,8 +228,8 @@ impl Node {
         self.store = Some(store);
         let bucket = Arc::new(bucket);
         let spec = BucketSpec::parse(BUCKET).expect("a valid name");
-        self.front_end.serve_bucket(Served { spec, bucket: Arc::clone(&bucket) });
-        self.front_end.show_manifests();
+        self.front_end.served().serve(Served { spec, bucket: Arc::clone(&bucket) });
+        self.front_end.map().show_manifests();
         self.bucket = Some(bucket);
         Ok(())
     }

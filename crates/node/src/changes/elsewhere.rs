@@ -327,7 +327,7 @@ impl Elsewhere {
         let reading = ReaderTarget {
             env: self.node.env().clone(),
             memory: Arc::clone(self.node.connection_memory()),
-            hearing: self.node.hearing(),
+            hearing: self.node.announcer().hearing(),
             node: node.to_string(),
             username,
             password,

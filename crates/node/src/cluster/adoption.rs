@@ -7,15 +7,15 @@ use base::planted::{self, Bug};
 use base::{CollectionId, ScopeId};
 use vbucket::Manifest;
 
-use super::Cluster;
+use super::apply::LocalBuckets;
 use super::noted::Note;
 
 /// Puts into a state that is to be adopted what this node has newer of the buckets that both have: manifests, the ids
 /// behind all that a scope or a collection ever had, and how often all documents were removed.
-pub(super) fn go_forward(cluster: &Cluster, state: &mut State) {
-    let buckets = cluster.node.buckets();
-    let noted = cluster.noted.lock();
-    for (spec, local) in buckets {
+pub(super) fn go_forward(buckets: &LocalBuckets, state: &mut State) {
+    let present = buckets.node.buckets();
+    let noted = buckets.noted.lock();
+    for (spec, local) in present {
         if let (Some(bucket), Some(note)) = (state.buckets.get_mut(&spec.name), noted.get(&spec.name)) {
             let (manifest, ids) = (local.collections().manifest(), local.collections().next_ids());
             keep_numbers(bucket, note, &manifest, ids);

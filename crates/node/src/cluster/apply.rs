@@ -14,15 +14,17 @@ use base::planted::{self, Bug};
 use base::{SmallFileError, VbId, VbState};
 use dcp::Mode;
 use engine::{Bucket, BucketKind, Refusal};
+use parking_lot::Mutex;
 use serde_json::Value;
 use vbucket::{Manifest, Topology};
 
-use super::noted::Note;
+use super::document::Document;
+use super::noted::{Note, Noted};
 use super::vouched::{Vouched, vouch, vouch_all};
-use super::{Cluster, flushed, hold_all, layout};
+use super::{flushed, hold_all, layout};
 use crate::bucket_list;
 use crate::down::Down;
-use crate::node::{Node, put_down};
+use crate::node::Node;
 use crate::node_buckets::{BucketChange, BucketError};
 use crate::node_login::NODE_USER;
 use crate::replication::{Password, Source, Sources, WantError};
@@ -88,7 +90,27 @@ fn each<B, E>(
     }
 }
 
-impl Cluster {
+/// The node's buckets, which become what the document says.
+pub(super) struct LocalBuckets {
+    pub(super) node: Arc<Node>,
+    /// The node's identity.
+    pub(super) uuid: String,
+    /// What this node has of the cluster's buckets.
+    pub(super) noted: Mutex<Noted>,
+    /// What the folders of the buckets vouch for.
+    pub(super) document: Arc<Document>,
+}
+
+impl LocalBuckets {
+    pub(super) fn new(node: &Arc<Node>, uuid: &str, noted: Noted, document: &Arc<Document>) -> LocalBuckets {
+        LocalBuckets {
+            node: Arc::clone(node),
+            uuid: uuid.to_owned(),
+            noted: Mutex::new(noted),
+            document: Arc::clone(document),
+        }
+    }
+
     /// Makes the node what the document says to one of its lives; idempotent, and repeated until it succeeds. Returns
     /// the buckets for which it did not: what fails for one bucket keeps no other one from becoming what it is to be.
     pub(super) fn apply(&self, view: &View, incarnation: u64, asked: &mut Asked) -> Failed {
@@ -110,7 +132,7 @@ impl Cluster {
         bucket: &::cluster::Bucket,
         asked: &mut Asked,
     ) -> Result<(), ApplyError> {
-        if self.node.is_damaged(name) {
+        if self.node.served().is_damaged(name) {
             let is_live = |vb, id| is_live(view, name, vb, id);
             if !agent.may_part_with_all(bucket, is_live) {
                 // It serves no client and follows no node, which is what is left of it.
@@ -165,7 +187,7 @@ impl Cluster {
         let is_news = present.is_lone() || !present.layout().is_same_but_for_version(&layout);
         if is_news {
             // An older one than the present is none of this node's news.
-            let _ = self.node.set_cluster_map(layout);
+            let _ = self.node.map().set(layout);
         }
     }
 
@@ -192,7 +214,7 @@ impl Cluster {
     /// Deletes the buckets that the state says were deleted, or are others now. One of which the state says nothing is
     /// kept: whoever lost the state must not lose the documents, too.
     fn drop_buckets(&self, state: &State, agent: Agent, asked: &mut Asked, failed: &mut Failed) {
-        let down = self.node.down_buckets().into_keys();
+        let down = self.node.served().down().into_keys();
         for name in self.node.bucket_names().into_iter().chain(down) {
             let uuid = self.noted.lock().get(&name).map(|note| note.uuid.clone());
             let fate = membership::fate(state, &name, uuid.as_deref());
@@ -239,9 +261,9 @@ impl Cluster {
     ) -> bool {
         let is_new = self.node.bucket(name).is_none();
         let set = if is_new {
-            create(self, name, bucket)
+            self.create(name, bucket)
         } else if asked.settings.get(name).is_some_and(|before| *before != bucket.settings) {
-            change_settings(self, name, bucket)
+            self.change_settings(name, bucket)
         } else {
             Ok(())
         };
@@ -249,7 +271,7 @@ impl Cluster {
             Ok(()) => drop(asked.settings.insert(name.to_owned(), bucket.settings.clone())),
             Err(error) => refused.push(error),
         }
-        refused.extend(note_had(self, name, bucket).err());
+        refused.extend(self.note_had(name, bucket).err());
         let flushed = self.apply_flush(name, bucket, asked);
         let is_flushed = flushed.is_ok();
         refused.extend(flushed.err());
@@ -332,7 +354,7 @@ impl Cluster {
                 let refused: Vec<u16> = refused.map(|vb| vb.0).collect();
                 Damaged::of(damaged.into_iter().map(|vb| vb.0)).and_refused(refused).and_served(served)
             }
-            None if self.node.is_damaged(name) => Damaged::down(),
+            None if self.node.served().is_damaged(name) => Damaged::down(),
             None => Damaged::default(),
         }
     }
@@ -350,20 +372,51 @@ impl Cluster {
         };
         report.whole_up_to(at.whole.0)
     }
-}
 
-/// Has a bucket that could not be made what the document says serve nothing that the document does not let this life.
-pub(super) fn let_go_of(cluster: &Cluster, view: &View, name: &str) -> Result<(), ApplyError> {
-    let Some(local) = cluster.node.bucket(name) else { return Ok(()) };
-    let incarnation = cluster.incarnation();
-    let agent = Agent::new(&view.state, &cluster.uuid, incarnation).filter(Agent::has_buckets);
-    let uuid = cluster.noted.lock().get(name).map(|note| note.uuid.clone());
-    let stays = membership::fate(&view.state, name, uuid.as_deref()) == Fate::Stays;
-    match (agent, view.state.buckets.get(name).filter(|_| stays)) {
-        (Some(agent), Some(bucket)) => {
-            Ok(let_go(&agent, bucket, &LocalTarget { node: &cluster.node, view, name, bucket: &local })?)
+    /// Has a bucket that could not be made what the document says serve nothing that the document does not let this life.
+    pub(super) fn let_go_of(&self, view: &View, incarnation: u64, name: &str) -> Result<(), ApplyError> {
+        let Some(local) = self.node.bucket(name) else { return Ok(()) };
+        let agent = Agent::new(&view.state, &self.uuid, incarnation).filter(Agent::has_buckets);
+        let uuid = self.noted.lock().get(name).map(|note| note.uuid.clone());
+        let stays = membership::fate(&view.state, name, uuid.as_deref()) == Fate::Stays;
+        match (agent, view.state.buckets.get(name).filter(|_| stays)) {
+            (Some(agent), Some(bucket)) => {
+                Ok(let_go(&agent, bucket, &LocalTarget { node: &self.node, view, name, bucket: &local })?)
+            }
+            _ => self.hold(name),
         }
-        _ => cluster.hold(name),
+    }
+
+    /// Notes that the node has a bucket, once it is there.
+    fn note_had(&self, name: &str, bucket: &::cluster::Bucket) -> Result<(), ApplyError> {
+        if self.node.bucket(name).is_none() {
+            return Ok(());
+        }
+        let noted = self.noted.lock().get(name).filter(|note| note.uuid == bucket.uuid && !note.had).cloned();
+        noted.map_or(Ok(()), |note| self.note(name, Some(Note { had: true, ..note })))
+    }
+
+    /// Makes a bucket that is not there.
+    fn create(&self, name: &str, bucket: &::cluster::Bucket) -> Result<(), ApplyError> {
+        let spec = bucket_list::from_json(&bucket.settings);
+        let spec = spec.ok_or_else(|| ApplyError::Settings(name.to_owned()))?;
+        // An ephemeral one begins empty whenever its node is started; one that is down has a reason already.
+        let may_be_lost = spec.kind == BucketKind::Persistent && self.node.served().why_down(name).is_none();
+        if may_be_lost && self.noted.lock().had(name, &bucket.uuid) {
+            let down = Down { reason: LOST.to_owned(), is_damage: true, quota_bytes: spec.quota_bytes };
+            self.node.served().put_down(name, down);
+            return Err(ApplyError::Lost(name.to_owned(), LOST));
+        }
+        // First, so that a bucket that is there is never without its identity.
+        self.note(name, Some(Note::of(bucket)))?;
+        let created = self.node.create_bucket(spec);
+        created.map_err(|error| ApplyError::Bucket(name.to_owned(), error))
+    }
+
+    fn change_settings(&self, name: &str, bucket: &::cluster::Bucket) -> Result<(), ApplyError> {
+        let change = change_to(&bucket.settings).ok_or_else(|| ApplyError::Settings(name.to_owned()))?;
+        let changed = self.node.change_bucket(name, change);
+        changed.map_err(|error| ApplyError::Bucket(name.to_owned(), error))
     }
 }
 
@@ -503,42 +556,10 @@ fn topology_of(state: &State, chains: &[Chain]) -> Option<Topology> {
     Topology::of(chains.iter().map(chain).collect::<Option<Vec<_>>>()?).ok()
 }
 
-/// Notes that the node has a bucket, once it is there.
-fn note_had(cluster: &Cluster, name: &str, bucket: &::cluster::Bucket) -> Result<(), ApplyError> {
-    if cluster.node.bucket(name).is_none() {
-        return Ok(());
-    }
-    let noted = cluster.noted.lock().get(name).filter(|note| note.uuid == bucket.uuid && !note.had).cloned();
-    noted.map_or(Ok(()), |note| cluster.note(name, Some(Note { had: true, ..note })))
-}
-
 /// Why a bucket is down that the node has had, and does not know any more.
 const LOST: &str = "this node has had the bucket, and has neither its entry in buckets.json nor its folder: put both back, \
                     or mount their volume, and start the node again; as soon as other nodes have all of the bucket, they \
                     fill this node's copies";
-
-/// Makes a bucket that is not there.
-fn create(cluster: &Cluster, name: &str, bucket: &::cluster::Bucket) -> Result<(), ApplyError> {
-    let spec = bucket_list::from_json(&bucket.settings);
-    let spec = spec.ok_or_else(|| ApplyError::Settings(name.to_owned()))?;
-    // An ephemeral one begins empty whenever its node is started; one that is down has a reason already.
-    let may_be_lost = spec.kind == BucketKind::Persistent && cluster.node.why_down(name).is_none();
-    if may_be_lost && cluster.noted.lock().had(name, &bucket.uuid) {
-        let down = Down { reason: LOST.to_owned(), is_damage: true, quota_bytes: spec.quota_bytes };
-        put_down(&cluster.node, name, down);
-        return Err(ApplyError::Lost(name.to_owned(), LOST));
-    }
-    // First, so that a bucket that is there is never without its identity.
-    cluster.note(name, Some(Note::of(bucket)))?;
-    let created = cluster.node.create_bucket(spec);
-    created.map_err(|error| ApplyError::Bucket(name.to_owned(), error))
-}
-
-fn change_settings(cluster: &Cluster, name: &str, bucket: &::cluster::Bucket) -> Result<(), ApplyError> {
-    let change = change_to(&bucket.settings).ok_or_else(|| ApplyError::Settings(name.to_owned()))?;
-    let changed = cluster.node.change_bucket(name, change);
-    changed.map_err(|error| ApplyError::Bucket(name.to_owned(), error))
-}
 
 /// What makes a bucket what its settings in the document say.
 fn change_to(settings: &Value) -> Option<BucketChange> {

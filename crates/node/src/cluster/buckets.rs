@@ -31,7 +31,7 @@ fn wait_until_none_serves(cluster: &Cluster, bucket: &str, revision: u64) -> boo
     let clock = &cluster.node.env().clock;
     let end = clock.monotonic() + DONE_WITHIN;
     loop {
-        let gone = cluster.authority.lock().gone(clock.monotonic_ns());
+        let gone = cluster.lease.authority().gone(clock.monotonic_ns());
         let is_over = |view: &View, _| {
             let has_not = |id: &&NodeId| view.bucket_since(**id, bucket, revision).is_none();
             let left: Vec<&NodeId> = view.state.nodes.keys().filter(has_not).collect();
@@ -45,10 +45,10 @@ fn wait_until_none_serves(cluster: &Cluster, bucket: &str, revision: u64) -> boo
             view.state.revision >= revision && left.len() <= others.div_ceil(2) && !left.iter().any(may_serve)
         };
         let left = end.saturating_sub(clock.monotonic());
-        if cluster.wait_until_bucket(bucket, left.min(LOOK_EVERY), is_over) {
+        if cluster.progress.wait_until_bucket(bucket, left.min(LOOK_EVERY), is_over) {
             return true;
         }
-        if left.is_zero() || cluster.is_stopping() {
+        if left.is_zero() || cluster.ending.has_come() {
             return false;
         }
     }
@@ -120,7 +120,7 @@ fn deletion_of(view: &View, name: &str) -> Option<u64> {
 
 /// Waits until this node has done with a bucket what a revision asks for.
 fn wait_until_done(cluster: &Cluster, bucket: &str, revision: u64) -> Result<(), BucketError> {
-    if cluster.wait_until_bucket(bucket, DONE_WITHIN, |_, applied| applied >= revision) {
+    if cluster.progress.wait_until_bucket(bucket, DONE_WITHIN, |_, applied| applied >= revision) {
         return Ok(());
     }
     Err(BucketError::NotNow(
@@ -344,7 +344,7 @@ impl Management for ClusterBuckets {
             let have_all_opened = || view.state.nodes.keys().all(has_opened);
             is_over && applied >= revision && have_all_opened()
         };
-        if self.cluster()?.wait_until_bucket(name, DONE_WITHIN, is_open) {
+        if self.cluster()?.progress.wait_until_bucket(name, DONE_WITHIN, is_open) {
             return Ok(());
         }
         Err(BucketError::NotNow(
@@ -394,7 +394,7 @@ impl Management for ClusterBuckets {
             (Err(ManifestWrong(error)), _) => return Err(error),
         };
         let revision = view.state.revision;
-        if !cluster.wait_until_bucket(name, DONE_WITHIN, |_, applied| applied >= revision) {
+        if !cluster.progress.wait_until_bucket(name, DONE_WITHIN, |_, applied| applied >= revision) {
             let what = "the cluster has decided it, and this node has not taken the manifest yet; it goes on trying: \
                         its log says why";
             return Err(BucketError::NotNow(what.to_owned()).into());
@@ -429,7 +429,7 @@ fn next_manifest(
 ) -> Result<NextManifest, ManifestWrong> {
     let of = view.state.buckets.get(name).ok_or(BucketError::Unknown)?;
     let (present, ids) = manifest_of(of)?;
-    let mut removals = cluster.removals.lock();
+    let mut removals = cluster.progress.removals();
     removals.note(&view.state);
     *removed.lock() = removals.newest(name);
     let manifest = change(&present, ids)?;

@@ -2,21 +2,26 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use ::cluster::store::{Commit, MAX_PUTS, Put, Snapshot, Swap, Version};
-use ::cluster::{
-    Agent, Applied, Command, Leader, Stale, Standing, State, Status, View, command, keys, membership,
-};
+use ::cluster::store::{Commit, MAX_PUTS, Put, Snapshot, Store, Swap, Version};
+use ::cluster::{Agent, Command, Leader, LeaderConfig, Stale, Standing, State, Status, View, command, keys};
 
-use super::apply::{Failed, let_go_of};
+use super::ClusterError;
+use super::apply::{Failed, LocalBuckets};
 use super::credentials::{self, Known};
+use super::document::Document;
+use super::ending::Ending;
+use super::founding::Founding;
+use super::life::Lease;
 use super::node_secret::NodeSecrets;
+use super::progress::DocumentProgress;
 use super::trouble::{Trouble, Troubles};
+use super::users::ClusterUsers;
 use super::vouched::vouch_all;
-use super::{Cluster, ClusterError};
 use crate::bucket_list;
+use crate::config::UserSpec;
+use crate::node::Node;
 use ::cluster::state::{NextIds, Reader};
 
 /// How soon positions are reported again while something is under way.
@@ -53,18 +58,24 @@ struct Memory {
     is_known: bool,
 }
 
-/// Whether the state has this node with copies of which the node's folder knows nothing, as if all of the folder but the
-/// node's identity was lost. Its copies do not begin empty, as those of a member; the lease is given up, so that the
-/// cluster fails the node over.
-fn has_forgotten(cluster: &Cluster, state: &State) -> bool {
-    let has_forgotten = cluster.knows_of_no_cluster
-        && cluster.membership.lock().get().is_none()
-        && state.node_of(&cluster.uuid).is_some()
-        && !cluster.founding.is_of(cluster.node.env(), &cluster.uuid, state);
-    if has_forgotten {
-        cluster.has_forgotten.store(true, Ordering::SeqCst);
-    }
-    has_forgotten
+/// The thread that follows the document.
+pub(super) struct Follower {
+    pub(super) node: Arc<Node>,
+    pub(super) store: Arc<dyn Store>,
+    pub(super) config: LeaderConfig,
+    pub(super) uuid: String,
+    /// Whose password must be the cluster's; `None` if that is not looked at.
+    pub(super) user: Option<UserSpec>,
+    /// Whether the node had an identity when it was started, and its folder knew of no cluster.
+    pub(super) knows_of_no_cluster: bool,
+    pub(super) founding: Founding,
+    pub(super) secrets: Arc<NodeSecrets>,
+    pub(super) document: Arc<Document>,
+    pub(super) progress: Arc<DocumentProgress>,
+    pub(super) lease: Arc<Lease>,
+    pub(super) buckets: Arc<LocalBuckets>,
+    pub(super) users: Arc<ClusterUsers>,
+    pub(super) ending: Arc<Ending>,
 }
 
 /// Whether the cluster has no credentials yet, or no secret of its nodes.
@@ -72,25 +83,12 @@ fn lacks_entries(memory: &Memory, snapshot: &Snapshot) -> bool {
     !memory.is_known || NodeSecrets::is_missing(snapshot)
 }
 
-/// Whether nothing speaks against this node, which has the secret of the cluster's nodes from then on.
-fn is_known(cluster: &Cluster, memory: &mut Memory, snapshot: &Snapshot) -> bool {
-    let is_known = cluster.has_credentials(memory, snapshot);
-    if is_known {
-        NodeSecrets(cluster).take(snapshot);
-    }
-    is_known
-}
-
-fn may_serve(cluster: &Cluster) -> bool {
-    cluster.node.fence().may_serve(cluster.node.env().clock.monotonic_ns())
-}
-
-impl Cluster {
+impl Follower {
     /// Until the membership ends.
     pub(super) fn follow(&self) {
         let mut memory = Memory {
             reader: Reader::default(),
-            leader: Leader::new(self.config.leader),
+            leader: Leader::new(self.config),
             has_belonged: false,
             asked: super::apply::Asked::default(),
             failing: Troubles::default(),
@@ -101,7 +99,7 @@ impl Cluster {
         let (mut trouble, mut not_erased) = (Trouble::default(), Trouble::default());
         let (mut erase_at, mut read_at) = (Duration::ZERO, Duration::ZERO);
         let (mut known, mut patience) = (None, Duration::ZERO);
-        while !self.is_stopping() {
+        while !self.ending.has_come() {
             let now = self.node.env().clock.monotonic();
             if now >= erase_at {
                 erase_at = now + ERASE_EVERY;
@@ -121,7 +119,7 @@ impl Cluster {
                 }
                 Err(error) => {
                     self.has_lost(&error, &mut trouble);
-                    self.pause(TRY_AGAIN);
+                    self.ending.pause(TRY_AGAIN);
                 }
             }
         }
@@ -143,14 +141,14 @@ impl Cluster {
         if trouble.failed(self.node.env().clock.monotonic()) {
             tracing::warn!(%error, "the cluster's state is not followed; this is tried again and again");
         }
-        self.seen.lock().lost = Some(error.to_string());
+        self.progress.set_lost(Some(error.to_string()));
     }
 
     fn found_again(&self, trouble: &mut Trouble) {
         if let Some(after) = trouble.is_over(self.node.env().clock.monotonic()) {
             tracing::info!(?after, "the cluster's state is followed again");
         }
-        self.seen.lock().lost = None;
+        self.progress.set_lost(None);
     }
 
     /// What the store holds, once something is newer than what is known, or after so long. All of it is read if nothing
@@ -169,13 +167,13 @@ impl Cluster {
 
     /// One look at what the store holds: how long a change may be waited for.
     fn look(&self, memory: &mut Memory, snapshot: &Snapshot) -> Result<Duration, ClusterError> {
-        if !is_known(self, memory, snapshot) {
+        if !self.is_known(memory, snapshot) {
             return Ok(LOOK_AGAIN);
         }
         let Some(view) = View::read(&mut memory.reader, snapshot)? else {
             if let Some(why) = self.may_not_found() {
                 self.close();
-                self.stay_outside(why);
+                self.progress.stay_outside(why);
                 return Ok(LOOK_AGAIN);
             }
             // Before anybody can join.
@@ -184,48 +182,48 @@ impl Cluster {
             }
             let mut state = self.found()?;
             self.founding.note(self.node.env(), &state)?;
-            super::users::ClusterUsers(self).move_users_at_first();
-            self.write(&mut state, None)?;
+            self.users.move_users_at_first();
+            self.document.write(&mut state, None)?;
             return Ok(Duration::ZERO);
         };
         let view = Arc::new(view);
-        if has_forgotten(self, &view.state) {
+        if self.has_forgotten(&view.state) {
             self.close();
-            self.resign(snapshot)?;
-            self.stay_outside(FORGOTTEN.to_owned());
+            self.document.resign(snapshot, &self.uuid)?;
+            self.progress.stay_outside(FORGOTTEN.to_owned());
             return Ok(LOOK_AGAIN);
         }
         // Before anything is done that it says.
-        if let Err(stale) = self.note_seen(&view.state)? {
+        if let Err(stale) = self.document.note_seen(&view.state)? {
             return self.refuse(snapshot, &stale);
         }
         self.founding.is_over(self.node.env())?;
-        self.note_promised_state(&view);
+        self.note_followed(&view);
         if view.state.node_of(&self.uuid).is_none() {
             return self.look_from_outside(memory, snapshot, view);
         }
         memory.has_belonged = true;
-        self.seen.lock().outside = None;
-        self.note_admission(&view.state);
-        let incarnation = self.incarnation();
-        let failed = self.apply(&view, incarnation, &mut memory.asked);
+        self.progress.come_inside();
+        self.lease.note_admission(&view.state);
+        let incarnation = self.lease.incarnation();
+        let failed = self.buckets.apply(&view, incarnation, &mut memory.asked);
         let is_held = self.settle_failed(&failed, incarnation, memory);
         let has_become = memory.has_become == Some(incarnation);
-        let has_let_go = !has_become || let_go_of_failed(self, &view, &failed, &mut memory.not_let_go);
+        let has_let_go = !has_become || self.let_go_of_failed(&view, &failed, &mut memory.not_let_go);
         // A cluster of a version that did not write them.
-        if is_held && lacks_entries(memory, snapshot) && may_serve(self) {
+        if is_held && lacks_entries(memory, snapshot) && self.may_serve() {
             return self.write_credentials(memory);
         }
         if is_held {
             memory.has_become = Some(incarnation);
             if has_let_go {
-                self.note_promised_let_go(&view.state);
+                self.lease.authority().note_let_go(&view.state, &self.uuid);
             }
-            self.note_become(incarnation);
+            self.lease.note_become(incarnation);
         }
-        self.show(&view, is_held.then(|| failed.keys()));
+        self.progress.show(&view, is_held.then(|| failed.keys()));
         if is_held && has_let_go {
-            self.seen.lock().note_let_go(&view.state);
+            self.progress.note_let_go(&view.state);
         }
         let is_busy = self.report(&view, snapshot)?;
         let now = self.node.env().clock.monotonic();
@@ -233,10 +231,39 @@ impl Cluster {
         let mut patience = if leads { memory.leader.patience(&view, now) } else { LOOK_AGAIN };
         let has_failed_long = is_held && memory.failing.are_long(now);
         if is_busy || !(failed.is_empty() || has_failed_long) {
-            self.pause(REPORT_EVERY);
+            self.ending.pause(REPORT_EVERY);
             patience = REPORT_EVERY;
         }
         Ok(patience)
+    }
+
+    /// Whether the state has this node with copies of which the node's folder knows nothing, as if all of the folder but the
+    /// node's identity was lost. Its copies do not begin empty, as those of a member; the lease is given up, so that the
+    /// cluster fails the node over.
+    fn has_forgotten(&self, state: &State) -> bool {
+        let has_forgotten = self.knows_of_no_cluster
+            && self.document.seen().get().is_none()
+            && state.node_of(&self.uuid).is_some()
+            && !self.founding.is_of(self.node.env(), &self.uuid, state);
+        if has_forgotten {
+            self.lease.give_up();
+        }
+        has_forgotten
+    }
+
+    /// Has the failed buckets serve nothing that the document does not let them; whether they do so. In a life that has become
+    /// nothing yet they are held instead, which is more.
+    fn let_go_of_failed(&self, view: &View, failed: &Failed, not_let_go: &mut Troubles) -> bool {
+        let now = self.node.env().clock.monotonic();
+        let outcomes =
+            failed.keys().map(|name| (name, self.buckets.let_go_of(view, self.lease.incarnation(), name)));
+        let refused = outcomes.filter_map(|(name, outcome)| Some((name, outcome.err()?)));
+        let refused = refused.inspect(|(bucket, error)| {
+            if not_let_go.failed(bucket, now) {
+                tracing::warn!(bucket, %error, "the bucket may serve what others are to take over: no promise counts");
+            }
+        });
+        refused.count() == 0
     }
 
     /// Logs what failed, and has the failed buckets serve nobody if this life has not become what the document says
@@ -255,7 +282,7 @@ impl Cluster {
         }
         let mut is_held = true;
         for name in failed.keys().filter(|_| memory.has_become != Some(incarnation)) {
-            if let Err(error) = self.hold(name) {
+            if let Err(error) = self.buckets.hold(name) {
                 if memory.not_let_go.failed(name, now) {
                     tracing::warn!(bucket = name, %error, "the node serves nothing before the bucket is held");
                 }
@@ -265,43 +292,25 @@ impl Cluster {
         is_held
     }
 
-    /// Notes durably that a state was seen, if it may be followed.
-    fn note_seen(&self, state: &State) -> Result<Result<(), Stale>, ClusterError> {
-        let mut membership = self.membership.lock();
-        if let Err(stale) = membership.check(state) {
-            return Ok(Err(stale));
-        }
-        let noted = membership.note(self.node.env(), state);
-        noted.map(Ok).map_err(|error| ClusterError::Io("what is noted of the cluster", error))
-    }
-
     /// Follows a state no further: the node serves nobody and leads nobody. It keeps its lease, and reports nothing, so
     /// that nodes which follow the state do not take what it may have served.
     fn refuse(&self, snapshot: &Snapshot, stale: &Stale) -> Result<Duration, ClusterError> {
         self.close();
-        self.note_promised_stale();
-        self.resign(snapshot)?;
-        self.stay_outside(stale.to_string());
+        self.lease.authority().note_stale();
+        self.document.resign(snapshot, &self.uuid)?;
+        self.progress.stay_outside(stale.to_string());
         Ok(LOOK_AGAIN)
     }
 
     /// Serves nobody until a state is followed again.
     fn close(&self) {
-        self.note_admission(&State::empty());
-    }
-
-    fn resign(&self, snapshot: &Snapshot) -> Result<(), ClusterError> {
-        if Standing::of(snapshot, &self.uuid) == Standing::Leads {
-            let expected = Some(snapshot.version_of(keys::LEADER));
-            self.store.swap(Swap { key: keys::LEADER, expected, value: None, lease: None })?;
-        }
-        Ok(())
+        self.lease.note_admission(&State::empty());
     }
 
     /// The state of a cluster whose first node this is, with the buckets that the node has.
     fn found(&self) -> Result<State, ClusterError> {
-        let incarnation = self.incarnation();
-        let mut state = command::found(&self.uuid, &self.told_address(), incarnation);
+        let incarnation = self.lease.incarnation();
+        let mut state = command::found(&self.uuid, &self.lease.told_address(), incarnation);
         for (spec, bucket) in self.node.buckets() {
             let random = &self.node.env().random;
             let create = Command::CreateBucket {
@@ -325,7 +334,7 @@ impl Cluster {
     /// Why a node founds no cluster in an empty store: it belongs to one. The buckets of a node that never was in a
     /// cluster are the first of a new one.
     fn may_not_found(&self) -> Option<String> {
-        let seen = self.membership.lock().get().map(|seen| seen.revision);
+        let seen = self.document.seen().get().map(|seen| seen.revision);
         if let Some(revision) = seen {
             return Some(format!(
                 "the coordination store holds no cluster of this name, and this node has seen revision {revision} of \
@@ -333,8 +342,27 @@ impl Cluster {
                  lost; or leave the cluster with --leave-cluster, and found another one"
             ));
         }
-        let was_member = !self.noted.lock().is_empty();
+        let was_member = !self.buckets.noted.lock().is_empty();
         was_member.then(|| self.keeps_what_it_has("etcd holds no cluster of this name")).flatten()
+    }
+
+    /// A state was read that is followed: before the node does or reports anything that it says.
+    fn note_followed(&self, view: &View) {
+        self.secrets.note_nodes(view);
+        self.lease.authority().note_state(view, &self.uuid, self.lease.now_ns());
+    }
+
+    fn may_serve(&self) -> bool {
+        self.node.fence().may_serve(self.lease.now_ns())
+    }
+
+    /// Whether nothing speaks against this node, which has the secret of the cluster's nodes from then on.
+    fn is_known(&self, memory: &mut Memory, snapshot: &Snapshot) -> bool {
+        let is_known = self.has_credentials(memory, snapshot);
+        if is_known {
+            self.secrets.take(snapshot);
+        }
+        is_known
     }
 
     /// What is in the store is looked at until it is known to be this node's.
@@ -351,8 +379,8 @@ impl Cluster {
             }
             Known::Others => {
                 self.node.fence().close();
-                self.seen.lock().is_stranger = true;
-                self.stay_outside(format!(
+                self.progress.note_stranger();
+                self.progress.stay_outside(format!(
                     "user {} or its password is not the cluster's: all nodes of a cluster have the same (--username, \
                      and STAVE_PASSWORD or --password); another one is given to nodes that run, by their configuration \
                      files and SIGHUP, before they are started with it",
@@ -368,7 +396,7 @@ impl Cluster {
         if let Some(user) = self.user.as_ref().filter(|_| !memory.is_known) {
             credentials::write(&*self.store, user, self.node.env())?;
         }
-        NodeSecrets(self).write()?;
+        self.secrets.write()?;
         Ok(Duration::ZERO)
     }
 
@@ -379,7 +407,7 @@ impl Cluster {
         snapshot: &Snapshot,
         view: Arc<View>,
     ) -> Result<Duration, ClusterError> {
-        self.note_admission(&view.state);
+        self.lease.note_admission(&view.state);
         let why = if self.knows_of_no_cluster && !memory.has_belonged {
             "this node has buckets of its own, and the cluster is there already"
         } else {
@@ -387,14 +415,15 @@ impl Cluster {
         };
         let kept = self.keeps_what_it_has(why);
         if !memory.has_belonged && kept.is_none() {
-            let incarnation = self.incarnation();
-            let (uuid, address) = (self.uuid.clone(), self.told_address());
-            self.ask(&Command::Join { uuid, address, incarnation })?;
+            let incarnation = self.lease.incarnation();
+            let (uuid, address) = (self.uuid.clone(), self.lease.told_address());
+            let join = Command::Join { uuid, address, incarnation };
+            self.document.ask_for(|_| Ok::<_, ClusterError>(join.clone()))?;
             return Ok(Duration::ZERO);
         }
-        self.resign(snapshot)?;
-        let mut failed = vouch_all(self, &view.state, &mut memory.asked);
-        failed.extend(self.serve_nobody());
+        self.document.resign(snapshot, &self.uuid)?;
+        let mut failed = vouch_all(&self.buckets, &view.state, &mut memory.asked);
+        failed.extend(self.buckets.serve_nobody());
         let now = self.node.env().clock.monotonic();
         memory.not_let_go.keep(|name| failed.contains_key(name), now);
         for (name, error) in &failed {
@@ -403,10 +432,10 @@ impl Cluster {
             }
         }
         // Clients that still ask here must not stay with an older map: some ask nobody else before there is news.
-        self.tell_clients(&view, None);
-        self.show(&view, Some(failed.keys()));
+        self.buckets.tell_clients(&view, None);
+        self.progress.show(&view, Some(failed.keys()));
         let ejected = || "this node was ejected; `stave cluster add` takes it back".to_owned();
-        self.stay_outside(kept.unwrap_or_else(ejected));
+        self.progress.stay_outside(kept.unwrap_or_else(ejected));
         Ok(if failed.is_empty() { LOOK_AGAIN } else { TRY_AGAIN })
     }
 
@@ -418,44 +447,14 @@ impl Cluster {
                 "{why}, and it keeps its copies of {}: start it with another --data to join as a new node, or take it \
                  back, without these copies, by `stave cluster add {}`",
                 names.join(", "),
-                self.address.http()
+                self.lease.told_address().http()
             )
         })
     }
 
-    /// Notes that the node does not belong to the cluster until somebody takes it back.
-    fn stay_outside(&self, why: String) {
-        let mut seen = self.seen.lock();
-        if seen.outside.as_ref() != Some(&why) {
-            tracing::warn!("{why}");
-            seen.outside = Some(why);
-            self.changed.notify_all();
-        }
-    }
-
-    /// Tells those who wait what was read and done: `failed` are the buckets that have not become what the document
-    /// says; `None` if none of them has for certain.
-    fn show<'n>(&self, view: &Arc<View>, failed: Option<impl Iterator<Item = &'n String>>) {
-        self.removals.lock().note(&view.state);
-        let mut seen = self.seen.lock();
-        let before = seen.view.replace(Arc::clone(view));
-        if before.is_some_and(|before| membership::is_other(&before.state.cluster, &view.state.cluster)) {
-            // How far the node was along another branch says nothing about this one.
-            seen.applied = Applied::default();
-            seen.let_go.clear();
-        }
-        if let Some(failed) = failed {
-            seen.applied = seen.applied.after(view.state.revision, failed);
-            if seen.applied.let_go == view.state.revision {
-                seen.note_let_go(&view.state);
-            }
-        }
-        self.changed.notify_all();
-    }
-
     /// Leads, if this node is the leader, or becomes it if there is none.
     fn lead(&self, snapshot: &Snapshot, view: &View, leader: &mut Leader) -> Result<bool, ClusterError> {
-        let lease = self.authority.lock().life().lease();
+        let lease = self.lease.authority().life().lease();
         match Standing::of(snapshot, &self.uuid) {
             Standing::Vacant if lease.is_some() => {
                 let value = Some(self.uuid.as_bytes());
@@ -467,7 +466,7 @@ impl Cluster {
         }
         if let Some(mut next) = leader.step(view, self.node.env().clock.monotonic()) {
             log(&view.state, &next);
-            self.write(&mut next, Some(view))?;
+            self.document.write(&mut next, Some(view))?;
         }
         Ok(true)
     }
@@ -476,14 +475,14 @@ impl Cluster {
     /// to be reported soon.
     fn report(&self, view: &View, snapshot: &Snapshot) -> Result<bool, ClusterError> {
         let (incarnation, lease) = {
-            let authority = self.authority.lock();
+            let authority = self.lease.authority();
             (authority.life().incarnation(), authority.life().lease())
         };
         let Some(agent) = Agent::new(&view.state, &self.uuid, incarnation) else { return Ok(false) };
-        let applied = self.seen.lock().applied.clone();
-        let mut report = agent.report(&view.state, &applied, |name, vb| self.report_of(name, vb));
-        view.state.buckets.keys().for_each(|name| report.note_damaged(name, self.damaged(name)));
-        report.bound = self.bound(&view.state);
+        let applied = self.progress.applied();
+        let mut report = agent.report(&view.state, &applied, |name, vb| self.buckets.report_of(name, vb));
+        view.state.buckets.keys().for_each(|name| report.note_damaged(name, self.buckets.damaged(name)));
+        report.bound = self.lease.authority().bound(&view.state, self.lease.now_ns());
         let is_busy = !report.vbuckets.is_empty();
         if lease.is_some() {
             // What the store has may also be an older one that came late.
@@ -494,20 +493,6 @@ impl Cluster {
         }
         Ok(is_busy)
     }
-}
-
-/// Has the failed buckets serve nothing that the document does not let them; whether they do so. In a life that has become
-/// nothing yet they are held instead, which is more.
-fn let_go_of_failed(cluster: &Cluster, view: &View, failed: &Failed, not_let_go: &mut Troubles) -> bool {
-    let now = cluster.node.env().clock.monotonic();
-    let outcomes = failed.keys().map(|name| (name, let_go_of(cluster, view, name)));
-    let refused = outcomes.filter_map(|(name, outcome)| Some((name, outcome.err()?)));
-    let refused = refused.inspect(|(bucket, error)| {
-        if not_let_go.failed(bucket, now) {
-            tracing::warn!(bucket, %error, "the bucket may serve what others are to take over: no promise counts");
-        }
-    });
-    refused.count() == 0
 }
 
 /// What makes of a node's reports in the store these ones.

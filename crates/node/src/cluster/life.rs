@@ -1,15 +1,79 @@
 //! The lease, and the fence that goes with it.
 
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::Cluster;
+use ::cluster::store::{LeaseId, Store, StoreFailure, Swap, Swapped};
+use ::cluster::{Address, Authority, Limits, Member, Membership, Renewed, State, keys};
+use parking_lot::{Mutex, MutexGuard};
+
+use super::ClusterConfig;
+use super::ending::Ending;
 use super::trouble::Trouble;
-use ::cluster::store::{LeaseId, StoreFailure, Swap, Swapped};
-use ::cluster::{Address, Member, Renewed, State, keys};
+use crate::node::Node;
 
-impl Cluster {
+/// What the node may serve, and its lease in the coordination store.
+///
+/// # Invariants
+///
+/// - No request is sent while the authority is locked.
+pub(super) struct Lease {
+    node: Arc<Node>,
+    store: Arc<dyn Store>,
+    config: ClusterConfig,
+    uuid: String,
+    /// Without the one for clients of another network, which may change.
+    address: Address,
+    /// Whether the store has the address as it is.
+    address_is_told: AtomicBool,
+    /// What the node can hold.
+    limits: Option<Limits>,
+    authority: Mutex<Authority>,
+    /// Whether it is renewed no more, although the membership goes on.
+    is_given_up: AtomicBool,
+    ending: Arc<Ending>,
+}
+
+impl Lease {
+    /// Of a node that has seen so much before, and serves nothing yet.
+    pub(super) fn new(
+        node: &Arc<Node>,
+        store: &Arc<dyn Store>,
+        config: ClusterConfig,
+        (uuid, address): (&str, Address),
+        seen: &Membership,
+        ending: &Arc<Ending>,
+    ) -> Lease {
+        let limits = node
+            .host()
+            .map(|host| Limits { quota_bytes: host.memory_quota_bytes(), vbuckets: host.config().vbuckets });
+        let (random, now_ns) = (node.env().random.next_u64(), node.env().clock.monotonic_ns());
+        let authority = Authority::new(random, Arc::clone(node.fence()), seen, now_ns, config.lease_ttl);
+        Lease {
+            node: Arc::clone(node),
+            store: Arc::clone(store),
+            config,
+            uuid: uuid.to_owned(),
+            address,
+            address_is_told: AtomicBool::new(true),
+            limits,
+            authority: Mutex::new(authority),
+            is_given_up: AtomicBool::new(false),
+            ending: Arc::clone(ending),
+        }
+    }
+
+    /// What the node may serve.
+    pub(super) fn authority(&self) -> MutexGuard<'_, Authority> {
+        self.authority.lock()
+    }
+
+    pub(super) fn now_ns(&self) -> u64 {
+        self.node.env().clock.monotonic_ns()
+    }
+
     /// Until the membership ends: renews the lease, begins a new life when it has run out.
-    pub(super) fn keep_lease(&self) {
+    pub(super) fn keep(&self) {
         let every = self.config.lease_ttl / 5;
         let mut trouble = Trouble::default();
         let mut was_served = false;
@@ -28,7 +92,7 @@ impl Cluster {
                     }
                 }
             }
-            if self.pause(every) || self.has_forgotten.load(Ordering::SeqCst) {
+            if self.ending.pause(every) || self.is_given_up.load(Ordering::SeqCst) {
                 break;
             }
         }
@@ -41,7 +105,7 @@ impl Cluster {
     /// Says when the node ceases to serve, and when it begins to. Returns whether it serves now.
     fn log_fence(&self, was_served: bool) -> bool {
         let node = self.node.address().name();
-        let is_served = self.node.fence().may_serve(self.node.env().clock.monotonic_ns());
+        let is_served = self.node.fence().may_serve(self.now_ns());
         match (was_served, is_served) {
             (true, false) => tracing::warn!(
                 node,
@@ -59,10 +123,10 @@ impl Cluster {
     }
 
     fn renew(&self) -> Result<(), StoreFailure> {
-        let sent_ns = self.node.env().clock.monotonic_ns();
+        let sent_ns = self.now_ns();
         let Some(lease) = self.authority.lock().life().lease() else { return self.begin_life() };
         let is_alive = self.store.keep_alive(lease)?;
-        let now_ns = self.node.env().clock.monotonic_ns();
+        let now_ns = self.now_ns();
         let renewed = self.authority.lock().renewed(is_alive, sent_ns, now_ns, || self.random());
         match renewed {
             Renewed::Alive => return self.tell_address(lease),
@@ -83,14 +147,14 @@ impl Cluster {
 
     /// A new lease, and a member under it, for a life that has none (any more).
     fn begin_life(&self) -> Result<(), StoreFailure> {
-        let sent_ns = self.node.env().clock.monotonic_ns();
+        let sent_ns = self.now_ns();
         let lease = self.store.grant(self.config.lease_ttl)?;
-        let now_ns = self.node.env().clock.monotonic_ns();
+        let now_ns = self.now_ns();
         self.authority.lock().granted(now_ns, || self.random());
         if !self.put_member(lease)? {
             return Ok(());
         }
-        let now_ns = self.node.env().clock.monotonic_ns();
+        let now_ns = self.now_ns();
         let has_begun = self.authority.lock().begun(lease, sent_ns, now_ns, || self.random());
         if !has_begun {
             tracing::warn!(
@@ -129,11 +193,11 @@ impl Cluster {
 
     /// Where the node is reached, as it is now.
     pub(super) fn told_address(&self) -> Address {
-        Address { alternate: self.node.alternate(), ..self.address.clone() }
+        Address { alternate: self.node.map().alternate(), ..self.address.clone() }
     }
 
     /// Where the node is reached has changed: the next renewal says so.
-    pub(crate) fn address_has_changed(&self) {
+    pub(super) fn address_has_changed(&self) {
         self.address_is_told.store(false, Ordering::SeqCst);
     }
 
@@ -142,6 +206,11 @@ impl Cluster {
             self.put_member(lease)?;
         }
         Ok(())
+    }
+
+    /// The lease is renewed no more: the node is to be failed over.
+    pub(super) fn give_up(&self) {
+        self.is_given_up.store(true, Ordering::SeqCst);
     }
 
     /// The number of the node's present life.

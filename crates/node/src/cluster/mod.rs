@@ -10,6 +10,8 @@ pub(crate) mod buckets;
 mod credentials;
 #[cfg(test)]
 mod damaged_files;
+mod document;
+mod ending;
 pub mod flushed;
 mod follow;
 pub mod founding;
@@ -20,6 +22,7 @@ pub mod membership;
 pub mod names;
 pub mod node_secret;
 pub mod noted;
+mod progress;
 pub mod promises;
 mod removals;
 pub mod seen_users;
@@ -31,24 +34,28 @@ pub mod vouched;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use ::cluster::store::{Commit, Store, StoreFailure, Swapped, Version};
-use ::cluster::tenure::{Tenure, Writer};
-use ::cluster::{
-    Address, Applied, Authority, Command, LeaderConfig, Limits, NodeId, Refused, View, command, keys,
-};
+use ::cluster::store::{Store, StoreFailure};
+use ::cluster::{Address, Command, LeaderConfig, Refused, View};
 use base::VbState;
 use base::env::{Env, Task};
 use engine::Bucket;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 
 use crate::config::UserSpec;
 use crate::node::Node;
+use apply::LocalBuckets;
+use document::Document;
+use ending::Ending;
+use follow::Follower;
 use founding::Founding;
-use membership::Seen as Membership;
+use life::Lease;
+use node_secret::NodeSecrets;
 use noted::Noted;
+use progress::{DocumentProgress, Followed};
+use promises::Promises;
+use users::ClusterUsers;
 
 /// What a node of a cluster goes by.
 #[derive(Clone, Copy, Debug)]
@@ -134,80 +141,26 @@ impl ClusterError {
 /// The store's operation that changes the document: if it fails, it may have been done all the same.
 const WRITE: &str = "swap";
 
-/// How often a command is tried anew when the document has changed meanwhile.
-const TRIES: usize = 20;
-
 /// A node's membership in a cluster; ends when it is stopped.
+///
+/// Each part owns what it changes, and holds the parts that it asks. No part holds the whole.
 pub struct Cluster {
     node: Arc<Node>,
     store: Arc<dyn Store>,
-    /// Where users and groups are; `None` if the store keeps none.
-    users: Option<Arc<dyn Store>>,
-    config: ClusterConfig,
     uuid: String,
-    /// Without the one for clients of another network, which may change.
-    address: Address,
-    /// Whether the store has the address as it is.
-    address_is_told: AtomicBool,
-    /// What the node can hold.
-    limits: Option<Limits>,
-    /// Whose password must be the cluster's; nothing if that is not looked at.
-    user: Option<UserSpec>,
-    /// What the node may serve.
-    authority: Mutex<Authority>,
-    /// What proves to other nodes that this one belongs to the cluster; `None` if it has no user.
-    key: Option<promises::Key>,
-    /// The secret of the cluster's nodes.
-    secret: node_secret::ClusterSecret,
-    names: names::Resolver,
-    /// Whether the node had an identity when it was started, and its folder knew of no cluster.
-    knows_of_no_cluster: bool,
-    founding: Founding,
-    /// Whether the cluster has it all the same: then it keeps no lease.
-    has_forgotten: AtomicBool,
-    /// What this node has of the cluster's buckets.
-    noted: Mutex<Noted>,
-    /// The newest state that this node has seen, durably.
-    membership: Mutex<Membership>,
-    seen: Mutex<Seen>,
-    /// What was removed from buckets, as this process has seen it.
-    removals: Mutex<removals::Removals>,
-    /// What this process has written of the cluster's state.
-    writer: Mutex<Writer>,
-    changed: Condvar,
-    is_stopping: AtomicBool,
-    stop: Mutex<bool>,
-    stopped: Condvar,
+    lease: Arc<Lease>,
+    secrets: Arc<NodeSecrets>,
+    promises: Arc<Promises>,
+    document: Arc<Document>,
+    progress: Arc<DocumentProgress>,
+    buckets: Arc<LocalBuckets>,
+    users: Arc<ClusterUsers>,
+    ending: Arc<Ending>,
     threads: Mutex<Vec<Task>>,
 }
 
-/// What the agent has seen and done.
-#[derive(Default)]
-struct Seen {
-    view: Option<Arc<View>>,
-    /// Why the document is not followed now.
-    lost: Option<String>,
-    /// Why users are not followed now.
-    users_lost: Option<String>,
-    /// This node has founded the cluster, and its own users are not in the store yet.
-    moves_users: bool,
-    /// Why the node does not join.
-    outside: Option<String>,
-    /// Whether it does not join since it has another user or password than the cluster.
-    is_stranger: bool,
-    /// How far this node has become what the document says.
-    applied: Applied,
-    /// The tenures up to the revision beyond which the node serves nothing.
-    let_go: Vec<Tenure>,
-}
-
-impl Seen {
-    /// The node serves nothing that this document does not let it.
-    fn note_let_go(&mut self, state: &::cluster::State) {
-        self.applied.let_go = state.revision;
-        self.let_go.clone_from(&state.tenures);
-    }
-}
+/// What a thread does.
+type Job = Box<dyn FnOnce() + Send>;
 
 /// Where a node is reached, without its address for clients of another network.
 fn address_of(node: &Node) -> Result<Address, ClusterError> {
@@ -216,12 +169,6 @@ fn address_of(node: &Node) -> Result<Address, ClusterError> {
     let (kv_tls, http_tls) = (address.tls.map(|tls| tls.kv), address.tls.map(|tls| tls.http));
     let (kv, http) = (address.kv_port, address.http_port);
     Ok(Address { host, kv, http, kv_tls, http_tls, alternate: None })
-}
-
-/// What a node can hold.
-fn limits_of(node: &Node) -> Option<Limits> {
-    let host = node.host()?;
-    Some(Limits { quota_bytes: host.memory_quota_bytes(), vbuckets: host.config().vbuckets })
 }
 
 impl Cluster {
@@ -253,65 +200,97 @@ impl Cluster {
         if node.fence().is_open() {
             return Err(ClusterError::NotFenced);
         }
-        let address = address_of(&node)?;
-        let had_uuid = identity::is_known(&node);
-        let uuid =
-            identity::of_node(&node).map_err(|error| ClusterError::Io("the node's identity", error))?;
-        let noted = Noted::read(node.env(), data_folder(&node));
+        let (cluster, follower) = Cluster::of_parts(&node, &store, config, user)?;
+        let cluster = Arc::new(cluster);
+        let management = buckets::ClusterBuckets(Arc::downgrade(&cluster));
+        node.belongs_to(&cluster, Arc::new(management));
+        cluster.begin(follower)?;
+        Ok(cluster)
+    }
+
+    /// The parts of a membership, as the node's files have it, and what is to follow the document.
+    fn of_parts(
+        node: &Arc<Node>,
+        store: &Arc<dyn Store>,
+        config: ClusterConfig,
+        user: Option<UserSpec>,
+    ) -> Result<(Cluster, Follower), ClusterError> {
+        let address = address_of(node)?;
+        let had_uuid = identity::is_known(node);
+        let uuid = identity::of_node(node).map_err(|error| ClusterError::Io("the node's identity", error))?;
+        let noted = Noted::read(node.env(), data_folder(node));
         let noted = noted.map_err(|error| ClusterError::Io("what is noted of buckets", error))?;
-        let membership = vouched::seen_by(&node, &uuid, data_folder(&node));
+        let membership = vouched::seen_by(node, &uuid, data_folder(node));
         let membership =
             membership.map_err(|error| ClusterError::Io("what is noted of the cluster", error))?;
-        let founding = Founding::read(node.env(), data_folder(&node));
-        let limits = limits_of(&node);
         let seen = membership.get().cloned().unwrap_or_default();
-        let (random, now_ns) = (node.env().random.next_u64(), node.env().clock.monotonic_ns());
-        let authority = Authority::new(random, Arc::clone(node.fence()), &seen, now_ns, config.lease_ttl);
-        let key = node.host().and_then(|host| host.config().users.first().map(promises::Key::derive));
-        let names = names::Resolver::new(node.env().clone());
-        let users = store.sibling(users::SIBLING)?;
-        let cluster = Arc::new(Cluster {
-            node: Arc::clone(&node),
-            store,
-            users,
-            config,
-            uuid,
-            address,
-            address_is_told: AtomicBool::new(true),
-            limits,
+        // Before a node belongs to a cluster it notes a state without itself.
+        let knows_of_no_cluster = had_uuid && noted.is_empty() && membership.get().is_none();
+        let founding = Founding::read(node.env(), data_folder(node));
+        let ending = Arc::new(Ending::default());
+        let lease = Arc::new(Lease::new(node, store, config, (&uuid, address), &seen, &ending));
+        let progress = Arc::new(DocumentProgress::new(node.env(), &ending));
+        let secrets = Arc::new(NodeSecrets::new(node, store, user.clone(), &ending));
+        let promises = Promises::new(node, &uuid, config.lease_ttl, &lease, &secrets, &progress, &ending);
+        let promises = Arc::new(promises);
+        let document = Arc::new(Document::new(node.env(), store, membership));
+        let sibling = store.sibling(users::SIBLING)?;
+        let users = Arc::new(ClusterUsers::new(node, sibling, &uuid, &progress, &ending));
+        let buckets = Arc::new(LocalBuckets::new(node, &uuid, noted, &document));
+        let follower = Follower {
+            node: Arc::clone(node),
+            store: Arc::clone(store),
+            config: config.leader,
+            uuid: uuid.clone(),
             user,
-            authority: Mutex::new(authority),
-            key,
-            secret: node_secret::ClusterSecret::default(),
-            names,
-            // Before a node belongs to a cluster it notes a state without itself.
-            knows_of_no_cluster: had_uuid && noted.is_empty() && membership.get().is_none(),
+            knows_of_no_cluster,
             founding,
-            has_forgotten: AtomicBool::new(false),
-            noted: Mutex::new(noted),
-            membership: Mutex::new(membership),
-            seen: Mutex::default(),
-            removals: Mutex::default(),
-            writer: Mutex::default(),
-            changed: Condvar::new(),
-            is_stopping: AtomicBool::new(false),
-            stop: Mutex::new(false),
-            stopped: Condvar::new(),
-            threads: Mutex::default(),
-        });
-        node.belongs_to(&cluster);
-        node.set_management(Arc::new(buckets::ClusterBuckets(Arc::downgrade(&cluster))));
-        for (name, run) in [
-            ("lease", (|member| member.keep_lease()) as fn(&Arc<Cluster>)),
-            ("cluster", |member| member.follow()),
-            ("promises", |member| member.keep_promises()),
-            ("users", |member| users::ClusterUsers(member).follow_users()),
-        ] {
-            let member = Arc::clone(&cluster);
-            let task = node.env().spawn.spawn(name, Box::new(move || run(&member)));
-            cluster.threads.lock().push(task.map_err(|error| ClusterError::Io("a thread", error))?);
+            secrets: Arc::clone(&secrets),
+            document: Arc::clone(&document),
+            progress: Arc::clone(&progress),
+            lease: Arc::clone(&lease),
+            buckets: Arc::clone(&buckets),
+            users: Arc::clone(&users),
+            ending: Arc::clone(&ending),
+        };
+        let (node, store, threads) = (Arc::clone(node), Arc::clone(store), Mutex::default());
+        let cluster = Cluster {
+            node,
+            store,
+            uuid,
+            lease,
+            secrets,
+            promises,
+            document,
+            progress,
+            buckets,
+            users,
+            ending,
+            threads,
+        };
+        Ok((cluster, follower))
+    }
+
+    /// Begins the threads.
+    fn begin(self: &Arc<Cluster>, follower: Follower) -> Result<(), ClusterError> {
+        let (lease, promises) = (Arc::clone(&self.lease), Arc::clone(&self.promises));
+        let (users, member) = (Arc::clone(&self.users), Arc::clone(self));
+        let follow = move || {
+            follower.follow();
+            // The node finds its membership for as long as the document is followed.
+            drop(member);
+        };
+        let jobs: [(&str, Job); 4] = [
+            ("lease", Box::new(move || lease.keep())),
+            ("cluster", Box::new(follow)),
+            ("promises", Box::new(move || promises.keep())),
+            ("users", Box::new(move || users.follow_users())),
+        ];
+        for (name, job) in jobs {
+            let task = self.node.env().spawn.spawn(name, job);
+            self.threads.lock().push(task.map_err(|error| ClusterError::Io("a thread", error))?);
         }
-        Ok(cluster)
+        Ok(())
     }
 
     /// This node's identity.
@@ -319,52 +298,20 @@ impl Cluster {
         &self.uuid
     }
 
-    /// What this node has read last; nothing before the first time.
+    /// What this node has read last; `None` before the first time.
     pub fn view(&self) -> Option<Arc<View>> {
-        self.seen.lock().view.clone()
+        self.progress.view()
     }
 
     /// Waits until this node is as `is_so` wants the newest document that it follows, and the revision that all its
     /// buckets are as; false if that takes longer than `at_most`.
     pub fn wait_until(&self, at_most: Duration, is_so: impl Fn(&View, u64) -> bool) -> bool {
-        self.wait_for(at_most, |seen| {
-            seen.view.as_ref().is_some_and(|view| is_so(view, seen.applied.of_all()))
-        })
-    }
-
-    /// The same for one bucket: the revision is the one that this bucket is as, whatever became of the others.
-    pub(crate) fn wait_until_bucket(
-        &self,
-        bucket: &str,
-        at_most: Duration,
-        is_so: impl Fn(&View, u64) -> bool,
-    ) -> bool {
-        self.wait_for(at_most, |seen| {
-            seen.view.as_ref().is_some_and(|view| is_so(view, seen.applied.of(bucket)))
-        })
-    }
-
-    fn wait_for(&self, at_most: Duration, is_so: impl Fn(&Seen) -> bool) -> bool {
-        let clock = &self.node.env().clock;
-        let end = clock.monotonic() + at_most;
-        let mut seen = self.seen.lock();
-        loop {
-            if is_so(&seen) {
-                return true;
-            }
-            let left = end.saturating_sub(clock.monotonic());
-            if left.is_zero() || self.is_stopping() {
-                return false;
-            }
-            let _ = self.changed.wait_for(&mut seen, left);
-        }
+        self.progress.wait_until(at_most, is_so)
     }
 
     /// Waits until there is something newer than what this node has read last, or for so long.
     pub fn wait_for_news(&self, at_most: Duration) {
-        let version = |seen: &Seen| seen.view.as_ref().map(|view| view.version);
-        let before = version(&self.seen.lock());
-        self.wait_for(at_most, |seen| version(seen) != before);
+        self.progress.wait_for_news(at_most);
     }
 
     /// The outside world as the node sees it.
@@ -372,45 +319,73 @@ impl Cluster {
         self.node.env()
     }
 
-    /// Why the node does not follow the cluster's document now; nothing if it does.
+    /// Why the node does not follow the cluster's document now; `None` if it does.
     pub fn lost(&self) -> Option<String> {
-        self.seen.lock().lost.clone()
+        self.progress.lost()
     }
 
-    /// Why the node does not join, which somebody has to decide about; nothing if it belongs to the cluster.
+    /// Why the node does not join, which somebody has to decide about; `None` if it belongs to the cluster.
     pub fn outside(&self) -> Option<String> {
-        self.seen.lock().outside.clone()
+        self.progress.outside()
     }
 
     /// Whether the node does not join since its user or password is not the cluster's, which only another start changes.
     pub fn is_stranger(&self) -> bool {
-        self.seen.lock().is_stranger
+        self.progress.is_stranger()
     }
 
     /// Waits until a bucket is what a revision says on all nodes of the cluster that are alive; false if that takes
     /// longer than `at_most`.
     pub fn wait_until_all_have(&self, bucket: &str, revision: u64, at_most: Duration) -> bool {
-        self.wait_until_bucket(bucket, at_most, |view, _| {
-            let mut nodes = view.state.nodes.keys().filter(|id| view.alive(**id).is_some());
-            let has = |id: &NodeId| view.bucket_since(*id, bucket, revision).is_some();
-            view.state.revision >= revision && nodes.all(has)
-        })
+        self.progress.wait_until_all_have(bucket, revision, at_most)
     }
 
     /// Waits until the cluster has admitted this node, and it has become what the document says, except buckets that it
     /// cannot make: one of those does not keep the others from being served. False if that takes longer than
     /// `at_most`, or if the node does not join: see [`Cluster::outside`].
     pub fn wait_until_served(&self, at_most: Duration) -> bool {
-        let is_served =
-            |seen: &Seen| seen.view.as_ref().is_some_and(|view| self.is_served(view, seen.applied.revision));
-        self.wait_for(at_most, |seen| seen.outside.is_some() || is_served(seen))
-            && is_served(&self.seen.lock())
+        let is_served = |followed: &Followed| {
+            let view = followed.view.as_ref();
+            view.is_some_and(|view| self.is_served(view, followed.applied.revision))
+        };
+        self.progress.wait_for(at_most, |followed| followed.outside.is_some() || is_served(followed))
+            && self.progress.wait_for(Duration::ZERO, is_served)
     }
 
     fn is_served(&self, view: &View, applied: u64) -> bool {
         let node = view.state.node_of(&self.uuid);
-        let incarnation = self.incarnation();
+        let incarnation = self.lease.incarnation();
         node.is_some_and(|(_, node)| node.incarnation == incarnation) && applied >= view.state.revision
+    }
+
+    /// Whether enough others promise that the node serves without the coordination store.
+    pub fn is_promised(&self) -> bool {
+        self.promises.are_held()
+    }
+
+    /// Waits until enough others promise that the node serves without the store; false if that takes longer.
+    pub fn wait_until_promised(&self, at_most: Duration) -> bool {
+        self.promises.wait_until_held(at_most)
+    }
+
+    /// Answers another node that asks for a promise.
+    pub fn promise(&self, request: &promises::Request) -> Result<promises::Answer, promises::Denied> {
+        self.promises.promise(request)
+    }
+
+    /// Where the node is reached has changed: the next renewal of the lease says so.
+    pub(crate) fn address_has_changed(&self) {
+        self.lease.address_has_changed();
+    }
+
+    /// The secret with which the cluster's nodes log in at each other.
+    pub fn secrets(&self) -> &NodeSecrets {
+        &self.secrets
+    }
+
+    /// The cluster's users.
+    pub(crate) fn users(&self) -> &ClusterUsers {
+        &self.users
     }
 
     /// Asks something of the cluster: writes the document that comes of it. Blocks.
@@ -424,96 +399,23 @@ impl Cluster {
         &self,
         what: impl Fn(&View) -> Result<Command, E>,
     ) -> Result<Arc<View>, E> {
-        for _ in 0..TRIES {
-            // What was seen before the read: the thread that follows the state may note a newer one meanwhile, and then
-            // the write conflicts.
-            let seen = self.membership.lock().get().cloned().unwrap_or_default();
-            let snapshot = self.store.read().map_err(ClusterError::from)?;
-            let view = View::of(&snapshot).map_err(ClusterError::from)?.ok_or(ClusterError::NoCluster)?;
-            seen.check(&view.state).map_err(ClusterError::from)?;
-            let mut next = command::apply(&view, &what(&view)?).map_err(ClusterError::from)?;
-            if next.revision == view.state.revision {
-                return Ok(Arc::new(view));
-            }
-            if let Some(version) = self.write(&mut next, Some(&view))? {
-                return Ok(Arc::new(View { state: next, version, ..view }));
-            }
-        }
-        Err(ClusterError::Busy.into())
+        self.document.ask_for(what)
     }
 
     /// Follows the state that the store holds, although it is older than one that this node has seen, or that of another
-    /// cluster: writes it anew, newer than what this node has seen. What was changed since is given up. Blocks.
+    /// cluster. What was changed since is given up. Blocks.
     pub fn adopt(&self) -> Result<u64, ClusterError> {
-        for _ in 0..TRIES {
-            let snapshot = self.store.read()?;
-            let view = View::of(&snapshot)?.ok_or(ClusterError::NoCluster)?;
-            let mut membership = self.membership.lock();
-            let seen = membership.get().cloned().unwrap_or_default();
-            if seen.check(&view.state).is_ok() {
-                return Err(ClusterError::NothingToAdopt);
-            }
-            let mut next = seen.adopt(&view.state, self.node.env().random.next_u64());
-            adoption::go_forward(self, &mut next);
-            if self.write(&mut next, Some(&view))?.is_none() {
-                continue;
-            }
-            tracing::warn!(
-                seen = seen.revision,
-                adopted = view.state.revision,
-                as_revision = next.revision,
-                "an older state of the cluster was adopted"
-            );
-            let env = self.node.env();
-            let noted = membership.put(env, ::cluster::Membership::of(&next));
-            noted.map_err(|error| ClusterError::Io("what is noted of the cluster", error))?;
-            return Ok(next.revision);
-        }
-        Err(ClusterError::Busy)
-    }
-
-    /// Writes a state in the place of another one, or as the first, in a tenure of this process; nothing if that is not the one in the store.
-    fn write(
-        &self,
-        state: &mut ::cluster::State,
-        instead_of: Option<&View>,
-    ) -> Result<Option<Version>, ClusterError> {
-        let before = instead_of.map_or(0, |view| view.state.revision);
-        self.writer.lock().sign(state, before, self.node.env().random.next_u64());
-        let puts = state.changes(instead_of.map(|view| &view.state))?;
-        let version = instead_of.map_or(Version::ABSENT, |view| view.version);
-        let commit = Commit { guard: Some((keys::STATE, version)), puts: &puts, lease: None };
-        match self.store.commit(commit)? {
-            Swapped::Done(version) => Ok(Some(version)),
-            Swapped::Conflict | Swapped::NoLease => Ok(None),
-        }
-    }
-
-    fn is_stopping(&self) -> bool {
-        self.is_stopping.load(Ordering::Acquire)
-    }
-
-    /// Waits; true if the membership ends.
-    fn pause(&self, at_most: Duration) -> bool {
-        let mut stop = self.stop.lock();
-        if !*stop {
-            let _ = self.stopped.wait_for(&mut stop, at_most);
-        }
-        *stop
+        self.document.adopt(|state| adoption::go_forward(&self.buckets, state))
     }
 
     /// Ends the membership: the node serves nothing any more, and others need not wait for its lease to run out.
     /// False if one of its threads panicked.
     pub fn stop(&self) -> bool {
-        {
-            let mut authority = self.authority.lock();
-            self.is_stopping.store(true, Ordering::Release);
-            authority.stop();
-        }
-        *self.stop.lock() = true;
-        self.stopped.notify_all();
-        self.changed.notify_all();
-        users::ClusterUsers(self).wake_users();
+        // The fence is closed before others are told that they need not wait.
+        self.lease.authority().stop();
+        self.ending.come();
+        self.progress.wake();
+        self.users.wake_users();
         let threads = std::mem::take(&mut *self.threads.lock());
         // All of them are waited for, whatever became of one.
         let panicked = threads.into_iter().filter_map(|thread| (!thread.join()).then_some(())).count();

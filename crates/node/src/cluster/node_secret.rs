@@ -5,15 +5,19 @@
 //! and password. While a cluster has nodes of an earlier version they are let in, and asked, as before.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
-use ::cluster::store::{Snapshot, Swap, Swapped, Version};
+use ::cluster::store::{Snapshot, Store, Swap, Swapped, Version};
 use ::cluster::{View, keys};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use super::{Cluster, ClusterError, TRIES, credentials};
+use super::document::TRIES;
+use super::ending::Ending;
+use super::{ClusterError, credentials};
 use crate::config::UserSpec;
+use crate::node::Node;
 use crate::node_login::NodeSecret;
 
 const FORMAT: u32 = 1;
@@ -48,9 +52,6 @@ impl SecretEntry {
 
 /// What a node knows of it.
 #[derive(Default)]
-pub(super) struct ClusterSecret(Mutex<KnownSecret>);
-
-#[derive(Default)]
 struct KnownSecret {
     /// The version that was looked at last.
     version: Version,
@@ -69,13 +70,35 @@ impl KnownSecret {
 }
 
 /// A node's part in having and changing the secret of its cluster's nodes.
-pub struct NodeSecrets<'a>(pub &'a Cluster);
+pub struct NodeSecrets {
+    node: Arc<Node>,
+    store: Arc<dyn Store>,
+    /// Whose password nodes prove that they have; `None` if that is not looked at.
+    user: Option<UserSpec>,
+    known: Mutex<KnownSecret>,
+    ending: Arc<Ending>,
+}
 
-impl NodeSecrets<'_> {
+impl NodeSecrets {
+    pub(super) fn new(
+        node: &Arc<Node>,
+        store: &Arc<dyn Store>,
+        user: Option<UserSpec>,
+        ending: &Arc<Ending>,
+    ) -> NodeSecrets {
+        NodeSecrets {
+            node: Arc::clone(node),
+            store: Arc::clone(store),
+            user,
+            known: Mutex::default(),
+            ending: Arc::clone(ending),
+        }
+    }
+
     /// Takes what the store has, if it is news.
     pub(super) fn take(&self, snapshot: &Snapshot) {
         let Some(stored) = snapshot.entries.get(keys::NODE_SECRET) else { return };
-        let mut known = self.0.secret.0.lock();
+        let mut known = self.known.lock();
         if known.version == stored.version {
             return;
         }
@@ -90,7 +113,7 @@ impl NodeSecrets<'_> {
         if known.entry.as_ref() != Some(&entry) {
             let secrets = entry.secrets();
             known.entry = Some(entry);
-            self.0.node.accounts().set_node_secrets(&self.0.node, &secrets);
+            self.node.accounts().set_node_secrets(&self.node, &secrets);
         }
     }
 
@@ -101,10 +124,10 @@ impl NodeSecrets<'_> {
 
     /// Writes the secret that this node knows, or a new one, unless another node was first. What came of it is read again.
     pub(super) fn write(&self) -> Result<(), ClusterError> {
-        let known = self.0.secret.0.lock().entry.clone();
+        let known = self.known.lock().entry.clone();
         let entry = known.unwrap_or_else(|| SecretEntry {
             format: FORMAT,
-            current: NodeSecret::new(&*self.0.node.env().random),
+            current: NodeSecret::new(&*self.node.env().random),
             previous: None,
         });
         self.swap(&entry, Version::ABSENT)?;
@@ -114,18 +137,18 @@ impl NodeSecrets<'_> {
     fn swap(&self, entry: &SecretEntry, expected: Version) -> Result<bool, ClusterError> {
         let json = serde_json::to_vec(entry).unwrap_or_default();
         let swap = Swap { key: keys::NODE_SECRET, expected: Some(expected), value: Some(&json), lease: None };
-        Ok(matches!(self.0.store.swap(swap)?, Swapped::Done(_)))
+        Ok(matches!(self.store.swap(swap)?, Swapped::Done(_)))
     }
 
     /// Has nodes log in with a new secret from now on; the one before is let in until the next time. Blocks.
     pub fn rotate(&self) -> Result<(), ClusterError> {
         for _ in 0..TRIES {
-            let snapshot = self.0.store.read()?;
+            let snapshot = self.store.read()?;
             let Some(stored) = snapshot.entries.get(keys::NODE_SECRET) else {
                 return Err(ClusterError::NoCluster);
             };
             let before = SecretEntry::parse(&stored.value).ok_or(ClusterError::NewerSecret)?;
-            let current = NodeSecret::new(&*self.0.node.env().random);
+            let current = NodeSecret::new(&*self.node.env().random);
             let entry = SecretEntry { format: FORMAT, current, previous: Some(before.current) };
             if self.swap(&entry, stored.version)? {
                 self.wait_for(&entry);
@@ -139,7 +162,7 @@ impl NodeSecrets<'_> {
     /// store, which may be older than what that one has read.
     fn wait_for(&self, entry: &SecretEntry) {
         for _ in 0..MOST_LOOKS {
-            if self.0.secret.0.lock().entry.as_ref() == Some(entry) || self.0.pause(LOOK_EVERY) {
+            if self.known.lock().entry.as_ref() == Some(entry) || self.ending.pause(LOOK_EVERY) {
                 return;
             }
         }
@@ -147,7 +170,7 @@ impl NodeSecrets<'_> {
 
     /// Notes which nodes know the secret: they say so under their lease.
     pub(super) fn note_nodes(&self, view: &View) {
-        let mut known = self.0.secret.0.lock();
+        let mut known = self.known.lock();
         known.nodes.retain(|uuid, _| view.state.node_of(uuid).is_some());
         for node in view.state.nodes.values() {
             if let Some(member) = view.members.get(&node.uuid) {
@@ -160,31 +183,31 @@ impl NodeSecrets<'_> {
         let addresses: BTreeSet<String> =
             earlier.flat_map(|node| [node.address.kv_by(false), node.address.kv_by(true)]).collect();
         drop(known);
-        self.0.node.accounts().node_logins().set_earlier(addresses);
+        self.node.accounts().node_logins().set_earlier(addresses);
     }
 
     /// What proves to another node that this one belongs to the cluster; `None` if that is of an earlier version, or
     /// nothing is known yet.
     pub fn for_node(&self, uuid: &str) -> Option<NodeSecret> {
-        let known = self.0.secret.0.lock();
+        let known = self.known.lock();
         known.entry.as_ref().filter(|_| !known.is_earlier(uuid)).map(|entry| entry.current.clone())
     }
 
     /// The same, and what did before the last rotation, which a node may not have heard of.
     pub(super) fn all_for(&self, uuid: &str) -> Vec<NodeSecret> {
-        let known = self.0.secret.0.lock();
+        let known = self.known.lock();
         let entry = known.entry.as_ref().filter(|_| !known.is_earlier(uuid));
         entry.map(SecretEntry::secrets).unwrap_or_default()
     }
 
     /// What proves to this node that another one belongs to the cluster.
     pub fn accepted(&self) -> Vec<NodeSecret> {
-        self.0.secret.0.lock().entry.as_ref().map(SecretEntry::secrets).unwrap_or_default()
+        self.known.lock().entry.as_ref().map(SecretEntry::secrets).unwrap_or_default()
     }
 
     /// Whether nodes may still prove that by the user and password of the cluster: not all are known to have the secret.
     pub fn takes_earlier_proofs(&self) -> bool {
-        let known = self.0.secret.0.lock();
+        let known = self.known.lock();
         known.entry.is_none() || !known.is_known_to_all
     }
 
@@ -195,7 +218,7 @@ impl NodeSecrets<'_> {
     /// Why that cannot be; nothing was changed.
     pub(crate) fn change_credentials(&self, user: &UserSpec) -> Result<(), String> {
         {
-            let known = self.0.secret.0.lock();
+            let known = self.known.lock();
             if known.entry.is_none() {
                 return Err("the nodes have no secret of their own yet".to_owned());
             }
@@ -207,10 +230,10 @@ impl NodeSecrets<'_> {
                 ));
             }
         }
-        if self.0.user.is_none() {
+        if self.user.is_none() {
             return Ok(());
         }
-        credentials::change(&*self.0.store, user, self.0.node.env()).map_err(|error| error.advice())
+        credentials::change(&*self.store, user, self.node.env()).map_err(|error| error.advice())
     }
 }
 

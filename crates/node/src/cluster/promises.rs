@@ -3,7 +3,7 @@
 //!
 //! Each other node is asked on a thread of its own: one that does not answer does not delay the others.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,15 +11,18 @@ use std::time::Duration;
 
 use ::cluster::promise::{Ask, Unpromised};
 use ::cluster::tenure::Tenure;
-use ::cluster::{NodeId, State, View};
 use base::env::Task;
 use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq;
 
-use super::Cluster;
+use super::ending::Ending;
+use super::life::Lease;
+use super::names::Resolver;
 use super::node_secret::NodeSecrets;
+use super::progress::DocumentProgress;
 use crate::config::UserSpec;
 use crate::doors::PeerPost;
+use crate::node::Node;
 use crate::node_login::NodeSecret;
 use crate::sasl::digest::{Digest, Mechanism};
 
@@ -114,71 +117,55 @@ fn is_same(one: &str, other: &str) -> bool {
     bool::from(one.as_bytes().ct_eq(other.as_bytes()))
 }
 
-/// Asks one node once, and proves that with this key.
-fn ask_with(cluster: &Cluster, key: Key, uuid: &str, release: bool) -> io::Result<()> {
-    let Some(view) = cluster.view() else { return Ok(()) };
-    let Some((_, node)) = view.state.node_of(uuid) else { return Ok(()) };
-    let incarnation = {
-        let authority = cluster.authority.lock();
-        if !authority.life().may_serve() && !release {
-            return Ok(());
-        }
-        authority.life().incarnation()
-    };
-    let asked_ns = cluster.node.env().clock.monotonic_ns();
-    let Some(ask) = ask_now(cluster, incarnation) else { return Ok(()) };
-    let tenures = ask.tenures.clone();
-    let (proof, tenures_proof) = (String::new(), String::new());
-    let to = uuid.to_owned();
-    let mut request = Request { ask, to, asked_ns, release, proof, tenures, tenures_proof };
-    request.proof = key.of_request(&request);
-    request.tenures_proof = key.of_tenures(&request);
-    let answer =
-        cluster.exchange(&node.address.http_by(cluster.node.doors().peers.is_encrypted()), &request)?;
-    if !is_same(&key.of_answer(&request, answer.lasts_ms), &answer.proof) {
-        return Err(io::Error::other("the answer does not show that it comes from a node of this cluster"));
-    }
-    if !release {
-        let lasts = Duration::from_millis(answer.lasts_ms);
-        cluster.authority.lock().promised(uuid, incarnation, asked_ns, lasts);
-    }
-    Ok(())
+/// Asking the other nodes for their promises, and answering them.
+pub(super) struct Promises {
+    node: Arc<Node>,
+    uuid: String,
+    /// How long a promise lasts, as a lease does.
+    lasts: Duration,
+    /// What proves to other nodes that this one belongs to the cluster; `None` if it has no user.
+    key: Option<Key>,
+    names: Resolver,
+    lease: Arc<Lease>,
+    secrets: Arc<NodeSecrets>,
+    progress: Arc<DocumentProgress>,
+    ending: Arc<Ending>,
 }
 
-impl Cluster {
-    /// A state was read that is followed: before the node does or reports anything that it says.
-    pub(super) fn note_promised_state(&self, view: &View) {
-        NodeSecrets(self).note_nodes(view);
-        let now_ns = self.node.env().clock.monotonic_ns();
-        self.authority.lock().note_state(view, &self.uuid, now_ns);
-    }
-
-    /// The node serves nothing that a state does not let it, in all buckets.
-    pub(super) fn note_promised_let_go(&self, state: &State) {
-        self.authority.lock().note_let_go(state, &self.uuid);
-    }
-
-    /// The store holds a state that this node does not follow.
-    pub(super) fn note_promised_stale(&self) {
-        self.authority.lock().note_stale();
-    }
-
-    /// By bucket, the nodes whose place is in question and from which this one does not take over yet.
-    pub(super) fn bound(&self, state: &State) -> BTreeMap<String, BTreeSet<NodeId>> {
-        self.authority.lock().bound(state, self.node.env().clock.monotonic_ns())
+impl Promises {
+    pub(super) fn new(
+        node: &Arc<Node>,
+        uuid: &str,
+        lasts: Duration,
+        lease: &Arc<Lease>,
+        secrets: &Arc<NodeSecrets>,
+        progress: &Arc<DocumentProgress>,
+        ending: &Arc<Ending>,
+    ) -> Promises {
+        Promises {
+            node: Arc::clone(node),
+            uuid: uuid.to_owned(),
+            lasts,
+            key: node.host().and_then(|host| host.config().users.first().map(Key::derive)),
+            names: Resolver::new(node.env().clone()),
+            lease: Arc::clone(lease),
+            secrets: Arc::clone(secrets),
+            progress: Arc::clone(progress),
+            ending: Arc::clone(ending),
+        }
     }
 
     /// Whether enough others promise that the node serves without the store.
-    pub fn is_promised(&self) -> bool {
-        self.authority.lock().life().is_promised(self.node.env().clock.monotonic_ns())
+    pub(super) fn are_held(&self) -> bool {
+        self.lease.authority().life().is_promised(self.lease.now_ns())
     }
 
     /// Waits until enough others promise that the node serves without the store; false if that takes longer.
-    pub fn wait_until_promised(&self, at_most: Duration) -> bool {
+    pub(super) fn wait_until_held(&self, at_most: Duration) -> bool {
         let clock = &self.node.env().clock;
         let end = clock.monotonic() + at_most;
-        while !self.is_promised() {
-            if clock.monotonic() >= end || self.pause(Duration::from_millis(20)) {
+        while !self.are_held() {
+            if clock.monotonic() >= end || self.ending.pause(Duration::from_millis(20)) {
                 return false;
             }
         }
@@ -186,23 +173,21 @@ impl Cluster {
     }
 
     /// Answers another node.
-    pub fn promise(&self, request: &Request) -> Result<Answer, Denied> {
-        let keys = NodeSecrets(self).accepted();
-        let mut keys = keys
-            .iter()
-            .map(Key::of_secret)
-            .chain(self.key.filter(|_| NodeSecrets(self).takes_earlier_proofs()));
+    pub(super) fn promise(&self, request: &Request) -> Result<Answer, Denied> {
+        let keys = self.secrets.accepted();
+        let mut keys =
+            keys.iter().map(Key::of_secret).chain(self.key.filter(|_| self.secrets.takes_earlier_proofs()));
         let proves = |key: &Key| {
             is_same(&key.of_request(request), &request.proof)
                 && is_same(&key.of_tenures(request), &request.tenures_proof)
         };
         let key = keys.find(proves).filter(|_| request.to == self.uuid).ok_or(Denied::Stranger)?;
         let ask = Ask { tenures: request.tenures.clone(), ..request.ask.clone() };
-        let mut authority = self.authority.lock();
+        let mut authority = self.lease.authority();
         let lasts = if request.release {
             authority.release(&ask)
         } else {
-            authority.grant(&ask, self.node.env().clock.monotonic_ns())?
+            authority.grant(&ask, self.lease.now_ns())?
         };
         drop(authority);
         let lasts_ms = u64::try_from(lasts.as_millis()).unwrap_or(u64::MAX);
@@ -210,11 +195,11 @@ impl Cluster {
     }
 
     /// Until the membership ends: has each node asked that could take over from this one, and each other member.
-    pub(super) fn keep_promises(self: &Arc<Cluster>) {
-        let every = self.config.lease_ttl / 5;
+    pub(super) fn keep(self: &Arc<Promises>) {
+        let every = self.lasts / 5;
         let mut askers: BTreeMap<String, Asker> = BTreeMap::new();
-        while !self.pause(every) {
-            let asked: Vec<String> = self.authority.lock().asked().into_iter().map(str::to_owned).collect();
+        while !self.ending.pause(every) {
+            let asked: Vec<String> = self.lease.authority().asked().into_iter().map(str::to_owned).collect();
             askers.retain(|uuid, asker| {
                 let stays = asked.contains(uuid) && !asker.is_over();
                 if !stays {
@@ -241,17 +226,17 @@ impl Cluster {
 
     /// Asks one node again and again.
     fn ask_one(&self, uuid: &str, is_over: &AtomicBool) {
-        let every = self.config.lease_ttl / 5;
+        let every = self.lasts / 5;
         while !is_over.load(Ordering::Acquire) {
             if let Err(error) = self.ask_once(uuid, false) {
                 tracing::debug!(%error, node = uuid, "a node does not promise to wait");
             }
-            if self.pause(every) {
+            if self.ending.pause(every) {
                 break;
             }
         }
         // No node has to wait for one that has stopped.
-        if self.is_stopping()
+        if self.ending.has_come()
             && let Err(error) = self.ask_once(uuid, true)
         {
             tracing::debug!(%error, node = uuid, "a node was not told that this one stops");
@@ -260,11 +245,11 @@ impl Cluster {
 
     /// Asks with what the other node knows of the cluster's secret; it may not have heard of the last one.
     fn ask_once(&self, uuid: &str, release: bool) -> io::Result<()> {
-        let keys: Vec<Key> = NodeSecrets(self).all_for(uuid).iter().map(Key::of_secret).collect();
+        let keys: Vec<Key> = self.secrets.all_for(uuid).iter().map(Key::of_secret).collect();
         let keys = if keys.is_empty() { self.key.into_iter().collect() } else { keys };
         let mut asked = Ok(());
         for key in keys {
-            asked = ask_with(self, key, uuid, release);
+            asked = self.ask_with(key, uuid, release);
             if asked.as_ref().map_or_else(|error| error.kind() != io::ErrorKind::PermissionDenied, |()| true)
             {
                 break;
@@ -273,11 +258,44 @@ impl Cluster {
         asked
     }
 
+    /// Asks one node once, and proves that with this key.
+    fn ask_with(&self, key: Key, uuid: &str, release: bool) -> io::Result<()> {
+        let Some(view) = self.progress.view() else { return Ok(()) };
+        let Some((_, node)) = view.state.node_of(uuid) else { return Ok(()) };
+        let incarnation = {
+            let authority = self.lease.authority();
+            if !authority.life().may_serve() && !release {
+                return Ok(());
+            }
+            authority.life().incarnation()
+        };
+        let asked_ns = self.lease.now_ns();
+        let Some(ask) = self.progress.ask(&self.uuid, incarnation) else { return Ok(()) };
+        let tenures = ask.tenures.clone();
+        let (proof, tenures_proof) = (String::new(), String::new());
+        let to = uuid.to_owned();
+        let mut request = Request { ask, to, asked_ns, release, proof, tenures, tenures_proof };
+        request.proof = key.of_request(&request);
+        request.tenures_proof = key.of_tenures(&request);
+        let answer =
+            self.exchange(&node.address.http_by(self.node.doors().peers.is_encrypted()), &request)?;
+        if !is_same(&key.of_answer(&request, answer.lasts_ms), &answer.proof) {
+            return Err(io::Error::other(
+                "the answer does not show that it comes from a node of this cluster",
+            ));
+        }
+        if !release {
+            let lasts = Duration::from_millis(answer.lasts_ms);
+            self.lease.authority().promised(uuid, incarnation, asked_ns, lasts);
+        }
+        Ok(())
+    }
+
     fn exchange(&self, address: &str, request: &Request) -> io::Result<Answer> {
         let addr = self.names.addr(address)?;
         let body = serde_json::to_string(request)?;
         let post = PeerPost { address, addr, path: PATH, body: &body, most_bytes: MAX_ANSWER_BYTES };
-        let answer = self.node.doors().peers.post(self.node.env(), post, self.config.lease_ttl / 5);
+        let answer = self.node.doors().peers.post(self.node.env(), post, self.lasts / 5);
         let answer = answer.inspect_err(|_| self.names.doubt(address))?;
         if answer.status != 200 {
             let reason = String::from_utf8_lossy(&answer.body);
@@ -292,14 +310,6 @@ impl Cluster {
     }
 }
 
-/// What a life asks with now: the branch and the revision belong to each other.
-fn ask_now(cluster: &Cluster, incarnation: u64) -> Option<Ask> {
-    let seen = cluster.seen.lock();
-    let branch = seen.view.as_ref()?.state.cluster.clone();
-    let (node, applied) = (cluster.uuid.clone(), seen.applied.let_go);
-    Some(Ask { cluster: branch, node, incarnation, applied, tenures: seen.let_go.clone() })
-}
-
 /// A thread that asks one node.
 struct Asker {
     is_over: Arc<AtomicBool>,
@@ -307,17 +317,17 @@ struct Asker {
 }
 
 impl Asker {
-    fn begin(cluster: &Arc<Cluster>, uuid: &str) -> Option<Asker> {
+    fn begin(promises: &Arc<Promises>, uuid: &str) -> Option<Asker> {
         let is_over = Arc::new(AtomicBool::new(false));
-        let (member, of, over) = (Arc::clone(cluster), uuid.to_owned(), Arc::clone(&is_over));
+        let (asking, of, over) = (Arc::clone(promises), uuid.to_owned(), Arc::clone(&is_over));
         let job = move || {
-            member.ask_one(&of, &over);
+            asking.ask_one(&of, &over);
             over.store(true, Ordering::Release);
         };
-        let begun = cluster.node.env().spawn.spawn("promises", Box::new(job));
+        let begun = promises.node.env().spawn.spawn("promises", Box::new(job));
         let task = begun.inspect_err(|error| {
-            let now = cluster.node.env().clock.monotonic();
-            if let Some(left_out) = cluster.node.events().not_asked.admit(now) {
+            let now = promises.node.env().clock.monotonic();
+            if let Some(left_out) = promises.node.events().not_asked.admit(now) {
                 tracing::warn!(%error, node = uuid, left_out, "a node is not asked to wait");
             }
         });

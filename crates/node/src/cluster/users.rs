@@ -5,15 +5,20 @@
 //!
 //! While the store is away nodes go on with the users that they know, and refuse changes.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ::cluster::store::{Commit, Snapshot, Store, StoreFailure, Swap, Swapped};
 
+use super::ending::Ending;
+use super::progress::DocumentProgress;
 use super::seen_users::{SeenUsers, WentBack};
 use super::trouble::Trouble;
-use super::{Cluster, ClusterError, data_folder};
+use super::{ClusterError, data_folder};
 use crate::kept_users::stored::{Change, Compared, StoredUsers};
 use crate::kept_users::{KeptUsers, UsersRefusal};
+use crate::node::Node;
 
 /// What the store with the users is called beside the cluster's.
 pub(super) const SIBLING: &str = "users";
@@ -30,18 +35,47 @@ const TRIES: usize = 20;
 const MOST_NAMES: usize = 20;
 
 /// A node's part in following and changing the users of its cluster.
-pub(crate) struct ClusterUsers<'a>(pub(crate) &'a Cluster);
+pub(crate) struct ClusterUsers {
+    node: Arc<Node>,
+    /// Where users and groups are; `None` if the coordination store keeps none.
+    store: Option<Arc<dyn Store>>,
+    uuid: String,
+    /// Whether they are not followed now.
+    is_lost: AtomicBool,
+    /// This node has founded the cluster, and its own users are not in the store yet.
+    moves_users: AtomicBool,
+    progress: Arc<DocumentProgress>,
+    ending: Arc<Ending>,
+}
 
-impl ClusterUsers<'_> {
+impl ClusterUsers {
+    pub(super) fn new(
+        node: &Arc<Node>,
+        store: Option<Arc<dyn Store>>,
+        uuid: &str,
+        progress: &Arc<DocumentProgress>,
+        ending: &Arc<Ending>,
+    ) -> ClusterUsers {
+        ClusterUsers {
+            node: Arc::clone(node),
+            store,
+            uuid: uuid.to_owned(),
+            is_lost: AtomicBool::new(false),
+            moves_users: AtomicBool::new(false),
+            progress: Arc::clone(progress),
+            ending: Arc::clone(ending),
+        }
+    }
+
     /// Follows the users until the membership ends.
     pub(super) fn follow_users(&self) {
-        let Some(store) = &self.0.users else { return };
+        let Some(store) = &self.store else { return };
         let mut trouble = Trouble::default();
         let (mut known, mut read_at): (Option<Snapshot>, _) = (None, Duration::ZERO);
         let mut is_first = true;
-        let mut noting = Noting::begin(self.0);
-        while !self.0.is_stopping() {
-            let now = self.0.node.env().clock.monotonic();
+        let mut noting = Noting::begin(&self.node);
+        while !self.ending.has_come() {
+            let now = self.node.env().clock.monotonic();
             // Before the read: a node that founds its cluster moves its users first.
             let belongs = self.belongs();
             let found = match known.take().filter(|_| now < read_at) {
@@ -60,11 +94,11 @@ impl ClusterUsers<'_> {
                     if belongs && std::mem::take(&mut is_first) {
                         self.name_own_users();
                     }
-                    noting.note(self.0);
+                    noting.note(&self.node);
                     if let Some(after) = trouble.is_over(now) {
                         tracing::info!(?after, "the cluster's users are followed again");
                     }
-                    self.0.seen.lock().users_lost = None;
+                    self.is_lost.store(false, Ordering::SeqCst);
                     known = Some(snapshot);
                 }
                 Err(why) => {
@@ -75,9 +109,9 @@ impl ClusterUsers<'_> {
                              again and again"
                         );
                     }
-                    self.0.node.accounts().note_unread(&why);
-                    self.0.seen.lock().users_lost = Some(why);
-                    self.0.pause(TRY_AGAIN);
+                    self.node.accounts().note_unread(&why);
+                    self.is_lost.store(true, Ordering::SeqCst);
+                    self.ending.pause(TRY_AGAIN);
                 }
             }
         }
@@ -85,14 +119,14 @@ impl ClusterUsers<'_> {
 
     /// Whether the cluster is founded, and this node is in it.
     fn belongs(&self) -> bool {
-        self.0.view().is_some_and(|view| view.state.node_of(&self.0.uuid).is_some())
+        self.progress.view().is_some_and(|view| view.state.node_of(&self.uuid).is_some())
     }
 
     /// Has the thread that follows the users look whether the membership ends.
     pub(super) fn wake_users(&self) {
         // It does not wait for a store that does not answer.
-        if self.0.seen.lock().users_lost.is_none()
-            && let Some(store) = &self.0.users
+        if !self.is_lost.load(Ordering::SeqCst)
+            && let Some(store) = &self.store
             && let Err(failure) =
                 store.swap(Swap { key: WAKE, expected: None, value: Some(b"{}"), lease: None })
         {
@@ -103,10 +137,10 @@ impl ClusterUsers<'_> {
     /// Looks at the store now, so that what was answered on another node is seen here. What is known stays if the store does
     /// not answer. Blocks.
     pub(crate) fn refresh_users(&self) {
-        if self.0.seen.lock().users_lost.is_some() {
+        if self.is_lost.load(Ordering::SeqCst) {
             return;
         }
-        let Some(store) = &self.0.users else { return };
+        let Some(store) = &self.store else { return };
         let read = store.read().map_err(|failure| failure.to_string());
         if let Err(why) = read.and_then(|snapshot| self.look_at_users(&**store, &snapshot)) {
             tracing::debug!(why, "users are told as they were known");
@@ -118,7 +152,7 @@ impl ClusterUsers<'_> {
         let read = StoredUsers::read(snapshot)?;
         let refused: Vec<String> =
             read.refused().map(|(kind, name, why)| format!("{kind:?} {name}: {why}")).collect();
-        match self.0.node.accounts().take(&self.0.node, read, None) {
+        match self.node.accounts().take(&self.node, read, None) {
             Compared::Other => {
                 for entry in refused.iter().take(MOST_NAMES) {
                     tracing::error!(
@@ -138,18 +172,18 @@ impl ClusterUsers<'_> {
     fn look_again(&self, store: &dyn Store) -> Result<(), String> {
         let failed = |failure: StoreFailure| failure.to_string();
         // Before the read, so that what is read then is not older for that alone.
-        let Some(known) = self.0.node.accounts().stored() else { return Ok(()) };
+        let Some(known) = self.node.accounts().stored() else { return Ok(()) };
         let read = StoredUsers::read(&store.read().map_err(failed)?)?;
         let (revision, is) = (known.revision(), read.revision());
         match known.compare(&read) {
-            Compared::Same | Compared::Other => drop(self.0.node.accounts().take(&self.0.node, read, None)),
+            Compared::Same | Compared::Other => drop(self.node.accounts().take(&self.node, read, None)),
             Compared::Behind if !known.has_seen(&read) => {
                 tracing::warn!(
                     revision,
                     is,
                     "the coordination store has users of another history: they were changed after the store went back"
                 );
-                self.0.node.accounts().take(&self.0.node, read, Some(&known));
+                self.node.accounts().take(&self.node, read, Some(&known));
             }
             Compared::Behind | Compared::Older => {
                 tracing::error!(
@@ -157,9 +191,9 @@ impl ClusterUsers<'_> {
                     is,
                     "the coordination store has gone back to older users: this node writes those that it knows"
                 );
-                let change = Change::back(&read, &known, self.0.node.env());
+                let change = Change::back(&read, &known, self.node.env());
                 if let Some(written) = commit_all(store, change).map_err(failed)? {
-                    self.0.node.accounts().take(&self.0.node, written, Some(&known));
+                    self.node.accounts().take(&self.node, written, Some(&known));
                 }
             }
         }
@@ -169,15 +203,15 @@ impl ClusterUsers<'_> {
     /// Writes other users in the place of those that were `stored`; false if the store has others by now, which are known
     /// then. Blocks.
     pub(crate) fn change_users(&self, stored: &StoredUsers, next: KeptUsers) -> Result<bool, UsersRefusal> {
-        let Some(store) = &self.0.users else {
+        let Some(store) = &self.store else {
             return Err(UsersRefusal::NotHere(
                 "the coordination store of this cluster keeps no users".to_owned(),
             ));
         };
         let away = |failure: StoreFailure| UsersRefusal::Away(ClusterError::Store(failure).advice());
-        match commit_all(&**store, Change::of(stored, next, self.0.node.env())).map_err(away)? {
+        match commit_all(&**store, Change::of(stored, next, self.node.env())).map_err(away)? {
             Some(written) => {
-                self.0.node.accounts().take(&self.0.node, written, None);
+                self.node.accounts().take(&self.node, written, None);
                 Ok(true)
             }
             None => {
@@ -197,17 +231,17 @@ impl ClusterUsers<'_> {
                 "the users of users.json are not moved to the cluster, and cannot log in; this is tried again until the \
                  node stops"
             );
-            self.0.seen.lock().moves_users = true;
+            self.moves_users.store(true, Ordering::SeqCst);
         }
     }
 
     /// The store lets its users be read: those that it did not take before are moved now. Whether they were.
     fn move_users_later(&self) -> bool {
-        if !self.0.seen.lock().moves_users {
+        if !self.moves_users.load(Ordering::SeqCst) {
             return false;
         }
         match self.move_users() {
-            Ok(()) => self.0.seen.lock().moves_users = false,
+            Ok(()) => self.moves_users.store(false, Ordering::SeqCst),
             Err(error) => {
                 tracing::debug!(%error, "the users of users.json are moved later");
                 return false;
@@ -219,7 +253,7 @@ impl ClusterUsers<'_> {
     /// Moves the users that this node had while it was alone into the store of the cluster that it founds. Nothing is moved
     /// where others have written users before.
     pub(super) fn move_users(&self) -> Result<(), ClusterError> {
-        let Some(store) = &self.0.users else { return Ok(()) };
+        let Some(store) = &self.store else { return Ok(()) };
         let Some(own) = self.own_users() else { return Ok(()) };
         if own.users().is_empty() && own.groups().is_empty() {
             return Ok(());
@@ -227,11 +261,11 @@ impl ClusterUsers<'_> {
         let invalid = |reason| StoreFailure { operation: "users", reason };
         for _ in 0..TRIES {
             let stored = StoredUsers::read(&store.read()?).map_err(invalid)?;
-            if !stored.is_new() && !stored.is_moved_by(&self.0.uuid) {
+            if !stored.is_new() && !stored.is_moved_by(&self.uuid) {
                 return Ok(());
             }
             let (users, groups) = (own.users().len(), own.groups().len());
-            let change = Change::moving(&stored, own.clone(), &self.0.uuid, self.0.node.env());
+            let change = Change::moving(&stored, own.clone(), &self.uuid, self.node.env());
             if commit_all(&**store, change)?.is_some() {
                 tracing::info!(users, groups, "users of users.json are the cluster's now");
                 return Ok(());
@@ -242,7 +276,7 @@ impl ClusterUsers<'_> {
 
     /// The users that this node had while it was alone; `None` if they cannot be read.
     fn own_users(&self) -> Option<KeptUsers> {
-        let read = KeptUsers::read(&data_folder(&self.0.node), self.0.node.env());
+        let read = KeptUsers::read(&data_folder(&self.node), self.node.env());
         let read = read.inspect_err(|error| {
             tracing::error!(%error, "users that this node had while it was alone are not moved to the cluster");
         });
@@ -251,7 +285,7 @@ impl ClusterUsers<'_> {
 
     /// Names the users of this node's own file that are not the cluster's: they cannot log in.
     fn name_own_users(&self) {
-        let (Some(own), Some(stored)) = (self.own_users(), self.0.node.accounts().stored()) else { return };
+        let (Some(own), Some(stored)) = (self.own_users(), self.node.accounts().stored()) else { return };
         let cluster = stored.kept();
         let (mut missing, mut differ) = (Vec::new(), Vec::new());
         for (name, user) in own.users() {
@@ -288,8 +322,8 @@ struct Noting {
 }
 
 impl Noting {
-    fn begin(cluster: &Cluster) -> Noting {
-        let read = SeenUsers::read(cluster.node.env(), &data_folder(&cluster.node));
+    fn begin(node: &Node) -> Noting {
+        let read = SeenUsers::read(node.env(), &data_folder(node));
         let last = read.unwrap_or_else(|error| {
             tracing::error!(%error, "older users of the cluster would not be recognised at this start");
             None
@@ -298,8 +332,8 @@ impl Noting {
     }
 
     /// Notes the users that are known now, if they are others than before. At the start it says whether they are older.
-    fn note(&mut self, cluster: &Cluster) {
-        let Some(stored) = cluster.node.accounts().stored() else { return };
+    fn note(&mut self, node: &Node) {
+        let Some(stored) = node.accounts().stored() else { return };
         if self.last.as_ref().is_some_and(|last| last.is(&stored)) {
             self.is_compared = true;
             return;
@@ -311,8 +345,8 @@ impl Noting {
         {
             warn_of_older(last, &now, &back);
         }
-        let env = cluster.node.env();
-        match now.write(env, &data_folder(&cluster.node)) {
+        let env = node.env();
+        match now.write(env, &data_folder(node)) {
             Ok(()) => self.last = Some(now),
             Err(error) if self.trouble.failed(env.clock.monotonic()) => {
                 tracing::warn!(%error, "it is not noted which users this node has seen");

@@ -14,8 +14,7 @@ use base::env::{Disk, Env};
 use base::planted::{self, Bug};
 use engine::{Bucket, BucketKind};
 
-use super::Cluster;
-use super::apply::{ApplyError, Asked, Failed};
+use super::apply::{ApplyError, Asked, Failed, LocalBuckets};
 use super::membership::{Seen, fault_of};
 use crate::node::Node;
 
@@ -130,7 +129,7 @@ impl Vouched {
 
 /// Has the folder of a bucket say what the node has noted, if the state makes something else of the bucket than before.
 pub(super) fn vouch(
-    cluster: &Cluster,
+    buckets: &LocalBuckets,
     local: &Bucket,
     state: &State,
     asked: &mut Asked,
@@ -139,11 +138,11 @@ pub(super) fn vouch(
     if !is_kept(local) || asked.vouched.0.get(name).is_some_and(|(known, _)| *known == state.revision) {
         return Ok(());
     }
-    let part = Part::of(state, name, &cluster.uuid);
+    let part = Part::of(state, name, &buckets.uuid);
     if asked.vouched.0.get(name).is_none_or(|(_, before)| *before != part)
-        && let Some(noted) = cluster.membership.lock().get()
+        && let Some(noted) = buckets.document.seen().get()
     {
-        let written = write(local.env(), &local.config().dir, &cluster.uuid, noted);
+        let written = write(local.env(), &local.config().dir, &buckets.uuid, noted);
         written.map_err(|error| ApplyError::Note(name.to_owned(), error))?;
     }
     asked.vouched.0.insert(name.to_owned(), (state.revision, part));
@@ -151,10 +150,10 @@ pub(super) fn vouch(
 }
 
 /// The same for all buckets that the node has. Returns those for which it failed.
-pub(super) fn vouch_all(cluster: &Cluster, state: &State, asked: &mut Asked) -> Failed {
-    let buckets = cluster.node.buckets().into_iter();
-    let failed = buckets.filter_map(|(spec, local)| {
-        let outcome = vouch(cluster, &local, state, asked);
+pub(super) fn vouch_all(buckets: &LocalBuckets, state: &State, asked: &mut Asked) -> Failed {
+    let present = buckets.node.buckets().into_iter();
+    let failed = present.filter_map(|(spec, local)| {
+        let outcome = vouch(buckets, &local, state, asked);
         outcome.err().map(|error| (spec.name, error))
     });
     failed.collect()

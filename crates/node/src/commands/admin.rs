@@ -107,7 +107,7 @@ fn set_traffic(ctx: &mut Context<'_>, is_enabled: bool) -> Outcome {
 
 /// Shows the token that guards changes by the cluster, as the CAS.
 pub fn control_token(ctx: &mut Context<'_>, _: &Request<'_>) -> Outcome {
-    let token = Cas(ctx.node.control_token());
+    let token = Cas(ctx.node.control_token.get());
     ctx.reply.send(&Answer { cas: token, ..Answer::default() });
     Outcome::Done
 }
@@ -118,7 +118,7 @@ pub fn set_control_token(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcom
         return ctx.invalid("The new token must not be 0");
     };
     let old = if request.cas == Cas::ANY { None } else { Some(request.cas.0) };
-    let (status, now) = match ctx.node.set_control_token(old, token) {
+    let (status, now) = match ctx.node.control_token.replace(old, token) {
         Ok(()) => (Status::Success, token),
         Err(present) => (Status::KeyEexists, present),
     };

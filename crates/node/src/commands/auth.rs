@@ -64,7 +64,7 @@ fn auth_plain(ctx: &mut Context<'_>, message: &[u8]) -> Outcome {
     if let Some(refused) = must_wait(ctx, name) {
         return refused;
     }
-    match ctx.node.users().check(name, password, &*ctx.node.env().random) {
+    match ctx.node.accounts().users().check(name, password, &*ctx.node.env().random) {
         PasswordCheck::Right(user) => logged_in(ctx, user),
         PasswordCheck::Wrong => wrong(ctx, name, Status::AuthError),
         PasswordCheck::Derive(derivation) => derive(ctx, name, derivation),
@@ -118,7 +118,7 @@ fn auth_scram(ctx: &mut Context<'_>, mechanism: Mechanism, message: &[u8]) -> Ou
     if let Some(refused) = must_wait(ctx, &first.name) {
         return refused;
     }
-    let users = ctx.node.users();
+    let users = ctx.node.accounts().users();
     let keys = users
         .by_scram(&first.name)
         .map_or_else(|| users.decoy(mechanism, &first.name), |user| user.scram(mechanism).clone());
@@ -146,8 +146,8 @@ pub fn step(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     }
     let (name, mechanism) = (exchange.name().to_vec(), exchange.mechanism());
     // The user may have got another password since the exchange began.
-    let user =
-        ctx.node.users().by_scram(&name).filter(|user| exchange.is_with(user.scram(mechanism))).cloned();
+    let users = ctx.node.accounts().users();
+    let user = users.by_scram(&name).filter(|user| exchange.is_with(user.scram(mechanism))).cloned();
     let finished = exchange.finish(request.value);
     match (finished, user) {
         (Ok(server_final), Some(user)) => {
@@ -172,7 +172,7 @@ fn status_of(error: LoginError) -> Status {
 /// Refuses to check a password if too many guesses at this user came from the client's address.
 fn must_wait(ctx: &mut Context<'_>, name: &[u8]) -> Option<Outcome> {
     let now = ctx.node.env().clock.monotonic();
-    let wait = ctx.node.logins().admit(ctx.session.peer?, name, now).err()?;
+    let wait = ctx.node.logins.admit(ctx.session.peer?, name, now).err()?;
     kv::login_put_off(ctx.node, ctx.session, name, "too many logins failed from this address");
     let context = format!(
         "Too many logins failed from this address: try again in {} seconds",
@@ -184,14 +184,14 @@ fn must_wait(ctx: &mut Context<'_>, name: &[u8]) -> Option<Outcome> {
 /// A user has logged in from this address: that is remembered, too.
 fn right(ctx: &Context<'_>, name: &[u8]) {
     if let Some(peer) = ctx.session.peer {
-        ctx.node.logins().succeeded(peer, name, ctx.node.env().clock.monotonic());
+        ctx.node.logins.succeeded(peer, name, ctx.node.env().clock.monotonic());
     }
 }
 
 /// Name or password is wrong: that is remembered for a while.
 fn wrong(ctx: &mut Context<'_>, name: &[u8], status: Status) -> Outcome {
     if let Some(peer) = ctx.session.peer {
-        ctx.node.logins().failed(peer, name, ctx.node.env().clock.monotonic());
+        ctx.node.logins.failed(peer, name, ctx.node.env().clock.monotonic());
     }
     failed(ctx, name, status)
 }

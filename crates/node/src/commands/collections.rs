@@ -49,7 +49,7 @@ pub fn set_manifest(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     };
     match ctx.bucket().collections().set_manifest(new) {
         Ok(()) => {
-            ctx.node.show_manifests();
+            ctx.node.map().show_manifests();
             ctx.reply.ok();
             Outcome::Done
         }

@@ -126,7 +126,7 @@ pub fn select_bucket(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     let user = ctx.session.user.clone().expect("only logged-in users get here");
     let name = std::str::from_utf8(request.key).unwrap_or_default();
     if user.may_select(name)
-        && let Some(why) = ctx.node.why_down(name)
+        && let Some(why) = ctx.node.served().why_down(name)
     {
         return ctx.error(Status::Etmpfail, &format!("The bucket is down: {why}"));
     }

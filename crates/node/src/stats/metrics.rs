@@ -235,7 +235,7 @@ fn put_node(node: &Node, page: &mut Page<'_>) -> fmt::Result {
     page.one("stave_may_serve", Gauge, help, u8::from(serving::why_not(node).is_none()))?;
     let help = "A bucket that the node has and cannot serve; GET /pools/default says why.";
     page.head("stave_bucket_down", Gauge, help)?;
-    for bucket in node.down_buckets().keys() {
+    for bucket in node.served().down().keys() {
         page.sample("stave_bucket_down", &[("bucket", bucket)], 1)?;
     }
     let help = "vBuckets whose files on this node cannot be believed; stave cluster status names them.";
@@ -245,7 +245,7 @@ fn put_node(node: &Node, page: &mut Page<'_>) -> fmt::Result {
     }
     let help = "Whether the node belongs to a cluster, as far as it knows.";
     page.one("stave_cluster_member", Gauge, help, u8::from(serving::is_member(node)))?;
-    page.one("stave_worker_threads", Gauge, "Threads that serve clients.", node.threads())?;
+    page.one("stave_worker_threads", Gauge, "Threads that serve clients.", node.workers().threads())?;
     page.one("stave_connections", Gauge, "KV connections at this moment.", totals.connections)?;
     page.one("stave_connections_accepted_total", Counter, "KV connections ever accepted.", totals.accepted)?;
     let help = "KV connections closed because of what the client did or failed to do.";

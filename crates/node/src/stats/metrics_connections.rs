@@ -16,7 +16,7 @@ pub(super) fn put_certificate(end_s: Option<u64>, page: &mut Page<'_>) -> fmt::R
 
 pub(super) fn put(node: &Node, page: &mut Page<'_>) -> fmt::Result {
     use Kind::{Counter, Gauge};
-    let (accepting, limits) = (node.accepting(), node.limits());
+    let (accepting, limits) = (node.workers().accepting(), node.limits());
     page.one("stave_connections_limit", Gauge, "The most KV connections.", limits.connections)?;
     let help = "HTTP connections at this moment.";
     page.one("stave_http_connections", Gauge, help, accepting.http_connections.load(Relaxed))?;

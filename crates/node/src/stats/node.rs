@@ -84,7 +84,7 @@ fn put_process(node: &Node, sheet: &mut Sheet) {
     sheet.put("ep_startup_time", u64::from(now_s).saturating_sub(uptime_s));
     sheet.put("version", SERVER_VERSION);
     sheet.put("memcached_version", SERVER_VERSION);
-    sheet.put("threads", node.threads());
+    sheet.put("threads", node.workers().threads());
 }
 
 fn put_totals(node: &Node, totals: &Totals, sheet: &mut Sheet) {
@@ -92,7 +92,7 @@ fn put_totals(node: &Node, totals: &Totals, sheet: &mut Sheet) {
     sheet.put("connection_structures", totals.connections);
     sheet.put("total_connections", totals.accepted);
     sheet.put("cut_connections", totals.cut);
-    let accepting = node.accepting();
+    let accepting = node.workers().accepting();
     let rejected = [&accepting.kv_refused, &accepting.kv_refused_by_address].map(|count| count.load(Relaxed));
     sheet.put("rejected_conns", rejected.iter().sum::<u64>());
     sheet.put("auth_errors", totals.auth_errors());
@@ -173,7 +173,7 @@ pub fn settings(node: &Node, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refus
     sheet.put("http_idle_timeout_s", limits.http.idle_timeout_s);
     sheet.put("login_timeout_s", limits.login_timeout_s);
     sheet.put("connection_memory", node.connection_memory().limit_bytes());
-    sheet.put("num_threads", node.workers().len());
+    sheet.put("num_threads", node.workers().all().len());
     for (command, ms) in node.events().slow.limits.own() {
         sheet.put(format_args!("slow_operation_threshold:{command}"), ms);
     }
@@ -195,7 +195,7 @@ pub fn settings(node: &Node, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refus
 
 /// `connections`
 pub fn connections(node: &Node, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
-    let (totals, limits, accepting) = (node.totals(), node.limits(), node.accepting());
+    let (totals, limits, accepting) = (node.totals(), node.limits(), node.workers().accepting());
     sheet.put("curr_connections", totals.connections);
     sheet.put("max_connections", limits.connections);
     sheet.put("max_connections_per_address", limits.connections_per_address.unwrap_or(0));
@@ -259,7 +259,7 @@ pub fn threads(node: &Node, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refuse
         sheet.put(format_args!("num_{kind}_threads_configured"), configured);
         sheet.put(format_args!("num_{kind}_threads_actual"), actual);
     };
-    put("frontend", node.threads(), node.threads());
+    put("frontend", node.workers().threads(), node.workers().threads());
     for (name, kind) in THREAD_KINDS {
         put(name, buckets * threads_of_kind(kind), running(node, None, kind));
     }
@@ -287,7 +287,7 @@ pub fn info(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(),
         "arch": std::env::consts::ARCH,
         "pid": std::process::id(),
         "uptime_s": inquiry.node.uptime_s(),
-        "threads": inquiry.node.threads(),
+        "threads": inquiry.node.workers().threads(),
     });
     sheet.put("info", info);
     Ok(())
@@ -403,7 +403,7 @@ pub fn slow_operations(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) ->
 
 /// `worker_thread_info`
 pub fn workers(node: &Node, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
-    for (at, worker) in node.workers().iter().enumerate() {
+    for (at, worker) in node.workers().all().iter().enumerate() {
         let totals = Totals::of(std::iter::once(&**worker));
         let numbers = json!({
             "connections": totals.connections,

@@ -18,9 +18,10 @@ use super::{GROUPS, Group, Producer, Question, Refused, Sheet, metrics, produce}
 use crate::cluster_map::NodeAddress;
 use crate::config::{BucketSpec, ConnectionLimits};
 use crate::counters::WorkerCounters;
-use crate::node::{Node, Served};
+use crate::node::Node;
 use crate::privilege::{Privilege, Privileges};
 use crate::roles::Rights;
+use crate::served::Served;
 use crate::user::Users;
 
 const RECORDED: &str = include_str!("../../../../tests/recordings/kv/stat.jsonl");
@@ -836,7 +837,7 @@ fn every_status_has_its_own_counter() {
 #[test]
 fn what_workers_measure_and_send_is_told() {
     let world = World::new();
-    let [one, other] = world.node.workers() else { panic!("there are two") };
+    let [one, other] = world.node.workers().all() else { panic!("there are two") };
     let times = world.node.times.of(&world.bucket);
     times.of_worker(one.number()).record(0, 9_000);
     times.of_worker(other.number()).record(0, 9_500);

@@ -113,7 +113,7 @@ fn node_with_a_worker() -> Arc<Node> {
 #[test]
 fn failed_logins_are_counted() {
     let node = node_with_a_worker();
-    let worker = Arc::clone(&node.workers()[0]);
+    let worker = Arc::clone(&node.workers().all()[0]);
     let mut stranger = Connection::new(Arc::clone(&node), worker);
     let bad = RequestParts {
         opcode: opcode::SASL_AUTH,
@@ -123,8 +123,8 @@ fn failed_logins_are_counted() {
     };
     let (answers, _) = feed(&mut stranger, &request(&bad));
     assert_eq!(statuses(&answers), [(0, Status::AuthError)]);
-    node.accepting().kv_refused.fetch_add(2, std::sync::atomic::Ordering::Relaxed);
-    node.accepting().kv_refused_by_address.fetch_add(3, std::sync::atomic::Ordering::Relaxed);
+    node.workers().accepting().kv_refused.fetch_add(2, std::sync::atomic::Ordering::Relaxed);
+    node.workers().accepting().kv_refused_by_address.fetch_add(3, std::sync::atomic::Ordering::Relaxed);
     let stats = stats(&node);
     assert_eq!((&*stats["auth_errors"], &*stats["rejected_conns"]), ("1", "5"));
 }

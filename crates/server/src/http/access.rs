@@ -100,7 +100,7 @@ pub(super) async fn check(
     // One that is down can be deleted, and nothing else.
     if let Some(name) = bucket
         && parts.method != Method::DELETE
-        && let Some(why) = shared.node.why_down(name)
+        && let Some(why) = shared.node.served().why_down(name)
     {
         return bucket_down(&format!("bucket {name} is down: {why}"));
     }

@@ -346,7 +346,7 @@ pub(super) async fn change(
     let node = std::sync::Arc::clone(&shared.node);
     let record = AuditRecord::new(AuditEvent::AuditConfigured).by(user.name().as_bytes()).between(ends);
     let changed = on_a_thread(&shared, move |_| {
-        let users = node.users();
+        let users = node.accounts().users();
         let is_user = |name: &str| users.get(name.as_bytes()).is_some();
         Ok::<_, BucketError>(node.audit.change(&form::parse(&body), is_user, record))
     });

@@ -26,15 +26,19 @@ pub(super) async fn authenticate(
     certified: Option<&str>,
 ) -> Result<Caller, Box<Response>> {
     if let (Some(name), false) = (certified, headers.contains_key(header::AUTHORIZATION)) {
-        let user = shared.node.users().get(name.as_bytes()).cloned();
+        let user = shared.node.accounts().users().get(name.as_bytes()).cloned();
         return user.map(Caller).ok_or_else(|| unknown_certified(shared, name));
     }
     let Some((name, password)) = credentials(headers) else { return Err(nameless(headers)) };
-    let (logins, now) = (shared.node.logins(), shared.node.env().clock.monotonic());
+    let (logins, now) = (&shared.node.logins, shared.node.env().clock.monotonic());
     if let Some(wait) = peer.and_then(|peer| logins.admit(peer, name.as_bytes(), now).err()) {
         return Err(must_wait(wait));
     }
-    let checked = shared.node.users().check(name.as_bytes(), password.as_bytes(), &*shared.node.env().random);
+    let checked = shared.node.accounts().users().check(
+        name.as_bytes(),
+        password.as_bytes(),
+        &*shared.node.env().random,
+    );
     let user = match checked {
         PasswordCheck::Right(user) => Some(user),
         PasswordCheck::Wrong => None,

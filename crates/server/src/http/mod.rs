@@ -53,7 +53,6 @@ use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 
 use ::node::Node;
-use ::node::cluster::node_secret::NodeSecrets;
 use ::node::stats::history::History;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -98,7 +97,7 @@ impl Shared {
     /// What this node proves with to another one that both belong to a cluster; nothing if this one belongs to none.
     fn node_key(&self, uuid: &str) -> Option<NodeKey> {
         let cluster = self.node.cluster()?;
-        match NodeSecrets(&cluster).for_node(uuid) {
+        match cluster.secrets().for_node(uuid) {
             Some(secret) => Some(NodeKey::of_secret(&secret, &cluster.identity()?)),
             None => self.earlier_node_key(),
         }
@@ -108,9 +107,9 @@ impl Shared {
     fn node_keys(&self) -> Vec<NodeKey> {
         let Some(cluster) = self.node.cluster() else { return Vec::new() };
         let Some(identity) = cluster.identity() else { return Vec::new() };
-        let secrets = NodeSecrets(&cluster).accepted();
+        let secrets = cluster.secrets().accepted();
         let keys = secrets.iter().map(|secret| NodeKey::of_secret(secret, &identity));
-        let earlier = NodeSecrets(&cluster).takes_earlier_proofs().then(|| self.earlier_node_key()).flatten();
+        let earlier = cluster.secrets().takes_earlier_proofs().then(|| self.earlier_node_key()).flatten();
         keys.chain(earlier).collect()
     }
 
@@ -137,7 +136,7 @@ impl Shared {
     fn bucket_ended(&self, bucket: &Arc<Bucket>) -> impl Future<Output = ()> + Send + use<> {
         let (node, stopped) = (Arc::clone(&self.node), self.stopped());
         let (name, bucket) = (bucket.name().to_owned(), Arc::downgrade(bucket));
-        let mut hearing = node.hearing();
+        let mut hearing = node.announcer().hearing();
         let gone = async move {
             loop {
                 hearing.edition();
@@ -174,10 +173,10 @@ pub(crate) async fn serve(
     let listens = origin::Listens::at(&addresses.collect::<io::Result<Vec<SocketAddr>>>()?);
     let serving = Serving {
         limits: node.limits().http,
-        counters: Arc::clone(node.accepting()),
+        counters: Arc::clone(node.workers().accepting()),
         memory: Arc::clone(node.connection_memory()),
         env: node.env().clone(),
-        hearing: Some(node.hearing()),
+        hearing: Some(node.announcer().hearing()),
     };
     let (asking, node_key) = (Arc::default(), Arc::default());
     // They come out of the reserve of descriptors.

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use ::node::cluster::ClusterError;
-use ::node::cluster::node_secret::NodeSecrets;
 use ::node::reload::{self, Reloaded};
 use axum::Json;
 use axum::extract::State;
@@ -23,7 +22,7 @@ pub(super) async fn rotate(State(shared): State<Shared>) -> Response {
     let node = Arc::clone(&shared.node);
     let rotating = on_a_thread(&shared, move |_| {
         let Some(cluster) = node.cluster() else { return Ok(None) };
-        let rotated = NodeSecrets(&cluster).rotate();
+        let rotated = cluster.secrets().rotate();
         if rotated.is_ok() {
             let taken = vec!["a new secret for the nodes of the cluster".to_owned()];
             reload::record(&node, &Reloaded { taken, ..Reloaded::default() });

@@ -72,7 +72,7 @@ fn of_entry(node: &Node, entry: &NodeEntry, is_this: bool, headers: &HeaderMap) 
         "ports": ports(address),
         "recoveryType": "none",
         "clusterCompatibility": 458_758,
-        "cpuCount": node.threads(),
+        "cpuCount": node.workers().threads(),
         "uptime": node.uptime_s().to_string(),
     });
     if let Some(alternates) = alternates(entry) {

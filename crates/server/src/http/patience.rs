@@ -8,7 +8,7 @@ use super::Shared;
 
 /// Lets a request wait while the node is frozen, or until it stops.
 pub(super) async fn wait(State(shared): State<Shared>, request: Request, next: Next) -> Response {
-    let mut hearing = shared.node.hearing();
+    let mut hearing = shared.node.announcer().hearing();
     tokio::select! {
         () = hearing.thawed() => {}
         () = shared.stopped() => {}

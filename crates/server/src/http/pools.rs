@@ -77,7 +77,7 @@ pub(super) async fn document(shared: &Shared, user: &User, headers: &HeaderMap) 
     let names: Vec<Value> =
         listed.map(|bucket| json!({ "bucketName": bucket.name, "uuid": bucket.uuid })).collect();
     let quota_bytes = node.host().map_or(0, Host::memory_quota_bytes);
-    let down = node.down_buckets();
+    let down = node.served().down();
     let down = down.iter().filter(|(name, _)| user.may_select(name));
     let down: Vec<Value> =
         down.map(|(name, down)| json!({ "bucketName": name, "reason": down.reason })).collect();

@@ -40,7 +40,7 @@ impl Subject {
             Subject::Nodes(user) | Subject::Cluster(user, _) => (user, None),
             Subject::Bucket(name, user) | Subject::Described(name, user, _) => (user, Some(name)),
         };
-        let users = shared.node.users();
+        let users = shared.node.accounts().users();
         let now = users.now(user);
         now.is_some_and(|now| bucket.is_none_or(|bucket| now.may_select(bucket)))
     }
@@ -91,7 +91,7 @@ impl http_body::Body for Documents {
 
 /// The map once it is newer than `known`; nothing when the bucket is gone, the node stops, or the user may not see it.
 async fn next(shared: Shared, subject: Arc<Subject>, known: Option<ConfigVersion>) -> Option<Document> {
-    let mut hearing = shared.node.hearing();
+    let mut hearing = shared.node.announcer().hearing();
     loop {
         hearing.edition();
         if !subject.is_allowed(&shared) {

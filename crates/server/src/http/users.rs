@@ -181,7 +181,7 @@ pub(super) async fn show(
 
 /// Refuses to change a user of the configuration file.
 fn check_kept(shared: &Shared, name: &str) -> Result<(), UsersRefusal> {
-    if !shared.node.users().is_configured(name) {
+    if !shared.node.accounts().users().is_configured(name) {
         return Ok(());
     }
     let what = format!("{name} is a user of the node's configuration: change it there, and reload the node");
@@ -240,7 +240,7 @@ fn missing_place(shared: &Shared, grant: &Grant) -> Option<String> {
 
 /// A new password, and what is kept of it, which a thread for passwords derives.
 async fn derived(shared: &Shared, text: String) -> Result<NewPassword, UsersRefusal> {
-    let password = NewPassword::new(text, shared.node.users().hashing());
+    let password = NewPassword::new(text, shared.node.accounts().users().hashing());
     match password_check::prepare(&shared.node, password) {
         Some(prepared) => prepared.await.flatten(),
         None => None,

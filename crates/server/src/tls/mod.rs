@@ -205,7 +205,7 @@ impl Tls {
     /// Unix time.
     pub(crate) fn note_end(&self, node: &Node) -> Option<u64> {
         let end_s = self.present.lock().made.valid_until_s?;
-        node.accepting().certificate_end_s.store(end_s, Ordering::Relaxed);
+        node.workers().accepting().certificate_end_s.store(end_s, Ordering::Relaxed);
         Some(end_s)
     }
 

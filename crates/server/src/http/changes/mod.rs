@@ -311,7 +311,7 @@ pub(super) async fn changes(
     }
     let bell = Arc::clone(feed.bell());
     let heartbeat = Box::pin(tokio::time::sleep(HEARTBEAT));
-    let news = next_news(shared.node.hearing());
+    let news = next_news(shared.node.announcer().hearing());
     let edition = shared.node.accounts().edition();
     let node = Arc::clone(&shared.node);
     let mut reader = Reader { node, user, bucket: name, collections, edition: edition.wrapping_sub(1) };
@@ -384,7 +384,7 @@ impl Reader {
             return true;
         }
         self.edition = edition;
-        let (users, bucket) = (self.node.users(), self.node.bucket(&self.bucket));
+        let (users, bucket) = (self.node.accounts().users(), self.node.bucket(&self.bucket));
         let (Some(user), Some(bucket)) = (users.now(&self.user), bucket) else { return false };
         let rights = rights_in(user, &bucket);
         rights.whole.has(Privilege::DcpProducer) && rights.may_stream(wanted(&self.collections))
