@@ -1,18 +1,23 @@
 //! The command line: what it takes, and what the process ends with.
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use base::encryption::KeyError;
 use base::env::Env;
 use clap::builder::NonEmptyStringValueParser;
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use node::ConfigError;
 
 use crate::client::{self, ClientTlsFlags, Dialect, Patience, Secret, Target, Trust};
 use crate::commands;
 use crate::commands::password::PasswordFlags;
 use crate::units::parse_duration;
+
+pub(crate) mod profile;
+
+use profile::ProfileFlags;
 
 /// How a command ended, beyond failing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,6 +128,9 @@ pub struct NodeFlags {
     /// How the user proves to be that one.
     #[command(flatten)]
     pub password: PasswordFlags,
+    /// The profile that says what no flag and no variable does.
+    #[command(flatten)]
+    pub profile: ProfileFlags,
     /// How long that node, and others that it names, are waited for.
     #[command(flatten)]
     pub wait: WaitFlags,
@@ -196,8 +204,16 @@ fn with_port(addr: &str, dialect: Dialect, by_tls: bool) -> String {
 
 /// Runs the command that the process was started with.
 pub fn run() -> ExitCode {
-    let cli = Cli::parse();
-    match dispatch(&Env::real(), cli.command) {
+    let args: Vec<OsString> = std::env::args_os().collect();
+    let given = profile::matches(&args, &profile::Place::of_user());
+    let cli = given.and_then(|matches| Ok(Cli::from_arg_matches(&matches)?));
+    let ended = match cli.map_err(anyhow::Error::downcast::<clap::Error>) {
+        Ok(cli) => dispatch(&Env::real(), cli.command),
+        // Help, too.
+        Err(Ok(wrong)) => wrong.exit(),
+        Err(Err(error)) => Err(error),
+    };
+    match ended {
         Ok(Outcome::Done) => ExitCode::SUCCESS,
         Ok(Outcome::NotFound) => ExitCode::from(NOT_FOUND),
         Ok(Outcome::Faults) => ExitCode::from(FAULTS),
