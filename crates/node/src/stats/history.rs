@@ -6,14 +6,14 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Weak};
 
-use base::env::Disk;
+use base::env::{Disk, Env};
 use engine::Bucket;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::kept::{KeptName, bucket_figures, latency_figures, node_figures, of_bucket, of_node};
 use super::latency::LatencyCounts;
-use crate::machine::{CpuShares, CpuTimes, Machine};
+use crate::machine::{CpuShares, CpuTimes, LastLook, Machine};
 use crate::node::Node;
 
 /// Seconds between two rows: the step of requests that do not say another one.
@@ -120,6 +120,7 @@ pub struct History {
     node_names: Vec<KeptName>,
     rows: Mutex<AllRows>,
     cpu: Mutex<Cpu>,
+    machine: LastLook,
 }
 
 /// What the processors did.
@@ -155,6 +156,7 @@ impl Default for History {
             node_names: of_node().into_iter().chain(system).collect(),
             rows: Mutex::default(),
             cpu: Mutex::default(),
+            machine: LastLook::default(),
         }
     }
 }
@@ -177,10 +179,14 @@ impl History {
     }
 
     fn node_row(&self, node: &Node) -> Box<[f64]> {
-        let disk = &*node.env().disk;
-        let (machine, shares) = (Machine::read(disk), self.cpu_shares(disk));
+        let (machine, shares) = (self.machine(node.env()), self.cpu_shares(&*node.env().disk));
         let system = SYSTEM.iter().map(|(_, value)| value(&machine, shares.as_ref()));
         node_figures(node).into_iter().chain(system).collect()
+    }
+
+    /// What the machine has; requests of the same second share a look at it.
+    pub fn machine(&self, env: &Env) -> Machine {
+        self.machine.machine(env)
     }
 
     fn look_at_cpu(&self, disk: &dyn Disk) {
