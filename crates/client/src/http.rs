@@ -81,11 +81,35 @@ impl HttpAnswer {
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
+
+    /// The same, without a copy if it is UTF-8.
+    pub fn into_text(self) -> String {
+        String::from_utf8(self.body)
+            .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+    }
 }
 
 fn header<'h>(headers: &'h [(String, String)], name: &str) -> Option<&'h str> {
     headers.iter().find(|(one, _)| one == name).map(|(_, value)| &**value)
 }
+
+/// Why there is no answer: its bytes are none of HTTP/1.1, or there are none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoHttp {
+    /// The first byte; `None` if the connection was closed before one came.
+    pub first: Option<u8>,
+}
+
+impl std::fmt::Display for NoHttp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self.first {
+            Some(_) => "what answers does not speak HTTP/1.1",
+            None => "the connection was closed before an answer came",
+        })
+    }
+}
+
+impl std::error::Error for NoHttp {}
 
 /// What comes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -207,7 +231,9 @@ impl AnswerReader {
     fn take_head(&mut self, rest: &[u8]) -> Result<usize> {
         let mut headers = [httparse::EMPTY_HEADER; MOST_HEADERS];
         let mut head = httparse::Response::new(&mut headers);
-        let Ok(parsed) = head.parse(rest) else { return Err(wrong("what answers does not speak HTTP/1.1")) };
+        let Ok(parsed) = head.parse(rest) else {
+            return Err(Error::new(ErrorKind::InvalidData, NoHttp { first: rest.first().copied() }));
+        };
         let httparse::Status::Complete(used) = parsed else {
             return partial(rest, "the headers of its answer are too long");
         };
@@ -267,8 +293,11 @@ impl AnswerReader {
     ///
     /// # Errors
     ///
-    /// `UnexpectedEof` if it is not whole.
+    /// `UnexpectedEof` if it is not whole, with [`NoHttp`] if not one byte of it came.
     pub fn finish(self) -> Result<HttpAnswer> {
+        if self.is_untouched() {
+            return Err(Error::new(ErrorKind::UnexpectedEof, NoHttp { first: None }));
+        }
         if !matches!(self.next, Next::Nothing | Next::ToTheEnd) {
             let what = "the connection was cut in the middle of an answer";
             return Err(Error::new(ErrorKind::UnexpectedEof, what));

@@ -4,7 +4,8 @@
 
 use std::path::Path;
 
-use base::env::Disk;
+use base::env::{Disk, Env};
+use parking_lot::Mutex;
 
 use crate::machine_memory::{
     MEMINFO, OWN_GROUPS, Version, group_folders, machine_memory_bytes, of_meminfo, read,
@@ -104,6 +105,29 @@ impl Machine {
     }
 }
 
+/// A look at the machine serves all requests of this time.
+const LOOK_LASTS_NS: u64 = 1_000_000_000;
+
+/// The last look at the machine: a look reads five files and those of the limits of each control group above the process.
+#[derive(Default)]
+pub struct LastLook(Mutex<Option<(u64, Machine)>>);
+
+impl LastLook {
+    /// The machine as it is now, or was at most a second ago.
+    pub fn machine(&self, env: &Env) -> Machine {
+        let mut last = self.0.lock();
+        let now_ns = env.clock.monotonic_ns();
+        if let Some((at_ns, machine)) = *last
+            && now_ns.saturating_sub(at_ns) < LOOK_LASTS_NS
+        {
+            return machine;
+        }
+        let machine = Machine::read(&*env.disk);
+        *last = Some((now_ns, machine));
+        machine
+    }
+}
+
 /// One counter, or one for each zone of memory.
 fn stalls(vmstat: &str) -> u64 {
     let counters = vmstat.lines().filter(|line| line.starts_with("allocstall"));
@@ -137,6 +161,9 @@ fn cores(disk: &dyn Disk) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use base::env::OpenMode;
     use base::env::sim::SimDisk;
 
     use super::*;
@@ -180,6 +207,24 @@ mod tests {
         };
         assert_eq!(Machine::read(&disk), expected);
         assert_eq!(Machine::read(&SimDisk::new()), Machine::default());
+    }
+
+    #[test]
+    fn a_look_lasts_a_second() {
+        let write = |env: &Env, kib: u64| {
+            let file = env.disk.open(Path::new(MEMINFO), OpenMode::Create).expect("the simulated disk works");
+            file.write_at(format!("MemTotal: {kib} kB\n").as_bytes(), 0).expect("there is room");
+        };
+        let (env, handles) = Env::sim(1);
+        env.disk.create_dir_all(Path::new("/proc")).expect("the simulated disk works");
+        let last = LastLook::default();
+        write(&env, 1_000);
+        assert_eq!(last.machine(&env).memory, 1_000 << 10);
+        write(&env, 2_000);
+        handles.clock.advance(Duration::from_millis(999));
+        assert_eq!(last.machine(&env).memory, 1_000 << 10, "it is not looked at again");
+        handles.clock.advance(Duration::from_millis(1));
+        assert_eq!(last.machine(&env).memory, 2_000 << 10);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 mod failure;
 mod named_files;
 mod over_environment;
+pub(crate) mod profile;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -17,6 +18,7 @@ use crate::commands;
 use crate::commands::password::PasswordFlags;
 use crate::units::parse_duration;
 pub(crate) use failure::{explain, key_error};
+use profile::ProfileFlags;
 
 /// How a command ended, beyond failing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,6 +129,9 @@ pub struct NodeFlags {
     /// How the user proves to be that one.
     #[command(flatten)]
     pub password: PasswordFlags,
+    /// The profile that says what no flag and no variable does.
+    #[command(flatten)]
+    pub profile: ProfileFlags,
     /// How long that node, and others that it names, are waited for.
     #[command(flatten)]
     pub wait: WaitFlags,
@@ -202,13 +207,16 @@ fn with_port(addr: &str, dialect: Dialect, by_tls: bool) -> String {
 pub fn run() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().collect();
     let in_json = failure::is_json_wanted(&args);
-    let parsed = over_environment::without_overruled(Cli::command(), &args).try_get_matches_from(args);
-    let cli = parsed.and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)));
-    let ended = match cli {
+    let command = over_environment::without_overruled(Cli::command(), &args);
+    let given = profile::matches(&command, &args, &profile::Place::of_user());
+    let cli = given.and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)));
+    let ended = match cli.map_err(anyhow::Error::downcast::<clap::Error>) {
         Ok((cli, matches)) => named_files::are_there(&matches)
             .map_err(anyhow::Error::new)
             .and_then(|()| dispatch(&Env::real(), cli.command)),
-        Err(error) => return failure::refuse(&error, in_json),
+        // Help, too.
+        Err(Ok(wrong)) => return failure::refuse(&wrong, in_json),
+        Err(Err(error)) => Err(error),
     };
     match ended {
         Ok(Outcome::Done) => ExitCode::SUCCESS,

@@ -10,6 +10,7 @@ use node::{Config, Settings};
 use server::Server;
 
 use crate::backup::{ChainReader, Repository, TakeOptions, Version, take};
+use crate::cli::profile::ProfileFlags;
 use crate::cli::{NodeFlags, WaitFlags};
 use crate::client::{Client, ClientTlsFlags, Dialect, HttpTarget, Target};
 use crate::commands::password::PasswordFlags;
@@ -65,6 +66,7 @@ impl TestServer {
             addr: server.kv_addr().to_string(),
             username: "Administrator".to_owned(),
             password: PasswordFlags::of("password"),
+            profile: ProfileFlags::default(),
             wait: WaitFlags { timeout: Duration::from_secs(10) },
             tls: ClientTlsFlags::default(),
         }

@@ -1,4 +1,4 @@
-//! Figures of the last hour under the names of `/metrics`, kept in the process for `/pools/default/stats/range`.
+//! Figures of the last hour, most of them under the names of `/metrics`, kept in the process for `/pools/default/stats/range`.
 //!
 //! A row of each bucket and of the node is taken every [`EVERY_S`] seconds. What is asked for is told with a row of now,
 //! which is not kept: requests cannot push the hour out.
@@ -6,13 +6,14 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Weak};
 
-use base::env::Disk;
+use base::env::{Disk, Env};
 use engine::Bucket;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use super::kept::{KeptName, bucket_figures, node_figures, of_bucket, of_node};
-use crate::machine::{CpuShares, CpuTimes, Machine};
+use super::kept::{KeptName, bucket_figures, latency_figures, node_figures, of_bucket, of_node};
+use super::latency::LatencyCounts;
+use crate::machine::{CpuShares, CpuTimes, LastLook, Machine};
 use crate::node::Node;
 
 /// Seconds between two rows: the step of requests that do not say another one.
@@ -34,6 +35,33 @@ struct Rows {
     kept: VecDeque<HistoryRow>,
     /// One that a request had taken after the last of them.
     fresh: Option<HistoryRow>,
+    /// What the histograms of a bucket had counted at the last of them; empty before the first one.
+    latency: LatencyCounts,
+}
+
+/// What a bucket tells at a moment.
+struct Taken {
+    figures: Box<[f64]>,
+    latency: LatencyCounts,
+    bucket: Arc<Bucket>,
+}
+
+impl Taken {
+    /// From each bucket.
+    fn of_all(node: &Node) -> Vec<Taken> {
+        let of = |bucket: Arc<Bucket>| Taken {
+            figures: bucket_figures(node, &bucket),
+            latency: LatencyCounts::of(&node.times.of(&bucket)),
+            bucket,
+        };
+        node.buckets().into_iter().map(|(_, bucket)| of(bucket)).collect()
+    }
+
+    /// All figures of a row, with the latency since the last row that was kept.
+    fn row(&self, at_s: u64, rows: &Rows) -> HistoryRow {
+        let latency = latency_figures(&self.latency, &rows.latency);
+        HistoryRow { at_s, figures: self.figures.iter().copied().chain(latency).collect() }
+    }
 }
 
 impl Rows {
@@ -92,6 +120,7 @@ pub struct History {
     node_names: Vec<KeptName>,
     rows: Mutex<AllRows>,
     cpu: Mutex<Cpu>,
+    machine: LastLook,
 }
 
 /// What the processors did.
@@ -127,6 +156,7 @@ impl Default for History {
             node_names: of_node().into_iter().chain(system).collect(),
             rows: Mutex::default(),
             cpu: Mutex::default(),
+            machine: LastLook::default(),
         }
     }
 }
@@ -135,21 +165,28 @@ impl History {
     /// Takes a row of each bucket and of the node, and forgets buckets that are gone.
     pub fn take(&self, node: &Node) {
         let at_s = now_s(node);
-        let taken: Vec<_> =
-            node.buckets().into_iter().map(|(_, bucket)| (bucket_figures(node, &bucket), bucket)).collect();
+        let taken = Taken::of_all(node);
         self.look_at_cpu(&*node.env().disk);
         let of_node = self.node_row(node);
         let mut rows = self.rows.lock();
-        rows.of_buckets.retain(|name, _| taken.iter().any(|(_, bucket)| bucket.name() == name));
+        rows.of_buckets.retain(|name, _| taken.iter().any(|taken| taken.bucket.name() == name));
         rows.of_node.keep(HistoryRow { at_s, figures: of_node });
-        taken.into_iter().for_each(|(figures, bucket)| rows.of(&bucket).keep(HistoryRow { at_s, figures }));
+        for taken in taken {
+            let rows = rows.of(&taken.bucket);
+            rows.keep(taken.row(at_s, rows));
+            rows.latency = taken.latency;
+        }
     }
 
     fn node_row(&self, node: &Node) -> Box<[f64]> {
-        let disk = &*node.env().disk;
-        let (machine, shares) = (Machine::read(disk), self.cpu_shares(disk));
+        let (machine, shares) = (self.machine(node.env()), self.cpu_shares(&*node.env().disk));
         let system = SYSTEM.iter().map(|(_, value)| value(&machine, shares.as_ref()));
         node_figures(node).into_iter().chain(system).collect()
+    }
+
+    /// What the machine has; requests of the same second share a look at it.
+    pub fn machine(&self, env: &Env) -> Machine {
+        self.machine.machine(env)
     }
 
     fn look_at_cpu(&self, disk: &dyn Disk) {
@@ -168,13 +205,13 @@ impl History {
     /// Has a row of now.
     fn refresh(&self, node: &Node) {
         let at_s = now_s(node);
-        let buckets = node.buckets().into_iter();
-        let taken: Vec<_> = buckets.map(|(_, bucket)| (bucket_figures(node, &bucket), bucket)).collect();
+        let taken = Taken::of_all(node);
         let figures = self.node_row(node);
         let mut rows = self.rows.lock();
         rows.of_node.fresh = Some(HistoryRow { at_s, figures });
-        for (figures, bucket) in taken {
-            rows.of(&bucket).fresh = Some(HistoryRow { at_s, figures });
+        for taken in taken {
+            let rows = rows.of(&taken.bucket);
+            rows.fresh = Some(taken.row(at_s, rows));
         }
     }
 

@@ -1,12 +1,15 @@
-//! Which figures a node keeps over time, under the names and labels that `/metrics` has for them (`kv_...`).
+//! Which figures a node keeps over time: those of `/metrics`, under its names and labels (`kv_...`), and percentiles of
+//! latency, which Prometheus computes from histograms itself.
 //!
-//! The names of [`of_bucket`] and the figures of [`bucket_figures`] have one order, and so have those of the node.
+//! The names of [`of_bucket`] and the figures of [`bucket_figures`] with those of [`latency_figures`] behind them have one
+//! order, and so have those of the node.
 
 use std::sync::Arc;
 
 use base::VbState;
 use engine::Bucket;
 
+use super::latency::{KINDS, LatencyCounts, Percentiles};
 use super::metrics::Numbers;
 use super::metrics_field::{BY_STATE, FAMILIES, OF_NODE, OPS, OPS_NAME};
 use crate::node::Node;
@@ -14,10 +17,19 @@ use crate::node::Node;
 /// The roles of vBuckets whose figures are kept; vBuckets have the others for moments.
 const KEPT_STATES: [VbState; 2] = [VbState::Active, VbState::Replica];
 
+/// How long requests of a bucket took since the row before, in seconds.
+const LATENCY_NAME: &str = "stave_latency_seconds";
+
+type Quantile = (&'static str, fn(&Percentiles) -> f64);
+
+/// The percentiles that are kept, as the label `quantile` has them.
+const QUANTILES: [Quantile; 3] =
+    [("0.5", |of| of.p50_us), ("0.99", |of| of.p99_us), ("0.999", |of| of.p999_us)];
+
 /// The name of a figure that is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeptName {
-    /// As in `/metrics`.
+    /// As in `/metrics`, if that has it.
     pub name: &'static str,
     /// Labels beside the bucket.
     pub labels: Vec<(&'static str, &'static str)>,
@@ -33,10 +45,16 @@ pub fn of_bucket() -> Vec<KeptName> {
     let by_state = KEPT_STATES.iter().flat_map(|state| {
         BY_STATE.iter().map(|(name, ..)| KeptName { name, labels: vec![("state", state.name())] })
     });
-    families.chain(ops).chain(by_state).collect()
+    let latency = KINDS.iter().flat_map(|kind| {
+        QUANTILES.iter().map(|(quantile, _)| KeptName {
+            name: LATENCY_NAME,
+            labels: vec![("op", *kind), ("quantile", *quantile)],
+        })
+    });
+    families.chain(ops).chain(by_state).chain(latency).collect()
 }
 
-/// These figures now. Looks at memory alone: each vBucket is locked once.
+/// These figures now, without those of latency. Looks at memory alone: each vBucket is locked once.
 pub fn bucket_figures(node: &Node, bucket: &Arc<Bucket>) -> Box<[f64]> {
     let numbers = Numbers::of(node, Arc::clone(bucket));
     let families = FAMILIES.iter().map(|(.., value)| value(&numbers));
@@ -45,6 +63,14 @@ pub fn bucket_figures(node: &Node, bucket: &Arc<Bucket>) -> Box<[f64]> {
         .iter()
         .flat_map(|state| BY_STATE.iter().map(|(.., value)| value(numbers.stats.of(*state))));
     families.chain(ops).chain(by_state).map(|figure| figure as f64).collect()
+}
+
+/// The percentiles of latency between two moments; what is not known is no number.
+pub fn latency_figures(now: &LatencyCounts, earlier: &LatencyCounts) -> impl Iterator<Item = f64> {
+    let seconds = |of: Option<Percentiles>| {
+        QUANTILES.iter().map(move |(_, value)| of.map_or(f64::NAN, |of| value(&of) / 1_000_000.0))
+    };
+    now.since(earlier).into_iter().flat_map(seconds)
 }
 
 /// Which figures are kept of the node.

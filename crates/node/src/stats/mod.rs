@@ -19,6 +19,7 @@ mod heap;
 pub mod history;
 pub mod kept;
 mod key;
+pub mod latency;
 mod locks;
 mod memory;
 pub mod metrics;

@@ -2,6 +2,7 @@
 
 mod asked;
 mod clocks;
+mod latency;
 mod scrapes;
 
 use std::collections::{BTreeMap, BTreeSet};

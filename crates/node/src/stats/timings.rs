@@ -84,7 +84,7 @@ pub struct BucketTimes {
 }
 
 impl BucketTimes {
-    fn new(workers: usize) -> Arc<BucketTimes> {
+    pub(super) fn new(workers: usize) -> Arc<BucketTimes> {
         Arc::new(BucketTimes {
             threads: (0..workers.max(1)).map(|_| ThreadTimes::default()).collect(),
             stat_groups: GROUPS.iter().map(|_| Histogram::default()).collect(),
@@ -100,6 +100,11 @@ impl BucketTimes {
     /// How long the requests of a command took that were measured.
     pub fn command(&self, opcode: u8) -> HistogramCounts {
         HistogramCounts::sum(self.threads.iter().map(|times| &times.by_opcode[usize::from(opcode)]))
+    }
+
+    /// Adds how long the requests of a command took that were measured.
+    pub(super) fn add_command_to(&self, opcode: u8, sum: &mut HistogramCounts) {
+        self.threads.iter().for_each(|times| times.by_opcode[usize::from(opcode)].add_to(sum));
     }
 
     /// Commands of which requests were measured, with how long these took.

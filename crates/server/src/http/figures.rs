@@ -9,7 +9,6 @@ use std::time::Duration;
 use ::cluster::NodeId;
 use ::node::cluster::serving;
 use ::node::hosting::Host;
-use ::node::machine::Machine;
 use axum::Json;
 use axum::extract::State;
 use base::VbState;
@@ -111,7 +110,7 @@ impl OfNode {
     /// The machine's; without the buckets.
     fn here(shared: &Shared) -> OfNode {
         let env = shared.node.env();
-        let machine = Machine::read(&*env.disk);
+        let machine = shared.kept.machine(env);
         let room = shared.node.host().and_then(|host| host.room(env));
         let shares = shared.kept.cpu_shares(&*env.disk);
         OfNode {

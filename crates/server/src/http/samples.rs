@@ -11,6 +11,7 @@ use std::time::Duration;
 use ::node::Node;
 use ::node::form::escaped;
 use ::node::stats::history::{self, History};
+use ::node::stats::latency::{LatencyCounts, Percentiles};
 use axum::Json;
 use axum::extract::{Extension, Path, State};
 use axum::http::StatusCode;
@@ -42,7 +43,7 @@ const ANSWERED_WITHIN: Duration = Duration::from_secs(2);
 /// More than this is no answer of ours.
 const MOST_ANSWER_BYTES: usize = 1 << 20;
 
-/// What a bucket did between two samples, and what it had at the end. Times in microseconds, of one turn in 64.
+/// What a bucket did between two samples, and what it had at the end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Sample {
@@ -63,8 +64,14 @@ pub(super) struct Sample {
     not_resident: u64,
     file_bytes: u64,
     data_bytes: u64,
+    /// Of all commands, of one turn in 64; 0 without a time.
     p50_us: f64,
     p99_us: f64,
+    p999_us: f64,
+    /// Of reads and stores, and of sync writes that their clients waited for; `None` without a time.
+    get: Option<Percentiles>,
+    set: Option<Percentiles>,
+    durable: Option<Percentiles>,
 }
 
 /// What was done in each second, on average over the last sample.
@@ -116,6 +123,7 @@ struct Counted {
     fetched: u64,
     written: u64,
     took: HistogramCounts,
+    latency: LatencyCounts,
 }
 
 #[derive(Default)]
@@ -176,7 +184,8 @@ impl BucketSamples {
 impl Counted {
     /// A sample with what was counted since an earlier one. A count that went down, with a vBucket that left, is none.
     fn since(&self, earlier: &Counted, now: Sample) -> Sample {
-        let took = self.took.since(&earlier.took);
+        let all = Percentiles::of(&self.took.since(&earlier.took)).unwrap_or_default();
+        let [get, set, durable] = self.latency.since(&earlier.latency);
         Sample {
             over_ms: self.at_ns.saturating_sub(earlier.at_ns) / 1_000_000,
             gets: self.gets.saturating_sub(earlier.gets),
@@ -185,8 +194,12 @@ impl Counted {
             deletes: self.deletes.saturating_sub(earlier.deletes),
             fetched: self.fetched.saturating_sub(earlier.fetched),
             written: self.written.saturating_sub(earlier.written),
-            p50_us: took.percentile_ns(500) as f64 / 1000.0,
-            p99_us: took.percentile_ns(990) as f64 / 1000.0,
+            p50_us: all.p50_us,
+            p99_us: all.p99_us,
+            p999_us: all.p999_us,
+            get,
+            set,
+            durable,
             ..now
         }
     }
@@ -197,7 +210,8 @@ fn look(node: &Node, bucket: &Arc<Bucket>) -> (Counted, Sample) {
     let (stats, clock) = (bucket.stats(), &node.env().clock);
     let (all, active) = (stats.all(), stats.of(VbState::Active));
     let mut took = HistogramCounts::default();
-    node.times.of(bucket).commands().for_each(|(_, counts)| took.add(&counts));
+    let times = node.times.of(bucket);
+    times.commands().for_each(|(_, counts)| took.add(&counts));
     let counted = Counted {
         at_ns: clock.monotonic_ns(),
         gets: all.ops.get_hits + all.ops.get_misses,
@@ -207,6 +221,7 @@ fn look(node: &Node, bucket: &Arc<Bucket>) -> (Counted, Sample) {
         fetched: all.ops.get_not_resident,
         written: bucket.store_stats().items_saved,
         took,
+        latency: LatencyCounts::of(&times),
     };
     let (file_bytes, data_bytes) = engine::file_usage(bucket);
     let sample = Sample {

@@ -4,5 +4,7 @@ use super::*;
 
 #[path = "alternate.rs"]
 mod alternate;
+#[path = "over_time.rs"]
+mod over_time;
 #[path = "silent.rs"]
 mod silent;

@@ -5,10 +5,11 @@
     reason = "the client's end is not part of a node"
 )]
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::ErrorKind;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
+use ::client::kv::{self, Pipeline};
 use base::env::Env;
 use base::limits::{DEFAULT_VBUCKETS, MAX_FRAME_BODY_BYTES, MAX_KEY_BYTES};
 use base::vbucket_map::vbucket_of;
@@ -16,13 +17,12 @@ use base::{Cas, CollectionId, DocKey, VbId};
 use node::sasl::client::{self as scram, Exchange};
 use protocol::extras::{MutationToken, StoreExtras};
 use protocol::feature::{Feature, Features};
-use protocol::{ParsedResponse, RequestParts, Status, magic, opcode, parse_response, write_request};
+use protocol::{RequestParts, Status, opcode};
 
 use super::{Channel, ClientError, Dialect, Map, Target, Trust};
 
 /// No answer is larger: stats and documents stay below what a request may hold.
 const MAX_ANSWER_BODY_BYTES: usize = MAX_FRAME_BODY_BYTES;
-const READ_BYTES: usize = 64 << 10;
 
 /// What this client can do, and so what it asks for.
 /// Neither Snappy nor xattrs are among it: the server inflates and strips values for us.
@@ -52,6 +52,13 @@ pub struct Answer {
     pub key: Vec<u8>,
     /// The value, or what is to be said about an error.
     pub value: Vec<u8>,
+}
+
+impl From<kv::Answer> for Answer {
+    fn from(answer: kv::Answer) -> Answer {
+        let kv::Answer { status_code, datatype, cas, extras, key, value, .. } = answer;
+        Answer { status_code, datatype, cas, extras, key, value }
+    }
 }
 
 impl Answer {
@@ -126,14 +133,12 @@ pub struct Stored {
 /// A connection that has logged in and selected its bucket.
 #[derive(Debug)]
 pub struct Client {
-    stream: Channel,
+    pipeline: Pipeline<Channel>,
     /// Where the server was reached.
     addr: String,
     /// How long an answer is waited for, and until when the present one is.
     patience: Duration,
     deadline: Instant,
-    received: Vec<u8>,
-    sending: Vec<u8>,
     features: Features,
     vbuckets: u16,
     /// Where documents are.
@@ -162,12 +167,10 @@ impl Client {
     ) -> Result<Client, ClientError> {
         let deadline = Instant::now() + patience;
         let mut client = Client {
-            stream: connect(addr, patience, target.tls.as_ref())?,
+            pipeline: Pipeline::new(connect(addr, patience, target.tls.as_ref())?),
             addr: addr.to_owned(),
             patience,
             deadline,
-            received: Vec::new(),
-            sending: Vec::new(),
             features: Features::NONE,
             vbuckets: 1,
             collection: CollectionId::DEFAULT,
@@ -244,12 +247,12 @@ impl Client {
 
     /// Whether it speaks TLS.
     pub fn is_encrypted(&self) -> bool {
-        matches!(self.stream, Channel::Encrypted(_))
+        matches!(self.pipeline.stream(), Channel::Encrypted(_))
     }
 
     /// Gives up the client for its connection, on which nothing is outstanding.
     pub fn into_stream(self) -> Channel {
-        self.stream
+        self.pipeline.into_parts().0
     }
 
     /// Reads a document; nothing if there is none.
@@ -322,20 +325,14 @@ impl Client {
     ) -> Result<u32, ClientError> {
         self.opaque = self.opaque.wrapping_add(1);
         parts.opaque = self.opaque;
-        if write_request(&mut self.sending, &parts) {
-            Ok(self.opaque)
-        } else {
-            Err(ClientError::TooLong { operation })
-        }
+        if self.pipeline.queue(&parts) { Ok(self.opaque) } else { Err(ClientError::TooLong { operation }) }
     }
 
     /// Sends what was queued.
     pub fn flush(&mut self, operation: &'static str) -> Result<(), ClientError> {
         self.deadline = Instant::now() + self.patience;
-        let sent = self.stream.set_write_timeout(Some(self.patience));
-        let sent = sent.and_then(|()| self.stream.write_all(&self.sending));
-        let sent = sent.and_then(|()| self.stream.flush());
-        self.sending.clear();
+        let sent = self.pipeline.stream().set_write_timeout(Some(self.patience));
+        let sent = sent.and_then(|()| self.pipeline.flush());
         sent.map_err(|source| self.failed(operation, source))
     }
 
@@ -496,38 +493,19 @@ impl Client {
         map.vbuckets().ok_or(ClientError::Answer { operation: "cluster map", what })
     }
 
-    fn send(&mut self, operation: &'static str, mut parts: RequestParts<'_>) -> Result<u32, ClientError> {
-        self.opaque = self.opaque.wrapping_add(1);
-        parts.opaque = self.opaque;
-        self.sending.clear();
-        if !write_request(&mut self.sending, &parts) {
-            return Err(ClientError::TooLong { operation });
-        }
+    fn send(&mut self, operation: &'static str, parts: RequestParts<'_>) -> Result<u32, ClientError> {
+        let opaque = self.queue(operation, parts)?;
         self.flush(operation)?;
-        Ok(self.opaque)
+        Ok(opaque)
     }
 
     /// The next answer with this opaque; what else the server sends (its own requests) is passed over.
     fn receive(&mut self, operation: &'static str, opaque: u32) -> Result<Answer, ClientError> {
         loop {
-            match parse_response(&self.received, MAX_ANSWER_BODY_BYTES) {
-                ParsedResponse::Bad(error) => return Err(ClientError::Frame(error)),
-                ParsedResponse::Incomplete { .. } => self.read_more(operation)?,
-                ParsedResponse::Response { response, total_len } => {
-                    let ours = response.magic != magic::SERVER_REQUEST && response.opaque == opaque;
-                    let answer = ours.then(|| Answer {
-                        status_code: response.status_code,
-                        datatype: response.datatype,
-                        cas: response.cas,
-                        extras: response.extras.to_vec(),
-                        key: response.key.to_vec(),
-                        value: response.value.to_vec(),
-                    });
-                    self.received.drain(..total_len);
-                    if let Some(answer) = answer {
-                        return Ok(answer);
-                    }
-                }
+            match self.pipeline.next_answer(MAX_ANSWER_BODY_BYTES).map_err(ClientError::Frame)? {
+                Some(answer) if answer.is_to(opaque) => return Ok(answer.into()),
+                Some(_) => {}
+                None => self.read_more(operation)?,
             }
         }
     }
@@ -535,21 +513,10 @@ impl Client {
     fn read_more(&mut self, operation: &'static str) -> Result<(), ClientError> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         let limit = if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(Some(left)) };
-        limit
-            .and_then(|left| self.stream.set_read_timeout(left))
-            .map_err(|source| self.failed(operation, source))?;
-        let have = self.received.len();
-        self.received.resize(have + READ_BYTES, 0);
-        let outcome = loop {
-            match self.stream.read(&mut self.received[have..]) {
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                outcome => break outcome,
-            }
-        };
-        self.received.truncate(have + *outcome.as_ref().unwrap_or(&0));
-        match outcome {
-            Ok(0) => Err(ClientError::Closed { operation }),
-            Ok(_) => Ok(()),
+        let read = limit.and_then(|left| self.pipeline.stream().set_read_timeout(left));
+        match read.and_then(|()| self.pipeline.read_more()) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(ClientError::Closed { operation }),
             Err(source) => Err(self.failed(operation, source)),
         }
     }

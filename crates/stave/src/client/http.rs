@@ -5,10 +5,11 @@
     reason = "the client's end is not part of a node"
 )]
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{Error, ErrorKind};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
+use ::client::http::{NoHttp, Request, exchange};
 use anyhow::{Context, anyhow, bail};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -27,7 +28,7 @@ const PORT_TLS: u16 = 18091;
 /// The first byte of alerts of TLS: RFC 8446, section 5.1.
 const TLS_ALERT: u8 = 0x15;
 /// Answers that are longer are none of ours.
-const MAX_ANSWER_BYTES: u64 = 16 << 20;
+const MAX_ANSWER_BYTES: usize = 16 << 20;
 
 /// An address with the usual port of HTTP, if it has none.
 pub(crate) fn with_http_port(addr: &str, by_tls: bool) -> String {
@@ -101,13 +102,10 @@ impl HttpTarget {
         self.password.0.is_empty() && self.tls.as_ref().is_some_and(Trust::shows_certificate)
     }
 
-    /// The line that says who asks; empty if a certificate does.
-    fn authorization(&self) -> String {
-        if self.is_by_certificate() {
-            return String::new();
-        }
-        let credentials = BASE64.encode(format!("{}:{}", self.username, self.password.0));
-        format!("Authorization: Basic {credentials}\r\n")
+    /// What the header says about who asks; `None` if a certificate does.
+    fn authorization(&self) -> Option<String> {
+        let credentials = || BASE64.encode(format!("{}:{}", self.username, self.password.0));
+        (!self.is_by_certificate()).then(|| format!("Basic {}", credentials()))
     }
 
     fn scheme(&self) -> &'static str {
@@ -117,37 +115,37 @@ impl HttpTarget {
     pub(crate) fn exchange(&self, method: &str, path: &str, body: String) -> anyhow::Result<(u16, String)> {
         let until = Instant::now() + self.patience;
         let mut stream = self.connect(until)?;
-        let request = format!(
-            "{method} {path} HTTP/1.1\r\nHost: {}\r\n{}Connection: close\r\n\
-             Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
-            self.addr,
-            self.authorization(),
-            body.len()
-        );
-        let mut answer = Vec::new();
-        let answered = stream.write_all(request.as_bytes()).and_then(|()| stream.flush());
-        let answered = answered.and_then(|()| read_to_end(&mut stream, &mut answer, until));
-        if let Err(error) = answered {
-            let is_slow = matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
-            let waited = duration(self.patience.as_nanos() as u64);
-            let why = anyhow::Error::new(error);
-            return Err(if is_slow {
-                why.context(format!("no answer for {waited}; --timeout gives it longer"))
-            } else {
-                why
-            });
+        let authorization = self.authorization();
+        let mut headers =
+            vec![("Host", &*self.addr), ("Connection", "close"), ("Content-Type", "application/json")];
+        headers.extend(authorization.as_deref().map(|who| ("Authorization", who)));
+        let request = Request { method, target: path, headers: &headers, body: body.as_bytes() };
+        let mut limit = |stream: &mut Channel| {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { stream.set_read_timeout(Some(left)) }
+        };
+        match exchange(&mut stream, &request, MAX_ANSWER_BYTES, &mut limit) {
+            Ok(answer) => Ok((answer.status, answer.into_text())),
+            Err(error) => Err(self.no_answer(error)),
         }
-        let received = answer;
-        let answer = String::from_utf8_lossy(&received);
-        let status = answer.split(' ').nth(1).and_then(|code| code.parse().ok());
-        match (status, answer.split_once("\r\n\r\n")) {
-            (Some(status), Some((head, _))) if is_chunked(head) => {
-                let chunks = received.get(head.len() + 4..).unwrap_or_default();
-                let whole = joined(chunks).context("the answer was broken off: try again")?;
-                Ok((status, whole))
+    }
+
+    /// What is said if no answer came, or none that is whole.
+    fn no_answer(&self, error: Error) -> anyhow::Error {
+        if let Some(NoHttp { first }) = error.get_ref().and_then(|inner| inner.downcast_ref()) {
+            return anyhow!(self.no_http(*first));
+        }
+        let kind = error.kind();
+        let why = anyhow::Error::new(error);
+        match kind {
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+                let waited = duration(self.patience.as_nanos() as u64);
+                why.context(format!("no answer for {waited}; --timeout gives it longer"))
             }
-            (Some(status), Some((_, body))) => Ok((status, body.to_owned())),
-            _ => bail!("{}", self.no_http(&received)),
+            ErrorKind::UnexpectedEof if self.tls.is_none() => {
+                why.context("the answer was broken off: try again")
+            }
+            _ => why,
         }
     }
 
@@ -155,9 +153,9 @@ impl HttpTarget {
         if self.tls.is_some() { PORT_TLS } else { PORT }
     }
 
-    /// What is said of an answer that is none of HTTP.
-    fn no_http(&self, answer: &[u8]) -> String {
-        if answer.first() == Some(&TLS_ALERT) {
+    /// What is said of an answer with this first byte that is none of HTTP.
+    fn no_http(&self, first: Option<u8>) -> String {
+        if first == Some(TLS_ALERT) {
             return "the server speaks TLS at this port: give --tls-ca, or the address of its HTTP port without TLS"
                 .to_owned();
         }
@@ -204,48 +202,6 @@ impl HttpTarget {
     }
 }
 
-/// Reads an answer up to its end, which has to come by a moment.
-fn read_to_end(stream: &mut Channel, answer: &mut Vec<u8>, until: Instant) -> std::io::Result<()> {
-    let mut bytes = vec![0; 64 << 10];
-    while (answer.len() as u64) < MAX_ANSWER_BYTES {
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(ErrorKind::TimedOut.into());
-        }
-        stream.set_read_timeout(Some(left))?;
-        match stream.read(&mut bytes) {
-            Ok(0) => return Ok(()),
-            Ok(read) => answer.extend_from_slice(&bytes[..read]),
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
-}
-
-/// Whether a long answer comes in chunks.
-fn is_chunked(head: &str) -> bool {
-    let head = head.to_ascii_lowercase();
-    head.lines()
-        .any(|line| line.strip_prefix("transfer-encoding:").is_some_and(|how| how.trim() == "chunked"))
-}
-
-/// The text of all chunks; `None` if the last one is missing.
-fn joined(mut rest: &[u8]) -> Option<String> {
-    let mut whole = Vec::new();
-    loop {
-        let line = rest.windows(2).position(|two| two == b"\r\n")?;
-        let size = std::str::from_utf8(&rest[..line]).ok()?.split(';').next()?.trim();
-        let size = usize::from_str_radix(size, 16).ok()?;
-        if size == 0 {
-            return Some(String::from_utf8_lossy(&whole).into_owned());
-        }
-        let chunk = rest.get(line + 2..)?;
-        whole.extend_from_slice(chunk.get(..size)?);
-        rest = chunk.get(size..)?.strip_prefix(b"\r\n")?;
-    }
-}
-
 /// Whether an address ends with one.
 fn has_port(addr: &str) -> bool {
     addr.rsplit_once(':').is_some_and(|(host, port)| {
@@ -262,22 +218,9 @@ fn said(body: &Value) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use ::client::http::AnswerReader;
 
-    #[test]
-    fn answers_in_chunks_are_put_together() {
-        assert!(
-            is_chunked("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked") && !is_chunked("HTTP/1.1 200 OK")
-        );
-        let text = b"3\r\nabc\r\n2;x=y\r\nde\r\n0\r\n\r\n";
-        assert_eq!(joined(text).as_deref(), Some("abcde"));
-        for len in 0..text.len() - 4 {
-            assert_eq!(joined(&text[..len]), None, "{len}");
-        }
-        for wrong in ["zz\r\n", "ffffffffffffffff\r\nabc\r\n", "1\r\nabc\r\n0\r\n\r\n"] {
-            assert_eq!(joined(wrong.as_bytes()), None, "{wrong}");
-        }
-    }
+    use super::*;
 
     #[test]
     fn an_address_gets_the_port_of_http() {
@@ -298,7 +241,10 @@ mod tests {
         };
         // A KV port closes the connection; one for TLS sends an alert.
         for (answer, told) in [(&b""[..], "its HTTP port, HOST:8091"), (&[0x15, 3, 3][..], "give --tls-ca")] {
-            assert!(target.no_http(answer).contains(told), "{}", target.no_http(answer));
+            let mut reader = AnswerReader::new("GET", 9);
+            let error = reader.feed(answer).and_then(|_| reader.finish()).expect_err("no answer");
+            let why = target.no_answer(error).to_string();
+            assert!(why.contains(told), "{why}");
         }
     }
 

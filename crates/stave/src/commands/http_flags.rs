@@ -6,11 +6,12 @@ use anyhow::bail;
 use clap::Args;
 
 use super::password::{self, PasswordFlags};
+use crate::cli::profile::ProfileFlags;
 use crate::client::{ClientTlsFlags, HttpTarget, Secret, Trust, with_http_port};
 use crate::units::parse_duration;
 
 /// Where a node is asked if nothing else is said; by TLS it is another port.
-const DEFAULT_ADDR: &str = "127.0.0.1:8091";
+pub(crate) const DEFAULT_ADDR: &str = "127.0.0.1:8091";
 const DEFAULT_HOST: &str = "127.0.0.1";
 
 /// Which node is asked, and as whom.
@@ -25,6 +26,9 @@ pub struct HttpFlags {
     /// How the user proves to be that one.
     #[command(flatten)]
     pub password: PasswordFlags,
+    /// The profile that says what no flag and no variable does.
+    #[command(flatten)]
+    pub profile: ProfileFlags,
     /// How long to wait for an answer of the node, not for a rebalance to end: 500ms, 10s, 2m
     #[arg(long, value_name = "TIME", env = "STAVE_TIMEOUT", default_value = "30s", value_parser = parse_duration)]
     pub timeout: Duration,

@@ -17,7 +17,7 @@ mod encryption_flags;
 mod etcd_flags;
 pub mod export;
 pub mod group;
-mod http_flags;
+pub(crate) mod http_flags;
 pub mod import;
 mod login_flags;
 pub mod migrate;

@@ -29,7 +29,7 @@ function together(all, everyS) {
     for (const one of samples) {
       const slot = Math.round(one.at_s / everyS) * everyS;
       const per = 1000 / Math.max(1, one.over_ms);
-      const sum = slots.get(slot) || { at: slot, nodes: 0, gets: 0, stores: 0, deletes: 0, misses: 0, fetched: 0, written: 0, documents: 0, used: 0, quota: 0, queue: 0, p50: 0, p99: 0 };
+      const sum = slots.get(slot) || { at: slot, nodes: 0, gets: 0, stores: 0, deletes: 0, misses: 0, fetched: 0, written: 0, documents: 0, used: 0, quota: 0, queue: 0, p50: 0, p99: 0, p999: 0, get: NaN, set: NaN, durable: NaN };
       sum.nodes += 1;
       for (const field of ["gets", "stores", "deletes", "misses", "fetched", "written"]) sum[field] += one[field] * per;
       sum.documents += one.documents;
@@ -39,6 +39,9 @@ function together(all, everyS) {
       // Of several nodes the slowest counts.
       sum.p50 = Math.max(sum.p50, one.p50_us);
       sum.p99 = Math.max(sum.p99, one.p99_us);
+      sum.p999 = Math.max(sum.p999, one.p999_us || 0);
+      // Without a request there is no latency, which is not 0.
+      for (const kind of ["get", "set", "durable"]) if (one[kind]) sum[kind] = Math.max(sum[kind] || 0, one[kind].p99_us);
       slots.set(slot, sum);
     }
   }
@@ -85,7 +88,8 @@ export async function open(body, context) {
       const perSecond = (value) => `${count(value)}/s`;
       fill(charts,
         lineChart({ title: "Operations", times, show: perSecond, series: [{ name: "reads", values: of("gets"), area: true }, { name: "stores", values: of("stores") }, { name: "deletes", values: of("deletes") }] }),
-        lineChart({ title: "Latency at the server", times, show: micros, series: [{ name: "p99", values: of("p99"), area: true }, { name: "p50", values: of("p50") }] }),
+        lineChart({ title: "Latency at the server", times, show: micros, series: [{ name: "p99", values: of("p99"), area: true }, { name: "p50", values: of("p50") }, { name: "p99.9", values: of("p999") }] }),
+        lineChart({ title: "Latency p99 by operation", times, show: micros, series: [{ name: "reads", values: of("get") }, { name: "stores", values: of("set") }, { name: "durable writes", values: of("durable") }] }),
         lineChart({ title: "Memory", times, show: bytes, binary: true, series: [{ name: "used", values: of("used"), area: true }, { name: "quota", values: of("quota"), dashed: true }] }),
         lineChart({ title: "Disk", times, show: count, series: [{ name: "items queued", values: of("queue"), area: true }, { name: "items written per second", values: of("written") }, { name: "values read per second", values: of("fetched") }] }),
         lineChart({ title: "Documents", times, show: count, series: [{ name: "documents", values: of("documents"), area: true }] }));

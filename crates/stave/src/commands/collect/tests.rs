@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::*;
+use crate::cli::profile::ProfileFlags;
 use crate::client::ClientTlsFlags;
 use crate::commands::password::PasswordFlags;
 use crate::test_server::{BUCKET, TestServer};
@@ -16,6 +17,7 @@ fn flags(addr: &str, out: PathBuf, log: Vec<PathBuf>) -> CollectFlags {
         addr: addr.to_owned(),
         username: "Administrator".to_owned(),
         password: PasswordFlags::of("password"),
+        profile: ProfileFlags::default(),
         timeout: Duration::from_secs(10),
         tls: ClientTlsFlags::default(),
         json: true,

@@ -1,0 +1,82 @@
+//! Figures over time of several nodes: the node that is asked asks the others.
+
+use super::*;
+
+const RANGE: &str = "/pools/default/stats/range";
+
+/// The newest values, by the nodes that they are of.
+fn newest(told: &Value) -> BTreeMap<String, String> {
+    let of = |one: &Value| {
+        let nodes: Vec<&str> =
+            one["metric"]["nodes"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        let last = one["values"].as_array().and_then(|values| values.last()).expect("a value");
+        (nodes.join(" "), last[1].as_str().unwrap_or_default().to_owned())
+    };
+    told["data"].as_array().expect("a list").iter().map(of).collect()
+}
+
+#[test]
+fn one_node_tells_the_figures_of_another_and_of_both() {
+    let mut nodes = Nodes::start(2, 1);
+    let mut ledger = BTreeMap::new();
+    (0..40).for_each(|at| nodes.write(&mut ledger, &format!("key-{at}"), "value"));
+    let uuid = |at: usize| nodes.members[at].cluster.uuid();
+    let count = |at: usize| {
+        ledger
+            .keys()
+            .filter(|key| nodes.owner(key).is_some_and(|owner| owner.cluster.uuid() == uuid(at)))
+            .count()
+    };
+    let counts = [count(0), count(1)];
+    assert!(counts.iter().all(|count| *count > 0) && counts[0] + counts[1] == 40, "{counts:?}");
+    let name = |at: usize| format!("127.0.0.1:{}", nodes.members[at].server.http_addr().port());
+    let names = [name(0), name(1)];
+    let get = |at: usize, path: &str| {
+        let (code, told) = nodes.http(at, "GET", path, "");
+        assert_eq!(code, 200, "{path}: {told}");
+        told
+    };
+    // A figure is told for 30 seconds: one of this second or the next is told for a moment a little later.
+    let now_s = get(0, &format!("{RANGE}/kv_uptime_seconds"))["endTimestamp"].as_u64().expect("seconds");
+    let ask = |at: usize, more: &str| {
+        let told = get(at, &format!("{RANGE}/kv_curr_items?start={now_s}&end={}&step=20{more}", now_s + 20));
+        assert_eq!(told["errors"], json!([]), "{told}");
+        newest(&told)
+    };
+    let of = |at: usize| (names[at].clone(), counts[at].to_string());
+    assert_eq!(ask(0, &format!("&nodes={}", names[1])), [of(1)].into(), "the other one alone");
+    assert_eq!(ask(1, &format!("&nodes={}", names[0])), [of(0)].into());
+    assert_eq!(ask(0, ""), [of(0), of(1)].into());
+    let both = ask(0, "&nodesAggregation=sum");
+    assert_eq!(both.values().collect::<Vec<_>>(), ["40"], "{both:?}");
+    assert!(both.keys().all(|nodes| names.iter().all(|name| nodes.contains(name))), "{both:?}");
+
+    // Samples are taken every 5 seconds.
+    let id = nodes.state().node_of(uuid(1)).expect("it is there").0.name();
+    let until = |what: &str, path: &str, is_so: &dyn Fn(&Value) -> bool| {
+        let done = (0..1_200).any(|_| {
+            is_so(&get(0, path))
+                || nodes.members[0].cluster.wait_until(Duration::from_millis(50), |_, _| false)
+        });
+        assert!(done, "{what}: {}", get(0, path));
+    };
+    until("the samples of the other node", &format!("/v1/buckets/default/samples?node={id}"), &|told| {
+        let last = told["samples"].as_array().and_then(|samples| samples.last());
+        last.is_some_and(|sample| sample["documents"] == counts[1])
+    });
+    let stats = "/pools/default/buckets/default/stats";
+    assert_eq!(get(0, stats)["op"]["samples"]["curr_items"], json!([40]));
+    until("both nodes in a sample before now", &format!("{stats}?zoom=minute"), &|told| {
+        let items = told.pointer("/op/samples/curr_items").and_then(Value::as_array).expect("a list");
+        items.len() > 1 && items.iter().rev().take(2).all(|count| count == 40)
+    });
+
+    let dead = nodes.members.remove(1);
+    dead.server.kill().expect("its threads end");
+    let (code, told) = nodes.http(0, "GET", &format!("{RANGE}/kv_curr_items?start={now_s}"), "");
+    let errors = told["errors"].as_array().expect("a list");
+    assert_eq!((code, errors.len(), &errors[0]["node"]), (200, 1, &json!(names[1])), "{told}");
+    assert!(newest(&told).contains_key(&names[0]), "{told}");
+    assert!(dead.cluster.stop(), "its threads end as they should");
+    nodes.stop();
+}
