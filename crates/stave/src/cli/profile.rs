@@ -230,10 +230,9 @@ pub(super) fn matches(command: &Command, args: &[OsString], place: &Place) -> an
 
 #[cfg(test)]
 mod tests {
-    use clap::FromArgMatches;
+    use clap::{CommandFactory, FromArgMatches};
 
-    use clap::CommandFactory;
-
+    use super::super::Cli;
     use super::*;
 
     const FILE: &str = r#"
