@@ -165,8 +165,19 @@ impl Down {
             HostFailure::Gone { .. } => true,
             _ => false,
         };
-        Down { reason: error.to_string(), is_damage, quota_bytes: spec.quota_bytes }
+        // The node does not look again by itself.
+        let what_to_do = if is_disk_full(error) { ": make room, and start the node again" } else { "" };
+        Down { reason: format!("{error}{what_to_do}"), is_damage, quota_bytes: spec.quota_bytes }
     }
+}
+
+/// Whether a disk without room is the cause.
+fn is_disk_full(error: &HostFailure) -> bool {
+    let first: &(dyn std::error::Error + 'static) = error;
+    std::iter::successors(Some(first), |error| error.source()).any(|cause| {
+        let kind = cause.downcast_ref::<io::Error>().map(io::Error::kind);
+        matches!(kind, Some(io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded))
+    })
 }
 
 /// Runs buckets.

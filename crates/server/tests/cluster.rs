@@ -307,7 +307,7 @@ fn a_node_that_may_not_serve_is_not_healthy() {
     assert!(nodes.members[1].cluster.stop());
     let (code, told, seen) = health(&nodes.members[1]);
     assert_eq!((code, seen), (503, figures(0, 1)), "{told}");
-    assert!(told.starts_with("this node serves nobody: "), "{told}");
+    assert!(told.starts_with("this node serves no client: "), "{told}");
     nodes.stop_all();
 }
 

@@ -65,7 +65,7 @@ fn a_node_that_no_cluster_has_let_in_is_not_ready() {
     assert_eq!(codes, [200, 503, 503]);
     for told in [ready, healthy] {
         assert!(
-            told.starts_with("this node serves nobody: it has not begun to join its cluster yet"),
+            told.starts_with("this node serves no client: it has not begun to join its cluster yet"),
             "{told}"
         );
     }

@@ -208,7 +208,7 @@ pub fn run() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().collect();
     let in_json = failure::is_json_wanted(&args);
     let command = over_environment::without_overruled(Cli::command(), &args);
-    let given = profile::matches(&command, &args, &profile::Place::of_user());
+    let given = profile::matches(&command, &args, &profile::ProfileFile::of_user());
     let cli = given.and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)));
     let ended = match cli.map_err(anyhow::Error::downcast::<clap::Error>) {
         Ok((cli, matches)) => named_files::are_there(&matches)

@@ -243,7 +243,7 @@ impl LocalBuckets {
             tracing::warn!(
                 bucket = name,
                 "the cluster's state neither has the bucket nor says that it was deleted: this node keeps its copies \
-                 and serves nobody; if they are not needed, make a bucket of this name in the cluster and delete it"
+                 and serves no client; if they are not needed, make a bucket of this name in the cluster and delete it"
             );
         }
         self.let_go(name)

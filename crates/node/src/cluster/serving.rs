@@ -16,7 +16,7 @@ pub fn why_not(node: &Node) -> Option<String> {
             "it has not begun to join its cluster yet, or is stopping: wait, or look at its log".to_owned()
         }
     };
-    Some(format!("this node serves nobody: {why}"))
+    Some(format!("this node serves no client: {why}"))
 }
 
 /// Whether a cluster decides about a node: whether it has read that cluster's state yet, or not.

@@ -62,7 +62,7 @@ impl NodeAddress {
         };
         let is_host = match &self.host {
             Some(own) if own.eq_ignore_ascii_case(host) => true,
-            // Two loopback addresses may belong to two nodes; the name stands for one of them.
+            // Two loopback addresses may belong to two nodes; the name may be either.
             Some(own) => host.eq_ignore_ascii_case("localhost") && is_local(own),
             None => is_local(host),
         };

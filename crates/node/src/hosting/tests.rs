@@ -158,3 +158,16 @@ fn a_first_start_that_is_cut_short_costs_nothing() {
         }
     }
 }
+
+#[test]
+fn a_bucket_that_is_down_for_want_of_room_says_what_to_do() {
+    let spec = BucketSpec::parse("a").expect("valid");
+    let down = |kind: io::ErrorKind| {
+        let (path, source) = (PathBuf::from("/data"), io::Error::from(kind));
+        Down::of(&spec, &HostFailure::Remove { path, source }).reason
+    };
+    let full = down(io::ErrorKind::StorageFull);
+    assert!(full.ends_with(": make room, and start the node again"), "{full}");
+    let other = down(io::ErrorKind::PermissionDenied);
+    assert!(!other.contains("make room"), "{other}");
+}

@@ -19,7 +19,7 @@ const FIXED: [(&str, bool, &str); 7] = [
     (
         "failoverPreserveDurabilityMajority",
         true,
-        "nobody is failed over by itself if durable writes could be lost",
+        "no node is failed over by itself if durable writes could be lost",
     ),
     ("failoverOnDataDiskIssues[enabled]", false, NOT_FOR_DISKS),
     ("failoverOnDataDiskNonResponsiveness[enabled]", false, NOT_FOR_DISKS),
@@ -27,7 +27,7 @@ const FIXED: [(&str, bool, &str); 7] = [
     (
         "allowFailoverEphemeralNoReplicas",
         false,
-        "nobody is failed over by itself if documents are lost by that",
+        "no node is failed over by itself if documents are lost by that",
     ),
     ("disableMaxCount", false, "give a large maxCount instead"),
 ];

@@ -169,7 +169,10 @@ fn of_absent(view: &View, id: NodeId) -> String {
             format!("{id} is down; nodes are not failed over by themselves: stave cluster failover {id}")
         }
         Ok(_) if down.len() >= up.len() => {
-            format!("{id} is down, and so are too many: nobody is failed over without somebody who asks")
+            format!(
+                "{id} is down, and no more than half of the nodes are up: none is failed over by itself: \
+                 stave cluster failover {id}"
+            )
         }
         Ok(_) if rules.count >= rules.max_count => format!(
             "{id} is down; {} of at most {} nodes were failed over without anybody asking since the last rebalance: \

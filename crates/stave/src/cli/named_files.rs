@@ -50,7 +50,7 @@ pub(super) fn are_there(matches: &ArgMatches) -> Result<(), WrongArguments> {
 }
 
 fn is_there(path: &Path) -> Result<(), WrongArguments> {
-    let is_elsewhere = path.as_os_str() == "-" || path.to_str().is_some_and(|path| path.contains("://"));
+    let is_elsewhere = path.as_os_str() == "-" || path.to_str().is_some_and(|path| path.starts_with("s3:"));
     if is_elsewhere {
         return Ok(());
     }

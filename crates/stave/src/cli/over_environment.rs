@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 
-use clap::builder::Resettable;
+use clap::builder::{OsStr, Resettable};
 use clap::{Arg, Command, Id};
 
 /// A node that leaves its cluster out would serve other documents: with `--bucket` this variable is refused.
@@ -19,7 +19,7 @@ pub(super) fn without_overruled(command: Command, args: &[OsString]) -> Command 
 
 fn leave_out(mut command: Command, given: &BTreeSet<&str>) -> Command {
     for id in overruled(&command, given) {
-        command = command.mut_arg(id, |arg| arg.env(Resettable::Reset));
+        command = command.mut_arg(id, |arg| arg.env(Resettable::<OsStr>::Reset));
     }
     command.mut_subcommands(|sub| leave_out(sub, given))
 }
@@ -82,7 +82,7 @@ mod tests {
         assert_eq!(left_out("stave serve --join etcd://h:1/c"), ["STAVE_BUCKETS"]);
         // Two flags are refused, whatever the environment says.
         assert_eq!(left_out("stave serve --password-file f --password secret"), [""; 0]);
-        // What stands behind `--` is no flag.
+        // What comes behind `--` is no flag.
         assert_eq!(left_out("stave set k -- --password-file"), [""; 0]);
     }
 

@@ -38,7 +38,7 @@ pub struct ProfileFlags {
 /// One table of the file.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-struct Profile {
+struct ServerProfile {
     kv: Option<String>,
     http: Option<String>,
     username: Option<String>,
@@ -52,18 +52,18 @@ struct Profile {
 
 /// The file of the profiles; `None` if the user has no home folder.
 #[derive(Debug)]
-pub(super) struct Place(Option<PathBuf>);
+pub(super) struct ProfileFile(Option<PathBuf>);
 
-impl Place {
+impl ProfileFile {
     /// `$XDG_CONFIG_HOME/stave/profile.toml`, by default `~/.config/stave/profile.toml`.
-    pub(super) fn of_user() -> Place {
+    pub(super) fn of_user() -> ProfileFile {
         let folder = |name: &str| std::env::var_os(name).filter(|text| !text.is_empty()).map(PathBuf::from);
         let config = folder("XDG_CONFIG_HOME").or_else(|| Some(folder("HOME")?.join(".config")));
-        Place(config.map(|config| config.join("stave/profile.toml")))
+        ProfileFile(config.map(|config| config.join("stave/profile.toml")))
     }
 
     /// The profile of a name; `None` if there is no file, and none was asked for.
-    fn read(&self, wanted: Option<&str>) -> anyhow::Result<Option<Profile>> {
+    fn read(&self, wanted: Option<&str>) -> anyhow::Result<Option<ServerProfile>> {
         let Some(path) = &self.0 else {
             match wanted {
                 None => return Ok(None),
@@ -78,7 +78,7 @@ impl Place {
             }
         };
         let wrong = |why: String| WrongArguments(format!("{}: {why}", path.display()));
-        let mut all: BTreeMap<String, Profile> =
+        let mut all: BTreeMap<String, ServerProfile> =
             toml::from_str(&text).map_err(|error| wrong(told(&error, &text)))?;
         let name = wanted.unwrap_or(DEFAULT);
         let known: Vec<&str> = all.keys().map(String::as_str).collect();
@@ -116,7 +116,7 @@ fn refuse_if_shared(path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-impl Profile {
+impl ServerProfile {
     /// What is wrong with its values, if something is.
     fn check(&self) -> Result<(), String> {
         let texts = [
@@ -187,7 +187,7 @@ impl Profile {
 }
 
 /// The command line with the values of a profile in the place of the built-in defaults.
-fn applied(command: Command, profile: &Profile, password: Option<&str>) -> Command {
+fn applied(command: Command, profile: &ServerProfile, password: Option<&str>) -> Command {
     let takes = command.get_arguments().any(|arg| arg.get_id() == FLAG);
     let values: Vec<(clap::Id, OsString)> = if takes {
         let args = command.get_arguments();
@@ -216,7 +216,11 @@ fn innermost(matches: &ArgMatches) -> &ArgMatches {
 /// # Errors
 ///
 /// [`clap::Error`] for wrong arguments and for help; [`WrongArguments`] for a profile that is wrong or missing.
-pub(super) fn matches(command: &Command, args: &[OsString], place: &Place) -> anyhow::Result<ArgMatches> {
+pub(super) fn matches(
+    command: &Command,
+    args: &[OsString],
+    place: &ProfileFile,
+) -> anyhow::Result<ArgMatches> {
     let plain = command.clone().try_get_matches_from(args)?;
     let chosen = innermost(&plain);
     // Commands without the flag talk to no server, are one, or have flags for two.
@@ -266,7 +270,7 @@ tls-ca = "/etc/ca.pem"
         /// Address, user, password, bucket and CA that a command would use, as text.
         fn asked(&self, line: &str) -> Result<String, String> {
             let args: Vec<OsString> = line.split(' ').map(OsString::from).collect();
-            let place = Place(Some(self.0.path().join("profile.toml")));
+            let place = ProfileFile(Some(self.0.path().join("profile.toml")));
             let matches = matches(&Cli::command(), &args, &place).map_err(|error| error.to_string())?;
             let sub = innermost(&matches);
             let text = |id: &str| sub.get_one::<String>(id).cloned().unwrap_or_default();
@@ -347,14 +351,14 @@ tls-ca = "/etc/ca.pem"
         }
         // A node reads no profile.
         let args = ["stave", "serve"].map(OsString::from);
-        let place = Place(Some(Home::with("[prod\n", 0o600).0.path().join("profile.toml")));
+        let place = ProfileFile(Some(Home::with("[prod\n", 0o600).0.path().join("profile.toml")));
         assert!(matches(&Cli::command(), &args, &place).is_ok());
     }
 
     /// No help text shows a password.
     #[test]
     fn help_keeps_secrets() {
-        let profile = Profile { password: Some("secret".to_owned()), ..Profile::default() };
+        let profile = ServerProfile { password: Some("secret".to_owned()), ..ServerProfile::default() };
         let mut command = applied(Cli::command(), &profile, Some("secret"));
         let get = command.find_subcommand_mut("get").expect("it is there");
         assert!(!get.render_long_help().to_string().contains("secret"));

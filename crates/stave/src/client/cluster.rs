@@ -325,14 +325,10 @@ impl<'e> Cluster<'e> {
         }
         if !is_harmless {
             // For how long the last attempt has waited says nothing of the time that all of them had.
-            let why = match error {
-                ClientError::Waited { what, .. } => what,
-                error => error.to_string(),
-            };
-            return Err(ClientError::Unknown { operation, why });
+            return Err(ClientError::Unknown { operation, why: error.reason() });
         }
         let names_it = matches!(error, ClientError::Bucket { .. } | ClientError::Connect { .. });
-        round.why = if names_it { error.to_string() } else { format!("{addr}: {error}") };
+        round.why = if names_it { error.reason() } else { format!("{addr}: {}", error.reason()) };
         Ok(())
     }
 

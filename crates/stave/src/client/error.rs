@@ -135,7 +135,12 @@ pub enum ClientError {
         operation: &'static str,
     },
     /// The server said no.
-    #[error("{operation}: the server answered {}{}", status_name(*.status_code), in_brackets(.context))]
+    #[error(
+        "{operation}: the server answered {}{}{}",
+        status_name(*.status_code),
+        in_brackets(.context),
+        maybe_forbidden(*.status_code)
+    )]
     Refused {
         /// What was wanted.
         operation: &'static str,
@@ -147,6 +152,14 @@ pub enum ClientError {
 }
 
 impl ClientError {
+    /// Why, for a message that says itself what was wanted and how long that was tried.
+    pub fn reason(&self) -> String {
+        match self {
+            ClientError::Waited { what, .. } => what.clone(),
+            error => error.to_string(),
+        }
+    }
+
     /// Whether the same may succeed later.
     pub fn may_pass(&self) -> bool {
         match self {
@@ -198,6 +211,14 @@ pub(super) fn after_no_connection(error: &io::Error) -> &'static str {
     }
 }
 
+/// A collection in which a user has no right does not exist for that user.
+fn maybe_forbidden(status_code: u16) -> &'static str {
+    match Status::from_code(status_code) {
+        Some(Status::UnknownCollection | Status::UnknownScope) => "; or the user has no right in it",
+        _ => "",
+    }
+}
+
 fn in_brackets(context: &str) -> String {
     if context.is_empty() { String::new() } else { format!(": {context}") }
 }
@@ -205,6 +226,25 @@ fn in_brackets(context: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_reason_has_no_advice_of_its_own() {
+        let what = "no answer from h:1".to_owned();
+        let late = ClientError::Waited { operation: "get", waited: Duration::from_secs(1), what };
+        assert!(late.to_string().ends_with("--timeout gives it longer"));
+        assert_eq!(late.reason(), "no answer from h:1");
+    }
+
+    #[test]
+    fn a_collection_that_is_not_there_may_be_forbidden() {
+        let said = |status: Status| {
+            let refused =
+                ClientError::Refused { operation: "get", status_code: status.code(), context: String::new() };
+            refused.to_string()
+        };
+        assert!(said(Status::UnknownCollection).ends_with("; or the user has no right in it"));
+        assert!(!said(Status::KeyEnoent).contains("right"));
+    }
 
     #[test]
     fn a_port_of_another_protocol_is_told_with_what_to_give() {

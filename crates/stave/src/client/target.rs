@@ -113,7 +113,7 @@ impl Target {
 pub(crate) fn with_port(addr: &str, port: u16) -> String {
     let behind =
         addr.strip_prefix('[').map_or(addr, |rest| rest.split_once(']').map_or(rest, |parts| parts.1));
-    // Two colons stand in no HOST:PORT.
+    // HOST:PORT has one colon.
     if addr.parse::<std::net::Ipv6Addr>().is_ok() {
         return format!("[{addr}]:{port}");
     }

@@ -391,7 +391,7 @@ fn unfinished_json(begun: &UnfinishedBackup, bucket: &str, resumed_by: Option<&s
     })
 }
 
-/// What the counts of a backup are about, which is restored from so many backups.
+/// What the counts of a backup are about, which is restored from this number of backups.
 fn counts_head(backups: usize, is_empty: bool) -> &'static str {
     match (backups > 1, is_empty) {
         (true, true) => {

@@ -96,9 +96,9 @@ enum What {
     },
     /// Follow an older state of the cluster, after the coordination store was restored from a backup
     ///
-    /// Nodes refuse a state that is older than one that they have seen, and serve nobody. This gives up what was changed
+    /// Nodes refuse a state that is older than one that they have seen, and serve no client. This gives up what was changed
     /// since: the node that is asked follows the older state, and so does every node that has seen no more than it; ask
-    /// the others, too. Buckets that the older state does not have are kept and serve nobody; vBuckets that it gives to
+    /// the others, too. Buckets that the older state does not have are kept and serve no client; vBuckets that it gives to
     /// other nodes are dropped: copy the folders of data first if they matter.
     #[command(after_help = "Examples:
   stave cluster adopt --addr 127.0.0.1:8091")]

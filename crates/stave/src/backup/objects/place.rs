@@ -59,7 +59,13 @@ pub(crate) struct BackupPlace {
 impl BackupPlace {
     /// A folder, or a place like `s3://BUCKET/PATH`.
     pub(crate) fn open(env: &Env, place: &Path, flags: &ObjectStoreFlags) -> anyhow::Result<BackupPlace> {
-        let Some(rest) = place.to_str().and_then(|text| text.strip_prefix(SCHEME)) else {
+        let text = place.to_str().unwrap_or_default();
+        let Some(rest) = text.strip_prefix(SCHEME) else {
+            if text.starts_with("s3:") {
+                bail!(WrongArguments(format!(
+                    "`{text}` is no place: write it like s3://BUCKET/PATH, or ./{text}"
+                )));
+            }
             return Ok(BackupPlace { env: env.clone(), dir: std::path::absolute(place)?, store: None });
         };
         let bucket = rest.split('/').next().unwrap_or_default();
@@ -232,6 +238,8 @@ mod tests {
         assert!(open("s3://", "http://h").expect("no bucket").contains("s3://BUCKET/PATH"));
         assert!(open("s3://b", "h:1").expect("no address").contains("https://HOST:PORT"));
         assert!(open("s3://b", "ftp://h").expect("no address").contains("https://HOST:PORT"));
+        assert!(open("s3:/b", "http://h").expect("one slash").contains("s3://BUCKET/PATH"));
+        assert_eq!(open("./s3:/b", "http://h"), None);
         assert_eq!(open("folder", "http://h"), None);
     }
 }

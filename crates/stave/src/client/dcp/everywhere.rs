@@ -53,7 +53,9 @@ pub fn ask_everywhere<T>(
         for member in &known {
             match Client::open(env, member).and_then(|mut client| ask(&mut client)) {
                 Ok(all) => found.extend(all),
-                Err(error) if error.may_pass() => why = Some(format!("{}: {error}", member.addr)),
+                Err(error) if error.may_pass() => {
+                    why = Some(format!("{}: {}", member.addr, error.reason()));
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -63,7 +65,7 @@ pub fn ask_everywhere<T>(
         };
         let waited = begun.elapsed();
         if waited >= target.patience.0 {
-            let what = format!("no node is active for vBucket {missing}");
+            let what = format!("no node says that it is active for vBucket {missing}");
             let what = why.map_or(what.clone(), |why| format!("{what}; {why}"));
             return Err(ClientError::Waited { operation: OPERATION, waited, what });
         }

@@ -166,12 +166,21 @@ fn watch_order(env: &Env, ordered: &Arc<AtomicBool>) -> anyhow::Result<()> {
     let by_line = ordered.clone();
     let read = move || {
         let lines = std::io::stdin().lock().lines();
-        if lines.map_while(Result::ok).any(|line| line.trim() == ORDER) {
+        if lines.map_while(Result::ok).any(|line| is_order(&line)) {
             by_line.store(true, Ordering::Relaxed);
         }
     };
     env.spawn.spawn("orders", Box::new(read))?;
     Ok(())
+}
+
+/// Whether a line is the order to switch; another one is told on standard error.
+fn is_order(line: &str) -> bool {
+    let line = line.trim();
+    if line != ORDER && !line.is_empty() {
+        eprintln!("stave: `{line}` is passed over: write {ORDER}");
+    }
+    line == ORDER
 }
 
 fn how_far(counts: &MoveCounts) -> String {

@@ -181,3 +181,10 @@ fn what_is_written_here_meanwhile_is_merged() {
     from.stop();
     to.stop();
 }
+
+#[test]
+fn only_the_word_itself_is_the_order_to_switch() {
+    for (line, is_it) in [("switch", true), (" switch ", true), ("swich", false), ("", false)] {
+        assert_eq!(is_order(line), is_it, "{line:?}");
+    }
+}
