@@ -299,6 +299,32 @@ fn manifest_changes_wait_for_the_disk_like_others() {
     );
 }
 
+/// What only a larger quota would undo is refused; what makes room is not.
+#[test]
+fn collections_leave_room_for_documents_and_can_always_be_dropped() {
+    let (env, _handles) = Env::sim(1);
+    let mut config = BucketConfig::new("test", "/data/test".into());
+    config.vbuckets = 64;
+    config.settings.put(Key::MaxSize, 8 << 20);
+    let bucket = Bucket::open(config, env.clone(), journaled(&env)).expect("the disk works");
+    let collections = |count: u32| {
+        let named: Vec<_> = (8..8 + count).map(|id| (CollectionId(id), None)).collect();
+        manifest(u64::from(count) + 1, &[&[(DEFAULT, None)], &named[..]].concat())
+    };
+    let (present, few, many) = (bucket.collections().manifest(), collections(100), collections(1_100));
+    assert!(bucket.collections().check_quota(&present, &few).is_ok());
+    let refused = bucket.collections().check_quota(&present, &many);
+    assert!(
+        matches!(refused, Err(ManifestRefusal::TooManyForQuota { collections: 1_101, vbuckets: 64, .. })),
+        "{refused:?}"
+    );
+    assert!(bucket.collections().check_quota(&many, &few).is_ok(), "it makes room");
+    bucket.collections().set_manifest(few).expect("there is room");
+    bucket.settings().put(Key::MaxSize, 1);
+    assert!(matches!(bucket.collections().set_manifest(collections(101)), Err(ManifestRefusal::Full)));
+    bucket.collections().set_manifest(manifest(500, &[(DEFAULT, None)])).expect("it makes room");
+}
+
 #[test]
 fn the_lists_of_collections_are_charged_and_given_back() {
     const COLLECTIONS: u32 = 300;

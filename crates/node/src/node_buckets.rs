@@ -176,7 +176,12 @@ impl Management for Node {
         bucket: &Bucket,
         change: &ManifestChange,
     ) -> Result<Arc<Manifest>, ManifestError> {
-        let manifest = bucket.collections().change_manifest(change)?;
+        let collections = bucket.collections();
+        let manifest = collections.change_manifest(|present, ids| {
+            let new = change(present, ids)?;
+            collections.check_quota(present, &new)?;
+            Ok::<_, ManifestError>(new)
+        })?;
         self.map().show_manifests();
         Ok(manifest)
     }

@@ -379,8 +379,13 @@ impl Management for ClusterBuckets {
     ) -> Result<Arc<Manifest>, ManifestError> {
         let (cluster, name) = (self.cluster()?, bucket.name());
         let (made, removed) = (Mutex::new(None), Mutex::new(None));
+        let change = |present: &Manifest, ids| {
+            let new = change(present, ids)?;
+            bucket.collections().check_quota(present, &new)?;
+            Ok(new)
+        };
         let asked = ask_after_removal(&cluster, name, |view| -> Result<_, ManifestWrong> {
-            let next = next_manifest(&cluster, view, name, change, &removed)?;
+            let next = next_manifest(&cluster, view, name, &change, &removed)?;
             *made.lock() = Some((next.manifest, next.removes));
             Ok((next.command, next.behind))
         });

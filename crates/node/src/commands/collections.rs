@@ -47,7 +47,11 @@ pub fn set_manifest(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
         let context = format!("Collections::Manager::update manifest json invalid:{text}: invalid arguments");
         return ctx.invalid(&context);
     };
-    match ctx.bucket().collections().set_manifest(new) {
+    let bucket = ctx.bucket();
+    let collections = bucket.collections();
+    let set =
+        collections.check_quota(&collections.manifest(), &new).and_then(|()| collections.set_manifest(new));
+    match set {
         Ok(()) => {
             ctx.node.map().show_manifests();
             ctx.reply.ok();
@@ -59,6 +63,9 @@ pub fn set_manifest(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
         ),
         Err(ManifestRefusal::Successor(SuccessorRefusal::IdReused)) => {
             ctx.invalid("An id of the present manifest stands for another scope or collection")
+        }
+        Err(refusal @ ManifestRefusal::TooManyForQuota { .. }) => {
+            ctx.error(Status::Enomem, &refusal.to_string())
         }
         Err(ManifestRefusal::Full) => ctx.status(Status::Etmpfail),
         Err(ManifestRefusal::Failure(failure)) => {

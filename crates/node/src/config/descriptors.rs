@@ -48,9 +48,9 @@ pub(super) fn share(limit: Option<u64>, asked: &Asked) -> Result<Shares, ConfigE
     let all = usize::try_from(limit).unwrap_or(usize::MAX);
     let is_reserved = !planted::is(Bug::NoDescriptorsInReserve);
     let reserve = if is_reserved { (all / 8).clamp(*RESERVE.start(), *RESERVE.end()) } else { 0 };
-    let least_files = 4 * asked.buckets;
+    let least_files = asked.buckets.saturating_mul(4);
     let http = asked.http.unwrap_or_else(|| (all / 16).clamp(LEAST_CLIENTS, http_without_limit));
-    let needed = reserve + http + least_files + LEAST_CLIENTS;
+    let needed = [http, least_files, LEAST_CLIENTS].into_iter().fold(reserve, usize::saturating_add);
     let Some(spare) = all.checked_sub(needed) else { return Err(ConfigError::Descriptors { limit, needed }) };
     let wanted_files = asked.files.unwrap_or_else(|| (all / 2).min(MOST_FILES));
     let files = wanted_files.min(least_files + spare);
@@ -73,6 +73,12 @@ pub(crate) mod tests {
 
     fn of(limit: u64, asked: Asked) -> Shares {
         share(Some(limit), &Asked { buckets: 1, ..asked }).expect("enough")
+    }
+
+    #[test]
+    fn more_than_there_can_be_is_refused() {
+        let asked = Asked { http: Some(usize::MAX), ..Asked::default() };
+        assert!(matches!(share(Some(1_024), &asked), Err(ConfigError::Descriptors { .. })));
     }
 
     #[test]

@@ -33,9 +33,9 @@ fn refusal(refused: Refused) -> Response {
     let (status, message) = match refused {
         Refused::Invalid(message) => (StatusCode::BAD_REQUEST, message),
         Refused::NotFound(message) => (StatusCode::NOT_FOUND, message),
-        Refused::Manifest(refusal @ ManifestRefusal::Successor(_)) => {
-            (StatusCode::BAD_REQUEST, refusal.to_string())
-        }
+        Refused::Manifest(
+            refusal @ (ManifestRefusal::Successor(_) | ManifestRefusal::TooManyForQuota { .. }),
+        ) => (StatusCode::BAD_REQUEST, refusal.to_string()),
         Refused::Manifest(refusal @ ManifestRefusal::Full) => {
             (StatusCode::SERVICE_UNAVAILABLE, refusal.to_string())
         }

@@ -51,6 +51,8 @@ const HEARTBEAT: Duration = Duration::from_secs(15);
 const ANSWER_BYTES: usize = 512 << 10;
 /// Steps of a reader before others have their turn.
 const MOST_STEPS: u32 = 16;
+/// How long a reader waits before it looks again whether memory is short.
+const SHORT_PAUSE: Duration = Duration::from_millis(20);
 
 type Refused = Box<Response>;
 /// Ready when the bucket or the node ends.
@@ -391,6 +393,18 @@ impl Reader {
     }
 }
 
+/// A piece of an answer, charged until it is sent.
+struct Piece {
+    bytes: Vec<u8>,
+    _charge: Held,
+}
+
+impl AsRef<[u8]> for Piece {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
 /// The events of a reader; what it does not take is not made.
 struct Changes {
     reader: Reader,
@@ -407,6 +421,15 @@ struct Changes {
     heartbeat: Pin<Box<Sleep>>,
     /// Whether that is set to the moment when the reader may be told its position.
     is_owing: bool,
+}
+
+impl Changes {
+    /// A piece to be sent, which is charged whether or not there is room: it was made already.
+    fn piece(&self, bytes: Vec<u8>) -> Frame<Bytes> {
+        let charge = Held::new(Arc::clone(self.reader.node.connection_memory()));
+        charge.set(bytes.capacity());
+        Frame::data(Bytes::from_owner(Piece { bytes, _charge: charge }))
+    }
 }
 
 impl http_body::Body for Changes {
@@ -427,6 +450,13 @@ impl http_body::Body for Changes {
         if !self.reader.may_go_on() {
             return Poll::Ready(None);
         }
+        while self.reader.node.connection_memory().is_short() {
+            // What others have is being sent, or its connection is closed.
+            self.look = Some(Box::pin(tokio::time::sleep(SHORT_PAUSE)));
+            if self.look.as_mut().is_some_and(|look| look.as_mut().poll(cx).is_pending()) {
+                return Poll::Pending;
+            }
+        }
         let mut out = Vec::new();
         for _ in 0..MOST_STEPS {
             let progress = self.feed.step(&mut out);
@@ -434,7 +464,7 @@ impl http_body::Body for Changes {
             self.is_finished = progress == Progress::Finished;
             if !out.is_empty() || self.is_finished {
                 self.heartbeat = Box::pin(tokio::time::sleep(HEARTBEAT));
-                let frame = (!out.is_empty()).then(|| Ok(Frame::data(out.into())));
+                let frame = (!out.is_empty()).then(|| Ok(self.piece(out)));
                 return Poll::Ready(frame);
             }
             if progress == Progress::Idle {
@@ -455,7 +485,7 @@ impl http_body::Body for Changes {
                     continue;
                 }
                 self.feed.heartbeat(&mut out);
-                return Poll::Ready(Some(Ok(Frame::data(out.into()))));
+                return Poll::Ready(Some(Ok(self.piece(out))));
             }
         }
         cx.waker().wake_by_ref();
