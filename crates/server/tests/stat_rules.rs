@@ -1,5 +1,6 @@
 //! Every number that a group of stats tells has a rule in `tests/recordings/stat_rules.txt`: its unit, its bounds, what
 //! moves it and by how much. A load is sent to a whole node, step by step, and each step is compared with the rules.
+//! The same load is sent to buckets of other kinds, for numbers that an ordinary one does not tell.
 #![allow(clippy::disallowed_methods, reason = "this is a client, outside the server")]
 
 #[path = "support/mod.rs"]
@@ -10,24 +11,25 @@ use std::fmt::Write as _;
 
 use base::{Cas, VbId};
 use node::stats::GROUPS;
+use protocol::feature::Feature;
 use protocol::{RequestParts, Status, opcode};
 use support::{Client, VBUCKETS, start, vb};
 
 const TABLE: &str = include_str!("../../../tests/recordings/stat_rules.txt");
 
-/// Groups without numbers of their own, and why.
+/// Groups without numbers of their own in an ordinary bucket, and why.
 const WITHOUT: &[(&str, &str)] = &[
     ("bucket_details", "JSON about settings"),
     ("client_connection_details", "JSON about addresses"),
     ("collections-byid", "as collections"),
     ("dispatcher", "what threads do at the moment"),
-    ("ephemeral", "of a bucket of another kind"),
+    ("ephemeral", "of a bucket of another kind: see OTHERS"),
     ("external-auth-timings", "empty"),
     ("info", "JSON about the version"),
     ("json_validate", "a histogram as JSON; one look in 64 is timed"),
     ("key-byid", "as key"),
     ("prev-vbucket", "roles"),
-    ("range-scans", "empty without a scan"),
+    ("range-scans", "empty without a scan: see OTHERS"),
     ("reset", "changes what the others tell"),
     ("responses", "JSON by status"),
     ("scopes-byid", "as scopes"),
@@ -55,10 +57,13 @@ fn key_of(group: &str) -> String {
     }
 }
 
-/// A name without numbers: of vBuckets, of ranges of histograms, of entries.
+/// A name without numbers: of vBuckets, of ranges of histograms, of entries; and without identities of scans.
 fn masked(name: &str) -> String {
+    let is_scan = |part: &str| part.len() == 32 && part.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let parts: Vec<&str> = name.split(':').map(|part| if is_scan(part) { "0" } else { part }).collect();
+    let name = parts.join(":");
     let mut out = String::new();
-    let mut rest = name;
+    let mut rest = &name[..];
     while let Some(at) = rest.find(|c: char| c.is_ascii_digit()) {
         let (before, number) = rest.split_at(at);
         let digits = number.bytes().take_while(u8::is_ascii_digit).count();
@@ -77,20 +82,45 @@ type Told = BTreeMap<(String, String), Vec<f64>>;
 fn look(client: &mut Client) -> Told {
     let mut told = Told::new();
     for group in GROUPS.iter().filter(|group| !WITHOUT.iter().any(|(name, _)| *name == group.name)) {
-        let key = key_of(group.name);
-        let ask = RequestParts { opcode: opcode::STAT, key: key.as_bytes(), ..RequestParts::default() };
-        let mut frame = client.request(&ask);
-        let group = if group.name.is_empty() { "all" } else { group.name };
-        assert_eq!(frame.status, Status::Success, "{group}");
-        while !frame.key.is_empty() {
-            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-            if let Ok(number) = text(&frame.value).parse::<f64>() {
-                told.entry((group.to_owned(), masked(&text(&frame.key)))).or_default().push(number);
-            }
-            frame = client.receive();
-        }
+        let status = look_at(client, group.name, &key_of(group.name), &mut told);
+        assert_eq!(status, Status::Success, "{}", group.name);
     }
+    assert_eq!(look_at(client, "diskinfo", "diskinfo", &mut told), Status::Success);
     told
+}
+
+/// Buckets of other kinds, by how the configuration has them, with groups that they refuse. Numbers that an ordinary bucket
+/// does not tell have rules whose groups begin with this kind and a slash; for all others the bounds are those of an ordinary
+/// one.
+const OTHERS: [(&str, &[&str]); 2] = [("ephemeral", &["vkey"]), ("magma", &[])];
+
+fn look_at_other(client: &mut Client, refused: &[&str]) -> Told {
+    let mut told = Told::new();
+    let is_asked = |name: &str| {
+        ["ephemeral", "range-scans"].contains(&name) || !WITHOUT.iter().any(|(without, _)| *without == name)
+    };
+    for group in GROUPS.iter().filter(|group| is_asked(group.name)) {
+        let status = look_at(client, group.name, &key_of(group.name), &mut told);
+        assert_eq!(status != Status::Success, refused.contains(&group.name), "{}: {status:?}", group.name);
+    }
+    look_at(client, "diskinfo", "diskinfo", &mut told);
+    told
+}
+
+/// Adds what one group tells, if it is not refused.
+fn look_at(client: &mut Client, group: &str, key: &str, told: &mut Told) -> Status {
+    let ask = RequestParts { opcode: opcode::STAT, key: key.as_bytes(), ..RequestParts::default() };
+    let mut frame = client.request(&ask);
+    let status = frame.status;
+    let group = if group.is_empty() { "all" } else { group };
+    while status == Status::Success && !frame.key.is_empty() {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        if let Ok(number) = text(&frame.value).parse::<f64>() {
+            told.entry((group.to_owned(), masked(&text(&frame.key)))).or_default().push(number);
+        }
+        frame = client.receive();
+    }
+    status
 }
 
 /// A step of the load.
@@ -285,24 +315,34 @@ fn sum(told: &Told, of: &(String, String)) -> f64 {
     told.get(of).map_or(0.0, |numbers| numbers.iter().sum())
 }
 
-/// What is not as the rules have it. `looks` begins with what there was before the first step.
-fn wrong(rules: &Rules, looks: &[Told]) -> Vec<String> {
+/// What is not as the rules have it, in a bucket of a kind of [`OTHERS`], or in an ordinary one (`""`). `looks` begins with
+/// what there was before the first step.
+fn wrong(rules: &Rules, kind: &str, looks: &[Told]) -> Vec<String> {
+    let own = |(group, name): &(String, String)| {
+        let group = if kind.is_empty() { group.clone() } else { format!("{kind}/{group}") };
+        (group, name.clone())
+    };
     let names: BTreeSet<_> = looks.iter().flat_map(BTreeMap::keys).collect();
     let mut wrong = Vec::new();
     for name in &names {
-        let said = format!("{} {}", name.0, name.1);
-        let Some(rule) = rule_of(rules, name) else {
+        let of_kind = rule_of(rules, &own(name));
+        let said = own(name);
+        let said = format!("{} {}", said.0, said.1);
+        let Some(rule) = of_kind.or_else(|| rule_of(rules, name)) else {
             wrong.push(format!("{said} has no rule: {}", observed(looks, name)));
             continue;
         };
         let out = looks.iter().find_map(|told| rule.bounds(told.get(*name)?));
         wrong.extend(out.map(|why| format!("{said}: {why}")));
-        for ((step, _), pair) in STEPS.iter().zip(looks.windows(2)) {
+        for ((step, _), pair) in STEPS.iter().zip(looks.windows(2)).filter(|_| of_kind.is_some()) {
             let why = rule.step(step, sum(&pair[1], name) - sum(&pair[0], name));
             wrong.extend(why.map(|why| format!("{said}: {why}")));
         }
     }
-    let unknown = rules.keys().filter(|name| !name.1.contains('*') && !names.contains(name));
+    let all: BTreeSet<_> = names.iter().map(|name| own(name)).collect();
+    let is_of_kind = |group: &str| group.split_once('/').map_or("", |(kind, _)| kind) == kind;
+    let unknown =
+        rules.keys().filter(|name| is_of_kind(&name.0) && !name.1.contains('*') && !all.contains(name));
     wrong.extend(unknown.map(|name| format!("{} {}: there is a rule, and no such number", name.0, name.1)));
     wrong
 }
@@ -349,10 +389,63 @@ fn looks() -> Vec<Told> {
     looks
 }
 
+/// Opens a scan of the keys of a vBucket, and has it tell the first one.
+fn scan(client: &mut Client) {
+    let same = (0..).map(|at| format!("scanned{at}")).filter(|key| vb(key.as_bytes()) == vb(b"k0")).take(2);
+    same.for_each(|key| {
+        expect(client, &parts(opcode::SET, key.as_bytes(), &[0; 8], VALUE), Status::Success);
+    });
+    settle(client);
+    // Base64 of one zero byte and of one with all bits.
+    let range = br#"{"range":{"start":"AA==","end":"/w=="},"key_only":true}"#;
+    let create = RequestParts {
+        opcode: opcode::RANGE_SCAN_CREATE,
+        value: range,
+        datatype: base::Datatype::JSON.0,
+        vbucket: vb(b"k0"),
+        ..RequestParts::default()
+    };
+    let created = client.request(&create);
+    assert_eq!(created.status, Status::Success);
+    let one = [&created.value[..], &1u32.to_be_bytes(), &[0; 8]].concat();
+    let go_on = RequestParts { vbucket: vb(b"k0"), ..parts(opcode::RANGE_SCAN_CONTINUE, b"", &one, b"") };
+    assert_eq!(client.request(&go_on).status, Status::RangeScanMore);
+}
+
+fn looks_at_other(kind: &str, refused: &[&str]) -> Vec<Told> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), &format!("buckets = [\"default:100MiB:{kind}\"]\n"));
+    let mut client = Client::connect(&server, "default", &[Feature::Json]);
+    let mut observer = Client::connect(&server, "default", &[]);
+    let settled = |observer: &mut Client| {
+        if kind != "ephemeral" {
+            settle(observer);
+        }
+    };
+    expect(&mut client, &parts(opcode::SET, b"n", &[0; 8], b"10"), Status::Success);
+    expect(&mut client, &parts(opcode::SET, b"k0", &[0; 8], VALUE), Status::Success);
+    if kind != "ephemeral" {
+        scan(&mut client);
+    }
+    settled(&mut observer);
+    let mut looks = vec![look_at_other(&mut observer, refused)];
+    for (_, step) in STEPS {
+        step(&mut client);
+        settled(&mut observer);
+        looks.push(look_at_other(&mut observer, refused));
+    }
+    server.stop().expect("a clean stop");
+    looks
+}
+
 #[test]
 fn every_number_has_a_rule_and_keeps_it() {
     let (rules, looks) = (rules(TABLE), looks());
-    let found = wrong(&rules, &looks);
+    let mut found = wrong(&rules, "", &looks);
+    // One after the other: some numbers are of the whole process.
+    for (kind, refused) in OTHERS {
+        found.extend(wrong(&rules, kind, &looks_at_other(kind, refused)));
+    }
     assert_eq!(found, Vec::<String>::new(), "{} rules are not kept:\n{}", found.len(), found.join("\n"));
 
     // The test itself can fail: a number that does not move, one that moves too much, one out of its bounds, one without a
@@ -361,7 +454,7 @@ fn every_number_has_a_rule_and_keeps_it() {
     let with = |change: &dyn Fn(&mut Vec<Told>)| {
         let mut looks = looks.clone();
         change(&mut looks);
-        wrong(&rules, &looks).join("\n")
+        wrong(&rules, "", &looks).join("\n")
     };
     let set = |looks: &mut [Told], name: &(String, String), number: f64| {
         looks.iter_mut().for_each(|told| drop(told.insert(name.clone(), vec![number])));
@@ -389,6 +482,7 @@ fn names_are_masked() {
         ("mem_used", "mem_used"),
         ("p99", "p99"),
         ("0x8:items", "Nx8:items"),
+        ("vb_7:0123456789abcdef0123456789abcdef:age_ms", "vb_N:N:age_ms"),
     ] {
         assert_eq!(masked(name), expected);
     }

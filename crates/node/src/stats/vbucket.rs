@@ -33,7 +33,7 @@ pub(super) fn asked(args: &[&[u8]]) -> Result<Option<VbId>, Refused> {
 pub fn range_scans(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
     for scan in inquiry.bucket.range_scans().figures() {
         let id = u128::from_be_bytes(scan.id.0);
-        let mut under = sheet.under(format_args!("vb_{}:{id:032x}:", scan.vb.0));
+        let mut under = sheet.under(format_args!("vb_{}:{id:032x}", scan.vb.0));
         under.put("vbuuid", scan.uuid.0);
         under.put("age_ms", scan.age.as_millis());
         under.put("key_value", if scan.is_key_only { "key" } else { "value" });
