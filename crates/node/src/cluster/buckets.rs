@@ -379,7 +379,7 @@ impl Management for ClusterBuckets {
     ) -> Result<Arc<Manifest>, ManifestError> {
         let (cluster, name) = (self.cluster()?, bucket.name());
         let (made, removed) = (Mutex::new(None), Mutex::new(None));
-        let change = |present: &Manifest, ids| {
+        let change = |present: &Manifest, ids: NextIds| {
             let new = change(present, ids)?;
             bucket.collections().check_quota(present, &new)?;
             Ok(new)
@@ -429,7 +429,7 @@ fn next_manifest(
     cluster: &Cluster,
     view: &View,
     name: &str,
-    change: &ManifestChange,
+    change: &dyn Fn(&Manifest, NextIds) -> Result<Manifest, ManifestError>,
     removed: &Mutex<Option<u64>>,
 ) -> Result<NextManifest, ManifestWrong> {
     let of = view.state.buckets.get(name).ok_or(BucketError::Unknown)?;
