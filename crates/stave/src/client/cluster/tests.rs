@@ -125,7 +125,7 @@ fn what_was_waited_for_is_said() {
         map.active = 2;
     });
     let text = patient(&world);
-    assert!(text.contains("127.0.0.1:1: cannot connect"), "{text}");
+    assert!(text.contains("cannot connect to 127.0.0.1:1: "), "{text}");
 }
 
 #[test]
