@@ -10,7 +10,7 @@ use base::{Account, CollectionId, Seqno, VbId, VbState};
 use buffers::Pool;
 use frames::Piece;
 use kvstore::{KvStore, Snapshot, Values};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use place::{KeyPlace, Place};
 use slice::{Made, Slice};
 
@@ -488,6 +488,50 @@ impl<'a> Backfills<'a> {
         state.pieces.extend(pieces);
     }
 
+    /// Opens the past of a vBucket from a seqno on, and notes which collections are dropped in it.
+    fn open_past(
+        &self,
+        backfill: &Backfill,
+        from: Seqno,
+        dropped: &mut Vec<(CollectionId, Seqno)>,
+    ) -> Result<Option<Box<dyn Snapshot>>, kvstore::Failure> {
+        // What is erased while it is opened, and what is dropped.
+        let before = self.dropped_by(backfill.vb, Seqno(u64::MAX));
+        self.past(backfill, from).inspect(|snapshot| {
+            let high = snapshot.as_ref().map_or(Seqno(0), |snapshot| snapshot.high_seqno());
+            *dropped = self.dropped_by(backfill.vb, high);
+            dropped.extend(before.into_iter().filter(|(_, end)| *end <= high));
+        })
+    }
+
+    /// A slice was read, or there is nothing to read: what was made is ready, and the backfill goes on if it may.
+    fn keep_slice(
+        &self,
+        backfill: &Arc<Backfill>,
+        mut state: MutexGuard<'_, State>,
+        read: Option<(Box<dyn Snapshot>, BackfillScope, Made)>,
+    ) {
+        let nothing = || (None, BackfillScope::default(), Made::default());
+        let (snapshot, scope, made) =
+            read.map_or_else(nothing, |(snapshot, scope, made)| (Some(snapshot), scope, made));
+        state.scope.get_or_insert(scope);
+        state.is_over |= made.is_over;
+        if made.rest.is_none() || backfill.is_cancelled.load(Ordering::Relaxed) {
+            backfill.is_read(&mut state);
+        }
+        if let Some(rest) = made.rest {
+            state.next = rest;
+        }
+        state.snapshot = snapshot.filter(|_| !state.is_done);
+        self.hold(backfill, &mut state, made.pieces, made.bytes);
+        let again = backfill.wants_more(&state);
+        state.is_busy |= again;
+        drop(state);
+        if again {
+            self.queue.push(Arc::clone(backfill));
+        }
+    }
+
     /// Only one thread works on a backfill, so the state is not needed while it reads.
     fn read_slice(&self, backfill: &Arc<Backfill>) -> Progress {
         let (snapshot, next, scope, mut dropped, writer, max_bytes) = {
@@ -501,15 +545,7 @@ impl<'a> Backfills<'a> {
         };
         let opened = match snapshot {
             Some(snapshot) => Ok(Some(snapshot)),
-            None => {
-                // What is erased while it is opened, and what is dropped.
-                let before = self.dropped_by(backfill.vb, Seqno(u64::MAX));
-                self.past(backfill, next.seqno()).inspect(|snapshot| {
-                    let high = snapshot.as_ref().map_or(Seqno(0), |snapshot| snapshot.high_seqno());
-                    dropped = self.dropped_by(backfill.vb, high);
-                    dropped.extend(before.into_iter().filter(|(_, end)| *end <= high));
-                })
-            }
+            None => self.open_past(backfill, next.seqno(), &mut dropped),
         };
         let mut buffers = self.queue.pool.take();
         let read = opened.and_then(|snapshot| {
@@ -542,26 +578,8 @@ impl<'a> Backfills<'a> {
         }
         match read {
             Ok(read) => {
-                let nothing = || (None, BackfillScope::default(), Made::default());
-                let (snapshot, scope, made) =
-                    read.map_or_else(nothing, |(snapshot, scope, made)| (Some(snapshot), scope, made));
-                state.scope.get_or_insert(scope);
-                state.is_over |= made.is_over;
-                if made.rest.is_none() || backfill.is_cancelled.load(Ordering::Relaxed) {
-                    backfill.is_read(&mut state);
-                }
-                if let Some(rest) = made.rest {
-                    state.next = rest;
-                }
-                state.snapshot = snapshot.filter(|_| !state.is_done);
                 state.dropped = dropped;
-                self.hold(backfill, &mut state, made.pieces, made.bytes);
-                let again = backfill.wants_more(&state);
-                state.is_busy |= again;
-                drop(state);
-                if again {
-                    self.queue.push(Arc::clone(backfill));
-                }
+                self.keep_slice(backfill, state, read);
                 Progress::Worked
             }
             Err(failure) => {

@@ -145,6 +145,22 @@ impl Socket {
         self.pending.own_bytes() + self.connection.held_bytes() + self.stream.held_bytes()
     }
 
+    /// The connection is to end. Whether it ends now, and why: what was asked before the node began to stop is answered.
+    #[cold]
+    fn heed_cut(&mut self, reason: CloseReason) -> Option<CloseReason> {
+        if reason != CloseReason::Shutdown {
+            return Some(reason);
+        }
+        if self.connection.has_later() {
+            self.is_last_answered = true;
+            self.next = Next::Later;
+        } else if !(self.connection.is_streaming() && self.worker.node.workers().has_sync_writes()) {
+            self.next = Next::Close(CloseReason::Shutdown);
+        }
+        // What other clients wait for may need those to whom this one streams.
+        None
+    }
+
     fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<CloseReason> {
         self.watch.register(cx);
         if self.worker.hearing.is_frozen() {
@@ -156,18 +172,10 @@ impl Socket {
             }
         }
         for _ in 0..TURN_READS {
-            match self.watch.cut() {
-                // What was asked before the node began to stop is still answered.
-                Some(CloseReason::Shutdown) if self.connection.has_later() => {
-                    self.is_last_answered = true;
-                    self.next = Next::Later;
-                }
-                // What other clients wait for may need those to whom this one streams.
-                Some(CloseReason::Shutdown)
-                    if self.connection.is_streaming() && self.worker.node.workers().has_sync_writes() => {}
-                Some(CloseReason::Shutdown) => self.next = Next::Close(CloseReason::Shutdown),
-                Some(reason) => return Poll::Ready(reason),
-                None => {}
+            if let Some(reason) = self.watch.cut()
+                && let Some(reason) = self.heed_cut(reason)
+            {
+                return Poll::Ready(reason);
             }
             if self.has_unsent()
                 && let Poll::Ready(Err(error)) = self.poll_flush(cx)

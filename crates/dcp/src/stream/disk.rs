@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use base::planted::{self, Bug};
 use base::{CollectionId, Seqno, VbState, Version};
-use engine::{Backfill, BackfillReading, BackfillScope, Bucket, BucketKind, Changes};
+use engine::{Backfill, BackfillReading, BackfillScope, Backfilled, Bucket, BucketKind, Changes};
 use kvstore::Values;
 use protocol::dcp::{EndReason, Marker, MarkerMore, OpenFlags, StreamFlags, What};
 use vbucket::{CursorId, Range, RangeLimit};
@@ -49,6 +49,18 @@ enum HistoryIn {
     None,
     LaterPart,
     All,
+}
+
+/// How what a backfill reads belongs to what the consumer has.
+enum Fit {
+    /// It is a snapshot of its own.
+    Begins,
+    /// It belongs to the snapshot that was announced.
+    GoesOn,
+    /// Tombstones of documents that the consumer has may be missing.
+    Purged,
+    /// The consumer has a part of another snapshot.
+    Other,
 }
 
 impl Stream {
@@ -177,75 +189,21 @@ impl Stream {
                 return More::Nothing;
             }
         };
-        // Tombstones of documents that the consumer has may be gone since it came.
-        let is_purged = self.sent > Seqno(0) && self.complete_to() < scope.purge_seqno;
-        if is_purged && !disk.has_marker && !self.flags.has(StreamFlags::IGNORE_PURGED) {
-            self.phase = Phase::Disk(disk);
-            self.leave(common, Phase::Done(EndReason::Rollback));
-            return More::Some;
-        }
-        let unfinished = if disk.has_marker { None } else { self.unfinished() };
-        let lost_history = self.is_history && history_in(self, common, &scope, false) != HistoryIn::All;
-        if unfinished.is_some_and(|end| scope.snapshot_end > end || lost_history) {
-            self.phase = Phase::Disk(disk);
-            return self.break_snapshot_off(common);
-        }
-        // What is read belongs to the snapshot that was announced.
-        disk.has_marker |= unfinished.is_some();
-        let mut pending = Pending::new(common);
-        pending.is_out_of_order = disk.is_out_of_order;
-        pending.is_of_documents = true;
-        pending.is_last = taken.is_over;
-        pending.take_frames(taken.frames, taken.last);
-        if let Some(writer) = taken.writer {
-            let writer: Box<dyn Any> = writer;
-            // Whatever it was told of collections meanwhile.
-            self.interest = writer.downcast::<FrameWriter>().expect("it is the one of this stream").interest;
-        }
-        // Without sync writes the end is one that may be asked about, or a gap.
-        let readable = if common.hears_of_prepares() { scope.high_seqno } else { scope.max_visible };
-        let visible = self.visible_end(common, readable);
-        // Who knows of collections is told up to where it has everything, also if there is nothing for it.
-        let tells = (self.interest.is_some() && common.features.collections) || common.tells_gaps();
-        let is_passed = taken.is_done && tells && !disk.is_out_of_order && visible > self.sent;
-        if !disk.has_marker && (!pending.is_empty() || is_passed) {
-            announce_backfill(self, common, &mut disk, (&scope, visible), allowance, out);
-        }
-        if taken.is_history
-            && let Some(later) = disk.history.take()
-        {
-            self.is_history = true;
-            self.send_marker(common, &later, allowance, out);
-        }
-        pending.last_wanted = pending.last_wanted.max(disk.last_wanted);
-        disk.last_wanted = pending.last_wanted;
-        let got_any = !pending.is_empty();
-        if taken.is_done {
-            let repeated = u64::from(planted::is(Bug::SwitchRepeatsOne));
-            let skipped = u64::from(planted::is(Bug::SwitchSkips));
-            pending.end = Some(Seqno(scope.high_seqno.0 - repeated + skipped).max(self.sent));
-            if let Some(rest) = disk.rest.take() {
-                if self.show(rest_of(self, common, &rest, scope.high_seqno), common, &mut pending).is_err() {
-                    self.phase = Phase::Disk(disk);
-                    return self.give_up_unreadable(common);
-                }
-                pending.end = Some(rest.end());
-                pending.moves_cursor = true;
+        match fit(self, common, &disk, &scope) {
+            Fit::Begins => {}
+            // What is read belongs to the snapshot that was announced.
+            Fit::GoesOn => disk.has_marker = true,
+            Fit::Purged => {
+                self.phase = Phase::Disk(disk);
+                self.leave(common, Phase::Done(EndReason::Rollback));
+                return More::Some;
             }
-            pending.marker_end = self.announced_end();
-            let is_told = disk.is_hidden_last || self.says_ends() || common.tells_gaps();
-            pending.is_announced = disk.has_marker && is_told && self.is_complete_with(&pending);
-            pending.is_out_of_order &= disk.has_marker;
-            self.pending = Some(Box::new(pending));
-            self.leave_disk(common, *disk, scope.high_seqno);
-            return More::Some;
+            Fit::Other => {
+                self.phase = Phase::Disk(disk);
+                return self.break_snapshot_off(common);
+            }
         }
-        self.phase = Phase::Disk(disk);
-        if got_any || pending.is_last {
-            self.pending = Some(Box::new(pending));
-            return More::Some;
-        }
-        More::Nothing
+        send_from_disk(self, common, disk, (taken, scope), allowance, out)
     }
 
     /// Where a snapshot from disk that goes up to `high` ends for the consumer. Who knows of no collections cannot be
@@ -280,6 +238,96 @@ impl Stream {
             None => Phase::Begin,
         };
     }
+}
+
+/// How what a backfill reads belongs to what the consumer has.
+fn fit(stream: &Stream, common: &Common<'_>, disk: &Disk, scope: &BackfillScope) -> Fit {
+    if disk.has_marker {
+        return Fit::GoesOn;
+    }
+    // Tombstones of documents that the consumer has may be gone since it came.
+    let is_purged = stream.sent > Seqno(0) && stream.complete_to() < scope.purge_seqno;
+    if is_purged && !stream.flags.has(StreamFlags::IGNORE_PURGED) {
+        return Fit::Purged;
+    }
+    let Some(end) = stream.unfinished() else { return Fit::Begins };
+    let lost_history = stream.is_history && history_in(stream, common, scope, false) != HistoryIn::All;
+    if scope.snapshot_end > end || lost_history { Fit::Other } else { Fit::GoesOn }
+}
+
+/// Sends what was taken of a backfill, with its marker if that was not sent.
+fn send_from_disk(
+    stream: &mut Stream,
+    common: &Common<'_>,
+    mut disk: Box<Disk>,
+    (taken, scope): (Backfilled, BackfillScope),
+    allowance: &mut Allowance,
+    out: &mut dyn Sink,
+) -> More {
+    let mut pending = Pending::new(common);
+    pending.is_out_of_order = disk.is_out_of_order;
+    pending.is_of_documents = true;
+    pending.is_last = taken.is_over;
+    pending.take_frames(taken.frames, taken.last);
+    if let Some(writer) = taken.writer {
+        let writer: Box<dyn Any> = writer;
+        // Whatever it was told of collections meanwhile.
+        stream.interest = writer.downcast::<FrameWriter>().expect("it is the one of this stream").interest;
+    }
+    // Without sync writes the end is one that may be asked about, or a gap.
+    let readable = if common.hears_of_prepares() { scope.high_seqno } else { scope.max_visible };
+    let visible = stream.visible_end(common, readable);
+    // Who knows of collections is told up to where it has everything, also if there is nothing for it.
+    let tells = (stream.interest.is_some() && common.features.collections) || common.tells_gaps();
+    let is_passed = taken.is_done && tells && !disk.is_out_of_order && visible > stream.sent;
+    if !disk.has_marker && (!pending.is_empty() || is_passed) {
+        announce_backfill(stream, common, &mut disk, (&scope, visible), allowance, out);
+    }
+    if taken.is_history
+        && let Some(later) = disk.history.take()
+    {
+        stream.is_history = true;
+        stream.send_marker(common, &later, allowance, out);
+    }
+    pending.last_wanted = pending.last_wanted.max(disk.last_wanted);
+    disk.last_wanted = pending.last_wanted;
+    if taken.is_done {
+        return end_disk(stream, common, disk, pending, scope.high_seqno);
+    }
+    stream.phase = Phase::Disk(disk);
+    if !pending.is_empty() || pending.is_last {
+        stream.pending = Some(Box::new(pending));
+        return More::Some;
+    }
+    More::Nothing
+}
+
+/// The backfill has given all that it has, up to `high`; what belongs to its snapshot and is in memory follows.
+fn end_disk(
+    stream: &mut Stream,
+    common: &Common<'_>,
+    mut disk: Box<Disk>,
+    mut pending: Pending,
+    high: Seqno,
+) -> More {
+    let repeated = u64::from(planted::is(Bug::SwitchRepeatsOne));
+    let skipped = u64::from(planted::is(Bug::SwitchSkips));
+    pending.end = Some(Seqno(high.0 - repeated + skipped).max(stream.sent));
+    if let Some(rest) = disk.rest.take() {
+        if stream.show(rest_of(stream, common, &rest, high), common, &mut pending).is_err() {
+            stream.phase = Phase::Disk(disk);
+            return stream.give_up_unreadable(common);
+        }
+        pending.end = Some(rest.end());
+        pending.moves_cursor = true;
+    }
+    pending.marker_end = stream.announced_end();
+    let is_told = disk.is_hidden_last || stream.says_ends() || common.tells_gaps();
+    pending.is_announced = disk.has_marker && is_told && stream.is_complete_with(&pending);
+    pending.is_out_of_order &= disk.has_marker;
+    stream.pending = Some(Box::new(pending));
+    stream.leave_disk(common, *disk, high);
+    More::Some
 }
 
 /// Announces the snapshot that a backfill is, which ends with `visible` for the consumer if nothing follows in it. One
