@@ -8,9 +8,10 @@ use std::collections::BTreeMap;
 use base::VbId;
 use cluster::state::{Purpose, Rebalance, Step};
 
-use crate::jobs::Fault;
+use crate::jobs::{Crossing, Fault};
 use crate::node::BUCKET;
-use crate::world::World;
+use crate::nodes::Nodes;
+use crate::rules::Rules;
 
 /// How long a vBucket may take until it is served, or until its first prepare is decided, and a node until it answers,
 /// while nothing hinders it.
@@ -50,47 +51,65 @@ impl Waits {
         let since = self.unhindered_since.get(usize::from(vb)).copied().flatten();
         since.is_some_and(|since| since + SETTLED_US <= at_us)
     }
-}
 
-impl World {
-    /// Looks at all vBuckets.
-    pub fn check_available(&mut self) {
-        let now_us = self.now_us();
-        let Waits { since: before, mut unhindered_since } = std::mem::take(&mut self.waits);
-        unhindered_since.resize(usize::from(self.rules.vbuckets), None);
+    /// Looks at all vBuckets: what has been waited for too long is violated.
+    pub fn check(&mut self, service: &Service<'_>) -> Result<(), String> {
+        let now_us = service.now_us;
+        let Waits { since: before, mut unhindered_since } = std::mem::take(self);
+        unhindered_since.resize(usize::from(service.rules.vbuckets), None);
         for (vb, since) in (0..).zip(&mut unhindered_since) {
-            *since = since.or(Some(now_us)).filter(|_| self.can_decide(vb));
+            *since = since.or(Some(now_us)).filter(|_| service.can_decide(vb));
         }
-        let waited_for = if self.is_quiet() { self.what_is_waited_for() } else { Vec::new() };
+        let waited_for = if service.is_quiet() { service.what_is_waited_for() } else { Vec::new() };
         let since: BTreeMap<WaitsFor, u64> =
             waited_for.into_iter().map(|what| (what, before.get(&what).copied().unwrap_or(now_us))).collect();
-        if let Some((what, _)) = since.iter().find(|(_, since)| now_us - **since > SOON_US) {
-            let what = match what {
-                WaitsFor::Service(vb) => format!("nobody serves vBucket {vb}"),
-                WaitsFor::Decision(vb, prepared) => {
-                    format!("nobody decides prepare {prepared} of vBucket {vb}")
-                }
-                WaitsFor::Answer(at, op) => format!("node {at} does not answer {op}"),
-                WaitsFor::Move(revision) => format!("nobody goes on with what document {revision} moves"),
-            };
-            self.violation = Some(format!("{what}, and nothing hinders it: {}", self.why_not_well()));
-        }
-        self.waits = Waits { since, unhindered_since };
+        let late = since.iter().find(|(_, since)| now_us - **since > SOON_US).map(|(what, _)| *what);
+        *self = Waits { since, unhindered_since };
+        let what = match late {
+            None => return Ok(()),
+            Some(WaitsFor::Service(vb)) => format!("nobody serves vBucket {vb}"),
+            Some(WaitsFor::Decision(vb, prepared)) => {
+                format!("nobody decides prepare {prepared} of vBucket {vb}")
+            }
+            Some(WaitsFor::Answer(at, op)) => format!("node {at} does not answer {op}"),
+            Some(WaitsFor::Move(revision)) => {
+                format!("nobody goes on with what document {revision} moves")
+            }
+        };
+        Err(format!("{what}, and nothing hinders it: {}", service.nodes.describe()))
     }
 
-    /// A durable write is aborted because its time is over. That must not be if nothing hindered it.
-    pub fn check_given_up(&mut self, at: usize, number: usize) {
-        let op = &self.history.ops[number];
-        let vb = self.clients.keys[op.key].vb;
-        if self.waits.was_free_at(vb, op.asked_us) && self.can_decide(vb) {
+    /// A durable write of a vBucket is aborted because its time is over. That must not be if nothing hindered it.
+    pub fn check_given_up(
+        &self,
+        service: &Service<'_>,
+        (at, number): (usize, usize),
+        (vb, asked_us): (u16, u64),
+    ) -> Result<(), String> {
+        if self.was_free_at(vb, asked_us) && service.can_decide(vb) {
             let what = format!("node {at} gives up {number}, a durable write of vBucket {vb}");
-            self.violation = Some(format!("{what}, and nothing hinders it: {}", self.why_not_well()));
+            return Err(format!("{what}, and nothing hinders it: {}", service.nodes.describe()));
         }
+        Ok(())
     }
+}
 
+/// What nodes do for clients now, and what may hinder them.
+pub struct Service<'a> {
+    /// The nodes.
+    pub nodes: &'a Nodes,
+    /// What was decided before.
+    pub rules: &'a Rules,
+    /// What goes on.
+    pub crossing: &'a Crossing,
+    /// The time, in microseconds.
+    pub now_us: u64,
+}
+
+impl Service<'_> {
     /// Whether nothing is wrong with any node.
     fn is_quiet(&self) -> bool {
-        let now_us = self.now_us();
+        let now_us = self.now_us;
         // Whoever stood still when faults ended finds what it has to do when that would have been over.
         let is_mended = now_us >= self.rules.faults_us && !self.crossing.has(Fault::Freeze, now_us);
         let is_over = is_mended || self.crossing.is_quiet(now_us);
@@ -99,15 +118,15 @@ impl World {
 
     /// Whether nothing is wrong, nobody chooses or moves a vBucket, and there are enough who could have what is prepared.
     fn can_decide(&self, vb: u16) -> bool {
-        let step = self.newest.buckets.get(BUCKET).and_then(|bucket| bucket.steps.get(&vb));
-        self.is_quiet() && matches!(step, None | Some(Step::Settle { .. })) && self.has_majority(vb)
+        let step = self.nodes.newest.buckets.get(BUCKET).and_then(|bucket| bucket.steps.get(&vb));
+        self.is_quiet() && matches!(step, None | Some(Step::Settle { .. })) && self.nodes.has_majority(vb)
     }
 
     /// What vBuckets and clients wait for.
     fn what_is_waited_for(&self) -> Vec<WaitsFor> {
-        let now_us = self.now_us();
+        let now_us = self.now_us;
         let mut all = Vec::new();
-        for vb in (0..self.rules.vbuckets).filter(|vb| !self.chain(*vb).is_empty()) {
+        for vb in self.nodes.vbuckets().filter(|vb| !self.nodes.chain(*vb).is_empty()) {
             let Some(node) = self.nodes.iter().find(|node| node.serves(vb, now_us)) else {
                 all.push(WaitsFor::Service(vb));
                 continue;
@@ -117,13 +136,13 @@ impl World {
             let first = bucket.and_then(|bucket| bucket.with_vbucket(VbId(vb), first).flatten());
             all.extend(first.map(|prepared| WaitsFor::Decision(vb, prepared)));
         }
-        for node in &self.nodes {
+        for node in self.nodes.iter() {
             all.extend(node.waiting.iter().map(|waiting| WaitsFor::Answer(node.at, waiting.op)));
         }
         // A graceful failover may wait for a node that is missing.
         let moves = |rebalance: &Rebalance| !matches!(rebalance.purpose, Purpose::GracefulFailover { .. });
-        let is_moved = self.newest.rebalance.as_ref().is_some_and(moves);
-        all.extend(is_moved.then_some(WaitsFor::Move(self.newest.revision)));
+        let is_moved = self.nodes.newest.rebalance.as_ref().is_some_and(moves);
+        all.extend(is_moved.then_some(WaitsFor::Move(self.nodes.newest.revision)));
         all
     }
 }

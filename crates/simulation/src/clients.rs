@@ -1,13 +1,16 @@
 //! Clients: each asks one thing after the other of the node that its map names, which may be an old one.
 
 use base::DurabilityLevel;
-use base::env::sim::DocumentNames;
+use base::env::sim::{DocumentNames, SplitMix64};
 use cluster::NodeId;
 
+use crate::node::BUCKET;
+use crate::nodes::Nodes;
 use crate::ops::{Class, Key, Kind, Op, Outcome};
 use crate::rules::Rules;
 use crate::target::place_of;
-use crate::world::{Event, World};
+use crate::timeline::{Event, delay_us};
+use crate::world::World;
 
 /// How long a client waits for an answer.
 const PATIENCE_US: u64 = 2_000_000;
@@ -68,18 +71,36 @@ impl Clients {
     pub fn is_empty(&self) -> bool {
         self.clients.is_empty()
     }
+
+    /// A client waits for nothing any more, and may get another map; how soon it asks again.
+    fn go_on(&mut self, nodes: &Nodes, rng: &mut SplitMix64, client: usize, wants_map: bool) -> u64 {
+        self.clients[client].waits_for = None;
+        if wants_map || rng.chance(1, 20) {
+            // From any node, as old as it is there.
+            let at = nodes.any(rng);
+            if let Some(view) = nodes[at].member.view.as_ref().filter(|_| nodes[at].is_up) {
+                let bucket = view.state.buckets.get(BUCKET);
+                let place = |id: NodeId| place_of(&view.state, id);
+                let map = bucket.map(|bucket| {
+                    bucket.vbuckets().map(|vb| bucket.active(vb).and_then(place)).collect::<Vec<_>>()
+                });
+                self.clients[client].map = map.unwrap_or_default();
+            }
+        }
+        if wants_map { rng.between(5_000, 60_000) } else { rng.between(500, 15_000) }
+    }
 }
 
 impl World {
     /// A client's next request.
     pub fn client(&mut self, client: usize) {
-        if self.now_us() >= self.rules.faults_us + 1_000_000 {
+        if self.time.now_us() >= self.rules.faults_us + 1_000_000 {
             return;
         }
         let mut rng = self.rng.fork();
         let keys = self.clients.keys.len() as u64;
         // Every other request is about one of a few documents, others each time, so that clients meet.
-        let first = self.now_us() / HOT_US * 5;
+        let first = self.time.now_us() / HOT_US * 5;
         let key = if rng.chance(1, 2) { (first + rng.below(3)) % keys } else { rng.below(keys) } as usize;
         let Key { vb, class, .. } = self.clients.keys[key];
         let seen = self.clients.clients[client].seen[key];
@@ -117,7 +138,7 @@ impl World {
             kind,
             level: (kind != Kind::Read && is_durable).then_some(level),
             collection: if class == Class::Collection { self.history.collection } else { 0 },
-            asked_us: self.now_us(),
+            asked_us: self.time.now_us(),
             answered_us: None,
             outcome: None,
             cas: None,
@@ -126,24 +147,15 @@ impl World {
         let at = self.clients.clients[client].map.get(usize::from(vb)).copied().flatten();
         let at = at.unwrap_or_else(|| rng.below(self.nodes.len() as u64) as usize);
         self.clients.clients[client].waits_for = Some(number);
-        let (delay, boot) = (self.delay_us(), self.nodes[at].boot);
-        self.push(delay, at, boot, Event::Arrive(number));
-        self.push(PATIENCE_US, 0, 0, Event::TimeOut(number));
-    }
-
-    /// How much longer than its number a value is.
-    pub fn padding(&self, number: usize, class: Class) -> usize {
-        match class {
-            Class::Plain | Class::Expiring if self.rules.is_tight => number % 7 * 6_000,
-            Class::Register | Class::Plain => number % 5 * 40,
-            _ => 0,
-        }
+        let (delay, boot) = (delay_us(&mut self.rng), self.nodes[at].boot);
+        self.time.push(delay, at, boot, Event::Arrive(number));
+        self.time.push(PATIENCE_US, 0, 0, Event::TimeOut(number));
     }
 
     /// A node has answered.
     pub fn answer(&mut self, op: usize, outcome: Outcome) {
-        let delay = self.delay_us();
-        self.push(delay, 0, 0, Event::Answer(op, outcome));
+        let delay = delay_us(&mut self.rng);
+        self.time.push(delay, 0, 0, Event::Answer(op, outcome));
     }
 
     /// An answer arrives at its client.
@@ -152,7 +164,7 @@ impl World {
         if self.clients.clients[client].waits_for != Some(op) {
             return;
         }
-        self.show(|| format!("client {client} hears of {op}: {outcome:?}"));
+        self.time.show(|| format!("client {client} hears of {op}: {outcome:?}"));
         match &outcome {
             Outcome::Done(cas, _) => {
                 self.clients.clients[client].seen[key] = *cas;
@@ -168,10 +180,11 @@ impl World {
             Outcome::NotFound => self.tally.reads += u64::from(kind == Kind::Read),
         }
         let is_elsewhere = outcome == Outcome::Refused(true);
-        let now_us = self.now_us();
+        let now_us = self.time.now_us();
         let op = &mut self.history.ops[op];
         (op.outcome, op.answered_us) = (Some(outcome), Some(now_us));
-        self.go_on(client, is_elsewhere);
+        let delay = self.clients.go_on(&self.nodes, &mut self.rng, client, is_elsewhere);
+        self.time.push(delay, 0, 0, Event::Client(client));
     }
 
     /// A client has waited for long enough.
@@ -180,25 +193,8 @@ impl World {
         if self.clients.clients[client].waits_for == Some(op) {
             self.tally.ambiguous += 1;
             self.history.ops[op].outcome = Some(Outcome::Ambiguous);
-            self.go_on(client, true);
+            let delay = self.clients.go_on(&self.nodes, &mut self.rng, client, true);
+            self.time.push(delay, 0, 0, Event::Client(client));
         }
-    }
-
-    fn go_on(&mut self, client: usize, wants_map: bool) {
-        self.clients.clients[client].waits_for = None;
-        if wants_map || self.rng.chance(1, 20) {
-            // From any node, as old as it is there.
-            let at = self.rng.below(self.nodes.len() as u64) as usize;
-            if let Some(view) = self.nodes[at].member.view.as_ref().filter(|_| self.nodes[at].is_up) {
-                let bucket = view.state.buckets.get(crate::node::BUCKET);
-                let place = |id: NodeId| place_of(&view.state, id);
-                let map = bucket.map(|bucket| {
-                    bucket.vbuckets().map(|vb| bucket.active(vb).and_then(place)).collect::<Vec<_>>()
-                });
-                self.clients.clients[client].map = map.unwrap_or_default();
-            }
-        }
-        let delay = if wants_map { self.rng.between(5_000, 60_000) } else { self.rng.between(500, 15_000) };
-        self.push(delay, 0, 0, Event::Client(client));
     }
 }

@@ -23,8 +23,10 @@ use protocol::feature::{Feature, Features};
 use protocol::response::{ParsedResponse, ResponseView};
 use protocol::{RequestParts, Status, opcode, parse_response, write_request};
 
+use crate::available::Service;
+use crate::history::Asked;
 use crate::links::Runner;
-use crate::node::BUCKET;
+use crate::node::{BUCKET, Node};
 use crate::ops::{Kind, Outcome};
 use crate::requests::{self, Part, document, part_of};
 use crate::target::host_of;
@@ -201,7 +203,7 @@ impl FrontEnd<'_> {
         let at = self.at;
         let op = &self.world.history.ops[number];
         let key = &self.world.clients.keys[op.key];
-        let frame = requests::frame(number, op, key, self.world.padding(number, key.class), part);
+        let frame = requests::frame(number, op, key, self.world.rules.padding(number, key.class), part);
         if let Some(connection) = self.world.nodes[at].connections.get_mut(&client) {
             connection.unread.extend(frame);
         }
@@ -214,7 +216,8 @@ impl FrontEnd<'_> {
         for client in self.world.nodes[at].connections.keys().copied().collect::<Vec<_>>() {
             self.drive(client, &mut committed);
         }
-        self.world.check_commit_order(at, &committed);
+        let checked = self.world.nodes[at].check_commit_order(self.world.asked(), &committed);
+        self.world.note_check(checked);
     }
 
     /// Lets a node work for a connection for as long as it can; `committed` collects what was committed.
@@ -261,14 +264,17 @@ impl FrontEnd<'_> {
             let op = &self.world.history.ops[waiting.op];
             op.client == client && op.kind != Kind::Read
         });
-        of.map(|waiting| (waiting.op, standing_at(self.world, at, waiting.op).unwrap_or_default())).collect()
+        of.map(|waiting| {
+            (waiting.op, self.world.nodes[at].standing(self.world.asked(), waiting.op).unwrap_or_default())
+        })
+        .collect()
     }
 
     /// Notes what a turn of a connection has made for its requests, whether or not anybody is told.
     fn note_made(&mut self, before: &[(usize, Standing)]) {
         let at = self.at;
         for (op, before) in before {
-            let Some(after) = standing_at(self.world, at, *op) else { continue };
+            let Some(after) = self.world.nodes[at].standing(self.world.asked(), *op) else { continue };
             let new = match (after.prepared, after.document) {
                 (Some(prepared), _) if after.prepared != before.prepared => prepared,
                 (_, Some(document)) if after.document != before.document => document,
@@ -279,9 +285,9 @@ impl FrontEnd<'_> {
                 continue;
             }
             let made = Made { cas: new.0, seqno: new.1, uuid: after.uuid, decided: None };
-            self.world.show(|| format!("node {at} does {op}: {:x}", made.cas));
+            self.world.time.show(|| format!("node {at} does {op}: {:x}", made.cas));
             self.world.history.ops[*op].cas = Some(made.cas);
-            self.world.note(made.cas);
+            self.world.time.note(made.cas);
             if let Some(waiting) = self.world.nodes[at].waiting.iter_mut().find(|waiting| waiting.op == *op) {
                 waiting.made = Some(made);
             }
@@ -294,8 +300,10 @@ impl FrontEnd<'_> {
         for place in 0..self.world.nodes[at].waiting.len() {
             let waiting = &self.world.nodes[at].waiting[place];
             let Some(made) = waiting.made.as_ref().filter(|made| made.decided.is_none()) else { continue };
-            if !is_undecided(self.world, at, waiting.op, made.cas) {
-                let decided = self.world.look_at_promise(at, waiting.op, made.seqno);
+            let asked = self.world.asked();
+            if !self.world.nodes[at].is_undecided(asked, waiting.op, made.cas) {
+                let decided =
+                    self.world.promises.look_at(&self.world.nodes, asked, at, waiting.op, made.seqno);
                 if let Some(made) = &mut self.world.nodes[at].waiting[place].made {
                     made.decided = Some(decided);
                 }
@@ -323,7 +331,10 @@ impl FrontEnd<'_> {
                 Some(format!("node {at} refuses {number}, whose change it has made: {made:?}"));
         }
         match &outcome {
-            Outcome::Done(cas, _) if op.kind == Kind::Read => self.world.check_undecided(at, number, *cas),
+            Outcome::Done(cas, _) if op.kind == Kind::Read => {
+                let checked = self.world.nodes[at].check_undecided(self.world.asked(), number, *cas);
+                self.world.note_check(checked);
+            }
             Outcome::Done(cas, _) => {
                 self.world.history.ops[number].cas = Some(*cas);
                 if op.level.is_some() {
@@ -334,7 +345,7 @@ impl FrontEnd<'_> {
             Outcome::Refused(true) if !self.world.nodes[at].may_serve() => self.world.tally.fenced += 1,
             Outcome::Refused(_) | Outcome::NotFound => {}
         }
-        self.world.note(self.world.history.ops[number].cas.unwrap_or(number as u64));
+        self.world.time.note(self.world.history.ops[number].cas.unwrap_or(number as u64));
         self.world.answer(number, outcome);
         false
     }
@@ -353,9 +364,10 @@ impl FrontEnd<'_> {
             return;
         };
         let decided = made.as_ref().and_then(|made| made.decided.clone());
-        if let Err(what) = decided.unwrap_or_else(|| self.world.look_at_promise(at, number, seqno)) {
-            self.world.violation = Some(what);
-        }
+        let World { nodes, promises, .. } = &*self.world;
+        let look = || promises.look_at(nodes, self.world.asked(), at, number, seqno);
+        let kept = decided.unwrap_or_else(look);
+        self.world.note_check(kept);
         if made.is_some() {
             committed.push((self.world.clients.keys[self.world.history.ops[number].key].vb, seqno));
         }
@@ -366,10 +378,14 @@ impl FrontEnd<'_> {
     fn look_at_given_up(&mut self, number: usize, made: Option<Made>) {
         let at = self.at;
         let vb = self.world.clients.keys[self.world.history.ops[number].key].vb;
-        let now_us = self.world.now_us();
+        let now_us = self.world.time.now_us();
         let uuid = self.world.nodes[at].bucket.as_ref().and_then(|of| of.inspect(VbId(vb), |vb| vb.uuid().0));
         if made.is_some_and(|made| Some(made.uuid) == uuid) && self.world.nodes[at].serves(vb, now_us) {
-            self.world.check_given_up(at, number);
+            let World { nodes, rules, crossing, waits, .. } = &*self.world;
+            let service = Service { nodes, rules, crossing, now_us };
+            let asked_us = self.world.asked().op(number).asked_us;
+            let checked = waits.check_given_up(&service, (at, number), (vb, asked_us));
+            self.world.note_check(checked);
         }
     }
 
@@ -397,17 +413,18 @@ impl FrontEnd<'_> {
     }
 }
 
-/// What a node has of the document of an operation.
-fn standing_at(world: &World, at: usize, number: usize) -> Option<Standing> {
-    let op = &world.history.ops[number];
-    let key = &world.clients.keys[op.key];
-    standing(world.nodes[at].bucket.as_deref()?, VbId(key.vb), document(op, key))
-}
+impl Node {
+    /// What the node has of the document of an operation.
+    fn standing(&self, asked: Asked<'_>, number: usize) -> Option<Standing> {
+        let (op, key) = (asked.op(number), asked.key(number));
+        standing(self.bucket.as_deref()?, VbId(key.vb), document(op, key))
+    }
 
-/// Whether a change of a node is prepared there, and neither committed nor aborted.
-pub fn is_undecided(world: &World, at: usize, number: usize, cas: u64) -> bool {
-    let prepared = standing_at(world, at, number).and_then(|standing| standing.prepared);
-    prepared.is_some_and(|(prepared, _)| prepared == cas)
+    /// Whether a change of the node is prepared there, and neither committed nor aborted.
+    pub fn is_undecided(&self, asked: Asked<'_>, number: usize, cas: u64) -> bool {
+        let prepared = self.standing(asked, number).and_then(|standing| standing.prepared);
+        prepared.is_some_and(|(prepared, _)| prepared == cas)
+    }
 }
 
 /// What threads would do, once each.

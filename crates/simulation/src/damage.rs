@@ -14,16 +14,17 @@ use std::path::{Path, PathBuf};
 use base::VbId;
 use base::env::sim::{SimDisk, SplitMix64};
 use base::env::{Disk as _, OpenMode};
-use cluster::NodeId;
 use cluster::command::Command;
 use cluster::state::Step;
 use engine::{CompactOutcome, CompactRequest, Completion};
 
 use crate::jobs::Fault;
 use crate::node::{BUCKET, Node};
+use crate::nodes::id_of;
 use crate::rules::Rules;
 use crate::target::place_of;
-use crate::world::{MOST_DELAY_US, World};
+use crate::timeline::MOST_DELAY_US;
+use crate::world::World;
 
 /// couchstore's headers begin at multiples of this, with a byte that says so.
 const BLOCK: usize = 4_096;
@@ -106,7 +107,7 @@ pub fn look(world: &mut World) {
     }
     follow_damage(world, &mut damage);
     let at = damage.rng.below(world.nodes.len() as u64) as usize;
-    let is_due = world.now_us() < world.rules.faults_us && damage.is_over() && damage.rng.chance(2, 3);
+    let is_due = world.time.now_us() < world.rules.faults_us && damage.is_over() && damage.rng.chance(2, 3);
     if is_due && may_be_damaged(world, at) {
         damage_one(world, &mut damage, at);
     }
@@ -115,21 +116,23 @@ pub fn look(world: &mut World) {
 
 /// Whether all copies but those of this node are sure to have everything that is safe on a majority.
 fn may_be_damaged(world: &World, at: usize) -> bool {
-    let Some(bucket) = world.newest.buckets.get(BUCKET) else { return false };
+    let Some(bucket) = world.nodes.newest.buckets.get(BUCKET) else { return false };
     let is_sure = |step: &Step| !matches!(step, Step::Choose { .. } | Step::Settle { .. });
     let is_settled =
         bucket.steps.values().all(is_sure) && bucket.missing.is_empty() && bucket.forgot.is_empty();
-    let chains: Vec<_> = (0..world.rules.vbuckets).map(|vb| world.chain(vb)).collect();
+    let chains: Vec<_> = world.nodes.vbuckets().map(|vb| world.nodes.chain(vb)).collect();
     let is_shared = chains.iter().all(|chain| chain.len() > 1);
     let is_alive = world.nodes.iter().all(Node::may_serve);
     let is_member = chains.iter().any(|chain| chain.contains(&at));
     // A request that a node be failed over is not on its way to the store.
-    let is_staying = world.failover_asked_us.is_none_or(|asked_us| world.now_us() > asked_us + MOST_DELAY_US);
-    is_settled && is_staying && is_alive && is_shared && is_member && world.is_calm() && world.may_forget(at)
+    let is_staying =
+        world.failover_asked_us.is_none_or(|asked_us| world.time.now_us() > asked_us + MOST_DELAY_US);
+    let calm = world.calm();
+    is_settled && is_staying && is_alive && is_shared && is_member && calm.is_calm() && calm.may_forget(at)
 }
 
 fn damage_one(world: &mut World, damage: &mut Damage, at: usize) {
-    let vbs: Vec<u16> = (0..world.rules.vbuckets).filter(|vb| world.chain(*vb).contains(&at)).collect();
+    let vbs: Vec<u16> = world.nodes.vbuckets().filter(|vb| world.nodes.chain(*vb).contains(&at)).collect();
     let vb = vbs[damage.rng.below(vbs.len() as u64) as usize];
     let harm = HARMS[damage.rng.below(HARMS.len() as u64) as usize];
     if world.nodes[at].bucket.is_none() || file_of(&world.nodes[at].handles.disk, vb).is_none() {
@@ -164,7 +167,7 @@ fn damage_stopped(world: &mut World, damage: &mut Damage, at: usize, vb: u16, ha
     if !done {
         return;
     }
-    world.show(|| format!("node {at}: vBucket {vb} is damaged while it is down: {harm:?}"));
+    world.time.show(|| format!("node {at}: vBucket {vb} is damaged while it is down: {harm:?}"));
     world.tally.damages += 1;
     damage.open.push(Open {
         at,
@@ -188,7 +191,7 @@ fn damage_served(world: &mut World, damage: &mut Damage, at: usize, vb: u16) {
     }
     // Whatever reads it finds it: values, streams, and this.
     let compaction = bucket.compaction().compact(VbId(vb), request).ok();
-    world.show(|| format!("node {at}: vBucket {vb} is damaged while it is served"));
+    world.time.show(|| format!("node {at}: vBucket {vb} is damaged while it is served"));
     world.tally.damages += 1;
     (world.forgetful, world.tally.damages_served) = (Some(at), world.tally.damages_served + 1);
     world.strike(at, Fault::Damage, 100_000);
@@ -210,10 +213,10 @@ fn damage_served(world: &mut World, damage: &mut Damage, at: usize, vb: u16) {
 /// The only other node of a chain is failed over: the copy that is damaged and served has to do, and others are built of
 /// it.
 fn leave_alone(world: &mut World, at: usize, vb: u16) {
-    let chain = world.chain(vb);
+    let chain = world.nodes.chain(vb);
     let &[active, other] = chain.as_slice() else { return };
-    if active == at && world.may_leave(other) {
-        world.ask_for(at, &Command::FailOver { node: NodeId(other as u32 + 1), force: false });
+    if active == at && world.calm().may_leave(other) {
+        world.ask_for(at, &Command::FailOver { node: id_of(other), force: false });
     }
 }
 
@@ -242,7 +245,8 @@ fn follow_damage(world: &mut World, damage: &mut Damage) {
             _ => {}
         }
     }
-    let is_in = |at: usize| world.newest.nodes.keys().any(|id| place_of(&world.newest, *id) == Some(at));
+    let is_in =
+        |at: usize| world.nodes.newest.nodes.keys().any(|id| place_of(&world.nodes.newest, *id) == Some(at));
     let mended = damage.open.iter().filter(|open| open.is_void && open.is_found).count();
     world.tally.refills += mended as u64;
     damage.open.retain(|open| !open.is_void && is_in(open.at));

@@ -8,37 +8,38 @@ use engine::{Bucket, CompactRequest, Progress};
 use kvstore::{KvStore, Values};
 
 use crate::clients::FIRST_COLLECTION;
-use crate::world::World;
+use crate::node::Node;
 
 /// By vBucket that stood inside a snapshot: the snapshot's start and end.
 pub type Inside = BTreeMap<u16, (u64, u64)>;
 
-impl World {
-    /// A node is about to end: in which snapshots its replicas stand.
-    pub fn snapshots_of(&self, at: usize) -> Inside {
-        let Some(bucket) = &self.nodes[at].bucket else { return Inside::new() };
+impl Node {
+    /// The node is about to end: in which snapshots its replicas stand.
+    pub fn snapshots(&self) -> Inside {
+        let Some(bucket) = &self.bucket else { return Inside::new() };
         let look = |vb: &vbucket::VBucket| {
             let (snapshot, high) = (vb.snapshot(), vb.high_seqno());
             let is_inside = vb.state() == VbState::Replica && high < snapshot.end;
             is_inside.then_some((snapshot.start.0, snapshot.end.0))
         };
-        let all = (0..self.rules.vbuckets).map(|vb| (vb, bucket.with_vbucket(VbId(vb), look).flatten()));
+        let all = (0..bucket.vbuckets()).map(|vb| (vb, bucket.with_vbucket(VbId(vb), look).flatten()));
         all.filter_map(|(vb, inside)| Some((vb, inside?))).collect()
     }
 
-    /// A node has started again: a replica of which the disk has a part of a snapshot knows that there is more of it.
-    pub fn check_inside(&mut self, at: usize, before: &Inside) {
-        let Some(bucket) = &self.nodes[at].bucket else { return };
+    /// The node has started again: a replica of which the disk has a part of a snapshot knows that there is more of it.
+    pub fn check_inside(&self, before: &Inside) -> Result<(), String> {
+        let Some(bucket) = &self.bucket else { return Ok(()) };
         for (vb, (start, end)) in before {
             let look = |vb: &vbucket::VBucket| (vb.high_seqno().0, vb.snapshot().end.0);
             let Some((high, knows)) = bucket.with_vbucket(VbId(*vb), look) else { continue };
             if (start + 1..*end).contains(&high) && knows <= high {
-                let text = format!(
+                let at = self.at;
+                return Err(format!(
                     "node {at} starts at {high} of vBucket {vb} as if it were whole: inside {start}..{end}"
-                );
-                self.violation = Some(text);
+                ));
             }
         }
+        Ok(())
     }
 }
 

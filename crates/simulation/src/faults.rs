@@ -1,252 +1,149 @@
-//! What goes wrong, and what administrators ask for meanwhile.
+//! What goes wrong, and when it is over.
 
-use base::env::Clock as _;
-use base::env::sim::{Call, Effect, Fault as DiskFault, On};
-use base::{DocKey, VbId};
 use cluster::command::Command;
-use cluster::state::{NextIds, Step};
-use cluster::{NodeId, Status};
-use engine::CompactRequest;
-use serde_json::json;
 
-use crate::clients::FIRST_COLLECTION;
+use crate::administrators;
+use crate::available::Service;
+use crate::calm::Calm;
 use crate::damage;
-use crate::gone::Gone;
+use crate::gone::{self, Gone};
 use crate::jobs::{Fault, Job};
-use crate::node::BUCKET;
-use crate::ops::Key;
-use crate::store::TTL;
-use crate::world::{Event, STORE, World};
+use crate::tails;
+use crate::timeline::Event;
+use crate::world::World;
 
 impl World {
-    fn any_node(&mut self) -> usize {
-        self.rng.below(self.nodes.len() as u64) as usize
-    }
-
-    /// Whether a node is in trouble: durable writes survive that of a minority of each chain, here of one.
-    fn is_troubled(&self, at: usize) -> bool {
-        let is_cut = self.cut.iter().any(|(from, to)| *from == at || *to == at);
-        let node = &self.nodes[at];
-        let is_damaged = self.damage.as_ref().is_some_and(|damage| damage.is_at(at));
-        !node.is_awake(self.now_us()) || is_cut || node.slow_until_us > self.now_us() || is_damaged
-    }
-
-    /// Whether nothing is wrong with any node but this one.
-    fn is_calm_but(&self, at: usize) -> bool {
-        (0..self.nodes.len()).all(|other| other == at || !self.is_troubled(other))
-    }
-
-    /// Whether nothing is wrong with any node.
-    pub fn is_calm(&self) -> bool {
-        (0..self.nodes.len()).all(|at| !self.is_troubled(at))
-    }
-
-    /// Whether something is wrong with one node at most, and all of them run.
-    fn is_calm_but_one(&self) -> bool {
-        let troubled = (0..self.nodes.len()).filter(|at| self.is_troubled(*at)).count();
-        let is_sound = self.damage.as_ref().is_none_or(|damage| damage.is_over());
-        troubled <= 1 && is_sound && self.nodes.iter().all(|node| node.is_up)
-    }
-
-    /// Whether a node may lose what it has in memory. If clients were told of what is in memory only, nobody else may
-    /// have done so since everybody had everything.
-    pub fn may_forget(&self, at: usize) -> bool {
-        let is_first = self.forgetful.is_none_or(|other| other == at);
-        let may_forget =
-            (is_first || self.is_level()) && !self.is_alone_with_something(at) && !self.is_one_leaving();
-        self.is_calm_but(at) && (!self.rules.all_levels || may_forget)
-    }
-
-    /// Whether a node may be failed over: what another one has forgotten, or had in a copy that is damaged, may be nowhere
-    /// without it.
-    pub fn may_leave(&self, at: usize) -> bool {
-        let is_sound = self.damage.as_ref().is_none_or(|damage| damage.leaves_copies_but(at, &self.nodes));
-        is_sound && (!self.rules.all_levels || self.forgetful.is_none_or(|forgetful| forgetful == at))
-    }
-
-    /// Whether a node may be the only one that has something in memory that clients were told of: nobody else belongs to
-    /// the chain, or not all of it have everything.
-    fn is_alone_with_something(&self, at: usize) -> bool {
-        let bucket = self.newest.buckets.get(BUCKET);
-        (0..self.rules.vbuckets).any(|vb| {
-            let chain = self.chain(vb);
-            let step = bucket.and_then(|bucket| bucket.steps.get(&vb));
-            let is_open = matches!(step, Some(Step::Choose { .. } | Step::Settle { .. }));
-            let is_single = chain.len() == 1 && (self.rules.is_ephemeral || !self.is_level());
-            chain.contains(&at) && (is_open || is_single)
-        })
-    }
-
     /// One fault or request.
     pub fn fault(&mut self) {
-        self.check_accounts();
-        self.check_available();
+        let checked = self.nodes.check_accounts();
+        self.note_check(checked);
+        let (nodes, now_us) = (&self.nodes, self.time.now_us());
+        let service = Service { nodes, rules: &self.rules, crossing: &self.crossing, now_us };
+        let checked = self.waits.check(&service);
+        self.note_check(checked);
         damage::look(self);
-        if self.now_us() >= self.rules.faults_us {
+        if now_us >= self.rules.faults_us {
             self.mend();
             return;
         }
-        if self.forgetful.is_some() && self.is_level() {
+        if self.forgetful.is_some() && self.nodes.are_level(now_us) {
             self.forgetful = None;
         }
-        self.go_for_a_rollback();
-        let at = self.any_node();
-        let is_calm = self.is_calm_but(at) && !self.is_troubled(at);
-        // Who stands still or is cut off loses nothing: more than a minority may be, at times.
-        let may_stop = is_calm || (!self.is_troubled(at) && self.is_calm_but_one() && self.rng.chance(1, 3));
+        tails::go_for_a_rollback(self);
+        let at = self.nodes.any(&mut self.rng);
+        let calm = self.calm();
+        let (is_troubled, is_calm_but_one) = (calm.is_troubled(at), calm.is_calm_but_one());
+        let is_calm = calm.is_calm_but(at) && !is_troubled;
+        // A node that stands still or is cut off loses nothing: more than a minority may be, at times.
+        let may_stop = is_calm || (!is_troubled && is_calm_but_one && self.rng.chance(1, 3));
         match self.rng.below(34) {
-            0 | 1 if is_calm && self.may_forget(at) => {
+            0 | 1 if is_calm && self.calm().may_forget(at) => {
                 let is_power = self.rng.chance(1, 2);
                 self.crash(at, if is_power { Fault::PowerLoss } else { Fault::Crash });
             }
-            2 if may_stop => self.freeze(at),
-            3 if may_stop => self.cut_off(at, Fault::Partition),
-            4 if may_stop => self.cut_off(at, Fault::OneWay),
-            5 if is_calm => self.cut_off(at, Fault::StoreCut),
-            6 if is_calm => self.cut_off(at, Fault::LeaseLoss),
-            7 | 8 => self.break_a_connection(at),
-            9 if is_calm => self.slow_disk_down(at),
-            10 if is_calm && self.nodes[at].is_up => self.fill_disk(at),
-            11 | 12 if self.nodes[at].is_up => self.fail_sync(at),
-            13 => self.change_clock(at),
-            14..=17 => self.chore(at),
-            18 => self.change_collections(at),
-            19 | 20 => self.ask_for_failover(at),
-            21..=24 => self.ask_for_rebalance(at),
-            25 => {
-                self.ask_for(at, &Command::CancelRebalance);
+            2 if may_stop => self.bring(at, Fault::Freeze),
+            3 if may_stop => self.bring(at, Fault::Partition),
+            4 if may_stop => self.bring(at, Fault::OneWay),
+            5 if is_calm => self.bring(at, Fault::StoreCut),
+            6 if is_calm => self.bring(at, Fault::LeaseLoss),
+            7 | 8 => self.bring(at, Fault::Disconnect),
+            9 if is_calm => self.bring(at, Fault::SlowDisk),
+            10 if is_calm && self.nodes[at].is_up => self.bring(at, Fault::FullDisk),
+            11 | 12 if self.nodes[at].is_up => self.bring(at, Fault::FailingSync),
+            13 => self.bring(at, Fault::Clock),
+            14..=17 => {
+                if self.nodes[at].do_chore(&self.clients.keys, &mut self.rng) {
+                    self.works(at, Job::Eviction);
+                }
             }
-            26 | 27 => self.take_back(at),
-            _ => {}
+            request => self.request(at, request),
         }
         let delay = self.rng.between(10_000, 200_000);
-        self.push(delay, 0, 0, Event::Fault);
+        self.time.push(delay, 0, 0, Event::Fault);
+    }
+
+    /// An administrator asks a node for something, as a number has decided.
+    fn request(&mut self, at: usize, number: u64) {
+        let command = match number {
+            18 => {
+                if let Some((command, collection)) = administrators::change_collections(&self.nodes[at])
+                    && self.ask_for(at, &command)
+                {
+                    self.history.collection = collection;
+                }
+                None
+            }
+            19 | 20 => {
+                let (nodes, now_us) = (&self.nodes, self.time.now_us());
+                let damage = self.damage.as_ref();
+                let calm = Calm::of(nodes, damage, &self.rules, self.forgetful, self.tail, now_us);
+                administrators::fail_over(&calm, nodes, &mut self.rng)
+            }
+            21..=24 => Some(administrators::rebalance(&self.nodes, at, &mut self.rng)),
+            25 => Some(Command::CancelRebalance),
+            26 | 27 => administrators::take_back(&self.nodes[at], &mut self.rng),
+            _ => None,
+        };
+        if let Some(command) = command {
+            self.ask_for(at, &command);
+        }
     }
 
     /// A fault strikes a node that is at work, as the seed has decided; whether it may do so now.
     pub fn strike_at_work(&mut self, at: usize, fault: Fault) -> bool {
-        let is_calm = self.is_calm_but(at) && !self.is_troubled(at) && self.nodes[at].is_up;
+        let calm = self.calm();
+        let is_calm = calm.is_calm_but(at) && !calm.is_troubled(at) && self.nodes[at].is_up;
         let forgets = matches!(fault, Fault::Crash | Fault::PowerLoss);
-        if self.now_us() >= self.rules.faults_us || !is_calm || (forgets && !self.may_forget(at)) {
+        if self.time.now_us() >= self.rules.faults_us || !is_calm || (forgets && !calm.may_forget(at)) {
             return false;
         }
-        match fault {
-            Fault::Crash | Fault::PowerLoss => self.crash(at, fault),
-            Fault::Freeze => self.freeze(at),
-            Fault::Partition | Fault::OneWay | Fault::StoreCut | Fault::LeaseLoss => self.cut_off(at, fault),
-            Fault::Disconnect => self.break_a_connection(at),
-            Fault::SlowDisk => self.slow_disk_down(at),
-            Fault::FullDisk => self.fill_disk(at),
-            Fault::FailingSync => self.fail_sync(at),
-            Fault::Clock => self.change_clock(at),
-            Fault::Damage => return false,
+        if fault == Fault::Damage {
+            return false;
         }
+        self.bring(at, fault);
         true
     }
 
-    fn freeze(&mut self, at: usize) {
-        let length = self.rng.between(50_000, 2_500_000);
-        self.nodes[at].frozen_until_us = self.now_us() + length;
-        self.strike(at, Fault::Freeze, length);
-    }
-
-    fn slow_disk_down(&mut self, at: usize) {
-        let length = self.rng.between(50_000, 1_500_000);
-        self.nodes[at].slow_until_us = self.now_us() + length;
-        self.strike(at, Fault::SlowDisk, length);
-    }
-
-    fn fill_disk(&mut self, at: usize) {
-        let length = self.rng.between(20_000, 800_000);
-        let full = DiskFault::for_ever(On::Kind(Call::Write), 1, Effect::DISK_FULL);
-        self.nodes[at].handles.disk.plan(full);
-        self.strike(at, Fault::FullDisk, length);
-    }
-
-    fn fail_sync(&mut self, at: usize) {
-        let nth = self.rng.between(1, 3);
-        let failing = DiskFault::once(On::Kind(Call::Sync), nth, Effect::IO_ERROR);
-        self.nodes[at].handles.disk.plan(failing);
-        self.strike(at, Fault::FailingSync, 50_000);
-    }
-
-    fn change_clock(&mut self, at: usize) {
-        // A lease allows for a quarter.
-        let by = if self.rng.chance(1, 3) { 150 } else { 50 };
-        self.nodes[at].rate = self.rng.between(1_000 - by, 1_000 + by);
-        if self.rng.chance(1, 3) {
-            let by_ns = self.rng.below(1_500_000_000);
-            let unix_ns = self.nodes[at].handles.clock.unix_ns();
-            let back = self.rng.chance(1, 2);
-            let to_ns = if back { unix_ns - by_ns } else { unix_ns + by_ns };
-            self.nodes[at].handles.clock.set_unix_ns(to_ns);
+    /// Brings a fault about, if it can be.
+    fn bring(&mut self, at: usize, fault: Fault) {
+        let now_us = self.time.now_us();
+        let length_us = match fault {
+            Fault::Crash | Fault::PowerLoss => return self.crash(at, fault),
+            Fault::Partition | Fault::OneWay | Fault::StoreCut | Fault::LeaseLoss => {
+                Some(self.nodes.cut_off(at, fault, &mut self.rng))
+            }
+            Fault::Disconnect => self.nodes[at].lose_a_connection(now_us, &mut self.rng),
+            _ => self.nodes[at].suffer(fault, now_us, &mut self.rng),
+        };
+        if let Some(length_us) = length_us {
+            self.strike(at, fault, length_us);
         }
-        self.strike(at, Fault::Clock, 100_000);
     }
 
     /// A fault begins, and lasts so long.
     pub fn strike(&mut self, at: usize, fault: Fault, length_us: u64) {
-        let now_us = self.now_us();
-        self.show(|| format!("node {at}: {fault:?} for {length_us}"));
+        let now_us = self.time.now_us();
+        self.time.show(|| format!("node {at}: {fault:?} for {length_us}"));
         self.crossing.strikes(&mut self.tally, now_us, at, fault, now_us + length_us);
         self.waits.hinder();
         let boot = self.nodes[at].boot;
-        self.push(length_us, at, boot, Event::Heal(fault));
+        self.time.push(length_us, at, boot, Event::Heal(fault));
     }
 
     /// A process ends, by itself, with its power, or so that its files can be damaged.
     pub fn crash(&mut self, at: usize, fault: Fault) {
-        self.note_crash(at);
+        let now_us = self.time.now_us();
+        self.history.note_crash(&self.nodes, at, now_us);
         self.forgetful = Some(at);
-        let now_us = self.now_us();
-        (0..self.rules.vbuckets).for_each(|vb| self.promises.may_lose(at, vb, now_us));
-        self.nodes[at].stood_inside = self.snapshots_of(at);
+        self.nodes.vbuckets().for_each(|vb| self.promises.may_lose(at, vb, now_us));
+        self.nodes[at].stood_inside = self.nodes[at].snapshots();
         let seed = self.rng.next_u64();
-        let again_us = self.now_us() + self.rng.between(1_000, 50_000);
+        let again_us = now_us + self.rng.between(1_000, 50_000);
         // What was not synced is lost or torn.
         self.nodes[at].crash((fault == Fault::PowerLoss).then_some(seed));
-        for other in &self.nodes {
-            other.links.break_with(at, again_us);
-        }
+        self.nodes.break_with(at, again_us);
         let away_us = self.rng.between(5_000, 1_800_000);
         self.strike(at, fault, away_us);
-    }
-
-    fn cut_off(&mut self, at: usize, fault: Fault) {
-        let is_store_only = matches!(fault, Fault::StoreCut | Fault::LeaseLoss);
-        let others: Vec<usize> =
-            (0..self.nodes.len()).filter(|other| *other != at && !is_store_only).chain([STORE]).collect();
-        let way = if fault == Fault::OneWay { self.rng.below(2) } else { 2 };
-        for other in others {
-            if way != 0 {
-                self.cut.insert((at, other));
-            }
-            if way != 1 {
-                self.cut.insert((other, at));
-            }
-        }
-        let ttl_us = TTL.as_micros() as u64;
-        let length = match fault {
-            Fault::StoreCut => self.rng.between(50_000, ttl_us / 2),
-            Fault::LeaseLoss => self.rng.between(ttl_us * 5 / 4, ttl_us * 5 / 2),
-            _ => self.rng.between(50_000, 2_500_000),
-        };
-        self.strike(at, fault, length);
-    }
-
-    fn break_a_connection(&mut self, at: usize) {
-        let sources = self.nodes[at].links.sources();
-        if sources.is_empty() {
-            return;
-        }
-        let source = sources[self.rng.below(sources.len() as u64) as usize];
-        // Some stay away for so long that their copies are far behind.
-        let length = if self.rng.chance(1, 4) { 1_500_000 } else { 100_000 };
-        let length = self.rng.between(1_000, length);
-        let again_us = self.now_us() + length;
-        if self.nodes[at].links.break_with(source, again_us) {
-            self.strike(at, Fault::Disconnect, length);
-        }
     }
 
     /// A fault is over.
@@ -254,7 +151,7 @@ impl World {
         match fault {
             Fault::Crash | Fault::PowerLoss | Fault::Damage => self.restart(at),
             Fault::Partition | Fault::OneWay | Fault::StoreCut | Fault::LeaseLoss => {
-                self.cut.retain(|(from, to)| *from != at && *to != at);
+                self.nodes.join_again(at);
             }
             Fault::FullDisk | Fault::FailingSync => self.nodes[at].handles.disk.heal(),
             _ => {}
@@ -269,11 +166,12 @@ impl World {
             return;
         }
         let random = self.rng.next_u64();
-        self.show(|| format!("node {at} starts"));
+        self.time.show(|| format!("node {at} starts"));
         match self.nodes[at].start(&self.rules, random) {
             Ok(()) => {
                 let before = std::mem::take(&mut self.nodes[at].stood_inside);
-                self.check_inside(at, &before);
+                let checked = self.nodes[at].check_inside(&before);
+                self.note_check(checked);
                 damage::check_start(self, at);
                 self.begin(at);
             }
@@ -283,113 +181,23 @@ impl World {
 
     /// No more faults: everything that is over ends now, and it is looked whether all is well.
     fn mend(&mut self) {
-        self.cut.clear();
-        for node in &mut self.nodes {
-            (node.frozen_until_us, node.slow_until_us) = (0, 0);
-            node.handles.disk.heal();
-        }
+        self.nodes.heal_all();
         (0..self.nodes.len()).for_each(|at| self.restart(at));
         let is_one_gone = matches!(self.gone, Gone::Away(..));
-        let is_whole = self.newest.nodes.values().all(|node| node.status == Status::Active);
-        if !is_whole && !is_one_gone && self.newest.rebalance.is_none() {
-            // Whoever was failed over comes back, so that what is undecided can be decided.
-            let at = self.any_node();
-            self.take_back(at);
+        if !self.nodes.are_active() && !is_one_gone && self.nodes.newest.rebalance.is_none() {
+            // Nodes that were failed over come back, so that what is undecided can be decided.
+            let at = self.nodes.any(&mut self.rng);
+            if let Some(command) = administrators::take_back(&self.nodes[at], &mut self.rng) {
+                self.ask_for(at, &command);
+            }
             self.ask_for(at, &Command::Rebalance { eject: Vec::new() });
         }
         // The last clients hear of their requests, and what expires does so.
-        let is_over = self.now_us() >= self.rules.faults_us + 4_000_000;
-        if is_over && !self.is_one_gone() && self.is_well() {
-            self.is_done = !self.let_one_go();
+        let is_over = self.time.now_us() >= self.rules.faults_us + 4_000_000;
+        if is_over && !gone::is_one_gone(self) && self.is_well() {
+            self.is_done = !gone::let_one_go(self);
         }
-        self.push(50_000, 0, 0, Event::Fault);
-    }
-
-    /// Something that a bucket's own background work, or somebody who asks for it, does to it.
-    fn chore(&mut self, at: usize) {
-        let Some(bucket) = self.nodes[at].bucket.clone() else { return };
-        let vb = VbId(self.rng.below(self.rules.vbuckets.into()) as u16);
-        match self.rng.below(5) {
-            0 | 1 => {
-                let purge_before_s = self.rng.chance(1, 2).then(|| bucket.now().unix_s());
-                // Nothing to do if the vBucket is not there.
-                let _ =
-                    bucket.compaction().compact(vb, CompactRequest { purge_before_s, purge_through: None });
-            }
-            2 => bucket.streams().drop_stream_cursors(vb),
-            3 => {
-                // Refused for what is not there.
-                let _ = bucket.roles().create_checkpoint(vb);
-            }
-            _ => {
-                let evict = |key: &Key| {
-                    bucket.eviction().evict_value(VbId(key.vb), DocKey::new(&key.name)) == Ok(true)
-                };
-                if self.clients.keys.iter().filter(|key| evict(key)).count() > 0 {
-                    self.works(at, Job::Eviction);
-                }
-            }
-        }
-    }
-
-    /// A collection is made or dropped.
-    fn change_collections(&mut self, at: usize) {
-        let Some(view) = self.nodes[at].member.view.clone() else { return };
-        let Some(bucket) = view.state.buckets.get(BUCKET) else { return };
-        let uid = bucket.manifest.get("uid").and_then(|uid| uid.as_str()?.parse().ok()).unwrap_or(0u32) + 1;
-        let mut collections = vec![json!({ "name": "_default", "uid": "0" })];
-        let id = FIRST_COLLECTION + uid;
-        // Every other manifest has one.
-        if uid % 2 == 1 {
-            collections.push(json!({ "name": format!("c{uid}"), "uid": format!("{id:x}") }));
-        }
-        let scopes = json!([{ "name": "_default", "uid": "0", "collections": collections }]);
-        let command = Command::ChangeManifest {
-            name: BUCKET.to_owned(),
-            manifest: json!({ "uid": format!("{uid}"), "scopes": scopes }),
-            next_ids: NextIds { scope: 8, collection: id + 1 },
-        };
-        if uid < 10 && self.ask_for(at, &command) {
-            self.history.collection = if uid % 2 == 1 { id } else { 0 };
-        }
-    }
-
-    fn ask_for_failover(&mut self, at: usize) {
-        // Mostly one that is in trouble, if there is any.
-        let troubled =
-            (0..self.nodes.len()).find(|at| self.is_troubled(*at)).filter(|_| self.rng.chance(2, 3));
-        let any = self.any_node();
-        let other = troubled.unwrap_or(any);
-        let node = NodeId(other as u32 + 1);
-        let command = if self.rng.chance(1, 2) {
-            Command::FailOver { node, force: false }
-        } else {
-            Command::FailOverGracefully { node }
-        };
-        if self.may_leave(other) {
-            self.ask_for(at, &command);
-        }
-    }
-
-    fn ask_for_rebalance(&mut self, at: usize) {
-        let eject = NodeId(self.any_node() as u32 + 1);
-        // At least two nodes stay, so that there is somebody to fail over to.
-        let stay = self.nodes[at].member.view.as_ref().map_or(0, |view| {
-            let stays = |id: &NodeId| *id != eject && view.state.is_active(*id);
-            view.state.nodes.keys().filter(|id| stays(id)).count()
-        });
-        let eject = if stay >= 3 && self.rng.chance(1, 4) { vec![eject] } else { Vec::new() };
-        self.ask_for(at, &Command::Rebalance { eject });
-    }
-
-    /// Nodes that were failed over come back.
-    fn take_back(&mut self, at: usize) {
-        let Some(view) = self.nodes[at].member.view.clone() else { return };
-        let failed = view.state.nodes.iter().find(|(_, node)| node.status == Status::FailedOver);
-        if let Some((node, _)) = failed {
-            let delta = self.rng.chance(2, 3);
-            self.ask_for(at, &Command::Recover { node: *node, delta });
-        }
+        self.time.push(50_000, 0, 0, Event::Fault);
     }
 }
 
@@ -401,9 +209,9 @@ fn starts_alone(world: &mut World, at: usize) -> bool {
     match world.nodes[at].start_alone(&world.rules) {
         Ok(false) => return false,
         Ok(true) => {
-            world.show(|| format!("node {at} starts without its cluster"));
+            world.time.show(|| format!("node {at} starts without its cluster"));
             let boot = world.nodes[at].boot;
-            world.push(1_000, at, boot, Event::Work);
+            world.time.push(1_000, at, boot, Event::Work);
         }
         Err(what) => world.violation = Some(what),
     }

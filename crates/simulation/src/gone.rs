@@ -1,10 +1,11 @@
 //! A node that does not come back: once all is well one ends, is failed over, and others serve what it served while it
 //! is away.
 
+use cluster::Status;
 use cluster::command::{self, Command};
-use cluster::{NodeId, Status};
 
 use crate::jobs::Fault;
+use crate::nodes::id_of;
 use crate::store::TTL;
 use crate::world::World;
 
@@ -25,50 +26,47 @@ pub enum Gone {
     Over,
 }
 
-impl World {
-    /// All is well: one of the nodes goes, if everything is safe without it. Whether one does.
-    pub fn let_one_go(&mut self) -> bool {
-        let is_late = self.now_us() + LEAST_LEFT_US > self.rules.end_us;
-        if self.gone == Gone::Over || is_late {
-            return false;
-        }
-        let at = self.rng.below(self.nodes.len() as u64) as usize;
-        let Some(view) = self.nodes[at].member.view.clone() else { return false };
-        if let Err(refusal) = command::apply(&view, &fail_over(at)) {
-            self.show(|| format!("node {at} cannot go: {refusal:?}"));
-            self.gone = Gone::Over;
-            return false;
-        }
-        self.crash(at, Fault::Crash);
-        self.gone = Gone::Away(at, self.now_us());
-        true
+/// All is well: one of the nodes goes, if everything is safe without it. Whether one does.
+pub fn let_one_go(world: &mut World) -> bool {
+    let is_late = world.time.now_us() + LEAST_LEFT_US > world.rules.end_us;
+    if world.gone == Gone::Over || is_late {
+        return false;
     }
+    let at = world.nodes.any(&mut world.rng);
+    let Some(view) = world.nodes[at].member.view.clone() else { return false };
+    if let Err(refusal) = command::apply(&view, &fail_over(at)) {
+        world.time.show(|| format!("node {at} cannot go: {refusal:?}"));
+        world.gone = Gone::Over;
+        return false;
+    }
+    world.crash(at, Fault::Crash);
+    world.gone = Gone::Away(at, world.time.now_us());
+    true
+}
 
-    /// Whether a node is away. Others must serve what it served in time.
-    pub fn is_one_gone(&mut self) -> bool {
-        let Gone::Away(at, since_us) = self.gone else { return false };
-        let (now_us, node) = (self.now_us(), NodeId(at as u32 + 1));
-        let other = (at + 1) % self.nodes.len();
-        let is_failed_over = self.newest.nodes.get(&node).is_none_or(|node| node.status != Status::Active);
-        if !is_failed_over {
-            self.ask_for(other, &fail_over(at));
-        }
-        let is_served = |vb: u16| self.nodes.iter().any(|node| node.serves(vb, now_us));
-        let unserved = (0..self.rules.vbuckets).find(|vb| !is_served(*vb));
-        if is_failed_over && unserved.is_none() {
-            self.gone = Gone::Over;
-            self.tally.gone += 1;
-            return false;
-        }
-        if now_us - since_us > TTL.as_micros() as u64 + SOON_US {
-            let what = unserved
-                .map_or("it is not failed over".to_owned(), |vb| format!("nobody serves vBucket {vb}"));
-            self.violation = Some(format!("node {at} is gone, and {what}: {}", self.why_not_well()));
-        }
-        true
+/// Whether a node is away. Others must serve what it served in time.
+pub fn is_one_gone(world: &mut World) -> bool {
+    let Gone::Away(at, since_us) = world.gone else { return false };
+    let now_us = world.time.now_us();
+    let is_failed_over = world.nodes.status(at) != Some(Status::Active);
+    if !is_failed_over {
+        world.ask_for((at + 1) % world.nodes.len(), &fail_over(at));
     }
+    let is_served = |vb: &u16| world.nodes.iter().any(|node| node.serves(*vb, now_us));
+    let unserved = world.nodes.vbuckets().find(|vb| !is_served(vb));
+    if is_failed_over && unserved.is_none() {
+        world.gone = Gone::Over;
+        world.tally.gone += 1;
+        return false;
+    }
+    if now_us - since_us > TTL.as_micros() as u64 + SOON_US {
+        let what =
+            unserved.map_or("it is not failed over".to_owned(), |vb| format!("nobody serves vBucket {vb}"));
+        world.violation = Some(format!("node {at} is gone, and {what}: {}", world.nodes.describe()));
+    }
+    true
 }
 
 fn fail_over(at: usize) -> Command {
-    Command::FailOver { node: NodeId(at as u32 + 1), force: false }
+    Command::FailOver { node: id_of(at), force: false }
 }

@@ -4,6 +4,11 @@
 
 use std::collections::BTreeMap;
 
+use base::VbState;
+use cluster::state::Step;
+
+use crate::node::BUCKET;
+use crate::nodes::Nodes;
 use crate::ops::{Class, Key, Kind, Op, Outcome, mark, number_of};
 use crate::rules::Rules;
 
@@ -18,6 +23,27 @@ pub struct History {
     pub losses: Vec<Vec<(u64, u64)>>,
     /// By vBucket: since when that may be, if it still may.
     pub losing_since: Vec<Option<u64>>,
+}
+
+/// What was asked, with the documents that it was about.
+#[derive(Clone, Copy)]
+pub struct Asked<'a> {
+    /// Everything that was asked.
+    pub history: &'a History,
+    /// The documents.
+    pub keys: &'a [Key],
+}
+
+impl<'a> Asked<'a> {
+    /// What has this number.
+    pub fn op(&self, number: usize) -> &'a Op {
+        &self.history.ops[number]
+    }
+
+    /// Its document.
+    pub fn key(&self, number: usize) -> &'a Key {
+        &self.keys[self.op(number).key]
+    }
 }
 
 /// One thing that happened to a document, somewhere between two moments.
@@ -42,6 +68,11 @@ impl History {
         }
     }
 
+    /// With the documents that it is about.
+    pub fn about<'a>(&'a self, keys: &'a [Key]) -> Asked<'a> {
+        Asked { history: self, keys }
+    }
+
     /// Something is asked; its number.
     pub fn ask(&mut self, op: Op) -> usize {
         self.ops.push(op);
@@ -51,6 +82,25 @@ impl History {
     /// Changes of a vBucket that were answered from memory may be lost from now on.
     pub fn may_lose(&mut self, vb: u16, now_us: u64) {
         self.losing_since[usize::from(vb)].get_or_insert(now_us);
+    }
+
+    /// The same where active copies are chosen.
+    pub fn note_losses(&mut self, nodes: &Nodes, now_us: u64) {
+        let Some(bucket) = nodes.newest.buckets.get(BUCKET) else { return };
+        for (vb, step) in &bucket.steps {
+            if matches!(step, Step::Choose { .. }) {
+                self.may_lose(*vb, now_us);
+            }
+        }
+    }
+
+    /// The same where a node is about to lose what is not on its disk.
+    pub fn note_crash(&mut self, nodes: &Nodes, at: usize, now_us: u64) {
+        for vb in nodes.vbuckets() {
+            if nodes.active(vb) == Some(at) || nodes[at].role(vb) == Some(VbState::Active) {
+                self.may_lose(vb, now_us);
+            }
+        }
     }
 
     /// What is answered from now on is not lost.

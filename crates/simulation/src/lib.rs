@@ -1,14 +1,17 @@
 //! Whole clusters in one thread: real buckets on simulated disks, real streams between them, the real cluster logic over
 //! a simulated coordination store, clients, and everything that can go wrong, decided by a seed.
 //!
-//! The order of reading: [`rules`] (what a seed makes of a cluster), [`world`] (time and events), [`node`] and
-//! [`member`] (a node's data, and its part in the cluster), [`link`] (streams between two), [`clients`] and [`ops`]
-//! (what is asked and answered), [`faults`], [`damage`], [`tails`], [`gone`] and [`jobs`] (what goes wrong during what), [`history`], [`promises`],
-//! [`available`], [`copies`], [`disks`] and [`memory`] (what must hold).
+//! The order of reading: [`rules`] (what a seed makes of a cluster), [`timeline`] (time and events), [`world`]
+//! (what happens when an event is due), [`nodes`], [`node`] and [`member`] (the nodes, a node's data, and its part in the
+//! cluster), [`link`] (streams between two), [`clients`], [`ops`] and [`administrators`] (what is asked and answered),
+//! [`faults`], [`calm`], [`troubles`], [`damage`], [`tails`], [`gone`] and [`jobs`] (what goes wrong during what, and when it
+//! may), [`history`], [`promises`], [`available`], [`copies`], [`disks`] and [`memory`] (what must hold).
 
+pub mod administrators;
 pub mod available;
 #[cfg(debug_assertions)]
 pub mod bugs;
+pub mod calm;
 pub mod checks;
 pub mod clients;
 pub mod connections;
@@ -27,6 +30,7 @@ pub mod links;
 pub mod member;
 pub mod memory;
 pub mod node;
+pub mod nodes;
 pub mod ops;
 pub mod promises;
 pub mod requests;
@@ -35,6 +39,8 @@ pub mod store;
 pub mod tails;
 pub mod target;
 pub mod threads;
+pub mod timeline;
+pub mod troubles;
 pub mod world;
 
 pub use jobs::{Matrix, Tally};
@@ -74,6 +80,6 @@ pub fn run_with(rules: Rules) -> Outcome {
             Some(format!("a panic: {}", text.unwrap_or_default()))
         }
     };
-    let violation = violation.map(|what| format!("at {} us: {what}\n{:?}", world.now_us(), world.rules));
-    Outcome { seed, tally: world.tally.clone(), violation, trace: world.trace() }
+    let violation = violation.map(|what| format!("at {} us: {what}\n{:?}", world.time.now_us(), world.rules));
+    Outcome { seed, tally: world.tally.clone(), violation, trace: world.time.trace() }
 }

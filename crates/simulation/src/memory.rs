@@ -8,7 +8,7 @@ use engine::{Bucket, BucketKind};
 use vbucket::{BucketContext, Origin, VBucket};
 
 use crate::node::{BUCKET, Node};
-use crate::world::World;
+use crate::nodes::Nodes;
 
 /// A bucket that its node has no more.
 pub struct Closed {
@@ -46,19 +46,18 @@ impl Node {
     }
 }
 
-impl World {
+impl Nodes {
     /// Looks at the accounts of all buckets.
-    pub fn check_accounts(&mut self) {
-        for (at, bucket) in self.buckets() {
-            if let Err(what) = check_account(&bucket) {
-                self.violation.get_or_insert(format!("node {at}: {what}"));
-            }
-        }
+    pub fn check_accounts(&self) -> Result<(), String> {
+        let check = |(at, bucket): (usize, Arc<Bucket>)| {
+            check_account(&bucket).map_err(|what| format!("node {at}: {what}"))
+        };
+        self.buckets().into_iter().try_for_each(check)
     }
 
     /// When everything is over, what was opened is closed, and nothing is charged any more.
     pub fn check_all_closed(&mut self) -> Result<(), String> {
-        for node in &mut self.nodes {
+        for node in self.iter_mut() {
             node.end_links();
             node.waiting.clear();
             node.connections.clear();
@@ -73,8 +72,8 @@ impl World {
                 ));
             }
         }
-        self.nodes.iter_mut().for_each(Node::close);
-        self.nodes.iter().try_for_each(Node::check_closed)
+        self.iter_mut().for_each(Node::close);
+        self.iter().try_for_each(Node::check_closed)
     }
 }
 

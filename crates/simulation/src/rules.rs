@@ -3,6 +3,7 @@
 use base::env::sim::SplitMix64;
 
 use crate::jobs::{AIMED, Fault, Job};
+use crate::ops::Class;
 
 /// Of so many seeds one aims.
 const AIMS_ONE_IN: u64 = 5;
@@ -70,6 +71,15 @@ impl Rules {
             damages: seed % 8 == 6 && replicas > 0 && !is_ephemeral,
             faults_us: 6_000_000,
             end_us: 20_000_000,
+        }
+    }
+
+    /// How much longer than its number a value is.
+    pub fn padding(&self, number: usize, class: Class) -> usize {
+        match class {
+            Class::Plain | Class::Expiring if self.is_tight => number % 7 * 6_000,
+            Class::Register | Class::Plain => number % 5 * 40,
+            _ => 0,
         }
     }
 }

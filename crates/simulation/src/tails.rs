@@ -1,10 +1,11 @@
 //! Seeds that aim at rollbacks bring them about: a node is cut off from those that follow it until it has changes that
 //! nobody else has, is failed over, and comes back with them. By chance alone that is rare.
 
+use cluster::Status;
 use cluster::command::Command;
-use cluster::{NodeId, Status};
 
 use crate::jobs::Job;
+use crate::nodes::id_of;
 use crate::world::World;
 
 /// How far that is.
@@ -19,71 +20,56 @@ pub enum Tail {
     Left(usize),
 }
 
-impl World {
-    /// The next step, in a seed that aims at a rollback which it has not met yet.
-    pub fn go_for_a_rollback(&mut self) {
-        if !self.rules.aimed.iter().any(|(_, job)| *job == Job::Rollback) {
-            return;
+/// The next step, in a seed that aims at a rollback which it has not met yet.
+pub fn go_for_a_rollback(world: &mut World) {
+    if !world.rules.aimed.iter().any(|(_, job)| *job == Job::Rollback) {
+        return;
+    }
+    let now_us = world.time.now_us();
+    world.tail = match world.tail {
+        Tail::None => grow(world),
+        Tail::Grows(at, until_us) if now_us >= until_us && !world.calm().may_leave(at) => Tail::None,
+        Tail::Grows(at, until_us) if now_us >= until_us => {
+            let fail_over = Command::FailOver { node: id_of(at), force: false };
+            let asked = world.ask_for(other_than(world, at), &fail_over);
+            if asked { Tail::Left(at) } else { Tail::None }
         }
-        self.tail = match self.tail {
-            Tail::None => self.grow_tail(),
-            Tail::Grows(at, until_us) if self.now_us() >= until_us && !self.may_leave(at) => Tail::None,
-            Tail::Grows(at, until_us) if self.now_us() >= until_us => {
-                let node = NodeId(at as u32 + 1);
-                let asked = self.ask_for(self.other_than(at), &Command::FailOver { node, force: false });
-                if asked { Tail::Left(at) } else { Tail::None }
-            }
-            Tail::Left(at) => self.fetch_back(at),
-            grows @ Tail::Grows(..) => grows,
-        };
-    }
+        Tail::Left(at) => fetch_back(world, at),
+        grows @ Tail::Grows(..) => grows,
+    };
+}
 
-    /// Whether it was asked that a node be failed over, and it is not: who is left in its chains then may be alone.
-    pub fn is_one_leaving(&self) -> bool {
-        let is_there = |at: usize| {
-            let node = self.newest.nodes.get(&NodeId(at as u32 + 1));
-            node.is_some_and(|node| node.status == Status::Active)
-        };
-        matches!(self.tail, Tail::Left(at) if is_there(at))
-    }
+fn other_than(world: &World, at: usize) -> usize {
+    (at + 1) % world.nodes.len()
+}
 
-    fn other_than(&self, at: usize) -> usize {
-        (at + 1) % self.nodes.len()
+/// Connections to a node break, for longer than it takes until it is failed over.
+fn grow(world: &mut World) -> Tail {
+    let is_led = world.nodes.are_active() && world.nodes.is_settled();
+    if !is_led || !world.calm().is_calm() {
+        return Tail::None;
     }
+    let at = world.nodes.any(&mut world.rng);
+    let until_us = world.time.now_us() + world.rng.between(50_000, 250_000);
+    world.time.show(|| format!("nobody follows node {at} for a while"));
+    world.nodes.break_with(at, until_us + 200_000);
+    world.waits.hinder();
+    Tail::Grows(at, until_us)
+}
 
-    /// Connections to a node break, for longer than it takes until it is failed over.
-    fn grow_tail(&mut self) -> Tail {
-        let is_whole = self.newest.nodes.values().all(|node| node.status == Status::Active);
-        let is_led = is_whole && self.newest.rebalance.is_none() && !self.newest.is_choosing();
-        if !is_led || !self.is_calm() {
-            return Tail::None;
+/// A node that was failed over comes back with what it has.
+fn fetch_back(world: &mut World, at: usize) -> Tail {
+    let (node, is_free, other) = (id_of(at), world.nodes.is_settled(), other_than(world, at));
+    match world.nodes.status(at) {
+        Some(Status::FailedOver) if is_free => {
+            world.ask_for(other, &Command::Recover { node, delta: true });
         }
-        let at = self.rng.below(self.nodes.len() as u64) as usize;
-        let until_us = self.now_us() + self.rng.between(50_000, 250_000);
-        self.show(|| format!("nobody follows node {at} for a while"));
-        for other in &self.nodes {
-            other.links.break_with(at, until_us + 200_000);
+        Some(Status::DeltaRecovery) if is_free => {
+            world.ask_for(other, &Command::Rebalance { eject: Vec::new() });
         }
-        self.waits.hinder();
-        Tail::Grows(at, until_us)
+        Some(Status::FailedOver | Status::DeltaRecovery) => {}
+        // It is there again, or others wrote before it was failed over.
+        _ => return Tail::None,
     }
-
-    /// A node that was failed over comes back with what it has.
-    fn fetch_back(&mut self, at: usize) -> Tail {
-        let node = NodeId(at as u32 + 1);
-        let status = self.newest.nodes.get(&node).map(|node| node.status);
-        let is_free = self.newest.rebalance.is_none() && !self.newest.is_choosing();
-        match status {
-            Some(Status::FailedOver) if is_free => {
-                self.ask_for(self.other_than(at), &Command::Recover { node, delta: true });
-            }
-            Some(Status::DeltaRecovery) if is_free => {
-                self.ask_for(self.other_than(at), &Command::Rebalance { eject: Vec::new() });
-            }
-            Some(Status::FailedOver | Status::DeltaRecovery) => {}
-            // It is there again, or others wrote before it was failed over.
-            _ => return Tail::None,
-        }
-        Tail::Left(at)
-    }
+    Tail::Left(at)
 }

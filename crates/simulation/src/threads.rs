@@ -8,48 +8,47 @@ use cluster::state::Purpose;
 use crate::jobs::Job;
 use crate::link::Pipe;
 use crate::links::{self, TAKEN_OVER_AT_ONCE};
-use crate::world::{Event, World};
+use crate::timeline::Event;
+use crate::world::World;
 
 impl World {
     /// Some of what a node's threads do.
     pub fn work(&mut self, at: usize) {
         carry(self, at);
         let mut rng = self.rng.fork();
-        let now_us = self.now_us();
+        let now_us = self.time.now_us();
         let worked = self.nodes[at].work(now_us, &mut rng);
         worked.into_iter().for_each(|job| self.works(at, job));
         if self.rng.chance(1, 3) {
             roll_back(self, at);
         }
-        match self.newest.rebalance.as_ref().map(|rebalance| &rebalance.purpose) {
+        match self.nodes.newest.rebalance.as_ref().map(|rebalance| &rebalance.purpose) {
             Some(Purpose::GracefulFailover { .. }) => self.works(at, Job::GracefulFailover),
             Some(_) => self.works(at, Job::Rebalance),
             None => {}
         }
-        if self.newest.is_choosing() {
+        if self.nodes.newest.is_choosing() {
             self.works(at, Job::HardFailover);
         }
-        if self.newest.nodes.values().any(|node| node.status == Status::DeltaRecovery) {
+        if self.nodes.newest.nodes.values().any(|node| node.status == Status::DeltaRecovery) {
             self.works(at, Job::DeltaRecovery);
         }
         self.front_end(at).settle_waiting();
-        self.check_prepared(at);
-        self.check_served(at);
+        let prepared = self.nodes[at].check_prepared();
+        self.note_check(prepared);
+        let (now_us, asked) = (self.time.now_us(), self.history.about(&self.clients.keys));
+        let served = self.promises.check_served(&self.nodes[at], asked, now_us);
+        self.note_check(served);
     }
 
     /// A job does something at a node.
     pub fn works(&mut self, at: usize, job: Job) {
-        let now_us = self.now_us();
+        let now_us = self.time.now_us();
         self.crossing.works(&mut self.tally, now_us, at, job);
         if let Some((fault, _)) = self.rules.aimed.iter().find(|(_, aimed)| *aimed == job) {
             let (fault, boot) = (*fault, self.nodes[at].boot);
-            self.push(0, at, boot, Event::Strike(fault, job));
+            self.time.push(0, at, boot, Event::Strike(fault, job));
         }
-    }
-
-    /// A job does something at all nodes.
-    pub fn cluster_works(&mut self, job: Job) {
-        (0..self.nodes.len()).for_each(|at| self.works(at, job));
     }
 }
 
@@ -57,15 +56,15 @@ impl World {
 fn roll_back(world: &mut World, at: usize) {
     let Some(bucket) = world.nodes[at].bucket.clone() else { return };
     let place = |vb: u16| bucket.standing(VbId(vb)).map(|at| (at.high_seqno, at.uuid));
-    let before: Vec<_> = (0..world.rules.vbuckets).map(place).collect();
+    let before: Vec<_> = world.nodes.vbuckets().map(place).collect();
     if !world.nodes[at].handles.spawn.run_one() {
         return;
     }
-    let now_us = world.now_us();
-    for vb in (0..world.rules.vbuckets).filter(|vb| before[usize::from(*vb)] != place(*vb)) {
+    let now_us = world.time.now_us();
+    for vb in world.nodes.vbuckets().filter(|vb| before[usize::from(*vb)] != place(*vb)) {
         world.promises.may_lose(at, vb, now_us);
         world.tally.rollbacks += 1;
-        world.show(|| format!("node {at} has gone back in vBucket {vb}"));
+        world.time.show(|| format!("node {at} has gone back in vBucket {vb}"));
         world.works(at, Job::Rollback);
     }
 }
@@ -91,7 +90,7 @@ fn carry(world: &mut World, at: usize) {
     for vb in before {
         if world.nodes[at].role(vb) == Some(VbState::Active) {
             world.tally.takeovers += 1;
-            world.show(|| format!("node {at} took over vBucket {vb}"));
+            world.time.show(|| format!("node {at} took over vBucket {vb}"));
         }
     }
 }
@@ -99,15 +98,15 @@ fn carry(world: &mut World, at: usize) {
 /// vBuckets that a node takes over.
 fn taking_over(world: &World, at: usize) -> Vec<u16> {
     let is_pending = |vb: &u16| world.nodes[at].role(*vb) == Some(VbState::Pending);
-    (0..world.rules.vbuckets).filter(is_pending).collect()
+    world.nodes.vbuckets().filter(is_pending).collect()
 }
 
 /// What is between a link and the node that it follows.
 fn carry_one(world: &mut World, at: usize, number: usize, source: usize, rng: &mut SplitMix64) {
-    let (line, may_connect) = world.nodes[at].links.line(number, world.now_us());
-    let (goes, comes) = (world.reaches(at, source), world.reaches(source, at));
+    let (line, may_connect) = world.nodes[at].links.line(number, world.time.now_us());
+    let (goes, comes) = (world.nodes.reaches(at, source), world.nodes.reaches(source, at));
     let far = &world.nodes[source];
-    let is_awake = far.is_awake(world.now_us());
+    let is_awake = far.is_awake(world.time.now_us());
     let mut line = line.borrow_mut();
     if line.pipe.as_ref().is_some_and(|pipe| pipe.boot != far.boot) {
         line.pipe = None;

@@ -1,11 +1,12 @@
-//! Time, messages, the store, and what happens in which order.
+//! The world: its parts, and what happens when an event is due.
+//!
+//! Each part owns what it changes and holds none of the others: what it needs of them it borrows for a call. A check
+//! returns what is violated; the world notes it.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
-use std::time::Duration;
+use std::collections::BTreeMap;
 
+use base::env::Env;
 use base::env::sim::{DocumentNames, SplitMix64};
-use base::env::{Env, SimHandles};
 use base::limits;
 use cluster::command::{self, Command};
 use cluster::promise::Ask;
@@ -14,55 +15,21 @@ use cluster::{MemoryStore, State, Status, View, keys};
 use serde_json::json;
 
 use crate::available::Waits;
+use crate::calm::Calm;
 use crate::clients::Clients;
 use crate::connections::FrontEnd;
 use crate::damage::Damage;
 use crate::gone::Gone;
-use crate::history::History;
+use crate::history::{Asked, History};
 use crate::jobs::{Crossing, Fault, Job, Tally};
-use crate::node::{BUCKET, Node};
+use crate::node::BUCKET;
+use crate::nodes::{Nodes, STORE};
 use crate::ops::Outcome;
 use crate::promises::Promises;
 use crate::rules::Rules;
 use crate::store::{Reply, Request, TTL, serve};
 use crate::tails::Tail;
-
-/// The store, among the ends of messages.
-pub const STORE: usize = usize::MAX;
-/// No message takes longer, in microseconds.
-pub const MOST_DELAY_US: u64 = 400_000;
-
-/// Something that will happen.
-pub enum Event {
-    /// A node's lease is to be renewed.
-    Lease,
-    /// A node looks at the store.
-    Look,
-    /// A node's other threads do something.
-    Work,
-    /// The store is asked; when that was sent by the node's clock, in nanoseconds.
-    AtStore(Request, u64),
-    /// The store answers.
-    Reply(Reply, u64),
-    /// A node asks another one for a promise; when it did, by its clock.
-    Ask(usize, Box<Ask>, u64),
-    /// A node has promised something to a life, which asked then.
-    Promise(usize, u64, u64),
-    /// A client does something.
-    Client(usize),
-    /// A client's request arrives.
-    Arrive(usize),
-    /// An answer arrives at its client.
-    Answer(usize, Outcome),
-    /// A client has waited for long enough.
-    TimeOut(usize),
-    /// Something goes wrong, or somebody asks for something.
-    Fault,
-    /// A fault strikes a node that is at this job.
-    Strike(Fault, Job),
-    /// A fault is over.
-    Heal(Fault),
-}
+use crate::timeline::{Due, Event, Timeline, delay_us};
 
 /// The world.
 pub struct World {
@@ -70,16 +37,12 @@ pub struct World {
     pub rules: Rules,
     /// What decides from here on.
     pub rng: SplitMix64,
-    time: SimHandles,
+    /// When what happens.
+    pub time: Timeline,
     /// The coordination store.
     pub store: MemoryStore,
-    queue: BTreeMap<(u64, u64), (usize, u64, Event)>,
-    next: u64,
-    now_us: u64,
     /// The nodes.
-    pub nodes: Vec<Node>,
-    /// One-way: from, to.
-    pub cut: BTreeSet<(usize, usize)>,
+    pub nodes: Nodes,
     /// Who asks.
     pub clients: Clients,
     /// What was asked and answered.
@@ -102,12 +65,8 @@ pub struct World {
     pub crossing: Crossing,
     /// What happened.
     pub tally: Tally,
-    /// The newest document, as it was written.
-    pub newest: State,
-    trace: u64,
     /// What was found to be wrong.
     pub violation: Option<String>,
-    is_shown: bool,
     /// Everything is well again.
     pub is_done: bool,
 }
@@ -117,8 +76,7 @@ impl World {
     pub fn new(rules: Rules) -> World {
         let (env, time) = Env::sim(rules.seed);
         let mut rng = SplitMix64::new(rules.seed);
-        let mut nodes: Vec<Node> = (0..rules.nodes).map(|at| Node::new(at, &rules, &mut rng)).collect();
-        nodes.iter_mut().for_each(|node| node.member.held.asks_for_promises = rules.seed % 16 != 8);
+        let nodes = Nodes::new(&rules, &mut rng);
         let mut world = World {
             store: MemoryStore::new(env.clock.clone()),
             clients: Clients::new(&rules, DocumentNames::of(rules.seed, limits::MAX_COLLECTION_KEY_BYTES)),
@@ -133,17 +91,10 @@ impl World {
             crossing: Crossing::new(nodes.len()),
             rules,
             rng,
-            time,
-            queue: BTreeMap::new(),
-            next: 0,
-            now_us: 0,
+            time: Timeline::new(time),
             nodes,
-            cut: BTreeSet::new(),
             tally: Tally::default(),
-            newest: State::empty(),
-            trace: 0xcbf2_9ce4_8422_2325,
             violation: None,
-            is_shown: std::env::var_os("SIMULATION_SHOW").is_some(),
             is_done: false,
         };
         world.found();
@@ -158,7 +109,7 @@ impl World {
             reports: BTreeMap::new(),
         };
         let mut state = State::empty();
-        for node in &self.nodes {
+        for node in self.nodes.iter() {
             let (uuid, address) = (node.member.uuid.clone(), node.member.address());
             let incarnation = node.member.held.life().incarnation();
             let join = Command::Join { uuid, address, incarnation };
@@ -188,9 +139,9 @@ impl World {
         }
         for client in 0..self.clients.len() {
             let delay = self.rng.between(100_000, 200_000);
-            self.push(delay, 0, 0, Event::Client(client));
+            self.time.push(delay, 0, 0, Event::Client(client));
         }
-        self.push(400_000, 0, 0, Event::Fault);
+        self.time.push(400_000, 0, 0, Event::Fault);
     }
 
     /// A node's threads begin.
@@ -198,29 +149,25 @@ impl World {
         let boot = self.nodes[at].boot;
         for (event, within) in [(Event::Lease, 2_000), (Event::Look, 20_000), (Event::Work, 5_000)] {
             let delay = self.rng.below(within);
-            self.push(delay, at, boot, event);
+            self.time.push(delay, at, boot, event);
         }
     }
 
-    /// The time, in microseconds.
-    pub fn now_us(&self) -> u64 {
-        self.now_us
+    /// What may happen to nodes now.
+    pub fn calm(&self) -> Calm<'_> {
+        let now_us = self.time.now_us();
+        Calm::of(&self.nodes, self.damage.as_ref(), &self.rules, self.forgetful, self.tail, now_us)
     }
 
-    /// What two runs share if everything happened in the same way.
-    pub fn trace(&self) -> u64 {
-        self.trace
+    /// What was asked, with the documents that it was about.
+    pub fn asked(&self) -> Asked<'_> {
+        self.history.about(&self.clients.keys)
     }
 
-    /// Makes a number part of the trace.
-    pub fn note(&mut self, number: u64) {
-        self.trace = (self.trace ^ number).wrapping_mul(0x0100_0000_01b3).rotate_left(17);
-    }
-
-    /// Tells what happens, if somebody wants to know.
-    pub fn show(&self, what: impl FnOnce() -> String) {
-        if self.is_shown {
-            println!("{:>10} {}", self.now_us, what());
+    /// Notes what is violated, if something is.
+    pub fn note_check(&mut self, checked: Result<(), String>) {
+        if let Err(what) = checked {
+            self.violation = Some(what);
         }
     }
 
@@ -229,54 +176,25 @@ impl World {
         FrontEnd { world: self, at }
     }
 
-    /// Has something happen later; what is meant for a start of a node that is over by then does not.
-    pub fn push(&mut self, delay_us: u64, at: usize, boot: u64, event: Event) {
-        self.next += 1;
-        self.queue.insert((self.now_us + delay_us, self.next), (at, boot, event));
-    }
-
-    /// How long a message takes; a few take very long.
-    pub fn delay_us(&mut self) -> u64 {
-        if self.rng.chance(1, 40) {
-            self.rng.between(1_000, MOST_DELAY_US)
-        } else {
-            self.rng.between(50, 2_000)
-        }
-    }
-
-    /// Whether messages get from one end to another.
-    pub fn reaches(&self, from: usize, to: usize) -> bool {
-        !self.cut.contains(&(from, to))
-    }
-
     /// Until the end, or until something is wrong.
     pub fn run(&mut self) -> Result<(), String> {
-        while let Some(((at_us, _), (at, boot, event))) = self.queue.pop_first() {
-            if self.is_done || at_us > self.rules.end_us {
+        while let Some(due) = self.time.pop() {
+            if self.is_done || due.at_us > self.rules.end_us {
                 break;
             }
-            let by_us = at_us - self.now_us;
-            self.time.clock.advance(Duration::from_micros(by_us));
-            for node in &self.nodes {
-                let by = Duration::from_nanos(by_us * node.rate);
-                // Who stands still may be a machine that is suspended.
-                if node.frozen_until_us > self.now_us {
-                    node.handles.clock.suspend(by);
-                } else {
-                    node.handles.clock.advance(by);
-                }
-            }
-            self.now_us = at_us;
-            self.handle(at, boot, event);
+            let before_us = self.time.now_us();
+            self.time.go_to(due.at_us);
+            self.nodes.let_time_pass(before_us, due.at_us - before_us);
+            self.handle(due);
             if let Some(violation) = self.violation.take() {
                 return Err(violation);
             }
         }
-        self.tally.simulated_us = self.now_us;
+        self.tally.simulated_us = self.time.now_us();
         self.check_end()
     }
 
-    fn handle(&mut self, at: usize, boot: u64, event: Event) {
+    fn handle(&mut self, Due { at, boot, event, .. }: Due) {
         match event {
             Event::Client(client) => return self.client(client),
             Event::Answer(op, outcome) => return self.answered(op, outcome),
@@ -297,10 +215,11 @@ impl World {
             }
             return;
         }
-        if !node.is_awake(self.now_us) {
+        let now_us = self.time.now_us();
+        if !node.is_awake(now_us) {
             // Whoever stands still finds everything when it goes on.
-            let delay = node.frozen_until_us - self.now_us + self.rng.below(1_000);
-            return self.push(delay, at, boot, event);
+            let delay = node.frozen_until_us - now_us + self.rng.below(1_000);
+            return self.time.push(delay, at, boot, event);
         }
         match event {
             Event::Lease => {
@@ -309,17 +228,17 @@ impl World {
                 let request = self.nodes[at].member.held.renew(sent_ns);
                 self.ask_since(at, request, sent_ns);
                 self.ask_for_promises(at, sent_ns);
-                self.push(every_us, at, boot, Event::Lease);
+                self.time.push(every_us, at, boot, Event::Lease);
             }
             Event::Look => {
                 self.ask(at, Request::Read);
                 let delay = self.rng.between(10_000, 40_000);
-                self.push(delay, at, boot, Event::Look);
+                self.time.push(delay, at, boot, Event::Look);
             }
             Event::Work => {
                 self.work(at);
                 let delay = self.rng.between(500, 6_000);
-                self.push(delay, at, boot, Event::Work);
+                self.time.push(delay, at, boot, Event::Work);
             }
             Event::Reply(reply, sent_ns) => {
                 self.front_end(at).note_decided();
@@ -351,9 +270,9 @@ impl World {
     }
 
     fn ask_since(&mut self, at: usize, request: Request, sent_ns: u64) {
-        if self.reaches(at, STORE) {
-            let (delay, boot) = (self.delay_us(), self.nodes[at].boot);
-            self.push(delay, at, boot, Event::AtStore(request, sent_ns));
+        if self.nodes.reaches(at, STORE) {
+            let (delay, boot) = (delay_us(&mut self.rng), self.nodes[at].boot);
+            self.time.push(delay, at, boot, Event::AtStore(request, sent_ns));
         }
     }
 
@@ -362,9 +281,9 @@ impl World {
         let Some((ask, of)) = self.nodes[at].member.held.asks(&self.nodes[at].member.uuid) else { return };
         let asked = |uuid: &String| self.nodes.iter().position(|node| node.member.uuid == *uuid);
         for to in of.iter().filter_map(asked).collect::<Vec<_>>() {
-            if self.reaches(at, to) {
-                let (delay, boot) = (self.delay_us(), self.nodes[to].boot);
-                self.push(delay, to, boot, Event::Ask(at, Box::new(ask.clone()), sent_ns));
+            if self.nodes.reaches(at, to) {
+                let (delay, boot) = (delay_us(&mut self.rng), self.nodes[to].boot);
+                self.time.push(delay, to, boot, Event::Ask(at, Box::new(ask.clone()), sent_ns));
             }
         }
     }
@@ -372,9 +291,9 @@ impl World {
     /// A node is asked not to take over from another one.
     fn promise(&mut self, at: usize, from: usize, ask: &Ask, sent_ns: u64) {
         let now_ns = self.nodes[at].clock_ns();
-        if self.nodes[at].member.held.authority.grant(ask, now_ns).is_ok() && self.reaches(at, from) {
-            let (delay, boot) = (self.delay_us(), self.nodes[from].boot);
-            self.push(delay, from, boot, Event::Promise(at, ask.incarnation, sent_ns));
+        if self.nodes[at].member.held.authority.grant(ask, now_ns).is_ok() && self.nodes.reaches(at, from) {
+            let (delay, boot) = (delay_us(&mut self.rng), self.nodes[from].boot);
+            self.time.push(delay, from, boot, Event::Promise(at, ask.incarnation, sent_ns));
         }
     }
 
@@ -387,9 +306,9 @@ impl World {
             }
             request => serve(&self.store, &uuid, request).expect("a store in memory answers"),
         };
-        if let Some(reply) = reply.filter(|_| self.reaches(STORE, at)) {
-            let delay = self.delay_us();
-            self.push(delay, at, boot, Event::Reply(reply, sent_ns));
+        if let Some(reply) = reply.filter(|_| self.nodes.reaches(STORE, at)) {
+            let delay = delay_us(&mut self.rng);
+            self.time.push(delay, at, boot, Event::Reply(reply, sent_ns));
         }
     }
 
@@ -400,21 +319,21 @@ impl World {
         if !matches!(self.store.commit(commit), Ok(Swapped::Done(_))) {
             return;
         }
-        let before = std::mem::replace(&mut self.newest, state.clone());
+        let before = std::mem::replace(&mut self.nodes.newest, state.clone());
         if state.epoch < before.epoch || state.revision <= before.revision {
             let (is, was) = ((state.epoch, state.revision), (before.epoch, before.revision));
             self.violation = Some(format!("epoch and revision {is:?} after {was:?}"));
         }
-        self.note(state.revision);
-        self.show(|| {
+        self.time.note(state.revision);
+        self.time.show(|| {
             format!("document {}: {:?} {:?}", state.revision, state.buckets.get(BUCKET), state.rebalance)
         });
         self.tally.rebalances += u64::from(before.rebalance.is_some() && state.rebalance.is_none());
         self.tally.choices += u64::from(before.is_choosing() && !state.is_choosing());
         if state.auto_failover.count > before.auto_failover.count {
-            self.cluster_works(Job::AutoFailover);
+            (0..self.nodes.len()).for_each(|at| self.works(at, Job::AutoFailover));
         }
-        self.note_losses();
+        self.history.note_losses(&self.nodes, self.time.now_us());
     }
 
     fn on_reply(&mut self, at: usize, reply: Reply, sent_ns: u64) {
@@ -453,15 +372,10 @@ impl World {
         let Some(view) = self.nodes[at].member.view.clone() else { return false };
         let Ok(mut state) = command::apply(&view, command) else { return false };
         if matches!(command, Command::FailOver { .. } | Command::FailOverGracefully { .. }) {
-            self.failover_asked_us = Some(self.now_us);
+            self.failover_asked_us = Some(self.time.now_us());
         }
         self.nodes[at].member.held.sign(&mut state, view.state.revision);
         self.ask(at, Request::Write(view.version, Box::new(state)));
         true
-    }
-
-    /// All buckets that there are.
-    pub fn buckets(&self) -> Vec<(usize, Arc<engine::Bucket>)> {
-        self.nodes.iter().filter_map(|node| Some((node.at, node.bucket.clone()?))).collect()
     }
 }
