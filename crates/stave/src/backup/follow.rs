@@ -2,7 +2,8 @@
 //!
 //! # Guarantees
 //!
-//! - A change is durable within a second of its arrival, or the command has failed.
+//! - A change is durable within a second of its arrival, unless the disk or the store takes longer than that to take it: then
+//!   it is so as soon as that answers, or the command fails.
 //! - The log says that it has everything up to a moment only when each vBucket has come to where it was then.
 //! - Memory is bounded: what is not written yet has a limit, and the node waits while it is written.
 #![allow(clippy::disallowed_methods, reason = "the client's end is not part of a node")]
@@ -18,20 +19,27 @@ use base::{Seqno, VbId};
 use protocol::dcp::{Message, OpenFlags, What};
 
 use super::block::read_version;
-use super::log::{ChangeLog, LogPosition, LogWriter, LoggedChange, clock_set_back};
+use super::log::{ChangeLog, LogGroup, LogPosition, LogWriter, LoggedChange, clock_set_back};
 use super::prepared::Prepared;
+use super::repository::RepositoryLock;
 use super::take::record_of;
-use super::{HowFar, Repository, TakeOptions, Version, take};
+use super::{BackupError, HowFar, Repository, TakeOptions, Version, take};
 use crate::client::dcp::{
     Event, Start, Watch, Wishes, follow_everywhere, high_seqnos, members, newest_histories, seqno_of,
 };
 use crate::client::{Client, ClientError, Target};
 use crate::units::duration;
 
-/// What came is written after this.
+/// What came is written after this: to a folder, and to an object store, which takes longer and charges each request.
 const WRITE_AFTER_NS: u64 = 250_000_000;
+const WRITE_TO_STORE_AFTER_NS: u64 = 500_000_000 / TEST_DIVISOR;
 /// That nothing came is written after this.
 const TELL_AFTER_NS: u64 = 750_000_000;
+const TELL_STORE_AFTER_NS: u64 = 2_000_000_000 / TEST_DIVISOR;
+/// Tests wait for less.
+const TEST_DIVISOR: u64 = if cfg!(test) { 10 } else { 1 };
+/// Between two tries to make whole segments of pieces, after one that failed.
+const PAUSE_OF_JOINS: Duration = Duration::from_secs(10);
 /// Between two looks at what waits to be written.
 const LOOK: Duration = Duration::from_millis(50);
 /// Between two questions where the vBuckets are.
@@ -93,12 +101,13 @@ pub(crate) fn follow_bucket(
     interrupted: &AtomicBool,
     tell: &Tell<'_>,
 ) -> anyhow::Result<FollowCounts> {
-    let _lock = repository.lock_log(&target.bucket)?;
+    let held = &repository.lock_log(&target.bucket)?;
     let begun = env.clock.unix_ns();
     let mut counts = FollowCounts::default();
     let (mut again, mut attempts) = (None, 0);
     while !interrupted.load(Ordering::Relaxed) {
-        let run = Run { env, target, repository, options, interrupted, tell, begun };
+        let run =
+            Run { env, target, repository, options, interrupted, tell, begun, held, writing: Mutex::new(()) };
         let (writer, origin) = run.writer(again.take(), &mut counts)?;
         let (horizon, taken) = (writer.horizon(), run.follow(writer, &origin, &mut counts)?);
         attempts = if counts.horizon > horizon { 0 } else { attempts + 1 };
@@ -122,6 +131,9 @@ struct Run<'a> {
     interrupted: &'a AtomicBool,
     tell: &'a Tell<'a>,
     begun: u64,
+    held: &'a RepositoryLock,
+    /// Held while a group is written.
+    writing: Mutex<()>,
 }
 
 impl Run<'_> {
@@ -188,6 +200,11 @@ impl Run<'_> {
             goal: None,
             reached: 0,
             longest_wait_ns: counts.longest_wait_ns,
+            rhythm: if self.repository.is_store() {
+                (WRITE_TO_STORE_AFTER_NS, TELL_STORE_AFTER_NS)
+            } else {
+                (WRITE_AFTER_NS, TELL_AFTER_NS)
+            },
             wants_backup: false,
             failed: None,
             again: None,
@@ -197,6 +214,7 @@ impl Run<'_> {
             scope.spawn(|| self.write(&shared, &stop));
             scope.spawn(|| self.ask(&shared, &stop));
             scope.spawn(|| self.back_up(&shared, &stop, &backups));
+            scope.spawn(|| self.join_segments(&shared, &stop));
             let done = self.stream(&shared);
             stop.store(true, Ordering::Relaxed);
             done
@@ -211,10 +229,41 @@ impl Run<'_> {
         match failed {
             Some(error) => return Err(error),
             // What came is kept, whatever ended the streams.
-            None => writer.finish(self.env.clock.unix_ns())?,
+            None => self.finish(writer)?,
         }
         done?;
         Ok(again)
+    }
+
+    /// Writes what is left, and ends the segment.
+    fn finish(&self, writer: LogWriter) -> anyhow::Result<()> {
+        let behind = writer.segment() + 1;
+        self.held.check()?;
+        writer.finish(self.env.clock.unix_ns())?;
+        if let Err(error) = self.repository.join_segments(&self.target.bucket, behind) {
+            self.say(FollowNews::Trouble(format!("{error}; the next command that follows does it")));
+        }
+        Ok(())
+    }
+
+    /// Makes one object of each segment that ended, where segments are in pieces.
+    fn join_segments(&self, shared: &Mutex<Following<'_>>, stop: &AtomicBool) {
+        let now = || self.env.clock.monotonic();
+        let (mut joined, mut due) = (0, now());
+        while self.repository.is_store() && !stop.load(Ordering::Relaxed) {
+            std::thread::sleep(LOOK);
+            let segment = lock(shared).writer.segment();
+            if segment == joined || now() < due {
+                continue;
+            }
+            match self.repository.join_segments(&self.target.bucket, segment) {
+                Ok(()) => joined = segment,
+                Err(error) => {
+                    due = now() + PAUSE_OF_JOINS;
+                    self.say(FollowNews::Trouble(format!("{error}; it is tried again")));
+                }
+            }
+        }
     }
 
     /// Streams, again and again, until it is to end.
@@ -259,8 +308,28 @@ impl Run<'_> {
     fn write(&self, shared: &Mutex<Following<'_>>, stop: &AtomicBool) {
         while !stop.load(Ordering::Relaxed) {
             std::thread::sleep(LOOK);
-            lock(shared).write_if_due();
+            self.write_if_due(shared);
         }
+    }
+
+    fn write_if_due(&self, shared: &Mutex<Following<'_>>) {
+        let is_due = lock(shared).is_due();
+        if is_due {
+            self.write_group(shared);
+        }
+    }
+
+    /// Writes what waits as a group; the streams go on meanwhile.
+    fn write_group(&self, shared: &Mutex<Following<'_>>) {
+        let _one_at_a_time = lock(&self.writing);
+        let group = {
+            let following = &mut *lock(shared);
+            let now = following.clock.unix_ns();
+            if following.failed.is_some() { None } else { following.writer.take_group(now) }
+        };
+        let Some(group) = group else { return };
+        let written = self.held.check().and_then(|()| group.write());
+        lock(shared).written(&group, written);
     }
 
     /// Asks again and again where the vBuckets are.
@@ -368,6 +437,8 @@ struct Following<'a> {
     /// The moment up to which everything is there and durable.
     reached: u64,
     longest_wait_ns: u64,
+    /// After which time changes are written, and a horizon.
+    rhythm: (u64, u64),
     wants_backup: bool,
     failed: Option<anyhow::Error>,
     again: Option<String>,
@@ -457,9 +528,6 @@ impl Following<'_> {
             return Ok(());
         }
         self.writer.change(vb, seqno, made, now, what);
-        if self.writer.is_full() {
-            self.write();
-        }
         Ok(())
     }
 
@@ -506,26 +574,26 @@ impl Following<'_> {
         })
     }
 
-    fn write_if_due(&mut self) {
+    fn is_due(&self) -> bool {
         let now = self.clock.unix_ns();
         let is_due = |since: u64, after: u64| now.saturating_sub(since) >= after || since > now;
         let (changed, told) = self.writer.waiting_since();
-        let has_to = changed.is_some_and(|since| is_due(since, WRITE_AFTER_NS))
-            || told.is_some_and(|since| is_due(since, TELL_AFTER_NS));
-        if self.failed.is_none() && has_to {
-            self.write();
-        }
+        let (write_after, tell_after) = self.rhythm;
+        let has_to = changed.is_some_and(|since| is_due(since, write_after))
+            || told.is_some_and(|since| is_due(since, tell_after));
+        self.failed.is_none() && has_to
     }
 
-    fn write(&mut self) {
-        let (since, _) = self.writer.waiting_since();
-        if let Err(error) = self.writer.flush(self.clock.unix_ns()) {
+    /// A group was written, or was not.
+    fn written(&mut self, group: &LogGroup, done: Result<(), BackupError>) {
+        let now = self.clock.unix_ns();
+        if let Err(error) = done.and_then(|()| self.writer.has_written(now)) {
             self.failed = Some(error.into());
             return;
         }
-        self.reached = self.writer.horizon();
-        if let Some(since) = since {
-            self.longest_wait_ns = self.longest_wait_ns.max(self.clock.unix_ns().saturating_sub(since));
+        self.reached = group.horizon;
+        if let Some(since) = group.since {
+            self.longest_wait_ns = self.longest_wait_ns.max(now.saturating_sub(since));
         }
     }
 
@@ -552,11 +620,17 @@ struct FollowWatch<'a, 'r, 'f> {
 
 impl Watch for FollowWatch<'_, '_, '_> {
     fn event(&mut self, event: Event<'_>) -> ControlFlow<()> {
-        let following = &mut *lock(self.shared);
+        let mut guard = lock(self.shared);
+        let following = &mut *guard;
         match event {
             Event::Message(message) => {
                 if let Err(error) = following.message(message) {
                     following.failed.get_or_insert(error);
+                }
+                if following.writer.is_full() {
+                    drop(guard);
+                    self.run.write_group(self.shared);
+                    guard = lock(self.shared);
                 }
             }
             Event::Began(vb, uuid) => {
@@ -574,7 +648,7 @@ impl Watch for FollowWatch<'_, '_, '_> {
                 return ControlFlow::Break(());
             }
         }
-        let is_over = following.failed.is_some() || following.again.is_some();
+        let is_over = guard.failed.is_some() || guard.again.is_some();
         if is_over { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
@@ -583,10 +657,10 @@ impl Watch for FollowWatch<'_, '_, '_> {
     }
 
     fn idle(&mut self) -> ControlFlow<()> {
+        lock(self.shared).settle();
+        self.run.write_if_due(self.shared);
         let (counts, is_over) = {
             let following = &mut *lock(self.shared);
-            following.settle();
-            following.write_if_due();
             let writer = &following.writer;
             let counts = FollowCounts {
                 versions: writer.versions,

@@ -32,6 +32,8 @@ pub(crate) use block::Version;
 pub(crate) use follow::{FollowCounts, FollowNews, FollowOptions, follow_bucket};
 pub(crate) use log::{AtMoment, ChangeLog, GapSet, MomentReader, WantedMoment};
 pub(crate) use manifest::BackupManifest;
+#[cfg(test)]
+pub(crate) use objects::FakeStore;
 pub(crate) use objects::{BackupPlace, ObjectStoreFlags};
 pub(crate) use reader::ChainReader;
 pub(crate) use repository::{Backup, Chain, Repository, UnfinishedBackup};

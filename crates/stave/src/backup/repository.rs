@@ -100,6 +100,22 @@ impl<'e> Repository<'e> {
         Repository { store: Some(store), ..self }
     }
 
+    /// Whether files are objects.
+    pub(super) fn is_store(&self) -> bool {
+        self.store.is_some()
+    }
+
+    /// Makes one object of each segment of a log in pieces that has a lower number than `before`. Files are never in pieces.
+    pub(super) fn join_segments(&self, bucket: &str, before: u32) -> Result<(), BackupError> {
+        let Some(store) = &self.store else { return Ok(()) };
+        let path = self.folder(bucket).join(LOG);
+        store.join_segments(&path, before).map_err(|source| BackupError::Io {
+            operation: "join the pieces of segments in",
+            path,
+            source,
+        })
+    }
+
     pub(crate) fn disk(&self) -> &dyn Disk {
         &*self.env.disk
     }

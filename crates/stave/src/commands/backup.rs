@@ -5,6 +5,8 @@ mod drill;
 mod durable_tests;
 mod follow;
 #[cfg(test)]
+mod follow_store_tests;
+#[cfg(test)]
 mod follow_tests;
 mod log;
 #[cfg(test)]
@@ -46,7 +48,7 @@ Of each vBucket it holds one state that the vBucket had, not older than the begi
 may be of different moments between its beginning and its end. Durable writes that are not committed are left out.
 A backup that was broken off goes on when the command is given again. In a cluster any node may be named.
 With --follow the command does not end: behind a backup it writes each change to a log as it comes, durably within a
-second, so that `stave restore --at` brings back any moment. Given again, it goes on with the log where that ended.
+second, into a folder or an S3-compatible store, so that `stave restore --at` brings back any moment. Given again, it goes on with the log where that ended.
 `stave restore` sends a backup to a cluster."
 )]
 pub struct BackupFlags {
@@ -216,13 +218,8 @@ fn make(env: &Env, flags: &BackupFlags) -> anyhow::Result<Outcome> {
     let options = TakeOptions { is_full: flags.full, since: flags.since.clone(), max_rate: flags.max_rate };
     let place = BackupPlace::open(env, dir, &flags.store)?;
     if flags.follow {
-        if place.is_store() {
-            anyhow::bail!(WrongArguments(
-                "--follow cannot write to s3://, since nothing can be appended to an object; give --to a folder".to_owned()
-            ));
-        }
         let options = follow::options(options, flags.base_every, flags.once_caught_up);
-        return follow::follow(env, &target, dir, &options, flags.json);
+        return follow::follow(env, &target, &place, &options, flags.json);
     }
     let interrupted = watch_interrupt(env)?;
     let repository = place.repository();

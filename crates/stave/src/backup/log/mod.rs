@@ -31,12 +31,12 @@ pub(crate) use gaps::{Gap, GapSet};
 pub(crate) use moment::{AtMoment, MomentReader, WantedMoment};
 pub(crate) use position::LogPosition;
 pub(crate) use scan::{ChangeLog, clock_set_back};
-pub(crate) use writer::LogWriter;
+pub(crate) use writer::{LogGroup, LogWriter};
 
 /// The folder of a bucket's log, in the bucket's folder of backups.
 pub(super) const LOG: &str = "log";
 /// What the names of segments begin with.
-const SEGMENT: &str = "segment-";
+pub(super) const SEGMENT: &str = "segment-";
 
 fn segment_path(folder: &Path, number: u32) -> PathBuf {
     folder.join(format!("{SEGMENT}{number:08}"))

@@ -10,7 +10,7 @@ use super::frame::{FrameHeader, FrameKind};
 use super::gaps::{Gap, GapTracker};
 use super::position::{LogPosition, SnapshotMarks};
 use super::segment::{Segment, SegmentFile, read_segment};
-use super::writer::{LogPlace, LogWriter};
+use super::writer::{LogPlace, LogWriter, SEGMENT_AGE_IN_STORE_NS, SEGMENT_AGE_NS};
 use super::{LOG, SEGMENT, segment_path};
 use crate::backup::{BackupError, Repository};
 
@@ -64,6 +64,8 @@ pub(crate) struct ChangeLog {
     /// A file at the end that holds no group, and not even its own first frame.
     empty: Option<(u32, u64)>,
     seen: Seen,
+    /// How old segments become that are written.
+    most_age_ns: u64,
 }
 
 /// Segments that go on from each other.
@@ -92,7 +94,10 @@ impl Epoch {
 impl ChangeLog {
     /// Reads the log of a bucket; without one it has no segments.
     pub(crate) fn open(repository: &Repository<'_>, bucket: &str) -> Result<ChangeLog, BackupError> {
-        ChangeLog::scan(repository.env, &repository.folder(bucket).join(LOG), bucket, MOST_KEPT)
+        let folder = repository.folder(bucket).join(LOG);
+        let log = ChangeLog::scan(repository.env, &folder, bucket, MOST_KEPT)?;
+        let most_age_ns = if repository.is_store() { SEGMENT_AGE_IN_STORE_NS } else { log.most_age_ns };
+        Ok(ChangeLog { most_age_ns, ..log })
     }
 
     /// Tells `visit` each gap.
@@ -159,6 +164,7 @@ impl ChangeLog {
             segments: Vec::new(),
             empty: None,
             seen: Seen { frames: Some(Vec::new()), gaps: Some(Vec::new()), most },
+            most_age_ns: SEGMENT_AGE_NS,
         };
         let mut gaps = GapTracker::default();
         for (at, number) in numbers.iter().enumerate() {
@@ -258,6 +264,7 @@ impl ChangeLog {
             previous_len: Some(last.end),
             horizon: last.horizon,
             why: last.state.why.clone(),
+            most_age_ns: self.most_age_ns,
         };
         let now = clock_ns.max(last.moment + 1);
         LogWriter::begin(&self.disk, &self.folder, &self.bucket, place, from, now).map(Some)
@@ -279,6 +286,7 @@ impl ChangeLog {
             previous_len: last.map(|last| last.end),
             horizon: floor,
             why: why.to_owned(),
+            most_age_ns: self.most_age_ns,
         };
         // Moments that are behind the clock are those of the newest epoch.
         let behind = last.filter(|last| clock_set_back(last.moment, clock_ns).is_none());
@@ -298,7 +306,7 @@ impl ChangeLog {
         let Some(last) = self.segments.last() else { return Ok(()) };
         let cut = || {
             let file = self.disk.open(&last.path, OpenMode::ReadWrite)?;
-            if last.end < last.len {
+            if last.end < file.len()? {
                 file.set_len(last.end)?;
             }
             // Behind a sync that failed only what is written once more is sure to be synced.

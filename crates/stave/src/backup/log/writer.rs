@@ -17,8 +17,9 @@ use crate::client::dcp::Position;
 
 /// A segment that is longer gets no further group.
 const SEGMENT_BYTES: u64 = 64 << 20;
-/// Neither does one that is older.
-const SEGMENT_AGE_NS: u64 = 3_600_000_000_000;
+/// Neither does one that is older, in a folder and in an object store, where each group is an object until it ends.
+pub(super) const SEGMENT_AGE_NS: u64 = 3_600_000_000_000;
+pub(super) const SEGMENT_AGE_IN_STORE_NS: u64 = 300_000_000_000;
 /// What has come up to so long after the vBucket had all that there was counts from when it came.
 const LIVE_NS: u64 = 2_000_000_000;
 /// More bytes than these are not kept in memory, but for the last entry.
@@ -32,6 +33,28 @@ pub(super) struct LogPlace {
     /// Up to which moment the log has everything.
     pub(super) horizon: u64,
     pub(super) why: String,
+    /// A segment that is older gets no further group.
+    pub(super) most_age_ns: u64,
+}
+
+/// A group that is to be written behind what its segment has.
+pub(crate) struct LogGroup {
+    file: Arc<dyn File>,
+    path: PathBuf,
+    at: u64,
+    bytes: Vec<u8>,
+    /// Since when its oldest change waits.
+    pub(crate) since: Option<u64>,
+    /// Up to which moment the log has everything with it.
+    pub(crate) horizon: u64,
+}
+
+impl LogGroup {
+    /// Writes it and makes it durable.
+    pub(crate) fn write(&self) -> Result<(), BackupError> {
+        self.file.write_at(&self.bytes, self.at).map_err(|error| failed("write", &self.path, error))?;
+        self.file.sync_data().map_err(|error| failed("sync", &self.path, error))
+    }
 }
 
 /// One vBucket's entries that are not written yet.
@@ -51,7 +74,7 @@ pub(crate) struct LogWriter {
     bucket: String,
     place: LogPlace,
     file: Arc<dyn File>,
-    /// Bytes of the segment that are durable.
+    /// Bytes of the segment, with those of a group that was taken to be written.
     end: u64,
     group: u64,
     begun: u64,
@@ -324,8 +347,16 @@ impl LogWriter {
 
     /// Writes what waits as one group and makes it durable.
     pub(crate) fn flush(&mut self, clock_ns: u64) -> Result<(), BackupError> {
+        let Some(group) = self.take_group(clock_ns) else { return Ok(()) };
+        group.write()?;
+        self.has_written(clock_ns)
+    }
+
+    /// Takes what waits as one group, which is to be written before another one is taken. If it cannot be, nothing more may
+    /// be.
+    pub(crate) fn take_group(&mut self, clock_ns: u64) -> Option<LogGroup> {
         if self.waiting_since == (None, None) {
-            return Ok(());
+            return None;
         }
         let now = self.now(clock_ns);
         while let Some(vb) = self.dirty.first().copied() {
@@ -333,31 +364,45 @@ impl LogWriter {
         }
         self.commit.moment = now;
         let body = serde_json::to_vec(&self.commit).expect("plain data");
-        self.write(FrameKind::Commit, &body)?;
+        let group = self.group_of(FrameKind::Commit, &body);
         self.commit.gaps = Vec::new();
         (self.buffered, self.waiting_since) = (0, (None, None));
-        if self.end >= SEGMENT_BYTES || now - self.begun >= SEGMENT_AGE_NS {
-            self.turn(now)?;
-        }
-        Ok(())
+        Some(group)
     }
 
-    /// Writes the frames that wait and a last one, and makes them durable.
-    fn write(&mut self, kind: FrameKind, body: &[u8]) -> Result<(), BackupError> {
+    /// The group that was taken is durable: goes on in another segment if it is time for that.
+    pub(crate) fn has_written(&mut self, clock_ns: u64) -> Result<(), BackupError> {
+        let now = self.now(clock_ns);
+        if self.end < SEGMENT_BYTES && now.saturating_sub(self.begun) < self.place.most_age_ns {
+            return Ok(());
+        }
+        // What came meanwhile is of this segment.
+        if let Some(group) = self.take_group(now) {
+            group.write()?;
+        }
+        self.turn(now)
+    }
+
+    /// A group of the frames that wait and a last one.
+    fn group_of(&mut self, kind: FrameKind, body: &[u8]) -> LogGroup {
         let header = FrameHeader::new(self.place.epoch, self.group, kind, VbId(0));
         header.seal(body, &mut self.encoder, &mut self.frames);
-        let path = segment_path(&self.folder, self.place.segment);
-        self.file.write_at(&self.frames, self.end).map_err(|error| failed("write", &path, error))?;
-        self.file.sync_data().map_err(|error| failed("sync", &path, error))?;
-        self.end += self.frames.len() as u64;
-        self.frames = Vec::new();
+        let group = LogGroup {
+            file: self.file.clone(),
+            path: segment_path(&self.folder, self.place.segment),
+            at: self.end,
+            bytes: std::mem::take(&mut self.frames),
+            since: self.waiting_since.0,
+            horizon: self.commit.horizon,
+        };
+        self.end += group.bytes.len() as u64;
         self.group += 1;
-        Ok(())
+        group
     }
 
     /// Goes on in the next segment.
     fn turn(&mut self, now: u64) -> Result<(), BackupError> {
-        self.write(FrameKind::Seal, &[])?;
+        self.group_of(FrameKind::Seal, &[]).write()?;
         self.place.previous_len = Some(self.end);
         self.place.segment += 1;
         self.place.horizon = self.commit.horizon;
@@ -379,7 +424,12 @@ impl LogWriter {
     /// Writes what waits, and that the segment gets no further frame.
     pub(crate) fn finish(mut self, clock_ns: u64) -> Result<(), BackupError> {
         self.flush(clock_ns)?;
-        self.write(FrameKind::Seal, &[])
+        self.group_of(FrameKind::Seal, &[]).write()
+    }
+
+    /// The number of its segment.
+    pub(crate) fn segment(&self) -> u32 {
+        self.place.segment
     }
 }
 

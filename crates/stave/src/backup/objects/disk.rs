@@ -7,15 +7,17 @@
 //! - Memory is bounded: a part of what is written to a file of changes, and what is read of small objects.
 //!
 //! Files of changes are sent in parts, and get nothing more once they are synced. Other files are small: they are kept in
-//! memory and sent as a whole. Folders are prefixes of names, and need not be made.
+//! memory and sent as a whole. Folders are prefixes of names, and need not be made. Segments of a log have rules of their own
+//! (`segments.rs`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Error, ErrorKind, Result};
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base::env::{Disk, File, OpenMode};
 
+use super::segments;
 use super::store::{ObjectHead, ObjectStore, PutIf};
 use crate::backup::writer::CHANGES;
 
@@ -24,9 +26,9 @@ const MIB: usize = if cfg!(test) { 8 << 10 } else { 1 << 20 };
 /// Bytes of a part. There may be 10,000 of an object, and a file of changes has little more than 1 GiB.
 const PART_BYTES: usize = 8 * MIB;
 /// An object that is not longer is read as a whole, and kept.
-const SMALL_BYTES: u64 = 32 * MIB as u64;
+pub(super) const SMALL_BYTES: u64 = 32 * MIB as u64;
 /// Bytes of one read.
-const READ_BYTES: usize = 8 * MIB;
+pub(super) const READ_BYTES: usize = 8 * MIB;
 /// What a file is called until it takes the place of another one.
 const UNFINISHED: &str = ".new";
 
@@ -87,12 +89,15 @@ fn is_of_changes(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(CHANGES))
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Disk for ObjectDisk {
     fn open(&self, path: &Path, mode: OpenMode) -> Result<Arc<dyn File>> {
+        if segments::is_segment(path) {
+            return segments::open(&self.store, &key_of(path)?, mode);
+        }
         let is_of_changes = is_of_changes(path);
         let head = self.head(path)?;
         let missing = || Error::new(ErrorKind::NotFound, format!("{} has no such object", self.store.name()));
@@ -127,7 +132,9 @@ impl Disk for ObjectDisk {
 
     fn read_dir(&self, path: &Path) -> Result<Vec<String>> {
         let key = key_of(path)?;
-        self.store.list(&if key.is_empty() { key } else { format!("{key}/") })
+        let names = self.store.list(&if key.is_empty() { key } else { format!("{key}/") })?;
+        let names: BTreeSet<&str> = names.iter().map(|name| segments::segment_of(name)).collect();
+        Ok(names.into_iter().map(str::to_owned).collect())
     }
 
     fn rename(&self, from: &Path, to: &Path) -> Result<()> {
@@ -140,6 +147,9 @@ impl Disk for ObjectDisk {
     }
 
     fn remove_file(&self, path: &Path) -> Result<()> {
+        if segments::is_segment(path) {
+            return segments::remove(&self.store, &key_of(path)?);
+        }
         self.store.remove(&key_of(path)?)
     }
 
@@ -158,7 +168,7 @@ impl Disk for ObjectDisk {
 }
 
 /// An object that is read.
-struct ReadObject {
+pub(super) struct ReadObject {
     store: Arc<ObjectStore>,
     key: String,
     head: ObjectHead,
@@ -167,7 +177,7 @@ struct ReadObject {
 }
 
 impl ReadObject {
-    fn new(store: Arc<ObjectStore>, key: String, head: ObjectHead) -> ReadObject {
+    pub(super) fn new(store: Arc<ObjectStore>, key: String, head: ObjectHead) -> ReadObject {
         ReadObject { store, key, head, whole: Mutex::new(None) }
     }
 
@@ -290,7 +300,7 @@ impl WrittenObject {
     }
 }
 
-fn out_of_order() -> Error {
+pub(super) fn out_of_order() -> Error {
     Error::new(ErrorKind::Unsupported, "an object is written from its beginning to its end")
 }
 

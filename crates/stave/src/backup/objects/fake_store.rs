@@ -14,7 +14,7 @@ use super::store::StoreBucket;
 
 /// What goes wrong with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Trouble {
+pub(crate) enum Trouble {
     /// The connection ends when half of the request was read.
     CutRequest,
     /// It is done, and the connection ends in the middle of the answer.
@@ -25,20 +25,20 @@ pub(super) enum Trouble {
 
 /// What the store has, and what will go wrong.
 #[derive(Default)]
-pub(super) struct Kept {
-    pub(super) objects: BTreeMap<String, Vec<u8>>,
-    pub(super) uploads: BTreeMap<String, BTreeMap<u16, Vec<u8>>>,
+pub(crate) struct Kept {
+    pub(crate) objects: BTreeMap<String, Vec<u8>>,
+    pub(crate) uploads: BTreeMap<String, BTreeMap<u16, Vec<u8>>>,
     /// By number of the request, from 0 on.
-    pub(super) troubles: BTreeMap<u64, Trouble>,
-    pub(super) requests: u64,
+    pub(crate) troubles: BTreeMap<u64, Trouble>,
+    pub(crate) requests: u64,
     /// Every request from this one on is answered with this.
-    pub(super) refuses: Option<(u64, u16, &'static str)>,
+    pub(crate) refuses: Option<(u64, u16, &'static str)>,
     /// Names on one page of a listing.
-    pub(super) page: usize,
+    pub(crate) page: usize,
 }
 
 /// A store that serves until the test's process ends.
-pub(super) struct FakeStore {
+pub(crate) struct FakeStore {
     addr: std::net::SocketAddr,
     kept: Arc<Mutex<Kept>>,
 }
@@ -52,7 +52,7 @@ struct FakeRequest {
 }
 
 impl FakeStore {
-    pub(super) fn start() -> FakeStore {
+    pub(crate) fn start() -> FakeStore {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let addr = listener.local_addr().expect("an address");
         let kept = Arc::new(Mutex::new(Kept { page: 1000, ..Kept::default() }));
@@ -66,15 +66,15 @@ impl FakeStore {
         FakeStore { addr, kept }
     }
 
-    pub(super) fn endpoint(&self) -> String {
+    pub(crate) fn endpoint(&self) -> String {
         format!("http://{}", self.addr)
     }
 
-    pub(super) fn kept(&self) -> MutexGuard<'_, Kept> {
+    pub(crate) fn kept(&self) -> MutexGuard<'_, Kept> {
         self.kept.lock().expect("sound")
     }
 
-    pub(super) fn store(&self, env: &Env) -> ObjectStore {
+    pub(crate) fn store(&self, env: &Env) -> ObjectStore {
         let endpoint = Endpoint::parse(&self.endpoint()).expect("an address");
         let credentials = Credentials { key: "key".to_owned(), secret: "secret".to_owned(), token: None };
         let (name, region) = ("b".to_owned(), "us-east-1".to_owned());

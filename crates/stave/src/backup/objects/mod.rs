@@ -18,6 +18,9 @@ mod fake_store;
 mod http;
 mod lock;
 mod place;
+#[cfg(test)]
+mod segment_tests;
+mod segments;
 mod sign;
 mod store;
 #[cfg(test)]
@@ -25,6 +28,8 @@ mod tests;
 
 use std::path::Path;
 
+#[cfg(test)]
+pub(crate) use fake_store::FakeStore;
 pub(crate) use lock::{NotLocked, ObjectLock};
 pub(crate) use place::{BackupPlace, ObjectStoreFlags};
 pub(crate) use store::ObjectStore;
@@ -33,5 +38,10 @@ impl ObjectStore {
     /// Takes the lock with this name.
     pub(super) fn lock(&self, path: &Path) -> Result<ObjectLock, NotLocked> {
         ObjectLock::take(self, &disk::key_of(path)?)
+    }
+
+    /// Makes one object of each segment of a log that consists of pieces and has a lower number than `before`.
+    pub(super) fn join_segments(&self, folder: &Path, before: u32) -> std::io::Result<()> {
+        segments::join_pieces(&std::sync::Arc::new(self.another()), folder, before)
     }
 }

@@ -82,7 +82,7 @@ impl BackupPlace {
     }
 
     #[cfg(test)]
-    pub(super) fn of_store(env: &Env, dir: &str, store: ObjectStore) -> BackupPlace {
+    pub(crate) fn of_store(env: &Env, dir: &str, store: ObjectStore) -> BackupPlace {
         let store = Arc::new(store);
         let disk = Arc::new(ObjectDisk::new(store.clone()));
         BackupPlace { env: Env { disk, ..env.clone() }, dir: PathBuf::from(dir), store: Some(store) }
@@ -98,11 +98,6 @@ impl BackupPlace {
             Some(store) => repository.in_store(store.clone()),
             None => repository,
         }
-    }
-
-    /// Whether its files are objects.
-    pub(crate) fn is_store(&self) -> bool {
-        self.store.is_some()
     }
 }
 

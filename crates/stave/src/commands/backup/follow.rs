@@ -1,13 +1,12 @@
 //! `stave backup --follow`: writes changes as they come, until it is told to end.
 
-use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use base::env::Env;
 use serde_json::{Value, json};
 
-use crate::backup::{FollowCounts, FollowNews, FollowOptions, Repository, TakeOptions, follow_bucket};
+use crate::backup::{BackupPlace, FollowCounts, FollowNews, FollowOptions, TakeOptions, follow_bucket};
 use crate::cli::Outcome;
 use crate::client::Target;
 use crate::commands::dcp_tail::watch_interrupt;
@@ -18,12 +17,12 @@ use crate::units::{duration, moment_text, thousands};
 pub(super) fn follow(
     env: &Env,
     target: &Target,
-    dir: &Path,
+    place: &BackupPlace,
     options: &FollowOptions,
     is_json: bool,
 ) -> anyhow::Result<Outcome> {
     let interrupted = watch_interrupt(env)?;
-    let repository = Repository::new(env, &std::path::absolute(dir)?);
+    let (env, repository) = (place.env(), place.repository());
     let line = Mutex::new(StatusLine::new(env));
     let show = |text: &dyn Fn(f64) -> String| line.lock().unwrap_or_else(PoisonError::into_inner).show(text);
     let counts = follow_bucket(env, target, &repository, options, &interrupted, &|news| match news {

@@ -76,18 +76,23 @@ pub(super) fn later(env: &Env) -> u64 {
 
 /// Follows while `work` does; what came of it.
 pub(super) fn followed(server: &TestServer, dir: &Path, work: impl FnOnce(&Follower<'_>)) -> FollowCounts {
-    followed_in(&Env::real(), server, dir, work)
+    let env = Env::real();
+    followed_in(&env, server, &Repository::new(&env, dir), work)
 }
 
-/// The same with a clock that is not this machine's.
-fn followed_in(env: &Env, server: &TestServer, dir: &Path, work: impl FnOnce(&Follower<'_>)) -> FollowCounts {
+/// The same at any place, and with a clock that is not this machine's.
+pub(super) fn followed_in(
+    env: &Env,
+    server: &TestServer,
+    repository: &Repository<'_>,
+    work: impl FnOnce(&Follower<'_>),
+) -> FollowCounts {
     let (interrupted, told) = (AtomicBool::new(false), (Mutex::new((0, 0, false)), Condvar::new()));
     let target = server.target();
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
-            let repository = Repository::new(env, dir);
             let options = FollowOptions { base_every: PATIENCE * 60, ..FollowOptions::default() };
-            let counts = follow_bucket(env, &target, &repository, &options, &interrupted, &|news| {
+            let counts = follow_bucket(env, &target, repository, &options, &interrupted, &|news| {
                 if let FollowNews::Following(counts) = news {
                     let mut state = told.0.lock().expect("sound");
                     (state.0, state.1) = (counts.horizon, counts.versions);
@@ -110,12 +115,19 @@ fn followed_in(env: &Env, server: &TestServer, dir: &Path, work: impl FnOnce(&Fo
 /// The documents at a moment.
 pub(super) fn state(dir: &Path, wanted: &WantedMoment) -> Result<(AtMoment, State), BackupError> {
     let env = Env::real();
-    let repository = Repository::new(&env, dir);
-    let log = ChangeLog::open(&repository, BUCKET)?;
-    let at = log.resolve(&repository, BUCKET, wanted, 0)?;
+    state_in(&Repository::new(&env, dir), wanted)
+}
+
+/// The same at any place.
+pub(super) fn state_in(
+    repository: &Repository<'_>,
+    wanted: &WantedMoment,
+) -> Result<(AtMoment, State), BackupError> {
+    let log = ChangeLog::open(repository, BUCKET)?;
+    let at = log.resolve(repository, BUCKET, wanted, 0)?;
     let mut state = State::new();
     {
-        let mut reader = MomentReader::open(&repository, &log, &at)?;
+        let mut reader = MomentReader::open(repository, &log, &at)?;
         let ended = reader.collections()?.ended;
         for vb in 0..reader.manifest().vbuckets {
             reader.newest(VbId(vb), &mut |version: &Version<'_>| -> Result<(), BackupError> {
@@ -368,7 +380,7 @@ fn moments_behind_a_clock_that_was_set_back_are_those_of_the_clock() {
     let clock = Arc::new(AheadClock { real: RealClock::new(), ahead_ns: AtomicU64::new(0) });
     env.clock = clock.clone();
     let mut moments = Vec::new();
-    let counts = followed_in(&env, &server, dir, |follower| {
+    let counts = followed_in(&env, &server, &Repository::new(&env, dir), |follower| {
         follower.catch_up(&env);
         client.set(b"k", b"before", 0).expect("stored");
         moments.push((follower.catch_up(&env), "before"));
