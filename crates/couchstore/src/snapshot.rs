@@ -115,6 +115,21 @@ impl Snapshot {
         self.file_bytes == self.header.end()
     }
 
+    /// Bytes up to the end of the header: these alone are a file, whose last header this is. They never change.
+    pub fn image_bytes(&self) -> u64 {
+        self.header.end()
+    }
+
+    /// Fills `buf` with bytes of the file as it is stored, from `offset` on.
+    ///
+    /// # Errors
+    ///
+    /// If the disk refuses, or has fewer bytes.
+    pub fn read_image(&self, buf: &mut [u8], offset: u64) -> Result<(), Failure> {
+        let read = self.source.read_raw(buf, offset)?;
+        if read == buf.len() { Ok(()) } else { Err(self.source.damaged(offset, "the file ends early")) }
+    }
+
     pub(crate) fn view(&self, tree: Tree) -> TreeView<'_> {
         TreeView { source: &self.source, tree, root: self.header.root(tree), limit: self.header.offset }
     }

@@ -17,6 +17,7 @@ use crate::documents::Documents;
 use crate::durability::Durability;
 use crate::evict::Eviction;
 use crate::fetcher::Fetching;
+use crate::file_snapshot::FileSnapshots;
 use crate::flusher::Flushing;
 use crate::loader::Loading;
 use crate::maintenance::Maintenance;
@@ -102,6 +103,11 @@ impl Bucket {
     /// Scans of ranges of keys.
     pub fn range_scans(&self) -> RangeScans<'_> {
         self.scans.range_scans()
+    }
+
+    /// Snapshots by file.
+    pub fn file_snapshots(&self) -> FileSnapshots<'_> {
+        self.scans.file_snapshots()
     }
 
     /// The checkpoints' share of the memory.

@@ -18,6 +18,8 @@ pub(crate) enum Failed {
     Stream,
     /// A read for a range scan.
     RangeScan,
+    /// A read for a snapshot by file.
+    FileSnapshot,
     /// A read of values that are loaded ahead.
     LoadAhead,
     /// The recount of what is on disk alone.
@@ -40,6 +42,7 @@ impl Failed {
             Failed::Document => "cannot read a document",
             Failed::Stream => "a stream cannot read from disk",
             Failed::RangeScan => "a range scan cannot read from disk",
+            Failed::FileSnapshot => "a snapshot by file cannot read from disk",
             Failed::LoadAhead => "some values are not loaded ahead",
             Failed::Recount => "a filter of evicted keys stays as it is",
             Failed::Compaction => "cannot compact; the file stays as it is",

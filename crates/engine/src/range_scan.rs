@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use crate::bucket_core::Core;
 use crate::config::{BucketConfig, BucketKind};
 use crate::failure_log::{Failed, FailureLog};
+use crate::file_snapshot::{FileSnapshotTable, FileSnapshots};
 use crate::keeper::{Chore, LONGEST_PAUSE, Next, Slice};
 use crate::refusal::Refusal;
 use crate::settings::{Key, Settings};
@@ -108,10 +109,10 @@ pub enum RangeScanProgress {
 }
 
 /// Counts a scan against the most that there may be.
-struct OpenScan(Arc<AtomicUsize>);
+pub(crate) struct OpenScan(Arc<AtomicUsize>);
 
 impl OpenScan {
-    fn take(open: &Arc<AtomicUsize>, most: usize) -> Option<OpenScan> {
+    pub(crate) fn take(open: &Arc<AtomicUsize>, most: usize) -> Option<OpenScan> {
         let more = |open: usize| (open < most).then_some(open + 1);
         open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
         Some(OpenScan(Arc::clone(open)))
@@ -237,15 +238,23 @@ pub struct RangeScans<'a> {
     table: &'a RangeScanTable,
 }
 
-/// Scans that are under way, and what they read.
+/// Scans that are under way, and what they read; snapshots by file, which keep files open as scans do.
 pub(crate) struct Scans {
     core: Arc<Core>,
     table: RangeScanTable,
+    files: FileSnapshotTable,
 }
 
 impl Scans {
     pub(crate) fn new(core: &Arc<Core>) -> Scans {
-        Scans { core: Arc::clone(core), table: RangeScanTable::default() }
+        let (table, files) = (RangeScanTable::default(), FileSnapshotTable::default());
+        Scans { core: Arc::clone(core), table, files }
+    }
+
+    pub(crate) fn file_snapshots(&self) -> FileSnapshots<'_> {
+        let Core { env, config, store, vbuckets, unreadable, failure_log, .. } = &*self.core;
+        let (table, open) = (&self.files, &self.table.open);
+        FileSnapshots { env, config, store: &**store, vbuckets, unreadable, failure_log, table, open }
     }
 
     pub(crate) fn range_scans(&self) -> RangeScans<'_> {
@@ -620,7 +629,8 @@ struct Present {
     documents: u64,
 }
 
-/// The chore that ends scans whose time is over or whose vBucket is gone: they keep files open and old versions alive.
+/// The chore that ends scans and snapshots by file whose time is over or whose vBucket is gone: they keep files open and old
+/// versions alive.
 pub(crate) struct StaleRangeScans;
 
 impl Chore for StaleRangeScans {
@@ -628,6 +638,7 @@ impl Chore for StaleRangeScans {
 
     fn step(&mut self, scans: &Scans, _: &Slice<'_>) -> Next {
         scans.range_scans().end_stale();
+        scans.file_snapshots().end_stale();
         Next::After(LONGEST_PAUSE)
     }
 }

@@ -35,7 +35,7 @@ use crate::compaction::{Compacted, Compaction, FileAt, RolledBack};
 use crate::failure::Failure;
 use crate::files::{Files, StorageBackend, refuse_of_another};
 use crate::journal::ToldSeqnos;
-use crate::store::{Counts, KvStore, SaveBatch, Snapshot as AnySnapshot, States, Stats, Usage};
+use crate::store::{Counts, KvStore, SaveBatch, Snapshot as AnySnapshot, States, Stats, Usage, VbucketFile};
 pub use check::{CatalogReport, check_catalog, check_recorded};
 use file::{Known, Recorded, VbFile, usage_of};
 pub use file::{content_meta_of, rev_meta_of};
@@ -410,19 +410,23 @@ impl Couch {
 
     /// The state of one vBucket at its last commit. Waits for a writer only if the file is not open.
     fn records(&self, vb: VbId) -> Result<Option<Records>, Failure> {
+        let latest = self.latest(vb)?;
+        Ok(latest.map(|latest| Records::new(vb, latest, self.env.heap.clone())))
+    }
+
+    /// The file of one vBucket at its last commit. Waits for a writer only if the file is not open.
+    fn latest(&self, vb: VbId) -> Result<Option<Snapshot>, Failure> {
         let vbucket = self.vbucket(vb);
         let latest = vbucket.latest.lock().clone();
         if let Some(latest) = latest {
             self.open_files.used(vb);
-            return Ok(Some(Records::new(vb, latest, self.env.heap.clone())));
+            return Ok(Some(latest));
         }
         let mut slot = vbucket.slot.lock();
         if slot.revision.is_none() {
             return Ok(None);
         }
-        let opened = self
-            .opened(vb, &vbucket, &mut slot)
-            .map(|file| Records::new(vb, file.snapshot(), self.env.heap.clone()));
+        let opened = self.opened(vb, &vbucket, &mut slot).map(|file| file.snapshot());
         self.note(vb, &vbucket, &mut slot, opened).map(Some)
     }
 
@@ -589,6 +593,14 @@ impl KvStore for Couch {
 
     fn compact(&self, vb: VbId, request: &Compaction<'_>) -> Result<Compacted, Failure> {
         self.compact_with(vb, request, &|at| self.promises.switch(vb, at))
+    }
+
+    fn has_vbucket_files(&self) -> bool {
+        true
+    }
+
+    fn vbucket_file(&self, vb: VbId) -> Result<Option<VbucketFile>, Failure> {
+        Ok(self.latest(vb)?.map(|snapshot| VbucketFile { vb, snapshot }))
     }
 
     fn was_closed(&self) -> Option<bool> {

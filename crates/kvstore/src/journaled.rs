@@ -35,7 +35,7 @@ use crate::files::{Files, FilesConfig};
 use crate::journal::{Filed, Frame, Journal, JournalConfig, Record, State};
 use crate::state::{StateNumbers, VbStateDoc};
 use crate::store::{
-    Background, Counts, KvStore, SaveBatch, Snapshot, States, Stats, StoredVb, Usage, in_history,
+    Background, Counts, KvStore, SaveBatch, Snapshot, States, Stats, StoredVb, Usage, VbucketFile, in_history,
 };
 use charged::Charged;
 use filing::limit_history;
@@ -619,6 +619,19 @@ impl KvStore for Journaled {
 
     fn history(&self, vb: VbId) -> HistoryUsage {
         self.files.history(vb)
+    }
+
+    fn has_vbucket_files(&self) -> bool {
+        self.files.has_vbucket_files()
+    }
+
+    fn vbucket_file(&self, vb: VbId) -> Result<Option<VbucketFile>, Failure> {
+        if !self.has_vbucket_files() {
+            return Ok(None);
+        }
+        let _filing = self.filing.lock();
+        self.file_one(vb)?;
+        self.files.vbucket_file(vb)
     }
 
     fn history_snapshot(&self, vb: VbId) -> Result<Option<Box<dyn Snapshot>>, Failure> {

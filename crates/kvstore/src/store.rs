@@ -157,6 +157,17 @@ pub trait KvStore: Send + Sync {
         self.snapshot(vb)
     }
 
+    /// Whether each vBucket has a file of its own.
+    fn has_vbucket_files(&self) -> bool {
+        false
+    }
+
+    /// A vBucket's file with all that was saved before; `None` if there is no such vBucket, or if vBuckets share files. What
+    /// is not in the file yet is written there first.
+    fn vbucket_file(&self, _: VbId) -> Result<Option<VbucketFile>, Failure> {
+        Ok(None)
+    }
+
     /// Whether the process that used the store before has closed it; `None` if that is not on record.
     fn was_closed(&self) -> Option<bool> {
         None
@@ -171,6 +182,50 @@ pub trait KvStore: Send + Sync {
     /// Brings everything into its final place, so that the files alone hold it. The store must not be used afterwards.
     fn close(&self) -> Result<(), Failure> {
         Ok(())
+    }
+}
+
+/// A vBucket's file as of one commit. It is kept open and on the disk until this is dropped, and its bytes stay as they are
+/// while others save, compact and delete.
+pub struct VbucketFile {
+    pub(crate) vb: VbId,
+    pub(crate) snapshot: couchstore::Snapshot,
+}
+
+impl VbucketFile {
+    /// What the file is called in its folder.
+    pub fn name(&self) -> String {
+        let name = self.snapshot.path().file_name().unwrap_or_default();
+        name.to_string_lossy().into_owned()
+    }
+
+    /// Its length: it ends with the header of the commit.
+    pub fn len(&self) -> u64 {
+        self.snapshot.image_bytes()
+    }
+
+    /// Whether it has no bytes, which no file of a vBucket has.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The version of its format.
+    pub fn version(&self) -> u8 {
+        self.snapshot.info().version
+    }
+
+    /// The highest seqno that it has.
+    pub fn high_seqno(&self) -> Seqno {
+        Seqno(self.snapshot.info().update_seqno)
+    }
+
+    /// Fills `buf` with bytes of the file, decrypted, from `offset` on.
+    ///
+    /// # Errors
+    ///
+    /// If the disk refuses, or if fewer bytes are left.
+    pub fn read(&self, buf: &mut [u8], offset: u64) -> Result<(), Failure> {
+        self.snapshot.read_image(buf, offset).map_err(|source| Failure::File { vb: self.vb, source })
     }
 }
 

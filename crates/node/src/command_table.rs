@@ -10,8 +10,9 @@ use protocol::opcode::*;
 use crate::command::CasRule::{Forbidden as NoCas, Optional as AnyCas, Required as NeedsCas};
 use crate::command::{Handler, Key, Row, Silence, ValueRule};
 use crate::commands::{
-    admin, auth, collections, command_timer, counter, dcp as streams, dcp_consumer as consumer, delete, get,
-    lock, meta, mutate_with_meta, observe, range_scan, session, stats, store, subdoc, touch, vbucket,
+    admin, auth, collections, command_timer, counter, dcp as streams, dcp_consumer as consumer, delete,
+    file_snapshot, get, lock, meta, mutate_with_meta, observe, range_scan, session, stats, store, subdoc,
+    touch, vbucket,
 };
 use crate::elsewhere::Leaves;
 use crate::privilege::Privilege::*;
@@ -256,6 +257,36 @@ pub static ROWS: &[Row] = &[
         .needs(RangeScan)
         .somewhere()
         .extras(16),
+    // Files of vBuckets
+    Row::new(PREPARE_SNAPSHOT, file_snapshot::prepare, "Keep the file of a vBucket as it is, to be read in fragments")
+        .leaves(Leaves::Always)
+        .in_bucket()
+        .needs(Administrator)
+        .fenced()
+        .value(ValueRule::Required)
+        .datatype(JSON),
+    Row::new(RELEASE_SNAPSHOT, file_snapshot::release, "End a snapshot by file: that of the vBucket, or the one named")
+        .leaves(Leaves::Always)
+        .in_bucket()
+        .needs(Administrator)
+        .key(Key::Optional),
+    Row::refused(
+        DOWNLOAD_SNAPSHOT,
+        "Fill a vBucket with the files of another node",
+        "a node fills its vBuckets by streams: its cluster, or stave replicate, says from where",
+    )
+    .in_bucket()
+    .needs(Administrator)
+    .value(ValueRule::Required)
+    .datatype(JSON),
+    Row::new(GET_FILE_FRAGMENT, file_snapshot::fragment, "Bytes of a file of a snapshot")
+        .leaves(Leaves::Always)
+        .in_bucket()
+        .needs(Administrator)
+        .fenced()
+        .key(Key::Required)
+        .value(ValueRule::Required)
+        .datatype(JSON),
     // Documents with their metadata
     Row::document(GET_META, meta::get_meta, MetaRead, "Read the metadata of a document or tombstone")
         .extras_of(&[0, 1])

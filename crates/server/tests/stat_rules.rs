@@ -34,6 +34,7 @@ const WITHOUT: &[(&str, &str)] = &[
     ("responses", "JSON by status"),
     ("scopes-byid", "as scopes"),
     ("slow-operations", "JSON of each operation"),
+    ("snapshot-details", "empty without a snapshot"),
     ("snappy_decompress", "a histogram as JSON; one look in 64 is timed"),
     ("subdoc_execute", "a histogram as JSON"),
     ("tasks", "JSON of each task"),

@@ -66,7 +66,7 @@ fn event_of(opcode: u8) -> Option<AuditEvent> {
         SET_COLLECTIONS_MANIFEST => AuditEvent::ManifestSet,
         SET_VBUCKET | DELETE_VBUCKET | COMPACT_DB => AuditEvent::VbucketChanged,
         DISABLE_TRAFFIC | ENABLE_TRAFFIC => AuditEvent::TrafficSwitched,
-        RANGE_SCAN_CREATE | GET_KEYS | GET_RANDOM_KEY => AuditEvent::KeysRead,
+        RANGE_SCAN_CREATE | GET_KEYS | GET_RANDOM_KEY | PREPARE_SNAPSHOT => AuditEvent::KeysRead,
         _ => return None,
     })
 }

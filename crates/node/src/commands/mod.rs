@@ -8,6 +8,7 @@ pub mod counter;
 pub mod dcp;
 pub mod dcp_consumer;
 pub mod delete;
+pub mod file_snapshot;
 pub mod get;
 pub mod lock;
 pub mod meta;

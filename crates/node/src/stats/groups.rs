@@ -405,6 +405,13 @@ pub static GROUPS: &[Group] = &[
         "How long requests took to inflate values, as Get Command Timer tells; one in 64 is measured",
     ),
     group(
+        "snapshot-details",
+        NONE,
+        Stats,
+        vbucket::file_snapshots,
+        "Snapshots by file that are kept, with their bytes, what was read of them and when they end",
+    ),
+    group(
         "stat-timings",
         NONE,
         Stats,

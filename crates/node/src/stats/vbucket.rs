@@ -8,6 +8,7 @@ use protocol::Status;
 use vbucket::VBucket;
 
 use super::{Inquiry, Refused, Sheet, parse_number, parse_vbucket};
+use crate::commands::file_snapshot::uuid_text;
 
 const NOT_A_VBUCKET: Refused = Refused::Invalid("The argument must be the number of a vBucket");
 
@@ -44,6 +45,22 @@ pub fn range_scans(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Res
         if !scan.name.is_empty() {
             under.put("name", scan.name);
         }
+    }
+    Ok(())
+}
+
+/// `snapshot-details`
+pub fn file_snapshots(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    for snapshot in inquiry.bucket.file_snapshots().figures() {
+        let mut under = sheet.under(format_args!("vb_{}", snapshot.vb.0));
+        under.put("uuid", uuid_text(snapshot.id));
+        under.put("vbuuid", snapshot.uuid.0);
+        under.put("seqno", snapshot.seqno.0);
+        under.put("file", snapshot.name);
+        under.put("size", snapshot.len);
+        under.put("read_bytes", snapshot.read_bytes);
+        under.put("age_ms", snapshot.age.as_millis());
+        under.put("ends_after_ms", snapshot.ends_after.as_millis());
     }
     Ok(())
 }

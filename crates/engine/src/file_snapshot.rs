@@ -1,0 +1,254 @@
+//! Snapshots by file: the file of a vBucket as of one commit, read by others in fragments (docs/adr/0167).
+//!
+//! # Guarantees
+//!
+//! - A snapshot is made in constant time and memory: it is an open file, and the place at which its bytes end.
+//! - Its bytes do not change while others save, compact or delete.
+//! - None is forgotten: it ends when nothing was read of it for [`FILE_SNAPSHOT_LEASE`], and with the role and the history of
+//!   its vBucket. A crash leaves nothing behind, since nothing is written.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use base::env::Env;
+use base::{Seqno, VbId, VbUuid};
+use kvstore::{Failure, KvStore, VbucketFile};
+use parking_lot::Mutex;
+
+use crate::config::{BucketConfig, BucketKind};
+use crate::failure_log::{Failed, FailureLog};
+use crate::range_scan::OpenScan;
+use crate::refusal::Refusal;
+use crate::shard_guard::Holder;
+use crate::unreadable::Unreadables;
+use crate::vbuckets::VBuckets;
+
+/// A snapshot ends when nothing was read of it for so long.
+pub const FILE_SNAPSHOT_LEASE: Duration = Duration::from_secs(600);
+
+/// Why there is no snapshot, or nothing is read of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileSnapshotRefusal {
+    /// As for any other operation.
+    Refused(Refusal),
+    /// vBuckets of this bucket share files.
+    NoFiles,
+    /// Nothing of the vBucket is on disk yet.
+    NotPersisted,
+    /// There are as many snapshots and scans as there may be.
+    TooMany,
+    /// There is no such snapshot, or it has ended.
+    Unknown,
+    /// The range is not within the file.
+    OutOfRange,
+    /// The disk failed.
+    Failed,
+}
+
+impl From<Refusal> for FileSnapshotRefusal {
+    fn from(refusal: Refusal) -> FileSnapshotRefusal {
+        FileSnapshotRefusal::Refused(refusal)
+    }
+}
+
+/// What is told of a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileSnapshotFigures {
+    /// Which one: 16 random bytes, as a number.
+    pub id: u128,
+    /// Its vBucket.
+    pub vb: VbId,
+    /// The vBucket's history.
+    pub uuid: VbUuid,
+    /// The highest seqno that it has.
+    pub seqno: Seqno,
+    /// What its file is called.
+    pub name: String,
+    /// Bytes of its file.
+    pub len: u64,
+    /// The version of its format.
+    pub version: u8,
+    /// How long ago it was made.
+    pub age: Duration,
+    /// When it ends unless something is read of it.
+    pub ends_after: Duration,
+    /// Bytes that were read of it.
+    pub read_bytes: u64,
+}
+
+struct FileSnapshot {
+    id: u128,
+    vb: VbId,
+    uuid: VbUuid,
+    file: VbucketFile,
+    /// On the monotonic clock.
+    created: Duration,
+    used_ns: AtomicU64,
+    read_bytes: AtomicU64,
+    _open: OpenScan,
+}
+
+impl FileSnapshot {
+    fn is_over(&self, now: Duration) -> bool {
+        self.ends_after(now).is_zero()
+    }
+
+    fn ends_after(&self, now: Duration) -> Duration {
+        let used = Duration::from_nanos(self.used_ns.load(Ordering::Relaxed));
+        (used + FILE_SNAPSHOT_LEASE).saturating_sub(now)
+    }
+}
+
+/// The snapshots of a bucket: one of a vBucket at the most.
+#[derive(Default)]
+pub(crate) struct FileSnapshotTable {
+    by_vb: Mutex<HashMap<VbId, Arc<FileSnapshot>>>,
+}
+
+/// Snapshots by file: the parts of a bucket that they need.
+#[derive(Clone, Copy)]
+pub struct FileSnapshots<'a> {
+    pub(crate) env: &'a Env,
+    pub(crate) config: &'a BucketConfig,
+    pub(crate) store: &'a dyn KvStore,
+    pub(crate) vbuckets: &'a VBuckets,
+    pub(crate) unreadable: &'a Unreadables,
+    pub(crate) failure_log: &'a FailureLog,
+    pub(crate) table: &'a FileSnapshotTable,
+    /// Counts files that are kept open.
+    pub(crate) open: &'a Arc<std::sync::atomic::AtomicUsize>,
+}
+
+impl FileSnapshots<'_> {
+    /// The snapshot of a vBucket: the one that there is, or one of all that is stored now. Reads and writes the disk.
+    pub fn prepare(&self, vb: VbId) -> Result<FileSnapshotFigures, FileSnapshotRefusal> {
+        let uuid = self.history(vb)?;
+        if !self.store.has_vbucket_files() {
+            return Err(FileSnapshotRefusal::NoFiles);
+        }
+        self.end_stale();
+        if let Some(found) = self.table.by_vb.lock().get(&vb) {
+            return Ok(self.figures_of(found));
+        }
+        let open =
+            OpenScan::take(self.open, self.config.most_range_scans).ok_or(FileSnapshotRefusal::TooMany)?;
+        let file = self.store.vbucket_file(vb).map_err(|failure| self.failed(vb, &failure))?;
+        // A file of another history is not what was asked for.
+        if self.history(vb)? != uuid {
+            return Err(FileSnapshotRefusal::Refused(Refusal::NotMyVbucket));
+        }
+        let file = file.ok_or(FileSnapshotRefusal::NotPersisted)?;
+        let (mut id, created) = ([0; 16], self.env.clock.monotonic());
+        self.env.random.fill(&mut id);
+        let made = Arc::new(FileSnapshot {
+            id: u128::from_be_bytes(id),
+            vb,
+            uuid,
+            file,
+            created,
+            used_ns: AtomicU64::new(created.as_nanos() as u64),
+            read_bytes: AtomicU64::new(0),
+            _open: open,
+        });
+        // Another request may have made one meanwhile.
+        let kept = Arc::clone(self.table.by_vb.lock().entry(vb).or_insert_with(|| Arc::clone(&made)));
+        Ok(self.figures_of(&kept))
+    }
+
+    /// Ends the snapshot of a vBucket.
+    pub fn release(&self, vb: VbId) -> Result<(), FileSnapshotRefusal> {
+        let ended = self.table.by_vb.lock().remove(&vb);
+        ended.map(drop).ok_or(FileSnapshotRefusal::Unknown)
+    }
+
+    /// Ends the snapshot with this identifier.
+    pub fn release_by_id(&self, id: u128) -> Result<(), FileSnapshotRefusal> {
+        let ended = {
+            let mut by_vb = self.table.by_vb.lock();
+            let vb = by_vb.values().find(|one| one.id == id).map(|one| one.vb);
+            vb.and_then(|vb| by_vb.remove(&vb))
+        };
+        ended.map(drop).ok_or(FileSnapshotRefusal::Unknown)
+    }
+
+    /// Fills `buf` with bytes of a snapshot's file. Reads the disk.
+    pub fn read(&self, id: u128, buf: &mut [u8], offset: u64) -> Result<(), FileSnapshotRefusal> {
+        let snapshot = self.find(id)?;
+        if offset.checked_add(buf.len() as u64).is_none_or(|end| end > snapshot.file.len()) {
+            return Err(FileSnapshotRefusal::OutOfRange);
+        }
+        snapshot.file.read(buf, offset).map_err(|failure| self.failed(snapshot.vb, &failure))?;
+        let now = self.env.clock.monotonic();
+        snapshot.used_ns.fetch_max(now.as_nanos() as u64, Ordering::Relaxed);
+        snapshot.read_bytes.fetch_add(buf.len() as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// How long the file of a snapshot is.
+    pub fn len(&self, id: u128) -> Result<u64, FileSnapshotRefusal> {
+        Ok(self.find(id)?.file.len())
+    }
+
+    /// Tells of all snapshots, in the order of their vBuckets.
+    pub fn figures(&self) -> Vec<FileSnapshotFigures> {
+        let all: Vec<_> = self.table.by_vb.lock().values().map(Arc::clone).collect();
+        let mut figures: Vec<_> = all.iter().map(|one| self.figures_of(one)).collect();
+        figures.sort_by_key(|one| one.vb);
+        figures
+    }
+
+    fn figures_of(&self, snapshot: &FileSnapshot) -> FileSnapshotFigures {
+        let (now, file) = (self.env.clock.monotonic(), &snapshot.file);
+        FileSnapshotFigures {
+            id: snapshot.id,
+            vb: snapshot.vb,
+            uuid: snapshot.uuid,
+            seqno: file.high_seqno(),
+            name: file.name(),
+            len: file.len(),
+            version: file.version(),
+            age: now.saturating_sub(snapshot.created),
+            ends_after: snapshot.ends_after(now),
+            read_bytes: snapshot.read_bytes.load(Ordering::Relaxed),
+        }
+    }
+
+    fn find(&self, id: u128) -> Result<Arc<FileSnapshot>, FileSnapshotRefusal> {
+        let found = self.table.by_vb.lock().values().find(|one| one.id == id).map(Arc::clone);
+        let found = found.filter(|one| !one.is_over(self.env.clock.monotonic()));
+        let found = found.ok_or(FileSnapshotRefusal::Unknown)?;
+        if self.history(found.vb)? == found.uuid { Ok(found) } else { Err(FileSnapshotRefusal::Unknown) }
+    }
+
+    /// The history of a vBucket that is active.
+    fn history(&self, vb: VbId) -> Result<VbUuid, FileSnapshotRefusal> {
+        if self.config.kind == BucketKind::Ephemeral {
+            return Err(FileSnapshotRefusal::Refused(Refusal::NoDisk));
+        }
+        Ok(self.vbuckets.active(vb, Holder::FrontEnd)?.vb.uuid())
+    }
+
+    /// Ends snapshots whose lease is over, and those whose vBucket is not active here any more in the same history.
+    pub(crate) fn end_stale(&self) {
+        let now = self.env.clock.monotonic();
+        let all: Vec<_> = self.table.by_vb.lock().values().map(Arc::clone).collect();
+        let is_stale = |one: &FileSnapshot| one.is_over(now) || self.history(one.vb) != Ok(one.uuid);
+        for stale in all.iter().filter(|one| is_stale(one)) {
+            // Only this one: another may have taken its place.
+            let ended = {
+                let mut by_vb = self.table.by_vb.lock();
+                let is_same = by_vb.get(&stale.vb).is_some_and(|one| Arc::ptr_eq(one, stale));
+                if is_same { by_vb.remove(&stale.vb) } else { None }
+            };
+            drop(ended);
+        }
+    }
+
+    fn failed(&self, vb: VbId, failure: &Failure) -> FileSnapshotRefusal {
+        self.failure_log.failed(&self.config.name, vb, Failed::FileSnapshot, failure);
+        self.unreadable.note_served(&self.config.name, vb, failure);
+        FileSnapshotRefusal::Failed
+    }
+}

@@ -1,0 +1,241 @@
+//! Snapshots by file: a client copies the file of a vBucket in fragments while the node goes on (docs/adr/0167).
+
+use engine::{FileSnapshotFigures, FileSnapshotRefusal};
+use protocol::{Request, Status};
+use serde_json::{Value, json};
+
+use crate::context::{Context, Outcome};
+use crate::reply::Answer;
+
+/// A fragment has no more bytes than this, and its checksums.
+const MOST_BYTES: u64 = 20 << 20;
+/// The largest description of a request.
+const MOST_JSON_BYTES: usize = 64 << 10;
+/// A snapshot has one file.
+const FILE_ID: u64 = 1;
+/// Bytes of a checksum.
+const CHECKSUM_BYTES: usize = 4;
+/// What the field calls the store that a file is of.
+const BACKEND: &str = "couchstore";
+
+/// Prepare snapshot: answers with what the snapshot has. That of the vBucket, if there is one.
+pub fn prepare(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
+    if request.datatype != base::Datatype::JSON.0 {
+        return cx.invalid("Datatype must be JSON");
+    }
+    let Some(wanted) = object_of(request.value) else {
+        return cx.invalid("The value must be a JSON object");
+    };
+    let storage = wanted.get("storage").cloned().unwrap_or_default();
+    let most_version = match &storage["max_version"] {
+        Value::Null => None,
+        version => match version.as_u64() {
+            Some(0) => None,
+            Some(version) => Some(version),
+            None => return cx.invalid("max_version must be a number"),
+        },
+    };
+    if storage.get("backend").is_some_and(|backend| backend != BACKEND) {
+        return cx.error(Status::NotSupported, "the files of a snapshot are couchstore files");
+    }
+    let bucket = cx.bucket();
+    let snapshot = match bucket.file_snapshots().prepare(cx.vbucket) {
+        Ok(snapshot) => snapshot,
+        Err(refusal) => return refuse(cx, refusal),
+    };
+    if most_version.is_some_and(|most| u64::from(snapshot.version) > most) {
+        let what = format!("the file has version {} of its format", snapshot.version);
+        return cx.error(Status::NotSupported, &what);
+    }
+    cx.reply.json(Status::Success, manifest(&snapshot).to_string().as_bytes());
+    Outcome::Done
+}
+
+/// Release snapshot: that of the vBucket, or the one whose UUID is the key.
+pub fn release(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
+    let bucket = cx.bucket();
+    let snapshots = bucket.file_snapshots();
+    let released = match (request.key.is_empty(), id_of(request.key)) {
+        (true, _) => snapshots.release(cx.vbucket),
+        (false, Some(id)) => snapshots.release_by_id(id),
+        (false, None) => Err(FileSnapshotRefusal::Unknown),
+    };
+    match released {
+        Ok(()) => cx.status(Status::Success),
+        Err(refusal) => refuse(cx, refusal),
+    }
+}
+
+/// Get file fragment: answers with bytes of a file, with a CRC-32C behind each part of them if that is wanted.
+pub fn fragment(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
+    let wanted = match Fragment::parse(request.value) {
+        Ok(wanted) => wanted,
+        Err(what) => return cx.invalid(what),
+    };
+    let Some(id) = id_of(request.key).filter(|_| wanted.file == FILE_ID) else {
+        return cx.status(Status::KeyEnoent);
+    };
+    let bucket = cx.bucket();
+    let snapshots = bucket.file_snapshots();
+    let len = match snapshots.len(id) {
+        Ok(len) => len,
+        Err(refusal) => return refuse(cx, refusal),
+    };
+    if wanted.offset.checked_add(wanted.length).is_none_or(|end| end > len) {
+        return refuse(cx, FileSnapshotRefusal::OutOfRange);
+    }
+    if !cx.reply.has_room(wanted.answer_bytes()) {
+        return cx.status(Status::Etmpfail);
+    }
+    let mut bytes = vec![0; wanted.answer_bytes()];
+    let mut offset = wanted.offset;
+    // The bytes of a part, and its checksum.
+    for part in bytes.chunks_mut(wanted.part_bytes + wanted.checksum_bytes()) {
+        let (part, checksum) = part.split_at_mut(part.len() - wanted.checksum_bytes());
+        if let Err(refusal) = snapshots.read(id, part, offset) {
+            return refuse(cx, refusal);
+        }
+        if !checksum.is_empty() {
+            checksum.copy_from_slice(&crc32c::crc32c(part).to_be_bytes());
+        }
+        offset += part.len() as u64;
+    }
+    cx.reply.send_made(&Answer::default(), bytes, 0);
+    Outcome::Done
+}
+
+/// Which bytes a client wants.
+struct Fragment {
+    file: u64,
+    offset: u64,
+    /// What is answered may have less than what was asked for, in whole parts.
+    length: u64,
+    /// A part of them has a checksum.
+    part_bytes: usize,
+    has_checksums: bool,
+}
+
+impl Fragment {
+    fn parse(value: &[u8]) -> Result<Fragment, &'static str> {
+        let json = object_of(value).ok_or("The value must be a JSON object")?;
+        let number = |name: &str| json.get(name)?.as_str()?.parse::<u64>().ok();
+        let file = json.get("id").and_then(Value::as_u64).ok_or("id must be a number")?;
+        let offset = number("offset").ok_or("offset must be a string with a number")?;
+        let length = number("length").filter(|length| *length > 0);
+        let length = length.ok_or("length must be a string with a number above 0")?;
+        let checksum_length = match json.get("checksum_length") {
+            None => 0,
+            Some(_) => number("checksum_length").ok_or("checksum_length must be a string with a number")?,
+        };
+        if checksum_length > MOST_BYTES {
+            return Err("checksum_length is more than a fragment has");
+        }
+        let has_checksums = checksum_length > 0;
+        let part_bytes = if has_checksums { checksum_length } else { MOST_BYTES };
+        // Whole parts, so that what comes next begins with one.
+        let most = MOST_BYTES / part_bytes * part_bytes;
+        let (length, part_bytes) = (length.min(most), part_bytes as usize);
+        Ok(Fragment { file, offset, length, part_bytes, has_checksums })
+    }
+
+    fn checksum_bytes(&self) -> usize {
+        if self.has_checksums { CHECKSUM_BYTES } else { 0 }
+    }
+
+    fn answer_bytes(&self) -> usize {
+        let length = self.length as usize;
+        length + length.div_ceil(self.part_bytes) * self.checksum_bytes()
+    }
+}
+
+fn object_of(value: &[u8]) -> Option<serde_json::Map<String, Value>> {
+    if value.len() > MOST_JSON_BYTES {
+        return None;
+    }
+    serde_json::from_slice(value).ok()
+}
+
+/// What a snapshot has, as clients of the field read it.
+fn manifest(snapshot: &FileSnapshotFigures) -> Value {
+    json!({
+        "uuid": uuid_text(snapshot.id),
+        "vbid": snapshot.vb.0,
+        "storage": { "backend": BACKEND, "version": snapshot.version },
+        "deks": [],
+        "files": [{ "id": FILE_ID, "path": snapshot.name, "size": snapshot.len.to_string() }],
+    })
+}
+
+/// An identifier as UUIDs are written.
+pub(crate) fn uuid_text(id: u128) -> String {
+    let digits = format!("{id:032x}");
+    let parts = [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]];
+    parts.join("-")
+}
+
+fn id_of(text: &[u8]) -> Option<u128> {
+    let text = str::from_utf8(text).ok()?;
+    let id = u128::from_str_radix(&text.replace('-', ""), 16).ok()?;
+    (uuid_text(id) == text).then_some(id)
+}
+
+fn refuse(cx: &mut Context<'_>, refusal: FileSnapshotRefusal) -> Outcome {
+    let status = match refusal {
+        FileSnapshotRefusal::Refused(refusal) => return cx.refuse(refusal),
+        FileSnapshotRefusal::NoFiles => {
+            return cx.error(Status::NotSupported, "the vBuckets of this bucket share files");
+        }
+        FileSnapshotRefusal::OutOfRange => return cx.invalid("the range is not within the file"),
+        FileSnapshotRefusal::NotPersisted => Status::Etmpfail,
+        FileSnapshotRefusal::TooMany => Status::Ebusy,
+        FileSnapshotRefusal::Unknown => Status::KeyEnoent,
+        FileSnapshotRefusal::Failed => Status::Einternal,
+    };
+    cx.status(status)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identifiers_are_written_and_read_as_uuids() {
+        for id in [0, 1, u128::MAX, 0x0123_4567_89ab_cdef << 40] {
+            assert_eq!(id_of(uuid_text(id).as_bytes()), Some(id));
+        }
+        let text = "f7970e20-ca1b-4059-8542-3196e93f6927";
+        assert_eq!(id_of(text.as_bytes()).map(uuid_text).as_deref(), Some(text));
+        for wrong in ["", "f7970e20ca1b405985423196e93f6927", "F7970E20-CA1B-4059-8542-3196E93F6927", "x"] {
+            assert_eq!(id_of(wrong.as_bytes()), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_fragment_is_bounded_in_whole_parts() {
+        let parse = |text: &str| Fragment::parse(text.as_bytes());
+        let of = |text: &str| parse(text).map(|it| (it.length, it.answer_bytes())).expect("well formed");
+        assert_eq!(of(r#"{"id":1,"offset":"0","length":"1024"}"#), (1024, 1024));
+        assert_eq!(of(r#"{"id":1,"offset":"0","length":"99999999999"}"#), (20 << 20, 20 << 20));
+        let with = |length: &str, part: &str| {
+            of(&format!(r#"{{"id":1,"offset":"5","length":"{length}","checksum_length":"{part}"}}"#))
+        };
+        assert_eq!(with("10", "4"), (10, 10 + 3 * 4));
+        assert_eq!(with("8", "4"), (8, 8 + 2 * 4));
+        assert_eq!(with("10", "100"), (10, 14));
+        assert_eq!(with("99999999999", "20971520"), (20 << 20, (20 << 20) + 4));
+        let third = 7 << 20;
+        assert_eq!(with("99999999999", "7340032"), (2 * third, 2 * third as usize + 8));
+        for wrong in [
+            "[]",
+            "{}",
+            r#"{"id":"1","offset":"0","length":"1"}"#,
+            r#"{"id":1,"offset":0,"length":"1"}"#,
+            r#"{"id":1,"offset":"-1","length":"1"}"#,
+            r#"{"id":1,"offset":"0","length":"0"}"#,
+            r#"{"id":1,"offset":"0","length":"1","checksum_length":4}"#,
+            r#"{"id":1,"offset":"0","length":"1","checksum_length":"20971521"}"#,
+        ] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+}
