@@ -84,7 +84,8 @@ pub fn run(options: &WritersOptions) -> Result<Report> {
 
 /// For the page of `bench report`.
 fn add_cells(report: &mut Report, rows: &[Row]) {
-    let tables: [(&str, fn(&Run) -> f64); 3] = [
+    type Figure = fn(&Run) -> f64;
+    let tables: [(&str, Figure); 3] = [
         ("durable writes a second", |run| run.operations_per_s),
         ("processor time of the server, µs a durable write", |run| run.server_cpu_us),
         ("99th percentile of a durable write, µs", |run| run.p99_us),
