@@ -285,7 +285,7 @@ fn a_thousand_users_with_fifty_roles_make_no_login_and_no_get_dearer() {
     assert!(among <= alone + 2, "{among} among 1,000 users, {alone} alone");
     assert!(alone <= one + 8 * u64::from(SCOPED), "{alone} with {SCOPED} roles, {one} with one");
     // Timings are sampled, as above.
-    desk.rounds(&[gets.clone()], 80);
+    desk.rounds(std::slice::from_ref(&gets), 80);
     let served = u64::from(SCOPED) * ROUNDS as u64;
     assert_eq!(desk.rounds(&[gets], ROUNDS), (0, served));
 }
