@@ -15,7 +15,7 @@ use node::config::{BucketSpec, ConnectionLimits, Role, UserSpec};
 use node::connection::Connection;
 use node::counters::WorkerCounters;
 use node::fuzz::{feed, login};
-use node::node::Served;
+use node::served::Served;
 use node::output::Output;
 use node::privilege::{Privilege, Privileges};
 use node::roles::{Permission, Rights};
