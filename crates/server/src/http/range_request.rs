@@ -317,7 +317,6 @@ mod tests {
             "start=2000",
             "step=0s",
             "step=5x",
-            "step=1&start=1&end=20000",
             "timeWindow=",
             "alignTimestamps=yes",
             "nodesAggregation=rate",
@@ -335,6 +334,9 @@ mod tests {
         assert_eq!((wanted.steps.start_s, wanted.steps.end_s), (990, 1_000));
         let wanted = query("start=2000&end=9000&step=1").expect("a request");
         assert_eq!((wanted.steps.start_s, wanted.steps.end_s), (2_000, 2_000));
+        let fields = [("step", "1"), ("start", "1")].map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let many = of_query("kv_ops", "", fields.into(), 20_000);
+        assert!(matches!(many, Err((StatusCode::BAD_REQUEST, _))));
     }
 
     #[test]
