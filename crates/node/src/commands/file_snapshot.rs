@@ -9,6 +9,8 @@ use crate::reply::Answer;
 
 /// A fragment has no more bytes than this, and its checksums.
 const MOST_BYTES: u64 = 20 << 20;
+/// And no more parts with checksums.
+const MOST_PARTS: u64 = 1 << 16;
 /// The largest description of a request.
 const MOST_JSON_BYTES: usize = 64 << 10;
 /// A snapshot has one file.
@@ -133,7 +135,7 @@ impl Fragment {
         let has_checksums = checksum_length > 0;
         let part_bytes = if has_checksums { checksum_length } else { MOST_BYTES };
         // Whole parts, so that what comes next begins with one.
-        let most = MOST_BYTES / part_bytes * part_bytes;
+        let most = (MOST_BYTES / part_bytes).min(MOST_PARTS) * part_bytes;
         let (length, part_bytes) = (length.min(most), part_bytes as usize);
         Ok(Fragment { file, offset, length, part_bytes, has_checksums })
     }
@@ -222,6 +224,7 @@ mod tests {
         assert_eq!(with("10", "4"), (10, 10 + 3 * 4));
         assert_eq!(with("8", "4"), (8, 8 + 2 * 4));
         assert_eq!(with("10", "100"), (10, 14));
+        assert_eq!(with("99999999999", "1"), (1 << 16, 5 << 16));
         assert_eq!(with("99999999999", "20971520"), (20 << 20, (20 << 20) + 4));
         let third = 7 << 20;
         assert_eq!(with("99999999999", "7340032"), (2 * third, 2 * third as usize + 8));
