@@ -294,6 +294,7 @@ fn add(to: &To, node: &str, full: bool) -> anyhow::Result<String> {
 fn remove(env: &Env, to: &To, nodes: &[String]) -> anyhow::Result<String> {
     let target = to.target()?;
     let cluster = target.request("GET", "/v1/cluster", None)?;
+    all_known(&cluster, nodes)?;
     let has_share = |node: &String| find(&cluster, node).is_some_and(|(_, status)| status == "active");
     if nodes.iter().any(has_share) {
         until(env, &target, &is_no_repair)?;
@@ -309,6 +310,15 @@ fn remove(env: &Env, to: &To, nodes: &[String]) -> anyhow::Result<String> {
         nodes => format!("{} have left; their folders of data stay where they are", nodes.join(", ")),
     };
     done(to, &said, &target)
+}
+
+/// Refuses names of nodes that the cluster does not have, before anything is done with the others.
+fn all_known(cluster: &Value, nodes: &[String]) -> anyhow::Result<()> {
+    let is_unknown = |node: &&String| is_name(node) && find(cluster, node).is_none();
+    if let Some(node) = nodes.iter().find(is_unknown) {
+        bail!("the cluster has no node {node}, and nothing was done: `stave cluster status` lists its nodes");
+    }
+    Ok(())
 }
 
 /// Who leaves with the rebalance that runs, or left with the last one.

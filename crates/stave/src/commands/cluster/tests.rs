@@ -49,6 +49,10 @@ fn nodes_are_found_by_name_and_address() {
         assert_eq!(find(&cluster, name), Some(("n_7".to_owned(), "active".to_owned())), "{name}");
     }
     assert_eq!(find(&cluster, "n_8"), None);
+    let known = |names: [&str; 2]| all_known(&cluster, &names.map(str::to_owned));
+    assert!(known(["n_7", "h:1"]).is_ok());
+    let unknown = known(["n_7", "n_8"]).expect_err("there is none").to_string();
+    assert!(unknown.contains("no node n_8"), "{unknown}");
     // A node that lost its folder, and the one that has come in its place.
     let one = |status| json!({ "address": { "host": "h", "kv": 1, "http": 2 }, "status": status });
     let nodes = json!({ "2": one("failed_over"), "4": one("new") });
