@@ -225,7 +225,8 @@ fn page(machine: &[String], sections: &[Section]) -> String {
          `cargo xtask bench report` measures all of this and writes this page.\n\
          In a comparison the servers take turns, each round in another order.\n\
          A cell has the median of the rounds, and in brackets the least and the most.\n\
-         With n rounds these two enclose the true median with a probability of 1 − 2^(1−n): 93.75 % with 5.\n\n\
+         With n rounds these two enclose the true median with a probability of 1 − 2^(1−n): 93.75 % with 5.\n\
+         A row in which they are several times apart says nothing: the machine had other work.\n\n\
          ## The machine\n\n",
     );
     for line in machine {
