@@ -69,6 +69,8 @@ pub struct ConnectionMemory {
     used_bytes: AtomicU64,
     highest_bytes: AtomicU64,
     waiting: AtomicUsize,
+    /// Pieces of answers over HTTP that are on their way: a part of what is used.
+    pieces_bytes: AtomicUsize,
     freed: Edition,
     rule: Mutex<Rule>,
     refused: AtomicU64,
@@ -86,6 +88,7 @@ impl ConnectionMemory {
             used_bytes: AtomicU64::new(0),
             highest_bytes: AtomicU64::new(0),
             waiting: AtomicUsize::new(0),
+            pieces_bytes: AtomicUsize::new(0),
             freed: Edition::default(),
             rule: Mutex::new(Rule { short_since_s: NEVER, looked_at_s: 0, refused: 0, holders: Vec::new() }),
             refused: AtomicU64::new(0),
@@ -134,6 +137,21 @@ impl ConnectionMemory {
     /// Whether as much as possible is held.
     pub fn is_short(&self) -> bool {
         self.used_bytes() >= self.limit_bytes()
+    }
+
+    /// Notes that one connection has another number of bytes of pieces on their way.
+    pub(crate) fn pieces_become(&self, before: usize, after: usize) {
+        if after >= before {
+            self.pieces_bytes.fetch_add(after - before, Ordering::Relaxed);
+        } else {
+            self.pieces_bytes.fetch_sub(before - after, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether no piece of an answer is to be made yet: memory is short, and pieces have a part in that, which clients take,
+    /// or for which their connections are closed. Without any the next one may be made, so that there is always one.
+    pub fn must_pieces_wait(&self) -> bool {
+        self.is_short() && self.pieces_bytes.load(Ordering::Relaxed) >= LARGE_BYTES
     }
 
     /// Whether something of this size may be made; counted if not.

@@ -286,6 +286,7 @@ impl Connections {
 
     /// A connection that was admitted has ended; told once of each.
     pub fn leave(&self, connection: &Connection) {
+        self.on_their_way(&mut connection.state.lock(), 0);
         self.open.fetch_sub(1, Ordering::Relaxed);
         let mut places = self.places.lock();
         places.leave(connection.id);
@@ -363,7 +364,8 @@ impl Connections {
         let mut state = connection.state.lock();
         state.charge.moved(bytes);
         if state.answer_bytes > 0 {
-            state.answer_bytes = state.answer_bytes.saturating_sub(bytes);
+            let left = state.answer_bytes.saturating_sub(bytes);
+            self.on_their_way(&mut state, left);
             state.recharge();
         }
         if state.write_deadline_s != NEVER {
@@ -379,7 +381,8 @@ impl Connections {
     pub fn flushed(&self, connection: &Connection) {
         let mut state = connection.state.lock();
         state.write_deadline_s = NEVER;
-        (state.answer_bytes, state.whole_bytes) = (0, 0);
+        self.on_their_way(&mut state, 0);
+        state.whole_bytes = 0;
         state.recharge();
         let waker = state.waker.clone().filter(|_| std::mem::take(&mut state.is_paused));
         drop(state);
@@ -419,10 +422,17 @@ impl Connections {
         has_room
     }
 
+    /// So much of the pieces of its answers is on the way to a client.
+    fn on_their_way(&self, state: &mut State, bytes: usize) {
+        self.memory.pieces_become(state.answer_bytes, bytes);
+        state.answer_bytes = bytes;
+    }
+
     /// Notes a piece of an answer that is on its way.
     pub fn answered(&self, connection: &Connection, bytes: usize) {
         let mut state = connection.state.lock();
-        state.answer_bytes += bytes;
+        let all = state.answer_bytes + bytes;
+        self.on_their_way(&mut state, all);
         state.recharge();
     }
 

@@ -1,6 +1,7 @@
 //! Which connection gives way, and which one is late.
 
 use super::*;
+use crate::connection_memory::Held;
 
 const A: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1)), 1);
 const B: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2)), 1);
@@ -151,4 +152,32 @@ fn pieces_that_were_taken_are_not_charged_any_more() {
         connections.taken(&reads, 2 * PIECE);
     }
     assert_eq!(connections.memory.used_bytes(), 0);
+}
+
+/// What is held otherwise never ends by waiting for it.
+#[test]
+fn pieces_wait_for_each_other_while_memory_is_short() {
+    const LARGE: usize = 24 << 20;
+    let memory = Arc::new(ConnectionMemory::new(Some(40 << 20)));
+    let connections = Connections::new(HttpLimits::default(), Arc::default(), Arc::clone(&memory));
+    connections.tick(START_S);
+    let [a, b] = [A, B].map(|address| admit(&connections, address));
+    connections.answered(&a, LARGE);
+    assert!(!memory.must_pieces_wait(), "there is room");
+    connections.answered(&b, LARGE);
+    assert!(memory.must_pieces_wait());
+    connections.taken(&a, LARGE);
+    assert!(!memory.must_pieces_wait(), "there is room again");
+    connections.answered(&a, LARGE);
+    connections.flushed(&a);
+    connections.leave(&b);
+    drop(b);
+    let held = Held::new(Arc::clone(&memory));
+    held.set(50 << 20);
+    assert!(memory.is_short() && !memory.must_pieces_wait(), "no piece has a part in that");
+    connections.answered(&a, LARGE);
+    assert!(memory.must_pieces_wait());
+    connections.leave(&a);
+    drop(a);
+    assert!(!memory.must_pieces_wait());
 }

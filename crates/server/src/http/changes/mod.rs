@@ -393,18 +393,6 @@ impl Reader {
     }
 }
 
-/// A piece of an answer, charged until it is sent.
-struct Piece {
-    bytes: Vec<u8>,
-    _charge: Held,
-}
-
-impl AsRef<[u8]> for Piece {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
-    }
-}
-
 /// The events of a reader; what it does not take is not made.
 struct Changes {
     reader: Reader,
@@ -421,15 +409,6 @@ struct Changes {
     heartbeat: Pin<Box<Sleep>>,
     /// Whether that is set to the moment when the reader may be told its position.
     is_owing: bool,
-}
-
-impl Changes {
-    /// A piece to be sent, which is charged whether or not there is room: it was made already.
-    fn piece(&self, bytes: Vec<u8>) -> Frame<Bytes> {
-        let charge = Held::new(Arc::clone(self.reader.node.connection_memory()));
-        charge.set(bytes.capacity());
-        Frame::data(Bytes::from_owner(Piece { bytes, _charge: charge }))
-    }
 }
 
 impl http_body::Body for Changes {
@@ -450,8 +429,8 @@ impl http_body::Body for Changes {
         if !self.reader.may_go_on() {
             return Poll::Ready(None);
         }
-        while self.reader.node.connection_memory().is_short() {
-            // What others have is being sent, or its connection is closed.
+        while self.reader.node.connection_memory().must_pieces_wait() {
+            // Those of others are sent soon, or their connections are closed.
             self.look = Some(Box::pin(tokio::time::sleep(SHORT_PAUSE)));
             if self.look.as_mut().is_some_and(|look| look.as_mut().poll(cx).is_pending()) {
                 return Poll::Pending;
@@ -464,7 +443,7 @@ impl http_body::Body for Changes {
             self.is_finished = progress == Progress::Finished;
             if !out.is_empty() || self.is_finished {
                 self.heartbeat = Box::pin(tokio::time::sleep(HEARTBEAT));
-                let frame = (!out.is_empty()).then(|| Ok(self.piece(out)));
+                let frame = (!out.is_empty()).then(|| Ok(Frame::data(out.into())));
                 return Poll::Ready(frame);
             }
             if progress == Progress::Idle {
@@ -485,7 +464,7 @@ impl http_body::Body for Changes {
                     continue;
                 }
                 self.feed.heartbeat(&mut out);
-                return Poll::Ready(Some(Ok(self.piece(out))));
+                return Poll::Ready(Some(Ok(Frame::data(out.into()))));
             }
         }
         cx.waker().wake_by_ref();
