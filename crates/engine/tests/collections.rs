@@ -305,7 +305,7 @@ fn collections_leave_room_for_documents_and_can_always_be_dropped() {
     let (env, _handles) = Env::sim(1);
     let mut config = BucketConfig::new("test", "/data/test".into());
     config.vbuckets = 64;
-    config.settings.put(Key::MaxSize, 8 << 20);
+    config.quota_bytes = 8 << 20;
     let bucket = Bucket::open(config, env.clone(), journaled(&env)).expect("the disk works");
     let collections = |count: u32| {
         let named: Vec<_> = (8..8 + count).map(|id| (CollectionId(id), None)).collect();

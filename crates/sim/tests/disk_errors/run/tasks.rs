@@ -136,6 +136,14 @@ pub const TASKS: &[Task] = &[
         ..PLAIN_TASK
     },
     Task {
+        name: "snapshot by file",
+        covers: &["vbucket_file"],
+        kinds: WITH_FILES,
+        prepare: change,
+        run: copy_file,
+        ..PLAIN_TASK
+    },
+    Task {
         name: "start after a stop",
         covers: &["states", "was_closed", "store_id"],
         kinds: &Kind::ALL,
@@ -422,6 +430,17 @@ impl engine::WriteChanges for Lines {
 }
 
 /// What a stream is sent from the disk is what was written.
+fn copy_file(world: &mut World) {
+    let bucket = world.bucket();
+    let snapshots = bucket.file_snapshots();
+    let Ok(made) = snapshots.prepare(PLAIN) else { return };
+    let mut bytes = vec![0; made.len as usize];
+    if snapshots.read(made.id, &mut bytes, 0).is_ok() {
+        assert!(bytes.iter().any(|byte| *byte != 0), "a file has a header");
+    }
+    snapshots.release(PLAIN).expect("it was made");
+}
+
 fn backfill(world: &mut World) {
     let bucket = world.bucket();
     let follower = Follower::new(VBUCKETS, || {});
