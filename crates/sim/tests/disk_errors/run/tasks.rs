@@ -139,7 +139,7 @@ pub const TASKS: &[Task] = &[
         name: "snapshot by file",
         covers: &["vbucket_file"],
         kinds: WITH_FILES,
-        prepare: change,
+        prepare: change_and_flush,
         run: copy_file,
         ..PLAIN_TASK
     },
