@@ -11,9 +11,13 @@ use serde_json::json;
 use super::{FAILED, WRONG_ARGUMENTS, WrongArguments};
 use crate::output::print;
 
-/// Whether the arguments ask for JSON. They may be wrong otherwise, so they are not parsed.
+/// Commands that print one line of JSON once they are ready: what starts them takes any line for that.
+const SERVERS: [&str; 2] = ["serve", "dev"];
+
+/// Whether the arguments ask for JSON in which a failure is told. They may be wrong otherwise, so they are not parsed.
 pub(super) fn is_json_wanted(args: &[OsString]) -> bool {
-    args.iter().skip(1).take_while(|arg| *arg != "--").any(|arg| arg == "--json")
+    let is_server = args.get(1).is_some_and(|command| SERVERS.iter().any(|server| command == server));
+    !is_server && args.iter().skip(1).take_while(|arg| *arg != "--").any(|arg| arg == "--json")
 }
 
 /// Says why a command failed.
@@ -115,6 +119,10 @@ mod tests {
     fn json_is_asked_for_before_the_end_of_flags() {
         let of = |words: &str| is_json_wanted(&words.split(' ').map(OsString::from).collect::<Vec<_>>());
         assert!(of("stave get k --json") && of("stave --json"));
+        assert!(
+            !of("stave dev --json") && !of("stave serve --json"),
+            "what starts it waits for the ready line"
+        );
         assert!(!of("stave set k --json-check v") && !of("stave set k -- --json"));
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use base::{CollectionId, DocKey, Seqno, VbId, Version};
 use kvstore::{
     Background, CollectionStats, Compacted, Compaction, Counts, Failure, HistoryRetention, HistoryUsage,
-    KvStore, RolledBack, SaveBatch, Snapshot, States, Stats, Usage, Values, catalog::StoreId,
+    KvStore, RolledBack, SaveBatch, Snapshot, States, Stats, Usage, Values, VbucketFile, catalog::StoreId,
 };
 use parking_lot::Mutex;
 
@@ -109,6 +109,14 @@ impl KvStore for Hooked {
 
     fn history(&self, vb: VbId) -> HistoryUsage {
         self.inner.history(vb)
+    }
+
+    fn has_vbucket_files(&self) -> bool {
+        self.inner.has_vbucket_files()
+    }
+
+    fn vbucket_file(&self, vb: VbId) -> Result<Option<VbucketFile>, Failure> {
+        self.inner.vbucket_file(vb)
     }
 
     fn history_snapshot(&self, vb: VbId) -> Result<Option<Box<dyn Snapshot>>, Failure> {
