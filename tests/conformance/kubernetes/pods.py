@@ -372,7 +372,9 @@ def accepts(pod, *words):
 def status_of(pod):
     """The cluster as a node tells it; `None` as long as it does not know."""
     status = stave_cluster(pod, "status", "--json", check=False)
-    return json.loads(status) if status else None
+    told = json.loads(status) if status else {}
+    # A failure is told as an object, too.
+    return None if "error" in told or not told else told
 
 
 def members(pod):
