@@ -7,8 +7,6 @@ use protocol::dcp::OpenFlags;
 
 /// The shortest name that a connection may have.
 const SHORTEST_NAME: usize = 1;
-/// The longest name that a connection may have, in bytes, as in the original: stats have it in their names.
-pub const LONGEST_NAME: usize = 200;
 /// The longest name by which a consumer takes part in durable writes: each vBucket keeps it.
 const LONGEST_CONSUMER_NAME: usize = 256;
 /// Flags that a producer may be opened with.
@@ -195,8 +193,7 @@ impl Agreement {
         let one_of_two = OpenFlags::NO_VALUE | OpenFlags::NO_VALUE_WITH_DATATYPE;
         // Tombstones have user xattrs only for those who have xattrs at all.
         let needs_xattrs = flags.has(OpenFlags::DELETED_USER_XATTRS) && !flags.has(OpenFlags::XATTRS);
-        let is_named = (SHORTEST_NAME..=LONGEST_NAME).contains(&name.len());
-        if !is_named || flags.0 & !allowed != 0 || flags.has(one_of_two) || needs_xattrs {
+        if name.len() < SHORTEST_NAME || flags.0 & !allowed != 0 || flags.has(one_of_two) || needs_xattrs {
             return Err(Status::Einval);
         }
         Ok(Agreement {

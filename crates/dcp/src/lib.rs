@@ -17,7 +17,7 @@ mod sync_writes;
 mod system_event;
 mod turn;
 
-pub use agreement::{Agreement, BackfillOrder, LONGEST_NAME, OutOfOrder, Priority, Side};
+pub use agreement::{Agreement, BackfillOrder, OutOfOrder, Priority, Side};
 pub use consumer::{
     Consumer, ConsumerConfig, ConsumerCounts, Disconnect, Mode, RollBack, Settled, Stage, TURN_BYTES,
     TURN_MESSAGES, Trouble, VbProgress,

@@ -187,11 +187,11 @@ fn names_of_connections_have_an_end_and_stats_tell_each() {
         let status = client.request(&parts).status;
         (client, status)
     };
-    assert_eq!(open(&[b'x'; 201]).1, Status::Einval);
-    let (_open, status) = open(&[0xff; 200]);
+    assert_eq!(open(&[b'x'; 251]).1, Status::Einval);
+    let (_open, status) = open(&[0xff; 250]);
     assert_eq!(status, Status::Success);
     let mut client = Client::connect(&server, "default", &[]);
-    let name = format!("eq_dcpq:{}:type", "\u{fffd}".repeat(200));
+    let name = format!("eq_dcpq:{}:type", "\u{fffd}".repeat(250));
     assert_eq!(client.stat("dcp", &name), "producer");
     for group in ["dcpagg _", "checkpoint", "durability-monitor 0"] {
         client.stat(group, "");

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use base::env::Env;
 use base::planted::{self, Bug};
-use base::{RateLimit, VbId, VbState};
-use dcp::{Consumer, ConsumerCounts, LONGEST_NAME, Mode, Stage};
+use base::{RateLimit, VbId, VbState, limits};
+use dcp::{Consumer, ConsumerCounts, Mode, Stage};
 use engine::Bucket;
 use parking_lot::Mutex;
 
@@ -100,15 +100,15 @@ pub struct Link {
     told_broken: RateLimit,
 }
 
-/// The name of connections to `node` for a bucket. Of one that is longer than a name may be, the end gives way to a number
+/// The name of connections to `node` for a bucket. Of one that is longer than a name may be, which is the key of a request, the end gives way to a number
 /// that differs from that of others.
 fn connection_name(node: &str, own_name: &str, bucket: &str) -> String {
     let mut name = format!("replication:{node}->{own_name}:{bucket}");
-    if name.len() > LONGEST_NAME {
+    if name.len() > limits::MAX_KEY_BYTES {
         let mut hasher = DefaultHasher::new();
         name.hash(&mut hasher);
         let number = format!(":{:016x}", hasher.finish());
-        let front = name.floor_char_boundary(LONGEST_NAME - number.len());
+        let front = name.floor_char_boundary(limits::MAX_KEY_BYTES - number.len());
         name.truncate(front);
         name.push_str(&number);
     }
@@ -309,7 +309,7 @@ mod tests {
         assert_eq!(connection_name("a:1", "2", "b"), "replication:a:1->2:b");
         let (node, bucket) = ("ä".repeat(200), "b".repeat(100));
         let (one, other) = (connection_name(&node, "1", &bucket), connection_name(&node, "2", &bucket));
-        assert!(one.len() <= LONGEST_NAME && one.starts_with("replication:ä"), "{one}");
+        assert!(one.len() <= limits::MAX_KEY_BYTES && one.starts_with("replication:ä"), "{one}");
         assert_ne!(one, other);
         assert_eq!(one, connection_name(&node, "1", &bucket));
     }
