@@ -69,7 +69,7 @@ pub struct ConnectionMemory {
     used_bytes: AtomicU64,
     highest_bytes: AtomicU64,
     waiting: AtomicUsize,
-    /// Pieces of answers over HTTP that are on their way: a part of what is used.
+    /// Pieces of answers over HTTP that are on their way or being made: a part of what is used.
     pieces_bytes: AtomicUsize,
     freed: Edition,
     rule: Mutex<Rule>,
@@ -139,8 +139,8 @@ impl ConnectionMemory {
         self.used_bytes() >= self.limit_bytes()
     }
 
-    /// Notes that one connection has another number of bytes of pieces on their way.
-    pub(crate) fn pieces_become(&self, before: usize, after: usize) {
+    /// Notes that one connection has another number of bytes of pieces, on their way or being made.
+    pub fn pieces_become(&self, before: usize, after: usize) {
         if after >= before {
             self.pieces_bytes.fetch_add(after - before, Ordering::Relaxed);
         } else {

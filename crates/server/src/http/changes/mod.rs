@@ -19,7 +19,7 @@ use ::node::changes::positions::SPACING;
 use ::node::changes::short::Short;
 use ::node::changes::token::{Place, Token};
 use ::node::cluster::serving::still_joining;
-use ::node::connection_memory::Held;
+use ::node::connection_memory::{Held, LARGE_BYTES};
 use ::node::doors::ReaderLinks;
 use ::node::news::Hearing;
 use ::node::privilege::Privilege;
@@ -36,7 +36,7 @@ use kvstore::StorageBackend;
 use protocol::Status;
 use protocol::dcp::CollectionNames;
 use serde_json::json;
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep};
 use vbucket::{MAX_COLLECTIONS, Manifest};
 
 pub(super) use self::cursors::{create, list, move_to, remove, show};
@@ -53,6 +53,8 @@ const ANSWER_BYTES: usize = 512 << 10;
 const MOST_STEPS: u32 = 16;
 /// How long a reader waits before it looks again whether memory is short.
 const SHORT_PAUSE: Duration = Duration::from_millis(20);
+/// A reader waits no longer than that for the pieces of others.
+const LONGEST_WAIT: Duration = Duration::from_secs(15);
 
 type Refused = Box<Response>;
 /// Ready when the bucket or the node ends.
@@ -325,6 +327,8 @@ pub(super) async fn changes(
         reader,
         feed,
         charge,
+        noted_bytes: 0,
+        waits_since: None,
         bell,
         is_finished: false,
         ended,
@@ -399,6 +403,10 @@ struct Changes {
     feed: Feed,
     /// What that holds is charged to it.
     charge: Held,
+    /// What of that is noted as a piece that is being made.
+    noted_bytes: usize,
+    /// Since when it waits for the pieces of others.
+    waits_since: Option<Instant>,
     bell: Arc<Bell>,
     is_finished: bool,
     ended: Ended,
@@ -409,6 +417,30 @@ struct Changes {
     heartbeat: Pin<Box<Sleep>>,
     /// Whether that is set to the moment when the reader may be told its position.
     is_owing: bool,
+}
+
+impl Changes {
+    fn note(&mut self, bytes: usize) {
+        self.charge.set(bytes);
+        self.reader.node.connection_memory().pieces_become(self.noted_bytes, bytes);
+        self.noted_bytes = bytes;
+    }
+
+    /// Whether it waits for the pieces of others. One that has begun to make a piece goes on.
+    fn must_wait(&mut self) -> bool {
+        let must = self.noted_bytes < LARGE_BYTES && self.reader.node.connection_memory().must_pieces_wait();
+        if !must {
+            self.waits_since = None;
+            return false;
+        }
+        self.waits_since.get_or_insert_with(Instant::now).elapsed() < LONGEST_WAIT
+    }
+}
+
+impl Drop for Changes {
+    fn drop(&mut self) {
+        self.note(0);
+    }
 }
 
 impl http_body::Body for Changes {
@@ -429,7 +461,7 @@ impl http_body::Body for Changes {
         if !self.reader.may_go_on() {
             return Poll::Ready(None);
         }
-        while self.reader.node.connection_memory().must_pieces_wait() {
+        while self.must_wait() {
             // Those of others are sent soon, or their connections are closed.
             self.look = Some(Box::pin(tokio::time::sleep(SHORT_PAUSE)));
             if self.look.as_mut().is_some_and(|look| look.as_mut().poll(cx).is_pending()) {
@@ -439,7 +471,8 @@ impl http_body::Body for Changes {
         let mut out = Vec::new();
         for _ in 0..MOST_STEPS {
             let progress = self.feed.step(&mut out);
-            self.charge.set(self.feed.held_bytes());
+            let held_bytes = self.feed.held_bytes();
+            self.note(held_bytes);
             self.is_finished = progress == Progress::Finished;
             if !out.is_empty() || self.is_finished {
                 self.heartbeat = Box::pin(tokio::time::sleep(HEARTBEAT));
