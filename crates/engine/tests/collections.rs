@@ -262,7 +262,7 @@ fn manifest_changes_wait_for_the_disk_like_others() {
     let (env, handles) = Env::sim(1);
     let mut config = BucketConfig::new("test", "/data/test".into());
     config.vbuckets = 64;
-    config.settings.put(Key::MaxSize, 8 << 20);
+    config.quota_bytes = 8 << 20;
     let bucket = Bucket::open(config, env.clone(), journaled(&env)).expect("the disk works");
     let many: Vec<_> = (8..108).map(|id| (CollectionId(id), None)).collect();
     let all = [&[(DEFAULT, None)], &many[..]].concat();

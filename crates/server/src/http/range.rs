@@ -68,9 +68,9 @@ async fn one(
     fields: Vec<(String, String)>,
 ) -> Result<Response, Refused> {
     require_some(shared, user)?;
-    let wanted =
-        of_query(name, functions, fields, now_s(shared)).map_err(|(code, why)| refused(code, &why))?;
-    answer(shared, user, headers, vec![wanted], |told| to_json(&told.first())).await
+    let now_s = now_s(shared);
+    let wanted = of_query(name, functions, fields, now_s).map_err(|(code, why)| refused(code, &why))?;
+    answer(shared, user, headers, (vec![wanted], now_s), |told| to_json(&told.first())).await
 }
 
 fn to_json(told: &impl Serialize) -> Vec<u8> {
@@ -104,7 +104,7 @@ async fn several(
     let each = list.iter().enumerate();
     let wanted =
         each.map(|(at, one)| of_json(one, now_s).map_err(|why| wrong(format!("request {at}: {why}"))));
-    answer(shared, user, headers, read_all(wanted)?, |told| to_json(&told)).await
+    answer(shared, user, headers, (read_all(wanted)?, now_s), |told| to_json(&told)).await
 }
 
 /// Reads requests one after the other, as long as they have few patterns together.
@@ -210,7 +210,7 @@ async fn answer(
     shared: &Shared,
     user: &Arc<User>,
     headers: &HeaderMap,
-    requests: Vec<RangeRequest>,
+    (requests, now_s): (Vec<RangeRequest>, u64),
     write: impl FnOnce(&[Value]) -> Vec<u8> + Send + 'static,
 ) -> Result<Response, Refused> {
     let asked = all_nodes(shared, headers);
@@ -226,7 +226,7 @@ async fn answer(
     let since_s = requests.iter().map(RangeRequest::since_s).min().unwrap_or(0);
     let is_meant = |node: &Asked| requests.iter().any(|wanted| is_meant(wanted, node));
     let told = ask_others(shared, asked.iter().map(|node| (node, is_meant(node))), &names, since_s).await;
-    let question = Question { requests, asked, told, names, since_s };
+    let question = Question { requests, now_s, asked, told, names, since_s };
     let user = Arc::clone(user);
     match elsewhere(shared, move |shared| question.answer(shared, &user).map(|told| write(&told))).await {
         Some(Ok(body)) => Ok(as_json(body)),
@@ -235,9 +235,16 @@ async fn answer(
     }
 }
 
+/// What was taken behind the moment of a request, or by a clock that is ahead, is told as of that moment.
+fn none_to_come(series: &mut Series, now_s: u64) {
+    series.values.iter_mut().for_each(|(at, _)| *at = now_s.min(*at));
+}
+
 /// What was asked, and what other nodes say to it.
 struct Question {
     requests: Vec<RangeRequest>,
+    /// When they came.
+    now_s: u64,
     asked: Vec<Asked>,
     told: Told,
     names: Vec<String>,
@@ -255,6 +262,7 @@ impl Question {
                 *told = Ok(shared.kept.tell(&shared.node, &names, self.since_s));
             }
         }
+        self.told.iter_mut().flatten().flatten().for_each(|series| none_to_come(series, self.now_s));
         let sees_node = sees_node(&shared.node, user);
         let may_see = |series: &Series| match series.labels.get("bucket") {
             Some(bucket) => sees(user, bucket),
@@ -408,6 +416,13 @@ mod tests {
                 json!({ "metric": metric("y", json!(["a:1"])), "values": [[100, "9"]] }),
             ]
         );
+    }
+
+    #[test]
+    fn what_is_taken_while_a_request_is_answered_is_of_its_moment() {
+        let mut series = Series { labels: BTreeMap::new(), values: vec![(90, 1.0), (100, 2.0), (101, 3.0)] };
+        none_to_come(&mut series, 100);
+        assert_eq!(series.values, [(90, 1.0), (100, 2.0), (100, 3.0)]);
     }
 
     #[test]

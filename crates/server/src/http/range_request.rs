@@ -225,13 +225,11 @@ pub(super) fn of_json(request: &Value, now_s: u64) -> Result<RangeRequest, Strin
     let (mut name, mut labels) = (None, Vec::new());
     for (field, value) in object {
         match (&field[..], value) {
+            ("metric", Value::Array(all)) if all.len() > MOST_LABELS + 1 => {
+                return Err(format!("metric: at most {MOST_LABELS} labels are taken beside the name"));
+            }
             ("metric", Value::Array(all)) => {
                 for one in all {
-                    if labels.len() == MOST_LABELS {
-                        return Err(format!(
-                            "metric: at most {MOST_LABELS} labels are taken beside the name"
-                        ));
-                    }
                     match label(one)? {
                         (label, Wants::Is(value)) if label == "name" => name = Some(value),
                         (label, _) if label == "name" => {
@@ -362,6 +360,8 @@ mod tests {
             assert_eq!((wanted.steps.start_s, wanted.steps.step_s, wanted.nodes.len()), (995, 5, 1));
             assert!(wanted.wants(&labels(fits)) && !wanted.wants(&labels(other)), "{operator} {value}");
         }
+        let most = [vec![of("=", "get"); MOST_LABELS], vec![name.clone()]].concat();
+        assert!(of_json(&json!({ "metric": most }), 1_000).is_ok(), "the name may come last");
         let many = [vec![name.clone()], vec![of("=", "get"); MOST_LABELS + 1]].concat();
         for wrong in [
             json!(1),
