@@ -27,7 +27,7 @@ pub struct Response<'a> {
     /// Fields of this command, at most 255 bytes.
     pub extras: &'a [u8],
     /// The key. Names of stats may have more than the 255 bytes of which the alternative magic can tell; of a key with more
-    /// than [`MAX_KEY_BYTES`] the front is sent.
+    /// than 65,535 bytes the front is sent.
     pub key: &'a [u8],
     /// The value.
     pub value: &'a [u8],

@@ -178,8 +178,9 @@ const MANUAL: &str = concat!(
     include_str!("../../../../docs/reference/http.md"),
 );
 /// Flags of other programs that the manual names.
-const FLAGS_OF_OTHERS: [&str; 9] = [
+const FLAGS_OF_OTHERS: [&str; 10] = [
     "--release",
+    "--example",
     "--quick",
     "--data-dir",
     "--data-binary",

@@ -36,7 +36,7 @@ use kvstore::StorageBackend;
 use protocol::Status;
 use protocol::dcp::CollectionNames;
 use serde_json::json;
-use tokio::time::{Instant, Sleep};
+use tokio::time::Sleep;
 use vbucket::{MAX_COLLECTIONS, Manifest};
 
 pub(super) use self::cursors::{create, list, move_to, remove, show};
@@ -405,8 +405,8 @@ struct Changes {
     charge: Held,
     /// What of that is noted as a piece that is being made.
     noted_bytes: usize,
-    /// Since when it waits for the pieces of others.
-    waits_since: Option<Instant>,
+    /// Since when it waits for the pieces of others, by the node's monotonic clock.
+    waits_since: Option<Duration>,
     bell: Arc<Bell>,
     is_finished: bool,
     ended: Ended,
@@ -433,7 +433,9 @@ impl Changes {
             self.waits_since = None;
             return false;
         }
-        self.waits_since.get_or_insert_with(Instant::now).elapsed() < LONGEST_WAIT
+        let now = self.reader.node.env().clock.monotonic();
+        let since = *self.waits_since.get_or_insert(now);
+        now.saturating_sub(since) < LONGEST_WAIT
     }
 }
 
