@@ -71,6 +71,7 @@ impl Drop for Socket {
 /// Serves a client until the connection ends; returns why it did.
 pub(crate) async fn serve(stream: Transport, peer: SocketAddr, worker: Rc<WorkerState>) -> CloseReason {
     let limits = worker.node.limits();
+    worker.reaper.look_at_clock(worker.node.env().clock.monotonic().as_secs());
     let watch = worker.reaper.watch();
     let is_handshaking = stream.is_handshaking();
     let login_s =

@@ -59,6 +59,21 @@ fn whoever_is_busy_stays() {
 }
 
 #[test]
+fn whoever_comes_before_the_tick_of_a_process_that_stood_still_is_not_late() {
+    let connections = connections(9, 9);
+    let before = admit(&connections, A);
+    let woken_s = START_S + 100_000;
+    connections.look_at_clock(woken_s);
+    let new = admit(&connections, A);
+    assert_eq!((before.cut(), new.cut()), (None, None));
+    connections.tick(woken_s);
+    assert_eq!((before.cut(), new.cut()), (Some(Cut::Idle), None));
+    // The clock never goes back.
+    connections.look_at_clock(START_S);
+    assert_eq!(connections.now_s(), woken_s);
+}
+
+#[test]
 pub(crate) fn a_head_has_one_deadline_however_it_trickles() {
     let connections = connections(9, 9);
     let (slow, idle) = (admit(&connections, A), admit(&connections, A));

@@ -57,6 +57,7 @@ pub(super) struct Listener {
     /// The door that is looked at first.
     turn: usize,
     connections: Arc<Connections>,
+    env: Env,
 }
 
 /// Serves until `stopped`, and then for as long as answers are under way.
@@ -69,7 +70,7 @@ pub async fn serve(
     let Serving { limits, counters, memory, env, hearing } = serving;
     let connections = Arc::new(Connections::new(limits, Arc::clone(&counters), Arc::clone(&memory)));
     connections.tick(env.clock.monotonic().as_secs());
-    let listener = Listener::new(entrances, &counters, Arc::clone(&connections))?;
+    let listener = Listener::new(entrances, &counters, Arc::clone(&connections), env.clone())?;
     let app = app.layer(middleware::from_fn(watch::watch));
     let service = app.into_make_service_with_connect_info::<Guest>();
     let waiting = Arc::clone(&connections);
@@ -123,6 +124,7 @@ impl axum::serve::Listener for Listener {
             let (tcp, peer, tls) = self.next().await;
             keep_unsent_here(&tcp);
             let local = tcp.local_addr();
+            self.connections.look_at_clock(self.env.clock.monotonic().as_secs());
             let place =
                 if self.has_room().await { self.connections.admit(peer) } else { Err(Full::Listener) };
             match place {
@@ -158,12 +160,13 @@ impl Listener {
         entrances: Vec<Entrance>,
         counters: &Arc<AcceptCounters>,
         connections: Arc<Connections>,
+        env: Env,
     ) -> io::Result<Listener> {
         let door = |Entrance { listener, tls }| -> io::Result<Door> {
             Ok(Door { incoming: Incoming::new(listener, Arc::clone(counters))?, tls })
         };
         let doors = entrances.into_iter().map(door).collect::<io::Result<_>>()?;
-        Ok(Listener { doors, turn: 0, connections })
+        Ok(Listener { doors, turn: 0, connections, env })
     }
 
     /// The next client, and what its connection is to be encrypted with. Each door has its turn.
