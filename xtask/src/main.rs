@@ -7,10 +7,12 @@
 
 mod dashboards;
 mod dist;
+mod emulate;
 mod fuzz;
 mod portable;
 mod readme;
 mod rules;
+mod sanitize;
 mod start_pages;
 mod suite;
 
@@ -53,6 +55,11 @@ enum Command {
     Miri,
     /// Call every body that takes bytes with what libFuzzer thinks up (a nightly toolchain, and a C++ compiler).
     Fuzz(fuzz::FuzzOptions),
+    /// Run threaded tests and a loaded cluster under ThreadSanitizer or AddressSanitizer (a nightly toolchain with
+    /// `rust-src`).
+    Sanitize(sanitize::SanitizeOptions),
+    /// Run tests and recordings as a program for aarch64 (Debian's packages gcc-aarch64-linux-gnu and qemu-user).
+    Emulate(emulate::EmulateOptions),
     /// Replay the recorded conversations against the release binary.
     Replay(replay::ReplayOptions),
     /// Kill the server under load, again and again, and look for lost documents.
@@ -101,6 +108,8 @@ fn run(command: Command) -> Result<bool> {
         }
         Command::Miri => suite::miri(),
         Command::Fuzz(options) => fuzz::run(&options),
+        Command::Sanitize(options) => sanitize::run(&options),
+        Command::Emulate(options) => emulate::run(&options),
         Command::Replay(options) => suite::replay(&options),
         Command::Kill(options) => suite::kill(&options),
         Command::Resume(options) => suite::resume(&options),

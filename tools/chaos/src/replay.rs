@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
@@ -28,6 +29,9 @@ pub struct ReplayOptions {
     /// What keeps the bucket's documents, by the word of its type: couchstore or magma.
     #[arg(long, default_value = "couchstore")]
     pub store: String,
+    /// The program, instead of the release binary.
+    #[arg(long, value_name = "FILE")]
+    pub binary: Option<PathBuf>,
 }
 
 impl Default for ReplayOptions {
@@ -37,6 +41,7 @@ impl Default for ReplayOptions {
             eviction_policy: "value_only".to_owned(),
             compression_mode: "passive".to_owned(),
             store: "couchstore".to_owned(),
+            binary: None,
         }
     }
 }
@@ -68,7 +73,11 @@ pub fn run(options: &ReplayOptions) -> Result<Totals> {
     let config = scratch.path().join("stave.toml");
     fs::write(&config, options.config())?;
     let config = config.to_str().context("the scratch folder has a name in UTF-8")?;
-    let server = Stave::start(&Start { data: &data, log, more: &["--config", config] })?;
+    let start = Start { data: &data, log, more: &["--config", config] };
+    let server = match &options.binary {
+        Some(binary) => Stave::start_binary(binary, &start, None)?,
+        None => Stave::start(&start)?,
+    };
     let judged =
         replay(&server.kv, options).and_then(|verdicts| judge(verdicts, options, &KV)).and_then(|kv| {
             let verdicts = replay_dcp(&server.kv, options)?;

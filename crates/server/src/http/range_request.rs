@@ -22,6 +22,8 @@ pub(super) const MOST_PATTERNS: usize = 16;
 const MOST_PATTERN_BYTES: usize = 256;
 /// The largest program that a pattern comes to, which takes half a millisecond to make.
 const MOST_PATTERN_SIZE: usize = 1 << 16;
+/// How deep groups of a pattern may stand in each other.
+const MOST_PATTERN_DEPTH: u32 = 32;
 
 /// What is done with figures that several nodes have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -274,11 +276,18 @@ fn label(one: &Value) -> Result<(String, Wants), String> {
     Ok((label, wants))
 }
 
-/// A pattern fits the whole value.
+/// A pattern fits the whole value. Its length is looked at first: what is made of it while it is read takes thousands of
+/// times as much, and only the program that comes of it has a limit.
 fn pattern(text: &str) -> Result<Regex, String> {
-    let built = RegexBuilder::new(&format!("^(?:{text})$")).size_limit(MOST_PATTERN_SIZE).build();
-    let built = built.ok().filter(|_| text.len() <= MOST_PATTERN_BYTES);
-    built.ok_or_else(|| format!("metric: {text:?} is no pattern, or it is too long"))
+    let len = text.len();
+    if len > MOST_PATTERN_BYTES {
+        return Err(format!(
+            "metric: a pattern has at most {MOST_PATTERN_BYTES} bytes, and this one has {len}"
+        ));
+    }
+    let builder = &mut RegexBuilder::new(&format!("^(?:{text})$"));
+    let built = builder.size_limit(MOST_PATTERN_SIZE).nest_limit(MOST_PATTERN_DEPTH).build();
+    built.map_err(|_| format!("metric: {text:?} is no pattern, or it comes to too large a program"))
 }
 
 #[cfg(test)]
@@ -379,5 +388,14 @@ mod tests {
         ] {
             assert!(of_json(&wrong, 1_000).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn the_length_of_a_pattern_is_looked_at_before_it_is_read() {
+        // It is no pattern, too: who reads it first says so, with all of it.
+        let told = pattern(&"(".repeat(1 << 20)).expect_err("it is too long");
+        assert_eq!(told, "metric: a pattern has at most 256 bytes, and this one has 1048576");
+        let deep = format!("{}a{}", "(".repeat(100), ")".repeat(100));
+        assert!(pattern(&deep).is_err() && pattern(r"\w\w").is_ok());
     }
 }
