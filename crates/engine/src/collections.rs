@@ -191,8 +191,8 @@ impl BucketCollections {
         if new == *present {
             return Ok(present);
         }
-        // What only drops makes room.
-        if has_more(&new, &present) && !self.has_room_for_events() {
+        let change = ManifestChange::between(&present, &new);
+        if !change.only_drops() && !self.has_room_for_events() {
             return Err(ManifestRefusal::Full.into());
         }
         present.check_successor(&new).map_err(ManifestRefusal::Successor)?;
@@ -206,7 +206,6 @@ impl BucketCollections {
         self.manifest.is_undecided.store(false, Ordering::Relaxed);
         *next_ids = ids;
         let new = Arc::new(new);
-        let change = ManifestChange::between(&present, &new);
         *self.manifest.present.write() = Arc::clone(&new);
         let now = self.core.now();
         for vb in (0..self.core.vbuckets()).map(VbId) {

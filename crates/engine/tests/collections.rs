@@ -299,6 +299,27 @@ fn manifest_changes_wait_for_the_disk_like_others() {
     );
 }
 
+/// Each changed setting is an event of each vBucket, like a collection that is made.
+#[test]
+fn changed_settings_of_collections_wait_for_the_disk_too() {
+    let (env, _handles) = Env::sim(1);
+    let mut config = BucketConfig::new("test", "/data/test".into());
+    config.vbuckets = 64;
+    config.quota_bytes = 8 << 20;
+    let bucket = Bucket::open(config, env.clone(), journaled(&env)).expect("the disk works");
+    let with_ttl = |uid: u64| {
+        let all: Vec<_> = (8..108).map(|id| (CollectionId(id), Some(uid as u32 + 1))).collect();
+        manifest(uid, &[&[(DEFAULT, None)], &all[..]].concat())
+    };
+    let set = |uid| bucket.collections().set_manifest(with_ttl(uid));
+    let refused = (1..200).find(|uid| matches!(set(*uid), Err(ManifestRefusal::Full)));
+    let uid = refused.expect("some change finds no room");
+    let (used, quota) = (bucket.memory().used_bytes(), bucket.memory().quota_bytes());
+    assert!(used <= quota + quota / 2, "{used} of {quota}");
+    // What only drops is taken even now.
+    assert!(bucket.collections().set_manifest(manifest(uid, &[(DEFAULT, None)])).is_ok());
+}
+
 /// What only a larger quota would undo is refused; what makes room is not.
 #[test]
 fn collections_leave_room_for_documents_and_can_always_be_dropped() {

@@ -365,6 +365,32 @@ fn readers_of_changes_that_do_not_read_are_bounded() {
     server.stop().expect("a clean stop");
 }
 
+/// It would keep others from reading anything large for as long as it stays.
+#[test]
+fn a_reader_of_changes_that_waits_holds_nothing_of_the_large_document_it_had() {
+    const VALUE_BYTES: usize = 8 << 20;
+    const LOOKS: u32 = 100_000;
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), "connection-memory = \"64MiB\"\nbuckets = [\"default:1GiB\"]");
+    let mut client = Client::connect(&server, "default", &[]);
+    assert_eq!(client.set(b"large", &vec![b'v'; VALUE_BYTES]), Some(Status::Success));
+    let mut reader = ask(&server, "/v1/buckets/default/changes?include=values");
+    assert_eq!(status(&mut reader), "HTTP/1.1 200");
+    let mut document = vec![0; VALUE_BYTES];
+    reader.read_exact(&mut document).expect("the document, as text");
+    // The rest of it comes while it is read.
+    let rest = std::thread::spawn(move || std::io::copy(&mut reader, &mut std::io::sink()));
+    let memory = server.node().connection_memory();
+    let waits = (0..LOOKS).any(|_| {
+        client.get(b"none");
+        memory.used_bytes() < 1 << 20
+    });
+    assert!(waits, "{} bytes are held", memory.used_bytes());
+    assert!(memory.highest_bytes() > VALUE_BYTES as u64, "it was charged");
+    server.stop().expect("a clean stop");
+    rest.join().expect("a reader").expect("the end of the answer");
+}
+
 /// A request of the administrator.
 fn ask(server: &Server, path: &str) -> TcpStream {
     let ask = format!(

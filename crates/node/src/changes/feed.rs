@@ -19,6 +19,8 @@ use super::told_events::ToldEvents;
 
 /// Bytes of messages that are made at once, which become one piece of the answer.
 const STEP_BYTES: usize = 64 << 10;
+/// Room that an empty buffer keeps.
+const MOST_KEPT_BYTES: usize = 2 * STEP_BYTES;
 /// After so many changes the reader is told its position.
 const CHANGES_BETWEEN_POSITIONS: u32 = 1000;
 /// A rollback that leads to the next one more often than this will not come to an end.
@@ -75,6 +77,14 @@ pub struct Feed {
     /// Events that are made and not taken yet, in their order.
     notes: Vec<u8>,
     messages: Vec<u8>,
+}
+
+/// Leaves a buffer that is empty no more room than it mostly needs: one that had a large document would keep it, and be
+/// charged with it, for as long as its reader waits.
+fn give_back(buffer: &mut Vec<u8>) {
+    if buffer.capacity() > MOST_KEPT_BYTES {
+        buffer.shrink_to(MOST_KEPT_BYTES);
+    }
 }
 
 impl Feed {
@@ -264,11 +274,13 @@ impl Feed {
             rest = &rest[total_len..];
         }
         messages.clear();
+        give_back(&mut messages);
         self.messages = messages;
         // A refusal now is one of those that a vBucket waits with.
         let _waits = self.look();
         let has_received = self.receive();
         out.append(&mut self.notes);
+        give_back(&mut self.notes);
         let is_finished = self.open == 0;
         self.tell_position((step == Step::Idle && !has_received) || is_finished, is_finished, out);
         match step {

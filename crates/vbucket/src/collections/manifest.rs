@@ -417,9 +417,15 @@ pub struct ManifestChange {
     pub(crate) from: ManifestUid,
     /// See [`difference`].
     pub(crate) events: Vec<EncodedEvent>,
+    only_drops: bool,
 }
 
 impl ManifestChange {
+    /// Whether it makes room: nothing is made or gets other settings, which are events, too.
+    pub fn only_drops(&self) -> bool {
+        self.only_drops
+    }
+
     /// Events that a vBucket takes for it.
     pub fn events(&self) -> usize {
         self.events.len()
@@ -427,8 +433,16 @@ impl ManifestChange {
 
     /// The change between two manifests.
     pub fn between(old: &Manifest, new: &Manifest) -> ManifestChange {
-        let events = difference(old, new).into_iter().map(EncodedEvent::from).collect();
-        ManifestChange { from: old.uid, events }
+        let events = difference(old, new);
+        let is_drop = |event: &SystemEvent| {
+            matches!(event, SystemEvent::CollectionEnd { .. } | SystemEvent::ScopeEnd { .. })
+        };
+        let only_drops = events.iter().all(is_drop);
+        ManifestChange {
+            from: old.uid,
+            events: events.into_iter().map(EncodedEvent::from).collect(),
+            only_drops,
+        }
     }
 }
 
