@@ -47,10 +47,12 @@ pub enum ManifestRefusal {
     )]
     Full,
     /// Its collections alone would take most of the bucket's quota. Nothing was changed.
-    #[error("{collections} collections in {vbuckets} vBuckets take about {} MiB, which is more than the bucket's quota has room for: {} MiB; raise the quota, or make fewer", needed_bytes >> 20, room_bytes >> 20)]
+    #[error("{collections} collections and {scopes} scopes in {vbuckets} vBuckets take about {} MiB, which is more than the bucket's quota has room for: {} MiB; raise the quota, or make fewer", needed_bytes >> 20, room_bytes >> 20)]
     TooManyForQuota {
         /// Collections of the manifest.
         collections: u64,
+        /// Scopes of the manifest.
+        scopes: u64,
         /// The bucket's vBuckets.
         vbuckets: u64,
         /// What they would take,
@@ -152,6 +154,8 @@ const MANY_EVENTS: usize = 16;
 const COLLECTION_BYTES: u64 = 112;
 /// The same with a log-structured store, which has a table of its own.
 const COLLECTION_BYTES_IN_LOG: u64 = 216;
+/// What a vBucket keeps of a scope, about: measured with 1,190 of them in 1,024 vBuckets.
+const SCOPE_BYTES: u64 = 18;
 /// The share of the quota that collections without documents may take, in hundredths.
 const COLLECTIONS_SHARE: u64 = 75;
 
@@ -270,18 +274,27 @@ impl BucketCollections {
     /// For who decides on a manifest: refuses one with more collections if they would leave no room for documents, after
     /// which nothing but a larger quota would help. What was decided elsewhere is taken over by `change_manifest` anyway.
     pub fn check_quota(&self, present: &Manifest, new: &Manifest) -> Result<(), ManifestRefusal> {
-        if !has_more(new, present) {
-            return Ok(());
-        }
+        if has_more(new, present) { self.fits(new, self.core.memory.quota_bytes()) } else { Ok(()) }
+    }
+
+    /// For who gives the bucket another quota: refuses one in which its collections would leave no room for documents.
+    pub fn check_other_quota(&self, quota_bytes: u64) -> Result<(), ManifestRefusal> {
+        self.fits(&self.manifest(), quota_bytes)
+    }
+
+    fn fits(&self, manifest: &Manifest, quota_bytes: u64) -> Result<(), ManifestRefusal> {
         let is_log = self.core.config.backend == kvstore::StorageBackend::LogStructured;
         let each = if is_log { COLLECTION_BYTES_IN_LOG } else { COLLECTION_BYTES };
-        let (collections, vbuckets) = (new.collections().count() as u64, u64::from(self.core.vbuckets()));
-        let needed_bytes = collections.saturating_mul(vbuckets).saturating_mul(each);
-        let room_bytes = self.core.memory.quota_bytes() / 100 * COLLECTIONS_SHARE;
+        let vbuckets = u64::from(self.core.vbuckets());
+        let (collections, scopes) = (manifest.collections().count() as u64, manifest.scopes().count() as u64);
+        let of_a_vbucket =
+            collections.saturating_mul(each).saturating_add(scopes.saturating_mul(SCOPE_BYTES));
+        let needed_bytes = of_a_vbucket.saturating_mul(vbuckets);
+        let room_bytes = quota_bytes / 100 * COLLECTIONS_SHARE;
         if needed_bytes <= room_bytes {
             return Ok(());
         }
-        Err(ManifestRefusal::TooManyForQuota { collections, vbuckets, needed_bytes, room_bytes })
+        Err(ManifestRefusal::TooManyForQuota { collections, scopes, vbuckets, needed_bytes, room_bytes })
     }
 
     /// Whether the quota has room for system events, and what waits for the disk has not filled its share.

@@ -2,7 +2,9 @@
 //!
 //! # Guarantees
 //!
-//! - A snapshot is made in constant time and memory: it is an open file, and the place at which its bytes end.
+//! - A snapshot is made in constant memory: it is an open file, and the place at which its bytes end. What of the vBucket is
+//!   in the journal alone is written into its file first; if files of others are being written, a client is not kept waiting
+//!   for them, but told to try again.
 //! - Its bytes do not change while others save, compact or delete.
 //! - None is forgotten: it ends when nothing was read of it for [`FILE_SNAPSHOT_LEASE`], and with the role and the history of
 //!   its vBucket. A crash leaves nothing behind, since nothing is written.
@@ -37,6 +39,10 @@ pub enum FileSnapshotRefusal {
     NoFiles,
     /// Nothing of the vBucket is on disk yet.
     NotPersisted,
+    /// Files are being written: to be tried again.
+    Busy,
+    /// Its file has a version of the format that the client does not read.
+    Version(u8),
     /// There are as many snapshots and scans as there may be.
     TooMany,
     /// There is no such snapshot, or it has ended.
@@ -95,6 +101,11 @@ impl FileSnapshot {
         self.ends_after(now).is_zero()
     }
 
+    /// Its lease begins anew.
+    fn used(&self, now: Duration) {
+        self.used_ns.fetch_max(now.as_nanos() as u64, Ordering::Relaxed);
+    }
+
     fn ends_after(&self, now: Duration) -> Duration {
         let used = Duration::from_nanos(self.used_ns.load(Ordering::Relaxed));
         (used + FILE_SNAPSHOT_LEASE).saturating_sub(now)
@@ -122,24 +133,41 @@ pub struct FileSnapshots<'a> {
 }
 
 impl FileSnapshots<'_> {
-    /// The snapshot of a vBucket: the one that there is, or one of all that is stored now. Reads and writes the disk.
-    pub fn prepare(&self, vb: VbId) -> Result<FileSnapshotFigures, FileSnapshotRefusal> {
+    /// The snapshot of a vBucket: the one that there is, whose lease begins anew, or one of all that is stored now, if its
+    /// file has no later version of the format than `most_version`. Reads and writes the disk.
+    pub fn prepare(
+        &self,
+        vb: VbId,
+        most_version: Option<u64>,
+    ) -> Result<FileSnapshotFigures, FileSnapshotRefusal> {
+        let fits = |file: &VbucketFile| match file.version() {
+            version if most_version.is_some_and(|most| u64::from(version) > most) => {
+                Err(FileSnapshotRefusal::Version(version))
+            }
+            _ => Ok(()),
+        };
         let uuid = self.history(vb)?;
         if !self.store.has_vbucket_files() {
             return Err(FileSnapshotRefusal::NoFiles);
         }
         self.end_stale();
         if let Some(found) = self.table.by_vb.lock().get(&vb) {
+            fits(&found.file)?;
+            found.used(self.env.clock.monotonic());
             return Ok(self.figures_of(found));
         }
         let open =
             OpenScan::take(self.open, self.config.most_range_scans).ok_or(FileSnapshotRefusal::TooMany)?;
-        let file = self.store.vbucket_file(vb).map_err(|failure| self.failed(vb, &failure))?;
+        let file = self.store.vbucket_file(vb).map_err(|failure| match failure {
+            Failure::FilingRuns { .. } => FileSnapshotRefusal::Busy,
+            failure => self.failed(vb, &failure),
+        })?;
         // A file of another history is not what was asked for.
         if self.history(vb)? != uuid {
             return Err(FileSnapshotRefusal::Refused(Refusal::NotMyVbucket));
         }
         let file = file.ok_or(FileSnapshotRefusal::NotPersisted)?;
+        fits(&file)?;
         let (mut id, created) = ([0; 16], self.env.clock.monotonic());
         self.env.random.fill(&mut id);
         let made = Arc::new(FileSnapshot {
@@ -180,8 +208,7 @@ impl FileSnapshots<'_> {
             return Err(FileSnapshotRefusal::OutOfRange);
         }
         snapshot.file.read(buf, offset).map_err(|failure| self.failed(snapshot.vb, &failure))?;
-        let now = self.env.clock.monotonic();
-        snapshot.used_ns.fetch_max(now.as_nanos() as u64, Ordering::Relaxed);
+        snapshot.used(self.env.clock.monotonic());
         snapshot.read_bytes.fetch_add(buf.len() as u64, Ordering::Relaxed);
         Ok(())
     }

@@ -336,10 +336,18 @@ fn collections_leave_room_for_documents_and_can_always_be_dropped() {
     assert!(bucket.collections().check_quota(&present, &few).is_ok());
     let refused = bucket.collections().check_quota(&present, &many);
     assert!(
-        matches!(refused, Err(ManifestRefusal::TooManyForQuota { collections: 1_101, vbuckets: 64, .. })),
+        matches!(
+            refused,
+            Err(ManifestRefusal::TooManyForQuota { collections: 1_101, scopes: 1, vbuckets: 64, .. })
+        ),
         "{refused:?}"
     );
     assert!(bucket.collections().check_quota(&many, &few).is_ok(), "it makes room");
+    bucket.collections().set_manifest(few).expect("there is room");
+    let other = |quota_bytes| bucket.collections().check_other_quota(quota_bytes);
+    assert!(
+        other(1 << 20).is_ok() && matches!(other(900 << 10), Err(ManifestRefusal::TooManyForQuota { .. }))
+    );
     bucket.collections().set_manifest(few).expect("there is room");
     bucket.settings().put(Key::MaxSize, 1);
     assert!(matches!(bucket.collections().set_manifest(collections(101)), Err(ManifestRefusal::Full)));

@@ -135,6 +135,12 @@ pub enum Failure {
         /// Which vBucket.
         vb: VbId,
     },
+    /// What is in the journal is being brought into files, which would have to be waited for; the vBucket is as it was.
+    #[error("vBucket {vb}: files are being written; try again")]
+    FilingRuns {
+        /// Which vBucket.
+        vb: VbId,
+    },
     /// A compaction gave up, through no fault of the disk; the vBucket is as it was.
     #[error("vBucket {vb}: the compaction ended early: {why}")]
     CompactionEnded {
@@ -209,6 +215,7 @@ impl Failure {
             | Failure::SeqnosOnly { .. }
             | Failure::TooManyReaders { .. }
             | Failure::CompactionRuns { .. }
+            | Failure::FilingRuns { .. }
             | Failure::CompactionEnded { .. } => false,
         }
     }

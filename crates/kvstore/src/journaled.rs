@@ -42,6 +42,9 @@ use filing::limit_history;
 use overlay::Overlay;
 use runs::{Runs, merged};
 
+/// How long who wants the file of a vBucket waits for others to be written.
+const LONGEST_FILING_WAIT: Duration = Duration::from_millis(100);
+
 /// Choices about a bucket with a journal.
 #[derive(Clone, Copy, Debug)]
 pub struct JournaledConfig {
@@ -629,7 +632,7 @@ impl KvStore for Journaled {
         if !self.has_vbucket_files() {
             return Ok(None);
         }
-        let _filing = self.filing.lock();
+        let _filing = self.filing.try_lock_for(LONGEST_FILING_WAIT).ok_or(Failure::FilingRuns { vb })?;
         self.file_one(vb)?;
         self.files.vbucket_file(vb)
     }

@@ -288,8 +288,22 @@ impl Node {
         {
             host.check_quota(&self.served().quotas(), &spec.name, spec.quota_bytes)?;
         }
+        if sets_quota {
+            leaves_room(bucket, spec.quota_bytes)?;
+        }
         Ok(spec)
     }
+}
+
+/// Refuses a lower quota in which the bucket's collections would leave no room for documents.
+pub(crate) fn leaves_room(bucket: &Bucket, quota_bytes: u64) -> Result<(), BucketError> {
+    if quota_bytes >= bucket.memory().quota_bytes() {
+        return Ok(());
+    }
+    bucket
+        .collections()
+        .check_other_quota(quota_bytes)
+        .map_err(|refusal| BucketError::Quota(refusal.to_string()))
 }
 
 /// Changes settings of a bucket until the node stops, all of them or none. A quota obeys the rule of
@@ -317,6 +331,7 @@ pub fn set_params(node: &Node, bucket: &Bucket, pairs: &[(&str, &str)]) -> Resul
     {
         host.check_quota(&node.served().quotas(), bucket.name(), quota_bytes)?;
     }
+    leaves_room(bucket, quota_bytes)?;
     bucket.set_params(pairs).map_err(BucketError::Settings)
 }
 

@@ -177,6 +177,9 @@ fn what_is_wrong_is_refused_and_what_is_gone_is_not_found() {
         (r#"{"storage":{"backend":"couchstore","max_version":0}}"#, Status::Success),
     ] {
         assert_eq!(prepare(&mut client, wanted).status, status, "{wanted}");
+        // What is refused leaves nothing that is kept open.
+        let kept = if status == Status::Success { Status::Success } else { Status::KeyEnoent };
+        assert_eq!(release(&mut client, ""), kept, "{wanted}");
     }
     for bucket in ["log", "memory"] {
         let mut other = Client::connect(&server, bucket, &[]);

@@ -15,7 +15,9 @@ use super::serving::STILL_JOINING;
 use super::{Cluster, ClusterError};
 use crate::bucket_list;
 use crate::config::BucketSpec;
-use crate::node_buckets::{BucketChange, BucketError, Management, ManifestChange, ManifestError};
+use crate::node_buckets::{
+    BucketChange, BucketError, Management, ManifestChange, ManifestError, leaves_room,
+};
 
 /// How long whoever makes or deletes a bucket waits until this node has done so.
 const DONE_WITHIN: Duration = Duration::from_secs(30);
@@ -221,8 +223,16 @@ fn creation(cluster: &Cluster, view: &View, spec: &BucketSpec) -> Result<Command
 }
 
 /// The command that changes a bucket.
-fn alteration(view: &View, name: &str, change: &BucketChange) -> Result<Command, BucketError> {
+fn alteration(
+    cluster: &Cluster,
+    view: &View,
+    name: &str,
+    change: &BucketChange,
+) -> Result<Command, BucketError> {
     let spec = change.of(spec_of(view, name)?)?;
+    if let Some(bucket) = cluster.node.bucket(name) {
+        leaves_room(&bucket, spec.quota_bytes)?;
+    }
     Ok(Command::ChangeBucket {
         name: name.to_owned(),
         settings: Some(bucket_list::to_json(&spec)),
@@ -319,11 +329,12 @@ impl Management for ClusterBuckets {
     }
 
     fn change(&self, name: &str, change: BucketChange) -> Result<(), BucketError> {
-        self.ask_for(name, |view| alteration(view, name, &change).map_err(Wrong::Bucket))
+        let cluster = self.cluster()?;
+        self.ask_for(name, |view| alteration(&cluster, view, name, &change).map_err(Wrong::Bucket))
     }
 
     fn check_change(&self, name: &str, change: &BucketChange) -> Result<(), BucketError> {
-        self.try_out(|_, view| alteration(view, name, change))
+        self.try_out(|cluster, view| alteration(cluster, view, name, change))
     }
 
     fn flush(&self, name: &str) -> Result<(), BucketError> {

@@ -49,10 +49,12 @@ pub fn set_manifest(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     };
     let bucket = ctx.bucket();
     let collections = bucket.collections();
-    let set =
-        collections.check_quota(&collections.manifest(), &new).and_then(|()| collections.set_manifest(new));
+    let set = collections.change_manifest(|present, _| {
+        collections.check_quota(present, &new)?;
+        Ok::<_, ManifestRefusal>(new)
+    });
     match set {
-        Ok(()) => {
+        Ok(_) => {
             ctx.node.map().show_manifests();
             ctx.reply.ok();
             Outcome::Done

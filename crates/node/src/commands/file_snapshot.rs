@@ -41,14 +41,10 @@ pub fn prepare(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
         return cx.error(Status::NotSupported, "the files of a snapshot are couchstore files");
     }
     let bucket = cx.bucket();
-    let snapshot = match bucket.file_snapshots().prepare(cx.vbucket) {
+    let snapshot = match bucket.file_snapshots().prepare(cx.vbucket, most_version) {
         Ok(snapshot) => snapshot,
         Err(refusal) => return refuse(cx, refusal),
     };
-    if most_version.is_some_and(|most| u64::from(snapshot.version) > most) {
-        let what = format!("the file has version {} of its format", snapshot.version);
-        return cx.error(Status::NotSupported, &what);
-    }
     cx.reply.json(Status::Success, manifest(&snapshot).to_string().as_bytes());
     Outcome::Done
 }
@@ -188,7 +184,10 @@ fn refuse(cx: &mut Context<'_>, refusal: FileSnapshotRefusal) -> Outcome {
             return cx.error(Status::NotSupported, "the vBuckets of this bucket share files");
         }
         FileSnapshotRefusal::OutOfRange => return cx.invalid("the range is not within the file"),
-        FileSnapshotRefusal::NotPersisted => Status::Etmpfail,
+        FileSnapshotRefusal::Version(version) => {
+            return cx.error(Status::NotSupported, &format!("the file has version {version} of its format"));
+        }
+        FileSnapshotRefusal::NotPersisted | FileSnapshotRefusal::Busy => Status::Etmpfail,
         FileSnapshotRefusal::TooMany => Status::Ebusy,
         FileSnapshotRefusal::Unknown => Status::KeyEnoent,
         FileSnapshotRefusal::Failed => Status::Einternal,
