@@ -348,7 +348,6 @@ fn collections_leave_room_for_documents_and_can_always_be_dropped() {
     assert!(
         other(1 << 20).is_ok() && matches!(other(900 << 10), Err(ManifestRefusal::TooManyForQuota { .. }))
     );
-    bucket.collections().set_manifest(few).expect("there is room");
     bucket.settings().put(Key::MaxSize, 1);
     assert!(matches!(bucket.collections().set_manifest(collections(101)), Err(ManifestRefusal::Full)));
     bucket.collections().set_manifest(manifest(500, &[(DEFAULT, None)])).expect("it makes room");
