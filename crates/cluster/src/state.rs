@@ -340,6 +340,14 @@ impl State {
         self.nodes.iter().find(|(_, node)| node.uuid == uuid).map(|(id, node)| (*id, node))
     }
 
+    /// vBuckets of a bucket that have fewer copies than its replicas and the active nodes ask for, so that a rebalance
+    /// gives them more.
+    pub fn with_few_copies(&self, bucket: &Bucket) -> usize {
+        let active = self.nodes.keys().filter(|id| self.is_active(**id)).count();
+        let wanted = active.min(usize::from(bucket.replicas) + 1);
+        bucket.map.iter().filter(|chain| present(chain).count() < wanted).count()
+    }
+
     /// Whether a node has a share in the buckets.
     pub fn is_active(&self, id: NodeId) -> bool {
         self.nodes.get(&id).is_some_and(|node| node.status == Status::Active)

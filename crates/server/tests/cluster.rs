@@ -298,11 +298,19 @@ fn a_node_that_may_not_serve_is_not_healthy() {
     assert_eq!((code, seen), (503, figures(0, 1)), "{told}");
     assert!(told.contains("n_3 was failed over") && told.contains("stave cluster add n_3"), "{told}");
     assert_eq!(told.lines().count(), 1, "{told}");
+    // The others serve, and somebody has to look.
+    let (code, told, _) = health(&nodes.members[0]);
+    assert_eq!(code, 503, "{told}");
+    assert!(told.contains("n_3 was failed over") && told.contains("have fewer copies"), "{told}");
+    let (_, metrics) = http(&nodes.members[0].server, "GET", "/metrics", "");
+    assert!(metrics.contains("\nstave_cluster_failed_over_nodes 1\n"), "{metrics}");
+    assert!(!metrics.contains("with_few_copies{bucket=\"default\"} 0"), "{metrics}");
     nodes.ask(&Command::Rebalance { eject: vec![NodeId(3)] });
     nodes.wait("it has left", |state| state.rebalance.is_none() && !state.nodes.contains_key(&NodeId(3)));
     nodes.members[2].cluster.wait_until(SOON, |view, _| !view.state.nodes.contains_key(&NodeId(3)));
     let (code, told, seen) = health(&nodes.members[2]);
     assert_eq!((code, seen), (503, figures(0, 0)), "{told}");
+    assert_eq!(health(&nodes.members[0]), (200, "ok\n".to_owned(), figures(1, 1)));
     // As if its lease had run out.
     assert!(nodes.members[1].cluster.stop());
     let (code, told, seen) = health(&nodes.members[1]);

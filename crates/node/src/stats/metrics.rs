@@ -4,6 +4,7 @@ use std::fmt::{self, Display, Write};
 use std::sync::Arc;
 
 use base::{HistogramCounts, VbState};
+use cluster::state::Status as NodeStatus;
 use engine::{
     AccountFigures, Bucket, BucketStats, CheckpointMemoryStats, CompactionStats, CompressionStats,
     DefragmenterStats, EvictionStats, ExpiryStats, FetchStats, PurgeStats, STATES, SaveStats, StateStats,
@@ -224,6 +225,22 @@ impl Display for Escaped<'_> {
     }
 }
 
+/// What every node of a cluster knows of it.
+fn put_cluster(node: &Node, page: &mut Page<'_>) -> fmt::Result {
+    let view = node.cluster().and_then(|cluster| cluster.view());
+    let Some(state) = view.as_ref().map(|view| &view.state) else { return Ok(()) };
+    let failed_over = state.nodes.values().filter(|node| node.status == NodeStatus::FailedOver).count();
+    let help = "Nodes of the cluster that were failed over and have neither come back nor left.";
+    page.one("stave_cluster_failed_over_nodes", Kind::Gauge, help, failed_over)?;
+    let help = "vBuckets of the cluster with fewer copies than the next rebalance would give them.";
+    page.head("stave_cluster_vbuckets_with_few_copies", Kind::Gauge, help)?;
+    for (name, bucket) in &state.buckets {
+        let few = state.with_few_copies(bucket);
+        page.sample("stave_cluster_vbuckets_with_few_copies", &[("bucket", name)], few)?;
+    }
+    Ok(())
+}
+
 fn put_node(node: &Node, page: &mut Page<'_>) -> fmt::Result {
     use Kind::{Counter, Gauge};
     let totals = node.totals();
@@ -245,6 +262,7 @@ fn put_node(node: &Node, page: &mut Page<'_>) -> fmt::Result {
     }
     let help = "Whether the node belongs to a cluster, as far as it knows.";
     page.one("stave_cluster_member", Gauge, help, u8::from(serving::is_member(node)))?;
+    put_cluster(node, page)?;
     page.one("stave_worker_threads", Gauge, "Threads that serve clients.", node.workers().threads())?;
     page.one("stave_connections", Gauge, "KV connections at this moment.", totals.connections)?;
     page.one("stave_connections_accepted_total", Counter, "KV connections ever accepted.", totals.accepted)?;

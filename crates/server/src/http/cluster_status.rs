@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ::cluster::damage::{self, Wrong};
 use ::cluster::filling::{Filling, fillings};
 use ::cluster::leader::{awaited, lacking, missed, settling};
-use ::cluster::state::{AutoFailover, Outcome, Purpose, State as Document, present};
+use ::cluster::state::{AutoFailover, Outcome, Purpose, State as Document};
 use ::cluster::{Command, Node, NodeId, Status, View, command};
 use ::node::cluster::Cluster;
 use ::node::cluster::serving::{of_failed_over, still_joining};
@@ -255,6 +255,25 @@ fn of_one_failed_over(view: &View, id: NodeId, node: &Node) -> String {
     }
 }
 
+/// What a rebalance would mend of a bucket, unless one runs.
+fn of_few_copies(state: &Document, bucket: &str) -> Option<String> {
+    let few = state.buckets.get(bucket).map_or(0, |bucket| state.with_few_copies(bucket));
+    (few > 0 && state.rebalance.is_none()).then(|| {
+        format!(
+            "{few} vBuckets of bucket {bucket} have fewer copies than they should: stave cluster rebalance"
+        )
+    })
+}
+
+/// Nodes that were failed over, and buckets whose vBuckets have too few copies: another node that is lost now may take
+/// documents with it, though all are served.
+pub(super) fn misses(shared: &Shared) -> Vec<String> {
+    let Some((_, view)) = view_of(shared) else { return Vec::new() };
+    let failed_over = view.state.nodes.iter().filter(|(_, node)| node.status == Status::FailedOver);
+    let nodes = failed_over.map(|(id, node)| of_one_failed_over(&view, *id, node));
+    nodes.chain(view.state.buckets.keys().filter_map(|name| of_few_copies(&view.state, name))).collect()
+}
+
 /// What somebody should know, or has to do.
 fn notes(view: &View) -> Vec<String> {
     let state = &view.state;
@@ -281,12 +300,7 @@ fn notes(view: &View) -> Vec<String> {
         if active < needed {
             notes.push(too_few_nodes(name, bucket.replicas, active));
         }
-        let few = bucket.map.iter().filter(|chain| present(chain).count() < active.min(needed)).count();
-        if few > 0 && state.rebalance.is_none() {
-            notes.push(format!(
-                "{few} vBuckets of bucket {name} have fewer copies than they should: stave cluster rebalance"
-            ));
-        }
+        notes.extend(of_few_copies(state, name));
         if bucket.flushing.is_some() {
             notes.push(format!("all documents of bucket {name} are being removed"));
         }

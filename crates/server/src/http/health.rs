@@ -26,8 +26,14 @@ pub(super) async fn readyz(State(shared): State<Shared>) -> Response {
 
 /// Nothing is wrong that an operator has to do something about.
 pub(super) async fn healthz(State(shared): State<Shared>) -> Response {
-    let why_not = serving::why_not(&shared.node).into_iter();
-    told(why_not.chain(readiness::problems(&shared.node)).chain(cluster_status::lacks(&shared)).collect())
+    let why_not = serving::why_not(&shared.node);
+    // A node that serves nobody has enough to say of itself.
+    let misses = if why_not.is_none() { cluster_status::misses(&shared) } else { Vec::new() };
+    let mut lines: Vec<String> = why_not.into_iter().collect();
+    lines.extend(readiness::problems(&shared.node));
+    lines.extend(cluster_status::lacks(&shared));
+    lines.extend(misses);
+    told(lines)
 }
 
 fn told(problems: Vec<String>) -> Response {
