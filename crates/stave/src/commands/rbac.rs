@@ -95,7 +95,7 @@ pub fn delete(
     let target = to.target()?;
     for name in names {
         if find_at(&target, &address(name))?.is_none() {
-            bail!("there is no {one} {name}; nothing was deleted, and `list` in its place shows all");
+            bail!("there is no {one} {name}; nothing was deleted; `stave {one} list` shows all");
         }
     }
     names.iter().try_for_each(|name| target.send("DELETE", &address(name), &[]).map(drop))?;
@@ -107,7 +107,10 @@ pub fn delete(
 pub fn show(to: &HttpFlags, path: &str, what: &str) -> anyhow::Result<Value> {
     match find(to, path)? {
         Some(found) => Ok(found),
-        None => bail!("there is no {what}; `list` in its place shows all"),
+        None => {
+            let kind = what.split(' ').next().unwrap_or_default();
+            bail!("there is no {what}; `stave {kind} list` shows all")
+        }
     }
 }
 

@@ -26,7 +26,7 @@ pub struct CompletionsFlags {
 #[command(after_help = "Example:
   stave man /usr/local/share/man/man1")]
 pub struct ManFlags {
-    /// The folder that gets stave.1, stave-serve.1 and so on; it must be there
+    /// The folder that gets stave.1, stave-serve.1 and so on; it is made if it is not there
     #[arg(value_name = "DIR")]
     dir: PathBuf,
 }
@@ -41,8 +41,10 @@ pub(crate) fn completions(mut cli: clap::Command, flags: &CompletionsFlags) -> a
 }
 
 /// Writes a manual page for each command.
+#[allow(clippy::disallowed_methods, reason = "the node's disk makes folders that others may not read")]
 pub(crate) fn man(cli: clap::Command, flags: &ManFlags) -> anyhow::Result<Outcome> {
-    clap_mangen::generate_to(cli, &flags.dir)
+    std::fs::create_dir_all(&flags.dir)
+        .and_then(|()| clap_mangen::generate_to(cli, &flags.dir))
         .with_context(|| format!("cannot write manual pages to {}", flags.dir.display()))?;
     Ok(Outcome::Done)
 }
@@ -76,7 +78,10 @@ mod tests {
             let found = std::fs::read_to_string(folder.path().join(page)).expect(page);
             assert!(found.contains(text), "{page}: {found}");
         }
-        let missing = ManFlags { dir: folder.path().join("none") };
-        assert!(man(cli(), &missing).expect_err("no such folder").to_string().contains("none"));
+        let new = folder.path().join("share/man1");
+        man(cli(), &ManFlags { dir: new.clone() }).expect("written");
+        assert!(new.join("stave.1").exists());
+        let wrong = ManFlags { dir: new.join("stave.1/none") };
+        assert!(man(cli(), &wrong).expect_err("no folder").to_string().contains("none"));
     }
 }
