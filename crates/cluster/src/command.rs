@@ -163,6 +163,17 @@ pub enum Refused {
         "{0} is failed over, too, and would leave: name it, too (stave cluster remove takes several nodes), or recover it first (stave cluster add {0})"
     )]
     WouldLeave(NodeId),
+    /// vBuckets would begin empty, and nodes that were failed over may have their documents.
+    #[error(
+        "no node that is there has {vbuckets} vBuckets, and {list} may have kept them: start each of them and take it back (stave cluster add {first}) before the rebalance, or give up their documents by naming all of them (stave cluster rebalance{ejects})",
+        list = names(nodes, ", "), first = names(&nodes[..nodes.len().min(1)], ""), ejects = names_with(nodes, " --eject ")
+    )]
+    WouldBeEmpty {
+        /// How many.
+        vbuckets: usize,
+        /// The nodes that may have them, at least one.
+        nodes: Vec<NodeId>,
+    },
     /// Nobody would be left.
     #[error("no node would be left")]
     LastNode,
@@ -233,6 +244,14 @@ pub fn apply(view: &View, command: &Command) -> Result<State, Refused> {
     };
     state.check()?;
     Ok(state)
+}
+
+fn names(nodes: &[NodeId], between: &str) -> String {
+    nodes.iter().map(ToString::to_string).collect::<Vec<_>>().join(between)
+}
+
+fn names_with(nodes: &[NodeId], before: &str) -> String {
+    nodes.iter().map(|node| format!("{before}{node}")).collect()
 }
 
 /// The document of a cluster whose first node this is.

@@ -340,12 +340,13 @@ impl State {
         self.nodes.iter().find(|(_, node)| node.uuid == uuid).map(|(id, node)| (*id, node))
     }
 
-    /// vBuckets of a bucket that have fewer copies than its replicas and the active nodes ask for, so that a rebalance
-    /// gives them more.
+    /// vBuckets of a bucket that have a copy, and fewer than its replicas and the active nodes ask for, so that a
+    /// rebalance gives them more.
     pub fn with_few_copies(&self, bucket: &Bucket) -> usize {
         let active = self.nodes.keys().filter(|id| self.is_active(**id)).count();
         let wanted = active.min(usize::from(bucket.replicas) + 1);
-        bucket.map.iter().filter(|chain| present(chain).count() < wanted).count()
+        let has_few = |chain: &&Chain| (1..wanted).contains(&present(chain).count());
+        bucket.map.iter().filter(has_few).count()
     }
 
     /// Whether a node has a share in the buckets.

@@ -6,7 +6,7 @@ use base::planted::{self, Bug};
 
 use crate::keys;
 use crate::report::{Member, Report};
-use crate::state::{Invalid, Limits, NodeId, Reader, State};
+use crate::state::{Bucket, Invalid, Limits, NodeId, Reader, State, Step};
 use crate::store::{Snapshot, Version};
 
 /// One consistent look at the store.
@@ -55,6 +55,22 @@ impl View {
     pub fn alive(&self, id: NodeId) -> Option<&Member> {
         let node = self.state.nodes.get(&id)?;
         self.members.get(&node.uuid).filter(|member| member.incarnation == node.incarnation)
+    }
+
+    /// Whether a node says that it has kept its copy of a vBucket although the document gives it none.
+    pub fn has_kept(&self, id: NodeId, bucket: &str, vb: u16) -> bool {
+        let report = self.report(id);
+        report.and_then(|report| report.kept.get(bucket)).is_some_and(|kept| kept.contains(&vb))
+    }
+
+    /// vBuckets of a bucket that no node serves: none is active, or the one that is does not answer.
+    pub fn unserved(&self, bucket: &Bucket) -> usize {
+        let serves = |vb: u16| {
+            let active =
+                bucket.active(vb).filter(|_| !matches!(bucket.steps.get(&vb), Some(Step::Choose { .. })));
+            active.is_some_and(|id| self.alive(id).is_some())
+        };
+        bucket.vbuckets().filter(|vb| !serves(*vb)).count()
     }
 
     /// What a node's admitted life reports of this state and those that it was made from, while it is alive.

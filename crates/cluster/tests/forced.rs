@@ -88,6 +88,52 @@ fn an_administrator_may_say_that_the_node_has_stopped() {
     assert!(!is_given_up(&view));
 }
 
+/// Node 1, which alone has the vBucket, has stopped; the choice is over, and nobody has the vBucket.
+fn nobody_has_it() -> View {
+    let mut view = last_copy_failed_over();
+    let has_stopped = Command::HasStopped { node: NodeId(1) };
+    view.state = command::apply(&view, &has_stopped).expect("it was failed over");
+    while let Some(state) = step(&view) {
+        view.state = state;
+        [2, 3].into_iter().for_each(|id| reports_nothing(&mut view, id));
+    }
+    assert!(view.state.buckets[BUCKET].has_no_copy(0) && !view.state.is_choosing());
+    assert_eq!(view.unserved(&view.state.buckets[BUCKET]), 1);
+    view
+}
+
+#[test]
+fn no_vbucket_begins_empty_that_a_node_may_have_kept_unless_that_node_is_named() {
+    let rebalance = |view: &View, eject: &[u32]| {
+        let eject = eject.iter().copied().map(NodeId).collect();
+        command::apply(view, &Command::Rebalance { eject })
+    };
+    let view = nobody_has_it();
+    let refused = rebalance(&view, &[]).expect_err("node 1 is down, and may have it");
+    assert_eq!(refused, command::Refused::WouldBeEmpty { vbuckets: 1, nodes: vec![NodeId(1)] });
+    let told = refused.to_string();
+    assert!(told.contains("stave cluster add n_1") && told.contains("rebalance --eject n_1"), "{told}");
+    let begun = rebalance(&view, &[1]).expect("somebody accepts it");
+    assert!(begun.buckets[BUCKET].active(0).is_some(), "it begins empty");
+
+    // It is there, and says what it has kept.
+    let mut view = nobody_has_it();
+    lives(&mut view, 1, 10);
+    reports_nothing(&mut view, 1);
+    let kept = BTreeMap::from([(BUCKET.to_owned(), vec![0])]);
+    view.reports.get_mut("1").expect("it reports").kept = kept;
+    assert!(rebalance(&view, &[]).is_err(), "it has it");
+    let recover = Command::Recover { node: NodeId(1), delta: true };
+    view.state = command::apply(&view, &recover).expect("it comes back");
+    let begun = rebalance(&view, &[]).expect("it begins with what node 1 has");
+    assert_eq!(begun.buckets[BUCKET].active(0), Some(NodeId(1)));
+
+    let mut view = nobody_has_it();
+    lives(&mut view, 1, 10);
+    reports_nothing(&mut view, 1);
+    assert!(rebalance(&view, &[]).is_ok(), "it says that it has nothing");
+}
+
 #[test]
 fn only_of_a_node_that_was_failed_over_it_can_be_said_that_it_has_stopped() {
     let view = last_copy_failed_over();

@@ -208,9 +208,19 @@ impl Shared {
         Ok(())
     }
 
-    /// Spreads the vBuckets anew.
+    /// Spreads the vBuckets anew. What only nodes have that were failed over begins empty: who did that by force has said
+    /// so.
     pub(super) fn rebalance(&self, wait: Duration) -> Result<(), DevError> {
-        self.ask(&Command::Rebalance { eject: Vec::new() })?;
+        let asked = Command::Rebalance { eject: Vec::new() };
+        let refused = self.view()?.and_then(|view| Some((command::apply(&view, &asked).err()?, view)));
+        let eject = match refused {
+            Some((Refused::WouldBeEmpty { .. }, view)) => {
+                let failed = view.state.nodes.iter().filter(|(_, node)| node.status == Status::FailedOver);
+                failed.map(|(id, _)| *id).collect()
+            }
+            _ => Vec::new(),
+        };
+        self.ask(&Command::Rebalance { eject })?;
         self.settle(wait)
     }
 

@@ -33,12 +33,36 @@ fn leavers(state: &State, named: &[NodeId]) -> Result<Vec<NodeId>, Refused> {
     }
 }
 
-pub(super) fn begin(view: &View, eject: &[NodeId]) -> Result<State, Refused> {
+/// Refuses to have vBuckets begin empty of which nodes may have kept a copy that were failed over and that nobody has named
+/// as leaving. A node that is alive says what it has kept.
+fn given_up(view: &View, state: &State, named: &[NodeId]) -> Result<(), Refused> {
+    let failed = view.state.nodes.iter().filter(|(_, node)| node.status == Status::FailedOver);
+    let unnamed: Vec<NodeId> = failed.map(|(id, _)| *id).filter(|id| !named.contains(id)).collect();
+    let (mut vbuckets, mut holders) = (0, BTreeSet::new());
+    for (name, bucket) in &state.buckets {
+        let was_unserved = |vb: u16| view.state.buckets.get(name).is_some_and(|was| was.has_no_copy(vb));
+        for vb in bucket.vbuckets().filter(|vb| was_unserved(*vb)) {
+            let begins_with = bucket.active(vb).filter(|id| view.has_kept(*id, name, vb));
+            if begins_with.is_none() {
+                let may_have = |id: &NodeId| view.alive(*id).is_none() || view.has_kept(*id, name, vb);
+                let may_have: Vec<NodeId> = unnamed.iter().copied().filter(may_have).collect();
+                vbuckets += usize::from(!may_have.is_empty());
+                holders.extend(may_have);
+            }
+        }
+    }
+    match vbuckets {
+        0 => Ok(()),
+        vbuckets => Err(Refused::WouldBeEmpty { vbuckets, nodes: holders.into_iter().collect() }),
+    }
+}
+
+pub(super) fn begin(view: &View, named: &[NodeId]) -> Result<State, Refused> {
     quiet(&view.state)?;
-    for id in eject {
+    for id in named {
         node_of(&view.state, *id)?;
     }
-    let eject = leavers(&view.state, eject)?;
+    let eject = leavers(&view.state, named)?;
     let mut nodes = BTreeSet::new();
     let mut kept: BTreeMap<String, BTreeMap<u16, Vec<NodeId>>> = BTreeMap::new();
     for (id, node) in &view.state.nodes {
@@ -92,6 +116,7 @@ pub(super) fn begin(view: &View, eject: &[NodeId]) -> Result<State, Refused> {
             }
         }
     }
+    given_up(view, &state, named)?;
     state.auto_failover.count = 0;
     Ok(moving(state, Purpose::Rebalance { eject }))
 }

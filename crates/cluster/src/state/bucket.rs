@@ -154,6 +154,11 @@ impl Bucket {
         self.chain(vb).first().copied().flatten()
     }
 
+    /// Whether the document gives a vBucket to no node.
+    pub fn has_no_copy(&self, vb: u16) -> bool {
+        present(self.chain(vb)).next().is_none()
+    }
+
     /// All vBuckets by number.
     pub fn vbuckets(&self) -> impl Iterator<Item = u16> + use<> {
         0..u16::try_from(self.map.len()).unwrap_or(u16::MAX)

@@ -7,7 +7,7 @@
 use base::env::sim::SplitMix64;
 use cluster::command::Command;
 use cluster::state::present;
-use cluster::{State, Step, View};
+use cluster::{NodeId, State, Status, Step, View};
 
 use crate::data::Copy;
 use crate::node::BUCKET;
@@ -78,7 +78,7 @@ impl World {
         if waits(&view) {
             self.ask_for(at, &Command::GiveUpDamaged { name: BUCKET.to_owned() });
         } else if is_unserved(&view.state) {
-            self.ask_for(at, &Command::Rebalance { eject: Vec::new() });
+            self.ask_for(at, &Command::Rebalance { eject: failed_over(&view.state) });
         }
     }
 
@@ -155,6 +155,12 @@ fn waits(view: &View) -> bool {
             bucket.active(vb).is_some_and(is_damaged) || (is_open && members.any(is_damaged))
         })
     })
+}
+
+/// Who accepts that vBuckets begin empty names all nodes that may have kept them.
+pub fn failed_over(state: &State) -> Vec<NodeId> {
+    let failed = state.nodes.iter().filter(|(_, node)| node.status == Status::FailedOver);
+    failed.map(|(id, _)| *id).collect()
 }
 
 /// Whether no node has a vBucket any more.

@@ -8,7 +8,7 @@ use cluster::NodeId;
 use cluster::command::Command;
 
 use crate::aims::Blow;
-use crate::damage::is_unserved;
+use crate::damage::{failed_over, is_unserved};
 use crate::world::{Event, FAULTS_US, STORE, World};
 
 /// How often the administrator looks.
@@ -62,7 +62,7 @@ impl World {
         if view.state.is_active(node) && view.alive(node).is_none() {
             self.ask_for(at, &Command::FailOver { node, force: true });
         } else if is_unserved(&view.state) {
-            self.ask_for(at, &Command::Rebalance { eject: Vec::new() });
+            self.ask_for(at, &Command::Rebalance { eject: failed_over(&view.state) });
         }
     }
 }

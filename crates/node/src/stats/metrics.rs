@@ -227,8 +227,12 @@ impl Display for Escaped<'_> {
 
 /// What every node of a cluster knows of it.
 fn put_cluster(node: &Node, page: &mut Page<'_>) -> fmt::Result {
-    let view = node.cluster().and_then(|cluster| cluster.view());
-    let Some(state) = view.as_ref().map(|view| &view.state) else { return Ok(()) };
+    let Some(cluster) = node.cluster() else { return Ok(()) };
+    let help =
+        "Whether the node follows the cluster's state: 0 while the coordination store does not answer it.";
+    page.one("stave_cluster_state_followed", Kind::Gauge, help, u8::from(cluster.lost().is_none()))?;
+    let Some(view) = cluster.view() else { return Ok(()) };
+    let state = &view.state;
     let failed_over = state.nodes.values().filter(|node| node.status == NodeStatus::FailedOver).count();
     let help = "Nodes of the cluster that were failed over and have neither come back nor left.";
     page.one("stave_cluster_failed_over_nodes", Kind::Gauge, help, failed_over)?;
@@ -237,6 +241,11 @@ fn put_cluster(node: &Node, page: &mut Page<'_>) -> fmt::Result {
     for (name, bucket) in &state.buckets {
         let few = state.with_few_copies(bucket);
         page.sample("stave_cluster_vbuckets_with_few_copies", &[("bucket", name)], few)?;
+    }
+    let help = "vBuckets of the cluster that no node serves, as far as this node knows.";
+    page.head("stave_cluster_unserved_vbuckets", Kind::Gauge, help)?;
+    for (name, bucket) in &state.buckets {
+        page.sample("stave_cluster_unserved_vbuckets", &[("bucket", name)], view.unserved(bucket))?;
     }
     Ok(())
 }

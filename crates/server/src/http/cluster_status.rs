@@ -265,13 +265,45 @@ fn of_few_copies(state: &Document, bucket: &str) -> Option<String> {
     })
 }
 
-/// Nodes that were failed over, and buckets whose vBuckets have too few copies: another node that is lost now may take
-/// documents with it, though all are served.
+/// vBuckets that the document gives to no node, and that are not being looked for.
+fn of_lost(state: &Document, bucket: &str) -> Option<String> {
+    let of = state.buckets.get(bucket)?;
+    let is_lost = |vb: &u16| of.has_no_copy(*vb) && !of.steps.contains_key(vb);
+    let lost = of.vbuckets().filter(is_lost).count();
+    let failed = state.nodes.iter().filter(|(_, node)| node.status == Status::FailedOver);
+    let failed: Vec<NodeId> = failed.map(|(id, _)| *id).collect();
+    let named = |before: &str| failed.iter().map(|id| format!("{before}{id}")).collect::<Vec<_>>();
+    let what = match failed.first() {
+        None => "they begin empty with the next rebalance: stave cluster rebalance".to_owned(),
+        Some(first) => format!(
+            "{} may have kept them: start each of them, take it back (stave cluster add {first}), and rebalance then; or \
+             give up their documents: stave cluster rebalance{}",
+            named("").join(", "),
+            named(" --eject ").concat()
+        ),
+    };
+    (lost > 0).then(|| format!("bucket {bucket}: nothing serves {lost} vBuckets, of which no node that is there has a copy: {what}"))
+}
+
+/// What is wrong with the cluster as a whole: who may not follow it, vBuckets that nobody serves, nodes that were failed
+/// over, and vBuckets with too few copies, of which another node that is lost now may take the documents with it.
 pub(super) fn misses(shared: &Shared) -> Vec<String> {
-    let Some((_, view)) = view_of(shared) else { return Vec::new() };
+    let Some((cluster, view)) = view_of(shared) else { return Vec::new() };
+    // Whoever asks needs no password: not where the store is.
+    let lost = cluster.lost().map(|_| "the coordination store does not answer this node".to_owned());
+    let unserved = view.state.buckets.iter().filter_map(|(name, bucket)| {
+        let unserved = view.unserved(bucket);
+        (unserved > 0).then(|| {
+            let all = bucket.map.len();
+            format!(
+                "bucket {name}: nothing serves {unserved} of {all} vBuckets: stave cluster status says why"
+            )
+        })
+    });
     let failed_over = view.state.nodes.iter().filter(|(_, node)| node.status == Status::FailedOver);
     let nodes = failed_over.map(|(id, node)| of_one_failed_over(&view, *id, node));
-    nodes.chain(view.state.buckets.keys().filter_map(|name| of_few_copies(&view.state, name))).collect()
+    let few = view.state.buckets.keys().filter_map(|name| of_few_copies(&view.state, name));
+    lost.into_iter().chain(unserved).chain(nodes).chain(few).collect()
 }
 
 /// What somebody should know, or has to do.
@@ -300,6 +332,7 @@ fn notes(view: &View) -> Vec<String> {
         if active < needed {
             notes.push(too_few_nodes(name, bucket.replicas, active));
         }
+        notes.extend(of_lost(state, name));
         notes.extend(of_few_copies(state, name));
         if bucket.flushing.is_some() {
             notes.push(format!("all documents of bucket {name} are being removed"));

@@ -346,7 +346,7 @@ impl<'e> Cluster<'e> {
         };
         let said = status_name(answer.status_code);
         let look = if status == Status::NotMyVbucket {
-            ": /readyz of that node says what it does not serve"
+            ": `stave cluster status`, and /readyz of that node, say what is not served"
         } else {
             ""
         };

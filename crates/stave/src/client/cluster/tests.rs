@@ -116,7 +116,7 @@ fn what_was_waited_for_is_said() {
     let text = said(client.get(b"k"));
     assert!(
         text.contains("answers NOT_MY_VBUCKET")
-            && text.contains("/readyz of that node says what it does not serve: its file is damaged")
+            && text.contains("/readyz of that node, say what is not served: its file is damaged")
             && text.contains("--timeout gives it longer"),
         "{text}"
     );

@@ -37,7 +37,13 @@ impl RebalanceLine {
     /// What to write about what a cluster says at `now`, if anything.
     fn look(&mut self, now: Duration, cluster: &Value) -> Option<String> {
         self.has_begun |= !cluster["state"]["rebalance"].is_null();
-        if self.has_begun { self.step(now, bar(cluster, now)) } else { None }
+        if self.has_begun {
+            return self.step(now, bar(cluster, now));
+        }
+        // Without a rebalance only the choice of active copies is waited for.
+        let is_long = now >= LINE_EVERY;
+        let waits = super::choices(cluster);
+        if is_long && waits > 0 { self.step(now, choosing(cluster, waits)) } else { None }
     }
 
     /// What to write for this line at `now`, if anything.
@@ -82,10 +88,22 @@ pub(super) fn until(env: &Env, target: &HttpTarget, is_so: &dyn Fn(&Value) -> bo
             Err(_) => failures += 1,
         }
         if AtomicBool::load(&interrupted, Ordering::Relaxed) {
-            bail!("interrupted, the cluster goes on; `stave cluster rebalance --stop` ends it");
+            let ends = if progress.has_begun { "; `stave cluster rebalance --stop` ends it" } else { "" };
+            bail!("interrupted, the cluster goes on{ends}");
         }
         std::thread::park_timeout(LOOK_EVERY);
     }
+}
+
+/// What the choice of active copies waits for, as the cluster says it.
+fn choosing(cluster: &Value, vbuckets: usize) -> String {
+    let notes = cluster["notes"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let of_choice = notes.filter(|note| {
+        note.contains("vBuckets") && note.contains(" wait") || note.contains("nothing serves")
+    });
+    let why: Vec<&str> = of_choice.collect();
+    let why = if why.is_empty() { String::new() } else { format!("; {}", why.join("; ")) };
+    format!("{vbuckets} vBuckets wait for the choice of their active copy{why}")
 }
 
 /// One line about how far a rebalance is, and how long it will take at this rate.
