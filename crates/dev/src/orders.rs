@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::cluster::{Command, Node, NodeId, Status, View};
+use ::cluster::{Command, Node, NodeId, Refused, Status, View, command};
 use ::node::injections::Injection;
 
 use super::config::{DevError, MOST_NODES};
