@@ -290,7 +290,10 @@ fn code_of(error: &DevError) -> StatusCode {
         | DevError::TooMany
         | DevError::Nobody
         | DevError::Refused(_)
-        | DevError::Bucket { source: BucketError::NotFlushable | BucketError::NotNow(_), .. }
+        | DevError::Bucket {
+            source: BucketError::NotFlushable | BucketError::NotNow(_) | BucketError::Elsewhere(_),
+            ..
+        }
         | DevError::Cluster { source: ClusterError::Refused(_) | ClusterError::Busy } => StatusCode::CONFLICT,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     }

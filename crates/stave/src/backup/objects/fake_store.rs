@@ -35,6 +35,24 @@ pub(crate) struct Kept {
     pub(crate) refuses: Option<(u64, u16, &'static str)>,
     /// Names on one page of a listing.
     pub(crate) page: usize,
+    /// By number of the request before which it happens: another process makes a segment of these pieces whole, and has
+    /// removed so many of them.
+    pub(crate) joined: BTreeMap<u64, (&'static str, usize)>,
+}
+
+impl Kept {
+    fn join(&mut self, key: &str, removed: usize) {
+        let pieces = |objects: &BTreeMap<String, Vec<u8>>| -> Vec<String> {
+            objects.keys().filter(|name| name.starts_with(&format!("{key}."))).cloned().collect()
+        };
+        if !self.objects.contains_key(key) {
+            let whole = pieces(&self.objects).iter().flat_map(|name| self.objects[name].clone()).collect();
+            self.objects.insert(key.to_owned(), whole);
+        }
+        for name in pieces(&self.objects).iter().take(removed) {
+            self.objects.remove(name);
+        }
+    }
 }
 
 /// A store that serves until the test's process ends.
@@ -100,6 +118,9 @@ fn read(reader: &mut BufReader<TcpStream>, kept: &Mutex<Kept>) -> Option<(FakeRe
         let mut kept = kept.lock().expect("sound");
         let number = kept.requests;
         kept.requests += 1;
+        if let Some((key, removed)) = kept.joined.remove(&number) {
+            kept.join(key, removed);
+        }
         kept.troubles.remove(&number)
     };
     let mut words = line.split(' ');

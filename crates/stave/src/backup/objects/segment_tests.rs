@@ -105,6 +105,31 @@ fn joining_that_ends_at_any_request_loses_no_byte() {
 }
 
 #[test]
+fn whoever_reads_while_another_process_joins_sees_every_byte() {
+    let fake = FakeStore::start();
+    let begin = || {
+        fake.kept().objects.clear();
+        append(&disk(&fake), &GROUPS).expect("written");
+        fake.kept().requests = 0;
+    };
+    begin();
+    content(&disk(&fake)).expect("nothing is wrong");
+    let requests = fake.kept().requests;
+    for (put, removed) in (0..requests).flat_map(|put| (put..=requests).map(move |removed| (put, removed))) {
+        for count in 1..=GROUPS.len() {
+            begin();
+            // The later one counts where both are the same.
+            fake.kept().joined = [(put, (KEY, 0)), (removed, (KEY, count))].into();
+            let read = content(&disk(&fake));
+            let read =
+                read.unwrap_or_else(|error| panic!("put at {put}, {count} gone at {removed}: {error}"));
+            assert_eq!(read, GROUPS.concat(), "put at {put}, {count} gone at {removed}");
+        }
+    }
+    assert!(requests > 4, "{requests}");
+}
+
+#[test]
 fn a_lost_piece_is_named_and_one_that_comes_late_is_passed_over() {
     let fake = FakeStore::start();
     let disk = disk(&fake);

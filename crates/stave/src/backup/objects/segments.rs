@@ -104,8 +104,12 @@ impl SegmentObject {
             return Ok(Some(whole));
         }
         let begins = begins_of(store, key)?;
-        let Some(last) = begins.last().copied() else { return whole() };
-        // Without its last piece it became whole since it was looked for.
+        // It may have become whole since it was looked for, and some of the pieces may be gone: those that are listed are
+        // all of them only if it is not whole even now.
+        if let Some(whole) = whole()? {
+            return Ok(Some(whole));
+        }
+        let Some(last) = begins.last().copied() else { return Ok(None) };
         let Some(head) = store.head(&piece_key(key, last))? else { return whole() };
         let (store, key, len) = (store.clone(), key.to_owned(), last + head.len);
         Ok(Some(SegmentObject::Pieces(ReadPieces { store, key, begins, len, all: Mutex::new(None) })))
@@ -133,7 +137,7 @@ impl ReadPieces {
     /// Reads a range; in the whole segment, if it became that meanwhile.
     fn fetch(&self, begin: u64, into: &mut [u8]) -> Result<()> {
         match self.fetch_pieces(begin, into) {
-            Err(error) if error.kind() == ErrorKind::NotFound => {
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidData) => {
                 let Some(head) = self.store.head(&self.key)? else { return Err(error) };
                 let whole = ReadObject::new(self.store.clone(), self.key.clone(), head);
                 let read = whole.read_at(into, begin)?;
