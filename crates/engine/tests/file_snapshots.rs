@@ -38,7 +38,7 @@ fn bytes(world: &World, id: u128) -> Result<Vec<u8>, FileSnapshotRefusal> {
 fn a_snapshot_has_what_is_stored_and_stays_as_it_is() {
     for world in worlds() {
         let snapshots = world.bucket.file_snapshots();
-        let made = snapshots.prepare(VB).expect("made");
+        let made = snapshots.prepare(VB, None).expect("made");
         let high = world.bucket.inspect(VB, |vb| vb.high_seqno()).expect("there is one");
         assert_eq!((made.seqno, made.vb), (high, VB), "what was in the journal is in the file");
         let first = bytes(&world, made.id).expect("read");
@@ -49,7 +49,7 @@ fn a_snapshot_has_what_is_stored_and_stays_as_it_is() {
         world.bucket.compaction().compact(VB, Default::default()).expect("taken");
         while world.bucket.compaction().compact_step() == Progress::Worked {}
         assert_eq!(bytes(&world, made.id).as_ref(), Ok(&first), "behind a compaction");
-        let again = snapshots.prepare(VB).expect("there is one");
+        let again = snapshots.prepare(VB, None).expect("there is one");
         assert_eq!((again.id, again.seqno), (made.id, made.seqno), "a vBucket has one snapshot");
         assert_eq!(again.read_bytes, 2 * made.len);
         let past = |offset, len| snapshots.read(made.id, &mut vec![0; len], offset);
@@ -61,7 +61,7 @@ fn a_snapshot_has_what_is_stored_and_stays_as_it_is() {
         assert_eq!(snapshots.release(VbId(1)), Err(FileSnapshotRefusal::Unknown));
         assert_eq!(snapshots.release_by_id(made.id), Ok(()));
         assert_eq!(snapshots.release(VB), Err(FileSnapshotRefusal::Unknown));
-        let next = snapshots.prepare(VB).expect("another one");
+        let next = snapshots.prepare(VB, None).expect("another one");
         assert!(next.id != made.id && next.seqno > made.seqno);
         assert_eq!(snapshots.release(VB), Ok(()));
         assert_eq!(bytes(&world, next.id), Err(FileSnapshotRefusal::Unknown));
@@ -72,7 +72,7 @@ fn a_snapshot_has_what_is_stored_and_stays_as_it_is() {
 fn a_snapshot_ends_with_its_lease_which_reading_renews() {
     let world = worlds().next().expect("one");
     let snapshots = world.bucket.file_snapshots();
-    let made = snapshots.prepare(VB).expect("made");
+    let made = snapshots.prepare(VB, None).expect("made");
     let second = Duration::from_secs(1);
     for _ in 0..3 {
         world.handles.clock.advance(FILE_SNAPSHOT_LEASE - second);
@@ -89,18 +89,18 @@ fn a_snapshot_ends_with_its_lease_which_reading_renews() {
 fn a_snapshot_ends_with_the_role_and_the_history_of_its_vbucket() {
     for world in worlds() {
         let snapshots = world.bucket.file_snapshots();
-        let made = snapshots.prepare(VB).expect("made");
+        let made = snapshots.prepare(VB, None).expect("made");
         for state in [VbState::Replica, VbState::Active] {
             world.bucket.roles().set_vbucket_state(VB, state, None).expect("there is one");
         }
         // Another history, although it is active again.
         assert_eq!(bytes(&world, made.id), Err(FileSnapshotRefusal::Unknown));
-        let next = snapshots.prepare(VB).expect("made");
+        let next = snapshots.prepare(VB, None).expect("made");
         assert!(next.id != made.id && next.uuid != made.uuid);
         world.bucket.roles().set_vbucket_state(VB, VbState::Replica, None).expect("there is one");
         let refused = Err(FileSnapshotRefusal::Refused(Refusal::NotMyVbucket));
         assert_eq!(bytes(&world, next.id), refused);
-        assert_eq!(snapshots.prepare(VB).map(drop), refused.map(drop));
+        assert_eq!(snapshots.prepare(VB, None).map(drop), refused.map(drop));
         world.bucket.maintenance().keep_step();
         world.handles.clock.advance(Duration::from_secs(2));
         world.bucket.maintenance().keep_step();
@@ -115,9 +115,9 @@ fn snapshots_and_scans_share_what_may_be_open() {
     world.set("k", "v").expect("stored");
     assert!(world.bucket.flushing().flush_all());
     let snapshots = world.bucket.file_snapshots();
-    assert_eq!(snapshots.prepare(VbId(1)).map(drop), Err(FileSnapshotRefusal::NotPersisted));
-    snapshots.prepare(VB).expect("made");
-    assert_eq!(snapshots.prepare(VbId(1)).map(drop), Err(FileSnapshotRefusal::TooMany));
+    assert_eq!(snapshots.prepare(VbId(1), None).map(drop), Err(FileSnapshotRefusal::NotPersisted));
+    snapshots.prepare(VB, None).expect("made");
+    assert_eq!(snapshots.prepare(VbId(1), None).map(drop), Err(FileSnapshotRefusal::TooMany));
     let wanted = engine::RangeScanWanted {
         collection: base::CollectionId::DEFAULT,
         start: std::ops::Bound::Unbounded,
@@ -140,7 +140,7 @@ fn a_bucket_without_files_of_its_vbuckets_refuses() {
     let ephemeral = |config: &mut engine::BucketConfig| config.kind = BucketKind::Ephemeral;
     let world = stores::open(env, handles, |_| Arc::new(kvstore::Nothing), ephemeral);
     world.set("k", "v").expect("stored");
-    let refused = world.bucket.file_snapshots().prepare(VB).map(drop);
+    let refused = world.bucket.file_snapshots().prepare(VB, None).map(drop);
     assert_eq!(refused, Err(FileSnapshotRefusal::Refused(Refusal::NoDisk)));
     let log = |env: &Env| -> Arc<dyn KvStore> {
         let files = FilesConfig::Log(LogConfig::default());
@@ -151,5 +151,5 @@ fn a_bucket_without_files_of_its_vbuckets_refuses() {
     let world = stores::open(env, handles, log, |_| {});
     world.set("k", "v").expect("stored");
     assert!(world.bucket.flushing().flush_all());
-    assert_eq!(world.bucket.file_snapshots().prepare(VB).map(drop), Err(FileSnapshotRefusal::NoFiles));
+    assert_eq!(world.bucket.file_snapshots().prepare(VB, None).map(drop), Err(FileSnapshotRefusal::NoFiles));
 }
