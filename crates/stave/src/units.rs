@@ -1,9 +1,15 @@
 //! How numbers with units are read from the command line and written to the terminal.
 
+use std::io::IsTerminal;
 use std::time::Duration;
 
 /// Has a terminal go to its left upper corner, and clear what is behind it.
-pub const CLEAR_SCREEN: &str = "\x1b[H\x1b[J";
+const CLEAR_SCREEN: &str = "\x1b[H\x1b[J";
+
+/// What comes before a page that takes the place of the last one; in a file or a pipe, where none is replaced, an empty line.
+pub fn before_page() -> &'static str {
+    if std::io::stdout().is_terminal() { CLEAR_SCREEN } else { "\n" }
+}
 
 /// Reads a number of bytes: a plain number, or one with B, KiB, MiB or GiB behind it (K, M and G mean the same).
 pub fn parse_bytes(text: &str) -> Result<u64, String> {

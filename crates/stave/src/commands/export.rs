@@ -139,8 +139,8 @@ fn copy(env: &Env, flags: &ExportFlags, folder: &Path) -> anyhow::Result<()> {
         line.show(|_| {
             format!(
                 "copying: {} of {} vBuckets, {} documents",
-                now.done,
-                now.vbuckets,
+                thousands(now.done as u64),
+                thousands(now.vbuckets as u64),
                 thousands(now.versions)
             )
         });
@@ -180,7 +180,8 @@ fn write_backup(env: &Env, flags: &ExportFlags, dir: &Path, out: &mut dyn Write)
             exported.documents += 1;
             exported.without_xattrs += u64::from(!is_whole);
             line.show(|_| {
-                format!("{vb} of {} vBuckets, {} documents", manifest.vbuckets, thousands(exported.documents))
+                let (done, all) = (thousands(vb.into()), thousands(manifest.vbuckets.into()));
+                format!("{done} of {all} vBuckets, {} documents", thousands(exported.documents))
             });
             Ok(())
         };

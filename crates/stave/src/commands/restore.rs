@@ -467,6 +467,7 @@ fn ended_early(error: anyhow::Error, sent: u64, bucket: &str) -> anyhow::Error {
 
 fn progress(vb: u16, vbuckets: u16, sent: u64, seconds: f64) -> String {
     let (documents, rate) = (thousands(sent), thousands((sent as f64 / seconds) as u64));
+    let (vb, vbuckets) = (thousands(vb.into()), thousands(vbuckets.into()));
     format!("{vb} of {vbuckets} vBuckets, {documents} documents, {rate}/s")
 }
 

@@ -16,7 +16,7 @@ use protocol::Status;
 use crate::cli::{Outcome, ServerFlags, WrongArguments, explain};
 use crate::client::dcp::members;
 use crate::client::{Client, ClientError, Dialect, Target};
-use crate::units::{CLEAR_SCREEN, parse_duration};
+use crate::units::{before_page, parse_duration};
 
 /// Print a server's figures.
 #[derive(Clone, Debug, Args)]
@@ -64,7 +64,7 @@ pub fn run(env: &Env, flags: &StatsFlags) -> anyhow::Result<Outcome> {
     let target = flags.server.target(flags.protocol)?;
     let (mut before, failed) = look(env, flags, &target)?;
     let is_redrawn = flags.watch && !flags.json;
-    let clear = if is_redrawn { CLEAR_SCREEN } else { "" };
+    let clear = if is_redrawn { before_page() } else { "" };
     print(&format!("{clear}{}", shown(flags, &before)))?;
     if !flags.watch {
         return silent(failed).map_or(Ok(Outcome::Done), Err);

@@ -13,7 +13,7 @@ use super::timings::{self, Times};
 use crate::cli::{Outcome, ServerFlags};
 use crate::client::dcp::members;
 use crate::client::{Client, ClientError, Dialect, Target};
-use crate::units::{CLEAR_SCREEN, bytes, duration, parse_duration, thousands};
+use crate::units::{before_page, bytes, duration, parse_duration, thousands};
 
 /// Commands that are shown as the slowest.
 const SLOWEST: usize = 3;
@@ -66,7 +66,7 @@ pub fn run(env: &Env, flags: &TopFlags) -> anyhow::Result<Outcome> {
         } else if flags.once {
             render(bucket, &rates)
         } else {
-            format!("{CLEAR_SCREEN}{}", render(bucket, &rates))
+            format!("{}{}", before_page(), render(bucket, &rates))
         };
         let mut out = std::io::stdout().lock();
         out.write_all(text.as_bytes())?;
