@@ -142,6 +142,8 @@ pub struct Row {
     pub key: Key,
     /// What the value may be.
     pub value: ValueRule,
+    /// Bytes that the value may have at most: what is taken apart takes many times as much.
+    pub most_value_bytes: usize,
     /// What the CAS may be.
     pub cas: CasRule,
     /// The datatype bits the value may have.
@@ -188,6 +190,7 @@ impl Row {
             extras: Extras::None,
             key: Key::Forbidden,
             value: ValueRule::Forbidden,
+            most_value_bytes: usize::MAX,
             cas: CasRule::Forbidden,
             datatype: 0,
             is_vbucket_zero: false,
@@ -285,6 +288,10 @@ impl Row {
     /// Not on connections that agreed to answers out of order.
     pub(crate) const fn in_order(self) -> Row {
         Row { is_ordered: true, ..self }
+    }
+
+    pub(crate) const fn at_most(self, most_value_bytes: usize) -> Row {
+        Row { most_value_bytes, ..self }
     }
 
     pub(crate) const fn cas(self, cas: CasRule) -> Row {

@@ -416,6 +416,7 @@ pub static ROWS: &[Row] = &[
         .not_in_cluster(CLUSTER_PLACES)
         .any_extras()
         .value(ValueRule::Optional)
+        .at_most(64 << 10)
         .datatype(JSON)
         .cas(AnyCas),
     Row::new(GET_VBUCKET, vbucket::get_vbucket, "The state of a vBucket")
@@ -451,6 +452,7 @@ pub static ROWS: &[Row] = &[
         .needs(Settings)
         .not_in_cluster(CLUSTER_MANIFEST)
         .value(ValueRule::Required)
+        .at_most(1 << 20)
         .datatype(JSON)
         .vbucket_zero(),
     Row::new(GET_COLLECTION_ID, collections::collection_id, "The number of a collection")

@@ -18,6 +18,9 @@ pub fn check<'a>(row: &Row, session: &Session, request: &Request<'a>) -> Result<
         _ => {}
     }
     check_value(row.value, request.value.len(), has_key)?;
+    if request.value.len() > row.most_value_bytes {
+        return Err(format!("Request value must have at most {} bytes", row.most_value_bytes));
+    }
     match row.cas {
         CasRule::Forbidden if request.cas.0 != 0 => return Err("Request CAS must not be set".to_owned()),
         CasRule::Required if request.cas.0 == 0 => return Err("Request CAS must be set".to_owned()),

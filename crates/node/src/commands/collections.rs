@@ -40,10 +40,13 @@ fn visible(manifest: &Manifest, rights: &Rights) -> String {
     json.to_string()
 }
 
+/// What an answer quotes of a value that cannot be read.
+const MOST_QUOTED_BYTES: usize = 1024;
+
 /// Puts another manifest in the place of the present one. Waits for the disk, as whatever an administrator does.
 pub fn set_manifest(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     let Ok(new) = Manifest::parse(request.value) else {
-        let text = String::from_utf8_lossy(request.value);
+        let text = String::from_utf8_lossy(request.value.get(..MOST_QUOTED_BYTES).unwrap_or(request.value));
         let context = format!("Collections::Manager::update manifest json invalid:{text}: invalid arguments");
         return ctx.invalid(&context);
     };

@@ -34,6 +34,8 @@ pub(super) const PATH: &str = "/v1/series/{names}/{since}";
 const MOST_ANSWER_BYTES: usize = 8 << 20;
 /// Requests in one over HTTP.
 const MOST_REQUESTS: usize = 100;
+/// Bytes of these together: what is read of them takes a hundred times as much.
+const MOST_LIST_BYTES: usize = 256 << 10;
 /// Values in one answer over HTTP: 9 figures at as many times as one request may have.
 const MOST_VALUES: u64 = 100_000;
 
@@ -95,6 +97,13 @@ async fn several(
 ) -> Result<Response, Refused> {
     require_some(shared, user)?;
     let wrong = |why: String| refused(StatusCode::BAD_REQUEST, &why);
+    if body.len() > MOST_LIST_BYTES {
+        let why = format!(
+            "a list of requests has at most {MOST_LIST_BYTES} bytes, and this one has {}",
+            body.len()
+        );
+        return Err(wrong(why));
+    }
     let list: Vec<Value> = serde_json::from_slice(body)
         .map_err(|error| wrong(format!("the body is no JSON list of requests: {error}")))?;
     if list.len() > MOST_REQUESTS {

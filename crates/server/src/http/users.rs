@@ -240,6 +240,10 @@ fn missing_place(shared: &Shared, grant: &Grant) -> Option<String> {
 
 /// A new password, and what is kept of it, which a thread for passwords derives.
 async fn derived(shared: &Shared, text: String) -> Result<NewPassword, UsersRefusal> {
+    // What is no UTF-8 becomes this, and would be the same for all such passwords.
+    if text.contains(char::REPLACEMENT_CHARACTER) {
+        return Err(UsersRefusal::Field("password", "The password must be valid UTF-8".to_owned()));
+    }
     let password = NewPassword::new(text, shared.node.accounts().users().hashing());
     match password_check::prepare(&shared.node, password) {
         Some(prepared) => prepared.await.flatten(),

@@ -328,7 +328,9 @@ impl Run<'_> {
             if following.failed.is_some() { None } else { following.writer.take_group(now) }
         };
         let Some(group) = group else { return };
-        let written = self.held.check().and_then(|()| group.write());
+        // The store may have taken its time: what was written behind another holder counts nowhere.
+        let holds = || self.held.check();
+        let written = holds().and_then(|()| group.write()).and_then(|done| holds().map(|()| done));
         lock(shared).written(&group, written);
     }
 

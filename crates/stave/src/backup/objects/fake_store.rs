@@ -21,6 +21,8 @@ pub(crate) enum Trouble {
     CutAnswer,
     /// The store says that it is busy.
     Busy,
+    /// It never answers.
+    Silent,
 }
 
 /// What the store has, and what will go wrong.
@@ -149,6 +151,9 @@ fn serve(stream: TcpStream, kept: &Mutex<Kept>) {
     let mut reader = BufReader::new(stream);
     while let Some((asked, trouble)) = read(&mut reader, kept) {
         let (status, headers, body) = match trouble {
+            Some(Trouble::Silent) => loop {
+                std::thread::park();
+            },
             Some(Trouble::Busy) => (503, Vec::new(), b"<Error><Code>SlowDown</Code></Error>".to_vec()),
             _ => answer(&asked, &mut kept.lock().expect("sound")),
         };

@@ -8,7 +8,7 @@
 
 use std::io::{Error, ErrorKind, Result};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -21,16 +21,46 @@ const SECOND: Duration = Duration::from_millis(if cfg!(test) { 10 } else { 1000 
 const STALE_AFTER: Duration = SECOND.saturating_mul(60);
 /// Between two looks at the lock of another one.
 const LOOK: Duration = SECOND.saturating_mul(3);
+/// Between two looks whether one's own thread has ended.
+const END_LOOK: Duration = Duration::from_millis(1);
 /// Between two changes of one's own.
 const RENEW_AFTER: Duration = SECOND.saturating_mul(15);
 /// A holder that could not change it for so long gives it up, before others may take it.
 const LOST_AFTER: Duration = SECOND.saturating_mul(45);
 
+/// What a holder and its thread know of the lock.
+struct Hold {
+    is_lost: AtomicBool,
+    begun: Instant,
+    /// When the last change that the store has was asked for, in nanoseconds since then: others count from a moment behind.
+    changed_ns: AtomicU64,
+}
+
+impl Hold {
+    fn since(begun: Instant) -> Hold {
+        Hold { is_lost: AtomicBool::new(false), begun, changed_ns: AtomicU64::new(0) }
+    }
+
+    fn changed(&self, asked: Instant) {
+        let ns = asked.saturating_duration_since(self.begun).as_nanos() as u64;
+        self.changed_ns.store(ns, Ordering::Relaxed);
+    }
+
+    /// By the clock as well: the thread may wait for an answer of the store.
+    fn is_lost(&self) -> bool {
+        let changed = Duration::from_nanos(self.changed_ns.load(Ordering::Relaxed));
+        if self.begun.elapsed().saturating_sub(changed) >= LOST_AFTER {
+            self.is_lost.store(true, Ordering::Relaxed);
+        }
+        self.is_lost.load(Ordering::Relaxed)
+    }
+}
+
 /// A lock that is held.
 pub(crate) struct ObjectLock {
     store: ObjectStore,
     key: String,
-    is_lost: Arc<AtomicBool>,
+    hold: Arc<Hold>,
     /// Ends the thread when it is dropped.
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<String>>,
@@ -53,26 +83,30 @@ impl ObjectLock {
     pub(super) fn take(store: &ObjectStore, key: &str) -> std::result::Result<ObjectLock, NotLocked> {
         let holder = format!("{:016x}{:016x}", store.env().random.next_u64(), store.env().random.next_u64());
         let body = format!("{holder} 0\n");
-        let etag = first_etag(store, key, &body)?;
-        let (renewing, is_lost) = (store.another(), Arc::new(AtomicBool::new(false)));
+        let (etag, asked) = first_etag(store, key, &body)?;
+        let (renewing, hold) = (store.another(), Arc::new(Hold::since(asked)));
         let (stop, stopped) = channel();
-        let renewal =
-            Renewal { store: renewing, key: key.to_owned(), holder, etag, is_lost: is_lost.clone() };
+        let renewal = Renewal { store: renewing, key: key.to_owned(), holder, etag, hold: hold.clone() };
         let thread = std::thread::spawn(move || renewal.run(&|| stopped.recv_timeout(RENEW_AFTER)));
         let (stop, thread) = (Some(stop), Some(thread));
-        Ok(ObjectLock { store: store.another(), key: key.to_owned(), is_lost, stop, thread })
+        Ok(ObjectLock { store: store.another(), key: key.to_owned(), hold, stop, thread })
     }
 
     /// Whether another process may hold it by now.
     pub(crate) fn is_lost(&self) -> bool {
-        self.is_lost.load(Ordering::Relaxed)
+        self.hold.is_lost()
     }
 }
 
 impl Drop for ObjectLock {
     fn drop(&mut self) {
         self.stop = None;
-        let etag = self.thread.take().and_then(|thread| thread.join().ok());
+        // One that waits for the store is not waited for longer than the lock lasts.
+        while !self.is_lost() && self.thread.as_ref().is_some_and(|thread| !thread.is_finished()) {
+            std::thread::sleep(END_LOOK);
+        }
+        let thread = self.thread.take().filter(JoinHandle::is_finished);
+        let etag = thread.and_then(|thread| thread.join().ok());
         let is_ours = !self.is_lost()
             && self.store.head(&self.key).is_ok_and(|head| head.map(|head| head.etag) == etag);
         if is_ours {
@@ -82,8 +116,12 @@ impl Drop for ObjectLock {
     }
 }
 
-/// Puts the lock; its entity tag.
-fn first_etag(store: &ObjectStore, key: &str, body: &str) -> std::result::Result<String, NotLocked> {
+/// Puts the lock; its entity tag, and when it was asked for.
+fn first_etag(
+    store: &ObjectStore,
+    key: &str,
+    body: &str,
+) -> std::result::Result<(String, Instant), NotLocked> {
     let (mut seen, mut since) = (None, Instant::now());
     loop {
         let head = store.head(key)?;
@@ -103,17 +141,18 @@ fn first_etag(store: &ObjectStore, key: &str, body: &str) -> std::result::Result
                 continue;
             }
         };
+        let asked = Instant::now();
         match store.put(key, body.as_bytes(), condition) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
                 // The answer to an earlier try may have been lost.
                 if let Some(head) = store.head(key)?
                     && is(store, key, &head, body)?
                 {
-                    return Ok(head.etag);
+                    return Ok((head.etag, asked));
                 }
                 return Err(NotLocked::Held);
             }
-            done => return Ok(done?),
+            done => return Ok((done?, asked)),
         }
     }
 }
@@ -129,23 +168,28 @@ struct Renewal {
     key: String,
     holder: String,
     etag: String,
-    is_lost: Arc<AtomicBool>,
+    hold: Arc<Hold>,
 }
 
 impl Renewal {
     /// Until it is to stop or the lock is lost; the lock's entity tag.
     fn run(mut self, wait: &dyn Fn() -> std::result::Result<(), RecvTimeoutError>) -> String {
-        let (mut renewed, mut count) = (Instant::now(), 0);
+        let mut count = 0;
         while wait() == Err(RecvTimeoutError::Timeout) {
             count += 1;
-            let body = format!("{} {count}\n", self.holder);
+            let (body, asked) = (format!("{} {count}\n", self.holder), Instant::now());
             match self.renew(&body) {
-                Ok(Some(etag)) => (self.etag, renewed) = (etag, Instant::now()),
-                Ok(None) => self.is_lost.store(true, Ordering::Relaxed),
-                Err(_) if renewed.elapsed() < LOST_AFTER => {}
-                Err(_) => self.is_lost.store(true, Ordering::Relaxed),
+                Ok(Some(etag)) => {
+                    self.etag = etag;
+                    // Unless it was given up while the answer was under way.
+                    if !self.hold.is_lost() {
+                        self.hold.changed(asked);
+                    }
+                }
+                Ok(None) => self.hold.is_lost.store(true, Ordering::Relaxed),
+                Err(_) => {}
             }
-            if self.is_lost.load(Ordering::Relaxed) {
+            if self.hold.is_lost() {
                 break;
             }
         }

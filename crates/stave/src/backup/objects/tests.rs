@@ -258,4 +258,20 @@ fn one_process_at_a_time_works_on_backups_and_a_dead_one_makes_way() {
         assert!(Instant::now() < until, "it is noticed");
         std::thread::yield_now();
     }
+    drop(held);
+    // One that takes requests and says nothing: others take the lock meanwhile.
+    fake.kept().refuses = None;
+    fake.kept().objects.clear();
+    let held = take().ok().expect("it is free");
+    {
+        let mut kept = fake.kept();
+        let next = kept.requests;
+        kept.troubles = (next..next + 100).map(|at| (at, Trouble::Silent)).collect();
+    }
+    while !held.is_lost() {
+        assert!(Instant::now() < until, "it is noticed");
+        std::thread::yield_now();
+    }
+    drop(held);
+    assert!(Instant::now() < until, "nobody waits for its thread");
 }
