@@ -54,6 +54,22 @@ class Manifests(unittest.TestCase):
                 with self.subTest(version=version, kind=document["kind"], name=document["metadata"]["name"]):
                     kubernetes_validate.validate(document, version, strict=True)
 
+    def test_documents_of_the_page_are_valid_and_their_commands_exist(self):
+        blocks = re.findall(r"^```yaml\n(.*?)^```", PAGE.read_text(), re.M | re.S)
+        found = [document for block in blocks for document in yaml.safe_load_all(block) if "apiVersion" in document]
+        self.assertGreater(len(found), 2)
+        nodes = of_kind("Service")["stave"]["spec"]["selector"]
+        for document in found:
+            for version in VERSIONS:
+                with self.subTest(version=version, kind=document["kind"], name=document["metadata"]["name"]):
+                    kubernetes_validate.validate(document, version, strict=True)
+            pod = document["spec"].get("jobTemplate", {}).get("spec", {}).get("template", document)
+            self.assertFalse(nodes.items() <= pod["metadata"].get("labels", {}).items(), "the Service would choose it")
+            for container in [*pod["spec"].get("initContainers", []), *pod["spec"].get("containers", [])]:
+                if container["command"] == ["/usr/bin/stave"]:
+                    # With --help the program reads all flags, and does nothing else.
+                    subprocess.run([os.environ["STAVE"], *container["args"], "--help"], check=True, capture_output=True)
+
     def test_a_mistake_would_be_found(self):
         broken = of_kind("StatefulSet")["stave"]
         broken["spec"]["template"]["spec"]["containers"][0]["livenesProbe"] = {}

@@ -4,6 +4,7 @@ use std::fmt::{self, Display, Write};
 use std::sync::Arc;
 
 use base::{HistogramCounts, VbState};
+use cluster::View;
 use cluster::state::Status as NodeStatus;
 use engine::{
     AccountFigures, Bucket, BucketStats, CheckpointMemoryStats, CompactionStats, CompressionStats,
@@ -39,12 +40,14 @@ pub fn render(node: &Node, out: &mut String) {
         .and_then(|()| metrics_reporting::put(node, &mut page));
 }
 
-/// Writes the families that the answer of a node leaves out which has no certificate and follows no other node, without
-/// samples: the reference names them, too.
+/// Writes the families that the answer of a node leaves out which has no certificate, belongs to no cluster and follows no
+/// other node, without samples of buckets and links: the reference names them, too.
 pub fn families_left_out(out: &mut String) {
     let mut page = Page(out);
     // Writing to a string does not fail.
     let _ = metrics_connections::put_certificate(None, &mut page)
+        .and_then(|()| put_cluster_state(&View::default(), &mut page))
+        .and_then(|()| put_followed(true, &mut page))
         .and_then(|()| metrics_replication::put_links(&[], &mut page));
 }
 
@@ -228,10 +231,17 @@ impl Display for Escaped<'_> {
 /// What every node of a cluster knows of it.
 fn put_cluster(node: &Node, page: &mut Page<'_>) -> fmt::Result {
     let Some(cluster) = node.cluster() else { return Ok(()) };
+    put_followed(cluster.lost().is_none(), page)?;
+    cluster.view().map_or(Ok(()), |view| put_cluster_state(&view, page))
+}
+
+fn put_followed(is_followed: bool, page: &mut Page<'_>) -> fmt::Result {
     let help =
         "Whether the node follows the cluster's state: 0 while the coordination store does not answer it.";
-    page.one("stave_cluster_state_followed", Kind::Gauge, help, u8::from(cluster.lost().is_none()))?;
-    let Some(view) = cluster.view() else { return Ok(()) };
+    page.one("stave_cluster_state_followed", Kind::Gauge, help, u8::from(is_followed))
+}
+
+fn put_cluster_state(view: &View, page: &mut Page<'_>) -> fmt::Result {
     let state = &view.state;
     let failed_over = state.nodes.values().filter(|node| node.status == NodeStatus::FailedOver).count();
     let help = "Nodes of the cluster that were failed over and have neither come back nor left.";
