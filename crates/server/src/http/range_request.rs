@@ -396,6 +396,6 @@ mod tests {
         let told = pattern(&"(".repeat(1 << 20)).expect_err("it is too long");
         assert_eq!(told, "metric: a pattern has at most 256 bytes, and this one has 1048576");
         let deep = format!("{}a{}", "(".repeat(100), ")".repeat(100));
-        assert!(pattern(&deep).is_err() && pattern(r"\w\w").is_ok());
+        assert!(pattern(&deep).is_err() && pattern("(get|set).*").is_ok());
     }
 }
