@@ -338,7 +338,7 @@ fn collections_leave_room_for_documents_and_can_always_be_dropped() {
     assert!(
         matches!(
             refused,
-            Err(ManifestRefusal::TooManyForQuota { collections: 1_101, scopes: 1, vbuckets: 64, .. })
+            Err(ManifestRefusal::TooManyForQuota { collections: 1_101, scopes: 2, vbuckets: 64, .. })
         ),
         "{refused:?}"
     );
