@@ -24,6 +24,6 @@ pub use consumer::{
 };
 pub use content::Features;
 pub use filter::{Filter, FilterRefusal, MOST_FILTER_BYTES};
-pub use producer::{AcknowledgeRefusal, Producer, Step, StreamRequestRefusal, Tick};
+pub use producer::{AcknowledgeRefusal, Producer, Progress, Step, StreamRequestRefusal, Tick};
 pub use sink::Sink;
 pub use system_event::read_event;

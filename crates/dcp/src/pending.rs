@@ -180,6 +180,16 @@ impl Pending {
     }
 }
 
+/// How many messages `frames` are.
+pub(crate) fn count_messages(mut frames: &[u8]) -> u64 {
+    let mut count = 0;
+    while !frames.is_empty() {
+        frames = &frames[message_bytes(frames)..];
+        count += 1;
+    }
+    count
+}
+
 /// Bytes of the message that is the first of `frames`.
 fn message_bytes(frames: &[u8]) -> usize {
     let length = frames[8..].first_chunk().expect("frames are whole messages");

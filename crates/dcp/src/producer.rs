@@ -2,6 +2,7 @@
 
 mod answers;
 mod life;
+mod progress;
 mod request;
 
 use std::cell::Cell;
@@ -24,6 +25,7 @@ use crate::sink::Sink;
 use crate::stream::Stream;
 use crate::turn::{Allowance, Common, Turn};
 pub use life::Tick;
+pub use progress::Progress;
 pub use request::StreamRequestRefusal;
 
 /// Bytes that one stream sends before others have their turn.
@@ -84,6 +86,7 @@ pub struct Producer {
     out_of_order_from: u64,
     /// Bytes that were sent and not acknowledged.
     unacknowledged: u64,
+    progress: Arc<Progress>,
     noop_sent: bool,
     noop_at: Option<Duration>,
     noop_opaque: u32,
@@ -121,6 +124,7 @@ impl Producer {
             streams: 0,
             interest_bytes: 0,
             unacknowledged: 0,
+            progress: Arc::new(Progress::new(vbuckets)),
             noop_sent: false,
             noop_at: None,
             noop_opaque: 0,
@@ -140,6 +144,11 @@ impl Producer {
         &self.agreed
     }
 
+    /// How far its streams are, for other threads.
+    pub fn progress(&self) -> &Arc<Progress> {
+        &self.progress
+    }
+
     /// How many streams it has.
     pub fn streams(&self) -> usize {
         self.streams
@@ -147,7 +156,7 @@ impl Producer {
 
     /// Bytes that are held for the connection: its tables and streams, and what waits in them for the consumer.
     pub fn held_bytes(&self) -> usize {
-        let tables = self.slots.len() * PLACE_BYTES;
+        let tables = self.slots.len() * PLACE_BYTES + self.progress.held_bytes();
         let queues = (self.queue.capacity() + self.line.capacity()) * size_of::<VbId>();
         let disk = self.on_disk.get() * BACKFILL_BYTES;
         let streams = self.streams * STREAM_BYTES + disk + self.interest_bytes;
@@ -264,6 +273,12 @@ impl Producer {
         if self.slots[usize::from(vb.0)].is_none() {
             self.bucket.streams().unfollow(vb, &self.follower);
         }
+        self.note_progress(vb);
+    }
+
+    /// Tells other threads how far the streams of a vBucket are.
+    fn note_progress(&self, vb: VbId) {
+        self.progress.note(vb, self.streams_of(vb).map(Stream::sent).min());
     }
 
     fn enqueue(&mut self, vb: VbId) {
@@ -341,6 +356,7 @@ impl Producer {
             }
             at = &mut at.as_mut().expect("it had its turn").next;
         }
+        self.progress.add_changes(allowance.changes);
         let bytes = allowance.used as usize;
         self.unacknowledged += bytes as u64;
         self.forget_if_empty(vb);

@@ -19,7 +19,7 @@ use crate::agreement::OutOfOrder;
 use crate::content::write_version;
 use crate::handover::Handover;
 use crate::interest::{Interest, look};
-use crate::pending::{Notice, Pending};
+use crate::pending::{self, Notice, Pending};
 use crate::sink::Sink;
 use crate::sync_writes::Look;
 use crate::turn::{Allowance, Common, Turn};
@@ -128,6 +128,11 @@ impl Stream {
         }
     }
 
+    /// Up to here the consumer was sent everything.
+    pub(crate) fn sent(&self) -> Seqno {
+        self.sent
+    }
+
     fn place(&self) -> StreamPlace {
         StreamPlace { vb: self.vb, incarnation: self.incarnation }
     }
@@ -198,6 +203,7 @@ impl Stream {
             }
             if let Some((frames, part)) = pending.pop_frames(allowance.left()) {
                 allowance.use_up(part.len());
+                allowance.changes += pending::count_messages(&frames[part.clone()]);
                 out.frames(&frames, part);
                 continue;
             }
@@ -205,7 +211,10 @@ impl Stream {
             let head = self.message(What::End(EndReason::Ok));
             let has_prepare = common.agreed.sync_writes && pending.has_prepare(&version);
             match write_version(out, head, &version, has_prepare, common.agreed, common.features) {
-                Ok(bytes) => allowance.use_up(bytes),
+                Ok(bytes) => {
+                    allowance.use_up(bytes);
+                    allowance.changes += 1;
+                }
                 Err(_) => {
                     self.give_up_unreadable(common);
                     return true;

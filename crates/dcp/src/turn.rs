@@ -32,11 +32,13 @@ pub(crate) struct Allowance {
     most: u64,
     /// Bytes that were sent.
     pub(crate) used: u64,
+    /// Messages among them that are changes.
+    pub(crate) changes: u64,
 }
 
 impl Allowance {
     pub(crate) fn new(most: u64) -> Allowance {
-        Allowance { most, used: 0 }
+        Allowance { most, used: 0, changes: 0 }
     }
 
     pub(crate) fn left(&self) -> u64 {

@@ -222,6 +222,18 @@ impl CompactionQueue {
         }
     }
 
+    /// Takes those out that wait because somebody asked; who waits for one is told that it has ended.
+    pub(crate) fn cancel(&self) -> usize {
+        let left = std::mem::take(&mut self.queue.lock().asked);
+        let count = left.len();
+        for job in left {
+            if let Some(completer) = job.completer {
+                completer.complete(CompactOutcome::Ended);
+            }
+        }
+        count
+    }
+
     /// Waits a while, or until somebody asks. False if the bucket is being closed.
     pub(crate) fn pause(&self, time: Duration) -> bool {
         let mut queue = self.queue.lock();
@@ -264,6 +276,19 @@ mod tests {
         assert_eq!((stats.under_way, stats.running.map(|run| run.vb)), (1, Some(helped.vb)));
         queue.stop();
         assert!(queue.begin_to_help().is_none());
+    }
+
+    #[test]
+    fn what_waits_is_given_up_and_what_runs_goes_on() {
+        let queue = CompactionQueue::default();
+        let ask = |vb| queue.ask(VbId(vb), CompactRequest::default(), false);
+        let promised: Vec<_> = (0..3).map(|vb| ask(vb).expect("nobody asked before")).collect();
+        let running = queue.begin(|| None).expect("somebody asked");
+        assert_eq!((queue.cancel(), queue.cancel()), (2, 0));
+        let stats = queue.stats();
+        assert_eq!((stats.waiting, stats.under_way), (0, 1));
+        assert!(ask(running.vb.0).is_none() && ask(2).is_some());
+        drop(promised);
     }
 
     #[test]

@@ -72,6 +72,29 @@ impl Compaction {
         self.queue.ask(vb, request, self.is_short(vb)).ok_or(Refusal::Busy)
     }
 
+    /// Asks for a compaction of the file of each vBucket that is here, as if they wasted much. Those that wait already
+    /// are not asked for again. Refused if there is no disk.
+    pub fn compact_all(&self) -> Result<usize, Refusal> {
+        if self.core.is_ephemeral() {
+            return Err(Refusal::NoDisk);
+        }
+        let request = self.routine();
+        let ask = |vb: &VbId| self.compact(*vb, request).is_ok();
+        Ok((0..self.core.vbuckets()).map(VbId).filter(ask).count())
+    }
+
+    /// Gives up compactions that wait because somebody asked for them; those that are under way go on. How many these
+    /// were.
+    pub fn cancel_compactions(&self) -> usize {
+        self.queue.cancel()
+    }
+
+    /// What a compaction leaves out that nobody asked for in particular: tombstones of the purge age.
+    fn routine(&self) -> CompactRequest {
+        let purge_before_s = self.core.now().unix_s().checked_sub(self.core.config.purge_age_s);
+        CompactRequest { purge_before_s, ..CompactRequest::default() }
+    }
+
     /// What compactions came to.
     pub fn compaction_stats(&self) -> CompactionStats {
         self.queue.stats()
@@ -147,9 +170,7 @@ impl Compaction {
             (0..self.core.vbuckets()).map(VbId).filter_map(|vb| Some((vb, self.core.store.usage(vb)?)));
         let wasteful = usage.filter_map(|(vb, usage)| Some((worth(&usage)?, vb)));
         let (_, vb) = wasteful.filter(|(_, vb)| !self.queue.is_left_alone(*vb, now)).max()?;
-        let purge_before_s = self.core.now().unix_s().checked_sub(self.core.config.purge_age_s);
-        let request = CompactRequest { purge_before_s, ..CompactRequest::default() };
-        Some(Job { vb, request, is_short: false, completer: None })
+        Some(Job { vb, request: self.routine(), is_short: false, completer: None })
     }
 
     fn compact_now(&self, vb: VbId, request: CompactRequest) -> (CompactOutcome, Progress) {

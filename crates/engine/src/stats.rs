@@ -1,7 +1,7 @@
 //! What a bucket can tell about itself: each vBucket, all of them by role, and what its store holds.
 
 use base::{Cas, RevSeqno, Seqno, VbId, VbState, VbUuid};
-use vbucket::ClockCounts;
+use vbucket::{ClockCounts, Written};
 
 use crate::bucket::Bucket;
 use crate::bucket_core::Core;
@@ -61,6 +61,8 @@ pub struct VbStats {
     pub checkpoints: CheckpointStats,
     /// What clients did.
     pub ops: OpCounts,
+    /// Changes that brought documents.
+    pub written: Written,
     /// Whether it waits for the flusher.
     pub flush_queued: bool,
     /// Its list of items in seqno order; nothing if it has a disk.
@@ -106,6 +108,8 @@ pub struct StateStats {
     pub clock: ClockCounts,
     /// What clients did.
     pub ops: OpCounts,
+    /// Changes that brought documents. Those of a vBucket leave with it.
+    pub written: Written,
     /// Items in the lists of an ephemeral bucket.
     pub seq_list_items: u64,
     /// Stale copies in them.
@@ -246,6 +250,7 @@ impl VbStats {
             table_bytes: vb.table().allocated_bytes() as u64,
             checkpoints,
             ops: shard.ops,
+            written: vbucket::written(vb),
             flush_queued: shard.flush_queued,
             seq_list: vb.seq_list().map(vbucket::SeqList::counts),
         }
@@ -298,6 +303,7 @@ impl StateStats {
             },
             clock: vb.clock,
             ops: vb.ops,
+            written: vb.written,
             seq_list_items: list.items,
             stale_items: list.stale_items,
             stale_bytes: list.stale_bytes,
@@ -328,6 +334,8 @@ impl StateStats {
         self.clock.behind += other.clock.behind;
         self.clock.logical_ticks += other.clock.logical_ticks;
         self.ops.add(&other.ops);
+        self.written.created += other.written.created;
+        self.written.updated += other.written.updated;
         self.seq_list_items += other.seq_list_items;
         self.stale_items += other.stale_items;
         self.stale_bytes += other.stale_bytes;

@@ -84,6 +84,8 @@ pub struct AcceptCounters {
     pub(crate) http_crowded_out: AtomicU64,
     /// HTTP connections that were closed because their clients took too long.
     pub(crate) http_late: AtomicU64,
+    /// Requests over HTTP.
+    pub http_requests: AtomicU64,
 }
 
 impl Default for WorkerCounters {

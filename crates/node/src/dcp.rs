@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::task::Waker;
 use std::time::Duration;
 
-use dcp::{Agreement, Features, Producer, Side, Sink, Step, Tick};
+use dcp::{Agreement, Features, Producer, Progress, Side, Sink, Step, Tick};
 use engine::{Bucket, Frames, Whole};
 use parking_lot::Mutex;
 use protocol::frame::ClientAnswer;
@@ -43,6 +43,8 @@ pub struct Handle {
     streams: AtomicUsize,
     unacknowledged_bytes: AtomicU64,
     sent_bytes: AtomicU64,
+    /// Of a producer.
+    progress: OnceLock<Arc<Progress>>,
 }
 
 impl Handle {
@@ -80,6 +82,11 @@ impl Handle {
     /// Bytes of messages that were sent.
     pub fn sent_bytes(&self) -> u64 {
         self.sent_bytes.load(Ordering::Relaxed)
+    }
+
+    /// How far the streams of a producer are; `None` for a consumer.
+    pub fn progress(&self) -> Option<&Arc<Progress>> {
+        self.progress.get()
     }
 }
 
@@ -144,12 +151,16 @@ impl DcpConnection {
             streams: AtomicUsize::new(0),
             unacknowledged_bytes: AtomicU64::new(0),
             sent_bytes: AtomicU64::new(0),
+            progress: OnceLock::new(),
         });
         registry.enter(&handle);
         let producer = (agreed.side == Side::Producer).then(|| {
             let woken = Arc::clone(&handle);
             Producer::new(Arc::clone(bucket), handle.name(), agreed, features, move || woken.wake())
         });
+        if let Some(producer) = &producer {
+            handle.progress.get_or_init(|| Arc::clone(producer.progress()));
+        }
         DcpConnection { handle, registry: Arc::clone(registry), producer }
     }
 

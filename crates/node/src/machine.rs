@@ -16,11 +16,24 @@ use crate::machine_memory::{
 pub struct CpuTimes {
     user: u64,
     system: u64,
+    /// Interrupts, which are counted in `system`, too.
+    interrupts: u64,
     stolen: u64,
     /// All of it.
     total: u64,
     /// Without work, or waiting for a disk.
     idle: u64,
+}
+
+/// The same in milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct CpuMilliseconds {
+    pub(crate) total: f64,
+    pub(crate) idle: f64,
+    pub(crate) user: f64,
+    pub(crate) system: f64,
+    pub(crate) interrupts: f64,
+    pub(crate) stolen: f64,
 }
 
 /// What processors did between two looks, each in percent of the time of all of them.
@@ -51,8 +64,23 @@ impl CpuTimes {
         let mut or_none = || next().unwrap_or(0);
         let (waiting, irq, softirq, stolen) = (or_none(), or_none(), or_none(), or_none());
         let idle = idle + waiting;
-        let (user, system) = (user + nice, system + irq + softirq);
-        Some(CpuTimes { user, system, stolen, total: user + system + stolen + idle, idle })
+        let interrupts = irq + softirq;
+        let (user, system) = (user + nice, system + interrupts);
+        Some(CpuTimes { user, system, interrupts, stolen, total: user + system + stolen + idle, idle })
+    }
+
+    /// All of it, and its parts, in milliseconds of one processor.
+    pub(crate) fn milliseconds(&self) -> CpuMilliseconds {
+        // The system counts in hundredths of a second, whatever its own clock does (proc(5), USER_HZ).
+        let ms = |ticks: u64| ticks as f64 * 10.0;
+        CpuMilliseconds {
+            total: ms(self.total),
+            idle: ms(self.idle),
+            user: ms(self.user),
+            system: ms(self.system),
+            interrupts: ms(self.interrupts),
+            stolen: ms(self.stolen),
+        }
     }
 
     /// What was done since an earlier look; `None` if no time has passed.
@@ -76,6 +104,8 @@ pub struct Machine {
     pub memory: u64,
     /// What of it programs could still get without swapping.
     pub free: u64,
+    /// What of it holds no file either.
+    pub unused: u64,
     /// Its memory, or the limit of the process's container or service, if that is less.
     pub limit: u64,
     /// Swap.
@@ -96,6 +126,7 @@ impl Machine {
         Machine {
             memory: bytes("MemTotal:"),
             free: bytes("MemAvailable:"),
+            unused: bytes("MemFree:"),
             limit: machine_memory_bytes(disk).unwrap_or(0),
             swap: bytes("SwapTotal:"),
             swap_used: bytes("SwapTotal:").saturating_sub(bytes("SwapFree:")),
@@ -192,13 +223,15 @@ mod tests {
 
     #[test]
     fn memory_swap_and_stalls_are_told() {
-        let text = "MemTotal: 1000 kB\nMemAvailable: 400 kB\nSwapTotal: 200 kB\nSwapFree: 150 kB\n";
+        let text =
+            "MemTotal: 1000 kB\nMemAvailable: 400 kB\nMemFree: 100 kB\nSwapTotal: 200 kB\nSwapFree: 150 kB\n";
         let stalls = "allocstall_normal 3\nallocstall_movable 4\npgfault 9\n";
         let disk = disk(&[("/proc/meminfo", text), ("/proc/vmstat", stalls), ("/proc/stat", STAT)]);
         let kib = 1024;
         let expected = Machine {
             memory: 1_000 * kib,
             free: 400 * kib,
+            unused: 100 * kib,
             limit: 1_000 * kib,
             swap: 200 * kib,
             swap_used: 50 * kib,

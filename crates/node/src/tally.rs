@@ -44,10 +44,12 @@ pub enum Counted {
     SetReturningMeta,
     /// Documents deleted whose new metadata were answered.
     DeleteReturningMeta,
+    /// Deletions of a document that was not there.
+    DeleteMiss,
 }
 
 /// A counter of each kind with its name in stats.
-pub const NAMES: [(Counted, &str); 16] = [
+pub const NAMES: [(Counted, &str); 17] = [
     (Counted::IncrementHit, "incr_hits"),
     (Counted::IncrementMiss, "incr_misses"),
     (Counted::DecrementHit, "decr_hits"),
@@ -64,6 +66,7 @@ pub const NAMES: [(Counted, &str); 16] = [
     (Counted::DeleteMetaLost, "ep_num_ops_del_meta_res_fail"),
     (Counted::SetReturningMeta, "ep_num_ops_set_ret_meta"),
     (Counted::DeleteReturningMeta, "ep_num_ops_del_ret_meta"),
+    (Counted::DeleteMiss, "delete_misses"),
 ];
 
 /// The counters of one thread.
@@ -107,6 +110,7 @@ fn kind_by_command(request: &Request<'_>, status: Status) -> Option<Counted> {
         {
             of(Counted::CasHit, Counted::CasMiss).or(is_lost.then_some(Counted::CasWrong))
         }
+        DELETE | DELETEQ => is_missing.then_some(Counted::DeleteMiss),
         GET_META | GETQ_META => Some(Counted::GetMeta),
         SET_WITH_META | SETQ_WITH_META | ADD_WITH_META | ADDQ_WITH_META => {
             is_done.then_some(Counted::SetMeta).or(is_lost.then_some(Counted::SetMetaLost))

@@ -56,5 +56,6 @@ pub use received::SnapshotBounds;
 pub use removed::Removed;
 pub use seq_list::{MAX_READS, ReadId, SeqList, SeqListCounts, SliceLimits, TombstoneLimits};
 pub use vbucket::{
-    Contents, Counts, Garbage, History, Origin, Unknown, VBucket, clock_counts, follow_history,
+    Contents, Counts, Garbage, History, Origin, Unknown, VBucket, Written, clock_counts, follow_history,
+    written,
 };

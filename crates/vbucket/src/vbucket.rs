@@ -66,6 +66,15 @@ pub struct Counts {
     pub earliest_expiry: u32,
 }
 
+/// How many changes brought a document, since the vBucket came into memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    /// Where there was none, as far as memory knows.
+    pub created: u64,
+    /// In the place of another version of it.
+    pub updated: u64,
+}
+
 /// Of a key that the table does not know: it may be on disk. Nothing was changed; have it brought, and ask again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unknown;
@@ -141,6 +150,7 @@ pub struct History {
     pub(crate) collections: Collections,
     /// What is in the table.
     pub(crate) counts: Counts,
+    pub(crate) written: Written,
     pub(crate) high_seqno: Seqno,
     /// From here on no version is left out that a later one replaces; 0 if any may be.
     pub(crate) history_from: Seqno,
@@ -217,6 +227,10 @@ impl History {
         self.enter(version);
         self.max_visible = self.max_visible.max(meta.by_seqno);
         let replaced = slot.set(version.clone());
+        if !meta.kind.is_deleted() {
+            let is_update = replaced.as_ref().is_some_and(|old| !old.is_deleted());
+            *(if is_update { &mut self.written.updated } else { &mut self.written.created }) += 1;
+        }
         if let Some(old) = &replaced {
             self.leave(old);
             if !old.is_deleted() {
@@ -387,6 +401,11 @@ pub fn follow_history(vb: &mut VBucket) {
     };
 }
 
+/// How many changes brought a document to a vBucket.
+pub fn written(vb: &VBucket) -> Written {
+    vb.history.written
+}
+
 /// What the clock of a vBucket has seen.
 pub fn clock_counts(vb: &VBucket) -> ClockCounts {
     vb.history.hlc.counts()
@@ -424,6 +443,7 @@ impl VBucket {
             hlc,
             collections: origin.collections,
             counts: Counts::default(),
+            written: Written::default(),
             high_seqno: origin.high_seqno,
             history_from: origin.history_from,
             awaits_history: false,

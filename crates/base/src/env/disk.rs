@@ -30,6 +30,8 @@ pub struct Room {
     pub total_bytes: u64,
     /// What this process could still write.
     pub free_bytes: u64,
+    /// What files take. The rest is free, or reserved for the system's administrator.
+    pub used_bytes: u64,
 }
 
 /// A file system.

@@ -36,7 +36,11 @@ mod unix {
     pub fn room(folder: &Path) -> Option<Room> {
         let found = rustix::fs::statvfs(folder).ok()?;
         let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
-        Some(Room { total_bytes: bytes(found.f_blocks), free_bytes: bytes(found.f_bavail) })
+        Some(Room {
+            total_bytes: bytes(found.f_blocks),
+            free_bytes: bytes(found.f_bavail),
+            used_bytes: bytes(found.f_blocks.saturating_sub(found.f_bfree)),
+        })
     }
 
     /// CLOCK_MONOTONIC, which is what `Instant` reads, stands still while a guest is suspended.

@@ -114,6 +114,7 @@ impl Producer {
         self.was_streamed[usize::from(vb.0)] = true;
         self.streams += 1;
         self.interest_bytes += interest_bytes;
+        self.note_progress(vb);
         self.enqueue(vb);
         Ok(log)
     }

@@ -30,6 +30,7 @@ mod metrics_memory;
 mod metrics_replication;
 mod metrics_reporting;
 mod metrics_times;
+pub mod monitored;
 mod node;
 pub mod over_time;
 mod process;

@@ -68,6 +68,7 @@ fn each_outcome_has_its_counter() {
     (0..2).for_each(|_| _ = send(opcode::DELETE_WITH_META, b"m", &with_meta(9), 0));
     send(opcode::RETURN_META, b"r", &return_meta(1), 0);
     send(opcode::RETURN_META, b"r", &return_meta(3), 0);
+    (0..2).for_each(|_| _ = send(opcode::DELETE, b"absent", &[], 0));
     let bucket = node.bucket("default").expect("it is served");
     bucket.roles().set_vbucket_state(vb(b"k"), VbState::Dead, None).expect("any state may come");
     send(opcode::GET, b"k", &[], 0);
@@ -88,6 +89,7 @@ fn each_outcome_has_its_counter() {
         ("ep_num_ops_del_meta_res_fail", 1),
         ("ep_num_ops_set_ret_meta", 1),
         ("ep_num_ops_del_ret_meta", 1),
+        ("delete_misses", 2),
     ];
     let after = stats(&node);
     for (name, count) in expected {

@@ -178,7 +178,7 @@ static AUDITED: &[AuditedRoute] = {
 
 /// Methods of addresses that change something and are not recorded, and why.
 #[cfg(test)]
-const NOT_AUDITED: [(&str, &str, &str); 15] = [
+const NOT_AUDITED: [(&str, &str, &str); 18] = [
     ("POST", "/settings/audit", "records itself"),
     ("POST", super::certificates::PATH, "records itself"),
     ("POST", super::encryption_keys::PATH, "records itself"),
@@ -189,6 +189,13 @@ const NOT_AUDITED: [(&str, &str, &str); 15] = [
     ("POST", super::slow_limits::PATH, "the field has no event for it"),
     ("POST", "/pools/default/buckets/{bucket}/scopes/@ensureManifest/{uid}", "waits, and changes nothing"),
     ("POST", "/pools/default/stats/range", "reads figures"),
+    ("POST", "/pools/default/buckets/{bucket}/controller/compactBucket", "the field has no event for it"),
+    (
+        "POST",
+        "/pools/default/buckets/{bucket}/controller/cancelBucketCompaction",
+        "the field has no event for it",
+    ),
+    ("POST", super::compaction::PATH, "between nodes"),
     ("PUT", "/v1/buckets/{bucket}/cursors/{name}", "the position of a reader"),
     ("POST", "/v1/buckets/{bucket}/cursors/{name}", "the position of a reader"),
     ("DELETE", "/v1/buckets/{bucket}/cursors/{name}", "the position of a reader"),

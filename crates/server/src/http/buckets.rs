@@ -5,6 +5,7 @@ use std::sync::Arc;
 use ::node::Node;
 use ::node::cluster_map::capabilities;
 use ::node::config::BucketSpec;
+use ::node::form::escaped;
 use ::node::naming;
 use ::node::privilege::Privilege;
 use ::node::user::User;
@@ -89,10 +90,12 @@ pub(super) async fn nodes_of(
     if shared.node.bucket(&name).filter(|_| user.may_select(&name)).is_none() {
         return no_such_bucket();
     }
-    let stats = format!("/pools/default/buckets/{name}/stats");
-    let nodes = nodes::list(&shared.node, &headers).into_iter();
-    let servers: Vec<Value> =
-        nodes.map(|node| json!({ "hostname": node["hostname"], "stats": { "uri": stats } })).collect();
+    let server = |node: Value| {
+        let of = escaped(node["hostname"].as_str().unwrap_or_default());
+        let stats = format!("/pools/default/buckets/{}/nodes/{of}/stats", escaped(&name));
+        json!({ "hostname": node["hostname"], "stats": { "uri": stats } })
+    };
+    let servers: Vec<Value> = nodes::list(&shared.node, &headers).into_iter().map(server).collect();
     Json(json!({ "servers": servers })).into_response()
 }
 
@@ -106,8 +109,13 @@ fn describe(node: &Node, spec: &BucketSpec, bucket: &Bucket, headers: &HeaderMap
         .and_then(|map| serde_json::from_slice(map.json()).ok())
         .unwrap_or_default();
     let nodes = nodes::list(node, headers);
-    let controllers =
-        if spec.flush_enabled { json!({ "flush": format!("{uri}/controller/doFlush") }) } else { json!({}) };
+    let mut controllers = json!({});
+    if spec.flush_enabled {
+        controllers["flush"] = json!(format!("{uri}/controller/doFlush"));
+    }
+    if spec.kind == BucketKind::Persistent {
+        controllers["compactAll"] = json!(format!("{uri}/controller/compactBucket"));
+    }
     let maps = node.cluster_map();
     let serving = maps.layout().active().count();
     let mut told = json!({
@@ -132,7 +140,7 @@ fn describe(node: &Node, spec: &BucketSpec, bucket: &Bucket, headers: &HeaderMap
         "maxTTL": settings.get(Key::MaxTtl),
         "numVBuckets": bucket.vbuckets(),
         "controllers": controllers,
-        "stats": { "uri": format!("{uri}/stats") },
+        "stats": { "uri": format!("{uri}/stats"), "nodeStatsListURI": format!("{uri}/nodes") },
         "bucketCapabilitiesVer": "",
         "bucketCapabilities": capabilities(spec.kind, spec.backend),
         "collectionsManifestUid": map["collectionsManifestUid"],

@@ -61,6 +61,9 @@ impl Default for Asking {
 #[serde(default)]
 pub(super) struct OfBucket {
     pub(super) documents: u64,
+    /// Those of vBuckets that replicate, and those of all vBuckets.
+    pub(super) replica_documents: u64,
+    pub(super) all_documents: u64,
     pub(super) used_bytes: u64,
     pub(super) quota_bytes: u64,
     /// Documents of active vBuckets whose value is not in memory.
@@ -102,6 +105,10 @@ pub(super) struct OfNode {
     /// The file system of the node's files; 0 if it is not known.
     pub(super) disk_bytes: u64,
     pub(super) disk_free_bytes: u64,
+    /// What files take of it; an earlier version does not tell it.
+    pub(super) disk_used_bytes: Option<u64>,
+    /// The quota of all buckets together.
+    pub(super) quota_bytes: u64,
     /// All of its buckets.
     pub(super) buckets: OfBucket,
 }
@@ -125,8 +132,15 @@ impl OfNode {
             stalls: machine.stalls,
             disk_bytes: room.map_or(0, |room| room.total_bytes),
             disk_free_bytes: room.map_or(0, |room| room.free_bytes),
+            disk_used_bytes: room.map(|room| room.used_bytes),
+            quota_bytes: shared.node.host().map_or(0, Host::memory_quota_bytes),
             buckets: OfBucket::default(),
         }
+    }
+
+    /// What files take of the file system. What is reserved for the system's administrator is not used.
+    pub(super) fn disk_used(&self) -> u64 {
+        self.disk_used_bytes.unwrap_or_else(|| self.disk_bytes.saturating_sub(self.disk_free_bytes))
     }
 
     /// As the field's monitors read it.
@@ -152,6 +166,8 @@ impl OfBucket {
     pub(super) fn add(&mut self, other: &OfBucket) {
         let sums = [
             (&mut self.documents, other.documents),
+            (&mut self.replica_documents, other.replica_documents),
+            (&mut self.all_documents, other.all_documents),
             (&mut self.used_bytes, other.used_bytes),
             (&mut self.quota_bytes, other.quota_bytes),
             (&mut self.not_resident, other.not_resident),
@@ -168,7 +184,7 @@ impl OfBucket {
 
 impl Figures {
     /// Those of this node. One that may not serve has no documents: what it is active for others may have, too.
-    fn here(shared: &Shared) -> Figures {
+    pub(super) fn here(shared: &Shared) -> Figures {
         let node = &shared.node;
         let serves = serving::why_not(node).is_none();
         let buckets: BTreeMap<String, OfBucket> = node
@@ -227,6 +243,8 @@ fn of_bucket(shared: &Shared, name: &str, bucket: &Bucket, serves: bool) -> OfBu
     let (file_bytes, data_bytes) = engine::file_usage(bucket);
     OfBucket {
         documents,
+        replica_documents: stats.of(VbState::Replica).documents,
+        all_documents: stats.all().documents,
         not_resident,
         used_bytes: bucket.memory().used_bytes(),
         quota_bytes: bucket.memory().quota_bytes(),

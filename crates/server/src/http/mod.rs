@@ -2,6 +2,8 @@
 
 mod access;
 mod acting;
+mod agent_fields;
+mod agent_rows;
 mod alternate;
 mod audit;
 mod auto_failover;
@@ -13,6 +15,7 @@ pub(crate) mod changes;
 mod cluster;
 mod cluster_order;
 mod cluster_status;
+mod compaction;
 pub mod connections;
 mod documents;
 mod encryption_keys;
@@ -90,6 +93,7 @@ struct Shared {
     acting: Arc<Semaphore>,
     derived: Arc<DerivedPasswords>,
     samples: Arc<samples::Samples>,
+    agent_rows: Arc<agent_rows::AgentRows>,
     kept: Arc<History>,
 }
 
@@ -185,8 +189,13 @@ pub(crate) async fn serve(
     let cursors = Arc::new(Semaphore::new(1));
     let (acting, samples) =
         (Arc::new(Semaphore::new(acting::MOST_ACTING)), Arc::<samples::Samples>::default());
-    let kept = Arc::<History>::default();
-    let sampling = samples::run(Arc::clone(&node), Arc::clone(&samples), Arc::clone(&kept));
+    let (kept, agent_rows) = (Arc::<History>::default(), Arc::<agent_rows::AgentRows>::default());
+    let taken = samples::Taken {
+        samples: Arc::clone(&samples),
+        agent_rows: Arc::clone(&agent_rows),
+        kept: Arc::clone(&kept),
+    };
+    let sampling = samples::run(Arc::clone(&node), taken);
     let collector = node.host().and_then(|host| host.config().trace_endpoint.clone());
     let tracing = traces::run(Arc::clone(&node), collector);
     let derived = Arc::default();
@@ -202,6 +211,7 @@ pub(crate) async fn serve(
         acting,
         derived,
         samples,
+        agent_rows,
         kept,
     };
     let stopped = shared.stopped();

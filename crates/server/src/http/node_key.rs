@@ -28,7 +28,7 @@ impl NodeKey {
         NodeKey(Mechanism::Sha512.pbkdf2(secret.as_bytes(), salt.as_bytes(), ITERATIONS))
     }
 
-    /// The header field that lets its owner read one path of one node. Whoever is sent it can do nothing else with it.
+    /// The header field that lets its owner use one path of one node. Whoever is sent it can do nothing else with it.
     pub(super) fn authorization(&self, path: &str, node: &str) -> String {
         let parts = [b"GET", path.as_bytes(), node.as_bytes()].join(&b'\n');
         let proof = Mechanism::Sha256.hmac(self.0.bytes(), &[&parts]);

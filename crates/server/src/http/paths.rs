@@ -1,4 +1,5 @@
-//! Addresses with a slash at their end are those without it, as the field's server has it and some SDKs send them.
+//! Addresses with a slash at their end are those without it, and those that begin with several slashes begin with one, as
+//! the field's server has it and some SDKs and agents send them.
 
 use axum::extract::Request;
 use axum::http::Uri;
@@ -6,22 +7,24 @@ use axum::http::uri::PathAndQuery;
 use axum::middleware::Next;
 use axum::response::Response;
 
-/// Takes slashes off the end of a request's path.
-pub(super) async fn without_trailing_slashes(mut request: Request, next: Next) -> Response {
+/// Takes slashes off the end of a request's path, and all but one off its beginning.
+pub(super) async fn without_surplus_slashes(mut request: Request, next: Next) -> Response {
     if let Some(uri) = shorter(request.uri()) {
         *request.uri_mut() = uri;
     }
     next.run(request).await
 }
 
-/// The address without slashes at the end of its path, if it has any.
+/// The address without these slashes, if it has any.
 fn shorter(uri: &Uri) -> Option<Uri> {
     let path = uri.path();
     let short = path.trim_end_matches('/');
-    if short.len() == path.len() || path == "/" {
+    let behind = short.trim_start_matches('/');
+    let short = &short[short.len().saturating_sub(behind.len() + 1)..];
+    let short = if short.is_empty() { "/" } else { short };
+    if path.is_empty() || short.len() == path.len() {
         return None;
     }
-    let short = if short.is_empty() { "/" } else { short };
     let text = match uri.query() {
         Some(query) => format!("{short}?{query}"),
         None => short.to_owned(),
@@ -36,11 +39,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slashes_at_the_end_of_a_path_go() {
+    fn surplus_slashes_go() {
         for (long, short) in [
             ("/pools/", Some("/pools")),
             ("/pools/default/buckets//?a=b/", Some("/pools/default/buckets?a=b/")),
             ("//", Some("/")),
+            ("//pools/default//x", Some("/pools/default//x")),
+            ("///a/?b=//", Some("/a?b=//")),
             ("/", None),
             ("/pools?x=/", None),
             ("http://h:1/a%2F/", Some("http://h:1/a%2F")),

@@ -83,10 +83,6 @@ pub(super) async fn document(shared: &Shared, user: &User, headers: &HeaderMap) 
         down.map(|(name, down)| json!({ "bucketName": name, "reason": down.reason })).collect();
     let damage: Vec<Wrong> = view_of(shared).map_or_else(Vec::new, |(_, view)| damage::wrongs(&view));
     let damage: Vec<&Wrong> = damage.iter().filter(|wrong| user.may_select(&wrong.bucket)).collect();
-    let counted = figures.buckets.iter();
-    let counted = counted.filter(|(name, _)| user.privileges_in(name).has(Privilege::SimpleStats));
-    let mut seen = OfBucket::default();
-    counted.for_each(|(_, of)| seen.add(of));
     let is_moving = view_of(shared).is_some_and(|(_, view)| view.state.rebalance.is_some());
     json!({
         "name": "default",
@@ -101,18 +97,25 @@ pub(super) async fn document(shared: &Shared, user: &User, headers: &HeaderMap) 
         "maxBucketCount": MOST_BUCKETS,
         "memoryQuota": quota_bytes >> 20,
         // Of the buckets whose counters the user may see.
-        "storageTotals": storage_totals(&figures, &seen),
+        "storageTotals": storage_totals(node, user, &figures),
         "nodes": with_figures(user, &figures, nodes::list(node, headers)),
     })
 }
 
 /// Memory and disks of all nodes that answer, and what of them buckets use that the user may see. Nodes that share a disk
 /// count it each.
-fn storage_totals(figures: &Figures, seen: &OfBucket) -> Value {
+fn storage_totals(node: &Node, user: &User, figures: &Figures) -> Value {
+    let sees = |name: &str| user.privileges_in(name).has(Privilege::SimpleStats);
+    let mut seen = OfBucket::default();
+    figures.buckets.iter().filter(|(name, _)| sees(name)).for_each(|(_, of)| seen.add(of));
+    let quotas = node.buckets().into_iter().filter(|(spec, _)| sees(&spec.name));
+    let quotas = quotas.map(|(_, bucket)| bucket.memory().quota_bytes());
     let sum = |of: fn(&OfNode) -> u64| figures.nodes.values().map(of).fold(0, u64::saturating_add);
     let mut ram = json!({
         "quotaTotal": figures.memory_quota_bytes,
+        "quotaTotalPerNode": node.host().map_or(0, Host::memory_quota_bytes),
         "quotaUsed": seen.quota_bytes,
+        "quotaUsedPerNode": quotas.fold(0, u64::saturating_add),
         "usedByData": seen.used_bytes,
     });
     let mut hdd = json!({ "usedByData": seen.file_bytes });
@@ -123,12 +126,11 @@ fn storage_totals(figures: &Figures, seen: &OfBucket) -> Value {
     }
     let disks = sum(|of| of.disk_bytes);
     if disks > 0 {
-        let free = sum(|of| of.disk_free_bytes);
         hdd["total"] = json!(disks);
         // No quota of the disk can be set.
         hdd["quotaTotal"] = json!(disks);
-        hdd["used"] = json!(disks.saturating_sub(free));
-        hdd["free"] = json!(free);
+        hdd["used"] = json!(sum(OfNode::disk_used));
+        hdd["free"] = json!(sum(|of| of.disk_free_bytes));
     }
     json!({ "ram": ram, "hdd": hdd })
 }
@@ -137,29 +139,43 @@ fn storage_totals(figures: &Figures, seen: &OfBucket) -> Value {
 fn with_figures(user: &User, figures: &Figures, mut nodes: Vec<Value>) -> Vec<Value> {
     let sees_all = figures.buckets.keys().all(|name| user.privileges_in(name).has(Privilege::SimpleStats));
     for told in &mut nodes {
+        // Some agents end if there are none.
+        (told["systemStats"], told["interestingStats"]) = (json!({}), json!({}));
         let of = told["nodeUUID"].as_str().and_then(|uuid| figures.nodes.get(uuid));
         let Some(of) = of else { continue };
+        told["mcdMemoryReserved"] = json!(of.quota_bytes >> 20);
         if of.memory_bytes > 0 {
             told["memoryTotal"] = json!(of.memory_bytes);
             told["memoryFree"] = json!(of.free_bytes);
             told["systemStats"] = of.system_stats();
         }
         if sees_all {
-            let all = &of.buckets;
-            told["interestingStats"] = json!({
-                "cmd_get": all.rates.gets,
-                "get_hits": all.rates.gets - all.rates.misses,
-                "ops": all.rates.ops(),
-                "ep_bg_fetched": all.rates.fetched,
-                "curr_items": all.documents,
-                "mem_used": all.used_bytes,
-                "couch_docs_actual_disk_size": all.file_bytes,
-                "couch_docs_data_size": all.data_bytes,
-                "vb_active_num_non_resident": all.not_resident,
-            });
+            told["mcdMemoryAllocated"] = json!(of.buckets.quota_bytes >> 20);
+            told["interestingStats"] = interesting(&of.buckets);
         }
     }
     nodes
+}
+
+/// What agents read of all buckets of a node together. There are no views and no indexes of places: they take 0 bytes.
+fn interesting(all: &OfBucket) -> Value {
+    json!({
+        "cmd_get": all.rates.gets,
+        "get_hits": all.rates.gets - all.rates.misses,
+        "ops": all.rates.ops(),
+        "ep_bg_fetched": all.rates.fetched,
+        "curr_items": all.documents,
+        "curr_items_tot": all.all_documents,
+        "vb_replica_curr_items": all.replica_documents,
+        "mem_used": all.used_bytes,
+        "couch_docs_actual_disk_size": all.file_bytes,
+        "couch_docs_data_size": all.data_bytes,
+        "couch_spatial_data_size": 0,
+        "couch_spatial_disk_size": 0,
+        "couch_views_actual_disk_size": 0,
+        "couch_views_data_size": 0,
+        "vb_active_num_non_resident": all.not_resident,
+    })
 }
 
 /// `GET /pools/nodes`
@@ -174,9 +190,20 @@ pub(super) async fn nodes(
 }
 
 /// `GET /nodes/self`
-pub(super) async fn this_node(State(shared): State<Shared>, headers: HeaderMap) -> Json<Value> {
-    let nodes = nodes::list(&shared.node, &headers);
-    Json(nodes.into_iter().find(|node| node["thisNode"] == true).unwrap_or_default())
+pub(super) async fn this_node(
+    State(shared): State<Shared>,
+    Extension(Caller(user)): Extension<Caller>,
+    headers: HeaderMap,
+) -> Json<Value> {
+    let node = &shared.node;
+    let this = nodes::list(node, &headers).into_iter().find(|node| node["thisNode"] == true);
+    let figures = Figures::here(&shared);
+    let mut told = with_figures(&user, &figures, this.into_iter().collect()).pop().unwrap_or_default();
+    if told.is_object() {
+        told["memoryQuota"] = json!(figures.memory_quota_bytes >> 20);
+        told["storageTotals"] = storage_totals(node, &user, &figures);
+    }
+    Json(told)
 }
 
 /// `GET /nodeStatuses`: by address.

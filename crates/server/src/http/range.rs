@@ -144,7 +144,7 @@ pub(super) async fn tell(
 }
 
 /// Does something where it holds up nothing else over HTTP; nothing if too much waits there.
-async fn elsewhere<T: Send + 'static>(
+pub(super) async fn elsewhere<T: Send + 'static>(
     shared: &Shared,
     work: impl FnOnce(&Shared) -> T + Send + 'static,
 ) -> Option<T> {
@@ -166,7 +166,7 @@ fn sees(user: &User, bucket: &str) -> bool {
 }
 
 /// Whether a user may see those of the node, which tell about all of its buckets.
-fn sees_node(node: &Node, user: &User) -> bool {
+pub(super) fn sees_node(node: &Node, user: &User) -> bool {
     user.privileges().has(Privilege::SimpleStats)
         || (!node.buckets().is_empty() && node.buckets().iter().all(|(spec, _)| sees(user, &spec.name)))
 }
@@ -180,33 +180,41 @@ fn require_some(shared: &Shared, user: &User) -> Result<(), Refused> {
 }
 
 /// A node that is asked.
-struct Asked {
+pub(super) struct Asked {
     /// As clients call it, `HOST:PORT`.
-    hostname: String,
+    pub(super) hostname: String,
     /// Name and endpoint for other nodes; `None` for this one.
-    elsewhere: Option<(String, String)>,
+    pub(super) elsewhere: Option<(String, String)>,
+    /// Whether it seems to serve.
+    pub(super) serves: bool,
 }
 
-fn all_nodes(shared: &Shared, headers: &HeaderMap) -> Vec<Asked> {
+/// The nodes of the cluster.
+pub(super) fn all_nodes(shared: &Shared, headers: &HeaderMap) -> Vec<Asked> {
     let view = view_of(shared);
     let is_encrypted = shared.node.doors().peers.is_encrypted();
     let of = |told: Value| {
         let hostname = told["hostname"].as_str().unwrap_or_default().to_owned();
+        let serves = told["status"] == "healthy" && told["clusterMembership"] == "active";
         if told["thisNode"] == true {
-            return Some(Asked { hostname, elsewhere: None });
+            return Some(Asked { hostname, elsewhere: None, serves });
         }
         let id = told["otpNode"].as_str()?.split('@').next()?;
         let (_, view) = view.as_ref()?;
         let (_, node) = view.state.nodes.iter().find(|(there, _)| there.name() == id)?;
         let elsewhere = (node.address.http(), node.address.http_by(is_encrypted));
-        Some(Asked { hostname, elsewhere: Some(elsewhere) })
+        Some(Asked { hostname, elsewhere: Some(elsewhere), serves })
     };
     nodes::list(&shared.node, headers).into_iter().filter_map(of).collect()
 }
 
 impl Asked {
+    pub(super) fn is_this(&self) -> bool {
+        self.elsewhere.is_none()
+    }
+
     /// Whether a request means it with this text: `HOST:PORT`, or the host alone.
-    fn is_called(&self, name: &str) -> bool {
+    pub(super) fn is_called(&self, name: &str) -> bool {
         self.hostname == name || self.hostname.rsplit_once(':').is_some_and(|(host, _)| host == name)
     }
 }
@@ -333,7 +341,8 @@ async fn ask_others(
 }
 
 async fn ask(shared: &Shared, name: String, endpoint: String, path: String) -> Result<Vec<Series>, String> {
-    let answer = ask_node(shared, name, endpoint, path, MOST_ANSWER_BYTES).await.map_err(|(_, why)| why)?;
+    let answer =
+        ask_node(shared, name, endpoint, path, MOST_ANSWER_BYTES, None).await.map_err(|(_, why)| why)?;
     let told = serde_json::from_slice(&answer.body).ok().filter(|_| answer.status == 200);
     told.ok_or_else(|| format!("it answers with status {}", answer.status))
 }
@@ -436,7 +445,7 @@ mod tests {
 
     #[test]
     fn a_node_is_called_by_its_address_or_its_host() {
-        let node = Asked { hostname: "[::1]:8091".to_owned(), elsewhere: None };
+        let node = Asked { hostname: "[::1]:8091".to_owned(), elsewhere: None, serves: true };
         assert!(node.is_called("[::1]:8091") && node.is_called("[::1]"));
         assert!(!node.is_called("::1:8092") && !node.is_called(""));
     }

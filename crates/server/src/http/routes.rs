@@ -13,9 +13,9 @@ use super::access::{self, Needs};
 use super::origin::Listens;
 use super::{
     alternate, audit, auto_failover, bucket_stats, buckets, certificates, changes, cluster, cluster_status,
-    documents, encryption_keys, failures, figures, health, logs, manage, methods, metrics, node_secret,
-    origin, paths, patience, pools, promise, range, replication, samples, scopes, security, settings,
-    slow_limits, stream, ui, user_lists, users, zoom,
+    compaction, documents, encryption_keys, failures, figures, health, logs, manage, methods, metrics,
+    node_secret, origin, paths, patience, pools, promise, range, replication, samples, scopes, security,
+    settings, slow_limits, stream, ui, user_lists, users, zoom,
 };
 
 /// A method of an address.
@@ -78,6 +78,8 @@ fn console_routes() -> Vec<Route> {
         get("/v1/buckets/{bucket}/samples", Figures, samples::show),
         get(samples::PATH, Node, samples::tell),
         get(range::PATH, Node, range::tell),
+        get(zoom::PATH, Node, zoom::tell),
+        post(compaction::PATH, Node, compaction::act),
     ]
 }
 
@@ -116,6 +118,13 @@ fn bucket_routes() -> Vec<Route> {
         delete(BUCKET, BucketAdmin, manage::delete),
         get("/pools/default/buckets/{bucket}/nodes", Bucket, buckets::nodes_of),
         get("/pools/default/buckets/{bucket}/stats", Figures, zoom::stats),
+        get("/pools/default/buckets/{bucket}/nodes/{node}/stats", Figures, zoom::stats_of_node),
+        post("/pools/default/buckets/{bucket}/controller/compactBucket", BucketAdmin, compaction::start),
+        post(
+            "/pools/default/buckets/{bucket}/controller/cancelBucketCompaction",
+            BucketAdmin,
+            compaction::cancel,
+        ),
         post("/pools/default/buckets/{bucket}/controller/doFlush", BucketAdmin, manage::flush),
         get(SCOPES, Bucket, scopes::list),
         post(SCOPES, Collections, scopes::create_scope),
@@ -236,6 +245,6 @@ pub(super) fn router(shared: Shared, listens: Listens) -> Router {
     Router::new()
         .fallback_service(inner)
         .layer(middleware::from_fn(methods::tell))
-        .layer(middleware::from_fn(paths::without_trailing_slashes))
+        .layer(middleware::from_fn(paths::without_surplus_slashes))
         .layer(middleware::from_fn_with_state(listens, origin::check))
 }

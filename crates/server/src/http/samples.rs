@@ -25,9 +25,9 @@ use tokio::sync::oneshot;
 
 use super::Shared;
 use super::acting::{Refused, refused};
+use super::agent_rows::AgentRows;
 use super::basic_auth::Caller;
 use super::cluster_status::view_of;
-use super::figures::OfBucket;
 use super::query::Query;
 use super::settings::find;
 use crate::http_client::{self, Answer, Ask};
@@ -46,9 +46,9 @@ const MOST_ANSWER_BYTES: usize = 1 << 20;
 /// What a bucket did between two samples, and what it had at the end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub(super) struct Sample {
+struct Sample {
     /// When it was taken, in seconds since 1970.
-    pub(super) at_s: u64,
+    at_s: u64,
     /// What the counters are about, in milliseconds.
     over_ms: u64,
     gets: u64,
@@ -238,55 +238,27 @@ fn look(node: &Node, bucket: &Arc<Bucket>) -> (Counted, Sample) {
     (counted, sample)
 }
 
+/// What is kept over time.
+pub(super) struct Taken {
+    pub(super) samples: Arc<Samples>,
+    pub(super) agent_rows: Arc<AgentRows>,
+    pub(super) kept: Arc<History>,
+}
+
 /// Takes samples as long as this is polled.
-pub(super) async fn run(node: Arc<Node>, samples: Arc<Samples>, kept: Arc<History>) {
+pub(super) async fn run(node: Arc<Node>, Taken { samples, agent_rows, kept }: Taken) {
     let mut next = tokio::time::interval(EVERY);
     next.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut ticks: u64 = 0;
     loop {
         next.tick().await;
         samples.take(&node);
+        agent_rows.take(&node, &kept);
         if ticks.is_multiple_of(history::EVERY_S / EVERY.as_secs()) {
             kept.take(&node);
         }
         ticks += 1;
     }
-}
-
-impl Sample {
-    /// What there was of the bucket, and what was done with it in each second.
-    pub(super) fn figures(&self) -> OfBucket {
-        OfBucket {
-            documents: self.documents,
-            used_bytes: self.used_bytes,
-            quota_bytes: self.quota_bytes,
-            not_resident: self.not_resident,
-            disk_queue: self.disk_queue,
-            file_bytes: self.file_bytes,
-            data_bytes: self.data_bytes,
-            rates: Rates::of(self),
-        }
-    }
-}
-
-/// A bucket's samples of each node that answers.
-pub(super) async fn of_all(shared: &Shared, bucket: &str, since: u64) -> Vec<Vec<Sample>> {
-    #[derive(Deserialize)]
-    struct Told {
-        samples: Vec<Sample>,
-    }
-    let map = shared.node.cluster_map();
-    let asked = map.layout().nodes.iter().map(|node| {
-        let (shared, bucket, node) = (shared.clone(), bucket.to_owned(), Some(node.id.clone()));
-        tokio::spawn(async move { of_node(&shared, &bucket, &Wanted { node, since }).await.ok() })
-    });
-    let asked: Vec<_> = asked.collect();
-    let mut all = Vec::new();
-    for node in asked {
-        let told = node.await.ok().flatten().and_then(|told| serde_json::from_value::<Told>(told).ok());
-        all.extend(told.map(|told| told.samples));
-    }
-    all
 }
 
 /// Which samples are meant.
@@ -346,7 +318,7 @@ async fn ask(
 ) -> Result<Value, Refused> {
     let path = PATH.replace("{bucket}", &escaped(bucket)).replace("{since}", &since_s.to_string());
     let failed = |why: &str| refused(StatusCode::BAD_GATEWAY, &format!("node {name}: {why}"));
-    let answer = ask_node(shared, name.clone(), endpoint, path, MOST_ANSWER_BYTES).await;
+    let answer = ask_node(shared, name.clone(), endpoint, path, MOST_ANSWER_BYTES, None).await;
     let answer = answer.map_err(|(code, why)| match code {
         StatusCode::BAD_GATEWAY => failed(&why),
         code => refused(code, &why),
@@ -355,13 +327,14 @@ async fn ask(
     told.ok_or_else(|| failed(&format!("it answers with status {}", answer.status)))
 }
 
-/// Asks another node for what it tells nodes alone, on a thread of its own. Otherwise a status, and why.
+/// Asks another node for what it tells nodes alone, or does for them if there is a `body`, on a thread of its own. Otherwise a status, and why.
 pub(super) async fn ask_node(
     shared: &Shared,
     name: String,
     endpoint: String,
     path: String,
     most_bytes: usize,
+    body: Option<&'static str>,
 ) -> Result<Answer, (StatusCode, String)> {
     let busy = || (StatusCode::SERVICE_UNAVAILABLE, "too many nodes are asked already: try again".to_owned());
     let place = shared.asking.place().ok_or_else(busy)?;
@@ -382,7 +355,7 @@ pub(super) async fn ask_node(
                 tls: tls.as_ref(),
                 path: &path,
                 token: Some(&token),
-                body: None,
+                body,
                 most_bytes,
                 no_word: "it ended the connection without a word",
             };

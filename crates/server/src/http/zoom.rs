@@ -1,27 +1,57 @@
-//! `/pools/default/buckets/BUCKET/stats`: the main figures of a bucket on all nodes, now or over the last hour.
+//! `/pools/default/buckets/BUCKET/stats`: what monitoring agents read of a bucket, of all nodes together or of one of them,
+//! now or over the last hour.
 
-use ::node::Node;
-use axum::Json;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ::node::form::escaped;
+use ::node::user::User;
 use axum::extract::{Extension, Path, State};
-use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
-use serde_json::{Value, json};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::Response;
+use engine::{Bucket, BucketKind};
+use serde_json::{Map, Value, json};
 
-use super::Shared;
-use super::acting::refused;
+use super::acting::{Refused, refused};
+use super::agent_fields::{ByName, of_figures};
+use super::agent_rows::{AgentFigures, Point, Span};
 use super::basic_auth::Caller;
-use super::figures::{Figures, OfBucket};
+use super::metrics::too_many_wait;
 use super::query::Query;
-use super::samples::{self, EVERY, Sample};
+use super::range::{Asked, all_nodes, elsewhere, sees_node};
+use super::samples::ask_node;
 use super::settings::find;
+use super::{Shared, json_bytes, no_such_bucket};
 
-/// A node's sample stands for so many seconds after it was taken.
-const STANDS_S: u64 = 3 * EVERY.as_secs();
+/// Where a node tells its own figures of a bucket to other nodes: the bucket's name follows, then how much time is meant.
+pub(super) const PATH: &str = "/v1/agents/{bucket}/{span}";
+/// More than this is no answer of ours.
+const MOST_ANSWER_BYTES: usize = 4 << 20;
+/// A point counts for so many steps after its time.
+const STEPS: u64 = 3;
 
-/// How much time is meant.
+/// How much time is meant. Other parameters of the field, such as `resampleForUI`, change nothing.
 #[derive(serde::Deserialize)]
 pub(super) struct Zoomed {
     zoom: Option<String>,
+    /// Only what is later, in milliseconds since 1970; but always the last figures.
+    #[serde(rename = "haveTStamp")]
+    later_than_ms: Option<u64>,
+}
+
+impl Zoomed {
+    fn span(&self) -> Result<Span, Refused> {
+        match self.zoom.as_deref() {
+            None => Ok(Span::Now),
+            Some("minute") => Ok(Span::Minute),
+            // No more than the last hour is kept.
+            Some("hour" | "day" | "week" | "month" | "year") => Ok(Span::Hour),
+            Some(other) => {
+                let why = format!("zoom: {other:?} is none: use minute, hour, day, week, month or year");
+                Err(refused(StatusCode::BAD_REQUEST, &why))
+            }
+        }
+    }
 }
 
 /// `GET /pools/default/buckets/BUCKET/stats?zoom=hour`: figures one after the other, the last ones those of now; rates in
@@ -31,92 +61,189 @@ pub(super) async fn stats(
     Extension(Caller(user)): Extension<Caller>,
     Path(name): Path<String>,
     Query(zoomed): Query<Zoomed>,
+    headers: HeaderMap,
 ) -> Response {
-    if let Err(response) = find(&shared, &user, &name) {
-        return *response;
-    }
-    let seconds = match zoomed.zoom.as_deref() {
-        None => 0,
-        Some("minute") => 60,
-        // No more than the last hour is kept.
-        Some("hour" | "day" | "week" | "month" | "year") => 3_600,
-        Some(other) => {
-            let why = format!("zoom: {other:?} is none: use minute, hour, day, week, month or year");
-            return *refused(StatusCode::BAD_REQUEST, &why);
-        }
+    let answer = async {
+        let bucket = find(&shared, &user, &name)?;
+        let span = zoomed.span()?;
+        let nodes = all_nodes(&shared, &headers).into_iter().filter(|node| node.is_this() || node.serves);
+        let question = AgentQuestion { user, bucket, span, zoomed, hostname: None };
+        question.answer(&shared, nodes.collect()).await
     };
-    let now = Figures::of_all(&shared).await.of(&name);
-    let now_ms = unix_ms(&shared.node);
-    let mut told = Vec::new();
-    if seconds > 0 {
-        let since_s = (now_ms / 1_000).saturating_sub(seconds + STANDS_S);
-        told = at_times(&samples::of_all(&shared, &name, since_s).await, now_ms / 1_000, seconds);
-    }
-    told.push((now_ms, now));
-    Json(describe(&told)).into_response()
+    answer.await.unwrap_or_else(|refused: Refused| *refused)
 }
 
-fn unix_ms(node: &Node) -> u64 {
-    node.env().clock.unix_ns() / 1_000_000
+/// `GET /pools/default/buckets/BUCKET/nodes/HOST:PORT/stats`: those of one node alone.
+pub(super) async fn stats_of_node(
+    State(shared): State<Shared>,
+    Extension(Caller(user)): Extension<Caller>,
+    Path((name, node)): Path<(String, String)>,
+    Query(zoomed): Query<Zoomed>,
+    headers: HeaderMap,
+) -> Response {
+    let answer = async {
+        let bucket = find(&shared, &user, &name)?;
+        let span = zoomed.span()?;
+        let mut nodes = all_nodes(&shared, &headers);
+        nodes.retain(|there| there.is_called(&node));
+        let [one] = &nodes[..] else {
+            let why = format!(
+                "{} nodes of the cluster are called {node:?}: /pools/nodes lists those that it has, as HOST:PORT",
+                nodes.len()
+            );
+            return Err(refused(StatusCode::NOT_FOUND, &why));
+        };
+        let hostname = Some(one.hostname.clone());
+        AgentQuestion { user, bucket, span, zoomed, hostname }.answer(&shared, nodes).await
+    };
+    answer.await.unwrap_or_else(|refused: Refused| *refused)
 }
 
-/// The figures of all nodes together at each time before now at which one had some; in milliseconds.
-fn at_times(nodes: &[Vec<Sample>], now_s: u64, seconds: u64) -> Vec<(u64, OfBucket)> {
-    let every_s = EVERY.as_secs();
-    let end_s = now_s - now_s % every_s;
-    let times = (end_s.saturating_sub(seconds)..end_s).step_by(usize::try_from(every_s).unwrap_or(1));
-    let at = |at_s: u64| {
-        let mut sum: Option<OfBucket> = None;
-        for samples in nodes {
-            let before = samples.iter().rev().find(|sample| sample.at_s <= at_s);
-            if let Some(sample) = before.filter(|sample| sample.at_s + STANDS_S > at_s) {
-                sum.get_or_insert_default().add(&sample.figures());
+/// `GET /v1/agents/BUCKET/SPAN`: those of this node alone, for other nodes, which have checked the user's rights.
+pub(super) async fn tell(
+    State(shared): State<Shared>,
+    Path((bucket, span)): Path<(String, Span)>,
+) -> Response {
+    let Some(bucket) = shared.node.bucket(&bucket) else { return no_such_bucket() };
+    let told = elsewhere(&shared, move |shared| {
+        let told = shared.agent_rows.tell(&shared.node, &shared.kept, &bucket, span);
+        serde_json::to_vec(&told).unwrap_or_default()
+    });
+    told.await.map_or_else(too_many_wait, json_bytes)
+}
+
+/// What is asked, by whom.
+struct AgentQuestion {
+    user: Arc<User>,
+    bucket: Arc<Bucket>,
+    span: Span,
+    zoomed: Zoomed,
+    /// The one node that is meant.
+    hostname: Option<String>,
+}
+
+impl AgentQuestion {
+    /// Asks the other nodes, and makes the answer where it holds up nothing else over HTTP.
+    async fn answer(self, shared: &Shared, nodes: Vec<Asked>) -> Result<Response, Refused> {
+        let asks_this = nodes.iter().any(Asked::is_this);
+        let others = nodes.into_iter().filter_map(|node| node.elsewhere);
+        let others = others.map(|(name, endpoint)| {
+            let (shared, bucket, span) = (shared.clone(), self.bucket.name().to_owned(), self.span);
+            tokio::spawn(async move { ask(&shared, name, endpoint, &bucket, span).await })
+        });
+        let others: Vec<_> = others.collect();
+        let mut all = Vec::new();
+        for other in others {
+            match other.await.unwrap_or_else(|_| Err("it was not asked".to_owned())) {
+                Ok(told) => all.push(told),
+                Err(why) if self.hostname.is_some() => return Err(refused(StatusCode::BAD_GATEWAY, &why)),
+                // The figures are those of nodes that answer.
+                Err(why) => tracing::debug!(why, "a node does not tell its figures"),
             }
         }
-        sum.map(|sum| (at_s * 1_000, sum))
+        let body = elsewhere(shared, move |shared| {
+            if asks_this {
+                all.push(shared.agent_rows.tell(&shared.node, &shared.kept, &self.bucket, self.span));
+            }
+            serde_json::to_vec(&self.describe(shared, &all)).unwrap_or_default()
+        });
+        Ok(body.await.map_or_else(too_many_wait, json_bytes))
+    }
+
+    fn describe(&self, shared: &Shared, all: &[AgentFigures]) -> Value {
+        let now_ms = shared.node.env().clock.unix_ns() / 1_000_000;
+        let mut told = at_times(all, now_ms / 1_000, self.span);
+        if let Some(later_than_ms) = self.zoomed.later_than_ms {
+            told.retain(|(at_ms, _)| *at_ms > later_than_ms);
+        }
+        told.push((now_ms, all.iter().map(|of| (of, &of.now)).collect()));
+        let hidden: Vec<&str> = if sees_node(&shared.node, &self.user) {
+            Vec::new()
+        } else {
+            // They tell about buckets that the user may not see.
+            shared.agent_rows.of_node().collect()
+        };
+        let times: Vec<u64> = told.iter().map(|(at_ms, _)| *at_ms).collect();
+        let mut samples = Map::new();
+        for (name, figures) in columns(&told, &hidden) {
+            samples.insert(name, figures.into_iter().map(number).collect());
+        }
+        samples.insert("timestamp".to_owned(), json!(times));
+        let (_, step_s) = self.span.seconds();
+        let mut answer = json!({ "op": {
+            "samples": samples,
+            "samplesCount": times.len(),
+            "isPersistent": self.bucket.config().kind == BucketKind::Persistent,
+            "lastTStamp": times.last(),
+            "interval": step_s * 1_000,
+        } });
+        if let Some(hostname) = &self.hostname {
+            answer["hostname"] = json!(hostname);
+        }
+        answer
+    }
+}
+
+/// What nodes have at a time, with the names of that.
+type AtTime<'a> = (u64, Vec<(&'a AgentFigures, &'a Point)>);
+
+/// What the nodes had at each time before now at which one had something; in milliseconds.
+fn at_times(all: &[AgentFigures], now_s: u64, span: Span) -> Vec<AtTime<'_>> {
+    let (seconds, step_s) = span.seconds();
+    let end_s = now_s - now_s % step_s;
+    let times = (end_s.saturating_sub(seconds)..end_s).step_by(usize::try_from(step_s).unwrap_or(1));
+    let at = |at_s: u64| {
+        let had = all.iter().filter_map(|of| {
+            let before = of.points.iter().rev().find(|point| point.at_s <= at_s)?;
+            (before.at_s + STEPS * step_s > at_s).then_some((of, before))
+        });
+        let had: Vec<_> = had.collect();
+        (!had.is_empty()).then_some((at_s * 1_000, had))
     };
     times.filter_map(at).collect()
 }
 
-type Named = (&'static str, fn(&OfBucket) -> Value);
-
-const NAMES: [Named; 15] = [
-    ("curr_items", |of| json!(of.documents)),
-    ("mem_used", |of| json!(of.used_bytes)),
-    ("ep_max_size", |of| json!(of.quota_bytes)),
-    ("ops", |of| json!(of.rates.ops())),
-    ("cmd_get", |of| json!(of.rates.gets)),
-    ("get_misses", |of| json!(of.rates.misses)),
-    ("get_hits", |of| json!(of.rates.gets - of.rates.misses)),
-    ("cmd_set", |of| json!(of.rates.stores)),
-    ("delete_hits", |of| json!(of.rates.deletes)),
-    ("ep_bg_fetched", |of| json!(of.rates.fetched)),
-    ("disk_write_queue", |of| json!(of.disk_queue)),
-    ("couch_docs_actual_disk_size", |of| json!(of.file_bytes)),
-    ("couch_docs_data_size", |of| json!(of.data_bytes)),
-    ("vb_active_num_non_resident", |of| json!(of.not_resident)),
-    ("vb_active_resident_items_ratio", |of| json!(resident_percent(of))),
-];
-
-fn resident_percent(of: &OfBucket) -> f64 {
-    let resident = of.documents.saturating_sub(of.not_resident);
-    if of.documents == 0 { 100.0 } else { resident as f64 * 100.0 / of.documents as f64 }
+/// Each field at all of the times, without what is made of figures that are `hidden`.
+fn columns(told: &[AtTime<'_>], hidden: &[&str]) -> BTreeMap<String, Vec<Option<f64>>> {
+    let mut columns: BTreeMap<String, Vec<Option<f64>>> = BTreeMap::new();
+    for (at, (_, had)) in told.iter().enumerate() {
+        let mut sums = ByName::new();
+        for (of, point) in had {
+            let figures = std::iter::zip(&of.names, &point.figures).filter_map(|(name, figure)| {
+                let name = name.as_str();
+                (!hidden.contains(&name)).then_some((name, (*figure)?))
+            });
+            figures.for_each(|(name, figure)| *sums.entry(name).or_default() += figure);
+        }
+        for (name, figure) in of_figures(&sums) {
+            // All columns have one length, whatever was known when.
+            columns.entry(name).or_insert_with(|| vec![None; told.len()])[at] = Some(figure);
+        }
+    }
+    columns
 }
 
-fn describe(told: &[(u64, OfBucket)]) -> Value {
-    let times: Vec<u64> = told.iter().map(|(at, _)| *at).collect();
-    let mut samples = json!({ "timestamp": times });
-    for (name, value) in NAMES {
-        samples[name] = told.iter().map(|(_, of)| value(of)).collect();
+/// Whole numbers are written as such.
+fn number(figure: Option<f64>) -> Value {
+    match figure {
+        Some(whole) if whole.fract() == 0.0 && whole.abs() < 9e15 => json!(whole as i64),
+        figure => json!(figure),
     }
-    let interval_ms = if told.len() > 1 { EVERY.as_millis() as u64 } else { 1_000 };
-    let op = json!({
-        "samples": samples,
-        "samplesCount": told.len(),
-        "lastTStamp": times.last(),
-        "interval": interval_ms,
-    });
-    json!({ "op": op })
+}
+
+async fn ask(
+    shared: &Shared,
+    name: String,
+    endpoint: String,
+    bucket: &str,
+    span: Span,
+) -> Result<AgentFigures, String> {
+    let path = PATH.replace("{bucket}", &escaped(bucket)).replace("{span}", span.name());
+    let why_not = |why: String| format!("node {name}: {why}");
+    let answer = ask_node(shared, name.clone(), endpoint, path, MOST_ANSWER_BYTES, None).await;
+    let answer = answer.map_err(|(_, why)| why_not(why))?;
+    let told = serde_json::from_slice(&answer.body).ok().filter(|_| answer.status == 200);
+    told.ok_or_else(|| why_not(format!("it answers with status {}", answer.status)))
 }
 
 #[cfg(test)]
@@ -125,25 +252,29 @@ mod tests {
 
     #[test]
     fn nodes_are_added_at_each_time() {
-        let samples = |of: &[(u64, u64)]| -> Vec<Sample> {
-            let sample = |(at_s, documents): &(u64, u64)| {
-                let told = json!({ "at_s": at_s, "documents": documents, "stores": 10, "over_ms": 5_000 });
-                serde_json::from_value(told).expect("a sample")
-            };
-            of.iter().map(sample).collect()
+        let told = |of: &[(u64, f64)]| AgentFigures {
+            names: vec!["curr_items".to_owned(), "get_hits".to_owned(), "get_misses".to_owned()],
+            points: of
+                .iter()
+                .map(|(at_s, items)| Point { at_s: *at_s, figures: vec![Some(*items), Some(1.5), None] })
+                .collect(),
+            now: Point::default(),
         };
-        let nodes = [samples(&[(80, 1), (87, 2), (92, 3)]), samples(&[(88, 10), (93, 20)])];
-        let told = at_times(&nodes, 121, 40);
-        let documents: Vec<(u64, u64)> = told.iter().map(|(at, of)| (at / 1_000, of.documents)).collect();
-        let expected = [(80, 1), (85, 1), (90, 12), (95, 23), (100, 23), (105, 23)];
-        assert_eq!(documents, expected, "what is older than 15 seconds is not told");
-        assert_eq!(told[2].1.rates.stores, 4.0);
-        let described = describe(&told);
-        assert_eq!(described["op"]["samples"]["curr_items"], json!([1, 1, 12, 23, 23, 23]));
-        assert_eq!(
-            (&described["op"]["samplesCount"], &described["op"]["interval"]),
-            (&json!(6), &json!(5_000))
-        );
-        assert_eq!(described["op"]["samples"]["vb_active_resident_items_ratio"][0], 100.0);
+        let all = [told(&[(80, 1.0), (87, 2.0), (92, 3.0)]), told(&[(88, 10.0), (93, 20.0)])];
+        let times = at_times(&all, 121, Span::Minute);
+        let seconds: Vec<u64> = times.iter().map(|(at_ms, _)| at_ms / 1_000).collect();
+        assert_eq!(seconds, [80, 85, 90, 95, 100, 105], "what is older than 15 seconds is not told");
+        let columns = columns(&times, &[]);
+        let expected = [1.0, 1.0, 12.0, 23.0, 23.0, 23.0].map(Some);
+        assert_eq!((&columns["curr_items"][..], columns["get_hits"][2]), (&expected[..], Some(3.0)));
+        assert!(!columns.contains_key("cmd_get"), "misses are not known");
+        assert!(columns.values().all(|figures| figures.len() == times.len()));
+        assert!(!super::columns(&times, &["curr_items"]).contains_key("curr_items"));
+    }
+
+    #[test]
+    fn whole_numbers_are_written_as_such() {
+        let told = [Some(3.0), Some(0.25), None, Some(1e300)].map(number);
+        assert_eq!(told, [json!(3), json!(0.25), Value::Null, json!(1e300)]);
     }
 }

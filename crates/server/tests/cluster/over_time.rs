@@ -66,13 +66,53 @@ fn one_node_tells_the_figures_of_another_and_of_both() {
     });
     let stats = "/pools/default/buckets/default/stats";
     assert_eq!(get(0, stats)["op"]["samples"]["curr_items"], json!([40]));
+    wait_for_replicas(&nodes);
+    let quota = get(0, stats)["op"]["samples"]["ep_max_size"][0].as_u64();
+    let listed = get(0, "/pools/default/buckets/default/nodes")["servers"].clone();
+    let own = |at: usize| {
+        let mut listed = listed.as_array().expect("a list").iter();
+        let server = listed.find(|server| server["hostname"] == names[at]).expect("it is listed");
+        server["stats"]["uri"].as_str().expect("an address").to_owned()
+    };
+    for at in [0, 1] {
+        let told = get(0, &own(at));
+        assert_eq!(
+            (&told["hostname"], &told["op"]["samples"]["curr_items"]),
+            (&json!(names[at]), &json!([counts[at]]))
+        );
+        assert_eq!(
+            told["op"]["samples"]["ep_max_size"][0].as_u64(),
+            quota.map(|quota| quota / 2),
+            "quotas are added"
+        );
+        assert_eq!(told["op"]["samples"]["curr_items_tot"], json!([40]), "with those of replicas");
+        let streamers = told["op"]["samples"]["ep_dcp_replica_count"][0].as_u64();
+        assert_eq!(streamers, Some(2), "one that follows the other node, and one that is followed");
+        assert_eq!(told["op"]["samples"]["vb_replica_curr_items"], json!([counts[1 - at]]));
+    }
+    assert_eq!(
+        get(0, stats)["op"]["samples"]["ep_resident_items_rate"],
+        json!([100]),
+        "a ratio is not added"
+    );
+    let compact = "/pools/default/buckets/default/controller/compactBucket";
+    assert_eq!(nodes.http(0, "POST", compact, "").0, 200);
+    let is_compacted = || {
+        let other = nodes.members[1].server.node().bucket("default").expect("it is served");
+        let tasks = engine::task_stats(&other);
+        tasks.iter().any(|task| task.name == "compactor" && task.run.total() > 0)
+            || nodes.members[0].cluster.wait_until(Duration::from_millis(50), |_, _| false)
+    };
+    assert!((0..1_200).any(|_| is_compacted()), "the other node was asked, too");
     until("both nodes in a sample before now", &format!("{stats}?zoom=minute"), &|told| {
         let items = told.pointer("/op/samples/curr_items").and_then(Value::as_array).expect("a list");
         items.len() > 1 && items.iter().rev().take(2).all(|count| count == 40)
     });
 
     let dead = nodes.members.remove(1);
+    let of_dead = own(1);
     dead.server.kill().expect("its threads end");
+    assert_eq!(nodes.http(0, "GET", &of_dead, "").0, 502);
     let (code, told) = nodes.http(0, "GET", &format!("{RANGE}/kv_curr_items?start={now_s}"), "");
     let errors = told["errors"].as_array().expect("a list");
     assert_eq!((code, errors.len(), &errors[0]["node"]), (200, 1, &json!(names[1])), "{told}");
