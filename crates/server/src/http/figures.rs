@@ -109,6 +109,8 @@ pub(super) struct OfNode {
     pub(super) disk_used_bytes: Option<u64>,
     /// The quota of all buckets together.
     pub(super) quota_bytes: u64,
+    /// Since it was started; an earlier version does not tell it.
+    pub(super) uptime_s: Option<u64>,
     /// All of its buckets.
     pub(super) buckets: OfBucket,
 }
@@ -134,6 +136,7 @@ impl OfNode {
             disk_free_bytes: room.map_or(0, |room| room.free_bytes),
             disk_used_bytes: room.map(|room| room.used_bytes),
             quota_bytes: shared.node.host().map_or(0, Host::memory_quota_bytes),
+            uptime_s: Some(shared.node.uptime_s()),
             buckets: OfBucket::default(),
         }
     }

@@ -73,7 +73,8 @@ fn of_entry(node: &Node, entry: &NodeEntry, is_this: bool, headers: &HeaderMap) 
         "recoveryType": "none",
         "clusterCompatibility": 458_758,
         "cpuCount": node.workers().threads(),
-        "uptime": node.uptime_s().to_string(),
+        // Of another node it is what that one says, if it does.
+        "uptime": if is_this { node.uptime_s() } else { 0 }.to_string(),
     });
     if let Some(alternates) = alternates(entry) {
         told["alternateAddresses"] = alternates;

@@ -144,6 +144,9 @@ fn with_figures(user: &User, figures: &Figures, mut nodes: Vec<Value>) -> Vec<Va
         let of = told["nodeUUID"].as_str().and_then(|uuid| figures.nodes.get(uuid));
         let Some(of) = of else { continue };
         told["mcdMemoryReserved"] = json!(of.quota_bytes >> 20);
+        if let Some(uptime_s) = of.uptime_s {
+            told["uptime"] = json!(uptime_s.to_string());
+        }
         if of.memory_bytes > 0 {
             told["memoryTotal"] = json!(of.memory_bytes);
             told["memoryFree"] = json!(of.free_bytes);

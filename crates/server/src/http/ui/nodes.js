@@ -126,7 +126,7 @@ export async function open(body, context) {
         fill(list, table(["Node", "Address", "State", "In the cluster", "Up for", "Version", ""], context.nodes.map((node) => [
           h("b", null, node.id), node.hostname, h("span", { class: `state ${node.status}` }, node.status),
           { active: "active", inactiveFailed: "failed over", inactiveAdded: "added, without vBuckets" }[node.clusterMembership] || node.clusterMembership,
-          node.thisNode ? seconds(Number(node.uptime)) : "", node.version, actions(node, !!cluster)])));
+          node.uptime === "0" ? "" : seconds(Number(node.uptime)), node.version, actions(node, !!cluster)])));
       }
       if (managed !== !!cluster) {
         managed = !!cluster;
