@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
+use crate::cluster::seen_users::SeenUsers;
 use crate::config::UserSpec;
+use crate::kept_users::security::SecuritySettings;
 use crate::kept_users::stored::{Compared, StoredUsers};
 use crate::kept_users::{KeptState, KeptUsers, UsersRefusal};
 use crate::node::Node;
@@ -37,6 +39,8 @@ pub struct Accounts {
     edition: AtomicU64,
     /// Those that were made while the node ran; locked before `users`.
     kept: Mutex<Kept>,
+    /// How connections are protected, as far as that was set while the node ran; changed under the lock of `kept`.
+    security: RwLock<Arc<SecuritySettings>>,
     /// How they may log in.
     offer: PresentOffer,
     /// As whom this node logs in at others.
@@ -49,6 +53,7 @@ impl Accounts {
             users: RwLock::new(Arc::new(users)),
             edition: AtomicU64::new(0),
             kept: Mutex::default(),
+            security: RwLock::default(),
             offer: PresentOffer::default(),
             node_logins: Arc::default(),
         }
@@ -76,6 +81,19 @@ impl Accounts {
     /// The users.
     pub fn users(&self) -> Arc<Users> {
         Arc::clone(&self.users.read())
+    }
+
+    /// How connections are protected, as far as that was set while the node ran.
+    pub fn security(&self) -> Arc<SecuritySettings> {
+        Arc::clone(&self.security.read())
+    }
+
+    /// Has new connections be protected so from now on. The lock of `kept` is held, so that changes come in their order.
+    fn protect(&self, node: &Node, security: &SecuritySettings) {
+        if *self.security.read().as_ref() != *security {
+            *self.security.write() = Arc::new(security.clone());
+            node.doors().protection.follow(security);
+        }
     }
 
     /// How users may log in.
@@ -145,6 +163,12 @@ impl Accounts {
         present.changes += 1;
         if let Ok(kept) = present.state.kept() {
             self.replace(node, |users| users.with_kept(kept));
+            self.protect(node, kept.security());
+        } else if host.config().is_member
+            && let Ok(Some(seen)) = SeenUsers::read(node.env(), host.data_dir().path())
+        {
+            // A file that cannot be read is logged by the thread that follows the users.
+            self.protect(node, seen.security());
         }
     }
 
@@ -202,6 +226,7 @@ impl Accounts {
         let host = node.host().ok_or_else(|| UsersRefusal::NotHere("no data directory".to_owned()))?;
         next.write(host.data_dir().path(), node.env()).map_err(UsersRefusal::File)?;
         self.replace(node, |users| users.with_kept(&next));
+        self.protect(node, next.security());
         present.state = KeptState::File(Arc::new(next));
         present.changes += 1;
         Ok(true)
@@ -228,6 +253,7 @@ impl Accounts {
         match compared {
             Compared::Other => {
                 self.replace(node, |users| users.with_kept(read.kept()));
+                self.protect(node, read.kept().security());
                 present.state = KeptState::Stored(Arc::new(read));
                 present.changes += 1;
             }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use base::env::{Env, Task};
 
 use crate::changes::exchange::{ReaderExchange, ReaderTarget};
+use crate::kept_users::security::SecuritySettings;
 use crate::replication::{LinkLimits, Links};
 
 /// A source of time limits for handlers that wait: the runtime, or a simulation.
@@ -82,6 +83,12 @@ pub trait ReaderLinks: Send + Sync {
     fn connect(&self, reading: ReaderTarget, exchange: &Arc<ReaderExchange>) -> Option<Box<dyn Send>>;
 }
 
+/// Who accepts connections, and protects them as settings say.
+pub trait Protection: Send + Sync {
+    /// New connections are protected so from now on.
+    fn follow(&self, settings: &SecuritySettings);
+}
+
 /// All that a node has for as long as it runs.
 #[derive(Clone)]
 pub struct Doors {
@@ -91,12 +98,15 @@ pub struct Doors {
     pub peers: Arc<dyn Peers>,
     /// Runs the links to other nodes.
     pub links: Arc<dyn LinkRunner>,
+    /// Protects connections.
+    pub protection: Arc<dyn Protection>,
 }
 
 impl Doors {
     /// For a node without an outside: no time limit ends, no other node can be asked or followed.
     pub fn closed() -> Doors {
-        Doors { timer: Arc::new(Closed), peers: Arc::new(Closed), links: Arc::new(Closed) }
+        let (timer, peers, links) = (Arc::new(Closed), Arc::new(Closed), Arc::new(Closed));
+        Doors { timer, peers, links, protection: Arc::new(Closed) }
     }
 }
 
@@ -113,6 +123,10 @@ impl Peers for Closed {
     fn post(&self, _: &Env, post: PeerPost<'_>, _: Duration) -> io::Result<PeerAnswer> {
         Err(io::Error::new(io::ErrorKind::NotConnected, format!("this node cannot ask {}", post.address)))
     }
+}
+
+impl Protection for Closed {
+    fn follow(&self, _: &SecuritySettings) {}
 }
 
 impl LinkRunner for Closed {

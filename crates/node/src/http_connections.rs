@@ -98,6 +98,8 @@ pub struct Connection {
     pub remote: SocketAddr,
     /// The node's end.
     pub local: OnceLock<SocketAddr>,
+    /// Set if it is encrypted.
+    pub is_encrypted: OnceLock<()>,
     /// The user that the client's certificate stands for.
     certified: OnceLock<String>,
     state: Mutex<State>,
@@ -255,6 +257,7 @@ impl Connections {
             peer: peer.ip().to_canonical(),
             remote: peer,
             local: OnceLock::new(),
+            is_encrypted: OnceLock::new(),
             address,
             certified: OnceLock::new(),
             state: Mutex::new(State {

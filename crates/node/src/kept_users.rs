@@ -1,9 +1,10 @@
-//! Users, groups and the password policy that were made while the node ran: a small file of the data directory
+//! Users, groups, the password policy and settings of security that were made while the node ran: a small file of the data directory
 //! (records 57 and 86), or entries of the coordination store (record 95).
 //!
 //! *Guarantee:* passwords are never kept, only what SCRAM checks them with. What is in memory is what is in the file. A
 //! file that is damaged lets no kept user in, and is not written over.
 
+pub mod security;
 pub(crate) mod stored;
 
 use std::collections::BTreeMap;
@@ -20,6 +21,7 @@ use crate::sasl::hash::{HashKeys, HashSecret, Hashing};
 use crate::sasl::scram::{ScramKeys, ScramSecret};
 use crate::user::{LoginKeys, User};
 use crate::written;
+use security::SecuritySettings;
 use stored::StoredUsers;
 
 /// What is said of a user who is not there, and of a group: SDKs tell these two apart by the text.
@@ -54,6 +56,7 @@ fn parse(bytes: &[u8], _version: u16) -> Result<KeptUsers, String> {
     let grants =
         kept.users.values().map(|user| &user.roles).chain(kept.groups.values().map(|group| &group.roles));
     grants.into_iter().try_for_each(|roles| check_roles(roles))?;
+    kept.security.check()?;
     match kept.users.iter().find(|(_, user)| user.keys().is_none()) {
         Some((name, _)) => Err(format!("user {name:?} has secrets that cannot be read")),
         None => Ok(kept),
@@ -238,6 +241,9 @@ pub struct KeptUsers {
     groups: BTreeMap<String, KeptGroup>,
     #[serde(default)]
     policy: PasswordPolicy,
+    /// How connections are protected.
+    #[serde(default, skip_serializing_if = "SecuritySettings::is_unset")]
+    security: SecuritySettings,
     /// What the coordination store has and this version cannot read, by kind and name, and why.
     #[serde(skip)]
     refused: BTreeMap<(EntryKind, String), String>,
@@ -546,6 +552,16 @@ impl KeptUsers {
         self.groups.remove(name);
         self.users.values_mut().for_each(|user| user.groups.retain(|group| group != name));
         Ok(())
+    }
+
+    /// How connections are protected, as far as that was set while the node ran.
+    pub fn security(&self) -> &SecuritySettings {
+        &self.security
+    }
+
+    /// Changes that.
+    pub fn set_security(&mut self, security: SecuritySettings) {
+        self.security = security;
     }
 
     /// Changes what new passwords must have.

@@ -51,6 +51,8 @@ pub async fn accept(
     let mut incoming = Incoming::new(entrance.listener, Arc::clone(counters))?;
     loop {
         let (stream, peer) = incoming.next().await;
+        // The log says why none is let in.
+        let Ok(tls) = entrance.tls.as_ref().map(|tls| tls.present().ok_or(())).transpose() else { continue };
         let Some(place) = places.take(peer.ip()) else {
             refuse_address(counters, peer);
             continue;
@@ -65,7 +67,6 @@ pub async fn accept(
             refuse(counters, max_connections);
             continue;
         };
-        let tls = entrance.tls.as_ref().map(|tls| tls.present());
         // The worker's runtime takes the socket over, still not blocking.
         match stream.into_std() {
             Ok(stream) => worker.hand_over(Accepted { stream, peer, place, is_crowded, tls }),

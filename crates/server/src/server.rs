@@ -358,6 +358,7 @@ fn doors(tls: &PeerTls) -> Doors {
         timer: Arc::new(RuntimeTimer),
         peers: Arc::new(HttpPeers::new(tls.clone())),
         links: Arc::new(RuntimeLinks::new(tls.clone())),
+        protection: Arc::new(tls.clone()),
     }
 }
 
@@ -430,6 +431,7 @@ impl Server {
         let (env, asked) = (self.node.env(), config.tls.clone());
         let mut told = reload::reload(&self.node, &mut self.config.lock(), config);
         if let (Some(encrypted), Some(asked)) = (&self.encrypted, asked) {
+            let overruled = encrypted.tls.overruled(&asked);
             match encrypted.tls.reload(env, &asked) {
                 Ok(true) => told.taken.push(
                     "tls-cert, tls-key, tls-min-version, tls-cipher-suites, for new connections".to_owned(),
@@ -437,6 +439,8 @@ impl Server {
                 Ok(false) => {}
                 Err(error) => told.refused.push(format!("TLS, which stays as it was: {error}")),
             }
+            let to_no_effect = |name| format!("{name}: what was set over HTTP counts over it");
+            told.refused.extend(overruled.into_iter().map(to_no_effect));
         }
         reload::record(&self.node, &told);
         told

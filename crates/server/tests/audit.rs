@@ -74,6 +74,8 @@ fn use_http(server: &Server) {
     taken(server, "PUT", "/settings/rbac/groups/readers", "roles=data_reader[*]&description=All");
     taken(server, "DELETE", "/settings/rbac/groups/readers", "");
     taken(server, "POST", "/settings/passwordPolicy", "minLength=8");
+    taken(server, "POST", "/settings/security", "disableUIOverHttp=false");
+    taken(server, "POST", "/settings/clientCertAuth", r#"{"state":"disable","prefixes":[]}"#);
     let (code, told) = http(server, "POST", "/settings/passwordPolicy", "minLength=9&minDigits=2");
     assert!(code == 400 && told.contains("minDigits"), "what is refused is no change: {code} {told}");
     taken(server, "POST", "/pools/default/buckets", "name=b&ramQuota=100&flushEnabled=1&replicaNumber=0");
@@ -137,6 +139,8 @@ const LIST: &[(u64, &str, &str, &str)] = &[
     (4097, "stave", "/id", "4097"),
     (8232, "Administrator", "/identity/user", "ann"),
     (8232, "Administrator", "/roles", "data_reader[default]"),
+    (8236, "Administrator", "/state", "disable"),
+    (8237, "Administrator", "/settings/disableUIOverHttp", "false"),
     (8244, "Administrator", "/group_name", "readers"),
     (8245, "Administrator", "/group_name", "readers"),
     (8235, "Administrator", "/min_length", "8"),

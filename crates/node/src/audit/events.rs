@@ -72,6 +72,8 @@ events! {
     AutoFailoverDisabled 8221 "ns_server" "disable auto failover" "Automatic failover was switched off" ON ALWAYS,
     UserSet 8232 "ns_server" "set user" "A user was made or changed" ON ALWAYS,
     PolicyChanged 8235 "ns_server" "password policy" "What new passwords must have was changed" ON ALWAYS,
+    CertificatesConfigured 8236 "ns_server" "client cert auth" "Whether and how clients log in by certificates was changed" ON ALWAYS,
+    SecurityConfigured 8237 "ns_server" "security settings" "Settings of security were changed" ON ALWAYS,
     AuditConfigured 8240 "ns_server" "configured audit daemon" "The settings of the audit log were changed" ON ALWAYS,
     GroupSet 8244 "ns_server" "set user group" "A group of users was made or changed" ON ALWAYS,
     GroupDeleted 8245 "ns_server" "delete user group" "A group of users was deleted" ON ALWAYS,

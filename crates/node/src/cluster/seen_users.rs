@@ -1,8 +1,9 @@
 //! The users of the cluster that this node has seen last, by name, kept with its data: so that a coordination store that
 //! went back while no node ran is told from one that went on (record 95).
 //!
-//! Nobody logs in by this file, and nothing is decided by it: it is what the log needs to name users that are there again,
-//! and users that are not there any more.
+//! Nobody logs in by this file: it is what the log needs to name users that are there again, and users that are not there
+//! any more. Until the store was read, the settings of security in it count, so that a start without the store lets nobody
+//! in who was kept out before (record 170).
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -11,6 +12,7 @@ use base::env::Env;
 use base::{SmallFile, SmallFileError};
 use serde::{Deserialize, Serialize};
 
+use crate::kept_users::security::SecuritySettings;
 use crate::kept_users::stored::StoredUsers;
 
 pub(super) const FILE: &str = "cluster-users.json";
@@ -36,6 +38,8 @@ pub struct SeenUsers {
     id: String,
     users: BTreeSet<String>,
     groups: BTreeSet<String>,
+    #[serde(default, skip_serializing_if = "SecuritySettings::is_unset")]
+    security: SecuritySettings,
 }
 
 /// What a store that has gone back makes of the users.
@@ -54,11 +58,12 @@ impl SeenUsers {
             id: stored.id().to_owned(),
             users: stored.kept().users().keys().cloned().collect(),
             groups: stored.kept().groups().keys().cloned().collect(),
+            security: stored.kept().security().clone(),
         }
     }
 
     /// The users of this node's last run; `None` if it has seen none.
-    pub(super) fn read(env: &Env, folder: &Path) -> Result<Option<SeenUsers>, SmallFileError> {
+    pub(crate) fn read(env: &Env, folder: &Path) -> Result<Option<SeenUsers>, SmallFileError> {
         file(folder).open(&*env.disk, parse, |fault| tracing::error!("{fault}"))
     }
 
@@ -74,6 +79,11 @@ impl SeenUsers {
 
     pub(super) fn revision(&self) -> u64 {
         self.revision
+    }
+
+    /// How connections were protected then, as far as that was set over HTTP.
+    pub(crate) fn security(&self) -> &SecuritySettings {
+        &self.security
     }
 
     /// What has become of these users, if those that the store has `now` are older, or of another history.
@@ -96,7 +106,8 @@ mod tests {
 
     fn seen(revision: u64, users: &[&str]) -> SeenUsers {
         let users: BTreeSet<String> = users.iter().map(|name| (*name).to_owned()).collect();
-        SeenUsers { revision, id: format!("{revision} {users:?}"), users, groups: BTreeSet::new() }
+        let id = format!("{revision} {users:?}");
+        SeenUsers { revision, id, users, ..SeenUsers::default() }
     }
 
     #[test]

@@ -255,7 +255,7 @@ impl ClusterUsers {
     pub(super) fn move_users(&self) -> Result<(), ClusterError> {
         let Some(store) = &self.store else { return Ok(()) };
         let Some(own) = self.own_users() else { return Ok(()) };
-        if own.users().is_empty() && own.groups().is_empty() {
+        if own.users().is_empty() && own.groups().is_empty() && own.security().is_unset() {
             return Ok(());
         }
         let invalid = |reason| StoreFailure { operation: "users", reason };

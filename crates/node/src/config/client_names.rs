@@ -64,6 +64,12 @@ impl CertificateField {
             CertificateField::SanEmail => "san.email",
         }
     }
+
+    /// The field of this name.
+    pub fn of(name: &str) -> Option<CertificateField> {
+        use CertificateField::{SanDnsName, SanEmail, SanUri, SubjectCn};
+        [SubjectCn, SanDnsName, SanUri, SanEmail].into_iter().find(|field| field.name() == name)
+    }
 }
 
 /// A rule: the user's name is what a field holds between a prefix and the first of some delimiters.
@@ -95,13 +101,7 @@ impl FromStr for ClientNameRule {
 
     fn from_str(text: &str) -> Result<ClientNameRule, &'static str> {
         let mut words = text.split_whitespace();
-        let field = match words.next() {
-            Some("subject.cn") => CertificateField::SubjectCn,
-            Some("san.dnsname") => CertificateField::SanDnsName,
-            Some("san.uri") => CertificateField::SanUri,
-            Some("san.email") => CertificateField::SanEmail,
-            _ => return Err(FORM),
-        };
+        let field = words.next().and_then(CertificateField::of).ok_or(FORM)?;
         let mut rule = ClientNameRule { field, ..ClientNameRule::default() };
         for word in words {
             match word.split_once('=') {
@@ -123,6 +123,11 @@ impl TryFrom<String> for ClientNameRule {
 }
 
 impl ClientNameRule {
+    /// The name is what `field` holds behind `prefix` and in front of the first of `delimiters`.
+    pub fn new(field: CertificateField, prefix: &str, delimiters: &str) -> ClientNameRule {
+        ClientNameRule { field, prefix: prefix.to_owned(), delimiters: delimiters.to_owned() }
+    }
+
     /// What stands before the name.
     pub fn prefix(&self) -> &str {
         &self.prefix

@@ -3,14 +3,14 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::client_names::{ClientAuth, ClientNameRule};
 use super::listening::{is_off, parse_addresses};
 use super::{ConfigError, Settings};
 
 /// The lowest version of TLS that is spoken.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub enum TlsVersion {
     /// 1.2 and 1.3.
     #[default]
@@ -123,6 +123,8 @@ pub struct TlsConfig {
     pub min_version: TlsVersion,
     /// The cipher suites that are spoken, by name; all good ones if there is none.
     pub cipher_suites: Vec<String>,
+    /// Whether the order of these counts, not the client's; it is set over HTTP alone.
+    pub honors_order: bool,
     /// The CAs by which other nodes, and clients with certificates, are known.
     pub ca: Option<PathBuf>,
     /// Whether clients show a certificate.
@@ -208,6 +210,7 @@ impl TlsConfig {
             key,
             min_version: settings.tls_min_version.unwrap_or_default(),
             cipher_suites: settings.tls_cipher_suites.clone().unwrap_or_default(),
+            honors_order: false,
             ca: settings.tls_ca.clone(),
             client_auth,
             client_names: settings.tls_client_user.clone().unwrap_or_else(|| vec![ClientNameRule::default()]),

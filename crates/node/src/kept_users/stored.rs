@@ -11,11 +11,13 @@ use base::env::Env;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::security::SecuritySettings;
 use super::{EntryKind, KeptGroup, KeptUser, KeptUsers, PasswordPolicy, check_roles};
 
 /// The entry with which each change is compared, and which each change writes.
 pub(crate) const GUARD: &str = "guard";
 const POLICY: &str = "policy";
+const SECURITY: &str = "security";
 const USERS: &str = "user/";
 const GROUPS: &str = "group/";
 /// What the entries' fields are; another number is another version's.
@@ -70,6 +72,12 @@ struct GroupEntry {
 struct PolicyEntry {
     format: u32,
     policy: PasswordPolicy,
+}
+
+#[derive(Clone, Serialize, Deserialize)]
+struct SecurityEntry {
+    format: u32,
+    security: SecuritySettings,
 }
 
 /// The users of a cluster, as they were in the store at one moment.
@@ -150,6 +158,11 @@ impl StoredUsers {
                     // What was asked for is not known: nothing weaker than the longest is let in.
                     Err(why) => return Err(format!("entry {POLICY}: {why}")),
                 }
+            } else if key == SECURITY {
+                let entry = read::<SecurityEntry>(&entry.value);
+                let entry = entry.and_then(|entry| entry.security.check().map(|()| entry));
+                // As with the policy: what is not understood is not taken for what the configuration says.
+                kept.security = entry.map_err(|why| format!("entry {SECURITY}: {why}"))?.security;
             }
         }
         let by_id = stored.groups.iter().map(|(name, id)| (id.as_str(), name.as_str())).collect();
@@ -311,6 +324,10 @@ impl StoredUsers {
             let entry = PolicyEntry { format: FORMAT, policy: next.kept.policy.clone() };
             put(POLICY.to_owned(), Some(write(&entry)));
         }
+        if self.kept.security != next.kept.security {
+            let entry = SecurityEntry { format: FORMAT, security: next.kept.security.clone() };
+            put(SECURITY.to_owned(), Some(write(&entry)));
+        }
         let gone = |kind: EntryKind, name: &String| match kind {
             EntryKind::User => !next.kept.users.contains_key(name),
             EntryKind::Group => !next.kept.groups.contains_key(name),
@@ -359,8 +376,9 @@ impl Change {
         own.users.into_iter().for_each(|(name, user)| {
             kept.users.entry(name).or_insert(user);
         });
-        if stored.is_new() {
-            kept.policy = own.policy;
+        // Also where a crash has left the move half done: they are among the last parts.
+        if stored.is_new() || stored.is_moved_by(uuid) {
+            (kept.policy, kept.security) = (own.policy, own.security);
         }
         let mut change = Change::of(stored, kept, env);
         uuid.clone_into(&mut change.moving);

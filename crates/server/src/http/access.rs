@@ -71,7 +71,7 @@ pub(super) async fn check(
         return next.run(request).await;
     }
     let peer = connections::peer(&request);
-    let (certified, ends) = (connections::certified(&request), connections::ends(&request));
+    let (by, ends) = (connections::by(&request), connections::ends(&request));
     let log = &shared.node.audit;
     // Otherwise nobody could have it go on without the log.
     let is_way_out = request.uri().path().starts_with("/settings/audit");
@@ -79,7 +79,7 @@ pub(super) async fn check(
     if !is_way_out && let Err(why) = log.admit(AuditEvent::WebLoginFailed).and_then(|()| log.admit(event)) {
         return cannot_be_recorded(&why.to_string());
     }
-    let caller = match authenticate(&shared, request.headers(), peer, certified.as_deref()).await {
+    let caller = match authenticate(&shared, request.headers(), peer, by.certified.as_deref()).await {
         Ok(caller) => caller,
         Err(response) => {
             login_refused(&shared, &request, ends, response.status());
@@ -106,6 +106,7 @@ pub(super) async fn check(
     }
     parts.extensions.insert(caller.clone());
     parts.extensions.insert(ends);
+    parts.extensions.insert(by);
     let uri = parts.uri.clone();
     // No client sends a body before its user is known.
     let request = match connections::body(Request::from_parts(parts, body)).await {

@@ -37,6 +37,10 @@ pub(super) enum Field {
     Self_,
     /// Properties of a bucket, from a form or a JSON object.
     Props,
+    /// Fields of the form that are settings of security.
+    Settings,
+    /// A field of a JSON object as it is, and the field's name.
+    Json(&'static str, &'static str),
     /// The bucket's manifest as it is then.
     ManifestUid,
     /// A text that is always the same.
@@ -66,7 +70,7 @@ const fn audited(
 /// All of them.
 static AUDITED: &[AuditedRoute] = {
     use AuditEvent as E;
-    use Field::{Form, Identity, Is, List, ManifestUid, Param, Props, Self_};
+    use Field::{Form, Identity, Is, Json, List, ManifestUid, Param, Props, Self_, Settings};
     const SCOPES: &str = "/pools/default/buckets/{bucket}/scopes";
     const ONE_SCOPE: &str = "/pools/default/buckets/{bucket}/scopes/{scope}";
     const COLLECTIONS: &str = "/pools/default/buckets/{bucket}/scopes/{scope}/collections";
@@ -125,6 +129,13 @@ static AUDITED: &[AuditedRoute] = {
                 Form("enforceSpecialChars", "special"),
             ],
         ),
+        audited(
+            "POST",
+            "/settings/clientCertAuth",
+            E::CertificatesConfigured,
+            &[Self_, Form("state", "state"), Json("prefixes", "prefixes")],
+        ),
+        audited("POST", "/settings/security", E::SecurityConfigured, &[Settings]),
         audited(
             "POST",
             "/settings/autoFailover",
@@ -194,6 +205,16 @@ const NOT_AUDITED: [(&str, &str, &str); 15] = [
     ("DELETE", "/v1/buckets/{bucket}/cursors/{name}", "the position of a reader"),
     ("PUT", "/v1/buckets/{bucket}/document", "the node that stores it records it as a KV request"),
     ("DELETE", "/v1/buckets/{bucket}/document", "the node that deletes it records it as a KV request"),
+];
+
+/// Settings of security that are recorded.
+const SECURITY: [&str; 6] = [
+    "tlsMinVersion",
+    "cipherSuites",
+    "honorCipherOrder",
+    "clusterEncryptionLevel",
+    "disableUIOverHttp",
+    "disableUIOverHttps",
 ];
 
 /// Properties of buckets that are recorded, beside their settings.
@@ -280,6 +301,17 @@ impl AuditedRoute {
                 }
                 Field::Self_ => record.with("identity", json!({ "domain": "local", "user": user.name() })),
                 Field::Props => record.with("props", props(&sent)),
+                Field::Settings => {
+                    let known = sent.iter().filter(|(name, _)| SECURITY.contains(&name.as_str()));
+                    let known = known.map(|(name, value)| (name.clone(), Value::from(short(value))));
+                    record.with("settings", known.collect::<Value>())
+                }
+                Field::Json(from, to) => {
+                    match form(from).and_then(|value| serde_json::from_str::<Value>(value).ok()) {
+                        Some(value) => record.with(to, value),
+                        None => record,
+                    }
+                }
                 Field::Is(name, value) => record.with(name, value),
                 Field::ManifestUid => record,
             };

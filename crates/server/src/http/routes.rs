@@ -209,7 +209,9 @@ fn user_routes() -> Vec<Route> {
         get("/settings/audit/descriptors", ReadUsers, audit::descriptors),
         get("/settings/audit/nonFilterableDescriptors", ReadUsers, audit::other_descriptors),
         get("/settings/clientCertAuth", ReadUsers, security::client_certificates),
+        post("/settings/clientCertAuth", ManageUsers, security::change_client_certificates),
         get("/settings/security", ReadUsers, security::show),
+        post("/settings/security", ManageUsers, security::change),
         get("/settings/passwordPolicy", ReadUsers, users::policy),
         post("/settings/passwordPolicy", ManageUsers, users::set_policy),
     ]

@@ -3,10 +3,13 @@
 //! The files are in `ui/`, in the form in which they are served. Everything that they show comes from the other addresses
 //! of this port, with the user and password that are typed into the page (record 0123).
 
-use axum::extract::Path;
+use axum::extract::{Path, Request, State};
 use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use sha2::{Digest, Sha256};
+
+use super::security::hidden_console;
+use super::{Shared, connections};
 
 /// What a page of the console may do: load its own files and ask its own node. No script or style is in the page itself.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
@@ -58,13 +61,19 @@ static FILES: &[UiFile] = files![
 ];
 
 /// `GET /ui`
-pub(super) async fn page(headers: HeaderMap) -> Response {
-    served("index.html", &headers)
+pub(super) async fn page(State(shared): State<Shared>, request: Request) -> Response {
+    let hidden = hidden_console(&shared, &connections::by(&request));
+    hidden.unwrap_or_else(|| served("index.html", request.headers()))
 }
 
 /// `GET /ui/FILE`
-pub(super) async fn file(Path(name): Path<String>, headers: HeaderMap) -> Response {
-    served(&name, &headers)
+pub(super) async fn file(
+    State(shared): State<Shared>,
+    Path(name): Path<String>,
+    request: Request,
+) -> Response {
+    let hidden = hidden_console(&shared, &connections::by(&request));
+    hidden.unwrap_or_else(|| served(&name, request.headers()))
 }
 
 fn served(name: &str, headers: &HeaderMap) -> Response {

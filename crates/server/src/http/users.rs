@@ -67,8 +67,14 @@ impl IntoResponse for UsersAnswer {
 
 pub(super) type Answered = Result<Response, UsersAnswer>;
 
+impl From<Response> for UsersAnswer {
+    fn from(response: Response) -> UsersAnswer {
+        UsersAnswer(Box::new(response))
+    }
+}
+
 /// Changes the users on a thread that may wait for the disk.
-async fn change(
+pub(super) async fn change(
     shared: &Shared,
     work: impl Fn(&mut KeptUsers) -> Result<(), UsersRefusal> + Send + 'static,
 ) -> Answered {

@@ -63,6 +63,13 @@ fn key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, CertificateError> {
     PrivateKeyDer::from_pem_slice(pem).map_err(invalid)
 }
 
+/// Whether a server with this key can agree with some client on what is spoken.
+pub(super) fn can_serve(key: &[u8], spoken: &Spoken) -> Result<bool, PairError> {
+    let key = self::key(key).map_err(PairError::Key)?;
+    let loaded = spoken.provider.key_provider.load_private_key(key);
+    Ok(spoken.works_with(&*loaded.map_err(|error| PairError::Key(invalid(error)))?))
+}
+
 /// What a server speaks TLS with.
 pub(super) fn server_config(
     certificate: &[u8],
@@ -81,6 +88,7 @@ pub(super) fn server_config(
     // Sessions are taken up again without a table that many clients could fill.
     config.ticketer = ring::Ticketer::new().map_err(|error| PairError::Key(invalid(error)))?;
     config.send_tls13_tickets = 1;
+    config.ignore_client_order = spoken.honors_order;
     Ok(Arc::new(config))
 }
 

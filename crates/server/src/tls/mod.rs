@@ -9,6 +9,7 @@ mod spoken;
 mod stream;
 mod transport;
 
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,18 +17,23 @@ use std::time::Duration;
 
 use base::env::{Env, OpenMode};
 use parking_lot::Mutex;
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::ServerCertVerifier;
+use rustls::pki_types::{ServerName, UnixTime};
 use rustls::{ClientConfig, ServerConfig};
 
 use ::node::Node;
-use ::node::config::{ClientNameRule, TlsConfig};
+use ::node::config::{ClientAuth, ClientNameRule, TlsConfig};
+use ::node::kept_users::security::SecuritySettings;
 
 pub use self::certificate::{CertificateError, PairError};
-use self::certificate::{certificates, client_verifier, server_config};
+use self::certificate::{can_serve, certificates, client_verifier, server_config};
 pub(crate) use self::certificate::{client_config, roots};
 pub(crate) use self::peers::PeerTls;
 pub use self::peers::server_name;
 pub(crate) use self::spoken::Spoken;
 pub use self::spoken::SuiteError;
+pub(crate) use self::spoken::all_names as cipher_suite_names;
 use self::stream::TlsStream;
 pub(crate) use self::transport::Transport;
 
@@ -45,6 +51,29 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// `own`, a chain and its key, to servers that ask for one. All of it is PEM.
 pub fn client_of(ca: &[u8], own: Option<(&[u8], &[u8])>) -> Result<Arc<ClientConfig>, PairError> {
     client_config(roots(ca).map_err(PairError::Certificate)?, own, &Spoken::any())
+}
+
+/// Whether a server with a certificate is known at `host` to who trusts `ca`. Both are PEM.
+///
+/// # Errors
+///
+/// Why it is not.
+pub fn knows(env: &Env, ca: &[u8], certificate: &[u8], host: IpAddr) -> Result<(), String> {
+    let told = |error: &dyn std::fmt::Display| error.to_string();
+    let roots = Arc::new(roots(ca).map_err(|error| told(&error))?);
+    let chain = certificates(certificate).map_err(|error| told(&error))?;
+    let (first, between) = chain.split_first().ok_or("there is none")?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let verifier = WebPkiServerVerifier::builder_with_provider(roots, provider).build();
+    let now = UnixTime::since_unix_epoch(Duration::from_secs(env.clock.unix_s().into()));
+    let verified = verifier.map_err(|error| told(&error))?.verify_server_cert(
+        first,
+        between,
+        &ServerName::from(host),
+        &[],
+        now,
+    );
+    verified.map(drop).map_err(|error| told(&error))
 }
 
 /// Why certificate and key are not served with.
@@ -69,6 +98,11 @@ pub enum TlsError {
         /// What is wrong.
         error: CertificateError,
     },
+    /// Clients must show certificates that no CA is there for.
+    #[error(
+        "clients are asked for certificates, and no CA is given to know them by: start the node with --tls-ca, or have          clients log in otherwise (--tls-client-auth off, or state disable at /settings/clientCertAuth)"
+    )]
+    NoCa,
     /// Nothing can be spoken with the cipher suites.
     #[error("tls-cipher-suites: {0}")]
     Suites(SuiteError),
@@ -97,12 +131,19 @@ fn warning(end_s: u64, now_s: u64) -> Option<String> {
 /// What encrypted connections are made with. Connections that are there keep what they were made with.
 pub struct Tls {
     present: Mutex<Present>,
+    /// Held by the one change that is being worked out; taken first.
+    changing: Mutex<()>,
 }
 
 struct Present {
+    /// As the configuration says it.
     config: TlsConfig,
+    /// What was set over HTTP, and counts over that.
+    kept: SecuritySettings,
     files: Files,
     made: Made,
+    /// Connections are refused: what was set over HTTP cannot be done with the node's files.
+    is_shut: bool,
 }
 
 /// What an encrypted connection is accepted with.
@@ -144,10 +185,16 @@ impl Files {
             error,
         };
         let spoken = Spoken::of(config).map_err(TlsError::Suites)?;
+        if config.client_auth != ClientAuth::Off && self.ca.is_none() {
+            return Err(TlsError::NoCa);
+        }
         let of_ca = |error| TlsError::Ca { path: config.ca.clone().unwrap_or_default(), error };
         let roots = self.ca.as_deref().map(roots).transpose().map_err(of_ca)?;
         let clients = client_verifier(roots.as_ref(), config.client_auth).map_err(of_ca)?;
         let server = server_config(&self.certificate, &self.key, clients, &spoken).map_err(pair)?;
+        if !can_serve(&self.key, &spoken).map_err(pair)? {
+            return Err(TlsError::Suites(SuiteError::OtherKey));
+        }
         let own = Some((&*self.certificate, &*self.key));
         let client = roots.map(|roots| client_config(roots, own, &spoken).map_err(pair)).transpose()?;
         let chain = certificates(&self.certificate).map_err(|error| pair(PairError::Certificate(error)))?;
@@ -181,7 +228,9 @@ impl Tls {
     pub fn load(env: &Env, config: &TlsConfig) -> Result<Tls, TlsError> {
         let files = Files::read(env, config)?;
         let made = files.make(config)?;
-        Ok(Tls { present: Mutex::new(Present { config: config.clone(), files, made }) })
+        let kept = SecuritySettings::default();
+        let present = Present { config: config.clone(), kept, files, made, is_shut: false };
+        Ok(Tls { present: Mutex::new(present), changing: Mutex::default() })
     }
 
     /// What a person has to know of the end of the node's certificate, if it is near or past. `Err` if it is past.
@@ -191,14 +240,60 @@ impl Tls {
         if end_s <= now_s { Err(told.unwrap_or_default()) } else { Ok(told) }
     }
 
-    /// The configuration that connections are made with.
+    /// The configuration that connections are made with, with what was set over HTTP.
     pub(crate) fn config(&self) -> TlsConfig {
-        self.present.lock().config.clone()
+        let present = self.present.lock();
+        present.kept.over(&present.config)
     }
 
-    /// What the next connection is made with.
-    pub(crate) fn present(&self) -> Acceptance {
-        self.present.lock().made.accepted.clone()
+    /// What the next connection is made with; `None` if it is refused.
+    pub(crate) fn present(&self) -> Option<Acceptance> {
+        let present = self.present.lock();
+        (!present.is_shut).then(|| present.made.accepted.clone())
+    }
+
+    /// Whether connections could be made by these settings with the files that there are.
+    ///
+    /// # Errors
+    ///
+    /// Why they could not.
+    pub(crate) fn check(&self, settings: &SecuritySettings) -> Result<(), TlsError> {
+        let (files, config) = {
+            let present = self.present.lock();
+            (present.files.clone(), settings.over(&present.config))
+        };
+        files.make(&config).map(drop)
+    }
+
+    /// Connections from now on are made by these settings. If that cannot be done, none is made: no client is let in that
+    /// was to be kept out.
+    pub(crate) fn follow(&self, settings: &SecuritySettings) {
+        let _changing = self.changing.lock();
+        let (files, config) = {
+            let present = self.present.lock();
+            (present.files.clone(), present.config.clone())
+        };
+        let made = files.make(&settings.over(&config));
+        let mut present = self.present.lock();
+        present.kept = settings.clone();
+        present.is_shut = made.is_err();
+        match made {
+            Ok(made) => {
+                present.made = made;
+                drop(present);
+                let flags = settings.overruled(&config).join(", ");
+                if !flags.is_empty() {
+                    tracing::info!(flags, "what was set over HTTP counts over the configuration");
+                }
+            }
+            Err(error) => {
+                drop(present);
+                tracing::error!(
+                    %error,
+                    "connections with TLS are refused: what was set over HTTP cannot be done with this node's files"
+                );
+            }
+        }
     }
 
     /// Tells the node's metrics when its certificate, or one between it and the CA, is not valid any more, in seconds of
@@ -222,15 +317,30 @@ impl Tls {
     /// As [`Tls::load`]; what there was stays.
     pub fn reload(&self, env: &Env, config: &TlsConfig) -> Result<bool, TlsError> {
         let files = Files::read(env, config)?;
-        {
+        let _changing = self.changing.lock();
+        let kept = {
             let present = self.present.lock();
             if present.files == files && present.config == *config {
                 return Ok(false);
             }
-        }
-        let made = files.make(config)?;
-        *self.present.lock() = Present { config: config.clone(), files, made };
+            present.kept.clone()
+        };
+        let made = files.make(&kept.over(config))?;
+        *self.present.lock() = Present { config: config.clone(), kept, files, made, is_shut: false };
         Ok(true)
+    }
+
+    /// What `config` says differently than the present configuration, to no effect, because it was set over HTTP.
+    pub(crate) fn overruled(&self, config: &TlsConfig) -> Vec<&'static str> {
+        let present = self.present.lock();
+        let before = &present.config;
+        let is_new = |name: &&str| match *name {
+            "tls-min-version" => before.min_version != config.min_version,
+            "tls-cipher-suites" => before.cipher_suites != config.cipher_suites,
+            "tls-client-auth" => before.client_auth != config.client_auth,
+            _ => before.client_names != config.client_names,
+        };
+        present.kept.overruled(config).into_iter().filter(is_new).collect()
     }
 
     /// As [`Tls::reload`], with the configuration that there is.

@@ -7,6 +7,8 @@ use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 
 use ::node::config::ClusterEncryption;
+use ::node::doors::Protection;
+use ::node::kept_users::security::SecuritySettings;
 
 use super::Tls;
 
@@ -41,6 +43,19 @@ impl PeerTls {
 
     fn client(&self) -> Option<Arc<ClientConfig>> {
         self.tls.as_ref().and_then(|tls| tls.client())
+    }
+
+    /// Which connections to other nodes are encrypted.
+    pub(crate) fn level(&self) -> ClusterEncryption {
+        self.level
+    }
+}
+
+impl Protection for PeerTls {
+    fn follow(&self, settings: &SecuritySettings) {
+        if let Some(tls) = &self.tls {
+            tls.follow(settings);
+        }
     }
 }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use ::node::config::{TlsConfig, TlsVersion};
 use rustls::crypto::{CryptoProvider, ring};
+use rustls::sign::SigningKey;
 use rustls::{SupportedCipherSuite, SupportedProtocolVersion, version};
 
 /// Versions and cipher suites.
@@ -11,6 +12,8 @@ use rustls::{SupportedCipherSuite, SupportedProtocolVersion, version};
 pub(crate) struct Spoken {
     pub(super) provider: Arc<CryptoProvider>,
     pub(super) versions: &'static [&'static SupportedProtocolVersion],
+    /// Whether a server's order of cipher suites counts, not the client's.
+    pub(super) honors_order: bool,
 }
 
 /// Cipher suites with which nothing can be spoken.
@@ -25,6 +28,11 @@ pub enum SuiteError {
     /// All of them are of a version that is not spoken.
     #[error("none of them is of TLS 1.3, and tls-min-version is 1.3")]
     OtherVersion,
+    /// A server has no key that one of them works with.
+    #[error(
+        "none of them can be spoken with the key of tls-key: add one for a key of its kind, or one of TLS 1.3"
+    )]
+    OtherKey,
 }
 
 static FROM_1_2: [&SupportedProtocolVersion; 2] = [&version::TLS13, &version::TLS12];
@@ -38,14 +46,16 @@ fn name_of(suite: &SupportedCipherSuite) -> String {
     name.replace("TLS13_", "TLS_")
 }
 
-fn all_names() -> Vec<String> {
+/// The names of all suites that are spoken, the preferred one first.
+pub(crate) fn all_names() -> Vec<String> {
     ring::ALL_CIPHER_SUITES.iter().map(name_of).collect()
 }
 
 impl Spoken {
     /// All that is good, from TLS 1.2 on.
     pub(crate) fn any() -> Spoken {
-        Spoken { provider: Arc::new(ring::default_provider()), versions: &FROM_1_2 }
+        let provider = Arc::new(ring::default_provider());
+        Spoken { provider, versions: &FROM_1_2, honors_order: false }
     }
 
     /// What a configuration says.
@@ -53,7 +63,7 @@ impl Spoken {
         let is_1_3 = config.min_version == TlsVersion::V1_3;
         let from = if is_1_3 { &FROM_1_3[..] } else { &FROM_1_2[..] };
         if config.cipher_suites.is_empty() {
-            return Ok(Spoken { versions: from, ..Spoken::any() });
+            return Ok(Spoken { versions: from, honors_order: config.honors_order, ..Spoken::any() });
         }
         let known = |name: &String| {
             let mut all = ring::ALL_CIPHER_SUITES.iter();
@@ -74,6 +84,18 @@ impl Spoken {
         Ok(Spoken {
             provider: Arc::new(CryptoProvider { cipher_suites, ..ring::default_provider() }),
             versions,
+            honors_order: config.honors_order,
+        })
+    }
+
+    /// Whether a server with this key can agree with some client on a suite.
+    pub(super) fn works_with(&self, key: &dyn SigningKey) -> bool {
+        let is_spoken = |suite: &SupportedCipherSuite| {
+            self.versions.iter().any(|version| version.version == suite.version().version)
+        };
+        self.provider.cipher_suites.iter().filter(|suite| is_spoken(suite)).any(|suite| match suite {
+            SupportedCipherSuite::Tls12(suite) => key.choose_scheme(suite.sign).is_some(),
+            SupportedCipherSuite::Tls13(_) => true,
         })
     }
 }

@@ -390,6 +390,7 @@ mod tests {
             key,
             min_version: TlsVersion::V1_2,
             cipher_suites: Vec::new(),
+            honors_order: false,
             ca: None,
             client_auth: ClientAuth::Off,
             client_names: Vec::new(),

@@ -223,3 +223,43 @@ fn users_of_a_node_are_moved_in_parts_and_on_after_a_crash() {
     assert_eq!(read.kept().users().len(), 300);
     assert!(read.kept().users().values().all(|user| user.groups() == ["admins"]));
 }
+
+#[test]
+fn settings_of_security_are_an_entry_that_must_be_understood() {
+    let world = World::new();
+    let set = |kept: &mut KeptUsers, hides| {
+        kept.set_security(SecuritySettings { hides_console_over_http: hides, ..SecuritySettings::default() });
+    };
+    let known = world.change(&world.read(), |kept| set(kept, true)).expect("written");
+    let read = world.read();
+    assert!(read.kept().security().hides_console_over_http && known.compare(&read) == Compared::Same);
+    let entry = world.store.read().expect("it answers").entries[SECURITY].value.clone();
+    let entry = String::from_utf8(entry).expect("JSON");
+    let other = world.change(&read, |kept| set(kept, false)).expect("written");
+    assert_eq!(read.compare(&other), Compared::Other);
+    for (entry, why) in [
+        (entry.replace("\"format\":1", "\"format\":2"), "entry security: it has format 2"),
+        (entry.replace("hides_console_over_https", "hides_all"), "entry security: it is damaged"),
+    ] {
+        world.write(SECURITY, &entry);
+        let read = StoredUsers::read(&world.store.read().expect("it answers"));
+        assert!(read.as_ref().is_err_and(|told| told.contains(why)), "{why}: {:?}", read.err());
+    }
+}
+
+/// The founder's own settings are the cluster's, also if its move was interrupted before they were written.
+#[test]
+fn settings_of_security_are_moved_with_the_users() {
+    let world = World::new();
+    let mut own = KeptUsers::default();
+    (0..300).for_each(|n| world.put(&mut own, &format!("user{n}"), &[]));
+    own.set_security(SecuritySettings { honors_order: Some(true), ..SecuritySettings::default() });
+    let mut change = Change::moving(&world.read(), own.clone(), "node-1", &world.env);
+    let (version, puts) = change.part();
+    let commit = Commit { guard: Some((GUARD, version)), puts: &puts, lease: None };
+    assert!(matches!(world.store.commit(commit), Ok(Swapped::Done(_))));
+    let part = world.read();
+    assert!(part.kept().security().is_unset());
+    let whole = world.commit(Change::moving(&part, own, "node-1", &world.env)).expect("written");
+    assert!(whole.kept().security().honors_order == Some(true) && world.read().kept() == whole.kept());
+}

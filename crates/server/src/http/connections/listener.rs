@@ -98,8 +98,15 @@ pub async fn serve(
 
 impl Door {
     async fn next(&mut self) -> (TcpStream, SocketAddr, Option<Acceptance>) {
-        let (tcp, peer) = self.incoming.next().await;
-        (tcp, peer, self.tls.as_ref().map(|tls| tls.present()))
+        loop {
+            let (tcp, peer) = self.incoming.next().await;
+            match self.tls.as_ref().map(|tls| tls.present()) {
+                None => return (tcp, peer, None),
+                Some(Some(with)) => return (tcp, peer, Some(with)),
+                // The log says why none is let in.
+                Some(None) => {}
+            }
+        }
     }
 }
 
@@ -133,6 +140,9 @@ impl axum::serve::Listener for Listener {
                         if let Ok(local) = local {
                             // A connection has one.
                             let _ = connection.local.set(local);
+                        }
+                        if transport.is_encrypted() {
+                            let _ = connection.is_encrypted.set(());
                         }
                         return (Stream::new(transport, connection, Arc::clone(&self.connections)), peer);
                     }

@@ -130,8 +130,24 @@ pub(crate) fn ends(request: &Request) -> Ends {
     guest.map(|ConnectInfo(guest)| ends(&guest.connection)).unwrap_or_default()
 }
 
+/// How a request comes.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct By {
+    /// Whether its connection is encrypted.
+    pub(crate) is_encrypted: bool,
+    /// The user that the certificate of its client stands for.
+    pub(crate) certified: Option<String>,
+}
+
+/// How a request comes.
+pub(crate) fn by(request: &Request) -> By {
+    let guest = request.extensions().get::<ConnectInfo<Guest>>();
+    let is_encrypted = guest.is_some_and(|ConnectInfo(guest)| guest.connection.is_encrypted.get().is_some());
+    By { is_encrypted, certified: certified(request) }
+}
+
 /// The user that the certificate of a request's client stands for.
-pub(crate) fn certified(request: &Request) -> Option<String> {
+fn certified(request: &Request) -> Option<String> {
     let ConnectInfo(guest) = request.extensions().get::<ConnectInfo<Guest>>()?;
     guest.connection.certified().map(str::to_owned)
 }
