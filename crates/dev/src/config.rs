@@ -10,7 +10,7 @@ use ::cluster::state::{AutoFailover, Invalid};
 use ::cluster::store::StoreFailure;
 use ::cluster::{LeaderConfig, Status};
 use ::node::cluster::{ClusterConfig, ClusterError};
-use ::node::config::{BucketSpec, ConfigError};
+use ::node::config::{BucketSpec, ClusterEncryption, ConfigError};
 use ::node::node_buckets::BucketError;
 use ::node::recent_log::RecentLog;
 
@@ -49,7 +49,8 @@ pub struct DevConfig {
     pub times: DevTimes,
     /// Descriptors that the process may have; `None` if they are not limited.
     pub descriptors: Option<u64>,
-    /// What encrypted connections of clients are served with; each node takes free ports for them. `None`: there are none.
+    /// What connections are encrypted with; each node takes free ports for those of clients, and all connections between
+    /// nodes are made to these ports. `None`: none is encrypted.
     pub tls: Option<DevTls>,
     /// What puts documents into the buckets. `None`: they begin empty.
     pub seed: Option<Seed>,
@@ -69,9 +70,11 @@ impl fmt::Debug for Seed {
     }
 }
 
-/// Certificate and key of all nodes, in PEM.
+/// Certificate and key of all nodes, and the CA by which they know each other, in PEM.
 #[derive(Clone, Debug)]
 pub struct DevTls {
+    /// The CA that has signed the certificate.
+    pub ca: PathBuf,
     /// The certificate.
     pub certificate: PathBuf,
     /// Its key.
@@ -79,6 +82,11 @@ pub struct DevTls {
 }
 
 impl DevConfig {
+    /// Which connections between its nodes are encrypted: all, if it speaks TLS at all.
+    pub fn cluster_encryption(&self) -> ClusterEncryption {
+        if self.tls.is_some() { ClusterEncryption::Strict } else { ClusterEncryption::Off }
+    }
+
     /// Descriptors of each node: as many nodes as there are may be added.
     pub(super) fn descriptors_of_node(&self) -> Option<u64> {
         let share = |all: u64| (all / (2 * u64::from(self.nodes.max(1)))).max(LEAST_DESCRIPTORS);

@@ -33,7 +33,7 @@ pub(super) struct Wires(Mutex<WireTable>);
 #[derive(Default)]
 struct WireTable {
     /// Where each node listens for others.
-    listen: BTreeMap<u16, SocketAddr>,
+    listen: BTreeMap<u16, Vec<SocketAddr>>,
     /// Those that are cut off.
     cut: BTreeSet<u16>,
     /// Connections, with both ends.
@@ -41,13 +41,9 @@ struct WireTable {
 }
 
 impl Wires {
-    /// Says where a node listens for others; nothing if it is gone.
-    pub(super) fn listens(&self, node: u16, addr: Option<SocketAddr>) {
-        let mut inner = self.0.lock();
-        match addr {
-            Some(addr) => inner.listen.insert(node, addr),
-            None => inner.listen.remove(&node),
-        };
+    /// Says where a node listens for others; nowhere if it is gone.
+    pub(super) fn listens(&self, node: u16, at: Vec<SocketAddr>) {
+        self.0.lock().listen.insert(node, at);
     }
 
     /// Cuts a node off from all others, or lets it connect again.
@@ -76,7 +72,7 @@ impl Wires {
 
 impl WireTable {
     fn node_at(&self, addr: SocketAddr) -> Option<u16> {
-        self.listen.iter().find(|(_, listens)| **listens == addr).map(|(node, _)| *node)
+        self.listen.iter().find(|(_, listens)| listens.contains(&addr)).map(|(node, _)| *node)
     }
 
     fn check(&self, from: u16, to: u16) -> io::Result<()> {
@@ -172,7 +168,7 @@ mod tests {
         let listener = real.network.listen("127.0.0.1:0".parse().expect("valid")).expect("a port");
         let addr = listener.local_addr().expect("it listens");
         let wires = Arc::new(Wires::default());
-        wires.listens(2, Some(addr));
+        wires.listens(2, vec![addr]);
         let (env, _) = world(&real, 1, &wires);
         let mut stream = env.network.connect(addr).expect("they are connected");
         wires.cut(3, true);

@@ -105,6 +105,8 @@ impl DevNode {
             descriptors: config.descriptors_of_node(),
             tls_cert: config.tls.as_ref().map(|tls| tls.certificate.clone()),
             tls_key: config.tls.as_ref().map(|tls| tls.key.clone()),
+            tls_ca: config.tls.as_ref().map(|tls| tls.ca.clone()),
+            cluster_encryption: Some(config.cluster_encryption()),
             kv_tls: config.tls.as_ref().map(|_| free_port(config.kv)),
             http_tls: config.tls.as_ref().map(|_| free_port(config.http)),
             ..Settings::default()
@@ -150,7 +152,8 @@ impl DevNode {
         {
             (tls.kv_addr, tls.http_addr) = (kv, http);
         }
-        self.wires.listens(self.number, Some(server.kv_addr()));
+        self.wires
+            .listens(self.number, std::iter::once(server.kv_addr()).chain(server.kv_tls_addr()).collect());
         inner.life = Some(Life { server, cluster: None, gate, death });
         Ok(())
     }

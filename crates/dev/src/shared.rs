@@ -52,7 +52,7 @@ impl Shared {
         let gone = self.nodes.lock().remove(&number);
         drop(gone);
         self.wires.cut(number, false);
-        self.wires.listens(number, None);
+        self.wires.listens(number, Vec::new());
     }
 
     /// All nodes by number.

@@ -93,6 +93,7 @@ fn commands_reach_nodes_by_tls() {
     let certificates = path(folder.path(), "certs");
     let dev = Dev::start(&certificates);
     let ca = path(folder.path(), "certs/ca.pem");
+    assert_eq!(dev.ready["cluster_encryption"], "strict");
     let (kvs, https) = (dev.at(0, "kvs"), dev.at(0, "https"));
     let kv = |arguments: &[&str]| succeeds(&[arguments, &["--addr", &kvs, "--tls-ca", &ca]].concat());
     let http = |arguments: &[&str]| succeeds(&[arguments, &["--addr", &https, "--tls-ca", &ca]].concat());

@@ -138,6 +138,17 @@ fn all_nodes_speak_tls_with_a_certificate_of_their_own_ca() {
     assert_eq!(addr(&of_node(&dev, 1)["kvs"]), dev.addr("kvs"));
     assert_eq!(addr(&of_node(&dev, 1)["https"]), dev.addr("https"));
     let second = addr(&of_node(&dev, 2)["kvs"]);
+    // All that nodes say to each other goes to the ports for TLS.
+    for (at, other) in [(1, second), (2, dev.addr("kvs"))] {
+        let (kv, http) = (addr(&of_node(&dev, at)["kv"]), addr(&of_node(&dev, at)["http"]));
+        assert_eq!(json(&(kv, http), "/settings/security")["clusterEncryptionLevel"], "strict");
+        let told = json(&(kv, http), "/v1/buckets/default/replication");
+        let links = told["links"].as_array().expect("links");
+        assert!(!links.is_empty(), "it has replicas: {told}");
+        for link in links {
+            assert_eq!(link["node"], other.to_string(), "{link}");
+        }
+    }
     for addr in [dev.addr("kvs"), second] {
         assert_eq!(encrypted_noop(addr, &ca).expect("an answer"), 0x81);
     }
@@ -329,6 +340,7 @@ fn machines_read_json() {
     let dev = Dev::start(&["--nodes", "2", "--json"]);
     let told: Value = serde_json::from_str(&dev.line).expect("JSON");
     assert_eq!((&told["ready"], told["nodes"].as_array().map(Vec::len)), (&Value::Bool(true), Some(2)));
+    assert_eq!(told["cluster_encryption"], "off");
     let node = (addr(&told["nodes"][1]["kv"]), addr(&told["nodes"][1]["http"]));
     assert_eq!(json(&node, "/pools/default/buckets/default")["replicaNumber"], 0);
     dev.stop();

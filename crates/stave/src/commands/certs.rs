@@ -1,6 +1,7 @@
 //! `stave certs`: certificates for those who have no CA of their own.
 
 use std::io::Write;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -11,6 +12,7 @@ use rcgen::{
     IsCa, Issuer, KeyPair, KeyUsagePurpose,
 };
 use serde_json::json;
+use server::tls;
 use time::{Duration, OffsetDateTime};
 
 use super::http_flags::HttpFlags;
@@ -27,6 +29,8 @@ const NODE_CERTIFICATE: &str = "node.pem";
 const NODE_KEY: &str = "node.key";
 /// How long a node's certificate is valid if nothing else is said, in days.
 const NODE_DAYS: u32 = 825;
+/// What a certificate is for if nothing else is said.
+const OWN_NAMES: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 
 /// Make certificates for nodes and clients.
 #[derive(Clone, Debug, Args)]
@@ -191,8 +195,9 @@ pub(super) struct OwnCertificates {
     pub key: PathBuf,
 }
 
-/// The certificates of this machine's own names that a folder has; they are made if it has none.
-pub(super) fn of_this_machine(env: &Env, folder: &Path) -> anyhow::Result<OwnCertificates> {
+/// The certificates of this machine's own names that a folder has; they are made if it has none. Nodes at `hosts` know each
+/// other by them.
+pub(super) fn of_this_machine(env: &Env, folder: &Path, hosts: &[IpAddr]) -> anyhow::Result<OwnCertificates> {
     let made = OwnCertificates {
         ca: folder.join(CA_CERTIFICATE),
         certificate: folder.join(NODE_CERTIFICATE),
@@ -200,8 +205,25 @@ pub(super) fn of_this_machine(env: &Env, folder: &Path) -> anyhow::Result<OwnCer
     };
     let is_there = |path: &Path| env.disk.open(path, OpenMode::Read).is_ok();
     if !(is_there(&made.ca) && is_there(&made.certificate) && is_there(&made.key)) {
-        let flags = MadeFlags { out: folder.to_owned(), name: Vec::new(), days: NODE_DAYS, json: false };
-        run_init(env, &flags)?;
+        let mut name = OWN_NAMES.map(str::to_owned).to_vec();
+        let others = hosts.iter().map(IpAddr::to_string);
+        others.for_each(|host| {
+            if !name.contains(&host) {
+                name.push(host)
+            }
+        });
+        run_init(env, &MadeFlags { out: folder.to_owned(), name, days: NODE_DAYS, json: false })?;
+    }
+    let (ca, certificate) = (read_text(env, &made.ca)?, read_text(env, &made.certificate)?);
+    for host in hosts {
+        tls::knows(env, ca.as_bytes(), certificate.as_bytes(), *host).map_err(|why| {
+            WrongArguments(format!(
+                "{}: not a certificate by which {host} is known to who trusts {}: {why}; nodes could not connect to each \
+                 other: give another folder, which may be empty",
+                made.certificate.display(),
+                made.ca.display()
+            ))
+        })?;
     }
     Ok(made)
 }
@@ -268,8 +290,7 @@ fn named(name: &str) -> DistinguishedName {
 
 /// The names that a certificate is for.
 fn names(flags: &MadeFlags) -> Vec<String> {
-    let own = ["localhost", "127.0.0.1", "::1"];
-    if flags.name.is_empty() { own.map(str::to_owned).to_vec() } else { flags.name.clone() }
+    if flags.name.is_empty() { OWN_NAMES.map(str::to_owned).to_vec() } else { flags.name.clone() }
 }
 
 fn of_node(

@@ -111,8 +111,8 @@ pub struct DevFlags {
     /// vBuckets of each bucket, a power of two
     #[arg(long, value_name = "N", default_value_t = DEFAULT_VBUCKETS)]
     vbuckets: u16,
-    /// Serve TLS, too, at free ports, with a certificate for localhost by a CA of its own: both are made in DIR, or taken
-    /// from there [default: the folder `certs` where documents are kept]
+    /// Serve TLS, too, at free ports, and use it for all that nodes say to each other, with a certificate for localhost by
+    /// a CA of its own: both are made in DIR, or taken from there [default: the folder `certs` where documents are kept]
     #[arg(long, value_name = "DIR", num_args = 0..=1)]
     tls: Option<Option<PathBuf>>,
     /// Stay when the process that started this one ends
@@ -210,7 +210,8 @@ pub fn run(env: &Env, flags: DevFlags) -> anyhow::Result<Outcome> {
     let certificates = certificates(env, &flags, folder.path())?;
     let tls = certificates
         .as_ref()
-        .map(|own| DevTls { certificate: own.certificate.clone(), key: own.key.clone() });
+        .map(|own| (own.ca.clone(), own.certificate.clone(), own.key.clone()))
+        .map(|(ca, certificate, key)| DevTls { ca, certificate, key });
     let seed_file = flags.seed_file.clone();
     let recent_log = log.recent.clone();
     let mut config = DevConfig { descriptors, tls, recent_log, ..flags.config(folder.path().to_owned())? };
@@ -261,7 +262,7 @@ fn add_seed(env: &Env, path: &Path, config: &mut DevConfig) -> anyhow::Result<()
 fn certificates(env: &Env, flags: &DevFlags, data: &Path) -> anyhow::Result<Option<OwnCertificates>> {
     let Some(folder) = &flags.tls else { return Ok(None) };
     let folder = folder.clone().unwrap_or_else(|| data.join("certs"));
-    certs::of_this_machine(env, &folder).map(Some)
+    certs::of_this_machine(env, &folder, &[flags.kv.ip(), flags.http.ip()]).map(Some)
 }
 
 fn ready_line(cluster: &DevCluster, config: &DevConfig, ca: Option<&str>) -> String {
@@ -294,6 +295,7 @@ fn json_line(cluster: &DevCluster, config: &DevConfig, ca: Option<String>) -> Va
         "password": config.password,
         "control": cluster.control_addr().to_string(),
         "ca": ca,
+        "cluster_encryption": config.cluster_encryption().name(),
         "nodes": cluster.addresses().into_iter().map(node).collect::<Vec<_>>(),
     })
 }
