@@ -37,6 +37,8 @@ const REMOVED_DEPTH: usize = 2;
 
 /// What the folder of data is called among folders; no bucket has this name.
 const OF_NODE: &str = "";
+/// What the folder of the log is called among them; neither has a bucket this name.
+const OF_LOG: &str = "/log";
 
 /// The keys of the folders that are open: of the folder of data, and of each bucket's.
 #[derive(Default)]
@@ -220,6 +222,57 @@ pub(crate) fn of_bucket(
         drop_old(&env, ring, &[&folder, &data_dir.path().join(quarantine::FOLDER)])?;
     }
     Ok(keep(env, data_dir, name, ring))
+}
+
+/// The keys of the log of a process, which are in the folder of its file. Files of the log that are plain, or under an
+/// earlier key, are encrypted again: no handle has them open.
+///
+/// # Errors
+///
+/// The keys cannot be opened or made.
+pub fn of_log(env: &Env, file: &Path, wrapping: &WrappingKeys, rotates: bool) -> Result<KeyRing, KeyError> {
+    let (env, folder) = (env.beneath(), file.parent().unwrap_or(file));
+    let (place, say) = (format!("the log in {}", folder.display()), |fault: &str| tracing::error!("{fault}"));
+    let is_new = KeyRing::file(folder).look(&*env.disk, |_, _| Ok(()))?.is_none();
+    let opened = KeyRing::open(&env, folder, &place, Some(wrapping), true, say)?;
+    let ring = opened.ok_or(KeyError::NotGiven(place))?;
+    if rotates && !is_new {
+        ring.rotate(&env)?;
+    }
+    if let Err(error) = encrypt_log_again(&env, &ring, file) {
+        tracing::error!(%error, "files of the log that are not encrypted under the present key stay so");
+    }
+    Ok(ring)
+}
+
+/// Encrypts the file of a log, and those that it was before, under the active key.
+fn encrypt_log_again(env: &Env, ring: &KeyRing, file: &Path) -> io::Result<()> {
+    let (folder, log) =
+        (file.parent().unwrap_or(file), file.file_name().unwrap_or_default().to_string_lossy());
+    let is_of_log = |name: &String| {
+        name.strip_prefix(&*log).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '-']))
+    };
+    let names = env.disk.read_dir(folder)?.into_iter().filter(is_of_log);
+    let (unfinished, names): (Vec<_>, Vec<_>) = names.partition(|name| name.ends_with(UNFINISHED));
+    unfinished.iter().try_for_each(|name| env.disk.remove_file(&folder.join(name)))?;
+    for name in names {
+        let key = match key_of_file(&*env.disk, &folder.join(&name)) {
+            Err(error) if error.kind() == io::ErrorKind::IsADirectory => continue,
+            key => key?,
+        };
+        // Under a key of others it cannot be read.
+        if key.is_none_or(|key| ring.keys().ids().contains(&key)) && key != ring.keys().active() {
+            replace(env, ring, folder, &name)?;
+        }
+    }
+    Ok(())
+}
+
+/// Has a node exchange the keys of its process's log with its own.
+pub fn add_log(node: &Node, ring: KeyRing) {
+    if let Some(host) = node.host() {
+        host.data_dir().keys().put(OF_LOG, ring);
+    }
 }
 
 /// Opens the keys of a folder, and has small files in it encrypted as new ones are, or made plain if encryption is not

@@ -2,11 +2,14 @@
 //! configuration say (record 0114).
 
 mod file;
+mod keys;
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
 
+use base::encryption::WrappingKeys;
 use base::env::Env;
+use node::Node;
 use node::config::{LogConfig, LogFormat};
 use node::recent_log::RecentLog;
 use parking_lot::Mutex;
@@ -17,6 +20,7 @@ use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
 
 use crate::cli::WrongArguments;
 use file::OpenLog;
+use keys::LogKeys;
 
 /// What is logged if `STAVE_LOG` is not set.
 const DEFAULT: &str = "info";
@@ -32,6 +36,7 @@ pub struct Log {
     /// What STAVE_LOG says, which wins over the configuration.
     by_environment: Option<String>,
     format: LogFormat,
+    keys: LogKeys,
     /// The last lines.
     pub recent: RecentLog,
 }
@@ -53,17 +58,27 @@ impl Log {
         let kept = kept.log_internal_errors(false).json().flatten_event(true);
         let _ = tracing_subscriber::registry().with(lines).with(kept).with(filter).try_init();
         let filter = move |filter| filter_handle.reload(filter).map_err(|error| error.to_string());
-        Ok(Log { lines: lines_handle, filter: Box::new(filter), destination, by_environment, format, recent })
+        let (lines, filter, keys) = (lines_handle, Box::new(filter), LogKeys::default());
+        Ok(Log { lines, filter, destination, by_environment, format, keys, recent })
     }
 
     /// Logs as the configuration says; its level counts if STAVE_LOG says nothing. What is different now, or why nothing
-    /// is. A file is opened again, so that a tool may have moved it away.
-    pub fn follow(&mut self, env: &Env, configured: &LogConfig) -> Result<String, String> {
+    /// is. A file is opened again, so that a tool may have moved it away. If the first call has a wrapping key, files are
+    /// encrypted from then on.
+    pub fn follow(
+        &mut self,
+        env: &Env,
+        configured: &LogConfig,
+        wrapping: Option<&WrappingKeys>,
+        rotates: bool,
+    ) -> Result<String, String> {
+        self.keys.decide(wrapping.is_some());
         let wanted = configured.level.as_deref().unwrap_or(DEFAULT);
         let filter = filter_of(configured)?;
         let file = match &configured.file {
             Some(file) => {
-                let opened = OpenLog::open(env.disk.clone(), file.clone());
+                let disk = self.keys.disk(env, &file.path, wrapping, rotates)?;
+                let opened = OpenLog::open(disk, file.clone());
                 Some(opened.map_err(|error| format!("log-file {}: {error}", file.path.display()))?)
             }
             None => None,
@@ -81,6 +96,13 @@ impl Log {
         }
         (self.filter)(filter)?;
         Ok(format!("log = {wanted:?}"))
+    }
+}
+
+impl Log {
+    /// Has a node exchange the keys of the log with its own.
+    pub fn hand_over_keys(&mut self, node: &Node) {
+        self.keys.hand_over(node);
     }
 }
 

@@ -436,6 +436,58 @@ fn the_log_is_objects_if_asked_for_and_moves_to_a_file() {
     assert!(has("the configuration was read again") && has("stopping"), "{text}");
 }
 
+/// Names of users and documents are in the log, and in no file in clear if the node encrypts.
+#[test]
+fn the_file_of_the_log_is_encrypted_if_the_node_encrypts() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (data, path) = (folder.path().join("data"), folder.path().join("logs/stave.log"));
+    let [both, new] = ["both", "new"].map(|name| folder.path().join(name).display().to_string());
+    let keys = ["1", "2"].map(|digit| digit.repeat(64));
+    std::fs::create_dir(folder.path().join("logs")).expect("a folder");
+    std::fs::write(&path, "an earlier line\n").expect("written");
+    std::fs::write(&both, &keys[0]).expect("written");
+    std::fs::write(&new, &keys[1]).expect("written");
+    let lines = format!("log-file = {path:?}\nencryption-key-file = {both:?}\n");
+    let config = configure(folder.path(), &lines);
+    let flags = ["--data", data.to_str().expect("text"), "--config", &config];
+    let clear = |key: &str| {
+        let mut decrypt = Command::new(env!("CARGO_BIN_EXE_stave"));
+        decrypt.args(["decrypt", "--text", "--encryption-key-file", key]).arg(&path);
+        String::from_utf8(decrypt.output().expect("it runs").stdout).expect("text")
+    };
+    let node = Process::start(SERVE, &flags);
+    std::fs::write(&both, format!("{}\n{}", keys[1], keys[0])).expect("written");
+    node.signal(Signal::HUP);
+    while !clear(&both).contains("read again") {}
+    // The keys of the log are under the new key, like all others.
+    assert!(clear(&new).contains("earlier keys are not needed any more"), "{}", clear(&both));
+    node.signal(Signal::TERM);
+    node.ends_well();
+    std::fs::write(&both, &keys[1]).expect("written");
+    let node = Process::start(SERVE, &flags);
+    node.signal(Signal::TERM);
+    node.ends_well();
+    let told = clear(&new);
+    for (words, count) in [("an earlier line", 1), ("stopping", 2)] {
+        assert_eq!(told.matches(words).count(), count, "{words}: {told}");
+        for file in std::fs::read_dir(folder.path().join("logs")).expect("a folder") {
+            let path = file.expect("a file").path();
+            let bytes = std::fs::read(&path).expect("it is read");
+            let is_there = bytes.windows(words.len()).any(|part| part == words.as_bytes());
+            assert!(!is_there, "{words} in {}", path.display());
+        }
+    }
+    // Its keys would be those of the folder of data.
+    configure(
+        folder.path(),
+        &format!("log-file = {:?}\nencryption-key-file = {both:?}\n", data.join("stave.log")),
+    );
+    let refused =
+        Command::new(env!("CARGO_BIN_EXE_stave")).args(SERVE).args(flags).output().expect("it runs");
+    let why = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.status.code() == Some(2) && why.contains("outside of the folder of data"), "{why}");
+}
+
 /// Mistakes in the product that these tests show (`base::planted`).
 #[test]
 #[cfg(debug_assertions)]

@@ -16,16 +16,18 @@ const PIECE_BYTES: usize = 1 << 20;
 /// Print an encrypted file in clear.
 ///
 /// The keys are looked for in the file's folder and those around it, in `encryption-keys`. A part of the file that was
-/// changed is printed as zero bytes. A file that is not encrypted is printed as it is.
+/// changed is printed as zero bytes. A file that is not encrypted is printed as it is. The log of a node (--log-file) has
+/// its keys beside it.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "Examples:
   stave decrypt /var/lib/stave/audit/audit.log --text --encryption-key-file /etc/stave/encryption-key
+  stave decrypt /var/log/stave/stave.log --text --encryption-key-file /etc/stave/encryption-key
   stave decrypt /var/lib/stave/users.json --encryption-key-file /etc/stave/encryption-key")]
 pub struct DecryptFlags {
-    /// A file in a folder of data
+    /// A file in a folder of data, or of the node's log
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Leave out zero bytes, which stand between records of the audit log
+    /// Leave out zero bytes, which stand between lines of the audit log and of the node's log
     #[arg(long)]
     text: bool,
     #[command(flatten)]

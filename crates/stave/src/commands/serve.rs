@@ -235,6 +235,7 @@ impl Setup {
             bail!(WrongArguments(what.to_owned()));
         }
         let config = Config { is_member: join.is_some(), leaves_cluster, encryption, rotates_keys, ..config };
+        check_log(&config, &log)?;
         if join.is_some() && config.password_was_generated {
             bail!(WrongArguments(
                 "the nodes of a cluster need the same password: set STAVE_PASSWORD or give --password"
@@ -251,6 +252,19 @@ impl Setup {
         let passwords = self.passwords.iter().filter_map(|path| open_to_all(path, "password"));
         keys.chain(passwords).collect()
     }
+}
+
+/// The keys of the log are in the folder of its file, which is not one that the node has keys in, or encrypts itself.
+fn check_log(config: &Config, log: &LogConfig) -> anyhow::Result<()> {
+    let Some(file) = log.file.as_ref().filter(|_| config.encryption.is_some()) else { return Ok(()) };
+    if std::path::absolute(&file.path)?.starts_with(std::path::absolute(&config.data_dir)?) {
+        bail!(WrongArguments(format!(
+            "log-file {}: a node that encrypts its files has its log outside of the folder of data: name a file in a \
+             folder of its own",
+            file.path.display()
+        )));
+    }
+    Ok(())
 }
 
 /// The password that flags or environment name. An empty one is refused here, where it is known whence it comes.
@@ -278,12 +292,14 @@ pub fn run(env: &Env, flags: ServeFlags) -> anyhow::Result<Outcome> {
     if flags.check {
         return check(env, &setup);
     }
-    log.follow(env, &setup.log).map_err(WrongArguments)?;
+    let (wrapping, rotates) = (setup.config.encryption.as_ref(), setup.config.rotates_keys);
+    log.follow(env, &setup.log, wrapping, rotates).map_err(WrongArguments)?;
     setup.open_keys().iter().for_each(|what| tracing::warn!("{what}"));
     let Setup { config, join, access, .. } = setup;
     let made_up = config.password_was_generated.then(|| config.users[0].clone());
     let config = Config { recent_log: log.recent.clone(), ..config };
     let server = server::serve(config, env.clone())?;
+    log.hand_over_keys(server.node());
     let mut again = Again { env, flags, descriptors, log };
     let cluster = match join.map(|address| join_cluster(env, &server, &address, access)).transpose() {
         Ok(cluster) => cluster,

@@ -24,7 +24,8 @@ impl OpenLog {
             disk.create_dir_all(folder)?;
         }
         let file = disk.open(&wanted.path, OpenMode::Create)?;
-        let end = file.len()?;
+        // What an earlier process wrote is not encrypted again with what comes.
+        let end = file.append_from(file.len()?);
         Ok(OpenLog { disk, wanted, file, end, failing: false })
     }
 
@@ -89,6 +90,7 @@ fn missing_is_fine(done: io::Result<()>) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use base::encryption::{EncryptedDisk, KeyRing, WrappingKeys};
     use base::env::Env;
 
     use super::*;
@@ -127,6 +129,36 @@ mod tests {
         log(folder.path(), 1_000, 1).write(b"after\n");
         let path = folder.path().join("logs/stave.log");
         assert_eq!(read(&*Env::real().disk, &path).as_deref(), Some("before\nafter\n"));
+    }
+
+    #[test]
+    fn an_encrypted_log_is_rotated_and_goes_on() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (real, path) = (Env::real(), folder.path().join("stave.log"));
+        let wrapping = WrappingKeys::parse(&"7".repeat(64), "the test").expect("a key");
+        let ring = KeyRing::open(&real, folder.path(), "it", Some(&wrapping), true, |_| ());
+        let keys = ring.expect("it opens").expect("it is wanted").keys().clone();
+        let disk = EncryptedDisk::env(&real, keys).disk;
+        let open = || {
+            let wanted = LogFile { path: path.clone(), bytes: 10_000, kept: 1 };
+            OpenLog::open(Arc::clone(&disk), wanted).expect("opens")
+        };
+        open().write(b"before\n");
+        let mut log = open();
+        log.write(b"after\n");
+        let text = read(&*disk, &path).expect("it is there");
+        assert_eq!(text.replace('\0', ""), "before\nafter\n");
+        log.write(format!("{}\n", "long".repeat(2_000)).as_bytes());
+        let [now, earlier] =
+            [path.clone(), earlier(&path, 1)].map(|path| read(&*disk, &path).expect("it is there"));
+        assert!(now.starts_with("longlong") && earlier.starts_with("before\n"), "{earlier}");
+        for path in [path.clone(), super::earlier(&path, 1)] {
+            let file = real.disk.open(&path, OpenMode::Read).expect("it is there");
+            let mut bytes = vec![0; usize::try_from(file.len().expect("a length")).expect("short")];
+            file.read_at(&mut bytes, 0).expect("it is read");
+            let has = |text: &[u8]| bytes.windows(text.len()).any(|part| part == text);
+            assert!(!has(b"before") && !has(b"after") && !has(b"longlong"), "{}", path.display());
+        }
     }
 
     #[test]

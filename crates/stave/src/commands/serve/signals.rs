@@ -50,7 +50,8 @@ impl Again<'_> {
                 return;
             }
         };
-        let log = match self.log.follow(self.env, &setup.log) {
+        let wrapping = setup.config.encryption.as_ref();
+        let log = match self.log.follow(self.env, &setup.log, wrapping, false) {
             Ok(log) => log,
             Err(error) => {
                 tracing::error!(error, "the configuration is not valid: nothing was changed");
@@ -58,6 +59,7 @@ impl Again<'_> {
                 return;
             }
         };
+        self.log.hand_over_keys(server.node());
         let told = server.reload(setup.config);
         if !told.refused.is_empty() {
             tracing::error!(log, "the configuration was read again; {told}");

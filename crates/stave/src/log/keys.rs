@@ -1,0 +1,64 @@
+//! The keys of a log that is encrypted: in the folder of its file, wrapped like those of the folder of data (record 171).
+//!
+//! Whether the log is encrypted is decided at the start, as for all files of the node.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use base::encryption::{DataKeys, EncryptedDisk, KeyRing, WrappingKeys};
+use base::env::{Disk, Env};
+use node::{Node, at_rest};
+
+/// What the file of the log is encrypted with.
+#[derive(Default)]
+pub(super) struct LogKeys {
+    /// Whether it is; `None` before the start has decided it.
+    is_encrypted: Option<bool>,
+    /// The folder whose keys are in use.
+    open: Option<(PathBuf, DataKeys)>,
+    /// Keys that the node does not exchange yet.
+    ring: Option<KeyRing>,
+}
+
+impl LogKeys {
+    /// The start has a wrapping key, or has none.
+    pub(super) fn decide(&mut self, is_encrypted: bool) {
+        self.is_encrypted.get_or_insert(is_encrypted);
+    }
+
+    /// The disk that the log's file is written to. The first time for a folder, its keys are opened or made.
+    pub(super) fn disk(
+        &mut self,
+        env: &Env,
+        file: &Path,
+        wrapping: Option<&WrappingKeys>,
+        rotates: bool,
+    ) -> Result<Arc<dyn Disk>, String> {
+        if self.is_encrypted != Some(true) {
+            return Ok(Arc::clone(&env.disk));
+        }
+        let told = |error: &dyn std::fmt::Display| format!("log-file {}: {error}", file.display());
+        let file = std::path::absolute(file).map_err(|error| told(&error))?;
+        let folder = file.parent().unwrap_or(&file).to_owned();
+        let keys = match &self.open {
+            Some((open, keys)) if *open == folder => keys.clone(),
+            _ => {
+                let wrapping = wrapping
+                    .ok_or_else(|| told(&"the log is encrypted, and the key is not given any more"))?;
+                env.disk.create_dir_all(&folder).map_err(|error| told(&error))?;
+                let ring = at_rest::of_log(env, &file, wrapping, rotates).map_err(|error| told(&error))?;
+                let keys = ring.keys().clone();
+                (self.open, self.ring) = (Some((folder, keys.clone())), Some(ring));
+                keys
+            }
+        };
+        Ok(EncryptedDisk::env(env, keys).disk)
+    }
+
+    /// Has a node exchange them with its own.
+    pub(super) fn hand_over(&mut self, node: &Node) {
+        if let Some(ring) = self.ring.take() {
+            at_rest::add_log(node, ring);
+        }
+    }
+}
