@@ -217,8 +217,10 @@ fn fail_over(env: &Env, to: &To, node: &str, path: &str, flags: &[(&str, bool)])
     let is_over = |cluster: &Value| is_quiet(cluster) || (is_graceful && is_gone(cluster, node));
     let cluster = until(env, &target, &is_over)?;
     if !is_quiet(&cluster) {
-        // It was taken for alive while its lease ran. What runs may have ended by now, which is as well.
-        let _ = target.form("/controller/stopRebalance", &[]);
+        // It was taken for alive while its lease ran. What runs may be another one's by now, which goes on.
+        if hands_over(&cluster, node) {
+            let _ = target.form("/controller/stopRebalance", &[]);
+        }
         bail!(
             "{node} is down, and can hand nothing over: fail it over without --graceful (stave cluster failover {node})"
         );
@@ -227,6 +229,12 @@ fn fail_over(env: &Env, to: &To, node: &str, path: &str, flags: &[(&str, bool)])
         rebalanced(&cluster)?;
     }
     done(to, &format!("{node} is failed over"), &target)
+}
+
+/// Whether what is being moved is what this node hands over.
+fn hands_over(cluster: &Value, node: &str) -> bool {
+    let of = cluster["state"]["rebalance"]["purpose"]["graceful_failover"]["node"].as_u64();
+    find(cluster, node).zip(of).is_some_and(|((name, _), of)| name == format!("n_{of}"))
 }
 
 /// Whether the lease of a node that the cluster has is out.

@@ -88,3 +88,21 @@ fn a_rebalance_of_nothing_has_no_bar() {
     let cluster = json!({ "progress": 1.0, "state": { "rebalance": { "total": 0 } } });
     assert_eq!(bar(&cluster, Duration::from_secs(3)), "there is nothing to move");
 }
+
+#[test]
+fn a_graceful_failover_that_is_given_up_stops_nothing_of_others() {
+    let of = |purpose: Value| {
+        let nodes = json!({ "2": { "address": { "host": "a", "kv": 1, "http": 2 }, "status": "active" } });
+        json!({ "alive": [], "state": { "nodes": nodes, "rebalance": { "purpose": purpose } } })
+    };
+    let is_its_own = |purpose: Value| ["n_2", "a:2"].map(|node| hands_over(&of(purpose.clone()), node));
+    assert_eq!(is_its_own(json!({ "graceful_failover": { "node": 2 } })), [true, true]);
+    for other in [
+        json!({ "graceful_failover": { "node": 3 } }),
+        json!({ "rebalance": { "eject": [2] } }),
+        json!("repair"),
+        Value::Null,
+    ] {
+        assert_eq!(is_its_own(other.clone()), [false, false], "{other}");
+    }
+}
