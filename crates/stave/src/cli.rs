@@ -73,6 +73,7 @@ pub(crate) enum Command {
     Set(commands::document::SetFlags),
     /// Delete a document
     Delete(commands::document::DeleteFlags),
+    Keys(commands::keys::KeysFlags),
     SetParam(commands::set_param::SetParamFlags),
     /// Print a server's figures
     Stats(commands::stats::StatsFlags),
@@ -99,6 +100,12 @@ pub(crate) enum Command {
     Certs(commands::certs::CertsFlags),
     /// Look at a cluster, and change who is in it
     Cluster(commands::cluster::ClusterFlags),
+    /// Buckets: look at them, make, change, empty and delete them
+    Bucket(commands::bucket::BucketFlags),
+    /// Scopes of a bucket: look at them, make and delete them
+    Scope(commands::scope::ScopeFlags),
+    /// Collections of a bucket: look at them, make and delete them
+    Collection(commands::collection::CollectionFlags),
     /// Users that are made while nodes run: look at them, make, change and delete them
     User(commands::user::UserFlags),
     /// Groups of users, which share their roles
@@ -236,6 +243,7 @@ fn dispatch(env: &Env, command: Command) -> anyhow::Result<Outcome> {
         Command::Get(flags) => commands::document::get(env, &flags),
         Command::Set(flags) => commands::document::set(env, &flags),
         Command::Delete(flags) => commands::document::delete(env, &flags),
+        Command::Keys(flags) => commands::keys::run(env, &flags),
         Command::SetParam(flags) => commands::set_param::run(env, &flags),
         Command::Certs(flags) => commands::certs::run(env, &flags),
         Command::Stats(flags) => commands::stats::run(env, &flags),
@@ -253,6 +261,9 @@ fn dispatch(env: &Env, command: Command) -> anyhow::Result<Outcome> {
         Command::Restore(flags) => commands::restore::run(env, &flags),
         Command::Replicate(flags) => commands::replicate::replicate(env, &flags),
         Command::Cluster(flags) => commands::cluster::run(env, &flags),
+        Command::Bucket(flags) => commands::bucket::run(env, &flags),
+        Command::Scope(flags) => commands::scope::run(env, &flags),
+        Command::Collection(flags) => commands::collection::run(env, &flags),
         Command::User(flags) => commands::user::run(env, &flags),
         Command::Group(flags) => commands::group::run(env, &flags),
         Command::MoveVbuckets(flags) => commands::replicate::move_vbuckets(env, &flags),

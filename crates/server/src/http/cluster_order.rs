@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::cluster::state::State as Document;
-use ::cluster::{Address, Command, NodeId, Refused, View};
+use ::cluster::{Address, Command, NodeId, Refused, Status, View};
 use ::node::bucket_form::Errors;
 use ::node::cluster::serving::still_joining;
 use ::node::cluster::{Cluster, ClusterError};
@@ -99,12 +99,42 @@ impl IntoResponse for Wrong {
             Wrong::Error(ClusterError::Refused(Refused::NoSuchNode)) => {
                 refused(Errors::from([("otpNode".to_owned(), "there is no such node".to_owned())]))
             }
-            Wrong::Error(
-                error @ (ClusterError::Refused(_) | ClusterError::NothingToAdopt | ClusterError::Stale(_)),
-            ) => refused(Errors::from([("_".to_owned(), error.to_string())])),
+            Wrong::Error(ClusterError::Refused(why)) => {
+                refused(Errors::from([("_".to_owned(), format!("{why}{}", what_to_do(&why)))]))
+            }
+            Wrong::Error(error @ (ClusterError::NothingToAdopt | ClusterError::Stale(_))) => {
+                refused(Errors::from([("_".to_owned(), error.to_string())]))
+            }
             Wrong::Error(error) => not_now(&error.advice()),
             Wrong::NotNow(why) => not_now(why),
         }
+    }
+}
+
+/// What an administrator can do about a refusal that does not say so itself.
+fn what_to_do(why: &Refused) -> String {
+    match why {
+        Refused::LastCopy(_) => {
+            "; start the nodes that have other copies, or give these documents up (stave cluster failover NODE --unsafe)"
+                .to_owned()
+        }
+        Refused::Unsafe(_) => {
+            "; start those nodes, or give these writes up (stave cluster failover NODE --unsafe)".to_owned()
+        }
+        Refused::NodeDown(id) => format!("; start it, or fail it over first (stave cluster failover {id})"),
+        Refused::WrongStatus(id, Status::FailedOver) => format!(
+            "; `stave cluster add {id}` takes it back, `stave cluster rebalance` lets it leave"
+        ),
+        Refused::WrongStatus(_, Status::DeltaRecovery | Status::FullRecovery) => {
+            "; `stave cluster rebalance` begins it".to_owned()
+        }
+        Refused::Rebalancing => {
+            "; wait until it has ended, or end it (stave cluster rebalance --stop)".to_owned()
+        }
+        Refused::FailingOver | Refused::Flushing(_) | Refused::Dropping(_) => {
+            "; ask again when that is over".to_owned()
+        }
+        _ => String::new(),
     }
 }
 

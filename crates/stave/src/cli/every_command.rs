@@ -13,7 +13,7 @@ const WITHOUT_JSON: [(&str, &str); 4] = [
     ("decrypt", "it prints a file as it is"),
 ];
 /// Commands whose examples are run against a node; the others need files, other nodes, or do not end by themselves.
-const RUN: [&str; 6] = ["get", "set", "delete", "stats", "set-param", "timings"];
+const RUN: [&str; 7] = ["get", "set", "delete", "keys", "stats", "set-param", "timings"];
 
 /// Every command that does something, with its whole name.
 pub(super) fn commands() -> Vec<(String, clap::Command)> {
@@ -178,14 +178,13 @@ const MANUAL: &str = concat!(
     include_str!("../../../../docs/reference/http.md"),
 );
 /// Flags of other programs that the manual names.
-const FLAGS_OF_OTHERS: [&str; 10] = [
+const FLAGS_OF_OTHERS: [&str; 9] = [
     "--release",
     "--example",
     "--quick",
     "--data-dir",
     "--data-binary",
     "--client-cert-auth",
-    "--prefix",
     "--idle",
     "--rounds",
     "--only",

@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use base::env::Env;
-use base::limits::MAX_KEY_BYTES;
+use base::leb128::decode_leb128;
+use base::limits::{MAX_COLLECTION_KEY_BYTES, MAX_KEY_BYTES};
 use base::vbucket_map::vbucket_of;
 use base::{CollectionId, DocKey, VbId};
 use protocol::extras::StoreExtras;
@@ -171,6 +172,43 @@ impl<'e> Cluster<'e> {
         const OPERATION: &str = "delete";
         let request = self.on_key(OPERATION, opcode::DELETE, key, &[], &[])?;
         self.one(OPERATION, request)?.stored(OPERATION, vbucket_of(key, self.vbuckets))
+    }
+
+    /// Keys of the collection that are on disk, of each vBucket from a key on: `most` or fewer, and none only if there are
+    /// no more.
+    pub fn keys(&mut self, from: &[(VbId, Vec<u8>)], most: u32) -> Result<Vec<Vec<Vec<u8>>>, ClientError> {
+        const OPERATION: &str = "get keys";
+        let request = |(vbucket, key): &(VbId, Vec<u8>)| -> Result<DocRequest, ClientError> {
+            let request = self.on_key(OPERATION, opcode::GET_KEYS, key, &most.to_be_bytes(), &[])?;
+            Ok(DocRequest { vbucket: *vbucket, is_repeatable: true, ..request })
+        };
+        let requests = from.iter().map(request).collect::<Result<Vec<_>, _>>()?;
+        let is_prefixed = self.features.has(Feature::Collections);
+        let keys = |answer: Answer| {
+            if !answer.is(Status::Success) {
+                return Err(answer.refused(OPERATION));
+            }
+            let what = "its keys do not have the lengths that it says";
+            let keys = keys_in(&answer.value, is_prefixed);
+            keys.ok_or(ClientError::Answer { operation: OPERATION, what })
+        };
+        self.exchange(OPERATION, &requests)?.into_iter().map(keys).collect()
+    }
+
+    /// The least key that the collection can have behind this one; `None` if it is the last one.
+    pub fn behind(&self, key: &[u8]) -> Option<Vec<u8>> {
+        let is_default = self.collection == CollectionId::DEFAULT;
+        let most_bytes = if is_default { MAX_KEY_BYTES } else { MAX_COLLECTION_KEY_BYTES };
+        let mut next = key.to_vec();
+        if next.len() < most_bytes {
+            next.push(0);
+            return Some(next);
+        }
+        while next.last() == Some(&u8::MAX) {
+            next.pop();
+        }
+        *next.last_mut()? += 1;
+        Some(next)
     }
 
     fn on_key(
@@ -345,10 +383,12 @@ impl<'e> Cluster<'e> {
             status => status.attributes().contains(&"temp"),
         };
         let said = status_name(answer.status_code);
-        let look = if status == Status::NotMyVbucket {
-            ": `stave cluster status`, and /readyz of that node, say what is not served"
-        } else {
-            ""
+        let look = match status {
+            Status::NotMyVbucket => {
+                ": `stave cluster status`, and /readyz of that node, say what is not served"
+            }
+            Status::Etmpfail => ": /healthz of that node says if its disk is full",
+            _ => "",
         };
         is_temporary.then(|| format!("{addr} answers {said} for vBucket {vb}{look}"))
     }
@@ -408,6 +448,18 @@ impl<'e> Cluster<'e> {
         }
         Ok(self.connections.get_mut(addr).expect("it was just put there"))
     }
+}
+
+/// The keys of an answer, each behind its length, without their collections.
+fn keys_in(mut rest: &[u8], is_prefixed: bool) -> Option<Vec<Vec<u8>>> {
+    let mut keys = Vec::new();
+    while let Some((len, behind)) = rest.split_first_chunk() {
+        let (key, behind) = behind.split_at_checked(u16::from_be_bytes(*len).into())?;
+        let prefix = if is_prefixed { decode_leb128(key)?.1 } else { 0 };
+        keys.push(key[prefix..].to_vec());
+        rest = behind;
+    }
+    rest.is_empty().then_some(keys)
 }
 
 /// What is left until then; a moment, so that sockets have a time limit.

@@ -2,10 +2,12 @@
 
 pub mod backup;
 pub mod bench;
+pub mod bucket;
 pub mod certs;
 pub mod check;
 pub mod cluster;
 pub mod collect;
+pub mod collection;
 pub mod compact;
 pub mod dcp_tail;
 pub mod decrypt;
@@ -19,12 +21,14 @@ pub mod export;
 pub mod group;
 pub(crate) mod http_flags;
 pub mod import;
+pub mod keys;
 mod login_flags;
 pub mod migrate;
 pub mod password;
 mod rbac;
 pub mod replicate;
 pub mod restore;
+pub mod scope;
 pub mod serve;
 pub mod set_param;
 pub mod shell;

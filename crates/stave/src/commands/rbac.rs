@@ -1,4 +1,4 @@
-//! What `stave user` and `stave group` have in common: requests, roles as text, tables.
+//! What `stave user`, `group`, `bucket` and others over HTTP have in common: requests, roles as text, tables.
 
 use anyhow::bail;
 use serde_json::{Value, json};
@@ -77,7 +77,8 @@ pub fn find(to: &HttpFlags, path: &str) -> anyhow::Result<Option<Value>> {
     find_at(&to.target()?, path)
 }
 
-fn find_at(target: &HttpTarget, path: &str) -> anyhow::Result<Option<Value>> {
+/// The same of a node that was named before.
+pub fn find_at(target: &HttpTarget, path: &str) -> anyhow::Result<Option<Value>> {
     let (status, body) = target.exchange("GET", path, String::new())?;
     if status == 404 {
         return Ok(None);
@@ -105,7 +106,12 @@ pub fn delete(
 
 /// What a node has at an address, where something must be.
 pub fn show(to: &HttpFlags, path: &str, what: &str) -> anyhow::Result<Value> {
-    match find(to, path)? {
+    show_at(&to.target()?, path, what)
+}
+
+/// The same of a node that was named before.
+pub fn show_at(target: &HttpTarget, path: &str, what: &str) -> anyhow::Result<Value> {
+    match find_at(target, path)? {
         Some(found) => Ok(found),
         None => {
             let kind = what.split(' ').next().unwrap_or_default();

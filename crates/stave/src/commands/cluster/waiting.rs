@@ -36,7 +36,15 @@ impl RebalanceLine {
 
     /// What to write about what a cluster says at `now`, if anything.
     fn look(&mut self, now: Duration, cluster: &Value) -> Option<String> {
-        self.has_begun |= !cluster["state"]["rebalance"].is_null();
+        let runs = !cluster["state"]["rebalance"].is_null();
+        self.has_begun |= runs;
+        if self.has_begun && !runs {
+            if cluster["state"]["finished"]["outcome"] != "done" {
+                return None;
+            }
+            // A log ends with the last line, too, however soon after the one before it that is.
+            self.said_at = None;
+        }
         if self.has_begun {
             return self.step(now, bar(cluster, now));
         }
@@ -154,7 +162,14 @@ mod tests {
         assert_eq!(progress.look(Duration::ZERO, &over), None);
         let runs = serde_json::json!({ "progress": 0.5, "state": { "rebalance": { "total": 4 } } });
         assert!(progress.look(Duration::ZERO, &runs).is_some_and(|line| line.contains("2 of 4 vBuckets")));
-        let ended = progress.look(Duration::from_secs(2), &over);
-        assert!(ended.is_some_and(|line| line.contains("100 %")), "the one that was shown");
+        let ended = |outcome: &str| {
+            serde_json::json!({
+                "progress": 1.0, "state": { "rebalance": null, "finished": { "outcome": outcome } }
+            })
+        };
+        assert_eq!(progress.look(Duration::from_secs(2), &ended("cancelled")), None, "not all was moved");
+        let last = progress.look(Duration::from_millis(1), &ended("done"));
+        assert!(last.is_some_and(|line| line.contains("100 %")), "the one that was shown");
+        assert_eq!(progress.look(Duration::from_secs(3), &ended("done")), None, "nothing new");
     }
 }

@@ -1,0 +1,362 @@
+//! `stave bucket`: buckets are made, changed, emptied and deleted while nodes run.
+
+use anyhow::bail;
+use base::env::Env;
+use clap::{Args, Subcommand};
+use node::form::escaped;
+use serde_json::Value;
+
+use super::http_flags::HttpFlags;
+use super::rbac::{self, done, titled};
+use crate::cli::{Outcome, WrongArguments};
+use crate::client::HttpTarget;
+use crate::output::print;
+use crate::units::{bytes, counted, parse_bytes, thousands};
+
+/// Where all buckets are.
+const BUCKETS: &str = "/pools/default/buckets";
+
+/// Buckets: look at them, make, change, empty and delete them.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "Examples:
+  stave bucket add orders --quota 256MiB
+  stave bucket list
+  stave bucket edit orders --quota 1GiB
+  stave bucket delete orders --yes
+
+Buckets of the configuration file are shown, and changed in that file. `stave scope` and `stave collection` are for what
+is in a bucket, `stave keys` lists the keys of its documents.")]
+pub struct BucketFlags {
+    #[command(subcommand)]
+    what: BucketCommand,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum BucketCommand {
+    /// Print all buckets with what they hold, of all nodes together
+    #[command(after_help = "Examples:
+  stave bucket list
+  stave bucket list --json | jq '.[].name'")]
+    List {
+        #[command(flatten)]
+        to: HttpFlags,
+    },
+    /// Print one bucket
+    #[command(after_help = "Examples:
+  stave bucket show orders
+  stave bucket show orders --json | jq .basicStats.itemCount")]
+    Show {
+        /// The bucket
+        name: String,
+        #[command(flatten)]
+        to: HttpFlags,
+    },
+    /// Make a bucket
+    #[command(after_help = "Examples:
+  stave bucket add orders --quota 256MiB
+  stave bucket add orders --quota 1GiB --backend magma --replicas 2 --max-ttl 86400
+  stave bucket add cache --quota 512MiB --type ephemeral --eviction nruEviction --replicas 0 --flush")]
+    Add {
+        /// The bucket
+        name: String,
+        #[command(flatten)]
+        new: NewBucketFlags,
+        #[command(flatten)]
+        change: BucketSettingFlags,
+        #[command(flatten)]
+        to: HttpFlags,
+    },
+    /// Change settings of a bucket for good; what is not named stays
+    #[command(after_help = "Examples:
+  stave bucket edit orders --quota 1GiB
+  stave bucket edit orders --no-flush --max-ttl 0")]
+    Edit {
+        /// The bucket
+        name: String,
+        /// Memory that the bucket may use on each node, in whole MiB: 256MiB, 1GiB
+        #[arg(long, value_name = "SIZE", value_parser = parse_quota)]
+        quota: Option<u64>,
+        /// Forbid `stave bucket flush`
+        #[arg(long, conflicts_with = "flush")]
+        no_flush: bool,
+        #[command(flatten)]
+        change: BucketSettingFlags,
+        #[command(flatten)]
+        to: HttpFlags,
+    },
+    /// Remove all documents of a bucket; scopes and collections stay
+    #[command(after_help = "Examples:
+  stave bucket flush orders --yes
+
+The bucket must allow it: `stave bucket edit orders --flush`.")]
+    Flush {
+        /// The bucket
+        name: String,
+        /// Its documents are removed for good, which has to be said
+        #[arg(long)]
+        yes: bool,
+        #[command(flatten)]
+        to: HttpFlags,
+    },
+    /// Delete a bucket with its documents
+    #[command(after_help = "Examples:
+  stave bucket delete orders --yes")]
+    Delete {
+        /// The bucket
+        name: String,
+        /// Its documents are removed for good, which has to be said
+        #[arg(long)]
+        yes: bool,
+        #[command(flatten)]
+        to: HttpFlags,
+    },
+}
+
+/// What a bucket is from its beginning.
+#[derive(Clone, Debug, Args)]
+struct NewBucketFlags {
+    /// Memory that the bucket may use on each node, in whole MiB: 256MiB, 1GiB
+    #[arg(long, value_name = "SIZE", value_parser = parse_quota)]
+    quota: u64,
+    /// Whether documents are on disk, or in memory alone
+    #[arg(long = "type", value_name = "TYPE", value_parser = ["couchbase", "ephemeral"], default_value = "couchbase")]
+    kind: String,
+    /// The store of a bucket on disk: couchstore if not given, magma for much more than fits into memory
+    #[arg(long, value_name = "STORE", value_parser = ["couchstore", "magma"])]
+    backend: Option<String>,
+    /// Which of two changes of a document counts that two clusters made: seqno if not given
+    #[arg(long, value_name = "RULE", value_parser = ["seqno", "lww"])]
+    conflict_resolution: Option<String>,
+}
+
+/// What a bucket may be given at any time.
+#[derive(Clone, Debug, Args)]
+struct BucketSettingFlags {
+    /// Replicas of each vBucket, 0 to 3; a new bucket has 1 if not given
+    #[arg(long, value_name = "N")]
+    replicas: Option<u8>,
+    /// Allow `stave bucket flush`
+    #[arg(long)]
+    flush: bool,
+    /// Seconds after which documents expire at the latest; 0 for never
+    #[arg(long, value_name = "SECONDS")]
+    max_ttl: Option<u32>,
+    /// What goes if memory is short: valueOnly or fullEviction of a bucket on disk, noEviction or nruEviction of an
+    /// ephemeral one
+    #[arg(long, value_name = "POLICY", value_parser = ["valueOnly", "fullEviction", "noEviction", "nruEviction"])]
+    eviction: Option<String>,
+    /// The least durability of its writes
+    #[arg(
+        long,
+        value_name = "LEVEL",
+        value_parser = ["none", "majority", "majorityAndPersistActive", "persistToMajority"]
+    )]
+    min_durability: Option<String>,
+    /// Whether values are kept compressed: passive keeps those that clients send compressed
+    #[arg(long, value_name = "MODE", value_parser = ["off", "passive", "active"])]
+    compression: Option<String>,
+}
+
+impl BucketSettingFlags {
+    /// The fields of the node's form.
+    fn fields(&self) -> Vec<(&'static str, String)> {
+        let number = |number: u32| number.to_string();
+        let all = [
+            ("replicaNumber", self.replicas.map(u32::from).map(number)),
+            ("flushEnabled", self.flush.then(|| "1".to_owned())),
+            ("maxTTL", self.max_ttl.map(number)),
+            ("evictionPolicy", self.eviction.clone()),
+            ("durabilityMinLevel", self.min_durability.clone()),
+            ("compressionMode", self.compression.clone()),
+        ];
+        all.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+    }
+}
+
+/// A quota in MiB, which is how nodes count it.
+fn parse_quota(text: &str) -> Result<u64, String> {
+    let bytes = parse_bytes(text)?;
+    if bytes == 0 || !bytes.is_multiple_of(1 << 20) {
+        return Err(format!("`{text}` is not a whole number of MiB; write a quota like 256MiB or 1GiB"));
+    }
+    Ok(bytes >> 20)
+}
+
+/// Runs the command.
+pub fn run(_: &Env, flags: &BucketFlags) -> anyhow::Result<Outcome> {
+    print(&said(flags)?)?;
+    Ok(Outcome::Done)
+}
+
+pub(super) fn said(flags: &BucketFlags) -> anyhow::Result<String> {
+    match &flags.what {
+        BucketCommand::List { to } => {
+            let buckets = to.target()?.request("GET", BUCKETS, None)?;
+            Ok(if to.json { format!("{buckets}\n") } else { list(&buckets) })
+        }
+        BucketCommand::Show { name, to } => {
+            let bucket = present(&to.target()?, name)?;
+            Ok(if to.json { format!("{bucket}\n") } else { describe(&bucket) })
+        }
+        BucketCommand::Add { name, new, change, to } => {
+            add(&to.target()?, name, new, change)?;
+            Ok(done(to, &format!("bucket {name} was added")))
+        }
+        BucketCommand::Edit { name, quota, no_flush, change, to } => {
+            let mut fields = change.fields();
+            fields.extend(quota.map(|quota| ("ramQuota", quota.to_string())));
+            fields.extend(no_flush.then(|| ("flushEnabled", "0".to_owned())));
+            if fields.is_empty() {
+                let what =
+                    "what is to change? give --quota, --replicas, --flush, --max-ttl or another setting";
+                bail!(WrongArguments(what.to_owned()));
+            }
+            let target = to.target()?;
+            let before = present(&target, name)?["replicaNumber"].as_u64();
+            send(&target, &address(name), &fields)?;
+            let moves = change.replicas.is_some_and(|replicas| Some(u64::from(replicas)) != before);
+            let next =
+                if moves { "; replicas come and go with the next `stave cluster rebalance`" } else { "" };
+            Ok(done(to, &format!("bucket {name} is changed{next}")))
+        }
+        BucketCommand::Flush { name, yes, to } => {
+            let target = to.target()?;
+            let bucket = present(&target, name)?;
+            if bucket["controllers"].get("flush").is_none() {
+                bail!("bucket {name} must not be flushed; `stave bucket edit {name} --flush` allows it");
+            }
+            confirm(*yes, "flushing", name, &bucket)?;
+            target.form(&format!("{}/controller/doFlush", address(name)), &[])?;
+            Ok(done(to, &format!("all documents of bucket {name} were removed")))
+        }
+        BucketCommand::Delete { name, yes, to } => {
+            let target = to.target()?;
+            confirm(*yes, "deleting", name, &present(&target, name)?)?;
+            target.send("DELETE", &address(name), &[])?;
+            Ok(done(to, &format!("bucket {name} was deleted")))
+        }
+    }
+}
+
+fn add(
+    target: &HttpTarget,
+    name: &str,
+    new: &NewBucketFlags,
+    change: &BucketSettingFlags,
+) -> anyhow::Result<()> {
+    if rbac::find_at(target, &address(name))?.is_some() {
+        bail!("there is a bucket {name} already; `stave bucket edit` changes it");
+    }
+    let mut fields = change.fields();
+    fields.push(("name", name.to_owned()));
+    fields.push(("ramQuota", new.quota.to_string()));
+    fields.push(("bucketType", new.kind.clone()));
+    fields.extend(new.backend.clone().map(|backend| ("storageBackend", backend)));
+    fields.extend(new.conflict_resolution.clone().map(|rule| ("conflictResolutionType", rule)));
+    send(target, BUCKETS, &fields)
+}
+
+fn send(target: &HttpTarget, path: &str, fields: &[(&'static str, String)]) -> anyhow::Result<()> {
+    let fields: Vec<(&str, &str)> = fields.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    target.form(path, &fields).map(drop)
+}
+
+/// The address of a bucket.
+pub(super) fn address(name: &str) -> String {
+    format!("{BUCKETS}/{}", escaped(name))
+}
+
+fn present(target: &HttpTarget, name: &str) -> anyhow::Result<Value> {
+    rbac::show_at(target, &address(name), &format!("bucket {name}"))
+}
+
+/// An error if the user did not say that documents may go.
+fn confirm(yes: bool, doing: &str, name: &str, bucket: &Value) -> anyhow::Result<()> {
+    if yes {
+        return Ok(());
+    }
+    let documents = figure(bucket, "itemCount")
+        .map_or("documents".to_owned(), |count| counted(count, "document", "documents"));
+    bail!(WrongArguments(format!(
+        "{doing} bucket {name} removes its {documents} for good; add --yes to do it"
+    )))
+}
+
+/// A figure of what a bucket holds; `None` for users who may not see it.
+fn figure(bucket: &Value, name: &str) -> Option<u64> {
+    bucket["basicStats"][name].as_u64()
+}
+
+fn shown(figure: Option<u64>, text: fn(u64) -> String) -> String {
+    figure.map_or("-".to_owned(), text)
+}
+
+fn text(bucket: &Value, field: &str) -> String {
+    match &bucket[field] {
+        Value::String(text) => text.clone(),
+        Value::Null => "-".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+/// The words of `--type` and `--backend`.
+fn type_and_store(bucket: &Value) -> (String, String) {
+    match bucket["bucketType"].as_str() {
+        Some("membase") => ("couchbase".to_owned(), text(bucket, "storageBackend")),
+        _ => (text(bucket, "bucketType"), "-".to_owned()),
+    }
+}
+
+fn list(buckets: &Value) -> String {
+    let line = |bucket: &Value| {
+        let (kind, store) = type_and_store(bucket);
+        vec![
+            text(bucket, "name"),
+            kind,
+            store,
+            shown(bucket["quota"]["ram"].as_u64(), bytes),
+            text(bucket, "replicaNumber"),
+            shown(figure(bucket, "itemCount"), thousands),
+            shown(figure(bucket, "memUsed"), bytes),
+            shown(figure(bucket, "diskUsed"), bytes),
+        ]
+    };
+    let lines = buckets.as_array().into_iter().flatten().map(line).collect();
+    titled(&["BUCKET", "TYPE", "STORE", "QUOTA", "REPLICAS", "DOCUMENTS", "MEMORY", "DISK"], lines)
+}
+
+fn describe(bucket: &Value) -> String {
+    let (kind, store) = type_and_store(bucket);
+    let quota = &bucket["quota"];
+    let quota = format!(
+        "{} on each node, {} on all",
+        shown(quota["rawRAM"].as_u64(), bytes),
+        shown(quota["ram"].as_u64(), bytes)
+    );
+    let max_ttl = match bucket["maxTTL"].as_u64() {
+        None | Some(0) => "none".to_owned(),
+        Some(seconds) => format!("{seconds} s"),
+    };
+    let flush = if bucket["controllers"].get("flush").is_some() { "allowed" } else { "refused" };
+    let fields = [
+        ("bucket", text(bucket, "name")),
+        ("type", kind),
+        ("store", store),
+        ("quota", quota),
+        ("documents", shown(figure(bucket, "itemCount"), thousands)),
+        ("memory", shown(figure(bucket, "memUsed"), bytes)),
+        ("disk", shown(figure(bucket, "diskUsed"), bytes)),
+        ("vBuckets", text(bucket, "numVBuckets")),
+        ("replicas", text(bucket, "replicaNumber")),
+        ("eviction", text(bucket, "evictionPolicy")),
+        ("compression", text(bucket, "compressionMode")),
+        ("max TTL", max_ttl),
+        ("conflict resolution", text(bucket, "conflictResolutionType")),
+        ("least durability", text(bucket, "durabilityMinLevel")),
+        ("flush", flush.to_owned()),
+    ];
+    rbac::table(&fields.map(|(name, value)| vec![name.to_owned(), value]))
+}
+
+#[cfg(test)]
+mod tests;

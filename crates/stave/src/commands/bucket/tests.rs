@@ -1,0 +1,177 @@
+//! `stave bucket`, `stave scope` and `stave collection` against a real node.
+
+use clap::Parser;
+
+use super::*;
+use crate::commands::collection::{self, CollectionFlags};
+use crate::commands::scope::{self, ScopeFlags};
+use crate::test_server::TestServer;
+
+/// A command line of one of the three commands.
+#[derive(Parser)]
+enum Line {
+    Bucket(BucketFlags),
+    Scope(ScopeFlags),
+    Collection(CollectionFlags),
+}
+
+/// What a command says; words are separated by spaces.
+fn said_by(server: &TestServer, line: &str) -> Result<String, String> {
+    let addr = server.http_addr();
+    let to = ["--addr", &addr, "--username", "Administrator", "--password", "password"];
+    let words = std::iter::once("stave").chain(line.split(' ')).chain(to);
+    let said = match Line::try_parse_from(words).map_err(|error| error.to_string())? {
+        Line::Bucket(flags) => said(&flags),
+        Line::Scope(flags) => scope::said(&flags),
+        Line::Collection(flags) => collection::said(&flags),
+    };
+    said.map_err(|error| format!("{error:#}"))
+}
+
+fn refused(server: &TestServer, line: &str) -> String {
+    said_by(server, line).expect_err(line)
+}
+
+/// The line of `stave bucket show` with this name.
+fn field(shown: &str, name: &str) -> String {
+    let line = shown.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix("  "));
+    line.unwrap_or_else(|| panic!("no {name}: {shown}")).trim().to_owned()
+}
+
+#[test]
+fn buckets_come_change_and_go() {
+    let server = TestServer::start();
+    let run = |line: &str| said_by(&server, line).unwrap_or_else(|error| panic!("{line}: {error}"));
+    assert_eq!(
+        run(
+            "bucket add orders --quota 128MiB --backend magma --replicas 0 --max-ttl 60 --conflict-resolution lww"
+        ),
+        "bucket orders was added\n"
+    );
+    assert_eq!(
+        run("bucket add cache --quota 100MiB --type ephemeral --eviction nruEviction --flush"),
+        "bucket cache was added\n"
+    );
+    let listed = run("bucket list");
+    let mut lines = listed.lines().map(|line| line.split_ascii_whitespace().collect::<Vec<_>>());
+    let head = ["BUCKET", "TYPE", "STORE", "QUOTA", "REPLICAS", "DOCUMENTS", "MEMORY", "DISK"];
+    assert_eq!(lines.next().as_deref(), Some(&head[..]));
+    let of = |name: &str| {
+        let mut lines = listed.lines().map(|line| line.split_ascii_whitespace().collect::<Vec<_>>());
+        lines.find(|line| line[0] == name).unwrap_or_else(|| panic!("no {name}: {listed}"))
+    };
+    assert_eq!(of("orders")[1..7], ["couchbase", "magma", "128", "MiB", "0", "0"], "{listed}");
+    assert_eq!(of("cache")[1..7], ["ephemeral", "-", "100", "MiB", "1", "0"], "{listed}");
+    assert_eq!(of("default")[1..3], ["couchbase", "couchstore"], "{listed}");
+
+    let shown = run("bucket show orders");
+    for (name, value) in [
+        ("quota", "128 MiB on each node, 128 MiB on all"),
+        ("max TTL", "60 s"),
+        ("conflict resolution", "lww"),
+        ("flush", "refused"),
+        ("vBuckets", "4"),
+    ] {
+        assert_eq!(field(&shown, name), value, "{shown}");
+    }
+    assert_eq!(
+        run("bucket edit orders --quota 256MiB --max-ttl 0 --flush --compression active"),
+        "bucket orders is changed\n"
+    );
+    let shown = run("bucket show orders");
+    for (name, value) in [("max TTL", "none"), ("flush", "allowed"), ("compression", "active")] {
+        assert_eq!(field(&shown, name), value, "{shown}");
+    }
+    assert!(field(&shown, "quota").starts_with("256 MiB on each"), "{shown}");
+    assert!(run("bucket edit orders --replicas 1").contains("`stave cluster rebalance`"));
+    assert_eq!(run("bucket edit orders --no-flush"), "bucket orders is changed\n");
+    let json: Value = serde_json::from_str(&run("bucket show orders --json")).expect("JSON");
+    assert_eq!((&json["maxTTL"], &json["replicaNumber"]), (&0.into(), &1.into()));
+
+    assert_eq!(run("bucket delete cache --yes"), "bucket cache was deleted\n");
+    let json = run("bucket delete orders --yes --json");
+    assert_eq!(json, "{\"done\":\"bucket orders was deleted\"}\n");
+    assert_eq!(run("bucket list").lines().count(), 2);
+}
+
+#[test]
+fn a_bucket_that_cannot_be_made_or_changed_is_told_with_what_to_do() {
+    let server = TestServer::start();
+    for (line, told) in [
+        ("bucket show none", "there is no bucket none; `stave bucket list` shows all"),
+        ("bucket edit none --flush", "there is no bucket none"),
+        ("bucket delete none --yes", "there is no bucket none"),
+        ("bucket add default --quota 1GiB", "there is a bucket default already; `stave bucket edit`"),
+        ("bucket add orders", "--quota <SIZE>"),
+        ("bucket add orders --quota 300", "`300` is not a whole number of MiB"),
+        ("bucket add orders --quota 1.5KiB", "is not a size"),
+        ("bucket add orders --quota 128MiB --type ephemeral --eviction valueOnly", "ephemeral buckets"),
+        ("bucket add orders --quota 128MiB --replicas 4", "Replica number larger than 3"),
+        ("bucket add .orders --quota 128MiB", "cannot start with dot"),
+        ("bucket edit default", "what is to change? give --quota"),
+        ("bucket edit default --flush --no-flush", "cannot be used with"),
+        ("bucket edit default --backend magma", "unexpected argument"),
+    ] {
+        let why = refused(&server, line);
+        assert!(why.contains(told), "{line}: {why}");
+    }
+}
+
+#[test]
+fn documents_are_removed_only_if_that_is_said() {
+    let server = TestServer::start();
+    let run = |line: &str| said_by(&server, line).unwrap_or_else(|error| panic!("{line}: {error}"));
+    server.client().set(b"k", b"v", 0).expect("stored");
+    let why = refused(&server, "bucket flush default --yes");
+    assert_eq!(why, "bucket default must not be flushed; `stave bucket edit default --flush` allows it");
+    let why = refused(&server, "bucket delete default");
+    assert_eq!(why, "deleting bucket default removes its 1 document for good; add --yes to do it");
+    run("bucket add cache --quota 100MiB --flush");
+    assert!(refused(&server, "bucket flush cache").contains("0 documents for good; add --yes"));
+    assert_eq!(run("bucket flush cache --yes"), "all documents of bucket cache were removed\n");
+    assert!(server.client().get(b"k").expect("an answer").is_some());
+}
+
+#[test]
+fn scopes_and_collections_come_and_go() {
+    let server = TestServer::start();
+    let run = |line: &str| said_by(&server, line).unwrap_or_else(|error| panic!("{line}: {error}"));
+    assert_eq!(run("scope list"), "SCOPE     COLLECTIONS\n_default  _default\n");
+    assert_eq!(run("scope add shop"), "scope shop was added\n");
+    assert_eq!(run("collection add shop.carts --max-ttl 60"), "collection shop.carts was added\n");
+    assert_eq!(run("collection add shop.kept --max-ttl -1"), "collection shop.kept was added\n");
+    assert_eq!(run("collection add plain"), "collection _default.plain was added\n");
+    let scopes = run("scope list --bucket default");
+    assert!(scopes.lines().any(|line| line == "shop      carts,kept"), "{scopes}");
+    let listed = run("collection list");
+    for line in [
+        "COLLECTION         MAX TTL        NUMBER",
+        "_default._default  of the bucket  0x0",
+        "_default.plain     of the bucket  0xa",
+        "shop.carts         60 s           0x8",
+        "shop.kept          none           0x9",
+    ] {
+        assert!(listed.lines().any(|told| told == line), "{line}: {listed}");
+    }
+    let json: Value = serde_json::from_str(&run("collection list --json")).expect("JSON");
+    assert_eq!(json["scopes"].as_array().map(Vec::len), Some(2));
+
+    for (line, told) in [
+        ("scope add shop", "there is a scope shop in bucket default already"),
+        ("scope delete none --yes", "there is no scope none in bucket default; `stave scope list"),
+        ("scope delete shop", "removes its 2 collections with all documents for good; add --yes"),
+        ("scope list --bucket none", "there is no bucket none; `stave bucket list`"),
+        ("scope add _shop", "not begin with _"),
+        ("collection add shop.carts", "there is a collection shop.carts in bucket default already"),
+        ("collection add new.carts", "`stave scope add new --bucket default` makes it"),
+        ("collection add a.b.c", "`a.b.c` is no collection; write SCOPE.NAME"),
+        ("collection delete shop.none --yes", "there is no collection shop.none in bucket default"),
+        ("collection delete shop.carts", "removes its documents for good; add --yes"),
+    ] {
+        let why = refused(&server, line);
+        assert!(why.contains(told), "{line}: {why}");
+    }
+    assert_eq!(run("collection delete shop.carts --yes"), "collection shop.carts was deleted\n");
+    assert_eq!(run("scope delete shop --yes"), "scope shop was deleted\n");
+    assert_eq!(run("scope list"), "SCOPE     COLLECTIONS\n_default  _default,plain\n");
+}
