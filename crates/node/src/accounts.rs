@@ -2,9 +2,11 @@
 //!
 //! *Guarantee:* a change is on disk before it holds, and holds for every session from its next request on.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use base::env::Env;
 use parking_lot::{Mutex, RwLock};
 
 use crate::cluster::seen_users::SeenUsers;
@@ -164,11 +166,8 @@ impl Accounts {
         if let Ok(kept) = present.state.kept() {
             self.replace(node, |users| users.with_kept(kept));
             self.protect(node, kept.security());
-        } else if host.config().is_member
-            && let Ok(Some(seen)) = SeenUsers::read(node.env(), host.data_dir().path())
-        {
-            // A file that cannot be read is logged by the thread that follows the users.
-            self.protect(node, seen.security());
+        } else if host.config().is_member {
+            self.protect(node, &last_protection(node.env(), host.data_dir().path()));
         }
     }
 
@@ -270,5 +269,16 @@ impl Accounts {
         if matches!(present.state, KeptState::Unread(_) | KeptState::Nowhere) {
             present.state = KeptState::Unread(format!("{UNREAD}: {why}"));
         }
+    }
+}
+
+/// How connections of a member were protected last, as far as that was set over HTTP: until it has read the coordination
+/// store. What cannot be read is logged by the thread that follows the users.
+fn last_protection(env: &Env, folder: &Path) -> SecuritySettings {
+    match SeenUsers::read(env, folder) {
+        Ok(Some(seen)) => seen.security().clone(),
+        // It was alone before.
+        Ok(None) => KeptUsers::read(folder, env).map(|own| own.security().clone()).unwrap_or_default(),
+        Err(_) => SecuritySettings::default(),
     }
 }

@@ -417,6 +417,14 @@ fn what_is_set_on_one_node_holds_on_every_node_of_a_cluster() {
     let server = support::start_member_with(&place.folder.path().join("data"), &place.lines_with_ca());
     assert_eq!(code(https(&server), &Arc::new(place.client(&[], BOTH)), ROOT), None);
     server.stop().expect("a clean stop");
+    // So does one that was alone before, by its own settings.
+    let alone = Place::new();
+    let server = alone.start(&alone.lines());
+    set(&server, SECURITY, "tlsMinVersion=tlsv1.3");
+    server.stop().expect("a clean stop");
+    let server = support::start_member_with(&alone.folder.path().join("data"), &alone.lines());
+    assert_eq!(spoken(https(&server), &Arc::new(alone.client(&[], ONLY_1_2))), None);
+    server.stop().expect("a clean stop");
     // A new node of the cluster takes them, too, and one that cannot lets no client in with TLS.
     let place = Place::new();
     let lines = place.lines();
