@@ -11,9 +11,9 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
-use super::Shared;
 use super::failures::failed;
 use super::manage::{answer, on_a_thread};
+use super::shared::Shared;
 
 /// Where new keys are asked for.
 pub(super) const PATH: &str = "/node/controller/rotateEncryptionKeys";

@@ -11,12 +11,13 @@ use axum::response::{IntoResponse, Response};
 use serde_json::json;
 use tokio::sync::oneshot;
 
-use super::access::require_cluster_admin;
+use super::answers::{bucket_down, no_such_bucket};
 use super::basic_auth::Caller;
 use super::failures::failed;
 use super::query::Query;
+use super::rights::require_cluster_admin;
 use super::settings::{is_other_quota, refused};
-use super::{Shared, bucket_down, no_such_bucket};
+use super::shared::Shared;
 
 /// What may stand behind the question mark.
 #[derive(serde::Deserialize)]

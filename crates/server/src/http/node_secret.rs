@@ -10,9 +10,9 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
-use super::Shared;
 use super::failures::failed;
 use super::manage::{answer, on_a_thread};
+use super::shared::Shared;
 
 /// Where it is asked for; the name is that of the original.
 pub(super) const PATH: &str = "/controller/rotateInternalCredentials";

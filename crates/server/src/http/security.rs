@@ -5,7 +5,7 @@ use axum::Json;
 use axum::extract::State;
 use serde_json::{Value, json};
 
-use super::Shared;
+use super::shared::Shared;
 
 /// What TLS is spoken with; `None` if the node does not speak it.
 fn tls_of(shared: &Shared) -> Option<TlsConfig> {

@@ -7,13 +7,14 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
-use super::Shared;
 use super::acting::refused;
 use super::basic_auth::Caller;
-use super::figures::{Figures, OfBucket};
+use super::node_figures::{Figures, OfBucket};
 use super::query::Query;
-use super::samples::{self, EVERY, Sample};
+use super::sample_requests;
+use super::samples::{EVERY, Sample};
 use super::settings::find;
+use super::shared::Shared;
 
 /// A node's sample stands for so many seconds after it was taken.
 const STANDS_S: u64 = 3 * EVERY.as_secs();
@@ -50,7 +51,7 @@ pub(super) async fn stats(
     let mut told = Vec::new();
     if seconds > 0 {
         let since_s = (now_ms / 1_000).saturating_sub(seconds + STANDS_S);
-        told = at_times(&samples::of_all(&shared, &name, since_s).await, now_ms / 1_000, seconds);
+        told = at_times(&sample_requests::of_all(&shared, &name, since_s).await, now_ms / 1_000, seconds);
     }
     told.push((now_ms, now));
     Json(describe(&told)).into_response()
