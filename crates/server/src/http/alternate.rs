@@ -2,7 +2,7 @@
 
 use ::node::alternate::from_fields;
 use ::node::form;
-use ::node::node_buckets::BucketError;
+use ::node::management::BucketError;
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;

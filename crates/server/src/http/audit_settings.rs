@@ -5,7 +5,7 @@ use ::node::audit::events::{AUDIT_EVENTS, AuditEvent};
 use ::node::audit::record::{AuditRecord, Ends};
 use ::node::bucket_form::Errors;
 use ::node::form;
-use ::node::node_buckets::BucketError;
+use ::node::management::BucketError;
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Extension, State};

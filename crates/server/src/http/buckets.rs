@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ::node::cluster_map::capabilities;
+use ::node::cluster_map::capabilities::capabilities;
 use ::node::config::BucketSpec;
 use ::node::privilege::Privilege;
 use ::node::user::User;

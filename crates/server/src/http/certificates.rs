@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ::node::node_buckets::BucketError;
+use ::node::management::BucketError;
 use ::node::reload::{self, Reloaded};
 use axum::Json;
 use axum::extract::State;

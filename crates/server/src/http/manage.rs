@@ -2,7 +2,7 @@
 
 use ::node::bucket_form::{BucketForm, Errors, by_field};
 use ::node::form;
-use ::node::node_buckets::{BucketError, Management};
+use ::node::management::{BucketError, Management};
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Extension, Path, State};
@@ -133,7 +133,7 @@ pub(super) async fn on_a_thread<T: Send + 'static, E: From<BucketError> + Send +
         let _ = sender.send(work(&*management));
     };
     let spawned = shared.node.env().spawn.spawn("buckets", Box::new(job));
-    spawned.map_err(|error| BucketError::from(::node::hosting::HostFailure::Thread(error)))?;
+    spawned.map_err(|error| BucketError::from(::node::host_failure::HostFailure::Thread(error)))?;
     let lost = |_| BucketError::Elsewhere("the thread that should do it ended".to_owned());
     receiver.await.map_err(lost)?
 }

@@ -27,7 +27,7 @@ pub(super) async fn rotate(State(shared): State<Shared>) -> Response {
             let taken = vec!["a new secret for the nodes of the cluster".to_owned()];
             reload::record(&node, &Reloaded { taken, ..Reloaded::default() });
         }
-        Ok::<_, ::node::node_buckets::BucketError>(Some(rotated))
+        Ok::<_, ::node::management::BucketError>(Some(rotated))
     });
     let told = |status, what: &str| (status, Json(json!({ "errors": { "_": what } }))).into_response();
     match rotating.await {

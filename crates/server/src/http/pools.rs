@@ -3,7 +3,8 @@
 use ::cluster::damage::{self, Wrong};
 use ::node::Node;
 use ::node::cluster::serving::is_a_clusters;
-use ::node::hosting::{Host, MOST_BUCKETS};
+use ::node::host_failure::MOST_BUCKETS;
+use ::node::hosting::Host;
 use ::node::privilege::Privilege;
 use ::node::user::User;
 use ::node::version::SERVER_VERSION;

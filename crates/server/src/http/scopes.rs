@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::node::form;
-use ::node::node_buckets::ManifestError as Refused;
+use ::node::management::ManifestError as Refused;
 use ::node::roles::Rights;
 use axum::Json;
 use axum::body::Bytes;

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use ::node::bucket_form::{Errors, by_setting};
+use ::node::management::BucketError;
 use ::node::naming;
-use ::node::node_buckets::{BucketError, set_params};
+use ::node::node_buckets::set_params;
 use ::node::user::User;
 use axum::Json;
 use axum::body::Bytes;

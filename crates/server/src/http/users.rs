@@ -73,7 +73,7 @@ async fn change(
 ) -> Answered {
     let node = Arc::clone(&shared.node);
     let done = on_a_thread(shared, move |_| {
-        Ok::<_, ::node::node_buckets::BucketError>(node.accounts().change_kept(&node, work))
+        Ok::<_, ::node::management::BucketError>(node.accounts().change_kept(&node, work))
     });
     match done.await {
         Ok(done) => done.map_err(UsersAnswer::from)?,
@@ -99,7 +99,7 @@ async fn read(shared: &Shared, asks_store: bool) -> Result<Arc<KeptUsers>, Users
         if asks_store {
             node.accounts().refresh(&node);
         }
-        Ok::<_, ::node::node_buckets::BucketError>(node.accounts().kept())
+        Ok::<_, ::node::management::BucketError>(node.accounts().kept())
     });
     match read.await {
         Ok(kept) => Ok(kept?),
