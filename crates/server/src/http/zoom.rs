@@ -15,13 +15,14 @@ use serde_json::{Map, Value, json};
 use super::acting::{Refused, refused};
 use super::agent_fields::{ByName, of_figures};
 use super::agent_rows::{AgentFigures, Point, Span};
+use super::answers::{json_bytes, no_such_bucket};
 use super::basic_auth::Caller;
 use super::metrics::too_many_wait;
 use super::query::Query;
 use super::range::{Asked, all_nodes, elsewhere, sees_node};
-use super::samples::ask_node;
+use super::sample_requests::ask_node;
 use super::settings::find;
-use super::{Shared, json_bytes, no_such_bucket};
+use super::shared::Shared;
 
 /// Where a node tells its own figures of a bucket to other nodes: the bucket's name follows, then how much time is meant.
 pub(super) const PATH: &str = "/v1/agents/{bucket}/{span}";
