@@ -3,6 +3,8 @@
 //! Every value is measured or a real setting. Names are those of kv_engine (`engines/ep/docs/stats.org`) where they
 //! have the same meaning here; what has none here is left out.
 
+pub mod agent_fields;
+pub mod agent_rows;
 mod audit;
 mod baseline;
 mod bucket;

@@ -2,8 +2,6 @@
 
 mod access;
 mod acting;
-mod agent_fields;
-mod agent_rows;
 mod alternate;
 mod answers;
 mod audit;
@@ -62,6 +60,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use ::node::Node;
+use ::node::stats::agent_rows::AgentRows;
 use ::node::stats::history::History;
 use tokio::sync::{Semaphore, watch};
 
@@ -105,7 +104,7 @@ pub(crate) async fn serve(
     let cursors = Arc::new(Semaphore::new(1));
     let (acting, samples) =
         (Arc::new(Semaphore::new(acting::MOST_ACTING)), Arc::<samples::Samples>::default());
-    let (kept, agent_rows) = (Arc::<History>::default(), Arc::<agent_rows::AgentRows>::default());
+    let (kept, agent_rows) = (Arc::<History>::default(), Arc::<AgentRows>::default());
     let taken = samples::Taken {
         samples: Arc::clone(&samples),
         agent_rows: Arc::clone(&agent_rows),

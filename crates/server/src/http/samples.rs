@@ -8,6 +8,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use ::node::Node;
+use ::node::stats::agent_rows::{AGENT_ROWS_EVERY, AgentRows};
 use ::node::stats::history::{self, History};
 use ::node::stats::latency::{LatencyCounts, Percentiles};
 use base::{HistogramCounts, VbState};
@@ -15,11 +16,10 @@ use engine::Bucket;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use super::agent_rows::AgentRows;
 use super::node_figures::Rates;
 
 /// Between two samples.
-pub(super) const EVERY: Duration = Duration::from_secs(5);
+pub(super) const EVERY: Duration = AGENT_ROWS_EVERY;
 
 /// Samples of a bucket that are kept: an hour.
 const MOST_SAMPLES: usize = 720;

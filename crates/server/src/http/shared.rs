@@ -5,11 +5,11 @@ use std::sync::{Arc, OnceLock};
 use ::cluster::View;
 use ::node::Node;
 use ::node::cluster::Cluster;
+use ::node::stats::agent_rows::AgentRows;
 use ::node::stats::history::History;
 use engine::Bucket;
 use tokio::sync::{Semaphore, watch};
 
-use super::agent_rows::AgentRows;
 use super::node_figures::Asking;
 use super::node_key::NodeKey;
 use super::samples::Samples;
