@@ -50,6 +50,11 @@ enum Command {
     /// Print the list of what is above the rules' limits, as it is now. For changes that move code:
     /// `cargo xtask exceptions > exceptions; mv exceptions xtask/src/rules/exceptions.txt`
     Exceptions,
+    /// Print the circles of files, and of those that are too large the edges to cut.
+    Circles {
+        /// The crate; all, if none is named.
+        name: Option<String>,
+    },
     /// Run the unit tests of the crates that hold `unsafe`, or read bytes of files, in Miri (a nightly toolchain with
     /// `miri` and `rust-src`).
     Miri,
@@ -104,6 +109,10 @@ fn run(command: Command) -> Result<bool> {
         Command::Fix => suite::fix(),
         Command::Exceptions => {
             print!("{}", rules::exceptions()?);
+            Ok(true)
+        }
+        Command::Circles { name } => {
+            print!("{}", rules::circles(name.as_deref())?);
             Ok(true)
         }
         Command::Miri => suite::miri(),

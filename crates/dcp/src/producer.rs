@@ -278,7 +278,7 @@ impl Producer {
 
     /// Tells other threads how far the streams of a vBucket are.
     fn note_progress(&self, vb: VbId) {
-        self.progress.note(vb, self.streams_of(vb).map(Stream::sent).min());
+        self.progress.note(vb, self.streams_of(vb).map(|stream| stream.sent).min());
     }
 
     fn enqueue(&mut self, vb: VbId) {

@@ -44,7 +44,7 @@ pub(crate) struct Stream {
     incarnation: u64,
     vb: VbId,
     /// Everything up to here was sent, or is not for this consumer.
-    sent: Seqno,
+    pub(crate) sent: Seqno,
     /// The last change that the consumer wants; the snapshot that it is in is sent as a whole.
     end: Seqno,
     /// Where the next snapshot begins, as the consumer sees it.
@@ -126,11 +126,6 @@ impl Stream {
             unacknowledged: 0,
             handover: if is_handover { Handover::Sending } else { Handover::None },
         }
-    }
-
-    /// Up to here the consumer was sent everything.
-    pub(crate) fn sent(&self) -> Seqno {
-        self.sent
     }
 
     fn place(&self) -> StreamPlace {

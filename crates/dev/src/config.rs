@@ -11,7 +11,7 @@ use ::cluster::store::StoreFailure;
 use ::cluster::{LeaderConfig, Status};
 use ::node::cluster::{ClusterConfig, ClusterError};
 use ::node::config::{BucketSpec, ClusterEncryption, ConfigError};
-use ::node::node_buckets::BucketError;
+use ::node::management::BucketError;
 use ::node::recent_log::RecentLog;
 
 use super::status::word;

@@ -11,7 +11,7 @@ use ::node::cluster::ClusterError;
 use ::node::config::HttpLimits;
 use ::node::connection_memory::ConnectionMemory;
 use ::node::injections::Injection;
-use ::node::node_buckets::BucketError;
+use ::node::management::BucketError;
 use axum::extract::{Path, Query, Request, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::{self, Next};
@@ -19,16 +19,16 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use base::env::Task;
-use serde_json::json;
-use tokio::sync::{Semaphore, oneshot, watch};
-
-use super::config::DevError;
-use super::shared::Shared;
 use options::{Options, order};
+use serde_json::json;
 use server::acceptor::{self, Entrance};
 use server::http::connections::{self, Serving};
 use server::http::origin::{self, Listens};
 use server::signals::{EarlySignals, Signal, SignalListener};
+use tokio::sync::{Semaphore, oneshot, watch};
+
+use super::config::DevError;
+use super::shared::Shared;
 
 /// Orders that are carried out at the same time, each on a thread of its own.
 const MOST_ORDERS: usize = 32;

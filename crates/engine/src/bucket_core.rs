@@ -17,11 +17,11 @@ use crate::counters::OpCounts;
 use crate::disk_state::DiskState;
 use crate::failure_log::FailureLog;
 use crate::flush_queue::{FlushQueue, LARGE_BACKLOG};
-use crate::history::refuse_history;
+
 use crate::keeper::Keeper;
 use crate::memory::MemoryAccount;
 use crate::refusal::Refusal;
-use crate::settings::{Changed, Key, SettingError, Settings};
+use crate::settings::{Changed, Key, SettingError, Settings, refuse_history};
 use crate::shard::{Shard, new_uuid};
 use crate::shard_guard::{HOLDERS, Holder, ShardGuard};
 use crate::tasks::Tasks;

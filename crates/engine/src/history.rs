@@ -1,16 +1,13 @@
 //! The history of changes: how much of it the bucket keeps, as its settings say.
 
 use base::VbId;
-use kvstore::{HistoryRetention, StorageBackend};
+use kvstore::HistoryRetention;
 use vbucket::follow_history;
 
 use crate::bucket_core::Core;
-use crate::settings::{Changed, Key, SettingError, Settings, find};
+use crate::settings::{Changed, Key, SettingError, Settings, is_of_history};
 use crate::shard_guard::Holder;
 
-/// What is wrong with a history of a bucket that is not log-structured.
-pub const HISTORY_NEEDS_LOG: &str =
-    "History Retention can only be used with Magma: make a bucket with storageBackend=magma";
 /// What to do if the store did not take a change.
 const NOT_TAKEN: &str = "the store could not begin or end its history, see the log of the node; try again";
 
@@ -18,25 +15,6 @@ const NOT_TAKEN: &str = "the store could not begin or end its history, see the l
 pub fn history_retention(settings: &Settings, vbuckets: u16) -> HistoryRetention {
     let bytes = settings.get(Key::HistoryBytes).div_ceil(u64::from(vbuckets.max(1)));
     HistoryRetention { seconds: settings.get(Key::HistorySeconds), bytes }
-}
-
-fn is_of_history(key: Key) -> bool {
-    matches!(key, Key::HistorySeconds | Key::HistoryBytes)
-}
-
-/// Refuses settings that ask for a history of changes, of a bucket whose store keeps none.
-pub(crate) fn refuse_history(backend: StorageBackend, pairs: &[(&str, &str)]) -> Result<(), SettingError> {
-    if backend == StorageBackend::LogStructured {
-        return Ok(());
-    }
-    for (name, value) in pairs {
-        let found = find(name).ok().filter(|setting| is_of_history(setting.key));
-        if let Some(setting) = found.filter(|setting| setting.parse(value).is_ok_and(|value| value > 0)) {
-            let (name, value) = (setting.name, (*value).to_owned());
-            return Err(SettingError::Conflict { name, value, why: HISTORY_NEEDS_LOG });
-        }
-    }
-    Ok(())
 }
 
 impl Core {

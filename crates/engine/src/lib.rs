@@ -124,7 +124,7 @@ pub use file_snapshot::{FILE_SNAPSHOT_LEASE, FileSnapshotFigures, FileSnapshotRe
 pub use flush_queue::FlushQueue;
 pub use flusher::Flushing;
 pub use follower::Follower;
-pub use history::{HISTORY_NEEDS_LOG, history_retention};
+pub use history::history_retention;
 pub use inline_flush::{InlineFlush, InlineFlushOutcome};
 pub use keeper::{Chore, ChoreId, Next, Slice, TIME_SLICE};
 pub use loader::Loading;
@@ -141,7 +141,7 @@ pub use read::{ByChance, Found, Observed, Seen};
 pub use refusal::Refusal;
 pub use replica::{Applied, Incoming, ReplicaPosition, ReplicaRefusal, ReplicaStream, Replicas};
 pub use roles::Roles;
-pub use settings::{Changed, SettingError, Settings};
+pub use settings::{Changed, HISTORY_NEEDS_LOG, SettingError, Settings};
 pub use shard_guard::{FRONT_END_SAMPLE, HOLDERS, Holder, LockWait, lock_waits_since};
 pub use small_files::{small_file_faults, uuid_in};
 pub use standing::Standing;

@@ -12,10 +12,13 @@ use parking_lot::Mutex;
 use vbucket::{ClockLimits, ConflictRule};
 
 use crate::config::{BucketKind, EvictionPolicy};
-use crate::history::refuse_history;
 
 pub use kind::Kind;
 pub use table::{Key, SETTINGS, Setting};
+
+/// What is wrong with a history of a bucket that is not log-structured.
+pub const HISTORY_NEEDS_LOG: &str =
+    "History Retention can only be used with Magma: make a bucket with storageBackend=magma";
 
 /// Why a setting is not changed: what is wrong, and what would be right.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
@@ -88,6 +91,26 @@ pub struct Changed {
 pub fn find(name: &str) -> Result<&'static Setting, SettingError> {
     let setting = SETTINGS.iter().find(|setting| setting.name == name);
     setting.ok_or_else(|| SettingError::Unknown(name.to_owned()))
+}
+
+/// Whether a setting says how much history of changes is kept.
+pub(crate) fn is_of_history(key: Key) -> bool {
+    matches!(key, Key::HistorySeconds | Key::HistoryBytes)
+}
+
+/// Refuses settings that ask for a history of changes, of a bucket whose store keeps none.
+pub(crate) fn refuse_history(backend: StorageBackend, pairs: &[(&str, &str)]) -> Result<(), SettingError> {
+    if backend == StorageBackend::LogStructured {
+        return Ok(());
+    }
+    for (name, value) in pairs {
+        let found = find(name).ok().filter(|setting| is_of_history(setting.key));
+        if let Some(setting) = found.filter(|setting| setting.parse(value).is_ok_and(|value| value > 0)) {
+            let (name, value) = (setting.name, (*value).to_owned());
+            return Err(SettingError::Conflict { name, value, why: HISTORY_NEEDS_LOG });
+        }
+    }
+    Ok(())
 }
 
 impl Setting {

@@ -4,7 +4,9 @@
 //! *Guarantee:* with a wrapping key nothing is written plain that has content of a client. Without the right one a node
 //! or a bucket does not open, and nothing of it is changed.
 
-use std::collections::{BTreeMap, BTreeSet};
+pub mod rekey;
+
+use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 
@@ -12,13 +14,11 @@ use base::encryption::{EncryptedDisk, KeyError, KeyRing, WrappingKeys, key_of_fi
 use base::env::{Disk, Env, OpenMode};
 use engine::settings::Key;
 use kvstore::replace::REPLACING;
-use parking_lot::{Mutex, RwLock};
 
 use crate::config::{BucketSpec, Config};
-use crate::data_dir::{DataDir, buckets_in};
-use crate::down;
-use crate::hosting::HostFailure;
-use crate::node::Node;
+use crate::data_dir::DataDir;
+use crate::host_failure::HostFailure;
+use crate::node_files::{self, buckets_in};
 use crate::quarantine;
 
 /// Files that the store encrypts by itself, when it goes on to other ones, or that must be plain.
@@ -39,86 +39,6 @@ const REMOVED_DEPTH: usize = 2;
 const OF_NODE: &str = "";
 /// What the folder of the log is called among them; neither has a bucket this name.
 const OF_LOG: &str = "/log";
-
-/// The keys of the folders that are open: of the folder of data, and of each bucket's.
-#[derive(Default)]
-pub(crate) struct FolderKeys {
-    /// By bucket.
-    rings: Mutex<BTreeMap<String, KeyRing>>,
-    /// What wraps keys since it was exchanged; `None` as long as it is what the configuration of the start says.
-    wrapping: Mutex<Option<WrappingKeys>>,
-    /// Read while a bucket's keys are being opened, until they are in `rings`: an exchange waits for that. Taken first.
-    opening: RwLock<()>,
-}
-
-impl FolderKeys {
-    /// What keys are wrapped with on a node that was started with `config`; `None` if nothing is encrypted.
-    fn wrapping(&self, config: &Config) -> Option<WrappingKeys> {
-        self.wrapping.lock().clone().or_else(|| config.encryption.clone())
-    }
-
-    fn put(&self, name: &str, ring: KeyRing) {
-        self.rings.lock().insert(name.to_owned(), ring);
-    }
-
-    /// The folder of a bucket is removed.
-    pub(crate) fn forget(&self, bucket: &str) {
-        self.rings.lock().remove(bucket);
-    }
-
-    /// Does something with the keys of each folder, also behind one where that fails. Returns for how many.
-    ///
-    /// # Errors
-    ///
-    /// The first failure.
-    fn each(&self, mut work: impl FnMut(&mut KeyRing) -> Result<(), KeyError>) -> Result<usize, KeyError> {
-        let mut rings = self.rings.lock();
-        let failures: Vec<KeyError> = rings.values_mut().filter_map(|ring| work(ring).err()).collect();
-        failures.into_iter().next().map_or(Ok(rings.len()), Err)
-    }
-}
-
-/// Has each folder of a node encrypt new files with a new key; files that are there follow by and by. Returns how many
-/// folders have one now: 0 if the node encrypts nothing. Blocks while the disk works.
-///
-/// # Errors
-///
-/// The first failure. The other folders have new keys, and those that failed go on with theirs.
-pub fn rotate(node: &Node) -> Result<usize, KeyError> {
-    let (Some(host), env) = (node.host(), node.env().beneath()) else { return Ok(0) };
-    host.data_dir().keys().each(|ring| ring.rotate(&env).map(drop))
-}
-
-/// Has the keys of all folders of a node wrapped with the first of other wrapping keys. Blocks while the disk works.
-///
-/// # Errors
-///
-/// What was not wrapped again, and why: the next start needs the earlier wrapping key, too.
-pub(crate) fn rewrap(node: &Node, wrapping: &WrappingKeys) -> Result<(), String> {
-    let (Some(host), env) = (node.host(), node.env().beneath()) else { return Ok(()) };
-    let (keys, data) = (host.data_dir().keys(), host.data_dir().path());
-    let _none_is_opened = keys.opening.write();
-    let wrapped = keys.each(|ring| ring.rewrap(&env, wrapping));
-    // Folders that are made from now on, and those that were wrapped again, are under the new one.
-    *keys.wrapping.lock() = Some(wrapping.clone());
-    let mut left: Vec<String> = wrapped.err().map(|error| error.to_string()).into_iter().collect();
-    // Buckets that are down, or not opened yet, have their keys in their folders alone.
-    let buckets = buckets_in(data);
-    match env.disk.read_dir(&buckets) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => left.push(format!("{}: {error}", buckets.display())),
-        Ok(names) => {
-            let closed = names.into_iter().filter(|name| !keys.rings.lock().contains_key(name));
-            left.extend(closed.filter_map(|name| {
-                let place = format!("the bucket {name}");
-                let wrapped = KeyRing::wrap_again(&env, &buckets.join(&name), &place, wrapping);
-                wrapped.err().map(|error| error.to_string())
-            }));
-        }
-    }
-    left.extend(wrap_removed_again(&env, data, wrapping));
-    if left.is_empty() { Ok(()) } else { Err(left.join(", ")) }
-}
 
 /// Has the keys of folders in quarantine, and of those that a repair or a migration has built, wrapped as those of open
 /// folders are. Returns what was not, and why.
@@ -214,7 +134,7 @@ pub(crate) fn of_bucket(
     }
     let (place, is_on) = (format!("the bucket {name}"), spec.settings.is_on(Key::EncryptionAtRest));
     let (wrapping, rotates) = (wrapping.as_ref(), config.rotates_keys);
-    let ring = open(&env, &folder, &place, wrapping, rotates, is_on, &[down::FILE])?;
+    let ring = open(&env, &folder, &place, wrapping, rotates, is_on, &[node_files::BUCKET])?;
     if let Some(ring) = &ring {
         if !is_on {
             tracing::info!(bucket = %name, "its setting encryption_at_rest is off: new files of it are not encrypted");
@@ -266,13 +186,6 @@ fn encrypt_log_again(env: &Env, ring: &KeyRing, file: &Path) -> io::Result<()> {
         }
     }
     Ok(())
-}
-
-/// Has a node exchange the keys of its process's log with its own.
-pub fn add_log(node: &Node, ring: KeyRing) {
-    if let Some(host) = node.host() {
-        host.data_dir().keys().put(OF_LOG, ring);
-    }
 }
 
 /// Opens the keys of a folder, and has small files in it encrypted as new ones are, or made plain if encryption is not
@@ -374,7 +287,9 @@ fn encrypt_descriptions_again(env: &Env, ring: &KeyRing, buckets: &Path) -> io::
     };
     for bucket in names {
         let folder = buckets.join(bucket);
-        for name in env.disk.read_dir(&folder)?.into_iter().filter(|name| name.starts_with(down::FILE)) {
+        for name in
+            env.disk.read_dir(&folder)?.into_iter().filter(|name| name.starts_with(node_files::BUCKET))
+        {
             let key = key_of_file(&*env.disk, &folder.join(&name))?;
             // Under a key of others it cannot be read here: it is written again when the bucket opens.
             let is_ours = key.is_none_or(|key| ring.keys().ids().contains(&key));

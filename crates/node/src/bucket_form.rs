@@ -8,8 +8,8 @@ use engine::{BucketKind, HISTORY_NEEDS_LOG, SettingError};
 use kvstore::StorageBackend;
 
 use crate::config::{BucketSpec, MOST_REPLICAS};
+use crate::management::BucketChange;
 use crate::naming;
-use crate::node_buckets::BucketChange;
 
 /// Fields of the form that are settings here.
 const SETTINGS: [(&str, Key); 10] = [

@@ -10,22 +10,8 @@ use kvstore::StorageBackend;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{BucketSpec, Hints};
-use crate::data_dir;
-use crate::down;
-use crate::missing;
-use crate::naming;
 use crate::opened::OpenedBucket;
-
-const FILE: &str = "buckets.json";
-/// More than this is no list of ours.
-const MAX_BYTES: u64 = 4 << 20;
-/// Version 2 has what was opened.
-const VERSION: u16 = 2;
-
-/// The file that holds the list of a data directory.
-pub fn file(folder: &Path) -> SmallFile {
-    SmallFile::new(folder, FILE).of_version(VERSION).at_most(MAX_BYTES)
-}
+use crate::{down, missing, naming, node_files};
 
 /// The list. What is in memory is what is in the file.
 pub struct BucketList {
@@ -113,13 +99,18 @@ pub fn check(bytes: &[u8], version: u16) -> Result<(), String> {
 
 /// The buckets that were opened in a data directory, as far as its list can be read. Changes nothing.
 pub(crate) fn opened_in(disk: &dyn Disk, folder: &Path) -> BTreeMap<String, OpenedBucket> {
-    file(folder).look(disk, parse).ok().flatten().map(|found| found.content.opened).unwrap_or_default()
+    node_files::bucket_list(folder)
+        .look(disk, parse)
+        .ok()
+        .flatten()
+        .map(|found| found.content.opened)
+        .unwrap_or_default()
 }
 
 /// The names of the buckets that were made while a node ran on a data directory, as far as its list can be read. Changes
 /// nothing.
 pub fn made_in(disk: &dyn Disk, folder: &Path) -> Vec<String> {
-    let found = file(folder).look(disk, parse).ok().flatten();
+    let found = node_files::bucket_list(folder).look(disk, parse).ok().flatten();
     let buckets = found.map(|found| found.content.buckets).unwrap_or_default();
     buckets.into_iter().map(|entry| entry.name).collect()
 }
@@ -145,7 +136,7 @@ pub fn keep_in(env: &Env, data: &Path, name: &str, backend: StorageBackend) -> R
     let Some(spec) = list.specs().into_iter().find(|spec| spec.name == name) else { return Ok(false) };
     let spec = BucketSpec { backend, ..spec };
     list.put(&spec, env)?;
-    down::describe(env, &data_dir::buckets_in(data).join(name), &spec).map(|()| true)
+    down::describe(env, &node_files::buckets_in(data).join(name), &spec).map(|()| true)
 }
 
 impl BucketList {
@@ -156,7 +147,7 @@ impl BucketList {
     /// Damage, if the list cannot be understood, or if both of its files are missing and a bucket's folder says that
     /// there was one: its buckets would be missing.
     pub fn read(folder: &Path, env: &Env) -> Result<BucketList, SmallFileError> {
-        let file = file(folder);
+        let file = node_files::bucket_list(folder);
         let found = file.open(&*env.disk, parse, |fault| tracing::error!("{fault}"))?;
         match (found, missing::list(&*env.disk, folder)) {
             (None, Some(lost)) => Err(lost),
@@ -167,7 +158,7 @@ impl BucketList {
     /// A list in the place of one that is damaged, of the buckets that were found. It is written with the next change.
     pub(crate) fn of_found(folder: &Path, specs: &[BucketSpec]) -> BucketList {
         let content = Content { buckets: specs.iter().map(Entry::of).collect(), ..Content::default() };
-        BucketList { file: file(folder), content }
+        BucketList { file: node_files::bucket_list(folder), content }
     }
 
     /// Writes it as it is.
@@ -291,7 +282,8 @@ mod tests {
         let folder = Path::new("/data");
         env.disk.create_dir_all(folder).expect("a folder");
         for text in ["{", r#"{"buckets":[{"name":".."}],"removing":[]}"#, r#"{"other":1}"#] {
-            let file = env.disk.open(&folder.join(FILE), OpenMode::Create).expect("a file");
+            let file =
+                env.disk.open(&node_files::bucket_list(folder).path(), OpenMode::Create).expect("a file");
             file.set_len(0).expect("writable");
             file.write_at(text.as_bytes(), 0).expect("writable");
             let error = BucketList::read(folder, &env).err().expect(text).to_string();

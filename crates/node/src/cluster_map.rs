@@ -1,60 +1,21 @@
 //! The cluster map: which node serves which vBucket, as clients want it (JSON, once per bucket and once for the node).
 
+pub mod capabilities;
 mod json;
 mod layout;
+mod send;
 
 use std::collections::HashMap;
 
 use ::cluster::state::Alternate;
-use base::Datatype;
 use engine::BucketKind;
 use kvstore::StorageBackend;
-use protocol::Status;
 use protocol::extras::ConfigVersion;
-use protocol::feature::Feature;
 use serde_json::Value;
 use vbucket::ManifestUid;
 
 pub use json::alternates;
 pub use layout::{BucketLayout, Layout, Membership, NodeAddress, NodeEntry, TlsPorts};
-
-use crate::reply::{Answer, Reply};
-use crate::session::Session;
-
-/// What clients may rely on in a bucket of a kind: each name unlocks something in some client, so only what works there
-/// stands here.
-pub fn capabilities(kind: BucketKind, backend: StorageBackend) -> Vec<&'static str> {
-    let of_disk: &[&str] = match (kind, backend) {
-        (BucketKind::Ephemeral, _) => &[],
-        (BucketKind::Persistent, StorageBackend::Couchstore) => &["rangeScan"],
-        (BucketKind::Persistent, StorageBackend::LogStructured) => &["nonDedupedHistory", "rangeScan"],
-    };
-    let mut all = [&CAPABILITIES, of_disk].concat();
-    all.sort_unstable();
-    all
-}
-
-/// Those of every kind.
-const CAPABILITIES: [&str; 18] = [
-    "cbhello",
-    "cccp",
-    "collections",
-    "dcp",
-    "dcp.IgnorePurgedTombstones",
-    "durableWrite",
-    "nodesExt",
-    "preserveExpiry",
-    "snappy",
-    "subdoc.AccessDeleted",
-    "subdoc.BinaryXattr",
-    "subdoc.DocumentMacroSupport",
-    "subdoc.ReplaceBodyWithXattr",
-    "subdoc.ReplicaRead",
-    "subdoc.ReviveDocument",
-    "tombstonedUserXAttrs",
-    "touch",
-    "xattr",
-];
 
 /// What a node that belongs to no cluster is called.
 pub const LONE_NODE: &str = "n_0";
@@ -75,22 +36,6 @@ impl Map {
     /// As JSON.
     pub fn json(&self) -> &[u8] {
         &self.json
-    }
-
-    /// Sends it, compressed if the client agreed to that for any answer.
-    pub fn send(&self, reply: &mut Reply<'_>, session: &Session, status: Status) {
-        let compress = session.has(Feature::SnappyEverywhere) && session.has(Feature::Snappy);
-        // With "not my vBucket" the map is marked as JSON even for those who did not ask for that mark.
-        let json = if status == Status::NotMyVbucket {
-            Datatype::JSON
-        } else {
-            session.visible_datatype(Datatype::JSON)
-        };
-        if !compress || self.snappy.is_empty() {
-            return reply.send(&Answer { status, datatype: json, value: &self.json, ..Answer::default() });
-        }
-        let datatype = json.with(Datatype::SNAPPY);
-        reply.send(&Answer { status, datatype, value: &self.snappy, ..Answer::default() });
     }
 }
 
@@ -203,6 +148,7 @@ impl ClusterMap {
 mod tests {
     use serde_json::json;
 
+    use super::capabilities::capabilities;
     use super::*;
 
     fn address(host: Option<&str>) -> NodeAddress {

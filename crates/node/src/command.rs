@@ -1,132 +1,16 @@
 //! What the table says about a command: its layout on the wire, who may use it, what handles it.
 
 use base::Datatype;
-use protocol::feature::{Feature, Features};
 use protocol::{Request, Status};
 
-use crate::commands;
+use crate::command_rules::{Access, CasRule, Durability, Extent, Extras, Key, Leaves, Silence, ValueRule};
 use crate::context::{Context, Outcome};
-use crate::elsewhere::Leaves;
 use crate::privilege::{Privilege, Privileges};
 
 pub use crate::command_table::{ROWS, find};
 
 /// Handles a command whose request fits its row.
 pub type Handler = fn(&mut Context<'_>, &Request<'_>) -> Outcome;
-
-/// Which lengths the extras may have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Extras {
-    /// No extras.
-    None,
-    /// Exactly so many bytes.
-    Exactly(u8),
-    /// One of these lengths.
-    OneOf(&'static [u8]),
-    /// The handler looks at them.
-    Any,
-}
-
-/// What the key may be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Key {
-    /// No key.
-    Forbidden,
-    /// A key, or none; not that of a document.
-    Optional,
-    /// A key; not that of a document.
-    Required,
-    /// The key of a document: starts with a collection if that was agreed on.
-    Document,
-}
-
-/// What the value may be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ValueRule {
-    /// No value.
-    Forbidden,
-    /// Any, or none.
-    Optional,
-    /// At least a byte.
-    Required,
-    /// Exactly so many bytes.
-    Exactly(u8),
-    /// Any, or none; none if there is a key, which is an older form of the same.
-    InsteadOfKey,
-}
-
-/// What the CAS may be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CasRule {
-    /// Must be zero.
-    Forbidden,
-    /// Zero or not.
-    Optional,
-    /// Must not be zero.
-    Required,
-}
-
-/// Who may use a command at all.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
-    /// Everybody who can connect.
-    Anybody,
-    /// Those who logged in.
-    User,
-    /// Those who logged in and selected a bucket; without one they get this status.
-    Bucket(Status),
-}
-
-/// Where a user must have the privileges of a command.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Extent {
-    /// In the whole bucket.
-    Bucket,
-    /// In the collection of the request's key.
-    Collection,
-    /// In some collection: its handler looks at those that the request names, or nothing of a collection is told.
-    Somewhere,
-    /// In every bucket: it is about the node as a whole. Of groups of stats alone, not of commands.
-    Node,
-}
-
-/// What a durability requirement makes of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Durability {
-    /// Its change is a sync write.
-    Carried,
-    /// It is well formed, and refused as not supported where the document would be changed.
-    NotSupported,
-    /// It is malformed.
-    Invalid,
-}
-
-/// Which answers are not sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Silence {
-    /// All are sent.
-    None,
-    /// "Not found" is not sent: the quiet variants of reads.
-    Misses,
-    /// Success is not sent: the quiet variants of changes.
-    Success,
-    /// Success is not sent unless it brings the client a token: the quiet variants of append and prepend, as recorded.
-    SuccessWithoutToken,
-}
-
-impl Silence {
-    /// Whether an answer with this status is not sent to a client that agreed to these features.
-    pub fn hides(self, status: Status, features: Features) -> bool {
-        match self {
-            Silence::None => false,
-            Silence::Misses => status == Status::KeyEnoent,
-            Silence::Success => status == Status::Success,
-            Silence::SuccessWithoutToken => {
-                status == Status::Success && !features.has(Feature::MutationSeqno)
-            }
-        }
-    }
-}
 
 /// Everything there is to know about a command.
 pub struct Row {
@@ -212,7 +96,7 @@ impl Row {
 
     /// A command that is known and not there: why.
     pub(crate) const fn refused(opcode: u8, doc: &'static str, why: &'static str) -> Row {
-        Row { refused: Some(why), ..Row::new(opcode, commands::refused::not_supported, doc) }
+        Row { refused: Some(why), ..Row::new(opcode, not_supported, doc) }
     }
 
     /// A command on a document of the selected bucket.
@@ -337,4 +221,9 @@ impl Row {
     pub(crate) const fn in_turn(self) -> Row {
         Row { reorder: false, ..self }
     }
+}
+
+/// Says why.
+pub fn not_supported(cx: &mut Context<'_>, _: &Request<'_>) -> Outcome {
+    cx.error(Status::NotSupported, cx.row.refused.unwrap_or_default())
 }

@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-use crate::command::{Access, CasRule, Extras, Key, ROWS, Row, ValueRule};
+use crate::command::{ROWS, Row};
+use crate::command_rules::{Access, CasRule, Extras, Key, ValueRule};
 
 /// One line per command.
 pub fn markdown() -> String {

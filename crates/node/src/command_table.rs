@@ -7,14 +7,14 @@ use base::Datatype;
 use protocol::Status;
 use protocol::opcode::*;
 
-use crate::command::CasRule::{Forbidden as NoCas, Optional as AnyCas, Required as NeedsCas};
-use crate::command::{Handler, Key, Row, Silence, ValueRule};
+use crate::command::{Handler, Row};
+use crate::command_rules::CasRule::{Forbidden as NoCas, Optional as AnyCas, Required as NeedsCas};
+use crate::command_rules::{Key, Leaves, Silence, ValueRule};
 use crate::commands::{
     admin, auth, collections, command_timer, counter, dcp as streams, dcp_consumer as consumer, delete,
     file_snapshot, get, lock, meta, mutate_with_meta, observe, range_scan, session, stats, store, subdoc,
     touch, vbucket,
 };
-use crate::elsewhere::Leaves;
 use crate::privilege::Privilege::*;
 
 const XATTR: u8 = Datatype::XATTR.0;

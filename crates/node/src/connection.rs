@@ -1,7 +1,6 @@
 //! One client's connection as a state machine: bytes in, answers out. Knows no socket and no runtime, so that a
 //! simulated network can drive it as well.
 
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -14,25 +13,26 @@ use base::planted::{self, Bug};
 use base::{Cas, DurabilityLevel, Moment};
 use engine::{Bucket, FetchPin, InlineFlush, SyncOutcome};
 use protocol::feature::Feature;
-use protocol::{FrameError, Limits, Parsed, Request, Status, parse};
+use protocol::{Limits, Parsed, Request, Status, parse};
 
 use crate::ahead::Ahead;
-use crate::audit::kv;
 use crate::audit::record::{AuditRecord, Ends};
+use crate::audit::{kv, sessions};
+use crate::close_reason::CloseReason;
+use crate::command_rules::Thread;
 use crate::context::{LaterReply, Outcome, Ready};
 use crate::counters::WorkerCounters;
 use crate::dispatch::{Desk, Handled, dispatch, may_reorder};
-use crate::elsewhere::{self, Thread};
 use crate::lone_writer::LoneWriter;
 use crate::long_work::LONG_BYTES;
 use crate::node::Node;
 use crate::output::Output;
-use crate::push;
 use crate::reply::{Envelope, Reply};
 use crate::session::Session;
 use crate::slow::spans::WaitStep;
-use crate::slow::{self, SpentOn, Subject, Took};
+use crate::slow::{self, SpentOn, Subject, Took, note};
 use crate::sync_write::{Prepared, SharedWaker};
+use crate::{elsewhere, push};
 
 /// Requests of a connection that may wait for something at the same time.
 const MAX_LATER: usize = 64;
@@ -46,67 +46,6 @@ const TURN_REQUESTS: usize = 256;
 /// Bytes of documents that a connection's requests may read or write in one turn, some milliseconds of work; the request
 /// that exceeds them is the last one. A short request can ask for work on a document of almost this size.
 const TURN_WORK_BYTES: usize = LONG_BYTES;
-
-/// Why a connection is closed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CloseReason {
-    /// The client said so.
-    Quit,
-    /// The client closed it.
-    ByClient,
-    /// The node stops.
-    Shutdown,
-    /// What came is not a frame.
-    Frame(FrameError),
-    /// The client has not agreed to the status that would have to be sent.
-    StatusNotUnderstood(Status),
-    /// The request cannot be answered by any server of this protocol.
-    Violation(&'static str),
-    /// The client took too long.
-    TooSlow(&'static str),
-    /// Another client came when all places were taken, and this one had not logged in.
-    CrowdedOut,
-    /// The memory for connections was short, and this one held most of it.
-    HeldMost,
-    /// Another connection that streams took its name.
-    Replaced,
-    /// The selected bucket was deleted.
-    BucketGone,
-    /// The user is not there any more, or has another password.
-    UserChanged,
-    /// The node must not serve any more what it has just done.
-    Fenced,
-    /// The client did not speak TLS as it must.
-    Tls(&'static str),
-    /// The network failed.
-    Network(std::io::ErrorKind),
-}
-
-impl fmt::Display for CloseReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            CloseReason::Quit => f.write_str("the client quit"),
-            CloseReason::ByClient => f.write_str("the client closed the connection"),
-            CloseReason::Shutdown => f.write_str("the node stops"),
-            CloseReason::Frame(error) => write!(f, "malformed frame: {error}"),
-            CloseReason::StatusNotUnderstood(status) => {
-                write!(f, "{} would have to be sent without extended errors agreed on", status.name())
-            }
-            CloseReason::Violation(what) => write!(f, "protocol violation: {what}"),
-            CloseReason::TooSlow(what) => write!(f, "too slow: {what}"),
-            CloseReason::CrowdedOut => f.write_str("another client came, and this one had not logged in"),
-            CloseReason::HeldMost => {
-                f.write_str("memory for connections was short, and this one held most of it")
-            }
-            CloseReason::UserChanged => f.write_str("its user was changed"),
-            CloseReason::BucketGone => f.write_str("its bucket was deleted"),
-            CloseReason::Replaced => f.write_str("another connection took its name"),
-            CloseReason::Fenced => f.write_str("the node's lease ended before the answer"),
-            CloseReason::Tls(what) => write!(f, "TLS: {what}"),
-            CloseReason::Network(kind) => write!(f, "network error: {kind}"),
-        }
-    }
-}
 
 /// What has to happen before the connection can go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -203,7 +142,7 @@ fn took(connection: &Connection, begun: &Begun, ns: u64, spent_on: SpentOn, step
     let (opcode, opaque) = (envelope.opcode, envelope.opaque);
     let took = Took { opcode, opaque, ns, spent_on, requests: 1, began_ns: *began_ns };
     let worker = connection.counters.number();
-    slow::note_if_slow(&connection.node, &connection.session, worker, &took, subject, steps);
+    note::note_if_slow(&connection.node, &connection.session, worker, &took, subject, steps);
 }
 
 fn limits(session: &Session) -> Limits {
@@ -220,7 +159,7 @@ impl Drop for Connection {
             let by_node = !matches!(reason, CloseReason::ByClient | CloseReason::Quit);
             self.node.events().clients.disconnected(peer, by_node, self.node.env().clock.monotonic());
         }
-        kv::session_ended(&self.node, &self.session, reason);
+        sessions::session_ended(&self.node, &self.session, reason);
     }
 }
 
@@ -260,7 +199,7 @@ impl Connection {
         match self.node.accounts().users().get(name.as_bytes()) {
             Some(user) => {
                 self.session.log_in(Arc::clone(user));
-                kv::logged_in(&self.node, &self.session);
+                sessions::logged_in(&self.node, &self.session);
             }
             None => self.session.unknown_certified = Some(name.into()),
         }
@@ -370,7 +309,7 @@ impl Connection {
                     ahead.pass(total_len);
                 }
                 Parsed::Bad(error) => {
-                    kv::invalid_packet(&self.node, &self.session, &error.to_string());
+                    sessions::invalid_packet(&self.node, &self.session, &error.to_string());
                     self.closing = Some(CloseReason::Frame(error));
                 }
                 Parsed::Request { request, total_len } => {
@@ -487,7 +426,7 @@ impl Connection {
             opcode: request.opcode,
             opaque: request.opaque,
             has_cas: request.cas != Cas::ANY,
-            silence: row.map_or(crate::command::Silence::None, |row| row.silence),
+            silence: row.map_or(crate::command_rules::Silence::None, |row| row.silence),
             features: self.session.features,
         }
     }
@@ -713,7 +652,7 @@ impl Connection {
         let began_ns = self.node.env().clock.monotonic_ns().saturating_sub(ns);
         let took = Took { opcode, opaque: 0, ns, spent_on: SpentOn::Turn, requests, began_ns };
         let (worker, nothing) = (self.counters.number(), Subject::default());
-        slow::note_if_slow(&self.node, &self.session, worker, &took, &nothing, &[]);
+        note::note_if_slow(&self.node, &self.session, worker, &took, &nothing, &[]);
     }
 
     /// Whether the node may still serve what it has of documents, as it did when a request came that is answered now.

@@ -11,8 +11,9 @@ use engine::{Bucket, FetchPin, Fetched, Refusal, StepTimes, Whole};
 use protocol::feature::Feature;
 use protocol::{FrameInfos, Status};
 
-use crate::command::{Extent, Row};
-use crate::connection::CloseReason;
+use crate::close_reason::CloseReason;
+use crate::command::Row;
+use crate::command_rules::Extent;
 use crate::long_work::LONG_BYTES;
 use crate::node::Node;
 use crate::privilege::{Privilege, Privileges};
@@ -195,14 +196,14 @@ impl Context<'_> {
     }
 
     /// Refuses a client for what its rights come to in a scope or collection.
-    pub(crate) fn require_seen(&mut self, seen: Permission, unknown: Status) -> Result<(), Outcome> {
+    pub(crate) fn require_seen(&mut self, seen: Permission, status: Status) -> Result<(), Outcome> {
         match seen {
             Permission::Allowed => Ok(()),
             Permission::Denied(privilege) => {
-                let context = crate::dispatch::denied(self.row, privilege);
+                let context = denied(self.row, privilege);
                 Err(self.error(Status::Eaccess, &context))
             }
-            Permission::Hidden => Err(crate::commands::collections::unknown(self, unknown)),
+            Permission::Hidden => Err(unknown(self, status)),
         }
     }
 
@@ -211,7 +212,7 @@ impl Context<'_> {
         if self.may(privilege) {
             return Ok(());
         }
-        let context = crate::dispatch::denied(self.row, privilege);
+        let context = denied(self.row, privilege);
         Err(self.error(Status::Eaccess, &context))
     }
 
@@ -350,4 +351,16 @@ pub(crate) fn send_cluster_map(
     }
     session.sent_map = Some(maps.version());
     map.send(reply, session, status);
+}
+
+/// What is told to a user who lacks a privilege for a command.
+pub(crate) fn denied(row: &Row, privilege: Privilege) -> String {
+    format!("{} needs the privilege {}", row.name, privilege.name())
+}
+
+/// Answers that a scope or collection does not exist, with the manifest that says so.
+pub fn unknown(ctx: &mut Context<'_>, status: Status) -> Outcome {
+    let uid = ctx.bucket().collections().manifest().uid();
+    ctx.reply.unknown_collection(status, uid.0);
+    Outcome::Done
 }

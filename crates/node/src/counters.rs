@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use protocol::Status;
 
-use crate::node::Node;
 use crate::stats::timings::SAMPLED_TURNS;
 
 /// While a connection has its worker for longer than this, others notice.
@@ -329,19 +328,6 @@ impl Workers {
     pub fn has_sync_writes(&self) -> bool {
         self.all.iter().any(|worker| worker.has_sync_writes())
     }
-}
-
-/// What each thread of a node counts that handles requests.
-pub fn of_all_threads(node: &Node) -> impl Iterator<Item = &WorkerCounters> + Clone {
-    node.workers().all().iter().chain(node.lanes().counters()).map(|counters| &**counters)
-}
-
-/// Commands whose longest turn at a worker of this node took a millisecond or more, and that turn in nanoseconds.
-pub fn longest_turns(node: &Node) -> impl Iterator<Item = (&'static str, u64)> {
-    (0..=u8::MAX).filter_map(|opcode| {
-        let longest_ns = node.workers().all().iter().map(|worker| worker.longest_turn_with_ns(opcode)).max();
-        Some((protocol::opcode::name(opcode)?, longest_ns.filter(|ns| *ns > 0)?))
-    })
 }
 
 #[cfg(test)]

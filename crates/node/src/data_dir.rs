@@ -6,11 +6,11 @@ use std::io;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use base::SmallFileError;
 use base::env::Env;
-use base::{SmallFile, SmallFileError};
 
-use crate::at_rest::FolderKeys;
-use crate::missing;
+use crate::folder_keys::FolderKeys;
+use crate::{missing, node_files};
 
 /// Why the folder cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -37,7 +37,6 @@ pub enum DataDirError {
 }
 
 const LOCK: &str = "lock";
-const REVISION: &str = "cluster-revision";
 
 /// A folder that this process owns for as long as this value lives.
 pub struct DataDir {
@@ -45,11 +44,6 @@ pub struct DataDir {
     _lock: File,
     /// The keys of encrypted files in it.
     keys: FolderKeys,
-}
-
-/// Where all buckets live in a data directory.
-pub(crate) fn buckets_in(data: &Path) -> PathBuf {
-    data.join("buckets")
 }
 
 impl DataDir {
@@ -129,12 +123,12 @@ impl DataDir {
 
     /// Where all buckets live in it.
     pub fn buckets(&self) -> PathBuf {
-        buckets_in(&self.path)
+        node_files::buckets_in(&self.path)
     }
 
     /// A number that is larger at each start: clients ignore a cluster map that is not newer than the one they have.
     pub fn next_revision(&self, env: &Env) -> Result<i64, DataDirError> {
-        let file = revision_file(&self.path);
+        let file = node_files::revision(&self.path);
         let found = match file.open(&*env.disk, parse_revision, |fault| tracing::error!("{fault}")) {
             Ok(None) => missing::revision(&*env.disk, &self.path).map_or(Ok(None), Err),
             found => found,
@@ -161,11 +155,6 @@ impl DataDir {
         }
         Ok(next)
     }
-}
-
-/// Counts starts, and changes of the cluster map.
-pub fn revision_file(folder: &Path) -> SmallFile {
-    SmallFile::new(folder, REVISION)
 }
 
 /// Understands that file's content.
@@ -323,7 +312,7 @@ pub(crate) mod tests {
             handles.disk.plan(Fault::once(On::Kind(Call::Write), 1, Effect::DISK_FULL));
             assert_eq!(dir.next_revision(&env).expect("it is written over"), number);
         }
-        assert_eq!(revision_file(folder.path()).fault(&*env.disk, parse_revision), None);
+        assert_eq!(node_files::revision(folder.path()).fault(&*env.disk, parse_revision), None);
         assert_eq!(dir.next_revision(&env).expect("there is room"), 4);
     }
 
@@ -338,8 +327,8 @@ pub(crate) mod tests {
         let dir = DataDir::take(folder.path(), &env).expect("it was given back");
         assert_eq!(dir.next_revision(&env).expect("writable"), 2);
         // The node has an identity, and the count is missing: it does not begin again.
-        SmallFile::new(folder.path(), "node-uuid").write(&*env.disk, b"").expect("writable");
-        revision_file(folder.path()).remove(&*env.disk).expect("writable");
+        node_files::identity(folder.path()).write(&*env.disk, b"").expect("writable");
+        node_files::revision(folder.path()).remove(&*env.disk).expect("writable");
         assert!(dir.next_revision(&env).expect("writable") > 1_000_000_000);
     }
 }

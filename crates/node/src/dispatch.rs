@@ -9,13 +9,14 @@ use protocol::feature::Feature;
 use protocol::{FrameInfos, Request, Status, opcode};
 
 use crate::audit::kv;
-use crate::command::{Access, Durability, Extent, Key, Row, Silence, find};
+use crate::close_reason::CloseReason;
+use crate::command::{Row, find};
+use crate::command_rules::{Access, Durability, Extent, Key, Leaves, Silence, Thread};
 use crate::command_table::RETIRED;
-use crate::connection::CloseReason;
-use crate::context::{Context, Finish, Outcome, has_no_such_collection};
+use crate::context::{Context, Finish, Outcome, denied, has_no_such_collection};
 use crate::counters::WorkerCounters;
-use crate::elsewhere::{self, Thread};
-use crate::injections;
+use crate::injections::apply::apply;
+use crate::long_work::LONG_BYTES;
 use crate::node::Node;
 use crate::output::Output;
 use crate::privilege::Privilege;
@@ -148,13 +149,13 @@ fn handle(
         return turned_away;
     }
     if desk.finish.is_none()
-        && let Some(kept) = kv::refused(&mut ctx, request).or_else(|| injections::apply(&mut ctx))
+        && let Some(kept) = kv::refused(&mut ctx, request).or_else(|| apply(&mut ctx))
     {
         return kept;
     }
     let outcome = match (desk.finish, infos.impersonate) {
         (Some(finish), _) => finish(&mut ctx),
-        (None, _) if elsewhere::is_long(&mut ctx, request) => Outcome::Elsewhere,
+        (None, _) if is_long(&mut ctx, request) => Outcome::Elsewhere,
         (None, None) => (row.handler)(&mut ctx, request),
         (None, Some(user)) => impersonated(&mut ctx, request, user),
     };
@@ -301,11 +302,6 @@ fn missing(row: &Row, key: DocKey<'_>, rights: &Rights) -> Permission {
     }
 }
 
-/// What is told to a user who lacks a privilege for a command.
-pub(crate) fn denied(row: &Row, privilege: Privilege) -> String {
-    format!("{} needs the privilege {}", row.name, privilege.name())
-}
-
 fn frame_infos<'a>(row: &Row, request: &Request<'a>) -> Result<FrameInfos<'a>, Refused> {
     if request.frame_infos.is_empty() {
         return Ok(FrameInfos::default());
@@ -378,37 +374,22 @@ pub fn may_reorder(session: &Session, opcode: u8) -> bool {
     session.has(Feature::UnorderedExecution) && find(opcode).is_some_and(|row| row.reorder)
 }
 
-impl CloseReason {
-    /// Whether it was neither the client's wish nor the end of the node.
-    pub fn is_fault(&self) -> bool {
-        !matches!(
-            self,
-            CloseReason::Quit | CloseReason::ByClient | CloseReason::Shutdown | CloseReason::CrowdedOut
-        )
-    }
-
-    /// Which kind of mistake the client made, as a number below [`CloseReason::MISTAKES`], that an operator has to do
-    /// something about.
-    pub fn mistake(&self) -> Option<usize> {
-        match self {
-            CloseReason::Frame(_) => Some(0),
-            CloseReason::StatusNotUnderstood(_) => Some(1),
-            CloseReason::Violation(_) => Some(2),
-            CloseReason::TooSlow(_) => Some(3),
-            CloseReason::Tls(_) => Some(4),
-            CloseReason::Quit
-            | CloseReason::ByClient
-            | CloseReason::Shutdown
-            | CloseReason::Replaced
-            | CloseReason::CrowdedOut
-            | CloseReason::HeldMost
-            | CloseReason::BucketGone
-            | CloseReason::UserChanged
-            | CloseReason::Fenced
-            | CloseReason::Network(_) => None,
+/// Whether a request is to be handled elsewhere.
+pub(crate) fn is_long(cx: &mut Context<'_>, request: &Request<'_>) -> bool {
+    cx.may_leave
+        && !planted::is(Bug::LongWorkStays)
+        && match cx.row.leaves {
+            Leaves::Never => false,
+            Leaves::LargeValue => has_large_value(request),
+            Leaves::LargeDocument => has_large_value(request) || cx.has_large_document(),
+            Leaves::Always | Leaves::Overview => true,
         }
-    }
+}
 
-    /// Kinds of mistakes.
-    pub const MISTAKES: usize = 5;
+fn has_large_value(request: &Request<'_>) -> bool {
+    let len = request.value.len();
+    let inflated = || engine::value::inflated_len(request.value);
+    let is_snappy = base::Datatype(request.datatype).is_snappy();
+    len >= LONG_BYTES
+        || (is_snappy && len >= LONG_BYTES / engine::value::MOST_INFLATION && inflated() >= LONG_BYTES)
 }

@@ -3,16 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use base::SmallFileError;
 use base::env::Env;
-use base::{SmallFile, SmallFileError};
 use serde_json::Value;
 
-use crate::bucket_list;
 use crate::config::BucketSpec;
-
-/// In a bucket's folder: what the bucket is, so that the list of buckets can be put together again. It is encrypted under the
-/// keys of the folder of data, as the node writes it before it opens the bucket's.
-pub const FILE: &str = "bucket.json";
+use crate::{bucket_list, node_files};
 
 /// A bucket that cannot be served.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,11 +24,6 @@ pub struct Down {
 /// All of them by name.
 pub type DownBuckets = BTreeMap<String, Down>;
 
-/// The file that says what the bucket of a folder is.
-pub fn file(folder: &Path) -> SmallFile {
-    SmallFile::new(folder, FILE)
-}
-
 /// Understands the file's content.
 pub fn parse(bytes: &[u8], _version: u16) -> Result<BucketSpec, String> {
     let json = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
@@ -42,7 +33,7 @@ pub fn parse(bytes: &[u8], _version: u16) -> Result<BucketSpec, String> {
 
 /// Notes in a bucket's folder what the bucket is.
 pub(crate) fn describe(env: &Env, folder: &Path, spec: &BucketSpec) -> Result<(), SmallFileError> {
-    let (file, json) = (file(folder), bucket_list::to_json(spec));
+    let (file, json) = (node_files::bucket(folder), bucket_list::to_json(spec));
     let is_noted = file.look(&*env.disk, |bytes, _| {
         serde_json::from_slice::<Value>(bytes).map_err(|error| error.to_string())
     });
@@ -57,7 +48,7 @@ pub(crate) fn look_in(env: &Env, buckets: &Path, names: Vec<String>) -> (Vec<Buc
     let (mut specs, mut down) = (Vec::new(), DownBuckets::new());
     for name in names {
         let folder: PathBuf = buckets.join(&name);
-        let why = match file(&folder).look(&*env.disk, parse) {
+        let why = match node_files::bucket(&folder).look(&*env.disk, parse) {
             Ok(Some(found)) if found.content.name == name => {
                 specs.push(found.content);
                 continue;

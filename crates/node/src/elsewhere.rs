@@ -6,46 +6,19 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use base::Moment;
-use base::planted::{self, Bug};
 use engine::{FetchPin, StepTimes};
-use protocol::{Limits, Parsed, Request, Status, parse};
+use protocol::{Limits, Parsed, Status, parse};
 
+use crate::close_reason::CloseReason;
 use crate::command::find;
-use crate::connection::CloseReason;
+use crate::command_rules::{Leaves, Thread};
 use crate::context::{Context, Outcome, Ready};
 use crate::counters::WorkerCounters;
 use crate::dispatch::{Desk, dispatch};
-use crate::long_work::LONG_BYTES;
 use crate::node::Node;
 use crate::output::Output;
 use crate::session::{Session, SharedSession};
 use crate::sync_write::Prepared;
-
-/// When a command leaves its worker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Leaves {
-    /// Never by itself: what it does has a small bound, it changes its session, or its handler decides.
-    Never,
-    /// If its value is large.
-    LargeValue,
-    /// If its value or its document is large.
-    LargeDocument,
-    /// Always: it waits for the disk or for another thread.
-    Always,
-    /// Always, to a thread beside that of other long work: it looks at all vBuckets, which takes milliseconds.
-    Overview,
-}
-
-/// The thread on which a request is handled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Thread {
-    /// Its worker, which it may leave.
-    Worker,
-    /// Its worker, where it stays.
-    WorkerOnly,
-    /// A thread for long work.
-    Elsewhere,
-}
 
 /// What came of a request elsewhere.
 enum Done {
@@ -55,26 +28,6 @@ enum Done {
     Close(Output, CloseReason),
     /// It waits for something, which its connection has to do.
     NotThere,
-}
-
-/// Whether a request is to be handled elsewhere.
-pub(crate) fn is_long(cx: &mut Context<'_>, request: &Request<'_>) -> bool {
-    cx.may_leave
-        && !planted::is(Bug::LongWorkStays)
-        && match cx.row.leaves {
-            Leaves::Never => false,
-            Leaves::LargeValue => has_large_value(request),
-            Leaves::LargeDocument => has_large_value(request) || cx.has_large_document(),
-            Leaves::Always | Leaves::Overview => true,
-        }
-}
-
-fn has_large_value(request: &Request<'_>) -> bool {
-    let len = request.value.len();
-    let inflated = || engine::value::inflated_len(request.value);
-    let is_snappy = base::Datatype(request.datatype).is_snappy();
-    len >= LONG_BYTES
-        || (is_snappy && len >= LONG_BYTES / engine::value::MOST_INFLATION && inflated() >= LONG_BYTES)
 }
 
 /// Begins to handle a request elsewhere. `looks`: how often it was handled before; `pin`: what must stay for it.

@@ -13,7 +13,7 @@ use crate::audit::settings as audit_settings;
 use crate::bucket_form::BucketForm;
 use crate::changes::short::Short;
 use crate::changes::token::Token;
-use crate::cluster::{flushed, founding, identity, noted, seen_users};
+use crate::cluster::{flushed, founding, noted, seen_users};
 use crate::config::{BucketSpec, Config, Settings};
 use crate::connection::{Connection, Next};
 use crate::counters::WorkerCounters;
@@ -21,7 +21,7 @@ use crate::node::Node;
 use crate::output::Output;
 use crate::roles::Grant;
 use crate::small_files::{bucket_faults, node_faults};
-use crate::{bucket_list, data_dir, down, form, kept_users};
+use crate::{form, kept_users, node_files};
 
 /// Feeds bytes to a fresh connection, then to one that has logged in and selected a bucket.
 pub fn connection(node: &Arc<Node>, login: &[u8], bytes: &[u8]) {
@@ -87,14 +87,14 @@ pub fn small_files(bytes: &[u8]) {
     let folder = Path::new("/fuzz");
     env.disk.create_dir_all(folder).expect("a folder");
     let files = [
-        bucket_list::file(folder),
-        data_dir::revision_file(folder),
-        identity::file(folder),
+        node_files::bucket_list(folder),
+        node_files::revision(folder),
+        node_files::identity(folder),
         noted::file(folder),
         seen_users::file(folder),
         kept_users::file(folder),
         audit_settings::file(folder),
-        down::file(folder),
+        node_files::bucket(folder),
         flushed::file(folder),
         founding::file(folder),
         SmallFile::new(folder, "membership"),

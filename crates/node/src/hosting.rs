@@ -6,25 +6,25 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::encryption::KeyError;
 use base::env::{Env, Room, Task};
 use base::planted::{self, Bug};
-use base::{Heap, SmallFileError, VbId, VbState};
+use base::{Heap, VbId, VbState};
 use engine::{Bucket, BucketKind, MOST_RANGE_SCANS, TaskKind};
 use kvstore::{CouchConfig, FilesConfig, Journaled, JournaledConfig, KvStore, LogConfig, StorageBackend};
 use parking_lot::{Condvar, Mutex};
 
-use crate::at_rest;
 use crate::bucket_list::BucketList;
 use crate::cluster::membership;
 use crate::config::{BucketSpec, Config, Switch};
 use crate::data_dir::{DataDir, DataDirError};
 use crate::down::{self, Down, DownBuckets};
+use crate::host_failure::{HostFailure, MOST_BUCKETS};
 use crate::machine_memory::machine_memory_bytes;
-use crate::node_buckets::{BucketError, require_durability};
+use crate::management::{BucketError, require_durability};
 use crate::opened::{self, OpenedBucket};
 use crate::quarantine::Quarantine;
 use crate::served::{Served, ServedBuckets};
+use crate::{at_rest, node_files};
 
 /// Revisions of the cluster map that a start leaves room for: each change of a manifest takes one.
 pub const CHANGES_BITS: u32 = 20;
@@ -35,110 +35,9 @@ const BACKFILLERS: usize = 2;
 /// Threads of a bucket that load documents after the start, and end then.
 const LOADERS: usize = 2;
 
-/// The most buckets that a node may have while more are made: each has its threads.
-pub const MOST_BUCKETS: usize = 30;
 /// How long a deleted bucket waits for those who still look at it, and how often it counts them.
 const STRAGGLERS_TIMEOUT: Duration = Duration::from_secs(10);
 const STRAGGLERS_PAUSE: Duration = Duration::from_millis(1);
-
-/// Why a bucket cannot be run, or its files cannot be removed.
-#[derive(Debug, thiserror::Error)]
-pub enum HostFailure {
-    /// It cannot be opened or closed.
-    #[error("bucket {name}: {source}")]
-    Bucket {
-        /// The bucket.
-        name: String,
-        /// What happened.
-        source: engine::Failure,
-    },
-    /// The list of buckets.
-    #[error(transparent)]
-    List(#[from] SmallFileError),
-    /// The data directory.
-    #[error(transparent)]
-    DataDir(#[from] DataDirError),
-    /// The keys that its files are encrypted with.
-    #[error(transparent)]
-    Keys(#[from] KeyError),
-    /// Its files are still there.
-    #[error("cannot remove {}: {source}; it is tried again at the next start", path.display())]
-    Remove {
-        /// Its folder.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// There are files of a bucket of which nobody says what it is.
-    #[error(
-        "the folder of data has a bucket {0} that came from a configuration or a flag: name it in the configuration \
-         file, such as buckets = [\"{0}:256MiB\"], so that the node can bring it into its cluster"
-    )]
-    NotNamed(String),
-    /// A thread could not be started.
-    #[error("cannot start a thread: {0}")]
-    Thread(#[from] io::Error),
-    /// A thread ended in a way it must not.
-    #[error("a thread of the bucket panicked")]
-    Panicked,
-    /// A bucket of the configuration has a larger quota than there is memory.
-    #[error(
-        "bucket {name}: a quota of {} MiB is more than {of}, {} MiB: give it less, as --bucket {name}:{}MiB",
-        .quota_bytes >> 20, .most >> 20, .most >> 21
-    )]
-    Quota {
-        /// The bucket.
-        name: String,
-        /// Its quota.
-        quota_bytes: u64,
-        /// The most that it may be.
-        most: u64,
-        /// What says so.
-        of: &'static str,
-    },
-    /// The buckets of a configuration have more together than there is memory.
-    #[error(
-        "the quotas of the buckets are {} MiB together ({names}), and {of} {} MiB: give them less, or raise memory-quota",
-        .quota_bytes >> 20, .most >> 20
-    )]
-    Quotas {
-        /// The buckets.
-        names: String,
-        /// Their quotas together.
-        quota_bytes: u64,
-        /// The most that those may be.
-        most: u64,
-        /// What says so.
-        of: &'static str,
-    },
-    /// It was opened before, and its files are not in their place.
-    #[error(
-        "bucket {name}: {what}: mount its volume, or put the folder back from a backup, and start the node again; \
-         `stave check --repair` takes what is found there instead, and what is missing is lost"
-    )]
-    Gone {
-        /// The bucket.
-        name: String,
-        /// What is there instead.
-        what: String,
-    },
-    /// A bucket of this name was deleted, and its files are still there.
-    #[error("{} holds files of a deleted bucket that cannot be removed: remove the folder", .0.display())]
-    NotRemoved(PathBuf),
-    /// More than one bucket failed, or one failed in more than one way.
-    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
-    Several(Vec<HostFailure>),
-}
-
-impl HostFailure {
-    /// This failure, and that of cleaning up behind it.
-    fn and(self, cleaned: Result<(), HostFailure>) -> HostFailure {
-        match cleaned {
-            Ok(()) => self,
-            Err(second) => HostFailure::Several(vec![self, second]),
-        }
-    }
-}
 
 /// What failed of two things that are both done.
 fn both(first: Result<(), HostFailure>, second: Result<(), HostFailure>) -> Result<(), HostFailure> {
@@ -413,7 +312,7 @@ impl Host {
     pub(crate) fn begin_removal(&self, name: &str, env: &Env) -> Result<(), HostFailure> {
         self.list.lock().begin_removal(name, env)?;
         // Should the list be lost, what is left of it is not taken for a bucket.
-        if let Err(error) = down::file(&self.data_dir.bucket(name)).remove(&*env.disk) {
+        if let Err(error) = node_files::bucket(&self.data_dir.bucket(name)).remove(&*env.disk) {
             tracing::debug!(bucket = name, %error, "the folder of a deleted bucket still says what it was");
         }
         Ok(())
@@ -508,7 +407,7 @@ impl Host {
         let bucket = Bucket::open_cold(bucket, env.clone(), Arc::clone(&store)).map_err(failed)?;
         let opened = OpenedBucket::of(&bucket, &*store).map_err(|failure| failed(failure.into()))?;
         if config.is_member {
-            for (vb, refusal) in crate::cluster::hold_all(&bucket) {
+            for (vb, refusal) in crate::cluster::hold::hold_all(&bucket) {
                 // The node's fence is closed, and the cluster has it hold the vBucket again before it opens.
                 tracing::error!(bucket = spec.name, %vb, ?refusal, "a vBucket keeps its role until it is held again");
             }

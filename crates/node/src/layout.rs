@@ -4,7 +4,8 @@ use base::{DocKey, limits};
 use protocol::Request;
 use protocol::feature::Feature;
 
-use crate::command::{CasRule, Extras, Key, Row, ValueRule};
+use crate::command::Row;
+use crate::command_rules::{CasRule, Extras, Key, ValueRule};
 use crate::session::Session;
 
 /// Checks a request in the order in which the original does, so that a request with several faults gets the answer

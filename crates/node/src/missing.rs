@@ -10,44 +10,38 @@ use std::path::Path;
 use base::env::{Disk, OpenMode};
 use base::{SmallFile, SmallFileError};
 
-use crate::cluster::{identity as node_identity, membership};
-use crate::{bucket_list, data_dir, down, written};
+use crate::cluster::membership;
+use crate::node_files;
 
 /// The list of buckets, which is written before the folder of a bucket that is in it says what that is.
 pub(crate) fn list(disk: &dyn Disk, data: &Path) -> Option<SmallFileError> {
-    let buckets = data_dir::buckets_in(data);
+    let buckets = node_files::buckets_in(data);
     let names = match disk.read_dir(&buckets) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
         Err(source) => return Some(SmallFileError::Io { operation: "read", path: buckets, source }),
         Ok(names) => names,
     };
-    let says = |name: &String| any_of_two(disk, &down::file(&buckets.join(name)));
+    let says = |name: &String| any_of_two(disk, &node_files::bucket(&buckets.join(name)));
     let what = |name: &String| format!("the folder of bucket {name} says that there was a list");
-    missing(disk, &bucket_list::file(data), || names.iter().find(|name| says(name)).map(what))
+    missing(disk, &node_files::bucket_list(data), || names.iter().find(|name| says(name)).map(what))
 }
 
 /// The count of starts, which is written before the node's identity.
 pub(crate) fn revision(disk: &dyn Disk, data: &Path) -> Option<SmallFileError> {
-    let has_started = || any_of_two(disk, &node_identity::file(data));
+    let has_started = || any_of_two(disk, &node_files::identity(data));
     let what = || "the node has started before".to_owned();
-    missing(disk, &data_dir::revision_file(data), || has_started().then(what))
+    missing(disk, &node_files::revision(data), || has_started().then(what))
 }
 
 /// The identity of a member, which is written before the node is in a cluster.
 pub(crate) fn identity(disk: &dyn Disk, data: &Path) -> Option<SmallFileError> {
     let belongs = || membership::belongs_to_cluster(disk, data).unwrap_or(true);
     let what = || "the folder belongs to a node of a cluster".to_owned();
-    missing(disk, &node_identity::file(data), || belongs().then(what))
-}
-
-/// A file of which it was noted that it was written.
-pub(crate) fn written(disk: &dyn Disk, data: &Path, file: &SmallFile) -> Option<SmallFileError> {
-    let what = || "it was written before".to_owned();
-    missing(disk, file, || written::says(disk, data, file).then(what))
+    missing(disk, &node_files::identity(data), || belongs().then(what))
 }
 
 /// The error of a file that is missing, if something says that it was there.
-fn missing(
+pub(crate) fn missing(
     disk: &dyn Disk,
     file: &SmallFile,
     evidence: impl FnOnce() -> Option<String>,
@@ -70,6 +64,7 @@ fn any_of_two(disk: &dyn Disk, file: &SmallFile) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use crate::written;
     use base::env::Env;
 
     use super::*;
@@ -84,9 +79,9 @@ mod tests {
         let of_bucket = Path::new("/data/buckets/b");
         let data = Path::new(DATA);
         let cases: [(Missing, SmallFile, SmallFile); 3] = [
-            (list, bucket_list::file(data), down::file(of_bucket)),
-            (revision, data_dir::revision_file(data), node_identity::file(data)),
-            (identity, node_identity::file(data), SmallFile::new(data, "cluster-founding")),
+            (list, node_files::bucket_list(data), node_files::bucket(of_bucket)),
+            (revision, node_files::revision(data), node_files::identity(data)),
+            (identity, node_files::identity(data), SmallFile::new(data, "cluster-founding")),
         ];
         // What was written is named by the next start, or by who wrote it.
         for file in [kept_users::file(data), audit::settings::file(data), alternate::file(data)] {
@@ -99,7 +94,10 @@ mod tests {
             assert!(matches!(open(), Ok(Some(()))), "{}", name.display());
             file.remove(&*env.disk).expect("removed");
             assert!(open().is_err_and(|error| error.is_damage()), "{}", name.display());
-            assert!(written(&*env.disk, data, &file).is_some() && written::fault(&*env.disk, data).is_none());
+            assert!(
+                written::written(&*env.disk, data, &file).is_some()
+                    && written::fault(&*env.disk, data).is_none()
+            );
             written::forget(&*env.disk, data, &file).expect("written");
             assert!(matches!(open(), Ok(None)), "{}: that it is gone is known", name.display());
             written::write(&*env.disk, data, &file, b"").expect("written");

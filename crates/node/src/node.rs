@@ -1,5 +1,6 @@
 //! A node: its buckets, users and cluster map. A value without globals, so that several live in one process.
 
+use std::any::Any;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -8,7 +9,6 @@ use std::time::Duration;
 use ::cluster::Fence;
 use base::RateLimit;
 use base::env::Env;
-use base::planted::{self, Bug};
 use engine::Bucket;
 use parking_lot::{Mutex, RwLock};
 use protocol::extras::ConfigVersion;
@@ -17,12 +17,9 @@ use crate::accounts::Accounts;
 use crate::audit::AuditLog;
 use crate::audit::record::Ends;
 use crate::client_addresses::ClientAddresses;
-use crate::cluster::buckets::StillJoining;
-use crate::cluster::serving::is_a_clusters;
-use crate::cluster::{Cluster, identity};
+use crate::close_reason::CloseReason;
 use crate::cluster_map::{ClusterMap, NodeAddress};
 use crate::config::{BucketSpec, ConnectionLimits};
-use crate::connection::CloseReason;
 use crate::connection_memory::ConnectionMemory;
 use crate::counters::{Totals, WorkerCounters, Workers};
 use crate::dcp::Registry;
@@ -32,14 +29,18 @@ use crate::hosting::Host;
 use crate::injections::Injections;
 use crate::login_throttle::LoginThrottle;
 use crate::long_work::Lanes;
+use crate::management::Management;
 use crate::news::Announcer;
-use crate::node_buckets::Management;
 use crate::node_map::NodeMap;
 use crate::replication::Replication;
 use crate::served::{Served, ServedBuckets};
 use crate::slow::SlowLog;
 use crate::stats::timings::TimesByBucket;
 use crate::user::Users;
+
+/// A membership in a cluster, which knows its node. The node keeps it without its type; `Node::cluster`, beside the type,
+/// gives it back.
+pub(crate) type AnyMembership = dyn Any + Send + Sync;
 
 /// A node.
 pub struct Node {
@@ -73,13 +74,14 @@ pub struct Node {
     /// Tells connections that they should look at the map and at their bucket.
     announcer: Arc<Announcer>,
     /// Who decides which buckets there are, if it is not the node itself.
-    management: RwLock<Option<Arc<dyn Management>>>,
+    pub(crate) management: RwLock<Option<Arc<dyn Management>>>,
     replication: Replication,
     /// When a cluster does not let the node serve.
     fence: Arc<Fence>,
-    cluster: RwLock<Option<Weak<Cluster>>>,
+    /// The membership by which a cluster decides what the node serves, if there is one.
+    pub(crate) membership: RwLock<Option<Weak<AnyMembership>>>,
     /// What it is called by who must not take it for another one; known once it has a folder.
-    uuid: OnceLock<String>,
+    pub(crate) uuid: OnceLock<String>,
 }
 
 /// A login that failed.
@@ -224,7 +226,7 @@ impl Node {
             announcer,
             management: RwLock::default(),
             fence: Arc::new(Fence::open()),
-            cluster: RwLock::default(),
+            membership: RwLock::default(),
             uuid: OnceLock::new(),
             env,
         }
@@ -245,15 +247,6 @@ impl Node {
     /// What runs its buckets.
     pub fn host(&self) -> Option<&Host> {
         self.host.as_ref()
-    }
-
-    /// Who decides which buckets there are.
-    pub fn management(self: &Arc<Node>) -> Arc<dyn Management> {
-        match self.management.read().clone() {
-            Some(other) => other,
-            None if is_a_clusters(self) && !planted::is(Bug::JoiningNodeDecides) => Arc::new(StillJoining),
-            None => Arc::clone(self) as Arc<dyn Management>,
-        }
     }
 
     /// Tells connections of new maps, of buckets that are gone, and of freezing.
@@ -297,14 +290,9 @@ impl Node {
         &self.fence
     }
 
-    /// The cluster that decides what the node serves, if there is one.
-    pub fn cluster(&self) -> Option<Arc<Cluster>> {
-        self.cluster.read().as_ref().and_then(Weak::upgrade)
-    }
-
     /// From now on a cluster decides what the node serves, and which buckets there are: requests over HTTP go there.
-    pub(crate) fn belongs_to(&self, cluster: &Arc<Cluster>, management: Arc<dyn Management>) {
-        *self.cluster.write() = Some(Arc::downgrade(cluster));
+    pub(crate) fn belongs_to(&self, membership: Weak<AnyMembership>, management: Arc<dyn Management>) {
+        *self.membership.write() = Some(membership);
         *self.management.write() = Some(management);
         // Nodes of an earlier version let the administrator in, which all nodes have.
         if let Some(user) = self.host().and_then(|host| host.config().users.first()) {
@@ -316,13 +304,6 @@ impl Node {
     /// The node's identity, kept with its data; empty if it has no folder.
     pub fn uuid(&self) -> &str {
         self.uuid.get().map_or("", String::as_str)
-    }
-
-    /// Reads the node's identity, or makes it.
-    pub fn know_itself(&self) -> std::io::Result<()> {
-        let uuid = identity::of_node(self)?;
-        self.uuid.get_or_init(|| uuid);
-        Ok(())
     }
 
     /// What of its buckets follows other nodes.
@@ -372,7 +353,7 @@ impl Node {
 
     /// What all workers counted.
     pub fn totals(&self) -> Totals {
-        Totals::of(crate::counters::of_all_threads(self))
+        Totals::of(of_all_threads(self))
     }
 
     /// Where all that leaves its worker is done.
@@ -400,4 +381,17 @@ impl Node {
 #[cfg(test)]
 pub(crate) fn with_long_work(node: Node, threads: usize) -> Node {
     Node { lanes: Lanes::new(threads), ..node }
+}
+
+/// What each thread of a node counts that handles requests.
+pub fn of_all_threads(node: &Node) -> impl Iterator<Item = &WorkerCounters> + Clone {
+    node.workers().all().iter().chain(node.lanes().counters()).map(|counters| &**counters)
+}
+
+/// Commands whose longest turn at a worker of this node took a millisecond or more, and that turn in nanoseconds.
+pub fn longest_turns(node: &Node) -> impl Iterator<Item = (&'static str, u64)> {
+    (0..=u8::MAX).filter_map(|opcode| {
+        let longest_ns = node.workers().all().iter().map(|worker| worker.longest_turn_with_ns(opcode)).max();
+        Some((protocol::opcode::name(opcode)?, longest_ns.filter(|ns| *ns > 0)?))
+    })
 }

@@ -9,8 +9,8 @@ use parking_lot::RwLock;
 use protocol::extras::ConfigVersion;
 
 use crate::cluster_map::{ClusterMap, Layout, LayoutRefusal, NodeAddress};
+use crate::management::BucketError;
 use crate::news::Announcer;
-use crate::node_buckets::BucketError;
 use crate::served::ServedBuckets;
 
 /// The map as it is now, and what the node's own one is made of.

@@ -16,7 +16,7 @@ use kvstore::{Failure, KvStore};
 use serde::{Deserialize, Serialize};
 
 use crate::bucket_list::{self, BucketList};
-use crate::data_dir;
+use crate::node_files;
 
 /// A bucket as it was opened last.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -82,7 +82,7 @@ pub(crate) fn missing(disk: &dyn Disk, folder: &Path) -> Result<Option<String>, 
 /// The buckets of a data directory that are not in their place. Changes nothing.
 pub(crate) fn faults(disk: &dyn Disk, data: &Path) -> Vec<(PathBuf, String)> {
     let fault = |(name, opened): (String, OpenedBucket)| {
-        let folder = data_dir::buckets_in(data).join(name);
+        let folder = node_files::buckets_in(data).join(name);
         let what = opened.refuses(disk, &folder).unwrap_or_else(|error| Some(error.to_string()));
         Some((folder, what?))
     };

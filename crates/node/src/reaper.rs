@@ -7,7 +7,7 @@ use std::task::{Context, Waker};
 
 use base::planted::{self, Bug};
 
-use crate::connection::CloseReason;
+use crate::close_reason::CloseReason;
 use crate::counters::WorkerCounters;
 
 /// What a client may take too long for.

@@ -7,12 +7,12 @@ use std::fmt;
 
 use engine::settings::{Key, SETTINGS};
 
-use crate::at_rest;
+use crate::at_rest::rekey;
 use crate::audit::events::AuditEvent;
 use crate::audit::record::AuditRecord;
 use crate::config::{BucketSpec, Config};
+use crate::management::BucketChange;
 use crate::node::Node;
-use crate::node_buckets::BucketChange;
 
 /// What became of a configuration that was read again.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -92,7 +92,7 @@ fn reload_wrapping_key(node: &Node, present: &mut Config, new: &Config, told: &m
     if before == after {
         return;
     }
-    match at_rest::rewrap(node, after) {
+    match rekey::rewrap(node, after) {
         Ok(()) => {
             present.encryption = Some(after.clone());
             told.taken.push("encryption-key-*: earlier keys are not needed any more".to_owned());

@@ -5,8 +5,8 @@ use engine::Whole;
 use protocol::feature::{Feature, Features};
 use protocol::{Response, Status, server_duration};
 
-use crate::command::Silence;
-use crate::connection::CloseReason;
+use crate::close_reason::CloseReason;
+use crate::command_rules::Silence;
 use crate::counters::WorkerCounters;
 use crate::output::Output;
 use crate::status_map;

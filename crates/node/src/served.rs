@@ -9,7 +9,7 @@ use parking_lot::RwLock;
 use crate::cluster_map::BucketShape;
 use crate::config::BucketSpec;
 use crate::down::{Down, DownBuckets};
-use crate::node_buckets::BucketError;
+use crate::management::BucketError;
 
 /// A bucket that the node serves.
 pub struct Served {

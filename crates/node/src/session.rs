@@ -9,7 +9,7 @@ use protocol::extras::ConfigVersion;
 use protocol::feature::{Feature, Features};
 
 use crate::audit::record::Ends;
-use crate::connection::CloseReason;
+use crate::close_reason::CloseReason;
 use crate::dcp::DcpConnection;
 use crate::node::Node;
 use crate::output::Output;

@@ -6,6 +6,7 @@
 
 pub mod export;
 pub mod limits;
+pub(crate) mod note;
 pub mod spans;
 
 use std::collections::VecDeque;
@@ -19,9 +20,7 @@ use protocol::opcode;
 
 use self::export::TraceQueue;
 use self::limits::SlowLimits;
-use self::spans::{Span, WaitStep};
-use crate::node::Node;
-use crate::session::Session;
+use self::spans::Span;
 
 /// Operations that are kept.
 const KEPT: usize = 64;
@@ -108,49 +107,6 @@ pub(crate) struct Took {
     pub(crate) requests: u64,
     /// When it began, in nanoseconds of the monotonic clock.
     pub(crate) began_ns: u64,
-}
-
-/// Notes an operation of a session if it took longer than its command may.
-pub(crate) fn note_if_slow(
-    node: &Node,
-    session: &Session,
-    worker: usize,
-    took: &Took,
-    subject: &Subject,
-    steps: &[WaitStep],
-) {
-    let bucket = session.bucket.as_ref().map(|bucket| &***bucket);
-    if took.ns > node.events().slow.limits.limit_ns(took.opcode, bucket) {
-        note(node, session, worker, took, subject.clone(), steps);
-    }
-}
-
-#[cold]
-fn note(node: &Node, session: &Session, worker: usize, took: &Took, subject: Subject, steps: &[WaitStep]) {
-    let clock = &node.env().clock;
-    let replica = |place| {
-        let bucket = session.bucket.as_ref()?;
-        bucket.inspect(subject.vbucket, |vb| vb.topology()?.replica(place).map(Into::into))?
-    };
-    let spans = match took.spent_on {
-        SpentOn::Turn => spans::lock_spans(&engine::lock_waits_since(took.began_ns), took.began_ns),
-        _ => spans::spans(steps, took.began_ns, took.began_ns + took.ns, replica),
-    };
-    let operation = SlowOperation {
-        ended_unix_ns: clock.unix_ns(),
-        took_ns: took.ns,
-        spent_on: took.spent_on,
-        opcode: took.opcode,
-        requests: took.requests,
-        opaque: took.opaque,
-        vbucket: subject.vbucket,
-        key: subject.key,
-        bucket: session.bucket.as_ref().map(|bucket| bucket.name().to_owned()),
-        peer: session.peer,
-        worker,
-        spans,
-    };
-    node.events().slow.note(operation, clock.monotonic());
 }
 
 impl SlowLog {

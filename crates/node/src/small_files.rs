@@ -8,12 +8,11 @@ use base::SmallFile;
 use base::encryption::KeyRing;
 use base::env::{Disk, Env, OpenMode};
 
-use crate::alternate;
 use crate::audit::settings as audit_settings;
 use crate::changes::anchor::faults as position_faults;
 use crate::changes::cursor::faults as cursor_faults;
 use crate::cluster::{flushed, founding, identity, membership, noted, seen_users, vouched};
-use crate::{bucket_list, data_dir, down, kept_users, missing, opened, written};
+use crate::{alternate, bucket_list, data_dir, down, kept_users, missing, node_files, opened, written};
 
 /// More than the longest of them takes.
 const MOST_BYTES: u64 = 16 << 20;
@@ -28,11 +27,9 @@ pub fn node_faults(disk: &dyn Disk, folder: &Path) -> Vec<Fault> {
     };
     let faults = [
         keys_fault(disk, folder),
-        of(bucket_list::file(folder), bucket_list::check),
-        of(data_dir::revision_file(folder), |bytes, version| {
-            data_dir::parse_revision(bytes, version).map(drop)
-        }),
-        of(identity::file(folder), |bytes, version| identity::parse(bytes, version).map(drop)),
+        of(node_files::bucket_list(folder), bucket_list::check),
+        of(node_files::revision(folder), |bytes, version| data_dir::parse_revision(bytes, version).map(drop)),
+        of(node_files::identity(folder), |bytes, version| identity::parse(bytes, version).map(drop)),
         of(noted::file(folder), |bytes, version| noted::parse(bytes, version).map(drop)),
         membership::fault(disk, folder),
         of(founding::file(folder), |bytes, version| founding::parse(bytes, version).map(drop)),
@@ -43,13 +40,13 @@ pub fn node_faults(disk: &dyn Disk, folder: &Path) -> Vec<Fault> {
         written::fault(disk, folder),
     ];
     let missing = [
-        (bucket_list::file(folder), missing::list(disk, folder)),
-        (data_dir::revision_file(folder), missing::revision(disk, folder)),
-        (identity::file(folder), missing::identity(disk, folder)),
+        (node_files::bucket_list(folder), missing::list(disk, folder)),
+        (node_files::revision(folder), missing::revision(disk, folder)),
+        (node_files::identity(folder), missing::identity(disk, folder)),
     ];
     let once =
         [kept_users::file(folder), audit_settings::file(folder), alternate::file(folder)].map(|file| {
-            let error = missing::written(disk, folder, &file);
+            let error = written::written(disk, folder, &file);
             (file, error)
         });
     let missing =
@@ -62,7 +59,7 @@ pub fn bucket_faults(disk: &dyn Disk, folder: &Path) -> Vec<Fault> {
     let mut faults = engine::small_file_faults(disk, folder);
     // Not last: an error of the disk in what only a person mends must not end a repair well.
     faults.extend(keys_fault(disk, folder));
-    let description = down::file(folder);
+    let description = node_files::bucket(folder);
     faults.extend(description.fault(disk, down::parse).map(|fault| (description.path(), fault)));
     let flushes = flushed::file(folder);
     let understood = |bytes: &[u8], version| flushed::parse(bytes, version).map(drop);

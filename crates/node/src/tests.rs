@@ -12,11 +12,13 @@ use protocol::feature::{Feature, Features};
 use protocol::response::ParsedResponse;
 use protocol::{FrameInfos, HEADER_BYTES, RequestParts, Status, opcode, parse_response, write_request};
 
+use crate::close_reason::CloseReason;
 use crate::cluster_map::NodeAddress;
-use crate::command::{Access, Extent, ROWS, Silence, find};
+use crate::command::{ROWS, find};
+use crate::command_rules::{Access, Extent, Silence};
 use crate::command_table::RETIRED;
 use crate::config::{BucketSpec, ConnectionLimits, Role, UserSpec};
-use crate::connection::{CloseReason, Connection, Next};
+use crate::connection::{Connection, Next};
 use crate::counters::WorkerCounters;
 use crate::fuzz::{feed, login};
 use crate::node::Node;

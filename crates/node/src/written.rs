@@ -13,6 +13,8 @@ use base::{Slots, SmallFile, SmallFileError, TwoSlots};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
+use crate::missing::missing;
+
 const FILE: &str = "written-files";
 const FORMAT: u32 = 1;
 /// Held while the file is changed: files of one node are written by several threads.
@@ -97,6 +99,12 @@ pub(crate) fn says(disk: &dyn Disk, folder: &Path, written: &SmallFile) -> bool 
     read(disk, folder).is_ok_and(|slot| slot.is_some_and(|slot| slot.files.contains(&name)))
 }
 
+/// A file of which it was noted that it was written.
+pub(crate) fn written(disk: &dyn Disk, data: &Path, file: &SmallFile) -> Option<SmallFileError> {
+    let what = || "it was written before".to_owned();
+    missing(disk, file, || says(disk, data, file).then(what))
+}
+
 /// Reads a small file of the data directory. One that was written before, and is missing, is damage.
 pub(crate) fn open<T>(
     disk: &dyn Disk,
@@ -110,7 +118,7 @@ pub(crate) fn open<T>(
         note(disk, folder, wanted);
         return Ok(found);
     }
-    crate::missing::written(disk, folder, wanted).map_or(Ok(None), Err)
+    written(disk, folder, wanted).map_or(Ok(None), Err)
 }
 
 /// Writes a small file of the data directory.

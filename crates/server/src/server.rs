@@ -9,18 +9,18 @@ use std::sync::{Arc, mpsc};
 use std::task::Poll;
 use std::time::Duration;
 
-use ::node::Node;
 use ::node::address_places::AddressPlaces;
-use ::node::at_rest;
 use ::node::cluster::membership;
 use ::node::cluster_map::NodeAddress;
 use ::node::config::{ClusterEncryption, Config};
 use ::node::counters::WorkerCounters;
 use ::node::data_dir::{DataDir, DataDirError};
 use ::node::doors::Doors;
-use ::node::hosting::{CHANGES_BITS, Host, HostFailure, Opened};
+use ::node::host_failure::HostFailure;
+use ::node::hosting::{CHANGES_BITS, Host, Opened};
 use ::node::reload::{self, Reloaded};
 use ::node::user::Users;
+use ::node::{Node, at_rest};
 use base::env::{Env, Task};
 use cluster::Fence;
 use parking_lot::Mutex;
@@ -247,7 +247,7 @@ fn read_kept(node: &Arc<Node>, config: &Config) {
     node.accounts().offer().set(config.sasl);
     node.accounts().read(node);
     node.read_alternate();
-    ::node::audit::read_settings(node);
+    ::node::audit::start::read_settings(node);
 }
 
 /// Starts a node: takes its folder, opens its buckets, and listens.

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use ::node::audit::record::Ends;
-use ::node::connection::{CloseReason, Connection, Next, Received};
+use ::node::close_reason::CloseReason;
+use ::node::connection::{Connection, Next, Received};
 use ::node::connection_memory::Charge;
 use ::node::dcp::STEP_BYTES;
 use ::node::output::{Output, Pending};

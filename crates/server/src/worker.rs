@@ -8,23 +8,21 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use ::node::Node;
 use ::node::address_places::Place;
-use ::node::connection::CloseReason;
+use ::node::close_reason::CloseReason;
 use ::node::counters::WorkerCounters;
 use ::node::news::Hearing;
 use ::node::output::Output;
 use ::node::reaper::Reaper;
-use ::node::wake_queue;
+use ::node::{Node, wake_queue};
 use base::env::Task;
 use tokio::net::TcpStream;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use crate::acceptor;
-use crate::socket;
 use crate::tls::{Acceptance, Transport};
+use crate::{acceptor, socket};
 
 /// Bytes that a worker reads at once; frames up to this size need no memory of their own.
 pub const SCRATCH_BYTES: usize = 64 << 10;

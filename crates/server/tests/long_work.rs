@@ -6,8 +6,8 @@ mod support;
 use std::net::TcpStream;
 
 use base::{Datatype, limits};
-use node::command::{Extras, Key, ROWS, Row, ValueRule};
-use node::elsewhere::Leaves;
+use node::command::{ROWS, Row};
+use node::command_rules::{Extras, Key, Leaves, ValueRule};
 use protocol::feature::Feature;
 use protocol::{RequestParts, Status, opcode};
 use server::Server;
@@ -245,7 +245,7 @@ fn each_command_that_may_take_long_leaves_its_worker() {
     let mut client = Client::connect(&server, "default", &[]);
     let short = RequestParts { extras: &[0; 8], ..request(opcode::SET, b"1") };
     assert!(!leaves(&server, &mut client, &short), "what is short stays");
-    for (command, ns) in node::counters::longest_turns(server.node()) {
+    for (command, ns) in node::node::longest_turns(server.node()) {
         println!("{command}: {} us", ns / 1000);
     }
     server.stop().expect("a clean stop");

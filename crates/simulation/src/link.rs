@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use ::node::connection::{CloseReason, Connection};
+use ::node::close_reason::CloseReason;
+use ::node::connection::Connection;
 use ::node::doors::Timer;
 use ::node::output::Output;
 use ::node::replication::{Dial, Link, LinkError, Pace, Wire};

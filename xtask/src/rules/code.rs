@@ -1,4 +1,5 @@
-//! What the code may be: where `unsafe` is, how long functions are, how many methods a type has, names of types.
+//! What the code may be: where `unsafe` is, how long functions are, how many methods a type has, names of types, circles
+//! of files.
 //!
 //! `exceptions.txt` lists what is above a limit with the number it has; the numbers may only become smaller.
 //! A file with `unsafe` counts as 1, however often it has it.
@@ -13,6 +14,9 @@ use proc_macro2::Span;
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 
+use super::attributes::is_test;
+use super::circles;
+
 const EXCEPTIONS: &str = "xtask/src/rules/exceptions.txt";
 /// Lines of a function, from its signature to its last brace.
 const MOST_LINES: usize = 70;
@@ -26,13 +30,24 @@ const HEAD: &str = "\
 # What is above a limit of the rules, with the number it has: `LIMIT NUMBER WHAT`.
 # Numbers may only become smaller, and lines may only go; `cargo xtask exceptions` prints the list as it is now.
 # `unsafe`: files that may contain it. `lines`: of a function. `methods`: of a type. `names`: types of a name in a crate.
+# `circle`: files of a crate that name each other in a circle; `cargo xtask circles CRATE` names edges to cut.
 ";
 
 /// Looks at all Rust files.
 pub fn check() -> Result<Vec<String>> {
     let exceptions = fs::read_to_string(tree::root().join(EXCEPTIONS))
         .with_context(|| format!("cannot read {EXCEPTIONS}"))?;
-    Ok(judge(&above_limits()?, &parse(&exceptions)?))
+    let (above, exceptions) = (above_limits()?, parse(&exceptions)?);
+    let mut found = judge(&above, &exceptions);
+    let grown = above.iter().filter(|((limit, what), number)| {
+        *limit == Limit::Circle
+            && exceptions.get(&(*limit, what.clone())).is_none_or(|allowed| *number > allowed)
+    });
+    let crates: BTreeSet<&str> = grown.filter_map(|((_, what), _)| what.split(' ').next()).collect();
+    for name in crates {
+        found.extend(circles::advice(name)?.into_iter().map(|edge| format!("code: an edge to cut: {edge}")));
+    }
+    Ok(found)
 }
 
 /// The list as it is now.
@@ -49,7 +64,9 @@ fn above_limits() -> Result<Numbers> {
             .with_context(|| format!("cannot read {}", path.display()))?;
         seen.read(&path, &text)?;
     }
-    Ok(seen.measured().into_iter().filter(|((limit, _), number)| *number > limit.most()).collect())
+    let mut all = seen.measured();
+    all.extend(circles::sizes()?.into_iter().map(|(what, number)| ((Limit::Circle, what), number)));
+    Ok(all.into_iter().filter(|((limit, _), number)| *number > limit.most()).collect())
 }
 
 /// What a limit is for.
@@ -59,10 +76,11 @@ enum Limit {
     Lines,
     Methods,
     Names,
+    Circle,
 }
 
 impl Limit {
-    const ALL: [Limit; 4] = [Limit::Unsafe, Limit::Lines, Limit::Methods, Limit::Names];
+    const ALL: [Limit; 5] = [Limit::Unsafe, Limit::Lines, Limit::Methods, Limit::Names, Limit::Circle];
 
     fn word(self) -> &'static str {
         match self {
@@ -70,6 +88,7 @@ impl Limit {
             Limit::Lines => "lines",
             Limit::Methods => "methods",
             Limit::Names => "names",
+            Limit::Circle => "circle",
         }
     }
 
@@ -79,6 +98,7 @@ impl Limit {
             Limit::Lines => MOST_LINES,
             Limit::Methods => MOST_METHODS,
             Limit::Names => MOST_OF_A_NAME,
+            Limit::Circle => circles::MOST_FILES,
         }
     }
 
@@ -90,6 +110,9 @@ impl Limit {
             Limit::Lines => "cut the function at its paragraphs",
             Limit::Methods => "give a part of the type a type of its own",
             Limit::Names => "give the types of a crate different names",
+            Limit::Circle => {
+                "move what other files of the circle name into a file that names none of them, or pass it as an argument"
+            }
         }
     }
 }
@@ -205,13 +228,6 @@ impl Reader<'_> {
             places.insert(format!("{}:{}:{}", self.file, start.line, start.column));
         }
     }
-}
-
-fn is_test(attributes: &[syn::Attribute]) -> bool {
-    attributes.iter().any(|attribute| {
-        let syn::Meta::List(list) = &attribute.meta else { return false };
-        list.path.is_ident("cfg") && list.tokens.to_string().contains("test")
-    })
 }
 
 impl<'ast> Visit<'ast> for Reader<'_> {

@@ -1,5 +1,7 @@
 //! The project's rules that no lint of the compiler knows, each with its cure in the message.
 
+mod attributes;
+mod circles;
 mod code;
 mod floors;
 mod log;
@@ -33,4 +35,9 @@ pub fn all() -> Result<Vec<(&'static str, Vec<String>)>> {
 /// What `exceptions.txt` would be if it fitted the tree.
 pub fn exceptions() -> Result<String> {
     code::exceptions()
+}
+
+/// The circles of files of a crate, or of all, with the edges to cut.
+pub fn circles(only: Option<&str>) -> Result<String> {
+    circles::report(only)
 }

@@ -101,8 +101,7 @@ impl Producer {
         if let (true, Some(node)) = (self.agreed.sync_writes, &self.agreed.consumer_name) {
             self.bucket.durability().replica_resumes(vb, node, request.start);
         }
-        let log = start.failover.iter().map(|entry| (VbUuid(entry.uuid.0), entry.seqno));
-        let log = FailoverLog::encode(log);
+        let log = FailoverLog::encode(start.failover.iter().map(|entry| (VbUuid(entry.uuid.0), entry.seqno)));
         let interest = self.interest_in(wanted, &start, request.start);
         let hears_of_prepares = self.agreed.sync_writes || self.features.collections;
         let mut stream =

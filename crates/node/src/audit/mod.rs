@@ -14,7 +14,9 @@ pub mod events;
 pub(crate) mod kv;
 mod log_file;
 pub mod record;
+pub(crate) mod sessions;
 pub mod settings;
+pub mod start;
 mod writer;
 
 #[cfg(test)]
@@ -27,15 +29,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use base::env::Env;
 use base::{RateLimit, SmallFileError};
-use parking_lot::{Condvar, Mutex, RwLock};
-
-use crate::connection_memory::ConnectionMemory;
-use crate::node::Node;
-use crate::written;
 use events::AuditEvent;
 use log_file::AuditFile;
+use parking_lot::{Condvar, Mutex, RwLock};
 use record::AuditRecord;
 use settings::{AuditSettings, FailurePolicy, WrongField};
+
+use crate::connection_memory::ConnectionMemory;
+use crate::written;
 
 /// Records that wait for the disk, at most. What must be recorded is refused from half of that on, so that what was
 /// admitted finds room.
@@ -130,14 +131,6 @@ pub struct AuditFigures {
     pub waiting: usize,
     /// Bytes of them.
     pub waiting_bytes: usize,
-}
-
-/// Reads how the events of a node are to be audited, if it has a folder.
-pub fn read_settings(node: &Node) {
-    if let Some(host) = node.host() {
-        node.audit.read(host.data_dir().path());
-        node.audit.follow(&host.config().audit);
-    }
 }
 
 impl AuditLog {

@@ -19,13 +19,14 @@ use serde_json::Value;
 use vbucket::{Manifest, Topology};
 
 use super::document::Document;
+use super::hold::hold_all;
 use super::noted::{Note, Noted};
 use super::vouched::{Vouched, vouch, vouch_all};
-use super::{flushed, hold_all, layout};
+use super::{flushed, layout};
 use crate::bucket_list;
 use crate::down::Down;
+use crate::management::{BucketChange, BucketError};
 use crate::node::Node;
-use crate::node_buckets::{BucketChange, BucketError};
 use crate::node_login::NODE_USER;
 use crate::replication::{Password, Source, Sources, WantError};
 

@@ -5,19 +5,16 @@ use std::time::Duration;
 
 use ::cluster::state::Status;
 use ::cluster::{Command, NodeId, Refused, View};
-use base::{CollectionId, ScopeId};
 use engine::{Bucket, ManifestRefusal, NextIds};
 use parking_lot::Mutex;
 use serde_json::json;
 use vbucket::Manifest;
 
-use super::serving::STILL_JOINING;
+use super::manifest::manifest_of;
 use super::{Cluster, ClusterError};
 use crate::bucket_list;
 use crate::config::BucketSpec;
-use crate::node_buckets::{
-    BucketChange, BucketError, Management, ManifestChange, ManifestError, leaves_room,
-};
+use crate::management::{BucketChange, BucketError, Management, ManifestChange, ManifestError, leaves_room};
 
 /// How long whoever makes or deletes a bucket waits until this node has done so.
 const DONE_WITHIN: Duration = Duration::from_secs(30);
@@ -247,23 +244,6 @@ fn spec_of(view: &View, name: &str) -> Result<BucketSpec, BucketError> {
     bucket_list::from_json(&bucket.settings).ok_or_else(unknown)
 }
 
-/// The manifest of the cluster's document, and ids that nobody has had.
-pub(super) fn manifest_of(bucket: &::cluster::Bucket) -> Result<(Manifest, NextIds), BucketError> {
-    let manifest = match bucket.manifest.get("scopes") {
-        // What begins with nothing but a number is the manifest that every bucket begins with.
-        None => Manifest::default(),
-        Some(_) => Manifest::from_json(&bucket.manifest)
-            .map_err(|error| BucketError::Elsewhere(error.to_string()))?,
-    };
-    let first = NextIds::default();
-    let ids = NextIds {
-        scope: first.scope.max(ScopeId(bucket.next_ids.scope)),
-        collection: first.collection.max(CollectionId(bucket.next_ids.collection)),
-    };
-    let ids = ids.above(&manifest);
-    Ok((manifest, ids))
-}
-
 fn told(error: ClusterError) -> BucketError {
     match error {
         ClusterError::Refused(Refused::BucketExists) => BucketError::Exists,
@@ -271,44 +251,6 @@ fn told(error: ClusterError) -> BucketError {
         ClusterError::Refused(Refused::NoSuchBucket) => BucketError::Unknown,
         passing if passing.is_passing() => BucketError::NotNow(passing.advice()),
         other => BucketError::Elsewhere(other.to_string()),
-    }
-}
-
-/// Stands in for [`ClusterBuckets`] until the node has begun to join its cluster: refuses everything, as what a node does
-/// of its own then is undone by its cluster, or never known to it.
-pub(crate) struct StillJoining;
-
-fn still_joining() -> BucketError {
-    BucketError::NotNow(STILL_JOINING.to_owned())
-}
-
-impl Management for StillJoining {
-    fn create(&self, _: BucketSpec) -> Result<(), BucketError> {
-        Err(still_joining())
-    }
-
-    fn check_create(&self, _: &BucketSpec) -> Result<(), BucketError> {
-        Err(still_joining())
-    }
-
-    fn check_change(&self, _: &str, _: &BucketChange) -> Result<(), BucketError> {
-        Err(still_joining())
-    }
-
-    fn change(&self, _: &str, _: BucketChange) -> Result<(), BucketError> {
-        Err(still_joining())
-    }
-
-    fn flush(&self, _: &str) -> Result<(), BucketError> {
-        Err(still_joining())
-    }
-
-    fn delete(&self, _: &str) -> Result<(), BucketError> {
-        Err(still_joining())
-    }
-
-    fn change_manifest(&self, _: &Bucket, _: &ManifestChange) -> Result<Arc<Manifest>, ManifestError> {
-        Err(still_joining().into())
     }
 }
 

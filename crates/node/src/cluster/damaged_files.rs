@@ -15,7 +15,7 @@ use base::env::{Disk, Env, OpenMode};
 use super::membership::Seen;
 use super::noted::{Note, Noted};
 use super::{identity, vouched};
-use crate::data_dir;
+use crate::{data_dir, node_files};
 
 const FOLDER: &str = "/data";
 const MEMBERSHIP: &str = "cluster-membership";
@@ -92,9 +92,9 @@ fn write(env: &Env, version: u64, said: &mut Said) -> Result<(), String> {
     said.noted = version;
     let put =
         |file: SmallFile, bytes: &[u8]| file.write(&*env.disk, bytes).map_err(|error| error.to_string());
-    put(identity::file(&folder), uuid(version).as_bytes())?;
+    put(node_files::identity(&folder), uuid(version).as_bytes())?;
     said.uuid = version;
-    put(data_dir::revision_file(&folder), format!("{version:020}\n").as_bytes())?;
+    put(node_files::revision(&folder), format!("{version:020}\n").as_bytes())?;
     said.starts = version;
     Ok(())
 }
@@ -120,11 +120,11 @@ fn read(env: &Env, name: &str) -> Result<u64, String> {
                 .map_or(0, |found| version(|version| format!("{:?}", note(version)), format!("{found:?}"))))
         }
         "node-uuid" => {
-            let found = identity::file(&folder).open(&*env.disk, identity::parse, |_| {});
+            let found = node_files::identity(&folder).open(&*env.disk, identity::parse, |_| {});
             Ok(found.map_err(|error| error.to_string())?.map_or(0, |found| version(uuid, found)))
         }
         _ => {
-            let found = data_dir::revision_file(&folder).open(&*env.disk, data_dir::parse_revision, |_| {});
+            let found = node_files::revision(&folder).open(&*env.disk, data_dir::parse_revision, |_| {});
             Ok(found.map_err(|error| error.to_string())?.map_or(0, |found| found as u64))
         }
     }

@@ -13,12 +13,11 @@ use base::planted::{self, Bug};
 use base::{SmallFile, SmallFileError};
 
 use super::ClusterError;
-
-pub(super) const FILE: &str = "cluster-founding";
+use crate::node_files;
 
 /// The file, in the folder of the node's data; there is none before and after.
 pub fn file(folder: &Path) -> SmallFile {
-    SmallFile::new(folder, FILE)
+    SmallFile::new(folder, node_files::FOUNDING)
 }
 
 /// Understands the file's content: the identity of the cluster that the node was about to found.

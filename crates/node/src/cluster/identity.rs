@@ -1,21 +1,10 @@
 //! What a node and its cluster are called by who must not take them for others: 32 hexadecimal digits each.
 
 use std::io;
-use std::path::Path;
+use std::path::PathBuf;
 
-use base::SmallFile;
-use sha2::{Digest, Sha256};
-
-use super::{Cluster, data_folder};
-use crate::missing;
 use crate::node::Node;
-
-const FILE: &str = "node-uuid";
-
-/// The file that holds a node's identity.
-pub fn file(folder: &Path) -> SmallFile {
-    SmallFile::new(folder, FILE)
-}
+use crate::{missing, node_files};
 
 /// Understands the file's content.
 pub fn parse(bytes: &[u8], _version: u16) -> Result<String, String> {
@@ -26,14 +15,14 @@ pub fn parse(bytes: &[u8], _version: u16) -> Result<String, String> {
 
 /// Whether the node has an identity, be it damaged.
 pub(crate) fn is_known(node: &Node) -> bool {
-    !matches!(file(&data_folder(node)).open(&*node.env().disk, parse, |_| {}), Ok(None))
+    !matches!(node_files::identity(&data_folder(node)).open(&*node.env().disk, parse, |_| {}), Ok(None))
 }
 
 /// The node's identity: made when it is asked for first, kept with its data. A node alone that has lost it gets another
 /// one; a member would be another node to its cluster, and is refused.
 pub(crate) fn of_node(node: &Node) -> io::Result<String> {
     let (env, folder) = (node.env(), data_folder(node));
-    let file = file(&folder);
+    let file = node_files::identity(&folder);
     let found = match file.open(&*env.disk, parse, |fault| tracing::error!("{fault}")) {
         Ok(None) => missing::identity(&*env.disk, &folder).map_or(Ok(None), Err),
         found => found,
@@ -51,12 +40,15 @@ pub(crate) fn of_node(node: &Node) -> io::Result<String> {
     Ok(uuid)
 }
 
-impl Cluster {
-    /// The cluster's identity, the same at all its nodes; nothing before this node has read anything of it. It is that of
-    /// the place where its document is: nothing in the document stays as it was.
-    pub fn identity(&self) -> Option<String> {
-        self.view()?;
-        let digest = Sha256::digest(format!("stave cluster {}", self.store.place()));
-        Some(digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect())
+pub(super) fn data_folder(node: &Node) -> PathBuf {
+    node.host().map(|host| host.config().data_dir.clone()).unwrap_or_default()
+}
+
+impl Node {
+    /// Reads the node's identity, or makes it.
+    pub fn know_itself(&self) -> std::io::Result<()> {
+        let uuid = of_node(self)?;
+        self.uuid.get_or_init(|| uuid);
+        Ok(())
     }
 }

@@ -11,7 +11,7 @@ use base::env::{Disk, Env, OpenMode};
 use base::planted::{self, Bug};
 use serde::{Deserialize, Serialize};
 
-use super::{founding, seen_users};
+use crate::node_files;
 
 const FILE: &str = "cluster-membership";
 /// Written by versions that had no `cluster-membership`, too.
@@ -142,7 +142,7 @@ pub fn may_start_alone(env: &Env, folder: &Path) -> io::Result<bool> {
 
 /// Whether a folder of data belongs to a node of a cluster.
 pub fn belongs_to_cluster(disk: &dyn Disk, folder: &Path) -> io::Result<bool> {
-    let twice = [BUCKETS, founding::FILE].into_iter().flat_map(|name| [name.to_owned(), copy_of(name)]);
+    let twice = [BUCKETS, node_files::FOUNDING].into_iter().flat_map(|name| [name.to_owned(), copy_of(name)]);
     let names: Vec<String> = twice.chain([FILE.to_owned()]).collect();
     names.iter().try_fold(false, |any, name| Ok(any || exists(disk, &folder.join(name))?))
 }
@@ -152,7 +152,7 @@ pub fn belongs_to_cluster(disk: &dyn Disk, folder: &Path) -> io::Result<bool> {
 /// that left.
 pub fn leave_cluster(env: &Env, folder: &Path) -> io::Result<()> {
     // Of a small file the copy, too: what is left of it would be read.
-    let twice = [NODE_UUID, BUCKETS, seen_users::FILE, founding::FILE];
+    let twice = [NODE_UUID, BUCKETS, node_files::CLUSTER_USERS, node_files::FOUNDING];
     let twice = twice.into_iter().flat_map(|name| [name.to_owned(), copy_of(name)]);
     for name in twice.chain([FILE.to_owned()]) {
         let path = folder.join(&name);

@@ -7,17 +7,21 @@
 pub(crate) mod adoption;
 pub(crate) mod apply;
 pub(crate) mod buckets;
+mod config;
 mod credentials;
 #[cfg(test)]
 mod damaged_files;
 mod document;
 mod ending;
+mod error;
 pub mod flushed;
 mod follow;
 pub mod founding;
+pub(crate) mod hold;
 pub mod identity;
 mod layout;
 mod life;
+pub(crate) mod manifest;
 pub mod membership;
 pub mod names;
 pub mod node_secret;
@@ -27,25 +31,18 @@ pub mod promises;
 mod removals;
 pub mod seen_users;
 pub mod serving;
+pub(crate) mod still_joining;
 mod trouble;
 pub(crate) mod users;
 pub mod vouched;
 
-use std::io;
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use ::cluster::store::{Store, StoreFailure};
-use ::cluster::{Address, Command, LeaderConfig, Refused, View};
-use base::VbState;
-use base::env::{Env, Task};
-use engine::Bucket;
-use parking_lot::Mutex;
-
-use crate::config::UserSpec;
-use crate::node::Node;
+use ::cluster::store::Store;
+use ::cluster::{Address, Command, View};
 use apply::LocalBuckets;
+use base::env::{Env, Task};
 use document::Document;
 use ending::Ending;
 use follow::Follower;
@@ -53,93 +50,18 @@ use founding::Founding;
 use life::Lease;
 use node_secret::NodeSecrets;
 use noted::Noted;
+use parking_lot::Mutex;
 use progress::{DocumentProgress, Followed};
 use promises::Promises;
+use sha2::{Digest, Sha256};
 use users::ClusterUsers;
 
-/// What a node of a cluster goes by.
-#[derive(Clone, Copy, Debug)]
-pub struct ClusterConfig {
-    /// How long a lease lives without being renewed. A node that fails is missed after this.
-    pub lease_ttl: Duration,
-    /// What it leads by, if it does.
-    pub leader: LeaderConfig,
-}
+use self::identity::data_folder;
+use crate::config::UserSpec;
+use crate::node::{AnyMembership, Node};
 
-impl Default for ClusterConfig {
-    fn default() -> Self {
-        ClusterConfig { lease_ttl: Duration::from_secs(5), leader: LeaderConfig::default() }
-    }
-}
-
-/// Why a node cannot belong to a cluster, or something asked of the cluster was not done.
-#[derive(Debug, thiserror::Error)]
-pub enum ClusterError {
-    /// The coordination store.
-    #[error(transparent)]
-    Store(#[from] StoreFailure),
-    /// What the store holds is no document of this version.
-    #[error(transparent)]
-    Invalid(#[from] ::cluster::state::Invalid),
-    /// The cluster refuses.
-    #[error(transparent)]
-    Refused(#[from] Refused),
-    /// The store holds an older state, or that of another cluster.
-    #[error(transparent)]
-    Stale(#[from] ::cluster::Stale),
-    /// The state in the store is one that this node follows.
-    #[error(
-        "there is nothing to adopt: the coordination store holds no older state than this node has seen, and none of \
-         another cluster"
-    )]
-    NothingToAdopt,
-    /// The store holds no cluster yet.
-    #[error("there is no cluster yet")]
-    NoCluster,
-    /// Others changed the document again and again.
-    #[error("the cluster is changing; try again")]
-    Busy,
-    /// The secret of the nodes is of a later version.
-    #[error(
-        "this version does not understand the secret of the cluster's nodes: ask a node of the newest version"
-    )]
-    NewerSecret,
-    /// Others cannot reach this node.
-    #[error("a node that listens everywhere must say by which name others reach it: give --advertise")]
-    NoAddress,
-    /// The node was not started as one that a cluster decides about.
-    #[error("this node decides itself what it serves")]
-    NotFenced,
-    /// The file with the node's identity, or a thread.
-    #[error("{0}: {1}")]
-    Io(&'static str, io::Error),
-}
-
-impl ClusterError {
-    /// Whether it is no fault of what was asked: asking again later helps.
-    pub fn is_passing(&self) -> bool {
-        matches!(self, ClusterError::Store(_) | ClusterError::NoCluster | ClusterError::Busy)
-    }
-
-    /// What is wrong, what has become of what was asked, and what to do about it.
-    pub fn advice(&self) -> String {
-        match self {
-            ClusterError::Store(failure) if failure.operation == WRITE => format!(
-                "{failure}: whether it was done is not known; see that the coordination store (etcd, as given by \
-                 --join) runs and can be reached from this node, look at the cluster (stave cluster status), and ask \
-                 again if it was not done"
-            ),
-            ClusterError::Store(failure) => format!(
-                "{failure}: nothing was changed; see that the coordination store (etcd, as given by --join) runs and \
-                 can be reached from this node, and ask again. Without it nodes serve on, as long as they reach each other"
-            ),
-            other => other.to_string(),
-        }
-    }
-}
-
-/// The store's operation that changes the document: if it fails, it may have been done all the same.
-const WRITE: &str = "swap";
+pub use config::ClusterConfig;
+pub use error::ClusterError;
 
 /// A node's membership in a cluster; ends when it is stopped.
 ///
@@ -169,6 +91,14 @@ fn address_of(node: &Node) -> Result<Address, ClusterError> {
     let (kv_tls, http_tls) = (address.tls.map(|tls| tls.kv), address.tls.map(|tls| tls.http));
     let (kv, http) = (address.kv_port, address.http_port);
     Ok(Address { host, kv, http, kv_tls, http_tls, alternate: None })
+}
+
+impl Node {
+    /// The cluster that decides what the node serves, if there is one.
+    pub fn cluster(&self) -> Option<Arc<Cluster>> {
+        let membership = self.membership.read().as_ref().and_then(Weak::upgrade);
+        membership?.downcast().ok()
+    }
 }
 
 impl Cluster {
@@ -203,7 +133,8 @@ impl Cluster {
         let (cluster, follower) = Cluster::of_parts(&node, &store, config, user)?;
         let cluster = Arc::new(cluster);
         let management = buckets::ClusterBuckets(Arc::downgrade(&cluster));
-        node.belongs_to(&cluster, Arc::new(management));
+        let membership: Weak<AnyMembership> = Arc::<Cluster>::downgrade(&cluster);
+        node.belongs_to(membership, Arc::new(management));
         cluster.begin(follower)?;
         Ok(cluster)
     }
@@ -291,6 +222,14 @@ impl Cluster {
             self.threads.lock().push(task.map_err(|error| ClusterError::Io("a thread", error))?);
         }
         Ok(())
+    }
+
+    /// The cluster's identity, the same at all its nodes; nothing before this node has read anything of it. It is that of
+    /// the place where its document is: nothing in the document stays as it was.
+    pub fn identity(&self) -> Option<String> {
+        self.view()?;
+        let digest = Sha256::digest(format!("stave cluster {}", self.store.place()));
+        Some(digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect())
     }
 
     /// This node's identity.
@@ -421,20 +360,4 @@ impl Cluster {
         let panicked = threads.into_iter().filter_map(|thread| (!thread.join()).then_some(())).count();
         panicked == 0
     }
-}
-
-/// Before a cluster says what a node serves, it serves nothing, and nobody may follow it: it may have less than those
-/// who would. Returns what was refused.
-#[must_use]
-pub(crate) fn hold_all(bucket: &Bucket) -> Vec<(base::VbId, engine::Refusal)> {
-    let served = |vb: &base::VbId| matches!(bucket.state_of(*vb), Some(VbState::Active | VbState::Pending));
-    let held = (0..bucket.vbuckets())
-        .map(base::VbId)
-        .filter(served)
-        .filter_map(|vb| Some((vb, bucket.roles().set_vbucket_state(vb, VbState::Replica, None).err()?)));
-    held.collect()
-}
-
-fn data_folder(node: &Node) -> PathBuf {
-    node.host().map(|host| host.config().data_dir.clone()).unwrap_or_default()
 }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use ::cluster::State;
 use vbucket::{MAX_COLLECTIONS, MAX_SCOPES, Manifest};
 
-use super::buckets::manifest_of;
+use super::manifest::manifest_of;
 
 /// The most names of one bucket that are remembered, the last ones: as many as one change can take away.
 const MOST_NAMES: usize = MAX_SCOPES + MAX_COLLECTIONS;

@@ -14,14 +14,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::kept_users::security::SecuritySettings;
 use crate::kept_users::stored::StoredUsers;
+use crate::node_files;
 
-pub(super) const FILE: &str = "cluster-users.json";
 /// More than the names of all users and groups take.
 const MOST_BYTES: u64 = 8 << 20;
 
 /// The file, in the folder of the node's data.
 pub fn file(folder: &Path) -> SmallFile {
-    SmallFile::new(folder, FILE).at_most(MOST_BYTES)
+    SmallFile::new(folder, node_files::CLUSTER_USERS).at_most(MOST_BYTES)
 }
 
 /// Understands the file's content.

@@ -3,6 +3,7 @@
 use ::cluster::{NodeId, Status};
 
 use super::Cluster;
+use super::still_joining::STILL_JOINING;
 use crate::node::Node;
 
 /// Why a node serves nobody, and what to do about it; nothing if it serves.
@@ -31,8 +32,6 @@ pub fn is_a_clusters(node: &Node) -> bool {
 pub fn still_joining(node: &Node) -> Option<&'static str> {
     (is_a_clusters(node) && node.cluster().is_none()).then_some(STILL_JOINING)
 }
-
-pub(super) const STILL_JOINING: &str = "this node has not begun to join its cluster yet, or is stopping; nothing was done: ask again in a moment";
 
 /// Whether a node belongs to a cluster, as far as it knows.
 pub(crate) fn is_member(node: &Node) -> bool {
@@ -92,7 +91,8 @@ pub(crate) mod tests {
 
     use super::*;
     use crate::config::BucketSpec;
-    use crate::node_buckets::{BucketChange, BucketError, ManifestError, set_params};
+    use crate::management::{BucketChange, BucketError, ManifestError};
+    use crate::node_buckets::set_params;
     use crate::tests::node_in;
     use crate::user::Users;
 

@@ -11,11 +11,12 @@ use std::time::Duration;
 
 use ::cluster::store::{Commit, Snapshot, Store, StoreFailure, Swap, Swapped};
 
+use super::ClusterError;
 use super::ending::Ending;
+use super::identity::data_folder;
 use super::progress::DocumentProgress;
 use super::seen_users::{SeenUsers, WentBack};
 use super::trouble::Trouble;
-use super::{ClusterError, data_folder};
 use crate::kept_users::stored::{Change, Compared, StoredUsers};
 use crate::kept_users::{KeptUsers, UsersRefusal};
 use crate::node::Node;

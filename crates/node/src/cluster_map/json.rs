@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::capabilities;
+use super::capabilities::capabilities;
 use super::layout::{BucketLayout, Layout, NodeEntry};
 use crate::naming;
 

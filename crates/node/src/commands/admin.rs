@@ -5,7 +5,8 @@ use engine::settings::{self, Key};
 use protocol::{Request, Status, extras};
 
 use crate::context::{Context, Outcome};
-use crate::node_buckets::{self, BucketError};
+use crate::management::BucketError;
+use crate::node_buckets;
 use crate::privilege::Privilege;
 use crate::reply::Answer;
 use crate::slow::limits;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use engine::StepTimes;
 use protocol::{Request, Status};
 
-use crate::audit::kv;
+use crate::audit::sessions;
 use crate::context::{Context, Outcome, Ready};
 use crate::node::FailedLogin;
 use crate::password_check::{self, Checked};
@@ -57,7 +57,7 @@ fn auth_plain(ctx: &mut Context<'_>, message: &[u8]) -> Outcome {
         Ok(parsed) => parsed,
         // The original says no more than the status here.
         Err(error) => {
-            kv::login_failed(ctx.node, ctx.session, b"", status_of(error));
+            sessions::login_failed(ctx.node, ctx.session, b"", status_of(error));
             return ctx.status(status_of(error));
         }
     };
@@ -74,14 +74,14 @@ fn auth_plain(ctx: &mut Context<'_>, message: &[u8]) -> Outcome {
 fn logged_in(ctx: &mut Context<'_>, user: Arc<User>) -> Outcome {
     right(ctx, user.name().as_bytes());
     ctx.session.log_in(user);
-    kv::logged_in(ctx.node, ctx.session);
+    sessions::logged_in(ctx.node, ctx.session);
     ctx.status(Status::Success)
 }
 
 /// Has keys derived of a password on a thread for that. The connection waits, and its worker goes on with others.
 fn derive(ctx: &mut Context<'_>, name: &[u8], derivation: Box<Derivation>) -> Outcome {
     let Some(checked) = password_check::derive(ctx.node, ctx.session.peer, derivation) else {
-        kv::login_put_off(ctx.node, ctx.session, name, "too many passwords wait to be checked");
+        sessions::login_put_off(ctx.node, ctx.session, name, "too many passwords wait to be checked");
         return ctx.error(Status::Etmpfail, "Too many passwords wait to be checked: try again");
     };
     let name = name.to_vec();
@@ -101,7 +101,7 @@ fn finish(ctx: &mut Context<'_>, name: &[u8], checked: Checked) -> Outcome {
         Checked::Right(user) => logged_in(ctx, user),
         Checked::Wrong => wrong(ctx, name, Status::AuthError),
         Checked::NoRoom => {
-            kv::login_put_off(ctx.node, ctx.session, name, "there is no memory to check the password");
+            sessions::login_put_off(ctx.node, ctx.session, name, "there is no memory to check the password");
             ctx.error(Status::Etmpfail, "There is no memory to check the password now: try again")
         }
     }
@@ -152,7 +152,7 @@ pub fn step(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     match (finished, user) {
         (Ok(server_final), Some(user)) => {
             ctx.session.log_in(user);
-            kv::logged_in(ctx.node, ctx.session);
+            sessions::logged_in(ctx.node, ctx.session);
             right(ctx, &name);
             ctx.reply.send(&Answer { value: server_final.as_bytes(), ..Answer::default() });
             Outcome::Done
@@ -173,7 +173,7 @@ fn status_of(error: LoginError) -> Status {
 fn must_wait(ctx: &mut Context<'_>, name: &[u8]) -> Option<Outcome> {
     let now = ctx.node.env().clock.monotonic();
     let wait = ctx.node.logins.admit(ctx.session.peer?, name, now).err()?;
-    kv::login_put_off(ctx.node, ctx.session, name, "too many logins failed from this address");
+    sessions::login_put_off(ctx.node, ctx.session, name, "too many logins failed from this address");
     let context = format!(
         "Too many logins failed from this address: try again in {} seconds",
         wait.as_millis().div_ceil(1_000)
@@ -198,7 +198,7 @@ fn wrong(ctx: &mut Context<'_>, name: &[u8], status: Status) -> Outcome {
 
 /// Tells the client no more than a reference that also stands in the log.
 fn failed(ctx: &mut Context<'_>, name: &[u8], status: Status) -> Outcome {
-    kv::login_failed(ctx.node, ctx.session, name, status);
+    sessions::login_failed(ctx.node, ctx.session, name, status);
     let [a, b] = [ctx.node.env().random.next_u64(), ctx.node.env().random.next_u64()];
     let reference = format!(
         "{:08x}-{:04x}-{:04x}-{:04x}-{:012x}",

@@ -7,7 +7,7 @@ use serde_json::Value;
 use vbucket::collections::manifest::{MAX_NAME_BYTES, SuccessorRefusal};
 use vbucket::{Collection, Manifest, Scope};
 
-use crate::context::{Context, Outcome};
+use crate::context::{Context, Outcome, unknown};
 use crate::reply::Answer;
 use crate::roles::Rights;
 
@@ -156,13 +156,6 @@ pub fn check(bucket: &Bucket, id: u32) -> Option<CollectionId> {
 /// Answers that a collection does not exist.
 pub fn unknown_collection(ctx: &mut Context<'_>) -> Outcome {
     unknown(ctx, Status::UnknownCollection)
-}
-
-/// Answers that a scope or collection does not exist, with the manifest that says so.
-pub fn unknown(ctx: &mut Context<'_>, status: Status) -> Outcome {
-    let uid = ctx.bucket().collections().manifest().uid();
-    ctx.reply.unknown_collection(status, uid.0);
-    Outcome::Done
 }
 
 /// Manifest and number.

@@ -46,7 +46,7 @@ fn times(cx: &mut Context<'_>, bucket: &[u8]) -> Result<Vec<Arc<BucketTimes>>, O
         b"@no bucket@" if cx.session.rights.node.has(Privilege::Stats) => {
             Ok(vec![Arc::clone(cx.node.times.none())])
         }
-        b"@no bucket@" => Err(cx.error(Status::Eaccess, &crate::dispatch::denied(cx.row, Privilege::Stats))),
+        b"@no bucket@" => Err(cx.error(Status::Eaccess, &crate::context::denied(cx.row, Privilege::Stats))),
         name => {
             let name = std::str::from_utf8(name).unwrap_or_default();
             // Whether there is one is told to those alone who may see its counters.

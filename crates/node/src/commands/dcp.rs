@@ -8,7 +8,7 @@ use protocol::feature::Feature;
 use protocol::{Request, Status};
 
 use super::dcp_consumer as consumer;
-use crate::connection::CloseReason;
+use crate::close_reason::CloseReason;
 use crate::connection_memory::LARGE_BYTES;
 use crate::context::{Context, Outcome};
 use crate::dcp::DcpConnection;

@@ -9,7 +9,7 @@ use protocol::extras::{decode_u32, decode_u64};
 use protocol::{Request, Status, opcode};
 
 use super::dcp::NOT_DCP;
-use crate::connection::CloseReason;
+use crate::close_reason::CloseReason;
 use crate::context::{Context, Outcome};
 
 /// The highest number of a system event, and of a version of one.

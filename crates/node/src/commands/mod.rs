@@ -16,7 +16,6 @@ pub mod mutate_with_meta;
 pub mod mutation;
 pub mod observe;
 pub mod range_scan;
-pub mod refused;
 pub mod session;
 pub mod stats;
 pub mod store;

@@ -11,7 +11,7 @@ use protocol::feature::Feature;
 use protocol::reader::Reader;
 use protocol::{Request, Status};
 
-use crate::connection::CloseReason;
+use crate::close_reason::CloseReason;
 use crate::context::{Context, LaterReply, LaterValue, MAX_LOOKS, Outcome};
 use crate::node::Node;
 use crate::privilege::Privilege;

@@ -4,7 +4,7 @@ use protocol::extras::ConfigVersion;
 use protocol::feature::{Feature, Features};
 use protocol::{Request, Status, error_map as map};
 
-use crate::connection::CloseReason;
+use crate::close_reason::CloseReason;
 use crate::context::{Context, Outcome, send_cluster_map};
 use crate::reply::Answer;
 use crate::version::SERVER_VERSION;

@@ -5,7 +5,8 @@ use protocol::{Request, Status};
 
 use crate::context::{Context, Outcome};
 use crate::reply::Answer;
-use crate::stats::{self, Question, Refused};
+use crate::stats::inquiry::Refused;
+use crate::stats::{self, Question};
 
 /// Stat: the group is the first word of the key, what follows are its arguments.
 pub fn stat(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
@@ -41,7 +42,7 @@ fn refuse(cx: &mut Context<'_>, refused: Refused) -> Outcome {
             Some(key) => cx.refuse_key(vb, key, refusal),
             None => cx.refuse(refusal),
         },
-        Refused::NoCollection(status) => super::collections::unknown(cx, status),
+        Refused::NoCollection(status) => crate::context::unknown(cx, status),
         Refused::Denied(privilege) => {
             cx.error(Status::Eaccess, &format!("The stat group needs the privilege {privilege}"))
         }

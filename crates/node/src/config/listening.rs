@@ -2,10 +2,9 @@
 
 use std::net::SocketAddr;
 
-use super::{ConfigError, Settings, TlsConfig, parse_address};
+use super::addresses::{OFF, is_off, parse_addresses};
+use super::{ConfigError, Settings, TlsConfig};
 
-/// The word for a kind of ports that the node does not have.
-const OFF: &str = "off";
 const DEFAULT_KV: &str = "127.0.0.1:11210";
 const DEFAULT_HTTP: &str = "127.0.0.1:8091";
 
@@ -20,18 +19,6 @@ pub struct Listening {
     pub more_kv: Vec<SocketAddr>,
     /// More addresses for HTTP.
     pub more_http: Vec<SocketAddr>,
-}
-
-/// Whether a text means that there is no address.
-pub(super) fn is_off(text: &str) -> bool {
-    text.trim() == OFF
-}
-
-/// The first of some addresses, and the others. Others are told of the first.
-pub(super) fn parse_addresses(text: &str) -> Result<(SocketAddr, Vec<SocketAddr>), ConfigError> {
-    let mut all = text.split(',').map(|one| parse_address(one.trim()));
-    let first = all.next().unwrap_or_else(|| Err(ConfigError::Address(text.to_owned())))?;
-    Ok((first, all.collect::<Result<_, _>>()?))
 }
 
 /// Addresses as a person reads them.

@@ -16,12 +16,11 @@ use dcp::{Consumer, ConsumerCounts, Mode, Stage};
 use engine::Bucket;
 use parking_lot::Mutex;
 
-use super::following::LinkLimits;
+use super::link_limits::LinkLimits;
 use super::login::{LinkError, Login, WANTED};
 use super::rollback::Rollbacks;
 use super::source::Password;
 use super::status::LinkStatus;
-use super::{Replication, Wanted};
 use crate::connection_memory::{ConnectionMemory, Held};
 use crate::news::Hearing;
 use crate::node_login::{NODE_USER, NodeLogins};
@@ -85,19 +84,19 @@ pub struct Link {
     pub(super) bucket: Arc<Bucket>,
     /// What this node calls itself.
     pub(super) own_name: String,
-    node: String,
+    pub(super) node: String,
     /// [`NODE_USER`] is let in with what `logins` says when it connects.
-    username: String,
-    password: Password,
-    logins: Arc<NodeLogins>,
+    pub(super) username: String,
+    pub(super) password: Password,
+    pub(super) logins: Arc<NodeLogins>,
     pub(super) inner: Mutex<Inner>,
     /// What is wanted changed, or prepares are on disk that the source is to know of, or it is closed.
     pub(super) changed: Arc<Notify>,
     pub(super) limits: LinkLimits,
     /// Tells whether this node stands still.
-    hearing: Hearing,
-    memory: Arc<ConnectionMemory>,
-    told_broken: RateLimit,
+    pub(super) hearing: Hearing,
+    pub(super) memory: Arc<ConnectionMemory>,
+    pub(super) told_broken: RateLimit,
 }
 
 /// The name of connections to `node` for a bucket. Of one that is longer than a name may be, which is the key of a request, the end gives way to a number
@@ -116,26 +115,6 @@ fn connection_name(node: &str, own_name: &str, bucket: &str) -> String {
 }
 
 impl Link {
-    /// One of `of`, not run yet.
-    pub(super) fn new(of: &Replication, bucket: &Arc<Bucket>, node: String, wanted: Wanted) -> Link {
-        let inner = Inner { wanted: wanted.vbuckets, declared: 1, ..Inner::default() };
-        Link {
-            env: of.env.clone(),
-            bucket: Arc::clone(bucket),
-            own_name: of.node.clone(),
-            node,
-            username: wanted.username,
-            password: wanted.password,
-            logins: Arc::clone(&of.logins),
-            inner: Mutex::new(inner),
-            changed: Arc::default(),
-            limits: of.runner.limits(),
-            hearing: of.hearing.clone(),
-            memory: Arc::clone(&of.memory),
-            told_broken: RateLimit::new(),
-        }
-    }
-
     /// What a connection of it holds is charged to that, whether or not there is room: a replica that falls behind costs more.
     pub fn charge(&self) -> Held {
         Held::new(Arc::clone(&self.memory))
@@ -154,11 +133,6 @@ impl Link {
     /// The name of its connections, in the field's form.
     pub(super) fn connection_name(&self) -> String {
         connection_name(&self.node, &self.own_name, self.bucket.name())
-    }
-
-    /// Whether it is of the same user, so that it can go on.
-    pub(super) fn is_same(&self, wanted: &Wanted) -> bool {
-        self.username == wanted.username && self.password == wanted.password
     }
 
     /// Whether it follows a vBucket in this way, and the vBucket has a role in which it can.

@@ -7,6 +7,7 @@
 mod drive;
 mod following;
 mod link;
+mod link_limits;
 pub(crate) mod login;
 mod rollback;
 mod run;
@@ -19,11 +20,12 @@ use std::io;
 use std::sync::Arc;
 
 use base::env::{Env, Task};
-use base::{Seqno, VbId, VbState};
+use base::{RateLimit, Seqno, VbId, VbState};
 use dcp::Mode;
 use engine::{Bucket, Refusal};
 use parking_lot::Mutex;
 
+use self::link::Inner;
 use crate::connection_memory::ConnectionMemory;
 use crate::doors::LinkRunner;
 use crate::news::Hearing;
@@ -31,8 +33,9 @@ use crate::node_login::NodeLogins;
 use crate::notify::Notify;
 
 pub use drive::Drive;
-pub use following::{Following, LinkLimits, Stepped};
+pub use following::{Following, Stepped};
 pub use link::{Link, LinkState};
+pub use link_limits::LinkLimits;
 pub use login::{LinkError, LoggingIn, Login};
 pub use rollback::{Rollbacks, RolledBack};
 pub use run::run;
@@ -413,6 +416,33 @@ fn refused_role(vb: VbId, role: VbState, refusal: Refusal) -> WantError {
     match refusal {
         Refusal::Unreadable => WantError::Unreadable(vb),
         refusal => WantError::Role(vb, role, refusal),
+    }
+}
+
+impl Link {
+    /// One of `of`, not run yet.
+    pub(super) fn new(of: &Replication, bucket: &Arc<Bucket>, node: String, wanted: Wanted) -> Link {
+        let inner = Inner { wanted: wanted.vbuckets, declared: 1, ..Inner::default() };
+        Link {
+            env: of.env.clone(),
+            bucket: Arc::clone(bucket),
+            own_name: of.node.clone(),
+            node,
+            username: wanted.username,
+            password: wanted.password,
+            logins: Arc::clone(&of.logins),
+            inner: Mutex::new(inner),
+            changed: Arc::default(),
+            limits: of.runner.limits(),
+            hearing: of.hearing.clone(),
+            memory: Arc::clone(&of.memory),
+            told_broken: RateLimit::new(),
+        }
+    }
+
+    /// Whether it is of the same user, so that it can go on.
+    pub(super) fn is_same(&self, wanted: &Wanted) -> bool {
+        self.username == wanted.username && self.password == wanted.password
     }
 }
 

@@ -1,6 +1,7 @@
 //! Group `audit`: what the audit log has come to.
 
-use super::{Refused, Sheet};
+use super::Sheet;
+use super::inquiry::Refused;
 use crate::node::Node;
 
 /// The group `audit`.

@@ -6,20 +6,18 @@
 use base::HistogramCounts;
 use engine::StoreTimes;
 
-use super::timings::{BucketTimes, QUEUES, put_times};
-use super::{GROUPS, Inquiry, Refused, Sheet};
-use crate::tally::Counted;
+use super::timings::{BucketTimes, QUEUES};
 
 /// What had been measured in one bucket at some moment.
 #[derive(Clone, Default)]
 pub(crate) struct Baseline {
     /// By opcode.
-    commands: Vec<(u8, HistogramCounts)>,
+    pub(super) commands: Vec<(u8, HistogramCounts)>,
     /// By level.
-    sync_writes: Vec<HistogramCounts>,
+    pub(super) sync_writes: Vec<HistogramCounts>,
     /// By queue.
-    queues: Vec<HistogramCounts>,
-    store: Option<StoreTimes>,
+    pub(super) queues: Vec<HistogramCounts>,
+    pub(super) store: Option<StoreTimes>,
     pub(super) pager_runs: u64,
     pub(super) ejects: u64,
     pub(super) not_my_vbuckets: u64,
@@ -58,41 +56,4 @@ impl Baseline {
             commit: now.commit.since(&then.commit),
         }
     }
-}
-
-/// `reset [timings]`: what the field's documents list of what there is here; with an argument the times of commands alone.
-pub fn reset(inquiry: &Inquiry<'_>, args: &[&[u8]], _: &mut Sheet) -> Result<(), Refused> {
-    let times = inquiry.node.times.of(inquiry.bucket);
-    let commands = times.commands().collect();
-    let sync_writes = times.sync_writes().into_iter().map(|level| level.took).collect();
-    let queues = times.queues().into();
-    let then = times.baseline();
-    let baseline = match args.first() {
-        Some(&b"timings") => Baseline { commands, sync_writes, queues, ..Baseline::clone(&then) },
-        Some(_) => return Err(Refused::Invalid("The only argument of this stat group is `timings`")),
-        None => {
-            let evicted = inquiry.bucket.eviction().eviction_stats();
-            Baseline {
-                commands,
-                sync_writes,
-                queues,
-                store: Some(StoreTimes::of(inquiry.bucket)),
-                pager_runs: evicted.passes,
-                ejects: evicted.evicted_values + evicted.evicted_documents,
-                not_my_vbuckets: times.counted(Counted::NotMyVbucket),
-            }
-        }
-    };
-    times.begin_again(baseline);
-    Ok(())
-}
-
-/// `stat-timings`: how long each group of stats took; `all` is the group without a name.
-pub fn stat_timings(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
-    let times = inquiry.node.times.of(inquiry.bucket);
-    for (at, group) in GROUPS.iter().enumerate().filter(|(at, _)| !times.stat_group(*at).is_unused()) {
-        let name = if group.name.is_empty() { "all" } else { group.name };
-        put_times(name, &times.stat_group(at).counts(), sheet);
-    }
-    Ok(())
 }

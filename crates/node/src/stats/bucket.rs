@@ -4,14 +4,16 @@ use std::collections::BTreeMap;
 
 use base::limits;
 use dcp::Side;
-use engine::{BucketKind, BucketStats, OpCounts, STATES, StateStats, StoreTimes, WarmupState, WarmupStats};
+use engine::{BucketKind, BucketStats, STATES, StateStats, StoreTimes, WarmupState, WarmupStats};
 use vbucket::failover_table::MAX_ENTRIES;
 
 use super::checkpoint::put_checkpoints;
 use super::config::put_settings;
 use super::eviction::{put_eviction, put_expiry, resident_percent};
+use super::inquiry::{Inquiry, Refused};
 use super::memory::put_memory;
-use super::{Inquiry, Refused, Sheet, node};
+use super::ops::put_ops;
+use super::{Sheet, node};
 use crate::naming::storage_backend;
 use crate::replication::{LinkState, LinkStatus};
 use crate::tally::{self, Counted};
@@ -60,15 +62,6 @@ fn put_work(inquiry: &Inquiry<'_>, sheet: &mut Sheet) {
         sheet.put("ep_db_file_size", file_bytes);
         sheet.put("ep_db_data_size", used_bytes);
     }
-}
-
-/// What clients did in one bucket or several: found, stored and deleted documents, whatever the command was.
-pub(super) fn put_ops(ops: &OpCounts, sheet: &mut Sheet) {
-    sheet.put("cmd_get", ops.get_hits + ops.get_misses);
-    sheet.put("get_hits", ops.get_hits);
-    sheet.put("get_misses", ops.get_misses);
-    sheet.put("cmd_set", ops.stores);
-    sheet.put("delete_hits", ops.deletes);
 }
 
 /// What the bucket is, what of it never changes, and whether clients may use it.

@@ -4,10 +4,11 @@ use engine::settings::Key;
 use engine::{Bucket, StateStats};
 use vbucket::Pressure;
 
+use super::Sheet;
 use super::chores::put_chore;
 use super::config::put_setting;
+use super::inquiry::{Inquiry, Refused};
 use super::vbucket::{asked, each};
-use super::{Inquiry, Refused, Sheet};
 
 fn pressure_name(pressure: Pressure) -> &'static str {
     match pressure {

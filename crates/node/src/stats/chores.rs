@@ -2,7 +2,8 @@
 
 use engine::{Bucket, ChoreStats, TIME_SLICE};
 
-use super::{Inquiry, Refused, Sheet};
+use super::Sheet;
+use super::inquiry::{Inquiry, Refused};
 
 /// `chores`: how often each background step ran, and for how long.
 pub fn chores(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {

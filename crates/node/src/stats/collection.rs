@@ -5,8 +5,9 @@ use engine::CollectionTotals;
 use protocol::Status;
 use vbucket::{Collection, Manifest, Scope};
 
+use super::Sheet;
+use super::inquiry::{Inquiry, Refused, parse_vbucket};
 use super::sheet::Under;
-use super::{Inquiry, Refused, Sheet, parse_vbucket};
 use crate::commands::collections::{find, find_scope};
 use crate::privilege::Privilege;
 

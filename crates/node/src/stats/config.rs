@@ -3,7 +3,8 @@
 use engine::Bucket;
 use engine::settings::{Key, SETTINGS};
 
-use super::{Inquiry, Refused, Sheet};
+use super::Sheet;
+use super::inquiry::{Inquiry, Refused};
 use crate::naming::name_of;
 
 /// `config`: every setting that can be changed while the bucket serves.

@@ -3,7 +3,8 @@
 use base::VbId;
 use engine::BucketKind;
 
-use super::{Inquiry, Refused, Sheet};
+use super::Sheet;
+use super::inquiry::{Inquiry, Refused};
 
 /// `compaction`
 pub fn compaction(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {

@@ -6,11 +6,12 @@ use base::{VbId, VbState, Version};
 use engine::settings::Key;
 use engine::{Bucket, BucketStats, EvictionStats, STATES, StateStats, StoreTimes};
 
-use super::bucket::put_ops;
+use super::Sheet;
 use super::chores::put_chore;
 use super::config::put_setting;
+use super::inquiry::{Inquiry, Refused};
 use super::memory::put_memory;
-use super::{Inquiry, Refused, Sheet};
+use super::ops::put_ops;
 
 /// How many of a hundred documents have their value in memory; all of them where there are none.
 pub(super) fn resident_percent(of: &StateStats) -> u64 {

@@ -5,8 +5,9 @@ use std::sync::atomic::Ordering;
 use base::{Seqno, VbId, VbState, Version};
 use vbucket::VBucket;
 
+use super::Sheet;
 use super::eviction::put_mean_frequency;
-use super::{Inquiry, Refused, Sheet};
+use super::inquiry::{Inquiry, Refused};
 
 /// Versions that are looked at under one lock.
 const AT_ONCE: usize = 256;

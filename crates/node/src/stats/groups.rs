@@ -2,12 +2,13 @@
 
 use protocol::Status;
 
-use super::{Inquiry, Refused, Sheet};
+use super::inquiry::{Inquiry, Refused};
+use super::timings::STAT_GROUPS;
 use super::{
-    audit, baseline, bucket, checkpoint, chores, collection, config, disk, eviction, frequency, hash, heap,
-    key, locks, memory, node, takeover, tasks, vbucket,
+    Sheet, audit, bucket, checkpoint, chores, collection, config, disk, eviction, frequency, hash, heap, key,
+    locks, memory, node, resets, takeover, tasks, vbucket,
 };
-use crate::command::Extent;
+use crate::command_rules::Extent;
 use crate::node::Node;
 use crate::privilege::Privilege;
 
@@ -357,7 +358,7 @@ pub static GROUPS: &[Group] = &[
         "reset",
         optional("[timings]"),
         Stats,
-        baseline::reset,
+        resets::reset,
         "Has times and some counters begin again, in stats and not in `/metrics`; `timings`: those of commands",
     ),
     of_node("responses", Stats, node::responses, "Answers sent by status, as JSON"),
@@ -415,7 +416,7 @@ pub static GROUPS: &[Group] = &[
         "stat-timings",
         NONE,
         Stats,
-        baseline::stat_timings,
+        resets::stat_timings,
         "How long groups of stats took, in microseconds",
     ),
     group(
@@ -476,6 +477,9 @@ pub static GROUPS: &[Group] = &[
     of_node("worker_thread_info", NodeSupervisor, node::workers, "What each worker did, as JSON"),
     group("workload", EXACT, Stats, node::workload, "Threads that work in the background for the bucket"),
 ];
+
+// `timings` has a histogram for each.
+const _: () = assert!(GROUPS.len() == STAT_GROUPS);
 
 /// The place in the table of the group with this name.
 pub(super) fn find(name: &[u8]) -> Option<usize> {

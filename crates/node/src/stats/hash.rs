@@ -4,8 +4,9 @@ use base::{VbId, VbState};
 use engine::Bucket;
 use vbucket::VBucket;
 
+use super::Sheet;
+use super::inquiry::{Inquiry, Refused};
 use super::vbucket::each;
-use super::{Inquiry, Refused, Sheet};
 
 /// Buckets of a vBucket's table that are looked at under one lock.
 const BUCKETS_AT_ONCE: usize = 128;

@@ -3,9 +3,10 @@
 use base::memory::ProcessMemory;
 use engine::settings::Key;
 
+use super::Sheet;
 use super::chores::put_chore;
 use super::config::put_setting;
-use super::{Inquiry, Refused, Sheet};
+use super::inquiry::{Inquiry, Refused};
 use crate::node::Node;
 
 /// What the bucket's heap holds beside what is charged; what the process has for all buckets is for those who may look

@@ -10,8 +10,8 @@ use base::VbState;
 use engine::Bucket;
 
 use super::latency::{KINDS, LatencyCounts, Percentiles};
-use super::metrics::Numbers;
 use super::metrics_field::{BY_STATE, FAMILIES, OF_NODE, OPS, OPS_NAME};
+use super::page::Numbers;
 use crate::node::Node;
 
 /// The roles of vBuckets whose figures are kept; vBuckets have the others for moments.

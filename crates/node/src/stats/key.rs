@@ -4,8 +4,9 @@ use base::{CollectionId, DocKey, VbId, VbState, Version};
 use engine::BucketKind;
 use protocol::Status;
 
+use super::Sheet;
 use super::collection::named;
-use super::{Inquiry, Refused, Sheet, parse_vbucket};
+use super::inquiry::{Inquiry, Refused, parse_vbucket};
 use crate::privilege::Privilege;
 
 /// `key KEY VB [SCOPE.COLLECTION|0xID]`: as it is now, a tombstone counting as no document.

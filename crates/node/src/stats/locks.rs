@@ -3,7 +3,8 @@
 use base::{HistogramCounts, TimeRange};
 use engine::{FRONT_END_SAMPLE, Holder};
 
-use super::{Inquiry, Refused, Sheet};
+use super::Sheet;
+use super::inquiry::{Inquiry, Refused};
 
 /// `locks [histogram]`: percentiles are ends of buckets, so at most an eighth more than what is true.
 pub fn locks(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {

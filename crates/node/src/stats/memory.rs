@@ -6,7 +6,8 @@ use engine::{Bucket, BucketStats, STATES, StateStats};
 
 use super::config::put_setting;
 use super::heap::put_heap;
-use super::{Inquiry, Refused, Sheet, process};
+use super::inquiry::{Inquiry, Refused};
+use super::{Sheet, process};
 
 /// Bytes by part of the account, exact at this moment.
 pub(super) fn parts(bucket: &Bucket) -> Vec<(&'static str, u64)> {

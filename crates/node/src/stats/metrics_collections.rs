@@ -4,7 +4,7 @@ use std::fmt;
 
 use engine::CollectionTotals;
 
-use super::metrics::{Kind, Numbers, Page};
+use super::page::{Kind, Numbers, Page};
 
 /// What each collection holds, and what clients did with it.
 pub(super) fn put(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::metrics::{Kind, Page};
+use super::page::{Kind, Page};
 use crate::node::Node;
 
 /// When the certificate ends, in seconds of Unix time; the family alone if there is none.
@@ -86,7 +86,7 @@ fn put_turns(node: &Node, page: &mut Page<'_>) -> fmt::Result {
         Gauge,
         "The longest such turn that ended with a command, from a millisecond on, in seconds.",
     )?;
-    for (command, ns) in crate::counters::longest_turns(node) {
+    for (command, ns) in crate::node::longest_turns(node) {
         page.sample(name, &[("command", command)], ns as f64 / 1e9)?;
     }
     let help = "Turns of connections at a worker thread that took 50 milliseconds or more.";

@@ -10,7 +10,7 @@ use engine::StateStats;
 
 use super::eviction::resident_percent;
 use super::memory::used_bytes;
-use super::metrics::{Kind, Numbers, Page};
+use super::page::{Kind, Numbers, Page};
 use crate::counters::Totals;
 use crate::node::Node;
 use crate::tally::Counted;

@@ -4,7 +4,7 @@ use std::fmt;
 
 use base::Part;
 
-use super::metrics::{Kind, Numbers, Page, seconds};
+use super::page::{Kind, Numbers, Page, seconds};
 
 /// Everything about memory.
 pub(super) fn put(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display};
 
-use super::metrics::{Kind, Page};
+use super::page::{Kind, Page};
 use crate::node::Node;
 use crate::replication::{LinkState, LinkStatus};
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::metrics::{Kind, Page};
+use super::page::{Kind, Page};
 use crate::node::Node;
 
 pub(super) fn put(node: &Node, page: &mut Page<'_>) -> fmt::Result {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use engine::{StoreTimes, TaskStats, task_stats};
 
-use super::metrics::{Kind, Numbers, Page};
+use super::page::{Kind, Numbers, Page};
 use super::timings::QUEUES;
 
 /// Times of a bucket's requests, of its store, and of its background tasks. Only what was recorded is told.

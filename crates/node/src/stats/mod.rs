@@ -3,6 +3,8 @@
 //! Every value is measured or a real setting. Names are those of kv_engine (`engines/ep/docs/stats.org`) where they
 //! have the same meaning here; what has none here is left out.
 
+pub mod agent_fields;
+pub mod agent_rows;
 mod audit;
 mod baseline;
 mod bucket;
@@ -17,6 +19,7 @@ pub mod groups;
 mod hash;
 mod heap;
 pub mod history;
+pub(crate) mod inquiry;
 pub mod kept;
 mod key;
 pub mod latency;
@@ -32,8 +35,11 @@ mod metrics_reporting;
 mod metrics_times;
 pub mod monitored;
 mod node;
+mod ops;
 pub mod over_time;
+pub mod page;
 mod process;
+mod resets;
 pub mod sheet;
 pub mod sync_writes;
 mod takeover;
@@ -46,77 +52,17 @@ mod tests;
 
 use std::sync::Arc;
 
-use base::{CollectionId, Moment, VbId};
-use engine::{Bucket, Refusal};
+use base::Moment;
+use engine::Bucket;
 use protocol::Status;
 
-use crate::command::Extent;
+use self::inquiry::{Inquiry, Refused};
+use crate::command_rules::Extent;
 use crate::node::Node;
-use crate::privilege::{Privilege, Privileges};
-use crate::roles::{Permission, Rights};
+use crate::roles::Rights;
 
 pub use groups::{GROUPS, Group, Producer};
 pub use sheet::Sheet;
-
-/// Who asks, and about which bucket.
-pub struct Inquiry<'a> {
-    /// The node.
-    pub node: &'a Node,
-    /// The selected bucket.
-    pub bucket: &'a Arc<Bucket>,
-    /// What the client may do.
-    pub rights: Rights,
-    /// When it asks.
-    pub now: Moment,
-}
-
-impl Inquiry<'_> {
-    /// Refuses a client that lacks a privilege in a collection, or does not see it.
-    fn require_in(&self, id: CollectionId, privilege: Privilege) -> Result<(), Refused> {
-        match self.rights.check_collection(Privileges::of(&[privilege]), id) {
-            Permission::Allowed => Ok(()),
-            Permission::Denied(privilege) => Err(Refused::Denied(privilege.name())),
-            Permission::Hidden => Err(Refused::NoCollection(Status::UnknownCollection)),
-        }
-    }
-
-    /// Whether the client may see counters of the node that other buckets have a part in.
-    fn counts_node(&self) -> bool {
-        self.rights.node.has(Privilege::SimpleStats)
-    }
-
-    /// Whether the client may see the counters of a collection.
-    fn counts(&self, id: CollectionId) -> bool {
-        self.rights.in_collection(id).has(Privilege::SimpleStats)
-    }
-}
-
-/// Why there are no stats.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refused {
-    /// A status says it all.
-    Status(Status),
-    /// The arguments are not valid.
-    Invalid(&'static str),
-    /// The engine refused, asked for a key of a vBucket.
-    Engine(VbId, Box<[u8]>, Refusal),
-    /// There is no such scope or collection; the status says which of them.
-    NoCollection(Status),
-    /// The client lacks the privilege for this group.
-    Denied(&'static str),
-}
-
-impl Refused {
-    /// The status to answer with.
-    pub fn status(self) -> Status {
-        match self {
-            Refused::Engine(_, _, refusal) => crate::status_map::status_of(refusal),
-            Refused::Status(status) | Refused::NoCollection(status) => status,
-            Refused::Invalid(_) => Status::Einval,
-            Refused::Denied(_) => Status::Eaccess,
-        }
-    }
-}
 
 /// A question before it is known what it is about.
 pub struct Question<'a> {
@@ -173,16 +119,4 @@ fn check_count(args: &groups::Args, count: usize) -> Result<(), Refused> {
         }
         _ => Err(Refused::Status(args.surplus)),
     }
-}
-
-/// The number of a vBucket, as text.
-fn parse_vbucket(text: &[u8]) -> Option<VbId> {
-    parse_number(text).map(VbId)
-}
-
-fn parse_number<T: std::str::FromStr>(text: &[u8]) -> Option<T> {
-    // `from_str` would also take a sign.
-    let digits =
-        std::str::from_utf8(text).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()))?;
-    digits.parse().ok()
 }

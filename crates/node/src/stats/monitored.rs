@@ -12,7 +12,7 @@ use dcp::Side;
 use engine::{Bucket, StateStats, StoreTimes};
 
 use super::memory::used_bytes;
-use super::metrics::Numbers;
+use super::page::Numbers;
 use crate::cluster::serving;
 use crate::counters::Totals;
 use crate::machine::{CpuTimes, Machine};

@@ -8,8 +8,9 @@ use protocol::Status;
 use protocol::opcode::{self, *};
 use serde_json::{Value, json};
 
+use super::inquiry::{Inquiry, Refused};
 use super::timings::put_times;
-use super::{Inquiry, Refused, Sheet, bucket, process};
+use super::{Sheet, ops, process};
 use crate::commands::command_timer::as_json;
 use crate::config::shown;
 use crate::counters::Totals;
@@ -110,7 +111,7 @@ pub fn aggregate(node: &Node, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refu
     put_totals(node, &totals, sheet);
     let mut ops = OpCounts::default();
     node.buckets().iter().for_each(|(_, bucket)| ops.add(&bucket.op_counts()));
-    bucket::put_ops(&ops, sheet);
+    ops::put_ops(&ops, sheet);
     let lookups = requests(&totals, GETS) + requests(&totals, SUBDOC_LOOKUPS);
     let changes =
         requests(&totals, SETS) + requests(&totals, OTHER_CHANGES) + requests(&totals, SUBDOC_CHANGES);
@@ -208,7 +209,7 @@ pub fn connections(node: &Node, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Re
     sheet.put("max_http_connections", limits.http.connections);
     sheet.put("max_http_connections_per_address", limits.http.per_address);
     sheet.put("longest_turn_us", totals.longest_turn_ns / 1000);
-    for (command, ns) in crate::counters::longest_turns(node) {
+    for (command, ns) in crate::node::longest_turns(node) {
         sheet.put(format_args!("longest_turn_us_{command}"), ns / 1000);
     }
     sheet.put("slow_turns", totals.slow_turns);

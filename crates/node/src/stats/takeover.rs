@@ -3,7 +3,8 @@
 use dcp::Side;
 use protocol::Status;
 
-use super::{Inquiry, Refused, Sheet, parse_vbucket};
+use super::Sheet;
+use super::inquiry::{Inquiry, Refused, parse_vbucket};
 
 /// `dcp-vbtakeover VB [NAME]`: of a connection that reads the vBucket from memory, what is behind its cursor; otherwise
 /// all of the vBucket.

@@ -3,8 +3,9 @@
 use engine::{Bucket, StoreTimes, TaskKind, TaskStats, task_stats};
 use serde_json::{Value, json};
 
+use super::Sheet;
+use super::inquiry::{Inquiry, Refused, parse_number};
 use super::timings::put_times;
-use super::{Inquiry, Refused, Sheet, parse_number};
 use crate::node::Node;
 
 /// The pool of threads that the field would have a task in.

@@ -15,7 +15,8 @@ use protocol::Status;
 use protocol::extras::ConfigVersion;
 use serde_json::Value;
 
-use super::{GROUPS, Group, Producer, Question, Refused, Sheet, metrics, produce};
+use super::inquiry::Refused;
+use super::{GROUPS, Group, Producer, Question, Sheet, metrics, produce};
 use crate::cluster_map::NodeAddress;
 use crate::config::{BucketSpec, ConnectionLimits};
 use crate::counters::WorkerCounters;

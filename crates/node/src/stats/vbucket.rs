@@ -7,7 +7,8 @@ use kvstore::StorageBackend;
 use protocol::Status;
 use vbucket::VBucket;
 
-use super::{Inquiry, Refused, Sheet, parse_number, parse_vbucket};
+use super::Sheet;
+use super::inquiry::{Inquiry, Refused, parse_number, parse_vbucket};
 use crate::commands::file_snapshot::uuid_text;
 
 const NOT_A_VBUCKET: Refused = Refused::Invalid("The argument must be the number of a vBucket");

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use subdoc::request::{doc_flag, path_flag};
 
 use super::*;
-use crate::cluster_map::capabilities;
+use crate::cluster_map::capabilities::capabilities;
 
 const KEY: &[u8] = b"k";
 

@@ -6,7 +6,8 @@ use engine::topology_from_json;
 use subdoc::request::path_flag;
 
 use super::*;
-use crate::command::{Durability, Row};
+use crate::command::Row;
+use crate::command_rules::Durability;
 
 /// How safe the change is to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -221,7 +222,7 @@ fn check(scene: &mut Scene, row: &Row, asked: Asked, extras: &[u8], value: &[u8]
 #[test]
 fn a_success_leaves_only_after_the_commit() {
     let mut scene = Scene::new();
-    let documents = ROWS.iter().filter(|row| row.key == crate::command::Key::Document);
+    let documents = ROWS.iter().filter(|row| row.key == crate::command_rules::Key::Document);
     for row in documents {
         match effect(row) {
             Effect::Changes { extras, value, exists } => {
@@ -250,7 +251,7 @@ fn what_carries_no_durability_refuses_it() {
 
 /// A request that the row's layout lets pass.
 fn well_formed(row: &Row) -> RequestParts<'static> {
-    use crate::command::{CasRule, Extras, Key, ValueRule};
+    use crate::command_rules::{CasRule, Extras, Key, ValueRule};
     let zeros: &'static [u8] = &[0; 64];
     let len = match row.extras {
         Extras::None | Extras::Any => 0,

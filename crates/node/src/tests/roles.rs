@@ -1,7 +1,8 @@
 //! Every command with every role, compared with the written table `command_roles.txt`.
 
 use super::*;
-use crate::command::{Extras, Key, Row, ValueRule};
+use crate::command::Row;
+use crate::command_rules::{Extras, Key, ValueRule};
 
 /// The users of the columns: letter in the table, name.
 pub(super) const COLUMNS: [(char, &str); 18] = [
@@ -45,7 +46,7 @@ pub(super) fn fitting(row: &Row) -> RequestParts<'static> {
         ValueRule::Required => 1,
         ValueRule::Exactly(len) => usize::from(len),
     };
-    let cas = if row.cas == crate::command::CasRule::Required { Cas(1) } else { Cas(0) };
+    let cas = if row.cas == crate::command_rules::CasRule::Required { Cas(1) } else { Cas(0) };
     let (extras, value) = (&[0; 48][..extras_len], &[b'1'; 8][..value_len]);
     RequestParts { opcode: row.opcode, extras, key, value, vbucket, cas, ..RequestParts::default() }
 }

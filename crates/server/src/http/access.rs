@@ -4,23 +4,20 @@ use ::node::MetricsLogin;
 use ::node::audit::events::AuditEvent;
 use ::node::audit::record::Ends;
 use ::node::node::FailedLogin;
-use ::node::privilege::{Privilege, Privileges};
-use ::node::roles::Rights;
+use ::node::privilege::Privilege;
 use ::node::user::User;
-use axum::Json;
 use axum::body::Body;
 use axum::extract::{FromRequestParts, RawPathParams, Request, State};
 use axum::http::{Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use base::planted::{self, Bug};
-use engine::Bucket;
-use serde_json::json;
 
+use super::answers::{bucket_down, no_such_bucket};
 use super::audit::{AuditedRoute, cannot_be_recorded, refused_to};
 use super::basic_auth::{Caller, authenticate, claimed_name};
-use super::cluster_status::view_of;
-use super::{Shared, bucket_down, connections, no_such_bucket};
+use super::connections;
+use super::rights::{forbidden, require_cluster_admin};
+use super::shared::{Shared, view_of};
 
 /// Who may use an address with a method. `{bucket}` in its path is the bucket that is meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,11 +174,6 @@ fn is_node(shared: &Shared, request: &Request) -> bool {
     keys.iter().any(|key| key.is_shown(request.headers(), request.uri().path(), &this))
 }
 
-/// What a user may do in a bucket, its scopes and collections as they are now.
-pub(super) fn rights_in(user: &User, bucket: &Bucket) -> Rights {
-    Rights::of(user.grants(), bucket.name(), &bucket.collections().manifest(), Privileges::NONE)
-}
-
 /// A bucket that a user may not select is answered like one that does not exist.
 fn admit(user: &User, needs: Needs, bucket: Option<&str>, scope: Option<&str>) -> Result<(), Box<Response>> {
     if bucket.is_some_and(|bucket| !user.may_select(bucket)) {
@@ -221,21 +213,6 @@ fn admit(user: &User, needs: Needs, bucket: Option<&str>, scope: Option<&str>) -
         Needs::ManageUsers => Err(forbidden("the role security_admin", "SecurityManagement")),
         Needs::Node | Needs::ClusterAdmin => require_cluster_admin(user),
     }
-}
-
-/// Refuses users who may not change what all buckets share.
-pub(super) fn require_cluster_admin(user: &User) -> Result<(), Box<Response>> {
-    let is_admin = user.privileges().has(Privilege::SystemSettings);
-    let rules = || user.privileges_in("default").has(Privilege::Settings);
-    if is_admin || (planted::is(Bug::BucketAdminRulesCluster) && rules()) {
-        return Ok(());
-    }
-    Err(forbidden("the role admin or cluster_admin", "SystemSettings"))
-}
-
-pub(super) fn forbidden(what: &str, privilege: &str) -> Box<Response> {
-    let message = json!({ "message": format!("Forbidden. User needs {what}"), "permissions": [privilege] });
-    Box::new((StatusCode::FORBIDDEN, Json(message)).into_response())
 }
 
 #[cfg(all(test, debug_assertions))]

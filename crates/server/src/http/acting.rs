@@ -15,7 +15,7 @@ use engine::Bucket;
 use protocol::Status;
 use serde_json::json;
 
-use super::Shared;
+use super::shared::Shared;
 use crate::inside::OwnDoor;
 use crate::links::acting::{Acting, ActingFor, KvAnswer, MOST_TIME};
 

@@ -2,7 +2,7 @@
 
 use ::node::alternate::from_fields;
 use ::node::form;
-use ::node::node_buckets::BucketError;
+use ::node::management::BucketError;
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
@@ -11,10 +11,10 @@ use axum::response::{IntoResponse, Response};
 use cluster::state::Alternate;
 use serde_json::json;
 
-use super::Shared;
 use super::failures::failed;
 use super::manage::on_a_thread;
 use super::settings::refused;
+use super::shared::Shared;
 
 /// Where it is changed.
 pub(super) const PATH: &str = "/node/controller/setupAlternateAddresses/external";

@@ -3,24 +3,16 @@
 //! A request is recorded when it has succeeded, with the fields that its row names: nothing else of it is recorded, so that
 //! no password is.
 
-use ::node::audit::AuditError;
-use ::node::audit::events::{AUDIT_EVENTS, AuditEvent};
+use ::node::audit::events::AuditEvent;
 use ::node::audit::record::{AuditRecord, Ends, text};
-use ::node::bucket_form::Errors;
 use ::node::form;
-use ::node::node_buckets::BucketError;
 use axum::Json;
-use axum::body::Bytes;
-use axum::extract::{Extension, State};
 use axum::http::{Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 
-use super::Shared;
 use super::basic_auth::Caller;
-use super::failures::failed;
-use super::manage::on_a_thread;
-use super::settings::refused;
+use super::shared::Shared;
 
 /// Where a field of a record comes from.
 #[derive(Clone, Copy)]
@@ -367,59 +359,6 @@ pub(super) fn refused_to(
 /// The answer if what must be recorded cannot be.
 pub(super) fn cannot_be_recorded(why: &str) -> Response {
     (StatusCode::SERVICE_UNAVAILABLE, Json(json!({ "errors": { "_": why } }))).into_response()
-}
-
-/// `GET /settings/audit`
-pub(super) async fn show(State(shared): State<Shared>) -> Json<Value> {
-    let log = &shared.node.audit;
-    Json(log.settings().told(&log.log_path()))
-}
-
-/// `POST /settings/audit`: fields of a form, of which all are taken or none.
-pub(super) async fn change(
-    State(shared): State<Shared>,
-    Extension(Caller(user)): Extension<Caller>,
-    Extension(ends): Extension<Ends>,
-    body: Bytes,
-) -> Response {
-    let node = std::sync::Arc::clone(&shared.node);
-    let record = AuditRecord::new(AuditEvent::AuditConfigured).by(user.name().as_bytes()).between(ends);
-    let changed = on_a_thread(&shared, move |_| {
-        let users = node.accounts().users();
-        let is_user = |name: &str| users.get(name.as_bytes()).is_some();
-        Ok::<_, BucketError>(node.audit.change(&form::parse(&body), is_user, record))
-    });
-    match changed.await {
-        Ok(Ok(())) => StatusCode::OK.into_response(),
-        Ok(Err(AuditError::Fields(wrong))) => refused(wrong.into_iter().collect::<Errors>()),
-        Ok(Err(AuditError::NotHere)) => {
-            refused(Errors::from([("_".to_owned(), "this node has no data directory".to_owned())]))
-        }
-        Ok(Err(AuditError::File(error))) => {
-            let errors = json!({ "errors": { "_": error.to_string() } });
-            let response = (StatusCode::INTERNAL_SERVER_ERROR, Json(errors)).into_response();
-            failed(response, "the settings of the audit log were not changed", &error)
-        }
-        Err(error) => super::manage::answer(&error),
-    }
-}
-
-fn described(is_filterable: bool) -> Json<Value> {
-    let rows = AUDIT_EVENTS.iter().filter(|row| row.is_filterable == is_filterable);
-    let described = rows.map(
-        |row| json!({ "id": row.id, "name": row.name, "module": row.module, "description": row.description }),
-    );
-    Json(described.collect())
-}
-
-/// `GET /settings/audit/descriptors`: events that can be switched on and off.
-pub(super) async fn descriptors() -> Json<Value> {
-    described(true)
-}
-
-/// `GET /settings/audit/nonFilterableDescriptors`: the others.
-pub(super) async fn other_descriptors() -> Json<Value> {
-    described(false)
 }
 
 #[cfg(test)]

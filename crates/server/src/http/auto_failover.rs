@@ -9,9 +9,8 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
-use super::Shared;
 use super::cluster_order::{Form, Order, Wrong};
-use super::cluster_status::view_of;
+use super::shared::{Shared, view_of};
 
 /// Fields of the form that can have one value here, and why: scripts send them with what they read elsewhere.
 const FIXED: [(&str, bool, &str); 7] = [

@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-use super::Shared;
+use super::shared::Shared;
 
 /// Whoever made a request.
 #[derive(Clone)]

@@ -7,11 +7,11 @@ use axum::response::{IntoResponse, Response};
 use protocol::{Status, opcode};
 use serde_json::{Value, json};
 
-use super::Shared;
 use super::acting::{connect, named, of_status, refused, unreachable_node, within_limits};
 use super::basic_auth::Caller;
 use super::query::Query;
 use super::settings::find;
+use super::shared::Shared;
 use crate::links::acting::{KvAnswer, KvRequest};
 
 /// The longest name of a group with its arguments.

@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use ::node::Node;
-use ::node::cluster_map::capabilities;
+use ::node::cluster_map::capabilities::capabilities;
 use ::node::config::BucketSpec;
 use ::node::form::escaped;
-use ::node::naming;
 use ::node::privilege::Privilege;
 use ::node::user::User;
+use ::node::{Node, naming};
 use axum::Json;
 use axum::extract::{Extension, Path, State};
 use axum::http::HeaderMap;
@@ -18,9 +17,11 @@ use engine::{Bucket, BucketKind};
 use kvstore::StorageBackend;
 use serde_json::{Value, json};
 
+use super::answers::no_such_bucket;
 use super::basic_auth::Caller;
-use super::figures::Figures;
-use super::{Shared, no_such_bucket, nodes};
+use super::node_figures::Figures;
+use super::nodes;
+use super::shared::Shared;
 
 /// Threads of a bucket if the form does not say.
 const DEFAULT_THREADS: u8 = 3;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ::node::node_buckets::BucketError;
+use ::node::management::BucketError;
 use ::node::reload::{self, Reloaded};
 use axum::Json;
 use axum::extract::State;
@@ -10,9 +10,9 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
-use super::Shared;
 use super::failures::failed;
 use super::manage::on_a_thread;
+use super::shared::Shared;
 
 /// Where that is asked for.
 pub(super) const PATH: &str = "/node/controller/reloadCertificate";

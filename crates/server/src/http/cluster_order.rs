@@ -17,10 +17,10 @@ use axum::response::{IntoResponse, Response};
 use serde_json::json;
 use tokio::sync::oneshot;
 
-use super::Shared;
 use super::figures;
 use super::manage::not_now;
 use super::settings::refused;
+use super::shared::Shared;
 
 /// What is said to whoever names none.
 pub(super) const NAME_A_NODE: &str = "name a node, such as n_1";

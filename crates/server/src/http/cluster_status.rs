@@ -1,13 +1,10 @@
 //! What is told about a cluster: its document, who is alive, how far a rebalance is, and what somebody has to look at.
 
-use std::sync::Arc;
-
 use ::cluster::damage::{self, Wrong};
 use ::cluster::filling::{Filling, fillings};
 use ::cluster::leader::{awaited, lacking, missed, settling};
 use ::cluster::state::{AutoFailover, Outcome, Purpose, State as Document};
 use ::cluster::{Command, Node, NodeId, Status, View, command};
-use ::node::cluster::Cluster;
 use ::node::cluster::serving::{of_failed_over, still_joining};
 use axum::Json;
 use axum::extract::State;
@@ -15,9 +12,9 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
-use super::Shared;
 use super::cluster_order::otp_name;
 use super::manage::not_now;
+use super::shared::{Shared, view_of};
 
 /// How far the copies of a bucket are that a node fills.
 fn of_filling(filling: &Filling) -> String {
@@ -78,13 +75,6 @@ pub(super) fn settles(shared: &Shared) -> Vec<String> {
 
 /// This many vBuckets are named in one note.
 const NAMED: usize = 8;
-
-/// The cluster that the node belongs to, and what it has read of it.
-pub(super) fn view_of(shared: &Shared) -> Option<(Arc<Cluster>, Arc<View>)> {
-    let cluster = shared.node.cluster()?;
-    let view = cluster.view()?;
-    Some((cluster, view))
-}
 
 /// How much of a rebalance is done, from 0 to 1.
 fn progress(document: &Document) -> Option<f64> {

@@ -11,12 +11,13 @@ use engine::{Bucket, BucketKind};
 use serde::Deserialize;
 
 use super::acting::{Refused, refused};
+use super::answers::no_such_bucket;
 use super::basic_auth::Caller;
 use super::metrics::too_many_wait;
 use super::range::{all_nodes, elsewhere};
-use super::samples::ask_node;
+use super::sample_requests::ask_node;
 use super::settings::find;
-use super::{Shared, no_such_bucket};
+use super::shared::Shared;
 
 /// Where another node is asked for it: the bucket's name follows, then what it is to do.
 pub(super) const PATH: &str = "/v1/compaction/{bucket}/{act}";

@@ -22,15 +22,15 @@ use protocol::{Status, opcode};
 use serde_json::{Value, json};
 use subdoc::request::path_flag;
 
-use super::Shared;
-use super::access::{forbidden, rights_in};
 use super::acting::{
     Place, Refused, active, actives, connect, of_status, refused, unknown_outcome, unreachable_node,
     within_limits,
 };
 use super::basic_auth::Caller;
 use super::query::Query;
+use super::rights::{forbidden, rights_in};
 use super::settings::find;
+use super::shared::Shared;
 use crate::links::acting::{Acting, KvAnswer, KvRequest};
 
 /// The longest value that is shown.

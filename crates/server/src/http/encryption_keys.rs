@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use ::node::at_rest;
-use ::node::node_buckets::BucketError;
+use ::node::at_rest::rekey;
+use ::node::management::BucketError;
 use ::node::reload::{self, Reloaded};
 use axum::Json;
 use axum::extract::State;
@@ -11,9 +11,9 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
-use super::Shared;
 use super::failures::failed;
 use super::manage::{answer, on_a_thread};
+use super::shared::Shared;
 
 /// Where new keys are asked for.
 pub(super) const PATH: &str = "/node/controller/rotateEncryptionKeys";
@@ -22,7 +22,7 @@ pub(super) const PATH: &str = "/node/controller/rotateEncryptionKeys";
 pub(super) async fn rotate(State(shared): State<Shared>) -> Response {
     let node = Arc::clone(&shared.node);
     let rotating = on_a_thread(&shared, move |_| {
-        let rotated = at_rest::rotate(&node);
+        let rotated = rekey::rotate(&node);
         if let Ok(folders @ 1..) = rotated {
             let taken = vec![format!("new keys for the files of {folders} folders")];
             reload::record(&node, &Reloaded { taken, ..Reloaded::default() });

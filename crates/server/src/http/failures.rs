@@ -6,7 +6,7 @@ use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
 
-use super::Shared;
+use super::shared::Shared;
 
 /// What failed, and why; goes with a response to [`tell`].
 #[derive(Clone)]

@@ -7,7 +7,8 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 
-use super::{Shared, cluster_status};
+use super::cluster_status;
+use super::shared::Shared;
 
 /// The process answers.
 pub(super) async fn livez() -> &'static str {

@@ -4,8 +4,8 @@ use axum::Json;
 use axum::extract::State;
 use serde_json::{Map, Value, json};
 
-use super::Shared;
 use super::query::Query;
+use super::shared::Shared;
 
 /// Lines that are told, at most.
 const MOST_LINES: usize = 1_000;

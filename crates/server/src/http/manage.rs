@@ -2,7 +2,7 @@
 
 use ::node::bucket_form::{BucketForm, Errors, by_field};
 use ::node::form;
-use ::node::node_buckets::{BucketError, Management};
+use ::node::management::{BucketError, Management};
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Extension, Path, State};
@@ -11,12 +11,13 @@ use axum::response::{IntoResponse, Response};
 use serde_json::json;
 use tokio::sync::oneshot;
 
-use super::access::require_cluster_admin;
+use super::answers::{bucket_down, no_such_bucket};
 use super::basic_auth::Caller;
 use super::failures::failed;
 use super::query::Query;
+use super::rights::require_cluster_admin;
 use super::settings::{is_other_quota, refused};
-use super::{Shared, bucket_down, no_such_bucket};
+use super::shared::Shared;
 
 /// What may stand behind the question mark.
 #[derive(serde::Deserialize)]
@@ -132,7 +133,7 @@ pub(super) async fn on_a_thread<T: Send + 'static, E: From<BucketError> + Send +
         let _ = sender.send(work(&*management));
     };
     let spawned = shared.node.env().spawn.spawn("buckets", Box::new(job));
-    spawned.map_err(|error| BucketError::from(::node::hosting::HostFailure::Thread(error)))?;
+    spawned.map_err(|error| BucketError::from(::node::host_failure::HostFailure::Thread(error)))?;
     let lost = |_| BucketError::Elsewhere("the thread that should do it ended".to_owned());
     receiver.await.map_err(lost)?
 }

@@ -7,7 +7,8 @@ use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
-use super::{Shared, connections};
+use super::connections;
+use super::shared::Shared;
 
 /// Figures of a bucket with many collections take a tenth of a second: they are made where stats of all vBuckets are, not
 /// on the thread that answers everything else over HTTP.

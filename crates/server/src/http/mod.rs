@@ -2,10 +2,10 @@
 
 mod access;
 mod acting;
-mod agent_fields;
-mod agent_rows;
 mod alternate;
+mod answers;
 mod audit;
+mod audit_settings;
 mod auto_failover;
 mod basic_auth;
 mod bucket_stats;
@@ -26,6 +26,7 @@ mod logs;
 mod manage;
 mod methods;
 mod metrics;
+mod node_figures;
 mod node_key;
 mod node_secret;
 mod nodes;
@@ -39,11 +40,14 @@ mod query;
 mod range;
 mod range_request;
 mod replication;
+mod rights;
 mod routes;
+mod sample_requests;
 mod samples;
 mod scopes;
 mod security;
 mod settings;
+mod shared;
 mod slow_limits;
 mod stream;
 mod ui;
@@ -53,112 +57,23 @@ mod zoom;
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use ::node::Node;
+use ::node::stats::agent_rows::AgentRows;
 use ::node::stats::history::History;
-use axum::http::{StatusCode, header};
-use axum::response::{IntoResponse, Response};
-use engine::Bucket;
 use tokio::sync::{Semaphore, watch};
 
 use self::connections::Serving;
-use self::node_key::NodeKey;
+use self::shared::Shared;
 use crate::acceptor::Entrance;
 use crate::inside::OwnDoor;
 use crate::links::RuntimeReaders;
-use crate::links::acting::DerivedPasswords;
 use crate::tls::PeerTls;
 use crate::traces;
 
 /// The most connections to other nodes that readers of changes have together.
 const MOST_READER_CONNECTIONS: usize = 256;
-
-/// What handlers share.
-#[derive(Clone)]
-struct Shared {
-    node: Arc<Node>,
-    stopping: watch::Receiver<bool>,
-    asking: Arc<figures::Asking>,
-    node_key: Arc<OnceLock<NodeKey>>,
-    /// Held by the one request that reads or writes cursors.
-    cursors: Arc<Semaphore>,
-    /// Connections to other nodes that readers of changes may have together.
-    reader_links: Arc<RuntimeReaders>,
-    /// What requests to other nodes are encrypted with.
-    peer_tls: PeerTls,
-    /// How requests that this node makes to itself over KV reach it.
-    kv_door: OwnDoor,
-    /// Places of requests that are made to nodes over KV.
-    acting: Arc<Semaphore>,
-    derived: Arc<DerivedPasswords>,
-    samples: Arc<samples::Samples>,
-    agent_rows: Arc<agent_rows::AgentRows>,
-    kept: Arc<History>,
-}
-
-impl Shared {
-    /// What this node proves with to another one that both belong to a cluster; nothing if this one belongs to none.
-    fn node_key(&self, uuid: &str) -> Option<NodeKey> {
-        let cluster = self.node.cluster()?;
-        match cluster.secrets().for_node(uuid) {
-            Some(secret) => Some(NodeKey::of_secret(&secret, &cluster.identity()?)),
-            None => self.earlier_node_key(),
-        }
-    }
-
-    /// What other nodes may prove that with.
-    fn node_keys(&self) -> Vec<NodeKey> {
-        let Some(cluster) = self.node.cluster() else { return Vec::new() };
-        let Some(identity) = cluster.identity() else { return Vec::new() };
-        let secrets = cluster.secrets().accepted();
-        let keys = secrets.iter().map(|secret| NodeKey::of_secret(secret, &identity));
-        let earlier = cluster.secrets().takes_earlier_proofs().then(|| self.earlier_node_key()).flatten();
-        keys.chain(earlier).collect()
-    }
-
-    /// What nodes of an earlier version prove it with: the nodes of a cluster have one administrator.
-    fn earlier_node_key(&self) -> Option<NodeKey> {
-        if let Some(key) = self.node_key.get() {
-            return Some(*key);
-        }
-        let user = self.node.host()?.config().users.first()?;
-        let cluster = self.node.cluster()?.identity()?;
-        Some(*self.node_key.get_or_init(|| NodeKey::derive(user, &cluster)))
-    }
-
-    /// Ready when the node stops.
-    fn stopped(&self) -> impl Future<Output = ()> + Send + use<> {
-        let mut stopping = self.stopping.clone();
-        async move {
-            // An error means that the thread that could stop the node is gone.
-            let _ = stopping.wait_for(|stop| *stop).await;
-        }
-    }
-
-    /// Ready when a bucket is deleted, or the node stops.
-    fn bucket_ended(&self, bucket: &Arc<Bucket>) -> impl Future<Output = ()> + Send + use<> {
-        let (node, stopped) = (Arc::clone(&self.node), self.stopped());
-        let (name, bucket) = (bucket.name().to_owned(), Arc::downgrade(bucket));
-        let mut hearing = node.announcer().hearing();
-        let gone = async move {
-            loop {
-                hearing.edition();
-                if node.bucket(&name).is_none_or(|there| !std::ptr::eq(Arc::as_ptr(&there), bucket.as_ptr()))
-                {
-                    return;
-                }
-                hearing.changed().await;
-            }
-        };
-        async move {
-            tokio::select! {
-                () = stopped => {}
-                () = gone => {}
-            }
-        }
-    }
-}
 
 /// Every address with every method, for tests and the reference: method, path.
 pub fn addresses() -> Vec<(String, &'static str)> {
@@ -189,7 +104,7 @@ pub(crate) async fn serve(
     let cursors = Arc::new(Semaphore::new(1));
     let (acting, samples) =
         (Arc::new(Semaphore::new(acting::MOST_ACTING)), Arc::<samples::Samples>::default());
-    let (kept, agent_rows) = (Arc::<History>::default(), Arc::<agent_rows::AgentRows>::default());
+    let (kept, agent_rows) = (Arc::<History>::default(), Arc::<AgentRows>::default());
     let taken = samples::Taken {
         samples: Arc::clone(&samples),
         agent_rows: Arc::clone(&agent_rows),
@@ -221,20 +136,4 @@ pub(crate) async fn serve(
         () = sampling => Ok(()),
         () = tracing => Ok(()),
     }
-}
-
-/// An answer that is JSON already.
-fn json_bytes(json: Vec<u8>) -> Response {
-    ([(header::CONTENT_TYPE, "application/json")], json).into_response()
-}
-
-/// The answer for a bucket that the node has and cannot serve.
-fn bucket_down(why: &str) -> Response {
-    let body = serde_json::json!({ "errors": { "_": why } });
-    (StatusCode::SERVICE_UNAVAILABLE, axum::Json(body)).into_response()
-}
-
-/// The answer for a bucket that there is not, in the words that clients compare.
-fn no_such_bucket() -> Response {
-    (StatusCode::NOT_FOUND, "Requested resource not found.\r\n").into_response()
 }

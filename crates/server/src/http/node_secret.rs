@@ -10,9 +10,9 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
-use super::Shared;
 use super::failures::failed;
 use super::manage::{answer, on_a_thread};
+use super::shared::Shared;
 
 /// Where it is asked for; the name is that of the original.
 pub(super) const PATH: &str = "/controller/rotateInternalCredentials";
@@ -27,7 +27,7 @@ pub(super) async fn rotate(State(shared): State<Shared>) -> Response {
             let taken = vec!["a new secret for the nodes of the cluster".to_owned()];
             reload::record(&node, &Reloaded { taken, ..Reloaded::default() });
         }
-        Ok::<_, ::node::node_buckets::BucketError>(Some(rotated))
+        Ok::<_, ::node::management::BucketError>(Some(rotated))
     });
     let told = |status, what: &str| (status, Json(json!({ "errors": { "_": what } }))).into_response();
     match rotating.await {

@@ -6,7 +6,7 @@ use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
 
-use super::Shared;
+use super::shared::Shared;
 
 /// Lets a request wait while the node is frozen, or until it stops.
 pub(super) async fn wait(State(shared): State<Shared>, request: Request, next: Next) -> Response {

@@ -14,7 +14,7 @@ use axum::response::{IntoResponse, Response};
 use http_body::Frame;
 use serde_json::json;
 
-use super::json_bytes;
+use super::answers::json_bytes;
 
 /// A piece has about this many bytes: it ends behind the part with which it reaches them.
 pub(super) const PIECE_BYTES: usize = 32 << 10;

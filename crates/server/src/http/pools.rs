@@ -3,7 +3,8 @@
 use ::cluster::damage::{self, Wrong};
 use ::node::Node;
 use ::node::cluster::serving::is_a_clusters;
-use ::node::hosting::{Host, MOST_BUCKETS};
+use ::node::host_failure::MOST_BUCKETS;
+use ::node::hosting::Host;
 use ::node::privilege::Privilege;
 use ::node::user::User;
 use ::node::version::SERVER_VERSION;
@@ -13,10 +14,11 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 use serde_json::{Map, Value, json};
 
+use super::answers::{json_bytes, no_such_bucket};
 use super::basic_auth::Caller;
-use super::cluster_status::view_of;
-use super::figures::{Figures, OfBucket, OfNode};
-use super::{Shared, json_bytes, no_such_bucket, nodes};
+use super::node_figures::{Figures, OfBucket, OfNode};
+use super::nodes;
+use super::shared::{Shared, view_of};
 
 /// `GET /`
 pub(super) async fn root() -> &'static str {

@@ -7,7 +7,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
-use super::Shared;
+use super::shared::Shared;
 
 /// Who asks shows in the request itself that it is a node of the cluster: this node may have read no state yet.
 pub(super) async fn promise(State(shared): State<Shared>, Json(request): Json<Request>) -> Response {

@@ -18,15 +18,15 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::access::forbidden;
 use super::acting::{Refused, refused};
 use super::basic_auth::Caller;
-use super::cluster_status::view_of;
 use super::metrics::too_many_wait;
+use super::nodes;
 use super::query::Query;
 use super::range_request::{Across, MOST_PATTERNS, RangeRequest, of_json, of_query};
-use super::samples::ask_node;
-use super::{Shared, nodes};
+use super::rights::forbidden;
+use super::sample_requests::ask_node;
+use super::shared::{Shared, view_of};
 
 /// Where a node tells its own figures to other nodes: names with commas between them, then from when on.
 pub(super) const PATH: &str = "/v1/series/{names}/{since}";

@@ -14,10 +14,10 @@ use dcp::{Mode, Stage, VbProgress};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::Shared;
 use super::basic_auth::Caller;
 use super::query::Query;
 use super::settings::find;
+use super::shared::Shared;
 
 /// The body of a declaration.
 #[derive(Deserialize)]

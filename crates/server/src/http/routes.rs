@@ -1,21 +1,19 @@
 //! THE table of addresses: path, method, who may use it, handler.
 
-use axum::Router;
+use ::node::cluster::promises;
 use axum::handler::Handler;
 use axum::http::{Method, StatusCode};
-use axum::middleware;
 use axum::routing::{self, MethodRouter};
+use axum::{Router, middleware};
 
-use ::node::cluster::promises;
-
-use super::Shared;
 use super::access::{self, Needs};
-use super::origin::Listens;
+use super::origin::{self, Listens};
+use super::shared::Shared;
 use super::{
-    alternate, audit, auto_failover, bucket_stats, buckets, certificates, changes, cluster, cluster_status,
-    compaction, documents, encryption_keys, failures, figures, health, logs, manage, methods, metrics,
-    node_secret, origin, paths, patience, pools, promise, range, replication, samples, scopes, security,
-    settings, slow_limits, stream, ui, user_lists, users, zoom,
+    alternate, audit, audit_settings, auto_failover, bucket_stats, buckets, certificates, changes, cluster,
+    cluster_status, compaction, documents, encryption_keys, failures, figures, health, logs, manage, methods,
+    metrics, node_secret, paths, patience, pools, promise, range, replication, sample_requests, scopes,
+    security, settings, slow_limits, stream, ui, user_lists, users, zoom,
 };
 
 /// A method of an address.
@@ -75,8 +73,8 @@ fn console_routes() -> Vec<Route> {
         delete(DOCUMENT, Bucket, documents::remove),
         get("/v1/buckets/{bucket}/documents", Bucket, documents::list),
         get("/v1/buckets/{bucket}/stats/{group}", Figures, bucket_stats::show),
-        get("/v1/buckets/{bucket}/samples", Figures, samples::show),
-        get(samples::PATH, Node, samples::tell),
+        get("/v1/buckets/{bucket}/samples", Figures, sample_requests::show),
+        get(sample_requests::PATH, Node, sample_requests::tell),
         get(range::PATH, Node, range::tell),
         get(zoom::PATH, Node, zoom::tell),
         post(compaction::PATH, Node, compaction::act),
@@ -213,10 +211,10 @@ fn user_routes() -> Vec<Route> {
         post(certificates::PATH, ManageUsers, certificates::reload),
         post(encryption_keys::PATH, ManageUsers, encryption_keys::rotate),
         post(node_secret::PATH, ManageUsers, node_secret::rotate),
-        get("/settings/audit", ReadUsers, audit::show),
-        post("/settings/audit", ManageUsers, audit::change),
-        get("/settings/audit/descriptors", ReadUsers, audit::descriptors),
-        get("/settings/audit/nonFilterableDescriptors", ReadUsers, audit::other_descriptors),
+        get("/settings/audit", ReadUsers, audit_settings::show),
+        post("/settings/audit", ManageUsers, audit_settings::change),
+        get("/settings/audit/descriptors", ReadUsers, audit_settings::descriptors),
+        get("/settings/audit/nonFilterableDescriptors", ReadUsers, audit_settings::other_descriptors),
         get("/settings/clientCertAuth", ReadUsers, security::client_certificates),
         post("/settings/clientCertAuth", ManageUsers, security::change_client_certificates),
         get("/settings/security", ReadUsers, security::show),

@@ -4,49 +4,30 @@
 //! process, and Prometheus is for more than an hour (`/metrics`).
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::ToSocketAddrs;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use ::node::Node;
-use ::node::form::escaped;
+use ::node::stats::agent_rows::{AGENT_ROWS_EVERY, AgentRows};
 use ::node::stats::history::{self, History};
 use ::node::stats::latency::{LatencyCounts, Percentiles};
-use axum::Json;
-use axum::extract::{Extension, Path, State};
-use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
 use base::{HistogramCounts, VbState};
 use engine::Bucket;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
-use tokio::sync::oneshot;
 
-use super::Shared;
-use super::acting::{Refused, refused};
-use super::agent_rows::AgentRows;
-use super::basic_auth::Caller;
-use super::cluster_status::view_of;
-use super::query::Query;
-use super::settings::find;
-use crate::http_client::{self, Answer, Ask};
+use super::node_figures::Rates;
 
 /// Between two samples.
-pub(super) const EVERY: Duration = Duration::from_secs(5);
+pub(super) const EVERY: Duration = AGENT_ROWS_EVERY;
+
 /// Samples of a bucket that are kept: an hour.
 const MOST_SAMPLES: usize = 720;
-/// Where a node tells its own samples to other nodes; a bucket's name follows, then when the first one was taken.
-pub(super) const PATH: &str = "/v1/samples/{bucket}/{since}";
-/// Another node has so long to answer.
-const ANSWERED_WITHIN: Duration = Duration::from_secs(2);
-/// More than this is no answer of ours.
-const MOST_ANSWER_BYTES: usize = 1 << 20;
 
 /// What a bucket did between two samples, and what it had at the end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-struct Sample {
+pub(super) struct Sample {
     /// When it was taken, in seconds since 1970.
     at_s: u64,
     /// What the counters are about, in milliseconds.
@@ -74,18 +55,6 @@ struct Sample {
     durable: Option<Percentiles>,
 }
 
-/// What was done in each second, on average over the last sample.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub(super) struct Rates {
-    pub(super) gets: f64,
-    pub(super) misses: f64,
-    pub(super) stores: f64,
-    pub(super) deletes: f64,
-    /// Values that were read from disk for clients.
-    pub(super) fetched: f64,
-}
-
 impl Rates {
     fn of(sample: &Sample) -> Rates {
         let rate = |count: u64| count as f64 * 1000.0 / sample.over_ms.max(1) as f64;
@@ -96,19 +65,6 @@ impl Rates {
             deletes: rate(sample.deletes),
             fetched: rate(sample.fetched),
         }
-    }
-
-    pub(super) fn add(&mut self, other: &Rates) {
-        self.gets += other.gets;
-        self.misses += other.misses;
-        self.stores += other.stores;
-        self.deletes += other.deletes;
-        self.fetched += other.fetched;
-    }
-
-    /// All operations of clients.
-    pub(super) fn ops(&self) -> f64 {
-        self.gets + self.stores + self.deletes
     }
 }
 
@@ -136,41 +92,6 @@ struct BucketSamples {
 /// The samples of a node's buckets.
 #[derive(Default)]
 pub(super) struct Samples(Mutex<BTreeMap<String, BucketSamples>>);
-
-impl Samples {
-    /// Takes one of each bucket, and forgets buckets that are gone.
-    fn take(&self, node: &Node) {
-        let buckets = node.buckets();
-        let taken: Vec<_> =
-            buckets.iter().map(|(spec, bucket)| (&spec.name, bucket, look(node, bucket))).collect();
-        let mut of = self.0.lock();
-        of.retain(|name, _| taken.iter().any(|(there, ..)| *there == name));
-        for (name, bucket, (counted, sample)) in taken {
-            let kept = of.entry(name.clone()).or_default();
-            if !std::ptr::eq(kept.owner.as_ptr(), Arc::as_ptr(bucket)) {
-                // Another one of the same name. Its counters begin here.
-                *kept = BucketSamples { owner: Arc::downgrade(bucket), last: counted, kept: VecDeque::new() };
-                continue;
-            }
-            let between = counted.since(&kept.last, sample);
-            kept.last = counted;
-            kept.push(between);
-        }
-    }
-
-    /// What was done with a bucket in each second of its last sample; nothing before the first one.
-    pub(super) fn rates(&self, bucket: &str) -> Rates {
-        let of = self.0.lock();
-        of.get(bucket).and_then(|of| of.kept.back()).map(Rates::of).unwrap_or_default()
-    }
-
-    /// Those of a bucket that were taken after a time.
-    fn after(&self, bucket: &str, since_s: u64) -> Vec<Sample> {
-        let of = self.0.lock();
-        let kept = of.get(bucket).map(|of| &of.kept);
-        kept.into_iter().flatten().filter(|sample| sample.at_s > since_s).copied().collect()
-    }
-}
 
 impl BucketSamples {
     fn push(&mut self, sample: Sample) {
@@ -261,120 +182,39 @@ pub(super) async fn run(node: Arc<Node>, Taken { samples, agent_rows, kept }: Ta
     }
 }
 
-/// Which samples are meant.
-#[derive(serde::Deserialize)]
-pub(super) struct Wanted {
-    node: Option<String>,
-    #[serde(default)]
-    since: u64,
-}
-
-/// `GET /v1/buckets/BUCKET/samples?node=n_2&since=SECONDS`: of this node, or of another one, which this one asks.
-pub(super) async fn show(
-    State(shared): State<Shared>,
-    Extension(Caller(user)): Extension<Caller>,
-    Path(name): Path<String>,
-    Query(wanted): Query<Wanted>,
-) -> Response {
-    if let Err(response) = find(&shared, &user, &name) {
-        return *response;
-    }
-    match of_node(&shared, &name, &wanted).await {
-        Ok(told) => Json(told).into_response(),
-        Err(refused) => *refused,
-    }
-}
-
-async fn of_node(shared: &Shared, bucket: &str, wanted: &Wanted) -> Result<Value, Refused> {
-    let Some(id) = &wanted.node else { return Ok(here(shared, bucket, wanted.since)) };
-    if let Some((cluster, view)) = view_of(shared) {
-        if view.state.node_of(cluster.uuid()).is_some_and(|(this, _)| this.name() == *id) {
-            return Ok(here(shared, bucket, wanted.since));
+impl Samples {
+    /// Takes one of each bucket, and forgets buckets that are gone.
+    pub(super) fn take(&self, node: &Node) {
+        let buckets = node.buckets();
+        let taken: Vec<_> =
+            buckets.iter().map(|(spec, bucket)| (&spec.name, bucket, look(node, bucket))).collect();
+        let mut of = self.0.lock();
+        of.retain(|name, _| taken.iter().any(|(there, ..)| *there == name));
+        for (name, bucket, (counted, sample)) in taken {
+            let kept = of.entry(name.clone()).or_default();
+            if !std::ptr::eq(kept.owner.as_ptr(), Arc::as_ptr(bucket)) {
+                // Another one of the same name. Its counters begin here.
+                *kept = BucketSamples { owner: Arc::downgrade(bucket), last: counted, kept: VecDeque::new() };
+                continue;
+            }
+            let between = counted.since(&kept.last, sample);
+            kept.last = counted;
+            kept.push(between);
         }
-        let other =
-            view.state.nodes.iter().find(|(there, _)| there.name() == *id).map(|(_, node)| &node.address);
-        if let Some(address) = other {
-            let is_encrypted = shared.node.doors().peers.is_encrypted();
-            return ask(shared, address.http(), address.http_by(is_encrypted), bucket, wanted.since).await;
-        }
-    } else if shared.node.cluster_map().layout().nodes.iter().any(|node| node.id == *id) {
-        return Ok(here(shared, bucket, wanted.since));
     }
-    let why = format!("the cluster has no node {id:?}: /pools/nodes lists those that it has");
-    Err(refused(StatusCode::NOT_FOUND, &why))
-}
 
-fn here(shared: &Shared, bucket: &str, since_s: u64) -> Value {
-    json!({ "everyS": EVERY.as_secs(), "samples": shared.samples.after(bucket, since_s) })
-}
+    /// What was done with a bucket in each second of its last sample; nothing before the first one.
+    pub(super) fn rates(&self, bucket: &str) -> Rates {
+        let of = self.0.lock();
+        of.get(bucket).and_then(|of| of.kept.back()).map(Rates::of).unwrap_or_default()
+    }
 
-/// Asks another node.
-async fn ask(
-    shared: &Shared,
-    name: String,
-    endpoint: String,
-    bucket: &str,
-    since_s: u64,
-) -> Result<Value, Refused> {
-    let path = PATH.replace("{bucket}", &escaped(bucket)).replace("{since}", &since_s.to_string());
-    let failed = |why: &str| refused(StatusCode::BAD_GATEWAY, &format!("node {name}: {why}"));
-    let answer = ask_node(shared, name.clone(), endpoint, path, MOST_ANSWER_BYTES, None).await;
-    let answer = answer.map_err(|(code, why)| match code {
-        StatusCode::BAD_GATEWAY => failed(&why),
-        code => refused(code, &why),
-    })?;
-    let told = serde_json::from_slice(&answer.body).ok().filter(|_| answer.status == 200);
-    told.ok_or_else(|| failed(&format!("it answers with status {}", answer.status)))
-}
-
-/// Asks another node for what it tells nodes alone, or does for them if there is a `body`, on a thread of its own. Otherwise a status, and why.
-pub(super) async fn ask_node(
-    shared: &Shared,
-    name: String,
-    endpoint: String,
-    path: String,
-    most_bytes: usize,
-    body: Option<&'static str>,
-) -> Result<Answer, (StatusCode, String)> {
-    let busy = || (StatusCode::SERVICE_UNAVAILABLE, "too many nodes are asked already: try again".to_owned());
-    let place = shared.asking.place().ok_or_else(busy)?;
-    let uuid = view_of(shared).and_then(|(_, view)| {
-        let mut nodes = view.state.nodes.values();
-        nodes.find(|node| node.address.http() == name).map(|node| node.uuid.clone())
-    });
-    let key = uuid.and_then(|uuid| shared.node_key(&uuid)).ok_or_else(busy)?;
-    let token = key.authorization(&path, &name);
-    let (env, tls) = (shared.node.env().clone(), shared.peer_tls.for_http());
-    let (done, outcome) = oneshot::channel();
-    let job = move || {
-        let told = endpoint.to_socket_addrs().and_then(|mut addrs| {
-            let addr = addrs.next().ok_or_else(|| std::io::Error::other("the name has no address"))?;
-            let ask = Ask {
-                endpoint: &endpoint,
-                addr,
-                tls: tls.as_ref(),
-                path: &path,
-                token: Some(&token),
-                body,
-                most_bytes,
-                no_word: "it ended the connection without a word",
-            };
-            http_client::ask(&env, ask, ANSWERED_WITHIN)
-        });
-        // The client may have gone.
-        let _ = done.send(told);
-        drop(place);
-    };
-    shared.node.env().spawn.spawn("samples", Box::new(job)).map_err(|_| busy())?;
-    outcome.await.map_err(|_| busy())?.map_err(|error| (StatusCode::BAD_GATEWAY, error.to_string()))
-}
-
-/// `GET /v1/samples/BUCKET/SINCE`: those of this node alone, for other nodes, which have checked the user's rights.
-pub(super) async fn tell(
-    State(shared): State<Shared>,
-    Path((bucket, since_s)): Path<(String, u64)>,
-) -> Json<Value> {
-    Json(here(&shared, &bucket, since_s))
+    /// Those of a bucket that were taken after a time.
+    pub(super) fn after(&self, bucket: &str, since_s: u64) -> Vec<Sample> {
+        let of = self.0.lock();
+        let kept = of.get(bucket).map(|of| &of.kept);
+        kept.into_iter().flatten().filter(|sample| sample.at_s > since_s).copied().collect()
+    }
 }
 
 #[cfg(test)]

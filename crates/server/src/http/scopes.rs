@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::node::form;
-use ::node::node_buckets::ManifestError as Refused;
+use ::node::management::ManifestError as Refused;
 use ::node::roles::Rights;
 use axum::Json;
 use axum::body::Bytes;
@@ -21,13 +21,13 @@ use serde_json::{Value, json};
 use vbucket::collections::manifest::{DEFAULT_NAME, InvalidManifest, is_user_name};
 use vbucket::{Collection, Manifest, ManifestUid, Scope};
 
-use super::Shared;
-use super::access::rights_in;
 use super::basic_auth::Caller;
 use super::failures::failed;
 use super::manage::{answer, on_a_thread};
 use super::query::Query;
+use super::rights::rights_in;
 use super::settings::find;
+use super::shared::Shared;
 
 fn refusal(refused: Refused) -> Response {
     let (status, message) = match refused {

@@ -14,8 +14,8 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
-use super::Shared;
 use super::connections::By;
+use super::shared::Shared;
 use super::users::{self, Answered, UsersAnswer};
 use crate::tls::{TlsError, cipher_suite_names};
 

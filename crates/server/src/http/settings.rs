@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use ::node::bucket_form::{Errors, by_setting};
+use ::node::management::BucketError;
 use ::node::naming;
-use ::node::node_buckets::{BucketError, set_params};
+use ::node::node_buckets::set_params;
 use ::node::user::User;
 use axum::Json;
 use axum::body::Bytes;
@@ -15,10 +16,11 @@ use engine::Bucket;
 use engine::settings::{Changed, Key, Kind, SETTINGS, Setting};
 use serde_json::{Map, Value, json};
 
-use super::access::require_cluster_admin;
+use super::answers::no_such_bucket;
 use super::basic_auth::Caller;
 use super::manage::not_now;
-use super::{Shared, no_such_bucket};
+use super::rights::require_cluster_admin;
+use super::shared::Shared;
 
 pub(super) fn refused(errors: Errors) -> Response {
     (StatusCode::BAD_REQUEST, Json(json!({ "errors": errors }))).into_response()

@@ -10,8 +10,8 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value};
 
-use super::Shared;
 use super::settings::refused;
+use super::shared::Shared;
 
 /// Where the limits are.
 pub(super) const PATH: &str = "/node/settings/slowOperations";

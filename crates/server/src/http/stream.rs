@@ -15,8 +15,10 @@ use axum::response::{IntoResponse, Response};
 use http_body::Frame;
 use protocol::extras::ConfigVersion;
 
+use super::answers::no_such_bucket;
 use super::basic_auth::Caller;
-use super::{Shared, buckets, no_such_bucket, pools};
+use super::shared::Shared;
+use super::{buckets, pools};
 
 /// What separates two documents.
 const SEPARATOR: &[u8] = b"\n\n\n\n";

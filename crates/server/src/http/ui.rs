@@ -8,8 +8,9 @@ use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use sha2::{Digest, Sha256};
 
+use super::connections;
 use super::security::hidden_console;
-use super::{Shared, connections};
+use super::shared::Shared;
 
 /// What a page of the console may do: load its own files and ask its own node. No script or style is in the page itself.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \

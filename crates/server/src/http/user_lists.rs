@@ -13,9 +13,9 @@ use ::node::kept_users::{EntryKind, KeptUser, KeptUsers, UsersRefusal};
 use axum::extract::{Path, State};
 use serde_json::{Map, Value, json};
 
-use super::Shared;
 use super::pieces::{PIECE_BYTES, Source, json_of};
 use super::query::Query;
+use super::shared::Shared;
 use super::users::{Answered, LOCAL, UsersAnswer, check_domain, group, kept, kept_here, user};
 
 /// Where users are listed.

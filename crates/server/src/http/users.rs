@@ -5,14 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use ::node::calendar::timestamp;
-use ::node::form;
 use ::node::kept_users::{
     EntryKind, KeptUser, KeptUsers, NewPassword, PasswordPolicy, UNKNOWN_GROUP, UNKNOWN_USER, UserForm,
     UsersRefusal,
 };
-use ::node::password_check;
 use ::node::roles::{ALL_BUCKETS, Grant, NoGrant, ROLES, RoleRow, Takes};
 use ::node::user::User;
+use ::node::{form, password_check};
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Extension, Path, State};
@@ -20,10 +19,10 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
-use super::Shared;
 use super::basic_auth::Caller;
 use super::failures::failed;
 use super::manage::on_a_thread;
+use super::shared::Shared;
 
 /// The one domain there is: users whose passwords the node checks itself.
 pub(super) const LOCAL: &str = "local";
@@ -80,7 +79,7 @@ pub(super) async fn change(
 ) -> Answered {
     let node = Arc::clone(&shared.node);
     let done = on_a_thread(shared, move |_| {
-        Ok::<_, ::node::node_buckets::BucketError>(node.accounts().change_kept(&node, work))
+        Ok::<_, ::node::management::BucketError>(node.accounts().change_kept(&node, work))
     });
     match done.await {
         Ok(done) => done.map_err(UsersAnswer::from)?,
@@ -106,7 +105,7 @@ async fn read(shared: &Shared, asks_store: bool) -> Result<Arc<KeptUsers>, Users
         if asks_store {
             node.accounts().refresh(&node);
         }
-        Ok::<_, ::node::node_buckets::BucketError>(node.accounts().kept())
+        Ok::<_, ::node::management::BucketError>(node.accounts().kept())
     });
     match read.await {
         Ok(kept) => Ok(kept?),

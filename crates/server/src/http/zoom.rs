@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ::node::form::escaped;
+use ::node::stats::agent_fields::{FiguresByName, of_figures};
+use ::node::stats::agent_rows::{AgentFigures, AgentSpan, Point};
 use ::node::user::User;
 use axum::extract::{Extension, Path, State};
 use axum::http::{HeaderMap, StatusCode};
@@ -13,15 +15,14 @@ use engine::{Bucket, BucketKind};
 use serde_json::{Map, Value, json};
 
 use super::acting::{Refused, refused};
-use super::agent_fields::{ByName, of_figures};
-use super::agent_rows::{AgentFigures, Point, Span};
+use super::answers::{json_bytes, no_such_bucket};
 use super::basic_auth::Caller;
 use super::metrics::too_many_wait;
 use super::query::Query;
 use super::range::{Asked, all_nodes, elsewhere, sees_node};
-use super::samples::ask_node;
+use super::sample_requests::ask_node;
 use super::settings::find;
-use super::{Shared, json_bytes, no_such_bucket};
+use super::shared::Shared;
 
 /// Where a node tells its own figures of a bucket to other nodes: the bucket's name follows, then how much time is meant.
 pub(super) const PATH: &str = "/v1/agents/{bucket}/{span}";
@@ -40,12 +41,12 @@ pub(super) struct Zoomed {
 }
 
 impl Zoomed {
-    fn span(&self) -> Result<Span, Refused> {
+    fn span(&self) -> Result<AgentSpan, Refused> {
         match self.zoom.as_deref() {
-            None => Ok(Span::Now),
-            Some("minute") => Ok(Span::Minute),
+            None => Ok(AgentSpan::Now),
+            Some("minute") => Ok(AgentSpan::Minute),
             // No more than the last hour is kept.
-            Some("hour" | "day" | "week" | "month" | "year") => Ok(Span::Hour),
+            Some("hour" | "day" | "week" | "month" | "year") => Ok(AgentSpan::Hour),
             Some(other) => {
                 let why = format!("zoom: {other:?} is none: use minute, hour, day, week, month or year");
                 Err(refused(StatusCode::BAD_REQUEST, &why))
@@ -102,7 +103,7 @@ pub(super) async fn stats_of_node(
 /// `GET /v1/agents/BUCKET/SPAN`: those of this node alone, for other nodes, which have checked the user's rights.
 pub(super) async fn tell(
     State(shared): State<Shared>,
-    Path((bucket, span)): Path<(String, Span)>,
+    Path((bucket, span)): Path<(String, AgentSpan)>,
 ) -> Response {
     let Some(bucket) = shared.node.bucket(&bucket) else { return no_such_bucket() };
     let told = elsewhere(&shared, move |shared| {
@@ -116,7 +117,7 @@ pub(super) async fn tell(
 struct AgentQuestion {
     user: Arc<User>,
     bucket: Arc<Bucket>,
-    span: Span,
+    span: AgentSpan,
     zoomed: Zoomed,
     /// The one node that is meant.
     hostname: Option<String>,
@@ -188,7 +189,7 @@ impl AgentQuestion {
 type AtTime<'a> = (u64, Vec<(&'a AgentFigures, &'a Point)>);
 
 /// What the nodes had at each time before now at which one had something; in milliseconds.
-fn at_times(all: &[AgentFigures], now_s: u64, span: Span) -> Vec<AtTime<'_>> {
+fn at_times(all: &[AgentFigures], now_s: u64, span: AgentSpan) -> Vec<AtTime<'_>> {
     let (seconds, step_s) = span.seconds();
     let end_s = now_s - now_s % step_s;
     let times = (end_s.saturating_sub(seconds)..end_s).step_by(usize::try_from(step_s).unwrap_or(1));
@@ -207,7 +208,7 @@ fn at_times(all: &[AgentFigures], now_s: u64, span: Span) -> Vec<AtTime<'_>> {
 fn columns(told: &[AtTime<'_>], hidden: &[&str]) -> BTreeMap<String, Vec<Option<f64>>> {
     let mut columns: BTreeMap<String, Vec<Option<f64>>> = BTreeMap::new();
     for (at, (_, had)) in told.iter().enumerate() {
-        let mut sums = ByName::new();
+        let mut sums = FiguresByName::new();
         for (of, point) in had {
             let figures = std::iter::zip(&of.names, &point.figures).filter_map(|(name, figure)| {
                 let name = name.as_str();
@@ -236,7 +237,7 @@ async fn ask(
     name: String,
     endpoint: String,
     bucket: &str,
-    span: Span,
+    span: AgentSpan,
 ) -> Result<AgentFigures, String> {
     let path = PATH.replace("{bucket}", &escaped(bucket)).replace("{span}", span.name());
     let why_not = |why: String| format!("node {name}: {why}");
@@ -261,7 +262,7 @@ mod tests {
             now: Point::default(),
         };
         let all = [told(&[(80, 1.0), (87, 2.0), (92, 3.0)]), told(&[(88, 10.0), (93, 20.0)])];
-        let times = at_times(&all, 121, Span::Minute);
+        let times = at_times(&all, 121, AgentSpan::Minute);
         let seconds: Vec<u64> = times.iter().map(|(at_ms, _)| at_ms / 1_000).collect();
         assert_eq!(seconds, [80, 85, 90, 95, 100, 105], "what is older than 15 seconds is not told");
         let columns = columns(&times, &[]);

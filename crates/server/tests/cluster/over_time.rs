@@ -3,6 +3,7 @@
 use super::*;
 
 const RANGE: &str = "/pools/default/stats/range";
+const STATS: &str = "/pools/default/buckets/default/stats";
 
 /// The newest values, by the nodes that they are of.
 fn newest(told: &Value) -> BTreeMap<String, String> {
@@ -13,6 +14,54 @@ fn newest(told: &Value) -> BTreeMap<String, String> {
         (nodes.join(" "), last[1].as_str().unwrap_or_default().to_owned())
     };
     told["data"].as_array().expect("a list").iter().map(of).collect()
+}
+
+/// Each node is asked for what it has alone. Returns the address of the figures of the second one.
+fn check_each_alone(nodes: &Nodes, names: &[String; 2], counts: [usize; 2]) -> String {
+    let get = |path: &str| {
+        let (code, told) = nodes.http(0, "GET", path, "");
+        assert_eq!(code, 200, "{path}: {told}");
+        told
+    };
+    wait_for_replicas(nodes);
+    let quota = get(STATS)["op"]["samples"]["ep_max_size"][0].as_u64();
+    let listed = get("/pools/default/buckets/default/nodes")["servers"].clone();
+    let own = |at: usize| {
+        let mut listed = listed.as_array().expect("a list").iter();
+        let server = listed.find(|server| server["hostname"] == names[at]).expect("it is listed");
+        server["stats"]["uri"].as_str().expect("an address").to_owned()
+    };
+    for at in [0, 1] {
+        let told = get(&own(at));
+        assert_eq!(
+            (&told["hostname"], &told["op"]["samples"]["curr_items"]),
+            (&json!(names[at]), &json!([counts[at]]))
+        );
+        assert_eq!(
+            told["op"]["samples"]["ep_max_size"][0].as_u64(),
+            quota.map(|quota| quota / 2),
+            "quotas are added"
+        );
+        assert_eq!(told["op"]["samples"]["curr_items_tot"], json!([40]), "with those of replicas");
+        let streamers = told["op"]["samples"]["ep_dcp_replica_count"][0].as_u64();
+        assert_eq!(streamers, Some(2), "one that follows the other node, and one that is followed");
+        assert_eq!(told["op"]["samples"]["vb_replica_curr_items"], json!([counts[1 - at]]));
+    }
+    assert_eq!(get(STATS)["op"]["samples"]["ep_resident_items_rate"], json!([100]), "a ratio is not added");
+    own(1)
+}
+
+/// A node that is asked for a compaction asks the other one for it, too.
+fn check_compaction_of_both(nodes: &Nodes) {
+    let compact = "/pools/default/buckets/default/controller/compactBucket";
+    assert_eq!(nodes.http(0, "POST", compact, "").0, 200);
+    let is_compacted = || {
+        let other = nodes.members[1].server.node().bucket("default").expect("it is served");
+        let tasks = engine::task_stats(&other);
+        tasks.iter().any(|task| task.name == "compactor" && task.run.total() > 0)
+            || nodes.members[0].cluster.wait_until(Duration::from_millis(50), |_, _| false)
+    };
+    assert!((0..1_200).any(|_| is_compacted()), "the other node was asked, too");
 }
 
 #[test]
@@ -64,53 +113,15 @@ fn one_node_tells_the_figures_of_another_and_of_both() {
         let last = told["samples"].as_array().and_then(|samples| samples.last());
         last.is_some_and(|sample| sample["documents"] == counts[1])
     });
-    let stats = "/pools/default/buckets/default/stats";
-    assert_eq!(get(0, stats)["op"]["samples"]["curr_items"], json!([40]));
-    wait_for_replicas(&nodes);
-    let quota = get(0, stats)["op"]["samples"]["ep_max_size"][0].as_u64();
-    let listed = get(0, "/pools/default/buckets/default/nodes")["servers"].clone();
-    let own = |at: usize| {
-        let mut listed = listed.as_array().expect("a list").iter();
-        let server = listed.find(|server| server["hostname"] == names[at]).expect("it is listed");
-        server["stats"]["uri"].as_str().expect("an address").to_owned()
-    };
-    for at in [0, 1] {
-        let told = get(0, &own(at));
-        assert_eq!(
-            (&told["hostname"], &told["op"]["samples"]["curr_items"]),
-            (&json!(names[at]), &json!([counts[at]]))
-        );
-        assert_eq!(
-            told["op"]["samples"]["ep_max_size"][0].as_u64(),
-            quota.map(|quota| quota / 2),
-            "quotas are added"
-        );
-        assert_eq!(told["op"]["samples"]["curr_items_tot"], json!([40]), "with those of replicas");
-        let streamers = told["op"]["samples"]["ep_dcp_replica_count"][0].as_u64();
-        assert_eq!(streamers, Some(2), "one that follows the other node, and one that is followed");
-        assert_eq!(told["op"]["samples"]["vb_replica_curr_items"], json!([counts[1 - at]]));
-    }
-    assert_eq!(
-        get(0, stats)["op"]["samples"]["ep_resident_items_rate"],
-        json!([100]),
-        "a ratio is not added"
-    );
-    let compact = "/pools/default/buckets/default/controller/compactBucket";
-    assert_eq!(nodes.http(0, "POST", compact, "").0, 200);
-    let is_compacted = || {
-        let other = nodes.members[1].server.node().bucket("default").expect("it is served");
-        let tasks = engine::task_stats(&other);
-        tasks.iter().any(|task| task.name == "compactor" && task.run.total() > 0)
-            || nodes.members[0].cluster.wait_until(Duration::from_millis(50), |_, _| false)
-    };
-    assert!((0..1_200).any(|_| is_compacted()), "the other node was asked, too");
-    until("both nodes in a sample before now", &format!("{stats}?zoom=minute"), &|told| {
+    assert_eq!(get(0, STATS)["op"]["samples"]["curr_items"], json!([40]));
+    let of_dead = check_each_alone(&nodes, &names, counts);
+    check_compaction_of_both(&nodes);
+    until("both nodes in a sample before now", &format!("{STATS}?zoom=minute"), &|told| {
         let items = told.pointer("/op/samples/curr_items").and_then(Value::as_array).expect("a list");
         items.len() > 1 && items.iter().rev().take(2).all(|count| count == 40)
     });
 
     let dead = nodes.members.remove(1);
-    let of_dead = own(1);
     dead.server.kill().expect("its threads end");
     assert_eq!(nodes.http(0, "GET", &of_dead, "").0, 502);
     let (code, told) = nodes.http(0, "GET", &format!("{RANGE}/kv_curr_items?start={now_s}"), "");

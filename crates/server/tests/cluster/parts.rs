@@ -8,3 +8,5 @@ mod alternate;
 mod over_time;
 #[path = "silent.rs"]
 mod silent;
+#[path = "traffic.rs"]
+mod traffic;

@@ -63,7 +63,7 @@ impl EncryptionFlags {
 
 /// That world, with a key that was read already.
 pub fn world_with(env: &Env, keys: Option<WrappingKeys>) -> Env {
-    Env { disk: Arc::new(EncryptedDisk::finding(env, keys, node::down::FILE)), ..env.clone() }
+    Env { disk: Arc::new(EncryptedDisk::finding(env, keys, node::node_files::BUCKET)), ..env.clone() }
 }
 
 /// The key that was given, from the first of file, command and environment that there is.

@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use base::encryption::{DataKeys, EncryptedDisk, KeyRing, WrappingKeys};
 use base::env::{Disk, Env};
-use node::{Node, at_rest};
+use node::Node;
+use node::at_rest::{self, rekey};
 
 /// What the file of the log is encrypted with.
 #[derive(Default)]
@@ -58,7 +59,7 @@ impl LogKeys {
     /// Has a node exchange them with its own.
     pub(super) fn hand_over(&mut self, node: &Node) {
         if let Some(ring) = self.ring.take() {
-            at_rest::add_log(node, ring);
+            rekey::add_log(node, ring);
         }
     }
 }

@@ -20,8 +20,8 @@ use tokio::sync::oneshot;
 
 use super::super::query::Query;
 use super::{Refused, find, read_token, refuse, since};
-use crate::http::Shared;
 use crate::http::basic_auth::Caller;
+use crate::http::shared::Shared;
 
 fn check_name(name: &str) -> Result<(), Refused> {
     if cursor::is_name(name) {

@@ -40,10 +40,11 @@ use tokio::time::Sleep;
 use vbucket::{MAX_COLLECTIONS, Manifest};
 
 pub(super) use self::cursors::{create, list, move_to, remove, show};
-use super::access::{forbidden, rights_in};
+use super::answers::no_such_bucket;
 use super::basic_auth::Caller;
 use super::query::Query;
-use super::{Shared, no_such_bucket};
+use super::rights::{forbidden, rights_in};
+use super::shared::Shared;
 
 /// How long nothing happens before a sign of life.
 const HEARTBEAT: Duration = Duration::from_secs(15);

@@ -1,5 +1,5 @@
 //! THE table of what `/pools/default/buckets/BUCKET/stats` tells monitoring agents: the field's names, and how each is made
-//! of figures that nodes keep (`node::stats::monitored`).
+//! of figures that nodes keep (`stats::monitored`).
 //!
 //! Figures of several nodes are added before anything is computed from them: ratios and averages are those of all nodes
 //! together.
@@ -133,7 +133,7 @@ const COMPUTED: &[(&str, FieldMade)] = &[
 
 /// What is not here, and of which there are 0: views, indexes of places, metering of hosted clusters; HTTP streams are never
 /// hibernated; what the flusher works on counts as queued.
-pub(super) const NONE_HERE: [&str; 12] = [
+const NONE_HERE: [&str; 12] = [
     "couch_views_actual_disk_size",
     "couch_views_data_size",
     "couch_views_disk_size",
@@ -162,10 +162,10 @@ const PARTS: [&str; 9] = [
 ];
 
 /// Figures by name, at one time.
-pub(super) type ByName<'a> = HashMap<&'a str, f64>;
+pub type FiguresByName<'a> = HashMap<&'a str, f64>;
 
 /// Every field that can be made of these figures, with its value.
-pub(super) fn of_figures(figures: &ByName<'_>) -> Vec<(String, f64)> {
+pub fn of_figures(figures: &FiguresByName<'_>) -> Vec<(String, f64)> {
     let kept = figures.iter().filter(|(name, _)| !PARTS.contains(name));
     let kept = kept.map(|(name, figure)| ((*name).to_owned(), *figure));
     let none = NONE_HERE.iter().map(|name| ((*name).to_owned(), Nothing));
@@ -176,7 +176,7 @@ pub(super) fn of_figures(figures: &ByName<'_>) -> Vec<(String, f64)> {
 
 impl FieldMade {
     /// `None` if one of the figures is not there.
-    fn of(self, figures: &ByName<'_>) -> Option<f64> {
+    fn of(self, figures: &FiguresByName<'_>) -> Option<f64> {
         let sum = |names: &[&str]| names.iter().map(|name| figures.get(name).copied()).sum::<Option<f64>>();
         let share =
             |part: f64, whole: f64, times, empty| if whole > 0.0 { part * times / whole } else { empty };
@@ -199,10 +199,9 @@ mod tests {
     /// A figure that does not exist would leave its field out without a word.
     #[test]
     fn every_field_is_made_of_figures_that_are_kept() {
-        let mut names: Vec<String> =
-            ::node::stats::monitored::names().into_iter().map(|of| of.name).collect();
+        let mut names: Vec<String> = super::super::monitored::names().into_iter().map(|of| of.name).collect();
         names.extend(AGES.iter().map(|name| (*name).to_owned()));
-        let figures: ByName<'_> = names.iter().map(|name| (name.as_str(), 1.0)).collect();
+        let figures: FiguresByName<'_> = names.iter().map(|name| (name.as_str(), 1.0)).collect();
         let fields = of_figures(&figures);
         let has = |wanted: &str| fields.iter().filter(|(name, _)| name == wanted).count() == 1;
         for name in COMPUTED.iter().map(|(name, _)| *name).chain(NONE_HERE) {
@@ -213,7 +212,7 @@ mod tests {
 
     #[test]
     fn ratios_are_of_all_nodes_together() {
-        let figures = ByName::from([
+        let figures = FiguresByName::from([
             ("get_hits", 30.0),
             ("get_misses", 10.0),
             ("ep_bg_fetched", 2.0),

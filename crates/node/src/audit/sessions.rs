@@ -1,0 +1,57 @@
+//! What is recorded of logins and of the sessions that follow.
+
+use protocol::Status;
+
+use super::events::AuditEvent;
+use super::record::{AuditRecord, text};
+use crate::close_reason::CloseReason;
+use crate::node::Node;
+use crate::session::Session;
+
+pub(super) fn record_of(event: AuditEvent, session: &Session) -> AuditRecord {
+    let name = session.user.as_ref().map_or(&b""[..], |user| user.name().as_bytes());
+    AuditRecord::new(event).by(name).between(session.ends)
+}
+
+pub(super) fn in_bucket(record: AuditRecord, session: &Session) -> AuditRecord {
+    record.with("bucket", session.bucket.as_ref().map_or("", |bucket| bucket.name()))
+}
+
+/// A user has logged in.
+pub(crate) fn logged_in(node: &Node, session: &Session) {
+    if node.audit.wants(AuditEvent::LoginSucceeded) {
+        node.audit.record(record_of(AuditEvent::LoginSucceeded, session));
+    }
+}
+
+/// A client that calls itself `name` could not log in.
+pub(crate) fn login_failed(node: &Node, session: &Session, name: &[u8], status: Status) {
+    if node.audit.wants(AuditEvent::LoginFailed) {
+        let record = AuditRecord::new(AuditEvent::LoginFailed).by(name).between(session.ends);
+        node.audit.record(record.with("reason", status.name()));
+    }
+}
+
+/// A client that calls itself `name` has to try again before its password is looked at, for this reason.
+pub(crate) fn login_put_off(node: &Node, session: &Session, name: &[u8], why: &'static str) {
+    if node.audit.wants(AuditEvent::LoginFailed) {
+        let record = AuditRecord::new(AuditEvent::LoginFailed).by(name).between(session.ends);
+        node.audit.record(record.with("reason", Status::Etmpfail.name()).with("put_off", why));
+    }
+}
+
+/// A frame or a request is malformed.
+pub(crate) fn invalid_packet(node: &Node, session: &Session, what: &str) {
+    if node.audit.wants(AuditEvent::InvalidPacket) {
+        let record = in_bucket(record_of(AuditEvent::InvalidPacket, session), session);
+        node.audit.record(record.with("reason", text(what.as_bytes())));
+    }
+}
+
+/// The connection of a user ends.
+pub(crate) fn session_ended(node: &Node, session: &Session, reason: CloseReason) {
+    if node.audit.wants(AuditEvent::SessionEnded) && session.is_authenticated() {
+        let record = record_of(AuditEvent::SessionEnded, session);
+        node.audit.record(record.with("reason_for_termination", reason.to_string()));
+    }
+}

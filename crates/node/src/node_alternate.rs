@@ -1,0 +1,53 @@
+//! Where clients of another network reach a node: changes while it runs.
+
+use ::cluster::state::Alternate;
+
+use crate::alternate::{KeptAddress, file, parse};
+use crate::node::Node;
+use crate::written;
+
+impl Node {
+    /// Takes over what was said over HTTP before, or else what the configuration says. Called before clients are served.
+    ///
+    /// A file that cannot be read is told, and the configuration counts.
+    pub fn read_alternate(&self) {
+        let Some(host) = self.host() else { return };
+        let folder = host.data_dir().path();
+        let say = |fault: &str| tracing::error!("{fault}");
+        let kept = written::open(&*self.env().disk, folder, &file(folder), parse, say);
+        let alternate = match kept {
+            Ok(Some(kept)) => kept.external,
+            Ok(None) => host.config().alternate.clone(),
+            Err(error) => {
+                tracing::error!(%error, "the address for clients of another network is as the configuration has it");
+                host.config().alternate.clone()
+            }
+        };
+        self.set_alternate(alternate);
+    }
+
+    /// Clients of another network reach the node here: maps say so from now on, and in a cluster those of all nodes soon.
+    fn set_alternate(&self, alternate: Option<Alternate>) {
+        self.map().set_alternate(alternate);
+        if let Some(cluster) = self.cluster() {
+            cluster.address_has_changed();
+        }
+    }
+
+    /// Changes where clients of another network reach the node, durably; nothing: it is not reached from there.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the disk, in words; everything is as before then.
+    pub fn change_alternate(&self, alternate: Option<Alternate>) -> Result<(), String> {
+        let _changing = self.changing.lock();
+        if let Some(host) = self.host() {
+            let kept = serde_json::to_vec(&KeptAddress { external: alternate.clone() }).unwrap_or_default();
+            let folder = host.data_dir().path();
+            written::write(&*self.env().disk, folder, &file(folder), &kept)
+                .map_err(|error| error.to_string())?;
+        }
+        self.set_alternate(alternate);
+        self.redraw_map().map_err(|error| error.to_string())
+    }
+}
