@@ -274,7 +274,7 @@ impl BucketCollections {
         if !has_more(new, present) {
             return Ok(());
         }
-        let is_log = self.core.config.backend == kvstore::StorageBackend::LogStructured;
+        let is_log = self.core.backend() == kvstore::StorageBackend::LogStructured;
         let each = if is_log { COLLECTION_BYTES_IN_LOG } else { COLLECTION_BYTES };
         let (collections, vbuckets) = (new.collections().count() as u64, u64::from(self.core.vbuckets()));
         let needed_bytes = collections.saturating_mul(vbuckets).saturating_mul(each);
