@@ -45,6 +45,7 @@ mod lone_writer;
 mod long_work;
 pub mod machine;
 pub(crate) mod machine_memory;
+pub mod migration;
 mod missing;
 pub mod naming;
 pub mod news;

@@ -14,8 +14,8 @@ use super::origin::Listens;
 use super::{
     alternate, audit, auto_failover, bucket_stats, buckets, certificates, changes, cluster, cluster_status,
     compaction, documents, encryption_keys, failures, figures, health, logs, manage, methods, metrics,
-    node_secret, origin, paths, patience, pools, promise, range, replication, samples, scopes, security,
-    settings, slow_limits, stream, ui, user_lists, users, zoom,
+    migration, node_secret, origin, paths, patience, pools, promise, range, replication, samples, scopes,
+    security, settings, slow_limits, stream, ui, user_lists, users, zoom,
 };
 
 /// A method of an address.
@@ -151,6 +151,9 @@ fn own_routes() -> Vec<Route> {
         post(SETTINGS, BucketAdmin, settings::change),
         // Tells the names of users of other nodes.
         get("/v1/buckets/{bucket}/replication", BucketAdmin, replication::show),
+        get(migration::PATH, BucketAdmin, migration::show),
+        post(migration::PATH, BucketAdmin, migration::begin),
+        delete(migration::PATH, BucketAdmin, migration::cancel),
         // Makes the node connect to any address.
         put("/v1/buckets/{bucket}/replication", ClusterAdmin, replication::declare),
         get("/v1/buckets/{bucket}/changes", SomeChanges, changes::changes),
