@@ -179,7 +179,7 @@ impl Producer {
         self.is_heard = true;
         // The interval may be another one from now on.
         self.noop_at = None;
-        let keeps_none = self.bucket.config().backend != StorageBackend::LogStructured;
+        let keeps_none = self.bucket.backend() != StorageBackend::LogStructured;
         if key == b"change_streams" && value == b"true" && keeps_none {
             return Status::NotSupported;
         }

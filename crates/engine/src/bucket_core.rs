@@ -8,8 +8,8 @@ use std::sync::Arc;
 use base::env::Env;
 use base::planted::{self, Bug};
 use base::{CollectionId, DocKey, HistogramCounts, Moment, VbId, VbState, VbUuid};
-use kvstore::{HistoryRetention, HistoryUsage, KvStore};
-use parking_lot::Mutex;
+use kvstore::{HistoryRetention, HistoryUsage, KvStore, StorageBackend};
+use parking_lot::{Mutex, RwLock};
 use vbucket::{BucketContext, VBucket};
 
 use crate::config::{BucketConfig, BucketKind, EvictionPolicy};
@@ -36,6 +36,8 @@ const ACTIVE: u64 = 2;
 /// What every part of a bucket holds, and all that parts have in common.
 pub struct Core {
     pub(crate) config: BucketConfig,
+    /// What keeps the documents on disk now.
+    pub(crate) backend: RwLock<StorageBackend>,
     pub(crate) uuid: String,
     pub(crate) env: Env,
     pub(crate) context: BucketContext,
@@ -212,6 +214,11 @@ impl Core {
         &self.config
     }
 
+    /// What keeps the documents on disk: what the bucket was opened with, until it is moved.
+    pub fn backend(&self) -> StorageBackend {
+        *self.backend.read()
+    }
+
     /// The settings.
     pub fn settings(&self) -> &Settings {
         &self.settings
@@ -226,7 +233,7 @@ impl Core {
     /// Changes several settings by name while the bucket serves, all or none.
     pub fn set_params(&self, pairs: &[(&str, &str)]) -> Result<Vec<Changed>, Vec<SettingError>> {
         self.settings.check_fixed(pairs)?;
-        refuse_history(self.config.backend, pairs).map_err(|error| vec![error])?;
+        refuse_history(self.backend(), pairs).map_err(|error| vec![error])?;
         let changed = self.settings.set_all(self.config.kind, pairs)?;
         self.follow_history(&changed)?;
         self.follow_filter_settings();
@@ -284,6 +291,11 @@ impl Core {
         let shard = self.vbuckets.active(vb, Holder::FrontEnd)?;
         if shard.vb.collections().is_open(id) { Ok(shard) } else { Err(Refusal::UnknownCollection) }
     }
+}
+
+/// A bucket was moved to another store.
+pub fn moved_to(bucket: &Core, backend: StorageBackend) {
+    *bucket.backend.write() = backend;
 }
 
 /// Whether an event of a bucket is to be logged that clients, other nodes or a bad disk can bring about again and again:

@@ -283,7 +283,7 @@ impl BucketCollections {
     }
 
     fn fits(&self, manifest: &Manifest, quota_bytes: u64) -> Result<(), ManifestRefusal> {
-        let is_log = self.core.config.backend == kvstore::StorageBackend::LogStructured;
+        let is_log = self.core.backend() == kvstore::StorageBackend::LogStructured;
         let each = if is_log { COLLECTION_BYTES_IN_LOG } else { COLLECTION_BYTES };
         let vbuckets = u64::from(self.core.vbuckets());
         let (collections, scopes) = (manifest.collections().count() as u64, manifest.scopes().count() as u64);

@@ -26,20 +26,13 @@ impl Core {
             return Ok(());
         }
         // No version is left out any more when the store begins; one that lacks versions never counts as the beginning.
-        self.let_follow(wanted.is_on());
+        let_follow(self, wanted.is_on());
         if let Err(failure) = self.store.keep_history(wanted) {
-            self.let_follow(present.is_on());
+            let_follow(self, present.is_on());
             return Err(failure);
         }
         *present = wanted;
         Ok(())
-    }
-
-    fn let_follow(&self, keeps: bool) {
-        self.context.keep_history(keeps);
-        for vb in (0..self.vbuckets()).map(VbId) {
-            follow_history(&mut self.vbuckets.hold(vb, Holder::Roles).vb);
-        }
     }
 
     /// Follows settings that were changed, or changes them back.
@@ -55,5 +48,12 @@ impl Core {
             }
         }
         Err(vec![SettingError::Conflict { name: one.setting.name, value: one.new.clone(), why: NOT_TAKEN }])
+    }
+}
+
+fn let_follow(core: &Core, keeps: bool) {
+    core.context.keep_history(keeps);
+    for vb in (0..core.vbuckets()).map(VbId) {
+        follow_history(&mut core.vbuckets.hold(vb, Holder::Roles).vb);
     }
 }

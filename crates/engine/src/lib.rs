@@ -95,7 +95,7 @@ mod writer;
 pub use account_check::AccountFigures;
 pub use backfill::{Backfill, BackfillReading, BackfillScope, Backfilled, Backfills, Frames, WriteChanges};
 pub use bucket::Bucket;
-pub use bucket_core::{Core, admit_log};
+pub use bucket_core::{Core, admit_log, moved_to};
 pub use checkpoint_recovery::{CheckpointMemoryStats, Checkpoints};
 pub use checkpoint_stats::CheckpointStats;
 pub use clean_mark::forget_clean_stop;

@@ -7,7 +7,7 @@ use base::env::Env;
 use base::planted::{self, Bug};
 use base::{Seqno, VbId, VbState};
 use kvstore::KvStore;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use vbucket::{BucketContext, Origin, VBucket};
 
 use crate::account_check::AccountCheck;
@@ -144,6 +144,7 @@ impl Bucket {
             failure_log: FailureLog::new(&env.clock),
             history: Mutex::new(history),
             env,
+            backend: RwLock::new(config.backend),
             config,
         });
         core.follow_filter_settings();

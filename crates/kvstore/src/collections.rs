@@ -222,6 +222,16 @@ impl Tally {
         owner
     }
 
+    /// Notes a seqno that a collection has had: the record with it may be gone. One that is not counted was dropped, or is
+    /// the default one, of which nothing is left.
+    pub(crate) fn raise(&mut self, collection: CollectionId, seqno: Seqno) {
+        if collection != CollectionId::DEFAULT && self.place(collection).is_err() {
+            return;
+        }
+        let stats = self.entry(collection);
+        stats.high_seqno = stats.high_seqno.max(seqno);
+    }
+
     /// Notes that the record of a key is left out of the next file. Records of a collection that is not counted any
     /// more never were in these counts.
     pub(crate) fn leave_out(&mut self, stored_key: &[u8], weight: Weight) {

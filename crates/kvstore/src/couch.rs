@@ -35,7 +35,9 @@ use crate::compaction::{Compacted, Compaction, FileAt, RolledBack};
 use crate::failure::Failure;
 use crate::files::{Files, StorageBackend, refuse_of_another};
 use crate::journal::ToldSeqnos;
-use crate::store::{Counts, KvStore, SaveBatch, Snapshot as AnySnapshot, States, Stats, Usage, VbucketFile};
+use crate::store::{
+    Counts, KvStore, SaveBatch, Snapshot as AnySnapshot, States, Stats, StoredVb, Usage, VbucketFile,
+};
 pub use check::{CatalogReport, check_catalog, check_recorded};
 use file::{Known, Recorded, VbFile, usage_of};
 pub use file::{content_meta_of, rev_meta_of};
@@ -535,6 +537,10 @@ impl KvStore for Couch {
     fn states(&self) -> Result<States, Failure> {
         let one = |vb| Some((vb, self.stored(vb).transpose()?));
         Ok(self.known().into_iter().filter_map(one).collect())
+    }
+
+    fn stored_vbucket(&self, vb: VbId) -> Result<Option<StoredVb>, Failure> {
+        Files::stored(self, vb)
     }
 
     fn counts(&self, vb: VbId) -> Result<Counts, Failure> {

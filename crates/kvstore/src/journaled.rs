@@ -543,6 +543,10 @@ impl KvStore for Journaled {
         Ok(all.into_iter().filter_map(one).collect())
     }
 
+    fn stored_vbucket(&self, vb: VbId) -> Result<Option<StoredVb>, Failure> {
+        self.stored(vb, Vb::settled)
+    }
+
     fn counts(&self, vb: VbId) -> Result<Counts, Failure> {
         let _filing = self.filing.lock();
         self.file_one(vb)?;

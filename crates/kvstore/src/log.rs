@@ -383,6 +383,10 @@ impl KvStore for Log {
         Ok(Files::known(self).into_iter().filter_map(one).collect())
     }
 
+    fn stored_vbucket(&self, vb: VbId) -> Result<Option<StoredVb>, Failure> {
+        Files::stored(self, vb)
+    }
+
     fn counts(&self, vb: VbId) -> Result<Counts, Failure> {
         Ok(Files::stored(self, vb)?.map(|stored| stored.counts).unwrap_or_default())
     }

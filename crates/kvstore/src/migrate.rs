@@ -7,26 +7,23 @@
 //! - vBuckets keep seqnos, CAS, histories, tombstones, prepares and collections, so that readers of changes go on where they
 //!   were. The store keeps its number.
 
-use std::ops::ControlFlow;
 use std::path::Path;
 
 use base::env::Env;
-use base::{CollectionId, Seqno, VbId, Version};
+use base::{Seqno, VbId, Version};
 
 use crate::catalog::Catalog;
+use crate::copying::{CopyFailure, PieceLimits, copy_piece, partial_state, piece, seal, state_of};
 use crate::couch::{Couch, CouchConfig};
 use crate::failure::Failure;
 use crate::files::StorageBackend;
 use crate::log::{Log, LogConfig, is_log_file};
 use crate::read_only::open_to_read;
 use crate::replace::Replacement;
-use crate::state::VbStateDoc;
-use crate::store::{Background, KvStore, SaveBatch, Snapshot, StoredVb, Values};
+use crate::store::{Background, KvStore, Snapshot, StoredVb};
 
-/// Bytes of versions that are saved at once, about.
-const PIECE_BYTES: usize = 8 << 20;
-/// Versions that are saved at once.
-const PIECE_ITEMS: usize = 16 << 10;
+/// What is saved at once.
+const LIMITS: PieceLimits = PieceLimits { bytes: 8 << 20, items: 16 << 10 };
 
 /// Why a bucket stays in its store. Its folder is as it was.
 #[derive(Debug, thiserror::Error)]
@@ -121,7 +118,7 @@ pub fn migrate(
     let new = open(env, &building, to)?;
     for (vb, stored) in &vbuckets {
         let snapshot = snapshot(&from, *vb)?;
-        copy(&*snapshot, &state_of(stored), &*new, *vb, &mut |items| {
+        copy(&*snapshot, stored, &*new, *vb, &mut |items| {
             progress.items += items;
             observe(progress);
         })?;
@@ -163,43 +160,29 @@ fn snapshot(store: &dyn KvStore, vb: VbId) -> Result<Box<dyn Snapshot>, MigrateF
     store.snapshot(vb)?.ok_or(MigrateFailure::Differs { vb, what: "it is not there" })
 }
 
-/// The state of a vBucket, with what its file says beside it.
-fn state_of(stored: &StoredVb) -> VbStateDoc {
-    let purge_seqno = stored.state.purge_seqno.max(stored.purge_seqno.0);
-    VbStateDoc { purge_seqno, ..stored.state.clone() }
-}
-
 fn copy(
     from: &dyn Snapshot,
-    state: &VbStateDoc,
+    stored: &StoredVb,
     to: &dyn KvStore,
     vb: VbId,
     wrote: &mut dyn FnMut(u64),
 ) -> Result<(), MigrateFailure> {
-    let unread = |failure| MigrateFailure::Unread { vb, failure };
+    let partial = partial_state(&state_of(stored));
     let mut next = Seqno(0);
     loop {
-        let mut items = piece(from, next).map_err(unread)?;
-        let Some(last) = items.last() else { break };
-        next = Seqno(last.meta().by_seqno.0 + 1);
-        items.sort_unstable_by(|a, b| a.stored_key().cmp(b.stored_key()));
-        to.save(vb, SaveBatch { items: &items, state })?;
-        wrote(items.len() as u64);
+        let copied =
+            copy_piece((from, next), (to, vb), &partial, LIMITS).map_err(|failure| match failure {
+                CopyFailure::Unread(failure) => MigrateFailure::Unread { vb, failure },
+                CopyFailure::Unwritten(failure) => failure.into(),
+            })?;
+        match copied {
+            (0, _) => return Ok(seal(to, vb, stored)?),
+            (items, further) => {
+                next = further;
+                wrote(items);
+            }
+        }
     }
-    if next == Seqno(0) { Ok(to.save_state(vb, state)?) } else { Ok(()) }
-}
-
-/// Versions from a seqno on, in order: as many as are saved at once. A drop of a collection is the last of its piece.
-fn piece(from: &dyn Snapshot, next: Seqno) -> Result<Vec<Version>, Failure> {
-    let (mut items, mut bytes) = (Vec::new(), 0);
-    from.scan_all(next, Values::Read, &mut |version| {
-        bytes += version.allocated_bytes();
-        let is_drop = version.is_deleted() && version.key().collection == CollectionId::SYSTEM;
-        items.push(version);
-        let is_full = bytes >= PIECE_BYTES || items.len() >= PIECE_ITEMS;
-        if is_drop || is_full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    })?;
-    Ok(items)
 }
 
 fn compare_all(
@@ -215,7 +198,7 @@ fn compare_all(
         let mut next = Seqno(0);
         loop {
             let (expected, found) =
-                (piece(&*old, next).map_err(unread)?, piece(&*new, next).map_err(unread)?);
+                (piece(&*old, next, LIMITS).map_err(unread)?, piece(&*new, next, LIMITS).map_err(unread)?);
             if expected.len() != found.len() || !expected.iter().zip(&found).all(|(a, b)| is_same(a, b)) {
                 return Err(MigrateFailure::Differs { vb: *vb, what: "a document" });
             }
@@ -257,7 +240,7 @@ fn compare_counts(
         let counted = |stored: &StoredVb| (stored.counts.documents, stored.counts.tombstones);
         let what = if found.high_seqno != stored.high_seqno {
             "its highest seqno"
-        } else if found.state != state_of(stored) {
+        } else if state_of(found) != state_of(stored) {
             "its state"
         } else if (&found.manifest.scopes, &found.manifest.open)
             != (&stored.manifest.scopes, &stored.manifest.open)

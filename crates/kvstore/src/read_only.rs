@@ -10,6 +10,7 @@ use crate::failure::Failure;
 use crate::files::FilesConfig;
 use crate::journaled::{Journaled, JournaledConfig};
 use crate::log::{LogConfig, is_log_file};
+use crate::moving::is_moving;
 
 /// Bytes of what opening a folder writes that are kept in memory: as much as the largest journal has.
 const MOST_WRITTEN_BYTES: u64 = 1 << 30;
@@ -27,6 +28,11 @@ const CACHE_BYTES: u64 = 32 << 20;
 ///
 /// If the folder cannot be read, or what describes all of it is damaged.
 pub fn open_to_read(env: &Env, dir: &Path) -> Result<Journaled, Failure> {
+    if is_moving(&*env.disk, dir)? {
+        let what = "the bucket is being moved to another store, and its documents are in two: start the node, which ends \
+                    the move, or cancel it there";
+        return Err(Failure::OtherStore { dir: dir.to_owned(), what: what.to_owned() });
+    }
     let listed = env.disk.read_dir(dir);
     let names = listed.map_err(|source| Failure::Disk { operation: "list", path: dir.to_owned(), source })?;
     let files = match names.iter().any(|name| is_log_file(name)) {

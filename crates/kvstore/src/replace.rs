@@ -18,6 +18,7 @@ use crate::couch::parse_name;
 use crate::couch::whole::copy;
 use crate::failure::Failure;
 use crate::log::is_log_file;
+use crate::moving::MIGRATION;
 
 /// The folder in a data directory for folders that are being replaced.
 pub const REPLACING: &str = "replacing";
@@ -152,7 +153,7 @@ impl<'a> Replacement<'a> {
     pub fn copy_small_files(&self, was_closed: bool) -> Result<(), Failure> {
         let is_small = |name: &str| {
             let is_documents = is_log_file(name) || parse_name(name).is_some();
-            let is_ours = ["catalog", "journal."].iter().any(|first| name.starts_with(first));
+            let is_ours = ["catalog", "journal.", MIGRATION].iter().any(|first| name.starts_with(first));
             let is_there = is_keys_file(name);
             !is_documents && !is_ours && !is_there && !name.ends_with(".new") && (name != CLEAN || was_closed)
         };

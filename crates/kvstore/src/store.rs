@@ -74,6 +74,12 @@ pub trait KvStore: Send + Sync {
     /// Every stored vBucket, lowest first; damage to one shows at that one only.
     fn states(&self) -> Result<States, Failure>;
 
+    /// One stored vBucket, as [`KvStore::states`] has it; `None` if there is no such vBucket.
+    fn stored_vbucket(&self, vb: VbId) -> Result<Option<StoredVb>, Failure> {
+        let found = self.states()?.into_iter().find(|(id, _)| *id == vb);
+        found.map(|(_, stored)| stored).transpose()
+    }
+
     /// How much is stored for a vBucket, exactly. What is not in its file yet may be written there first.
     fn counts(&self, vb: VbId) -> Result<Counts, Failure>;
 

@@ -10,10 +10,14 @@ use base::env::{Env, Room, Task};
 use base::planted::{self, Bug};
 use base::{Heap, VbId, VbState};
 use engine::{Bucket, BucketKind, MOST_RANGE_SCANS, TaskKind};
-use kvstore::{CouchConfig, FilesConfig, Journaled, JournaledConfig, KvStore, LogConfig, StorageBackend};
+use kvstore::{
+    CouchConfig, FilesConfig, Journaled, JournaledConfig, KvStore, LogConfig, Movable, MoveStage,
+    StorageBackend,
+};
 use parking_lot::{Condvar, Mutex};
 
 use crate::bucket_list::BucketList;
+use crate::bucket_moves::BucketMoves;
 use crate::cluster::membership;
 use crate::config::{BucketSpec, Config, Switch};
 use crate::data_dir::{DataDir, DataDirError};
@@ -85,6 +89,7 @@ pub struct Host {
     data_dir: Arc<DataDir>,
     list: Mutex<BucketList>,
     threads: Mutex<BTreeMap<String, Vec<Task>>>,
+    moves: BucketMoves,
     memory_quota_bytes: u64,
     quarantine: Quarantine,
 }
@@ -100,8 +105,8 @@ impl Host {
         // Who deletes a bucket of a node alone means it.
         let keep_s = if config.is_member { config.quarantine_s } else { 0 };
         let quarantine = Quarantine::new(data_dir.path(), keep_s);
-        let (list, threads) = (Mutex::new(list), Mutex::default());
-        let host = Host { config, data_dir, list, threads, memory_quota_bytes, quarantine };
+        let (list, threads, moves) = (Mutex::new(list), Mutex::default(), BucketMoves::default());
+        let host = Host { config, data_dir, list, threads, moves, memory_quota_bytes, quarantine };
         if host.config.is_member {
             host.take_along(env)?;
         }
@@ -128,7 +133,7 @@ impl Host {
             };
             match opened {
                 Ok(bucket) => {
-                    host.describe(&spec, env);
+                    host.describe(&bucket.spec, env);
                     served.push(bucket);
                 }
                 Err(error) if planted::is(Bug::OneBucketEndsStart) => return Err(error),
@@ -373,6 +378,12 @@ impl Host {
         }
         let (served, opened) = self.open_folder(spec, &env)?;
         self.list.lock().note_opened(&spec.name, opened, of_node)?;
+        if let Some(found) = self.moves.get(&spec.name)
+            && let Err(error) = self.note_store(&served.spec, &found.movable, of_node)
+        {
+            // The record of the move says it at the next start, too.
+            tracing::error!(bucket = spec.name, %error, "the store of the bucket is not noted in the list of buckets");
+        }
         Ok(served)
     }
 
@@ -396,7 +407,8 @@ impl Host {
         bucket.purge_age_s = config.compaction.purge_age_s;
         bucket.most_range_scans = self.files_for_scans(&spec.name);
         let failed = |source| HostFailure::Bucket { name: spec.name.clone(), source };
-        let store = self.open_store(&bucket, env).map_err(|failure| failed(failure.into()))?;
+        let (store, backend) = self.open_store(&bucket, env).map_err(|failure| failed(failure.into()))?;
+        bucket.backend = backend;
         if ends_history(&bucket, &*store) {
             tracing::warn!(
                 bucket = spec.name,
@@ -418,46 +430,81 @@ impl Host {
         {
             tracing::error!(bucket = spec.name, %error, "the least durability of the bucket is not in force");
         }
-        Ok((Served { spec: spec.clone(), bucket: Arc::new(bucket) }, opened))
+        let spec = BucketSpec { backend, ..spec.clone() };
+        Ok((Served { spec, bucket: Arc::new(bucket) }, opened))
     }
 
-    /// The store of a bucket.
+    /// The store of a bucket, and which one it is: another one than was asked for if the bucket was moved.
     fn open_store(
         &self,
         bucket: &engine::BucketConfig,
         env: &Env,
-    ) -> Result<Arc<dyn KvStore>, kvstore::Failure> {
-        match bucket.kind {
-            BucketKind::Persistent => self.open_files(bucket, env),
-            BucketKind::Ephemeral => Ok(Arc::new(kvstore::Nothing)),
+    ) -> Result<(Arc<dyn KvStore>, StorageBackend), kvstore::Failure> {
+        if bucket.kind == BucketKind::Ephemeral {
+            return Ok((Arc::new(kvstore::Nothing), bucket.backend));
         }
+        let (of, journal) = (bucket.clone(), self.config.journal);
+        let max_open_files = self.files_for_documents(&bucket.name);
+        let open = move |env: Env, backend| open_files(&of, backend, (max_open_files, journal), env);
+        let movable =
+            Movable::open(env.clone(), &bucket.dir, bucket.vbuckets, bucket.backend, Box::new(open))?;
+        let (backend, movable) = (movable.backend(), Arc::new(movable));
+        self.moves.put(&bucket.name, Arc::clone(&movable));
+        Ok((movable, backend))
     }
 
-    /// The store of a bucket on disk. Without journal every batch commits in the files of its vBuckets.
-    fn open_files(
+    /// What moves buckets to other stores.
+    pub(crate) fn moves(&self) -> &BucketMoves {
+        &self.moves
+    }
+
+    /// Notes in which store a bucket is kept, if it was made while the node ran, and forgets how it came there. Of another
+    /// one the configuration says it; until that says so the record of the move does.
+    pub(crate) fn note_store(
         &self,
-        bucket: &engine::BucketConfig,
+        spec: &BucketSpec,
+        movable: &Movable,
         env: &Env,
-    ) -> Result<Arc<dyn KvStore>, kvstore::Failure> {
-        let max_open_files = self.files_for_documents(&bucket.name);
-        let files = match bucket.backend {
-            StorageBackend::Couchstore => {
-                FilesConfig::Couch(CouchConfig { max_open_files, ..CouchConfig::default() })
-            }
-            StorageBackend::LogStructured => {
-                let history = engine::history_retention(&bucket.settings, bucket.vbuckets);
-                let config = LogConfig::new(max_open_files, bucket.quota_bytes / CACHE_SHARE);
-                FilesConfig::Log(LogConfig { history, ..config })
-            }
-        };
-        let default = JournaledConfig::default();
-        let journal_bytes =
-            (bucket.quota_bytes / JOURNAL_SHARE).clamp(SMALLEST_JOURNAL_BYTES, default.journal_bytes);
-        let journaled = JournaledConfig { files, journal_bytes, ..default };
-        match self.config.journal {
-            Switch::On => Ok(Arc::new(Journaled::open(env.clone(), &bucket.dir, journaled)?)),
-            Switch::Off => Ok(Arc::new(Journaled::without_journal(env.clone(), &bucket.dir, journaled)?)),
+    ) -> Result<(), HostFailure> {
+        let is_over = movable.progress().is_some_and(|progress| progress.stage == MoveStage::Done);
+        if !is_over || movable.backend() != spec.backend {
+            return Ok(());
         }
+        self.note(spec, env)?;
+        let configured = self.config.buckets.iter().find(|configured| configured.name == spec.name);
+        let is_noted = match configured {
+            Some(configured) => configured.backend == spec.backend,
+            None => self.list.lock().has(&spec.name),
+        };
+        if is_noted {
+            let failed = |source: kvstore::Failure| HostFailure::Bucket {
+                name: spec.name.clone(),
+                source: source.into(),
+            };
+            movable.noted().map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// Starts the thread that moves a bucket to another store.
+    pub(crate) fn spawn_move(
+        &self,
+        name: &str,
+        env: &Env,
+        job: Box<dyn FnOnce() + Send>,
+    ) -> Result<(), HostFailure> {
+        let mut threads = self.threads.lock();
+        // A bucket that is being closed has none any more.
+        let Some(threads) = threads.get_mut(name) else { return Ok(()) };
+        let task = env.spawn.spawn(&format!("move-{name}"), job)?;
+        let fixed = threads_of_a_bucket().count();
+        let mut at = 0;
+        threads.retain(|task| {
+            at += 1;
+            at <= fixed || task.is_running()
+        });
+        threads.push(task);
+        Ok(())
     }
 
     /// Files that a bucket may have open: those of the configuration share what there is, of others each has a little.
@@ -522,6 +569,7 @@ impl Host {
     /// Ends the threads of a bucket.
     pub(crate) fn stop(&self, bucket: &Bucket) -> Result<(), HostFailure> {
         end(bucket);
+        self.moves.stop(bucket.name());
         let threads = self.threads.lock().remove(bucket.name()).unwrap_or_default();
         join(threads)
     }
@@ -544,6 +592,33 @@ impl Host {
         };
         all_of(buckets.iter().map(|of| (of.0.name.as_str(), close(of))))
     }
+}
+
+/// A store of a bucket on disk. Without journal every batch commits in the files of its vBuckets.
+fn open_files(
+    bucket: &engine::BucketConfig,
+    backend: StorageBackend,
+    (max_open_files, journal): (usize, Switch),
+    env: Env,
+) -> Result<Arc<dyn KvStore>, kvstore::Failure> {
+    let files = match backend {
+        StorageBackend::Couchstore => {
+            FilesConfig::Couch(CouchConfig { max_open_files, ..CouchConfig::default() })
+        }
+        StorageBackend::LogStructured => {
+            let history = engine::history_retention(&bucket.settings, bucket.vbuckets);
+            let config = LogConfig::new(max_open_files, bucket.quota_bytes / CACHE_SHARE);
+            FilesConfig::Log(LogConfig { history, ..config })
+        }
+    };
+    let default = JournaledConfig::default();
+    let journal_bytes =
+        (bucket.quota_bytes / JOURNAL_SHARE).clamp(SMALLEST_JOURNAL_BYTES, default.journal_bytes);
+    let journaled = JournaledConfig { files, journal_bytes, ..default };
+    Ok(match journal {
+        Switch::On => Arc::new(Journaled::open(env, &bucket.dir, journaled)?),
+        Switch::Off => Arc::new(Journaled::without_journal(env, &bucket.dir, journaled)?),
+    })
 }
 
 /// The most that the quotas of all buckets may come to, in bytes.

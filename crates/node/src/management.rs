@@ -36,6 +36,9 @@ pub enum BucketError {
     /// A folder stands in its place that is no bucket of this node.
     #[error("{} is in the way: it holds files, and no bucket of this node; move it away", .0.display())]
     InTheWay(PathBuf),
+    /// Why it is not moved to another store.
+    #[error("{0}")]
+    NotMoved(String),
     /// Settings that there are not, or that do not fit.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Settings(Vec<SettingError>),

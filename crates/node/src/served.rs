@@ -26,7 +26,7 @@ impl Served {
             name: bucket.name().to_owned(),
             uuid: bucket.uuid().to_owned(),
             kind: bucket.config().kind,
-            backend: bucket.config().backend,
+            backend: bucket.backend(),
             vbuckets: bucket.vbuckets(),
             manifest_uid: bucket.collections().manifest().uid(),
             replicas: self.spec.replicas,

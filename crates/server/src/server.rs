@@ -321,6 +321,7 @@ fn start_threads(
     read_kept(node, &config);
     node.events().slow.limits.follow(&config.slow_limits);
     prepare(node)?;
+    ::node::migration::resume_all(node)?;
     let audit = node.audit.start()?;
     let started =
         counters.into_iter().enumerate().map(|(at, counters)| Worker::start(at, node.clone(), counters));

@@ -9,6 +9,7 @@ mod group_sync;
 pub mod network;
 mod platform;
 pub mod random;
+mod relocated;
 pub mod sim;
 pub mod spawn;
 
@@ -21,6 +22,7 @@ pub use copy_on_write::CopyOnWriteDisk;
 pub use disk::{Disk, File, GroupSync, OpenMode, RealDisk, Room, SyncEach};
 pub use network::{Listener, Network, RealNetwork, Stream};
 pub use random::{Random, RealRandom};
+pub use relocated::RelocatedDisk;
 pub use sim::SimHandles;
 pub use spawn::{RealSpawn, Spawn, Task};
 

@@ -14,6 +14,7 @@ use super::identity::{IDENTITY_ID, Identity};
 use crate::catalog::Listed;
 use crate::collections::{CollectionStats, Tally, Weight, former_of};
 use crate::compaction::FileAt;
+use crate::copying::take_copied;
 use crate::failure::Failure;
 use crate::manifest::{StoredManifest, events_in};
 use crate::state::{STATE_ID, VbStateDoc};
@@ -359,9 +360,13 @@ impl VbFile {
         if let Some(manifest) = &manifest {
             self.tally.end(&events, manifest);
         }
+        let copied = take_copied(batch.state, &mut self.tally);
+        if let Some((_, purged)) = &copied {
+            self.file.set_purge_seqno(purged.0.max(self.file.snapshot().info().purge_seqno));
+        }
+        let state = copied.as_ref().map_or(batch.state, |(state, _)| state).to_json();
         let changes = self.tally.take_changes();
         let manifest = manifest.as_ref().map(StoredManifest::locals);
-        let state = batch.state.to_json();
         let mut locals = vec![LocalUpdate { id: STATE_ID, value: Some(&state) }];
         // after a failure the file is opened anew, and looked at again
         let identity = self.identity.take();

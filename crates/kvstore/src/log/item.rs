@@ -12,6 +12,7 @@ use logstore::{Batch, Entry, Item, KEPT, Replaced, Sealed, View};
 use super::state::LogState;
 use crate::change::document_key;
 use crate::collections::{SYSTEM, Weight, former_of};
+use crate::copying::take_copied;
 use crate::failure::Failure;
 use crate::manifest::events_in;
 use crate::store::{SaveBatch, Values, in_history, is_gone};
@@ -189,8 +190,11 @@ impl Batch for LogBatch<'_> {
             now.tombstones = (now.tombstones + u64::from(is_gone)).saturating_sub(u64::from(was_gone));
         }
         now.tally.end(&events, &now.manifest);
+        let copied = take_copied(self.batch.state, &mut now.tally);
         now.tally.take_changes();
-        now.state = self.batch.state.clone();
-        Ok(Sealed { state: now.encode(), purge_seqno: before.map_or(0, View::purge_seqno) })
+        let (state, purged) = copied.unwrap_or_else(|| (self.batch.state.clone(), Seqno(0)));
+        now.state = state;
+        let purge_seqno = before.map_or(0, View::purge_seqno).max(purged.0);
+        Ok(Sealed { state: now.encode(), purge_seqno })
     }
 }

@@ -50,7 +50,7 @@ impl<'a> Following<'a> {
             buffer_bytes: link.limits.buffer_bytes,
             noop_interval_s: link.limits.noop_interval_s,
             features,
-            change_streams: link.bucket.config().backend == StorageBackend::LogStructured,
+            change_streams: link.bucket.backend() == StorageBackend::LogStructured,
         };
         let mut consumer = Consumer::new(Arc::clone(&link.bucket), config);
         let changed = Arc::clone(&link.changed);

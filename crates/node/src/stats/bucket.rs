@@ -73,7 +73,7 @@ fn put_identity(inquiry: &Inquiry<'_>, sheet: &mut Sheet) {
     match config.kind {
         BucketKind::Persistent => {
             sheet.put("ep_bucket_type", "persistent");
-            sheet.put("ep_backend", storage_backend(config.kind, config.backend));
+            sheet.put("ep_backend", storage_backend(config.kind, bucket.backend()));
         }
         BucketKind::Ephemeral => sheet.put("ep_bucket_type", "ephemeral"),
     }

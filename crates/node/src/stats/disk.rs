@@ -87,8 +87,8 @@ pub fn kvstore(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<
     }
     let (store, fetches) = (inquiry.bucket.store_stats(), inquiry.bucket.fetching().fetch_stats());
     let mut sheet = sheet.under("rw_0");
-    let config = inquiry.bucket.config();
-    sheet.put("backend_type", crate::naming::storage_backend(config.kind, config.backend));
+    let kind = inquiry.bucket.config().kind;
+    sheet.put("backend_type", crate::naming::storage_backend(kind, inquiry.bucket.backend()));
     sheet.put("open", store.file_misses);
     sheet.put("failure_set", inquiry.bucket.flushing().save_stats().failed_saves);
     sheet.put("failure_get", fetches.failed);

@@ -122,7 +122,7 @@ pub fn details(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Resu
 
 /// How far the history of changes reaches back, where the bucket can keep one.
 fn put_history(inquiry: &Inquiry<'_>, vb: VbId, sheet: &mut Sheet) {
-    if inquiry.bucket.config().backend != StorageBackend::LogStructured {
+    if inquiry.bucket.backend() != StorageBackend::LogStructured {
         return;
     }
     let mut sheet = sheet.under(format_args!("vb_{vb}"));

@@ -77,6 +77,8 @@ static AUDITED: &[AuditedRoute] = {
         audited("DELETE", "/pools/default/buckets/{bucket}", E::BucketDeleted, &[BUCKET]),
         audited("POST", "/pools/default/buckets/{bucket}/controller/doFlush", E::BucketFlushed, &[BUCKET]),
         audited("POST", SETTINGS, E::BucketModified, &[BUCKET, Props]),
+        audited("POST", super::migration::PATH, E::BucketModified, &[BUCKET, Props]),
+        audited("DELETE", super::migration::PATH, E::BucketModified, &[BUCKET, Is("migration", "cancelled")]),
         audited("PATCH", SETTINGS, E::BucketModified, &[BUCKET, Props]),
         audited("POST", SCOPES, E::ScopeCreated, &[BUCKET, Form("name", "scope_name"), ManifestUid]),
         audited("PUT", SCOPES, E::ManifestSet, &[BUCKET, ManifestUid]),

@@ -158,6 +158,7 @@ pub(super) fn answer(error: &BucketError) -> Response {
         BucketError::Exists | BucketError::InTheWay(_) => field("name"),
         BucketError::Quota(_) => field("ramQuota"),
         BucketError::TooMany => field("_"),
+        BucketError::NotMoved(_) => field("storageBackend"),
         BucketError::Settings(errors) => refused(by_field(errors)),
         // The one answer whose message stands outside of `errors`.
         BucketError::NotFlushable => {

@@ -26,6 +26,7 @@ mod logs;
 mod manage;
 mod methods;
 mod metrics;
+mod migration;
 mod node_figures;
 mod node_key;
 mod node_secret;

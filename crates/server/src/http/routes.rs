@@ -12,8 +12,8 @@ use super::shared::Shared;
 use super::{
     alternate, audit, audit_settings, auto_failover, bucket_stats, buckets, certificates, changes, cluster,
     cluster_status, compaction, documents, encryption_keys, failures, figures, health, logs, manage, methods,
-    metrics, node_secret, paths, patience, pools, promise, range, replication, sample_requests, scopes,
-    security, settings, slow_limits, stream, ui, user_lists, users, zoom,
+    metrics, migration, node_secret, paths, patience, pools, promise, range, replication, sample_requests,
+    scopes, security, settings, slow_limits, stream, ui, user_lists, users, zoom,
 };
 
 /// A method of an address.
@@ -149,6 +149,9 @@ fn own_routes() -> Vec<Route> {
         post(SETTINGS, BucketAdmin, settings::change),
         // Tells the names of users of other nodes.
         get("/v1/buckets/{bucket}/replication", BucketAdmin, replication::show),
+        get(migration::PATH, BucketAdmin, migration::show),
+        post(migration::PATH, BucketAdmin, migration::begin),
+        delete(migration::PATH, BucketAdmin, migration::cancel),
         // Makes the node connect to any address.
         put("/v1/buckets/{bucket}/replication", ClusterAdmin, replication::declare),
         get("/v1/buckets/{bucket}/changes", SomeChanges, changes::changes),

@@ -242,7 +242,7 @@ pub(super) async fn drop_scope(
 
 /// Whether a bucket can keep a history of changes: one that keeps none at present can begin with it.
 fn can_keep_history(bucket: &Bucket) -> bool {
-    bucket.config().backend == StorageBackend::LogStructured
+    bucket.backend() == StorageBackend::LogStructured
 }
 
 /// Whether collections of a bucket have a part in its history if they do not say; `None` if it can keep none.

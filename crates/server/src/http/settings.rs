@@ -43,8 +43,7 @@ pub(super) async fn list(
         Err(response) => return *response,
     };
     let settings: Vec<Value> = SETTINGS.iter().map(|setting| describe(&bucket, setting)).collect();
-    let config = bucket.config();
-    let kind = naming::type_name(config.kind, config.backend);
+    let kind = naming::type_name(bucket.config().kind, bucket.backend());
     Json(json!({ "bucket": name, "type": kind, "settings": settings })).into_response()
 }
 

@@ -24,6 +24,7 @@ const WITHOUT_A_TASK: &[(&str, &str)] = &[
     ("save", "is `save_group` of one"),
     ("save_state", "is `save_group` of one"),
     ("counts", "is part of `states`"),
+    ("stored_vbucket", "is `states` of one"),
     ("filed_counts", "is `counts` without the journal"),
     ("filed_snapshot", "is `snapshot` without the journal"),
     ("usage", "answers from memory"),

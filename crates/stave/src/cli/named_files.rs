@@ -9,12 +9,11 @@ use clap::ArgMatches;
 use super::WrongArguments;
 
 /// Commands, and the argument that names what they read.
-const READ: [(&str, &str); 16] = [
+const READ: [(&str, &str); 15] = [
     ("check", "path"),
     ("dump", "path"),
     ("decrypt", "file"),
     ("compact", "file"),
-    ("migrate", "dir"),
     ("import", "dir"),
     ("import lines", "file"),
     ("import csv", "file"),

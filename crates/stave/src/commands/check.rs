@@ -18,7 +18,7 @@ use node::small_files;
 use serde_json::{Value, json};
 
 use super::encryption_flags::{EncryptionFlags, world_with};
-use super::stored_bucket::{hold, running};
+use super::stored_bucket::{hold, refuse_moving, running};
 use crate::cli::Outcome;
 use crate::units::{bytes, thousands};
 use place::{BucketFiles, Place, data_dir_of};
@@ -96,6 +96,9 @@ pub fn run(env: &Env, flags: &CheckFlags) -> anyhow::Result<Outcome> {
     }
     let place = Place::find(&*env.disk, &path)?;
     fits(beneath, &place, keys.as_ref())?;
+    for bucket in &place.buckets {
+        refuse_moving(env, &bucket.folder)?;
+    }
     if flags.repair {
         return repair::run(env, &place, flags.json, flags.yes, &mut out);
     }

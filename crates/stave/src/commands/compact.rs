@@ -20,6 +20,7 @@ use serde_json::json;
 
 use super::check::place::data_dir_of;
 use super::encryption_flags::EncryptionFlags;
+use super::stored_bucket::refuse_moving;
 use crate::cli::{Outcome, WrongArguments};
 use crate::units::{bytes, parse_moment, thousands};
 
@@ -83,7 +84,9 @@ fn compact(
     let path = std::path::absolute(&flags.file)?;
     let progress = RefCell::new(progress);
     let is_folder = env.disk.read_dir(&path).is_ok();
-    refuse_journal(env, if is_folder { &path } else { folder_of(&path) })?;
+    let folder = if is_folder { &path } else { folder_of(&path) };
+    refuse_moving(env, folder)?;
+    refuse_journal(env, folder)?;
     let (place, compacted) = match is_folder {
         true => (path.clone(), folder::compact(env, &path, purge_before_s, &progress)?),
         false => compact_file(env, &path, purge_before_s, &progress)?,

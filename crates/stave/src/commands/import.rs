@@ -22,7 +22,7 @@ use serde_json::json;
 use super::check::place::{Place, is_segment};
 use super::encryption_flags::EncryptionFlags;
 use super::status_line::StatusLine;
-use super::stored_bucket::StoredBucket;
+use super::stored_bucket::{StoredBucket, refuse_moving};
 use crate::cli::{Outcome, ServerFlags, WrongArguments, key_error};
 use crate::client::{Client, Cluster, Dialect, Target};
 use crate::units::thousands;
@@ -219,6 +219,7 @@ fn bucket_at(env: &Env, dir: &Path) -> anyhow::Result<Origin> {
         (Some(bucket), true) if bucket.folder == *dir => bucket,
         _ => bail!("{} is no bucket's folder: give one with files like 0.couch.1", dir.display()),
     };
+    refuse_moving(env, dir)?;
     let names = env.disk.read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))?;
     Ok(match bucket.is_log || names.iter().any(|name| is_segment(name)) {
         true => Origin::Opened(Box::new(StoredBucket::open(env, dir)?)),

@@ -1,7 +1,9 @@
-//! `stave migrate`: brings a bucket of a stopped node from one store to the other.
+//! `stave migrate`: brings a bucket from one store to the other, of a running node or of a stopped one.
+
+mod live;
 
 use std::io::{IsTerminal, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::bail;
@@ -17,51 +19,82 @@ use serde_json::json;
 
 use super::check::place::data_dir_of;
 use super::encryption_flags::EncryptionFlags;
+use super::http_flags::HttpFlags;
 use crate::cli::{Outcome, WrongArguments};
 use crate::units::{bytes, thousands};
 
-/// Keep a bucket of a stopped node in the other store from now on.
+/// Keep a bucket in the other store from now on.
 ///
-/// Everything is written into a new folder beside the bucket's, read from both and compared, and only then does the new
-/// folder take the place of the old one, which is removed.
-/// vBuckets keep their seqnos, CAS, histories, tombstones, prepares and collections.
-/// No node may run on the data directory meanwhile.
-#[derive(Clone, Debug, Default, Args)]
+/// BUCKET is a bucket of a running node, which serves it meanwhile and goes on after a stop or a kill. DIR is a bucket's
+/// folder of a stopped node: a path with a slash in it, or a folder that is there.
+/// vBuckets keep their seqnos, CAS, failover tables, tombstones, prepares and collections.
+#[derive(Clone, Debug, Args)]
 #[command(after_help = "Examples:
-  stave migrate data/buckets/default --backend magma
-  stave migrate data/buckets/default --backend couchstore --json | jq .items
+  stave migrate orders --backend magma
+  stave migrate orders --cancel
+  stave migrate data/buckets/orders --backend magma           # the node is stopped
+  stave migrate data/buckets/orders --backend couchstore --json | jq .items
 
-The disk needs room for the bucket twice. If anything fails, the bucket stays as it was; after a kill the same command
-ends what was begun, or begins again. What the journal has is brought along.
-A bucket that was made over HTTP is in the new store with the next start. One of the command line or of a configuration
-file needs its type there: --bucket default:1GiB:magma.
+A running node moves one vBucket after the other: it copies what is there, then what was changed meanwhile, and then the
+vBucket is in the other store. The disk needs room for the largest vBucket, and for a second journal. The command waits for
+the end and says how far it is; if it is interrupted, the node goes on, and the same command with --cancel brings back what
+was moved. A vBucket that cannot be read stays where it is, and is named. A bucket that keeps a history of changes is
+refused: set history_retention_seconds and history_retention_bytes to 0 first.
+Of a stopped node everything is written into a new folder beside the bucket's, read from both and compared, and only then
+does the new folder take the place of the old one, which is removed. The disk needs room for the bucket twice. If anything
+fails, the bucket stays as it was; after a kill the same command ends what was begun, or begins again. What the journal has
+is brought along. A vBucket that cannot be read ends the command: `stave check --repair` comes first.
+A bucket that was made over HTTP is listed with its new type. One of the command line or of a configuration file needs its
+type there: --bucket default:1GiB:magma. A bucket that a running node has moved is served without that, too.
 Settings of the bucket stay: one that comes from couchstore keeps its eviction policy.
-A vBucket that cannot be read ends the command: `stave check --repair` comes first.
 A member of a cluster is refused: move its bucket with `stave backup` and `stave restore`, or make another bucket and
 `stave replicate` into it.")]
 pub struct MigrateFlags {
-    /// A bucket's folder in a data directory, like data/buckets/default
-    #[arg(value_name = "DIR")]
-    dir: PathBuf,
+    /// A bucket of a running node, or a bucket's folder in a data directory, like data/buckets/default
+    #[arg(value_name = "BUCKET|DIR")]
+    place: String,
     /// The store that the bucket is to be kept in
-    #[arg(long, value_name = "couchstore|magma")]
-    backend: String,
-    /// Print one JSON object
-    #[arg(long)]
-    json: bool,
+    #[arg(long, value_name = "couchstore|magma", required_unless_present = "cancel")]
+    backend: Option<String>,
+    /// Have a bucket that a running node moves go back to the store in which it was
+    #[arg(long, conflicts_with = "backend")]
+    cancel: bool,
+    /// Whom to ask to move a bucket.
+    #[command(flatten)]
+    http: HttpFlags,
+    /// The key of the files of a stopped node.
     #[command(flatten)]
     encryption: EncryptionFlags,
 }
 
 /// Runs the command.
 pub fn run(env: &Env, flags: &MigrateFlags) -> anyhow::Result<Outcome> {
-    let env = &flags.encryption.world(env)?;
-    let dir = std::path::absolute(&flags.dir)?;
-    let backend = naming::backend_from(&flags.backend)
+    let place = Path::new(&flags.place);
+    let is_folder = flags.place.contains(std::path::MAIN_SEPARATOR) || env.disk.read_dir(place).is_ok();
+    if !is_folder {
+        return live::run(env, &flags.place, flags);
+    }
+    let word = flags.backend.as_deref().filter(|_| !flags.cancel);
+    let word = word.ok_or_else(|| WrongArguments("--cancel is for a bucket of a running node".to_owned()))?;
+    let backend = naming::backend_from(word)
         .ok_or_else(|| WrongArguments("--backend: couchstore or magma".to_owned()))?;
+    of_stopped_node(env, place, backend, flags)
+}
+
+fn of_stopped_node(
+    env: &Env,
+    place: &Path,
+    backend: StorageBackend,
+    flags: &MigrateFlags,
+) -> anyhow::Result<Outcome> {
+    let env = &flags.encryption.world(env)?;
+    let dir = std::path::absolute(place)?;
     let Some(data) = data_dir_of(&dir) else {
         bail!("{} is not in the `buckets` of a data directory; nothing was changed", dir.display());
     };
+    if env.disk.read_dir(&data).is_err() {
+        bail!(WrongArguments(format!("{} is not there", data.display())));
+    }
     // held until all is done, so that no node starts meanwhile
     let _lock = take(&data)?;
     if belongs_to_cluster(&*env.disk, &data)? {
@@ -73,7 +106,7 @@ pub fn run(env: &Env, flags: &MigrateFlags) -> anyhow::Result<Outcome> {
     let err = std::io::stderr();
     let in_place = err.is_terminal();
     let mut progress = MigrateLine { env, next: env.clock.monotonic() + EACH, err: Box::new(err), in_place };
-    let said = bring(env, (&data, &dir), backend, flags.json, &mut |now| progress.step(now))?;
+    let said = bring(env, (&data, &dir), backend, flags.http.json, &mut |now| progress.step(now))?;
     progress.finish();
     std::io::stdout().lock().write_all(said.as_bytes())?;
     Ok(Outcome::Done)

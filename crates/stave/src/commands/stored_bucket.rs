@@ -55,6 +55,22 @@ pub(super) fn hold(data_dir: &Path) -> anyhow::Result<Option<DataDir>> {
     DataDir::take_existing(data_dir).map_err(running)
 }
 
+/// Refuses the folder of a bucket whose documents are in two stores.
+///
+/// # Errors
+///
+/// If it is one, or if that cannot be told.
+pub(super) fn refuse_moving(env: &Env, dir: &Path) -> anyhow::Result<()> {
+    if kvstore::is_moving(&*env.disk, dir)? {
+        anyhow::bail!(
+            "the bucket in {} is being moved to another store, and its documents are in two: start the node, which ends \
+             the move, or cancel it there (`stave migrate BUCKET --cancel`)",
+            dir.display()
+        );
+    }
+    Ok(())
+}
+
 /// Says of a folder that is in use what to do.
 pub(super) fn running(error: DataDirError) -> anyhow::Error {
     match error {

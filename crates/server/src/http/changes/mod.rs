@@ -240,7 +240,7 @@ fn wishes(
             ("format", "ndjson") => format = Format::Ndjson,
             ("format", "sse") => format = Format::Sse,
             ("include", "values") => values = true,
-            ("history", "true") if bucket.config().backend != StorageBackend::LogStructured => {
+            ("history", "true") if bucket.backend() != StorageBackend::LogStructured => {
                 return Err(wrong(format!("`history=true`: {HISTORY_NEEDS_LOG}")));
             }
             ("history", is_wanted @ ("true" | "false")) => with_history = is_wanted == "true",

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use base::{CollectionId, DocKey, Seqno, VbId, Version};
 use kvstore::{
     Background, CollectionStats, Compacted, Compaction, Counts, Failure, HistoryRetention, HistoryUsage,
-    KvStore, RolledBack, SaveBatch, Snapshot, States, Stats, Usage, Values, VbucketFile, catalog::StoreId,
+    KvStore, RolledBack, SaveBatch, Snapshot, States, Stats, StoredVb, Usage, Values, VbucketFile,
+    catalog::StoreId,
 };
 use parking_lot::Mutex;
 
@@ -59,6 +60,10 @@ impl KvStore for Hooked {
 
     fn states(&self) -> Result<States, Failure> {
         self.inner.states()
+    }
+
+    fn stored_vbucket(&self, vb: VbId) -> Result<Option<StoredVb>, Failure> {
+        self.inner.stored_vbucket(vb)
     }
 
     fn counts(&self, vb: VbId) -> Result<Counts, Failure> {

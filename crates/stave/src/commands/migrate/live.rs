@@ -1,0 +1,137 @@
+//! `stave migrate BUCKET`: a running node brings a bucket to the other store, and this command says how far it is.
+#![allow(clippy::disallowed_methods, reason = "a client waits in the real world")]
+
+use std::io::Write;
+use std::time::Duration;
+
+use anyhow::bail;
+use base::env::Env;
+use node::form::escaped;
+use serde_json::{Value, json};
+
+use super::MigrateFlags;
+use crate::cli::{Outcome, WrongArguments};
+use crate::client::HttpTarget;
+use crate::commands::status_line::StatusLine;
+use crate::units::thousands;
+
+/// How often the node is asked.
+const ASK: Duration = Duration::from_millis(500);
+
+/// Begins a move or cancels it, and waits for its end.
+pub(super) fn run(env: &Env, bucket: &str, flags: &MigrateFlags) -> anyhow::Result<Outcome> {
+    let target = flags.http.target()?;
+    let path = format!("/v1/buckets/{}/migration", escaped(bucket));
+    let first = match (&flags.backend, flags.cancel) {
+        (_, true) => target.send("DELETE", &path, &[])?,
+        (Some(backend), false) => target.send("POST", &path, &[("storageBackend", backend)])?,
+        (None, false) => bail!(WrongArguments("--backend: couchstore or magma".to_owned())),
+    };
+    let (last, end) = follow(env, &target, &path, first)?;
+    let is_there = |word: &&String| end["storageBackend"] == word.as_str();
+    if !flags.cancel && flags.backend.as_ref().filter(is_there).is_none() {
+        bail!("the migration of {bucket} was cancelled; it is in {}", text(&end, "storageBackend"));
+    }
+    let mut out = std::io::stdout().lock();
+    out.write_all(said(bucket, &last, &end, flags.http.json).as_bytes())?;
+    Ok(Outcome::Done)
+}
+
+/// Asks until it is over; what was told last while it was under way, and then.
+fn follow(env: &Env, target: &HttpTarget, path: &str, first: Value) -> anyhow::Result<(Value, Value)> {
+    let (mut line, mut last, mut now) = (StatusLine::new(env), first.clone(), first);
+    while now["state"] != "none" {
+        line.show(|_| progress(&now));
+        if let Some(why) = stuck(&now) {
+            line.end();
+            bail!(why);
+        }
+        last = now;
+        std::thread::sleep(ASK);
+        let (status, body) = target.exchange("GET", path, String::new())?;
+        now = target.answer(status, &body)?;
+    }
+    line.end();
+    Ok((last, now))
+}
+
+fn text<'v>(of: &'v Value, field: &str) -> &'v str {
+    of[field].as_str().unwrap_or_default()
+}
+
+fn number(of: &Value, field: &str) -> u64 {
+    of[field].as_u64().unwrap_or_default()
+}
+
+fn progress(now: &Value) -> String {
+    let (done, of) = (number(now, "vbuckets"), number(now, "ofVbuckets"));
+    let (items, rate) = (thousands(number(now, "items")), thousands(number(now, "itemsPerSecond")));
+    let state = text(now, "state");
+    match now["failure"].as_str() {
+        None => format!("{state}: {done} of {of} vBuckets, {items} records, {rate}/s"),
+        Some(failure) => format!("{state}: {done} of {of} vBuckets; trying again: {failure}"),
+    }
+}
+
+/// Why a move does not end, if nothing is left but vBuckets that cannot be moved.
+fn stuck(now: &Value) -> Option<String> {
+    let left = now["left"].as_array().filter(|left| !left.is_empty())?;
+    if number(now, "vbuckets") + (left.len() as u64) < number(now, "ofVbuckets") {
+        return None;
+    }
+    let lines = left.iter().map(|one| format!("\n  vBucket {}: {}", one["vbucket"], text(one, "reason")));
+    Some(format!(
+        "{} of {} vBuckets are moved, and these cannot be read:{}\nthe bucket is served from both stores, and the node \
+         tries again; --cancel brings the others back",
+        number(now, "vbuckets"),
+        number(now, "ofVbuckets"),
+        lines.collect::<String>()
+    ))
+}
+
+fn said(bucket: &str, last: &Value, end: &Value, json: bool) -> String {
+    let (store, vbuckets, items) =
+        (text(end, "storageBackend"), number(last, "ofVbuckets"), number(last, "items"));
+    if json {
+        let line = json!({ "bucket": bucket, "backend": store, "vbuckets": vbuckets, "items": items });
+        return format!("{line}\n");
+    }
+    let lines = [
+        ("bucket", bucket.to_owned()),
+        ("store", store.to_owned()),
+        ("vBuckets", thousands(vbuckets)),
+        ("records copied", thousands(items)),
+    ];
+    lines.iter().map(|(name, value)| format!("{name:<32}  {value}\n")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_told_while_it_goes_on() {
+        let mut now = json!({
+            "state": "copying", "vbuckets": 1000, "ofVbuckets": 1024, "items": 12_345, "itemsPerSecond": 678, "left": [],
+            "failure": null,
+        });
+        assert_eq!(progress(&now), "copying: 1000 of 1024 vBuckets, 12,345 records, 678/s");
+        assert_eq!(stuck(&now), None);
+        now["left"] = json!([{ "vbucket": 7, "reason": "it is damaged" }]);
+        assert_eq!(stuck(&now), None, "others may still be moved");
+        now["vbuckets"] = json!(1023);
+        let why = stuck(&now).expect("nothing else is left");
+        assert!(why.contains("vBucket 7: it is damaged") && why.contains("--cancel"), "{why}");
+        now["failure"] = json!("the disk is full");
+        assert!(progress(&now).ends_with("trying again: the disk is full"), "{}", progress(&now));
+    }
+
+    #[test]
+    fn what_is_told_in_the_end() {
+        let last = json!({ "ofVbuckets": 1024, "items": 5 });
+        let end = json!({ "storageBackend": "magma", "state": "none" });
+        let line: Value = serde_json::from_str(&said("b", &last, &end, true)).expect("JSON");
+        assert_eq!(line, json!({ "bucket": "b", "backend": "magma", "vbuckets": 1024, "items": 5 }));
+        assert!(said("b", &last, &end, false).contains("store                             magma\n"));
+    }
+}
