@@ -75,7 +75,7 @@ async fn told(
         Ok(_) => receiver
             .await
             .unwrap_or_else(|_| Err(BucketError::Elsewhere("the thread that should do it ended".to_owned()))),
-        Err(error) => Err(BucketError::from(::node::hosting::HostFailure::Thread(error))),
+        Err(error) => Err(BucketError::from(::node::host_failure::HostFailure::Thread(error))),
     };
     match done {
         Ok(found) => (StatusCode::ACCEPTED, Json(found)).into_response(),
