@@ -253,6 +253,8 @@ fn the_manual_names_every_address() {
         ("{names}", "NAMES"),
         ("{since}", "SINCE"),
         ("{file}", "FILE"),
+        ("{span}", "SPAN"),
+        ("{act}", "ACT"),
     ];
     for (method, path) in server::http::addresses() {
         let path = names.iter().fold(path.to_owned(), |path, (field, name)| path.replace(field, name));
