@@ -208,7 +208,7 @@ fn largest<'a>(row: &Row, value: &'a [u8]) -> RequestParts<'a> {
         key: if is_document || row.key == Key::Required { KEY } else { &[] },
         vbucket: if is_document { vb(KEY) } else { base::VbId(0) },
         extras,
-        value: if takes_value(row) { value } else { &[] },
+        value: if takes_value(row) { &value[..value.len().min(row.most_value_bytes)] } else { &[] },
         ..RequestParts::default()
     }
 }
