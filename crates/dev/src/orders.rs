@@ -208,8 +208,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Spreads the vBuckets anew. What only nodes have that were failed over begins empty: who did that by force has said
-    /// so.
+    /// Rebalances. A vBucket that only failed over nodes have begins empty: the test that forced the failover accepted the
+    /// loss.
     pub(super) fn rebalance(&self, wait: Duration) -> Result<(), DevError> {
         let asked = Command::Rebalance { eject: Vec::new() };
         let refused = self.view()?.and_then(|view| Some((command::apply(&view, &asked).err()?, view)));

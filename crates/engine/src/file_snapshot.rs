@@ -101,7 +101,7 @@ impl FileSnapshot {
         self.ends_after(now).is_zero()
     }
 
-    /// Its lease begins anew.
+    /// Renews its lease.
     fn used(&self, now: Duration) {
         self.used_ns.fetch_max(now.as_nanos() as u64, Ordering::Relaxed);
     }
@@ -133,8 +133,8 @@ pub struct FileSnapshots<'a> {
 }
 
 impl FileSnapshots<'_> {
-    /// The snapshot of a vBucket: the one that there is, whose lease begins anew, or one of all that is stored now, if its
-    /// file has no later version of the format than `most_version`. Reads and writes the disk.
+    /// The snapshot of a vBucket: the present one, whose lease is renewed, or a new one of all that is stored now. Refused if
+    /// its file has a later version of the format than `most_version`. Reads and writes the disk.
     pub fn prepare(
         &self,
         vb: VbId,

@@ -76,7 +76,7 @@ impl Sides {
 /// What a vBucket needs while it moves.
 #[derive(Default)]
 struct Lane {
-    /// Held by whoever changes what is stored of it.
+    /// Held while what is stored of the vBucket is changed.
     saving: Mutex<()>,
     /// Whether it is in the other one of two stores.
     is_elsewhere: AtomicBool,

@@ -231,7 +231,8 @@ impl Connections {
         self.now_s.load(Ordering::Relaxed)
     }
 
-    /// Moves the clock and cuts nobody: between two ticks the process may have stood still, and who comes then is not late.
+    /// Moves the clock and cuts no connection: the process may have been suspended since the last tick, and a client that
+    /// connects then is not late.
     pub fn look_at_clock(&self, now_s: u64) {
         self.now_s.fetch_max(now_s, Ordering::Relaxed);
     }

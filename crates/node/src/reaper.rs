@@ -163,8 +163,8 @@ impl Reaper {
         self.now_s.get()
     }
 
-    /// Moves the coarse clock and cuts nobody: between two ticks the process may have stood still, and who comes then is
-    /// not late.
+    /// Moves the coarse clock and cuts no connection: the process may have been suspended since the last tick, and a client
+    /// that connects then is not late.
     pub fn look_at_clock(&self, now_s: u64) {
         self.now_s.set(self.now_s.get().max(now_s));
     }

@@ -33,8 +33,8 @@ fn leavers(state: &State, named: &[NodeId]) -> Result<Vec<NodeId>, Refused> {
     }
 }
 
-/// Refuses to have vBuckets begin empty of which nodes may have kept a copy that were failed over and that nobody has named
-/// as leaving. A node that is alive says what it has kept.
+/// Refuses to begin a vBucket empty while a failed over node, which the request does not name as leaving, may have kept a
+/// copy of it. A node that is alive reports which copies it has kept.
 fn given_up(view: &View, state: &State, named: &[NodeId]) -> Result<(), Refused> {
     let failed = view.state.nodes.iter().filter(|(_, node)| node.status == Status::FailedOver);
     let unnamed: Vec<NodeId> = failed.map(|(id, _)| *id).filter(|id| !named.contains(id)).collect();

@@ -82,9 +82,7 @@ pub struct Feed {
 /// Leaves a buffer that is empty no more room than it mostly needs: one that had a large document would keep it, and be
 /// charged with it, for as long as its reader waits.
 fn give_back(buffer: &mut Vec<u8>) {
-    if buffer.capacity() > MOST_KEPT_BYTES {
-        buffer.shrink_to(MOST_KEPT_BYTES);
-    }
+    buffer.shrink_to(MOST_KEPT_BYTES);
 }
 
 impl Feed {

@@ -275,11 +275,11 @@ fn of_lost(state: &Document, bucket: &str) -> Option<String> {
     (lost > 0).then(|| format!("bucket {bucket}: nothing serves {lost} vBuckets, of which no node that is there has a copy: {what}"))
 }
 
-/// What is wrong with the cluster as a whole: who may not follow it, vBuckets that nobody serves, nodes that were failed
-/// over, and vBuckets with too few copies, of which another node that is lost now may take the documents with it.
+/// What is wrong with the cluster as a whole: a coordination store that does not answer, vBuckets that no node serves, nodes
+/// that were failed over, and vBuckets with too few copies, whose documents are lost with the next node that is lost.
 pub(super) fn misses(shared: &Shared) -> Vec<String> {
     let Some((cluster, view)) = view_of(shared) else { return Vec::new() };
-    // Whoever asks needs no password: not where the store is.
+    // This address asks for no password, so the line does not name the store's endpoints.
     let lost = cluster.lost().map(|_| "the coordination store does not answer this node".to_owned());
     let unserved = view.state.buckets.iter().filter_map(|(name, bucket)| {
         let unserved = view.unserved(bucket);

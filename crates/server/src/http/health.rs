@@ -28,7 +28,7 @@ pub(super) async fn readyz(State(shared): State<Shared>) -> Response {
 /// Nothing is wrong that an operator has to do something about.
 pub(super) async fn healthz(State(shared): State<Shared>) -> Response {
     let why_not = serving::why_not(&shared.node);
-    // A node that serves nobody has enough to say of itself.
+    // A node that serves no client reports its own reasons only.
     let misses = if why_not.is_none() { cluster_status::misses(&shared) } else { Vec::new() };
     let mut lines: Vec<String> = why_not.into_iter().collect();
     lines.extend(readiness::problems(&shared.node));
