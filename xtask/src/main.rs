@@ -10,6 +10,7 @@ mod dist;
 mod emulate;
 mod fuzz;
 mod portable;
+mod programs;
 mod readme;
 mod rules;
 mod sanitize;

@@ -1,14 +1,16 @@
 //! What `check`, `test`, `ci` and `fix` consist of.
 
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::thread;
 
-use anyhow::{Context, Result, bail};
-use chaos::{kill, netfaults, powercut, replay, resume, simulate};
+use anyhow::{Context, Result, anyhow, bail};
+use chaos::{kill, netfaults, powercut, replay, resume};
 use harness::child::{Background, cargo, each_line, headline, succeeds};
 use harness::totals::Totals;
 use harness::{failures, tree};
 
+use crate::programs::{self, Programs, Which};
 use crate::{dashboards, dist, portable, readme, rules, start_pages};
 
 /// Changes that a replica follows while it is killed.
@@ -184,38 +186,72 @@ fn check_steps() -> Result<Totals> {
 
 fn test_steps(quick: bool, release: Background) -> Result<Totals> {
     headline("build of the tests");
-    // A crate that does not compile is told by the tests' own step.
-    succeeds(workspace().args(["--no-run", "--quiet"]))?;
+    let programs = Arc::new(Programs::build()?);
     // Waited for before a test runs: some tests measure time.
     headline("release build");
-    let built = Totals::one(release.wait()?);
-    let mut totals = workspace_tests()?;
-    totals += built;
-    if !built.good() {
-        return Ok(totals);
+    let mut totals = Totals::one(release.wait()?);
+    let built = totals.good();
+    totals += Totals::one(programs.complete);
+    let beside = {
+        let programs = Arc::clone(&programs);
+        thread::spawn(move || beside_steps(&programs, quick || !built))
+    };
+    totals += step("tests that mostly wait", || waiting_tests(&programs));
+    if built {
+        totals += step("recordings", || replay::run(&replay::ReplayOptions::default()));
     }
-    totals += step("recordings", || replay::run(&replay::ReplayOptions::default()));
-    if quick {
-        return Ok(totals);
+    if built && !quick {
+        totals += step("kill -9", || kill::run(&kill::KillOptions::rounds(KILL_ROUNDS)));
+        let without = kill::KillOptions::rounds(KILL_ROUNDS_WITHOUT_JOURNAL).without_journal();
+        totals += step("kill -9 without a journal", || kill::run(&without));
+        let encrypted = kill::KillOptions::rounds(KILL_ROUNDS_ENCRYPTED).encrypted(true);
+        totals += step("kill -9 with encrypted files", || kill::run(&encrypted));
     }
-    totals += step("planted mistakes", || simulate::planted(None));
-    // Fetched and built beside steps that mostly wait for the disk; what fails here is told by its suite.
-    let mut prepare = conformance_command();
-    prepare.arg("--prepare");
-    let prepared = Background::start(prepare)?;
-    totals += step("kill -9", || kill::run(&kill::KillOptions::rounds(KILL_ROUNDS)));
-    let without = kill::KillOptions::rounds(KILL_ROUNDS_WITHOUT_JOURNAL).without_journal();
-    totals += step("kill -9 without a journal", || kill::run(&without));
-    let encrypted = kill::KillOptions::rounds(KILL_ROUNDS_ENCRYPTED).encrypted(true);
-    totals += step("kill -9 with encrypted files", || kill::run(&encrypted));
-    totals += step("kill -9 of a replica", || resume::run(&resume::ResumeOptions::small(RESUME_MUTATIONS)));
-    if !prepared.wait()? {
-        println!("what the SDK suites need could not be prepared ahead; each is prepared once more");
+    totals += beside.join().map_err(|_| anyhow!("the thread that runs steps beside others panicked"))?;
+    if built && !quick {
+        totals += last_steps();
     }
+    Ok(totals)
+}
+
+/// What uses up a processor, beside steps that mostly wait.
+fn beside_steps(programs: &Programs, quick: bool) -> Totals {
+    let mut totals = step("tests that compute", || programs::run(&programs.computing, Which::Tests, true));
+    if !quick {
+        totals += step("planted mistakes", || {
+            let all = programs.computing.iter().chain(&programs.waiting);
+            programs::run(all.filter(|program| program.looks_for_mistakes()), Which::Mistakes, true)
+        });
+        // Fetched and built ahead; what fails here is told by its suite.
+        let mut prepare = conformance_command();
+        prepare.arg("--prepare");
+        if !Background::start(prepare).and_then(Background::wait).unwrap_or(false) {
+            println!("what the SDK suites need could not be prepared ahead; each is prepared once more");
+        }
+    }
+    totals
+}
+
+/// What measures times, and so has the machine for itself.
+fn last_steps() -> Totals {
+    let mut totals =
+        step("kill -9 of a replica", || resume::run(&resume::ResumeOptions::small(RESUME_MUTATIONS)));
     totals += step("SDK conformance", conformance);
     totals += step("the README's first session", readme::run);
     totals += step("an image for containers", || dist::try_image::run(&tree::release_binary()));
     totals += step("the pages for beginners", || start_pages::run(&tree::release_binary(), None));
+    totals
+}
+
+/// Tests that use sockets, processes and time, and the examples in comments.
+fn waiting_tests(programs: &Programs) -> Result<Totals> {
+    let mut totals = programs::run(&programs.waiting, Which::Tests, false)?;
+    let mut examples = Totals::default();
+    let passed =
+        each_line(&mut cargo(&["test", "--workspace", "--no-fail-fast", "--locked", "--doc"]), |line| {
+            examples += Totals::of_cargo_line(line).unwrap_or_default();
+        })?;
+    totals += programs::judged(examples, passed);
     Ok(totals)
 }
 
@@ -238,23 +274,6 @@ fn step(name: &str, run: impl FnOnce() -> Result<Totals>) -> Totals {
     });
     println!("{name}: {totals}");
     totals
-}
-
-fn workspace() -> Command {
-    cargo(&["test", "--workspace", "--no-fail-fast", "--locked"])
-}
-
-/// Those that look for planted mistakes have a step of their own.
-fn workspace_tests() -> Result<Totals> {
-    headline("tests of the workspace");
-    let mut totals = Totals::default();
-    let passed = each_line(workspace().args(simulate::without_mistakes()), |line| {
-        totals += Totals::of_cargo_line(line).unwrap_or_default();
-    })?;
-    // A crate that does not compile, or a test program that died, prints no result.
-    let totals = judged(totals, passed);
-    println!("tests of the workspace: {totals}");
-    Ok(totals)
 }
 
 /// Beside other builds: its last minutes, when it links, need one core only.
@@ -300,13 +319,13 @@ fn conformance() -> Result<Totals> {
     let others = thread::spawn(move || child.wait_with_output());
     let mut totals = suites(first)?;
     let output =
-        others.join().map_err(|_| anyhow::anyhow!("the thread that reads the suites' output panicked"))??;
+        others.join().map_err(|_| anyhow!("the thread that reads the suites' output panicked"))??;
     let text = String::from_utf8_lossy(&output.stdout);
     print!("{text}");
     let mut of_others = Totals::default();
     text.lines().for_each(failures::note_line);
     text.lines().filter_map(conformance_row).for_each(|row| of_others += row);
-    totals += judged(of_others, output.status.success());
+    totals += programs::judged(of_others, output.status.success());
     totals += suites(ALONE)?;
     Ok(totals)
 }
@@ -316,15 +335,7 @@ fn suites(names: &[&str]) -> Result<Totals> {
     let passed = each_line(conformance_command().args(names), |line| {
         totals += conformance_row(line).unwrap_or_default();
     })?;
-    Ok(judged(totals, passed))
-}
-
-/// A program that failed and told of no failure is one.
-fn judged(mut totals: Totals, passed: bool) -> Totals {
-    if !passed && totals.failed == 0 {
-        totals += Totals::one(false);
-    }
-    totals
+    Ok(programs::judged(totals, passed))
 }
 
 /// Reads a row of the closing table: `python   120   0 ...`, or `go - - ... not run`, which is a failure.

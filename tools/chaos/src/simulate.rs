@@ -29,8 +29,8 @@ pub struct SimulateOptions {
 
 /// Builds and runs the simulator; whether nothing was violated.
 pub fn run(options: &SimulateOptions) -> Result<bool> {
-    if options.planted.is_some() {
-        return Ok(planted(options.planted)?.good());
+    if let Some(seeds) = options.planted {
+        return Ok(search_mistakes(seeds)?.good());
     }
     if options.dcp {
         return dcp::run(options.first, options.seeds, options.json);
@@ -46,10 +46,10 @@ pub fn run(options: &SimulateOptions) -> Result<bool> {
 }
 
 /// What tests are called that look for planted mistakes.
-const LOOKS_FOR_MISTAKES: [&str; 2] = ["mistakes_in_the_product", "each_mistake"];
+pub const LOOKS_FOR_MISTAKES: [&str; 2] = ["mistakes_in_the_product", "each_mistake"];
 
 /// Test programs that do, beside unit tests: of the workspace.
-const SIMULATORS: [&str; 17] = [
+pub const SIMULATORS: [&str; 17] = [
     "planted",
     "simulation",
     "replication",
@@ -69,39 +69,28 @@ const SIMULATORS: [&str; 17] = [
     "signals",
 ];
 
-/// Cargo's arguments that leave out, of any tests, those that look for planted mistakes.
-pub fn without_mistakes() -> impl Iterator<Item = &'static str> {
-    std::iter::once("--").chain(LOOKS_FOR_MISTAKES.iter().flat_map(|name| ["--skip", name]))
-}
-
-/// Looks for the mistakes that are planted in the product: with the seeds that are known to find them, or all of them
-/// with so many seeds from 0 on. Each mistake that a simulator found, or should have, counts.
-pub fn planted(search: Option<u64>) -> Result<Totals> {
+/// Looks for the mistakes that are planted in the product with so many seeds from 0 on. Each mistake that a simulator
+/// found counts.
+fn search_mistakes(seeds: u64) -> Result<Totals> {
     // Of the whole workspace: a choice of packages would be built with other features of what they need.
     let mut command = cargo(&["test", "--workspace", "--locked", "--no-fail-fast", "--lib"]);
     SIMULATORS.iter().for_each(|target| {
         command.args(["--test", target]);
     });
     command.args(["--", "--nocapture"]).args(LOOKS_FOR_MISTAKES);
-    if let Some(seeds) = search {
-        command.env("PLANTED_SEARCH", seeds.to_string());
-    }
+    command.env("PLANTED_SEARCH", seeds.to_string());
     let mut found = Totals::default();
     let mut tests = Totals::default();
     let passed = each_line(&mut command, |line| {
         found += verdict(line).unwrap_or_default();
         tests += Totals::of_cargo_line(line).unwrap_or_default();
     })?;
-    // A search may miss what nobody is known to find; the tests say what is wrong.
-    let mut totals = if search.is_some() { Totals { failed: 0, ..found } } else { found };
-    if totals.failed == 0 {
-        totals.failed = tests.failed.max(u64::from(!passed));
-    }
-    Ok(totals)
+    // A search may miss what no seed is known to find; the tests say what is wrong.
+    Ok(Totals { failed: tests.failed.max(u64::from(!passed)), ..found })
 }
 
 /// Reads what a simulator says of one mistake: `Logic: BlindWrite seed 4 after 1: ...`, or that it was not found.
-fn verdict(line: &str) -> Option<Totals> {
+pub fn verdict(line: &str) -> Option<Totals> {
     // The first one stands behind the name of its test.
     let says = line.rsplit("... ").next()?;
     let (simulator, of) = says.split_once(": ")?;

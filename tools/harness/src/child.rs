@@ -25,7 +25,13 @@ pub fn headline(text: &str) {
 pub fn cargo(arguments: &[impl AsRef<OsStr>]) -> Command {
     let mut command = Command::new(tree::cargo());
     command.args(arguments).current_dir(tree::root());
-    // What cargo told this program about itself would build crates again whose build scripts look at it (ring's does).
+    without_own_names(&mut command);
+    command
+}
+
+/// Takes away what cargo told this program about itself: it would build crates again whose build scripts look at it
+/// (ring's does), and is not true of the program that is started.
+pub fn without_own_names(command: &mut Command) {
     let of_this = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()).filter(|name| {
         ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"]
             .iter()
@@ -34,7 +40,6 @@ pub fn cargo(arguments: &[impl AsRef<OsStr>]) -> Command {
     of_this.for_each(|name| {
         command.env_remove(name);
     });
-    command
 }
 
 /// Builds the release binary.
