@@ -14,6 +14,8 @@ use engine::{Bucket, BucketConfig};
 use protocol::dcp::{OpenFlags, StreamRequest};
 
 const VBUCKETS: u16 = 1024;
+/// Streams between two measurements.
+const STEP: u16 = 128;
 /// Look-ups of one measurement: a part of a millisecond, so that others who use the processor spoil few of them,
 const LOOKUPS: u64 = 1 << 19;
 /// and measurements, of which the middle one counts.
@@ -81,7 +83,7 @@ fn main() {
     let store = Arc::new(kvstore::Memory::default());
     let bucket = Arc::new(Bucket::open(config, env.clone(), store).expect("nothing is on disk"));
     let mut fields = Vec::new();
-    for streams in [1, VBUCKETS] {
+    for streams in std::iter::once(1).chain((STEP..=VBUCKETS).step_by(usize::from(STEP))) {
         let producer = producer(&bucket, streams);
         let order = order(streams);
         let mut add = |name: &str, ns: f64| fields.push(format!("\"{name}_{streams}_ns\":{ns:.3}"));

@@ -11,6 +11,10 @@ const COUNTS: [u64; 6] = [1, 10, 100, 1_000, 10_000, 100_000];
 /// Checkpoints that are built for a row in all, so that each row takes about as long.
 const MOST_BUILT: u64 = 2_000_000;
 const MOST_ROUNDS: u64 = 401;
+/// How many readers have passed the checkpoints that the flusher and streams take out.
+const READERS: [u64; 3] = [1, 10, 100];
+/// Closed checkpoints that are taken out then.
+const PASSED: u64 = 100;
 /// Changes that are queued to see what one costs, and different keys among them.
 const QUEUED: u64 = 100_000;
 const KEYS: u64 = 5_000;
@@ -133,6 +137,29 @@ impl World {
         put("free", ns / count as f64);
     }
 
+    /// Nanoseconds to take out what so many readers have passed, by the call that the flusher and streams make.
+    fn extract_behind(&self, readers: u64) -> f64 {
+        self.limit(1);
+        let changes: Vec<Version> = (1..=PASSED).map(|seqno| self.version(seqno, seqno)).collect();
+        let mut all: Vec<f64> = (0..MOST_ROUNDS)
+            .map(|_| {
+                let (mut manager, first) = self.manager(&changes);
+                let more = (1..readers).map(|at| {
+                    manager.register_cursor(format!("reader {at}"), Seqno(0)).expect("memory starts there")
+                });
+                let cursors: Vec<CursorId> = std::iter::once(first).chain(more).collect();
+                for cursor in cursors {
+                    let range = manager.take_range(cursor, RangeLimit::NONE).ok().flatten();
+                    manager.advance(cursor, range.expect("there are changes").end());
+                }
+                let (ns, removed) = self.time(|| manager.remove_closed_but_newest());
+                assert!(removed.items() >= PASSED - 2, "{} were taken out", removed.items());
+                ns
+            })
+            .collect();
+        median(&mut all)
+    }
+
     /// Nanoseconds to queue a change, behind `count` closed checkpoints: new keys, and keys whose last change is still
     /// in the open checkpoint.
     fn queueing(&self, count: u64) -> [f64; 2] {
@@ -205,7 +232,13 @@ fn main() {
     let items: Vec<_> =
         COUNTS[..5].iter().map(|count| (*count, named(world.row(*count, u32::MAX)))).collect();
     print("by changes in one checkpoint", &items);
+    let readers: Vec<_> = READERS
+        .into_iter()
+        .map(|count| (count, vec![("extract_but_newest", world.extract_behind(count))]))
+        .collect();
+    print("by readers that have passed 100 closed checkpoints", &readers);
     if std::env::args().any(|arg| arg == "--json") {
-        println!("{{{},{}}}", json("checkpoints", &checkpoints), json("items", &items));
+        let tables = [json("checkpoints", &checkpoints), json("items", &items), json("readers", &readers)];
+        println!("{{{}}}", tables.join(","));
     }
 }

@@ -45,6 +45,11 @@ fn add(report: &mut Report, measured: &Value) {
         let name = format!("extract_ns_{}", row["count"]);
         report.figure(&name, figure(row, "extract_ns"), Some(Goal::AtMost(EXTRACT_GOAL_NS)));
     }
+    // By the call of the flusher and of streams, whatever the number of readers.
+    for row in measured["readers"].as_array().into_iter().flatten() {
+        let name = format!("extract_but_newest_ns_{}_readers", row["count"]);
+        report.figure(&name, figure(row, "extract_but_newest_ns"), Some(Goal::AtMost(EXTRACT_GOAL_NS)));
+    }
     if let (Some(first), Some(last)) = (rows.first(), rows.last()) {
         let spread = figure(last, "extract_ns") - figure(first, "extract_ns");
         report.figure("extract_last_less_first_ns", spread, Some(Goal::AtMost(EXTRACT_SPREAD_GOAL_NS)));
@@ -74,6 +79,17 @@ mod tests {
         let mut report = Report::new("checkpoints", false);
         add(&mut report, &json!({ "checkpoints": [row(1, first_ns), row(100_000, last_ns)] }));
         report.close()
+    }
+
+    #[test]
+    fn extraction_behind_many_readers_counts() {
+        let holds = |ns: f64| {
+            let mut report = Report::new("checkpoints", false);
+            add(&mut report, &json!({ "readers": [{ "count": 100, "extract_but_newest_ns": ns }] }));
+            report.close()
+        };
+        assert!(holds(400.0));
+        assert!(!holds(600.0));
     }
 
     #[test]

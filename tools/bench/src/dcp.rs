@@ -52,6 +52,8 @@ const BACKFILL_GOAL: f64 = 0.5;
 const CONNECTION_GOAL_BYTES: f64 = 65_536.0;
 const STREAM_GOAL_BYTES: f64 = 200.0;
 const STREAMS: u32 = 1024;
+/// Streams between two measurements of a look-up.
+const STEP: u32 = 128;
 const LOADED_WITHIN: Duration = Duration::from_secs(120);
 const LOOK: Duration = Duration::from_millis(50);
 /// How far a follower may be behind when the load ends and still keeps up.
@@ -81,7 +83,7 @@ pub fn run(options: &DcpOptions) -> Result<Report> {
 fn lookup(report: &mut Report) -> Result<()> {
     let mut command = cargo(&["run", "--quiet", "--release", "-p", "dcp", "--example", "lookup"]);
     let found = last_json(&output(&mut command)?).context("the example printed no JSON")?;
-    for streams in [1, STREAMS] {
+    for streams in std::iter::once(1).chain((STEP..=STREAMS).step_by(STEP as usize)) {
         let name = format!("lookup_{streams}_ns");
         let ns = number(&found, &format!("/{name}"))?;
         report.figure(&name, ns, Some(Goal::AtMost(LOOKUP_GOAL_NS)));

@@ -19,6 +19,8 @@ use super::writers::{self, COLUMNS, MEMORY, Run, Writers, WritersOptions, throug
 /// How much faster the journal must be at this many clients.
 const MANY_CLIENTS: u32 = 2000;
 const JOURNAL_GAIN: f64 = 30.0;
+/// By how much it must be ahead of Redis, by the number of clients; with others it must not be behind.
+const AHEAD_OF_REDIS: [(u32, f64); 5] = [(1, 1.5), (2, 1.2), (16, 1.5), (256, 2.0), (2_000, 1.6)];
 
 /// Who takes part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -215,7 +217,9 @@ fn add_ratios(report: &mut Report, rows: &[Row], clients: &[u32]) {
         let on = runs(Contender::JournalOn);
         let off = runs(Contender::JournalOff).or(runs(Contender::NoJournal));
         let redis = runs(Contender::Redis);
-        let ahead = Some(Goal::AtLeast(1.0));
+        let goal =
+            AHEAD_OF_REDIS.iter().find(|(number, _)| *number == clients).map_or(1.0, |(_, goal)| *goal);
+        let ahead = Some(Goal::AtLeast(goal));
         let gain = (clients == MANY_CLIENTS).then_some(Goal::AtLeast(JOURNAL_GAIN));
         for (name, ours, theirs, goal) in [
             ("on_to_redis", on, redis, ahead),

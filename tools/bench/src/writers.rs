@@ -19,7 +19,7 @@ pub struct WritersOptions {
     #[arg(long, default_value_t = 5)]
     pub seconds: u32,
     /// Numbers of clients, each with one request outstanding.
-    #[arg(long, value_delimiter = ',', default_value = "1,16,256,2000")]
+    #[arg(long, value_delimiter = ',', default_value = "1,2,16,256,2000")]
     pub clients: Vec<u32>,
     /// Rounds; each runs all servers with all numbers of clients.
     #[arg(long, default_value_t = 3)]
