@@ -87,7 +87,7 @@ impl Random {
 
 fn charging(figures: &mut Figures) {
     let account = Account::new();
-    account.scale_to(QUOTA);
+    account.let_deviate(QUOTA / 200);
     for (name, threads) in [("one_core", 1), ("all_cores", cores())] {
         // The best of some runs: whatever else runs here only adds.
         let best = |work: &(dyn Fn(usize) + Sync)| {
@@ -145,7 +145,7 @@ fn charge_at_random(account: &Account, random: &mut Random, held: &mut usize) {
 /// All processors charge and release at random while this thread compares.
 fn deviation(figures: &mut Figures) {
     let account = Account::new();
-    account.scale_to(QUOTA);
+    account.let_deviate(QUOTA / 200);
     account.charge(Part::Documents, QUOTA as usize / 2);
     let stop = AtomicBool::new(false);
     let worst = thread::scope(|scope| {

@@ -96,14 +96,14 @@ impl Chore for AccountCheck {
 
     fn step(&mut self, core: &Core, _slice: &Slice<'_>) -> Next {
         self.trim(core);
+        // The quota may be another one by now.
+        core.memory.scale_estimate();
         let now = core.env.clock.monotonic();
         let interval = Duration::from_secs(core.settings.get(Key::AccountCheckInterval));
         if self.compared.is_some_and(|compared| now < compared + interval) {
             return Next::After(LOOK_EVERY);
         }
         self.compared = Some(now);
-        // The quota may be another one by now, and the estimate has to be as good as it demands.
-        core.context.account().scale_to(core.memory.quota_bytes());
         let figures = core.account_check();
         if !figures.is_right() {
             tracing::warn!(

@@ -22,8 +22,17 @@ pub struct MemoryAccount {
 impl MemoryAccount {
     /// The limits of the account that `heap` charges.
     pub fn new(settings: Arc<Settings>, heap: Heap) -> MemoryAccount {
-        heap.account().scale_to(settings.get(Key::MaxSize));
-        MemoryAccount { settings, heap }
+        let account = MemoryAccount { settings, heap };
+        account.scale_estimate();
+        account
+    }
+
+    /// Has the estimate be as good as the quota and the setting demand now.
+    pub(crate) fn scale_estimate(&self) {
+        // In thousandths of a percent.
+        let share = u128::from(self.settings.get(Key::MergeThreshold));
+        let bytes = u128::from(self.settings.get(Key::MaxSize)) * share / 100_000;
+        self.account().let_deviate(u64::try_from(bytes).unwrap_or(u64::MAX));
     }
 
     /// What is charged.
@@ -101,5 +110,29 @@ impl MemoryAccount {
         let (low, high) = (self.low_watermark_bytes(), self.high_watermark_bytes());
         let used = self.used_bytes();
         used >= high || (used >= low + high.saturating_sub(low) / 2 && self.held_bytes() >= high)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base::Part;
+
+    use super::*;
+    use crate::BucketKind;
+
+    #[test]
+    fn the_estimate_is_as_good_as_the_setting_says() {
+        let settings = Arc::new(Settings::default());
+        let memory = MemoryAccount::new(Arc::clone(&settings), Heap::default());
+        memory.account().charge(Part::Other, 1);
+        let quota = memory.quota_bytes();
+        assert!(memory.account().deviation_bytes() <= quota / 200);
+        let by_default = memory.account().deviation_bytes();
+        settings
+            .set(BucketKind::Persistent, "mem_used_merge_threshold_percent", "0.01")
+            .expect("it may be changed");
+        memory.scale_estimate();
+        assert!(memory.account().deviation_bytes() <= quota / 10_000);
+        assert!(memory.account().deviation_bytes() < by_default);
     }
 }

@@ -112,8 +112,8 @@ impl Account {
         self.0.deviation().max(0) as u64
     }
 
-    /// Chooses thresholds so that the estimate is off by at most 0.5 % of the quota.
-    pub fn scale_to(&self, quota_bytes: u64) {
-        self.0.scale_to(quota_bytes);
+    /// Chooses thresholds so that the estimate is off by at most so many bytes.
+    pub fn let_deviate(&self, bytes: u64) {
+        self.0.let_deviate(bytes);
     }
 }

@@ -15,8 +15,6 @@ use super::part::{PARTS, Part, Parts};
 
 /// Ledgers among which the allowed deviation is shared even if there are fewer.
 const LEAST_LEDGERS: i64 = 32;
-/// The estimate may be off by one such part of the quota.
-const DEVIATION_OF_QUOTA: i64 = 200;
 /// Bytes that an entry may be ahead of the estimate, before somebody says what the quota is, and at most.
 const FIRST_DRIFT: u32 = 4 << 10;
 const MOST_DRIFT: u32 = 64 << 10;
@@ -286,9 +284,9 @@ impl<'a> Sums<'a> {
         i64::from(self.most_drift.load(Relaxed)) * self.ledgers.count()
     }
 
-    /// Lets the estimate be off by what is allowed under this quota.
-    pub(super) fn scale_to(&self, quota_bytes: u64) {
-        let allowed = i64::try_from(quota_bytes).unwrap_or(i64::MAX) / DEVIATION_OF_QUOTA;
+    /// Lets the estimate be off by so many bytes.
+    pub(super) fn let_deviate(&self, bytes: u64) {
+        let allowed = i64::try_from(bytes).unwrap_or(i64::MAX);
         let each = allowed / self.ledgers.count().max(LEAST_LEDGERS);
         let each = u32::try_from(each).unwrap_or(MOST_DRIFT).min(MOST_DRIFT);
         if self.most_drift.swap(each, Relaxed) != each && self.number < ACCOUNTS {

@@ -32,7 +32,7 @@ fn total(parts: Parts) -> i64 {
 fn threads_come_and_go() {
     let ledgers = ledgers();
     let sums = Arc::new(Sums::new(ledgers));
-    sums.scale_to(200 * 32 * 100);
+    sums.let_deviate(32 * 100);
     let worker = |bytes: i64| {
         let sums = sums.clone();
         thread::spawn(move || {

@@ -90,6 +90,8 @@ pub enum Key {
     HistoryBytes,
     /// Whether collections that are made have a part in the history, unless they say something else.
     HistoryOfCollections,
+    /// By how much of the quota the estimate of memory in use may be off, in thousandths of a percent.
+    MergeThreshold,
 }
 
 /// One row of the table.
@@ -418,5 +420,12 @@ pub static SETTINGS: &[Setting] = &[
         1,
         "Whether collections of a log-structured bucket that are made without the field history have a part in the \
          history; those that are there stay as they are",
+    ),
+    row(
+        Key::MergeThreshold,
+        "mem_used_merge_threshold_percent",
+        Kind::Decimal { least: 10, most: 10_000 },
+        500,
+        "By how much of the quota the estimate of memory in use may be off, in percent",
     ),
 ];
