@@ -118,6 +118,7 @@ pub(crate) enum Command {
     Completions(commands::shell::CompletionsFlags),
     /// Write manual pages, one for each command
     Man(commands::shell::ManFlags),
+    Version(commands::version::VersionFlags),
 }
 
 /// Where a node is reached if nothing else is said.
@@ -128,7 +129,7 @@ const DEFAULT_ADDR: &str = "127.0.0.1:11210";
 #[derive(Clone, Debug, Args)]
 pub struct NodeFlags {
     /// The server's KV address
-    #[arg(long, value_name = "HOST:PORT", default_value = DEFAULT_ADDR, value_parser = NonEmptyStringValueParser::new())]
+    #[arg(long, value_name = "HOST:PORT", env = "STAVE_ADDR", default_value = DEFAULT_ADDR, value_parser = NonEmptyStringValueParser::new())]
     pub addr: String,
     /// Who to log in as
     #[arg(long, value_name = "USER", env = "STAVE_USERNAME", default_value = "Administrator")]
@@ -271,6 +272,7 @@ fn dispatch(env: &Env, command: Command) -> anyhow::Result<Outcome> {
         Command::Drain(flags) => commands::drain::run(env, &flags),
         Command::Completions(flags) => commands::shell::completions(Cli::command(), &flags),
         Command::Man(flags) => commands::shell::man(Cli::command(), &flags),
+        Command::Version(flags) => commands::version::run(&flags),
     }
 }
 

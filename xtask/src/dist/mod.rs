@@ -103,6 +103,8 @@ pub fn run(options: &Packages) -> Result<bool> {
                 build.args(["--target", target]);
                 folder.push(target);
             }
+            // `stave version` prints it: the same commit makes the same bytes.
+            build.env("STAVE_COMMIT", commit()?);
             if !succeeds(&mut build)? {
                 return Ok(false);
             }
@@ -124,6 +126,13 @@ pub fn run(options: &Packages) -> Result<bool> {
         return Ok(try_image::run(&binary)?.good());
     }
     Ok(true)
+}
+
+/// The commit that is built, with a word if the tree has other changes.
+fn commit() -> Result<String> {
+    let mut git = Command::new("git");
+    git.args(["describe", "--always", "--abbrev=40", "--dirty=-changed", "--exclude=*"]);
+    Ok(output(git.current_dir(tree::root()))?.trim().to_owned())
 }
 
 fn sha256(bytes: &[u8]) -> String {

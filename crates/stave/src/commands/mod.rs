@@ -39,3 +39,4 @@ pub mod timings;
 mod tls_flags;
 pub mod top;
 pub mod user;
+pub mod version;
