@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::bail;
 use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
 
 use super::password::{self, PasswordFlags};
 use crate::cli::profile::ProfileFlags;
@@ -18,7 +19,7 @@ const DEFAULT_HOST: &str = "127.0.0.1";
 #[derive(Clone, Debug, Args)]
 pub struct HttpFlags {
     /// HTTP address of any node of the cluster
-    #[arg(long, value_name = "HOST:PORT", default_value = DEFAULT_ADDR)]
+    #[arg(long, value_name = "HOST:PORT", env = "STAVE_HTTP_ADDR", default_value = DEFAULT_ADDR, value_parser = NonEmptyStringValueParser::new())]
     pub addr: String,
     /// Who to log in as
     #[arg(long, value_name = "USER", env = "STAVE_USERNAME", default_value = "Administrator")]
