@@ -19,7 +19,7 @@ use sd_notify::NotifyState;
 use server::Server;
 use server::etcd::{EtcdAccess, EtcdAddress, EtcdStore};
 
-use self::signals::Again;
+use self::signals::{Again, Terminal};
 use super::encryption_flags::{self, EncryptionFlags};
 use super::etcd_flags::{self, EtcdFlags, first_line};
 use super::login_flags::LoginFlags;
@@ -43,8 +43,9 @@ const PASSWORD_LEN: usize = 20;
 /// If some cannot be served, lines that begin with `not served:` follow and say which and why.
 /// If its cluster does not let it in for a minute, a line that begins with `not ready` says why; `ready` follows when
 /// it does.
-/// SIGTERM, SIGINT (Ctrl-C) and SIGQUIT stop it cleanly. SIGHUP has it read its configuration file again; users, the log
-/// and settings of buckets change at once, and the log says what needs a restart. Without a file SIGHUP stops it cleanly,
+/// SIGTERM, SIGINT (Ctrl-C) and SIGQUIT stop it cleanly. SIGHUP has it read its configuration file, and the files with
+/// passwords, keys and certificates that flags or variables name, again; users, the log and settings of buckets change at
+/// once, and the log says what needs a restart. Without a configuration file, a node whose terminal was closed stops cleanly,
 /// unless nohup started it.
 #[derive(Clone, Debug, Default, Args)]
 #[command(after_help = "Examples:
@@ -285,6 +286,7 @@ fn password(env: &Env, flags: &ServeFlags) -> anyhow::Result<Option<Secret>> {
 /// Runs the command.
 pub fn run(env: &Env, flags: ServeFlags) -> anyhow::Result<Outcome> {
     let mut log = Log::start()?;
+    let terminal = Terminal::of_process(env);
     // Before the first password or key is read.
     keep_memory_private();
     let descriptors = raise_descriptor_limit();
@@ -300,7 +302,7 @@ pub fn run(env: &Env, flags: ServeFlags) -> anyhow::Result<Outcome> {
     let config = Config { recent_log: log.recent.clone(), ..config };
     let server = server::serve(config, env.clone())?;
     log.hand_over_keys(server.node());
-    let mut again = Again { env, flags, descriptors, log };
+    let mut again = Again { env, flags, descriptors, log, terminal };
     let cluster = match join.map(|address| join_cluster(env, &server, &address, access)).transpose() {
         Ok(cluster) => cluster,
         Err(error) => {
