@@ -27,6 +27,8 @@ pub enum Outcome {
     Done,
     /// The document does not exist.
     NotFound,
+    /// The node that was asked is not well.
+    NotWell,
     /// What was checked has faults.
     Faults,
 }
@@ -53,7 +55,7 @@ pub struct WrongArguments(pub String);
   STAVE_PASSWORD=secret1 stave set hello '{\"to\":\"you\"}'
   STAVE_PASSWORD=secret1 stave get hello
 
-Exit codes: 0 done, 1 document not found, 2 wrong arguments or configuration, 3 anything else that failed,
+Exit codes: 0 done, 1 document not found or node not well (`health`), 2 wrong arguments or configuration, 3 anything else that failed,
 4 what was checked has faults (`check`, `backup verify`, `backup drill`, `import cluster`)."
 )]
 pub(crate) struct Cli {
@@ -81,6 +83,7 @@ pub(crate) enum Command {
     Timings(commands::timings::TimingsFlags),
     /// Watch what the nodes of a cluster do, on one screen
     Top(commands::top::TopFlags),
+    Health(commands::health::HealthFlags),
     /// Collect what a report of a fault needs, from all nodes, into one archive
     Collect(commands::collect::CollectFlags),
     Check(commands::check::CheckFlags),
@@ -228,7 +231,7 @@ pub fn run() -> ExitCode {
     };
     match ended {
         Ok(Outcome::Done) => ExitCode::SUCCESS,
-        Ok(Outcome::NotFound) => ExitCode::from(NOT_FOUND),
+        Ok(Outcome::NotFound | Outcome::NotWell) => ExitCode::from(NOT_FOUND),
         Ok(Outcome::Faults) => ExitCode::from(FAULTS),
         // Somebody who reads only the beginning, like `head`, is no failure.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
@@ -250,6 +253,7 @@ fn dispatch(env: &Env, command: Command) -> anyhow::Result<Outcome> {
         Command::Stats(flags) => commands::stats::run(env, &flags),
         Command::Timings(flags) => commands::timings::run(env, &flags),
         Command::Top(flags) => commands::top::run(env, &flags),
+        Command::Health(flags) => commands::health::run(env, &flags),
         Command::Collect(flags) => commands::collect::run(env, &flags),
         Command::Check(flags) => commands::check::run(env, &flags),
         Command::Compact(flags) => commands::compact::run(env, &flags),

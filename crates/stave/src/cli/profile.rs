@@ -251,8 +251,11 @@ pub(super) fn matches(
         None => plain,
         Some(profile) => {
             profile.check_address(chosen)?;
-            let is_given = ["password", "password_file"].iter().any(|id| chosen.value_source(id).is_some());
-            let password = if is_given { None } else { profile.secret()? };
+            // A command that logs in takes both.
+            let takes = chosen.try_contains_id("password").is_ok();
+            let is_given =
+                takes && ["password", "password_file"].iter().any(|id| chosen.value_source(id).is_some());
+            let password = if is_given || !takes { None } else { profile.secret()? };
             applied(command.clone(), &profile, password.as_deref()).try_get_matches_from(args)?
         }
     };

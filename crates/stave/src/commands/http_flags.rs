@@ -52,9 +52,14 @@ impl HttpFlags {
         let Some(password) = given.map_or_else(asked, |given| Ok(Some(given)))? else {
             bail!(self.password.needed());
         };
-        let is_usual = tls.is_some() && self.addr == DEFAULT_ADDR;
-        let addr = with_http_port(if is_usual { DEFAULT_HOST } else { &self.addr }, tls.is_some());
+        let addr = full_addr(&self.addr, tls.is_some());
         let (username, patience) = (self.username.clone(), self.timeout);
         Ok(HttpTarget { addr, username, password, patience, tls })
     }
+}
+
+/// An address with its port. The one that is built in has another port by TLS.
+pub(super) fn full_addr(addr: &str, by_tls: bool) -> String {
+    let is_usual = by_tls && addr == DEFAULT_ADDR;
+    with_http_port(if is_usual { DEFAULT_HOST } else { addr }, by_tls)
 }

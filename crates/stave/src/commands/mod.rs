@@ -19,6 +19,7 @@ mod encryption_flags;
 mod etcd_flags;
 pub mod export;
 pub mod group;
+pub mod health;
 pub(crate) mod http_flags;
 pub mod import;
 pub mod keys;
