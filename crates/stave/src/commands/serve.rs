@@ -1,5 +1,6 @@
 //! `stave serve`: runs a node until it is told to stop.
 
+mod host_names;
 mod signals;
 
 use std::io::Write;
@@ -84,12 +85,12 @@ pub struct ServeFlags {
     /// Where documents are kept [default: a folder of the user, like ~/.local/share/stave]
     #[arg(long, value_name = "DIR", env = "STAVE_DATA")]
     data: Option<PathBuf>,
-    /// Where clients connect; port 0 takes a free one; others are told of the first of several; off, with --tls-cert:
-    /// only with TLS [default: 127.0.0.1:11210]
-    #[arg(long, value_name = "IP:PORT[,...]|off", env = "STAVE_KV")]
+    /// Where clients connect: an address, or the name of a host, which is all of its addresses; port 0 takes a free one;
+    /// others are told of the first of several; off, with --tls-cert: only with TLS [default: 127.0.0.1:11210]
+    #[arg(long, value_name = "HOST:PORT[,...]|off", env = "STAVE_KV")]
     kv: Option<String>,
     /// Where metrics, health and the SDKs' questions are answered, as --kv [default: 127.0.0.1:8091]
-    #[arg(long, value_name = "IP:PORT[,...]|off", env = "STAVE_HTTP")]
+    #[arg(long, value_name = "HOST:PORT[,...]|off", env = "STAVE_HTTP")]
     http: Option<String>,
     #[command(flatten)]
     tls: TlsFlags,
@@ -222,6 +223,7 @@ impl Setup {
         }
         let access = etcd_flags::access(env, &settings)?;
         settings.descriptors = descriptors;
+        host_names::resolve(env, &mut settings)?;
         let data_dir = match &settings.data {
             Some(dir) => dir.clone(),
             None => Home::of_process().data_dir()?,

@@ -18,10 +18,10 @@ pub struct TlsFlags {
     #[arg(long, value_name = "FILE.pem", requires = "tls_cert", env = "STAVE_TLS_KEY")]
     tls_key: Option<PathBuf>,
     /// Where clients connect with TLS; port 0 takes a free one [default: port 11207 beside --kv]
-    #[arg(long, value_name = "IP:PORT[,...]", env = "STAVE_KV_TLS")]
+    #[arg(long, value_name = "HOST:PORT[,...]", env = "STAVE_KV_TLS")]
     kv_tls: Option<String>,
     /// Where HTTP is answered with TLS; port 0 takes a free one [default: port 18091 beside --http]
-    #[arg(long, value_name = "IP:PORT[,...]", env = "STAVE_HTTP_TLS")]
+    #[arg(long, value_name = "HOST:PORT[,...]", env = "STAVE_HTTP_TLS")]
     http_tls: Option<String>,
     /// The lowest version of TLS that is spoken [default: 1.2]
     #[arg(long, value_name = "1.2|1.3", env = "STAVE_TLS_MIN_VERSION")]
