@@ -4,6 +4,7 @@ mod failure;
 mod named_files;
 mod over_environment;
 pub(crate) mod profile;
+mod variables;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -239,9 +240,15 @@ pub fn run() -> ExitCode {
     }
 }
 
+/// What is said of variables that no command reads.
+fn unknown_variables() -> Vec<String> {
+    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    variables::unknown(&Cli::command(), names)
+}
+
 fn dispatch(env: &Env, command: Command) -> anyhow::Result<Outcome> {
     match command {
-        Command::Serve(flags) => commands::serve::run(env, *flags),
+        Command::Serve(flags) => commands::serve::run(env, *flags, &unknown_variables()),
         Command::Dev(flags) => commands::dev::run(env, *flags),
         Command::Bench(flags) => commands::bench::run(env, &flags),
         Command::Get(flags) => commands::document::get(env, &flags),

@@ -162,8 +162,22 @@ fn files_that_flags_name_are_read_again() {
     let (data, log, password) = (path("data"), path("logs/stave.log"), path("password"));
     let (cert, key, wrapping) = (path("certs/node.pem"), path("certs/node.key"), path("key"));
     let more = [
-        "--data", &data, "--log-file", &log, "--password-file", &password, "--encryption-key-file", &wrapping,
-        "--tls-cert", &cert, "--tls-key", &key, "--kv-tls", "127.0.0.1:0", "--http-tls", "127.0.0.1:0",
+        "--data",
+        &data,
+        "--log-file",
+        &log,
+        "--password-file",
+        &password,
+        "--encryption-key-file",
+        &wrapping,
+        "--tls-cert",
+        &cert,
+        "--tls-key",
+        &key,
+        "--kv-tls",
+        "127.0.0.1:0",
+        "--http-tls",
+        "127.0.0.1:0",
     ];
     let node = Process::start(SERVE, &more);
     let may = |password: &str| is_let_in(&node, password);

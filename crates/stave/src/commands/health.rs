@@ -97,9 +97,7 @@ fn ask(target: &HttpTarget, path: &str) -> Told {
             let why = format!("{} answers {path} with status {status}: is it a node of Stave?", target.addr);
             Told { status: Some(status), reasons: vec![why] }
         }
-        Err(error) => {
-            Told { status: None, reasons: vec![format!("{}: {}", target.addr, explain(&error))] }
-        }
+        Err(error) => Told { status: None, reasons: vec![format!("{}: {}", target.addr, explain(&error))] },
     }
 }
 

@@ -285,8 +285,8 @@ fn password(env: &Env, flags: &ServeFlags) -> anyhow::Result<Option<Secret>> {
     Ok(password)
 }
 
-/// Runs the command.
-pub fn run(env: &Env, flags: ServeFlags) -> anyhow::Result<Outcome> {
+/// Runs the command. `ignored` says of variables of the environment that they mean nothing.
+pub fn run(env: &Env, flags: ServeFlags, ignored: &[String]) -> anyhow::Result<Outcome> {
     let mut log = Log::start()?;
     let terminal = Terminal::of_process(env);
     // Before the first password or key is read.
@@ -294,11 +294,12 @@ pub fn run(env: &Env, flags: ServeFlags) -> anyhow::Result<Outcome> {
     let descriptors = raise_descriptor_limit();
     let setup = Setup::read(env, flags.clone(), descriptors)?;
     if flags.check {
+        ignored.iter().for_each(|what| say(what));
         return check(env, &setup);
     }
     let (wrapping, rotates) = (setup.config.encryption.as_ref(), setup.config.rotates_keys);
     log.follow(env, &setup.log, wrapping, rotates).map_err(WrongArguments)?;
-    setup.open_keys().iter().for_each(|what| tracing::warn!("{what}"));
+    setup.open_keys().iter().chain(ignored).for_each(|what| tracing::warn!("{what}"));
     let Setup { config, join, access, .. } = setup;
     let made_up = config.password_was_generated.then(|| config.users[0].clone());
     let config = Config { recent_log: log.recent.clone(), ..config };

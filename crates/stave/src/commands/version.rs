@@ -103,9 +103,12 @@ mod tests {
         assert_eq!(object["version"], env!("CARGO_PKG_VERSION"));
         assert_eq!(object["commit"], json!(COMMIT));
         assert!(text.contains(&target()) && object["target"] == target(), "{text}");
-        assert_eq!(object["formats"]["couchstore"], json!({
-            "written": { "min": 13, "max": 13 }, "read": { "min": 11, "max": 14 },
-        }));
+        assert_eq!(
+            object["formats"]["couchstore"],
+            json!({
+                "written": { "min": 13, "max": 13 }, "read": { "min": 11, "max": 14 },
+            })
+        );
         assert!(text.contains("couchstore      written 13, read 11 to 14\n"), "{text}");
         assert!(text.contains("journal         written 8 to 9, read 1 to 9\n"), "{text}");
         assert_eq!(object["formats"].as_object().map(serde_json::Map::len), Some(FORMATS.len()));

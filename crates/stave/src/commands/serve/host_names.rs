@@ -49,8 +49,9 @@ fn resolved(
             all.push(one.to_owned());
             continue;
         };
-        let mut found = resolve(host, port)
-            .map_err(|error| anyhow!("{setting} = {one:?}: {host} cannot be resolved: {error}; give IP:PORT"))?;
+        let mut found = resolve(host, port).map_err(|error| {
+            anyhow!("{setting} = {one:?}: {host} cannot be resolved: {error}; give IP:PORT")
+        })?;
         // Others are told of the first one: that is one of IPv4, if there is any.
         found.sort_by_key(|addr| (addr.is_ipv6(), *addr));
         found.dedup();
@@ -125,7 +126,10 @@ mod tests {
         for (text, words) in [
             ("nowhere:1", "kv = \"nowhere:1\": nowhere cannot be resolved: no such name; give IP:PORT"),
             ("empty:1", "kv = \"empty:1\": empty has no address"),
-            ("elsewhere:1", "192.0.2.1 is an address of elsewhere, and this machine cannot listen there (not ours)"),
+            (
+                "elsewhere:1",
+                "192.0.2.1 is an address of elsewhere, and this machine cannot listen there (not ours)",
+            ),
         ] {
             let why = resolved_as(text).expect_err(text);
             assert!(why.contains(words), "{why}");
