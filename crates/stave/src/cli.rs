@@ -93,7 +93,7 @@ pub(crate) enum Command {
     Dump(commands::dump::DumpFlags),
     Decrypt(commands::decrypt::DecryptFlags),
     Import(Box<commands::import::ImportFlags>),
-    /// Write a bucket's documents as lines of JSON
+    /// Write a bucket's documents as lines of JSON or rows of CSV
     Export(commands::export::ExportFlags),
     /// Copy what a bucket holds into a folder while it serves
     Backup(Box<commands::backup::BackupFlags>),
