@@ -48,7 +48,7 @@ pub struct HealthFlags {
 
 /// What a node says of itself.
 #[derive(Debug, PartialEq, Eq)]
-struct Told {
+struct HealthAnswer {
     /// `None` if there is no answer.
     status: Option<u16>,
     /// Why it is not well; none if it is.
@@ -70,7 +70,7 @@ pub fn run(_env: &Env, flags: &HealthFlags) -> anyhow::Result<Outcome> {
     let told = ask(&target, path);
     let is_well = told.reasons.is_empty();
     if flags.json {
-        let Told { status, reasons } = told;
+        let HealthAnswer { status, reasons } = told;
         let object = json!({
             "addr": target.addr, "path": path, "ok": is_well, "status": status, "reasons": reasons,
         });
@@ -83,21 +83,23 @@ pub fn run(_env: &Env, flags: &HealthFlags) -> anyhow::Result<Outcome> {
     Ok(if is_well { Outcome::Done } else { Outcome::NotWell })
 }
 
-fn ask(target: &HttpTarget, path: &str) -> Told {
+fn ask(target: &HttpTarget, path: &str) -> HealthAnswer {
     match target.exchange("GET", path, String::new()) {
-        Ok((200, _)) => Told { status: Some(200), reasons: Vec::new() },
+        Ok((200, _)) => HealthAnswer { status: Some(200), reasons: Vec::new() },
         Ok((503, body)) => {
             let mut reasons: Vec<String> = body.lines().map(str::to_owned).collect();
             if reasons.is_empty() {
                 reasons.push(format!("{} gives no reason", target.addr));
             }
-            Told { status: Some(503), reasons }
+            HealthAnswer { status: Some(503), reasons }
         }
         Ok((status, _)) => {
             let why = format!("{} answers {path} with status {status}: is it a node of Stave?", target.addr);
-            Told { status: Some(status), reasons: vec![why] }
+            HealthAnswer { status: Some(status), reasons: vec![why] }
         }
-        Err(error) => Told { status: None, reasons: vec![format!("{}: {}", target.addr, explain(&error))] },
+        Err(error) => {
+            HealthAnswer { status: None, reasons: vec![format!("{}: {}", target.addr, explain(&error))] }
+        }
     }
 }
 
@@ -122,7 +124,7 @@ mod tests {
     }
 
     /// What a server that answers with this is taken for; the request that it got.
-    fn told(answer: &'static str) -> (Told, String) {
+    fn told(answer: &'static str) -> (HealthAnswer, String) {
         let server = TcpListener::bind("127.0.0.1:0").expect("a port of loopback");
         let target = HttpTarget {
             addr: server.local_addr().expect("it is bound").to_string(),
@@ -157,7 +159,10 @@ mod tests {
     fn reasons_are_told_and_no_password_is_sent() {
         let (said, request) =
             told("HTTP/1.1 503 Service Unavailable\r\nContent-Length: 12\r\n\r\nfirst\nsecond");
-        assert_eq!(said, Told { status: Some(503), reasons: vec!["first".to_owned(), "second".to_owned()] });
+        assert_eq!(
+            said,
+            HealthAnswer { status: Some(503), reasons: vec!["first".to_owned(), "second".to_owned()] }
+        );
         assert!(request.starts_with("GET /healthz HTTP/1.1\r\n"), "{request}");
         assert!(!request.contains("Authorization"), "{request}");
         let (said, _) = told("HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n");
