@@ -104,7 +104,7 @@ fn a_history_is_kept_as_flags_say() {
     let history = || field(&run("bucket show orders"), "history");
     assert_eq!(history(), "3600 s");
     run("bucket edit orders --history-bytes 2GiB --history-seconds 60");
-    assert_eq!(history(), "60 s, 2 GiB");
+    assert_eq!(history(), "60 s, 2.00 GiB");
     run("collection add kept --bucket orders --history true");
     run("collection add plain --bucket orders");
     let listed = run("collection list --bucket orders");
