@@ -6,6 +6,7 @@ pub mod datatype;
 pub mod doc_key;
 pub mod encryption;
 pub mod env;
+pub mod format_versions;
 pub mod frequency;
 #[doc(hidden)]
 pub mod fuzz;
@@ -26,6 +27,7 @@ pub mod version;
 pub use datatype::Datatype;
 pub use doc_key::{DocKey, StoredKey};
 
+pub use format_versions::FormatVersions;
 pub use frequency::{FrequencyFactor, INITIAL_FREQUENCY};
 pub use histogram::{Histogram, HistogramCounts, TimeRange};
 pub use ids::{Cas, CollectionId, Moment, RevSeqno, ScopeId, Seqno, VbId, VbState, VbUuid};

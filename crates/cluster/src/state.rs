@@ -28,6 +28,8 @@ pub const MAX_DELETED: usize = 256;
 pub const MAX_BRANCHES: usize = 16;
 /// What earlier versions read and write: all of it in one entry.
 const SINGLE: u32 = 1;
+/// The versions of the state that a node reads, and the one that it writes once all nodes read it.
+pub const FORMATS: base::FormatVersions = base::FormatVersions::since(SINGLE, FORMAT);
 /// The root in one entry, and three entries for each bucket.
 pub const FORMAT: u32 = 2;
 

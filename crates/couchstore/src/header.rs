@@ -8,8 +8,8 @@ use crate::tree::{Tree, be, be48};
 /// The version that is written, except into files that began with version 11 and keep its checksum, and into those
 /// of version 14, which keep their links.
 pub(crate) const VERSION: u8 = 13;
-const OLDEST_VERSION: u8 = 11;
-const NEWEST_VERSION: u8 = 14;
+pub(crate) const OLDEST_VERSION: u8 = 11;
+pub(crate) const NEWEST_VERSION: u8 = 14;
 const FIXED: usize = 25;
 const TIMESTAMP: usize = 8;
 /// 47 bits for the position of the header before, all ones without one, and a bit for encryption.

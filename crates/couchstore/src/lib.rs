@@ -44,6 +44,12 @@ pub use scratch::Scratch;
 pub use snappy::{inflate, is_snappy_block};
 pub use snapshot::{FileInfo, Snapshot};
 
+/// The versions of files. One that began with version 11 or 14 goes on as such until it is compacted.
+pub const FORMAT: base::FormatVersions = base::FormatVersions {
+    written: (header::VERSION as u32, header::VERSION as u32),
+    read: (header::OLDEST_VERSION as u32, header::NEWEST_VERSION as u32),
+};
+
 /// Bit of `content_meta` that says the stored body is a Snappy block.
 pub const CONTENT_COMPRESSED: u8 = 0x80;
 /// `content_meta` of a body that is JSON.

@@ -36,6 +36,12 @@ use crate::state::{StateNumbers, VbStateDoc};
 use segment_pool::{Preparing, SegmentPool};
 use writer::Writer;
 
+/// The versions of segments. The highest one is written where values may be compressed.
+pub const FORMAT: base::FormatVersions = base::FormatVersions {
+    written: (layout::VERSION, layout::COMPRESSED_VERSION),
+    read: (layout::OLDEST_VERSION, layout::COMPRESSED_VERSION),
+};
+
 /// Number of a frame; counts on through all segments, the first is 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Frame(pub u64);

@@ -48,6 +48,11 @@ pub use segment::Item;
 pub use store::{Config, LogStats, LogStore, StoredMeta, Usage};
 pub use view::{Commit, View};
 
+/// The versions of manifests.
+pub const MANIFEST_FORMAT: base::FormatVersions = base::FormatVersions::since(1, manifest::VERSION as u32);
+/// The versions of segments and runs.
+pub const SEGMENT_FORMAT: base::FormatVersions = base::FormatVersions::since(1, segment::VERSION as u32);
+
 /// Whether a file in a folder is a store's, by its name.
 pub fn is_file(name: &str) -> bool {
     file::parse_name(name).is_some() || manifest::parse_manifest_name(name).is_some()

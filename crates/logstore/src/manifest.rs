@@ -18,7 +18,7 @@ use crate::segment::{check_header, header};
 const MAGIC: &[u8; 8] = b"stavelmf";
 /// From version 2 on a manifest notes the caller's number, from version 3 on it says whose it is and names files with
 /// their random numbers, from version 4 on it may tell of a history of changes.
-const VERSION: u8 = 4;
+pub(crate) const VERSION: u8 = 4;
 const WITHOUT_IDENTITY: u8 = 2;
 /// Header of the file without identity: as of every file, then number of the shard, number of shards, CRC32C.
 const SHORT_HEADER: usize = 28;

@@ -4,6 +4,7 @@ mod failure;
 mod named_files;
 mod over_environment;
 pub(crate) mod profile;
+mod variables;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -27,6 +28,8 @@ pub enum Outcome {
     Done,
     /// The document does not exist.
     NotFound,
+    /// The node that was asked is not well.
+    NotWell,
     /// What was checked has faults.
     Faults,
 }
@@ -53,7 +56,7 @@ pub struct WrongArguments(pub String);
   STAVE_PASSWORD=secret1 stave set hello '{\"to\":\"you\"}'
   STAVE_PASSWORD=secret1 stave get hello
 
-Exit codes: 0 done, 1 document not found, 2 wrong arguments or configuration, 3 anything else that failed,
+Exit codes: 0 done, 1 document not found or node not well (`health`), 2 wrong arguments or configuration, 3 anything else that failed,
 4 what was checked has faults (`check`, `backup verify`, `backup drill`, `import cluster`)."
 )]
 pub(crate) struct Cli {
@@ -81,6 +84,7 @@ pub(crate) enum Command {
     Timings(commands::timings::TimingsFlags),
     /// Watch what the nodes of a cluster do, on one screen
     Top(commands::top::TopFlags),
+    Health(commands::health::HealthFlags),
     /// Collect what a report of a fault needs, from all nodes, into one archive
     Collect(commands::collect::CollectFlags),
     Check(commands::check::CheckFlags),
@@ -89,7 +93,7 @@ pub(crate) enum Command {
     Dump(commands::dump::DumpFlags),
     Decrypt(commands::decrypt::DecryptFlags),
     Import(Box<commands::import::ImportFlags>),
-    /// Write a bucket's documents as lines of JSON
+    /// Write a bucket's documents as lines of JSON or rows of CSV
     Export(commands::export::ExportFlags),
     /// Copy what a bucket holds into a folder while it serves
     Backup(Box<commands::backup::BackupFlags>),
@@ -118,6 +122,7 @@ pub(crate) enum Command {
     Completions(commands::shell::CompletionsFlags),
     /// Write manual pages, one for each command
     Man(commands::shell::ManFlags),
+    Version(commands::version::VersionFlags),
 }
 
 /// Where a node is reached if nothing else is said.
@@ -128,7 +133,7 @@ const DEFAULT_ADDR: &str = "127.0.0.1:11210";
 #[derive(Clone, Debug, Args)]
 pub struct NodeFlags {
     /// The server's KV address
-    #[arg(long, value_name = "HOST:PORT", default_value = DEFAULT_ADDR, value_parser = NonEmptyStringValueParser::new())]
+    #[arg(long, value_name = "HOST:PORT", env = "STAVE_ADDR", default_value = DEFAULT_ADDR, value_parser = NonEmptyStringValueParser::new())]
     pub addr: String,
     /// Who to log in as
     #[arg(long, value_name = "USER", env = "STAVE_USERNAME", default_value = "Administrator")]
@@ -227,7 +232,7 @@ pub fn run() -> ExitCode {
     };
     match ended {
         Ok(Outcome::Done) => ExitCode::SUCCESS,
-        Ok(Outcome::NotFound) => ExitCode::from(NOT_FOUND),
+        Ok(Outcome::NotFound | Outcome::NotWell) => ExitCode::from(NOT_FOUND),
         Ok(Outcome::Faults) => ExitCode::from(FAULTS),
         // Somebody who reads only the beginning, like `head`, is no failure.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
@@ -235,9 +240,15 @@ pub fn run() -> ExitCode {
     }
 }
 
+/// What is said of variables that no command reads.
+fn unknown_variables() -> Vec<String> {
+    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    variables::unknown(&Cli::command(), names)
+}
+
 fn dispatch(env: &Env, command: Command) -> anyhow::Result<Outcome> {
     match command {
-        Command::Serve(flags) => commands::serve::run(env, *flags),
+        Command::Serve(flags) => commands::serve::run(env, *flags, &unknown_variables()),
         Command::Dev(flags) => commands::dev::run(env, *flags),
         Command::Bench(flags) => commands::bench::run(env, &flags),
         Command::Get(flags) => commands::document::get(env, &flags),
@@ -249,6 +260,7 @@ fn dispatch(env: &Env, command: Command) -> anyhow::Result<Outcome> {
         Command::Stats(flags) => commands::stats::run(env, &flags),
         Command::Timings(flags) => commands::timings::run(env, &flags),
         Command::Top(flags) => commands::top::run(env, &flags),
+        Command::Health(flags) => commands::health::run(env, &flags),
         Command::Collect(flags) => commands::collect::run(env, &flags),
         Command::Check(flags) => commands::check::run(env, &flags),
         Command::Compact(flags) => commands::compact::run(env, &flags),
@@ -271,6 +283,7 @@ fn dispatch(env: &Env, command: Command) -> anyhow::Result<Outcome> {
         Command::Drain(flags) => commands::drain::run(env, &flags),
         Command::Completions(flags) => commands::shell::completions(Cli::command(), &flags),
         Command::Man(flags) => commands::shell::man(Cli::command(), &flags),
+        Command::Version(flags) => commands::version::run(&flags),
     }
 }
 

@@ -88,7 +88,9 @@ fn a_flag_precedes_the_environment_and_that_the_profile() {
     let profile = ("STAVE_PROFILE", "other");
     let addr = second.addr();
     type Case<'a> = (&'a [(&'a str, &'a str)], &'a [&'a str], &'a Server, &'a str);
-    let cases: [Case<'_>; 7] = [
+    let of_first = [("STAVE_HTTP_ADDR", first.addr())];
+    let by_variable = [(of_first[0].0, &*of_first[0].1)];
+    let cases: [Case<'_>; 9] = [
         (&[], &[], &first, "of-default:pass-of-default"),
         (&[profile], &[], &second, "of-other:pass-of-other"),
         (&[profile], &["--profile", "default"], &first, "of-default:pass-of-default"),
@@ -101,6 +103,8 @@ fn a_flag_precedes_the_environment_and_that_the_profile() {
             "of-flag:pass-of-flag",
         ),
         (&[], &["--addr", &addr], &second, "of-default:pass-of-default"),
+        (&by_variable, &["--profile", "other"], &first, "of-other:pass-of-other"),
+        (&by_variable, &["--addr", &addr], &second, "of-default:pass-of-default"),
     ];
     for (variables, flags, server, expected) in cases {
         let arguments = [&["user", "list"], flags].concat();
@@ -109,6 +113,27 @@ fn a_flag_precedes_the_environment_and_that_the_profile() {
         let ended = command.wait_with_output().expect("it ends");
         assert!(ended.status.success(), "{}", text(&ended));
     }
+}
+
+/// A password for a server elsewhere is not sent to this machine.
+#[test]
+fn an_address_for_the_other_protocol_is_not_enough() {
+    let none = tempfile::tempdir().expect("a folder");
+    let password = ("STAVE_PASSWORD", "do-not-show");
+    for (variable, arguments, missing) in [
+        ("STAVE_ADDR", &["user", "list"][..], "set STAVE_HTTP_ADDR, too, or give --addr"),
+        ("STAVE_HTTP_ADDR", &["get", "k"], "set STAVE_ADDR, too, or give --addr"),
+    ] {
+        let variables = [password, (variable, "db.example:1")];
+        let ended = stave(none.path(), &variables, arguments).output().expect("it runs");
+        let said = text(&ended);
+        assert_eq!(ended.status.code(), Some(2), "{said}");
+        assert!(said.contains(&format!("{variable}=db.example:1")) && said.contains(missing), "{said}");
+    }
+    let variables = [password, ("STAVE_ADDR", "127.0.0.1:1"), ("STAVE_HTTP_ADDR", "127.0.0.1:2")];
+    let ended = stave(none.path(), &variables, &["get", "k"]).output().expect("it runs");
+    assert_eq!(ended.status.code(), Some(3), "it asks the address of the variable: {}", text(&ended));
+    assert!(text(&ended).contains("127.0.0.1:1"), "{}", text(&ended));
 }
 
 #[test]

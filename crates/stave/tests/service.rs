@@ -123,6 +123,17 @@ fn a_configuration_is_checked_without_a_start() {
     assert!(text.starts_with("the configuration is valid") && text.contains("orders"), "{text}");
     assert!(!text.contains("secret1"), "{text}");
     assert!(!folder.path().join("data").exists(), "nothing was made");
+    // A variable that is misspelt is named, without what it holds.
+    let mut misspelt = stave(folder.path());
+    misspelt.args(["serve", "--check"]).env("STAVE_CONFIG", &config).env("STAVE_PASWORD", "secret9");
+    let (checked, text) = output(misspelt.env("STAVE_PORT", "tcp://10.0.0.1:8091"));
+    assert!(checked.status.success() && text.contains("STAVE_PASWORD is ignored: "), "{text}");
+    assert!(text.contains("STAVE_PASSWORD") && !text.contains("STAVE_PORT"), "{text}");
+    assert!(!text.contains("secret9"), "{text}");
+    let mut by_variable = stave(folder.path());
+    by_variable.args(["serve", "--check"]).env("STAVE_CONFIG", &config);
+    let (refused, text) = output(by_variable.env("STAVE_TLS_CIPHER_SUITES", "TLS_NO_SUCH"));
+    assert!(refused.status.code() == Some(2) && text.contains("tls-cipher-suites"), "it is read: {text}");
     // A file that it names and that is not there.
     let (refused, text) = check(&["--tls-cert", "/none.pem", "--tls-key", "/none.pem"]);
     assert!(refused.status.code() == Some(2) && text.contains("/none.pem"), "{text}");

@@ -1,5 +1,9 @@
 //! Signals as people send them to `stave serve` and `stave dev`: nothing that was acknowledged is lost, whichever it is.
-#![allow(clippy::disallowed_methods, reason = "this is a client, outside the server")]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "this is a client, outside the server"
+)]
 
 #[cfg(debug_assertions)]
 #[path = "../../simulation/src/again.rs"]
@@ -11,10 +15,12 @@ mod process;
 #[path = "../../server/tests/support/mod.rs"]
 mod support;
 
-use std::io::{BufRead, BufReader};
-use std::net::SocketAddr;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::process::{Command, Stdio};
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use process::{DEV, KEYS, Process, SERVE, WRITERS, Writers, configure};
 use protocol::Status;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -55,11 +61,10 @@ fn a_stop_by_any_signal_loses_nothing() {
         let more = ["--data", data.to_str().expect("text"), "--config", &config];
         stops_without_loss(&more, support::VBUCKETS, signals);
     }
-    // Without one it ends the node.
-    for signals in [&[hup][..], &[Signal::USR1, Signal::USR2, hup]] {
-        let folder = tempfile::tempdir().expect("a folder");
-        stops_without_loss(&["--data", folder.path().to_str().expect("text")], 1024, signals);
-    }
+    // Without one the files that flags name are.
+    let folder = tempfile::tempdir().expect("a folder");
+    let more = ["--data", folder.path().to_str().expect("text")];
+    stops_without_loss(&more, 1024, &[hup, Signal::USR1, hup, term]);
 }
 
 /// A real terminal, which `script` holds: when that is killed the terminal is gone, and the system sends SIGHUP.
@@ -103,24 +108,103 @@ fn closing_the_terminal_loses_nothing() {
 }
 
 #[test]
-fn a_closed_terminal_stops_a_node_without_configuration_file_cleanly() {
+fn a_hang_up_ends_no_node_without_a_terminal() {
     let folder = tempfile::tempdir().expect("a folder");
     let more = ["--data", folder.path().to_str().expect("text")];
-    let set = |node: &Process, expected: u16| {
+    let serves = |node: &Process| {
         let (code, _) = http(node, "GET", "/pools/default/buckets/default", "");
-        assert_eq!(code, expected);
+        assert_eq!(code, 200);
     };
-    let node = Process::start(SERVE, &more);
-    set(&node, 200);
-    node.signal(Signal::HUP);
-    node.logged("stopping");
+    // As a service or in a container: a session of its own has no terminal.
+    let node = Process::without_terminal(SERVE, &more);
+    for _ in 0..2 {
+        node.signal(Signal::HUP);
+        node.logged("the configuration was read again");
+        serves(&node);
+    }
+    node.signal(Signal::TERM);
     node.ends_well();
-    assert!(folder.path().join("buckets/default/clean").exists(), "the stop was a clean one");
     let node = Process::without_hang_up(SERVE, &more);
     node.signal(Signal::HUP);
     node.signal(Signal::USR1);
     node.logged("SIGUSR1");
-    set(&node, 200);
+    serves(&node);
+    node.signal(Signal::TERM);
+    node.ends_well();
+}
+
+/// Whether the administrator has this password.
+fn is_let_in(node: &Process, password: &str) -> bool {
+    let mut stream = TcpStream::connect(node.http).expect("the node listens");
+    let credentials = BASE64.encode(format!("Administrator:{password}"));
+    let head = "GET /pools/default HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Basic";
+    stream.write_all(format!("{head} {credentials}\r\n\r\n").as_bytes()).expect("the node takes it");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer in text");
+    answer.starts_with("HTTP/1.1 200")
+}
+
+/// A node of flags and variables alone, as in a container: each file that these name is read again.
+#[test]
+fn files_that_flags_name_are_read_again() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let keys = ["1", "2"].map(|digit| digit.repeat(64));
+    std::fs::create_dir(path("logs")).expect("a folder");
+    std::fs::write(path("password"), "first\n").expect("written");
+    std::fs::write(path("key"), &keys[0]).expect("written");
+    let certs = |words: &[&str]| {
+        let made = Command::new(env!("CARGO_BIN_EXE_stave")).arg("certs").args(words).output();
+        assert!(made.expect("it runs").status.success());
+    };
+    certs(&["init", "--out", &path("certs")]);
+    certs(&["init", "--out", &path("new")]);
+    let (data, log, password) = (path("data"), path("logs/stave.log"), path("password"));
+    let (cert, key, wrapping) = (path("certs/node.pem"), path("certs/node.key"), path("key"));
+    let more = [
+        "--data",
+        &data,
+        "--log-file",
+        &log,
+        "--password-file",
+        &password,
+        "--encryption-key-file",
+        &wrapping,
+        "--tls-cert",
+        &cert,
+        "--tls-key",
+        &key,
+        "--kv-tls",
+        "127.0.0.1:0",
+        "--http-tls",
+        "127.0.0.1:0",
+    ];
+    let node = Process::start(SERVE, &more);
+    let may = |password: &str| is_let_in(&node, password);
+    assert!(may("first") && !may("second"));
+    let told = || {
+        let mut decrypt = Command::new(env!("CARGO_BIN_EXE_stave"));
+        decrypt.args(["decrypt", "--text", "--encryption-key-file", &wrapping, &log]);
+        String::from_utf8(decrypt.output().expect("it runs").stdout).expect("text")
+    };
+    std::fs::write(&password, "second\n").expect("written");
+    std::fs::write(&wrapping, format!("{}\n{}", keys[1], keys[0])).expect("written");
+    for name in ["node.pem", "node.key"] {
+        std::fs::copy(path(&format!("new/{name}")), path(&format!("certs/{name}"))).expect("copied");
+    }
+    // A tool that rotates logs moves the file away, and sends the signal.
+    std::fs::rename(&log, path("logs/moved.log")).expect("moved");
+    node.signal(Signal::HUP);
+    while !std::path::Path::new(&log).exists() || !told().contains("read again") {}
+    let after = told();
+    assert!(after.contains("was changed"), "the user's password: {after}");
+    assert!(after.contains("earlier keys are not needed any more"), "the wrapping key: {after}");
+    assert!(may("second") && !may("first"));
+    // A file that is gone changes nothing.
+    std::fs::remove_file(&password).expect("removed");
+    node.signal(Signal::HUP);
+    while !told().contains("nothing was changed") {}
+    assert!(may("second"));
     node.signal(Signal::TERM);
     node.ends_well();
 }
@@ -286,6 +370,6 @@ fn mistakes_in_the_product_are_found() {
         if seed > 0 {
             return Ok(());
         }
-        again::again("a_closed_terminal_stops_a_node_without_configuration_file_cleanly")
+        again::again("a_hang_up_ends_no_node_without_a_terminal")
     });
 }

@@ -5,6 +5,7 @@ mod archive;
 mod dates;
 mod deb;
 mod oci;
+mod provenance;
 mod rpm;
 mod sbom;
 mod shell;
@@ -103,6 +104,8 @@ pub fn run(options: &Packages) -> Result<bool> {
                 build.args(["--target", target]);
                 folder.push(target);
             }
+            // `stave version` prints it: the same commit makes the same bytes.
+            build.env("STAVE_COMMIT", commit()?);
             if !succeeds(&mut build)? {
                 return Ok(false);
             }
@@ -110,7 +113,8 @@ pub fn run(options: &Packages) -> Result<bool> {
         }
     };
     std::fs::create_dir_all(&options.out)?;
-    let made = make(&binary, options)?;
+    let mut made = make(&binary, options)?;
+    made.push(told_from(&made, options)?);
     println!("{:<44} {:>12}  sha256", "file", "bytes");
     let mut sums = String::new();
     for path in &made {
@@ -124,6 +128,27 @@ pub fn run(options: &Packages) -> Result<bool> {
         return Ok(try_image::run(&binary)?.good());
     }
     Ok(true)
+}
+
+/// Writes where these files come from.
+fn told_from(made: &[PathBuf], options: &Packages) -> Result<PathBuf> {
+    let given = options.binary.as_ref().map(std::fs::read).transpose()?;
+    let read = |path: &PathBuf| anyhow::Ok((name_of(path), std::fs::read(path)?));
+    let files = made.iter().map(read).collect::<Result<Vec<_>>>()?;
+    let subjects: Vec<provenance::Subject<'_>> =
+        files.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice())).collect();
+    let sources = provenance::Sources::of_tree()?;
+    let bytes = provenance::make(&sources, options, given.as_deref(), &subjects)?;
+    let path = options.out.join(format!("stave-{}.intoto.json", sbom::version()?));
+    std::fs::write(&path, bytes).with_context(|| path.display().to_string())?;
+    Ok(path)
+}
+
+/// The commit that is built, with a word if the tree has other changes.
+fn commit() -> Result<String> {
+    let mut git = Command::new("git");
+    git.args(["describe", "--always", "--abbrev=40", "--dirty=-changed", "--exclude=*"]);
+    Ok(output(git.current_dir(tree::root()))?.trim().to_owned())
 }
 
 fn sha256(bytes: &[u8]) -> String {

@@ -15,7 +15,8 @@ pub const USER: u32 = 10_001;
 /// Where documents are; a volume.
 pub const DATA: &str = "/var/lib/stave";
 /// Where the program is.
-const PROGRAM: &str = "usr/bin/stave";
+pub const PROGRAM: &str = "usr/bin/stave";
+const SECOND_NS: u64 = 1_000_000_000;
 /// The largest image.
 const MOST_BYTES: usize = 25 << 20;
 
@@ -102,6 +103,14 @@ fn config(release: &Release, diff_ids: &[String]) -> Result<Value> {
             "Volumes": { DATA: {} },
             "WorkingDir": DATA,
             "StopSignal": "SIGTERM",
+            // No part of the image specification: Docker reads it, others pass it over. Times are nanoseconds.
+            "Healthcheck": {
+                "Test": ["CMD", format!("/{PROGRAM}"), "health", "--ready"],
+                "Interval": 10 * SECOND_NS,
+                "Timeout": 6 * SECOND_NS,
+                "StartPeriod": 120 * SECOND_NS,
+                "Retries": 3,
+            },
             "Labels": {
                 "org.opencontainers.image.title": "stave",
                 "org.opencontainers.image.version": release.version,

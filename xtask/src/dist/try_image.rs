@@ -61,8 +61,20 @@ pub fn run(binary: &Path) -> Result<Totals> {
     let mut fields = mounts.lines().map(|line| line.split(' ').skip(4));
     let options = fields.find_map(|mut rest| (rest.next()? == "/").then(|| rest.next()).flatten());
     ensure!(options.is_some_and(|options| options.starts_with("ro,")), "its root is mounted {options:?}");
+    healthy(binary, &config, &stave.http)?;
     stave.stop()?;
     Ok(Totals::one(true))
+}
+
+/// Runs the image's health check, which a container's runtime starts inside: here it has to be told the address.
+fn healthy(binary: &Path, config: &Value, http: &str) -> Result<()> {
+    let check = config["config"]["Healthcheck"]["Test"].as_array().context("it has a health check")?;
+    let words: Vec<&str> = check.iter().filter_map(Value::as_str).collect();
+    let ["CMD", program, arguments @ ..] = &words[..] else { anyhow::bail!("no command: {words:?}") };
+    ensure!(program.trim_start_matches('/') == oci::PROGRAM, "the health check starts {program}");
+    let said = output(Command::new(binary).args(arguments).env("STAVE_HTTP_ADDR", http))?;
+    ensure!(said == "ok\n", "the health check says {said:?}");
+    Ok(())
 }
 
 /// Checks all digests, and unpacks the layers into a folder. Returns the configuration.

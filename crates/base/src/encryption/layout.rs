@@ -15,7 +15,7 @@ pub(super) const STRIDE: u64 = PAGE + PREFIX as u64;
 pub(super) const HEAD: u64 = 4096;
 
 const MAGIC: &[u8; 8] = b"StaveEnc";
-const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 1;
 /// Bytes of one copy of the head.
 const HEAD_BYTES: usize = 8 + 4 + 4 + 16 + SALT_BYTES + 4;
 /// Where the second copy stands.

@@ -24,7 +24,11 @@ pub use keys::{DataKeys, KeyError, KeyRing, WrappingKeys, is_keys_file, keys_in_
 use std::io;
 use std::path::Path;
 
+use crate::FormatVersions;
 use crate::env::{Disk, OpenMode};
+
+/// The versions of encrypted files.
+pub const FORMAT: FormatVersions = FormatVersions::since(1, layout::VERSION);
 
 /// The key that a file is encrypted with; `None` if it is plain. `disk` has no encryption.
 pub fn key_of_file(disk: &dyn Disk, path: &Path) -> io::Result<Option<KeyId>> {

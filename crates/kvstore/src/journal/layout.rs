@@ -13,7 +13,7 @@ pub(super) const COMPRESSED_VERSION: u32 = 9;
 const LINKED_VERSION: u32 = 6;
 /// The first version whose segments a catalog names.
 pub(super) const NAMED_VERSION: u32 = 2;
-const OLDEST_VERSION: u32 = 1;
+pub(super) const OLDEST_VERSION: u32 = 1;
 const SEGMENT_MAGIC: [u8; 8] = *b"StaveJnl";
 const FRAME_MAGIC: [u8; 4] = *b"SJfr";
 const SEGMENT_HEAD: usize = 44;

@@ -138,7 +138,7 @@ pub enum ConfigError {
     UserPlaces(String),
     /// An address cannot be read.
     #[error(
-        "address {0:?}: write IP:PORT, for example 127.0.0.1:11210 (port 0 takes a free one), or several with commas between them"
+        "address {0:?}: write HOST:PORT, for example 127.0.0.1:11210 (port 0 takes a free one), or several with commas between them"
     )]
     Address(String),
     /// A setting of encrypted connections, and no certificate.

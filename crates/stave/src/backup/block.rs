@@ -9,6 +9,8 @@ use crate::with_meta::Record;
 
 /// What a block begins with.
 const MAGIC: u32 = u32::from_be_bytes(*b"SBK1");
+/// The version that stands at the end of that.
+pub(crate) const FORMAT: base::FormatVersions = base::FormatVersions::since(1, 1);
 /// Bytes before a block's body.
 pub(super) const HEADER_BYTES: usize = 48;
 /// A block holds one version at least, which has a document of 20 MiB, its attributes and its key at most.

@@ -276,6 +276,7 @@ impl Run<'_> {
                 noop_interval_s: NOOP_INTERVAL_S,
                 filter: Vec::new(),
                 sync_writes: true,
+                history: false,
             };
             lock(shared).prepared.begin_again();
             let start = |(vb, at): (u16, &LogPosition)| Start {

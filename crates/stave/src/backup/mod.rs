@@ -27,10 +27,10 @@ mod writer;
 mod tests;
 
 use base::SmallFileError;
-pub(crate) use block::Version;
+pub(crate) use block::{FORMAT as BLOCK_FORMAT, Version};
 
 pub(crate) use follow::{FollowCounts, FollowNews, FollowOptions, follow_bucket};
-pub(crate) use log::{AtMoment, ChangeLog, GapSet, MomentReader, WantedMoment};
+pub(crate) use log::{AtMoment, ChangeLog, FORMAT as LOG_FORMAT, GapSet, MomentReader, WantedMoment};
 pub(crate) use manifest::BackupManifest;
 #[cfg(test)]
 pub(crate) use objects::FakeStore;

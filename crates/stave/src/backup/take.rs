@@ -340,6 +340,7 @@ impl Taking<'_, '_> {
             noop_interval_s: NOOP_INTERVAL_S,
             filter: Vec::new(),
             sync_writes: false,
+            history: false,
         };
         follow_everywhere(env, target, &wishes, starts, Some(target.patience.0), self)?;
         if let Some(failed) = self.failed.take() {

@@ -372,6 +372,7 @@ impl<'e> Mover<'e> {
                 noop_interval_s: NOOP_INTERVAL_S,
                 filter: Vec::new(),
                 sync_writes: false,
+                history: false,
             };
             let start =
                 |(vb, at): (u16, &Position)| Start { vb: VbId(vb), position: *at, end: Start::FOR_EVER };

@@ -186,6 +186,28 @@ impl ServerProfile {
     }
 }
 
+/// Refuses to ask this machine with a user and a password that are those of a server elsewhere: the environment names that
+/// server for the other protocol alone.
+fn check_variables(chosen: &ArgMatches) -> anyhow::Result<()> {
+    if chosen.try_get_one::<String>("addr").is_err()
+        || chosen.value_source("addr") != Some(ValueSource::DefaultValue)
+    {
+        return Ok(());
+    }
+    let (given, missing) = match chosen.get_one::<String>("addr").map(String::as_str) {
+        Some(DEFAULT_ADDR) => ("STAVE_HTTP_ADDR", "STAVE_ADDR"),
+        Some(http_flags::DEFAULT_ADDR) => ("STAVE_ADDR", "STAVE_HTTP_ADDR"),
+        // It is a profile's.
+        _ => return Ok(()),
+    };
+    let other = std::env::var_os(given).filter(|other| !other.is_empty());
+    let Some(other) = other else { return Ok(()) };
+    bail!(WrongArguments(format!(
+        "{given}={} names a server for the other protocol alone: set {missing}, too, or give --addr",
+        other.display()
+    )))
+}
+
 /// The command line with the values of a profile in the place of the built-in defaults.
 fn applied(command: Command, profile: &ServerProfile, password: Option<&str>) -> Command {
     let takes = command.get_arguments().any(|arg| arg.get_id() == FLAG);
@@ -225,11 +247,20 @@ pub(super) fn matches(
     let chosen = innermost(&plain);
     // Commands without the flag talk to no server, are one, or have flags for two.
     let Ok(wanted) = chosen.try_get_one::<String>(FLAG) else { return Ok(plain) };
-    let Some(profile) = place.read(wanted.map(String::as_str))? else { return Ok(plain) };
-    profile.check_address(chosen)?;
-    let is_given = ["password", "password_file"].iter().any(|id| chosen.value_source(id).is_some());
-    let password = if is_given { None } else { profile.secret()? };
-    Ok(applied(command.clone(), &profile, password.as_deref()).try_get_matches_from(args)?)
+    let with_profile = match place.read(wanted.map(String::as_str))? {
+        None => plain,
+        Some(profile) => {
+            profile.check_address(chosen)?;
+            // A command that logs in takes both.
+            let takes = chosen.try_contains_id("password").is_ok();
+            let is_given =
+                takes && ["password", "password_file"].iter().any(|id| chosen.value_source(id).is_some());
+            let password = if is_given || !takes { None } else { profile.secret()? };
+            applied(command.clone(), &profile, password.as_deref()).try_get_matches_from(args)?
+        }
+    };
+    check_variables(innermost(&with_profile))?;
+    Ok(with_profile)
 }
 
 #[cfg(test)]

@@ -102,10 +102,10 @@ impl HttpTarget {
         self.password.0.is_empty() && self.tls.as_ref().is_some_and(Trust::shows_certificate)
     }
 
-    /// What the header says about who asks; `None` if a certificate does.
+    /// What the header says about who asks; `None` if a certificate does, or if no user asks.
     fn authorization(&self) -> Option<String> {
         let credentials = || BASE64.encode(format!("{}:{}", self.username, self.password.0));
-        (!self.is_by_certificate()).then(|| format!("Basic {}", credentials()))
+        (!self.is_by_certificate() && !self.username.is_empty()).then(|| format!("Basic {}", credentials()))
     }
 
     fn scheme(&self) -> &'static str {

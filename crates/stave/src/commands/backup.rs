@@ -87,7 +87,7 @@ pub struct BackupFlags {
 /// A node closes a connection that reads more slowly.
 const LEAST_RATE: u64 = 128 << 10;
 
-fn parse_rate(text: &str) -> Result<u64, String> {
+pub(super) fn parse_rate(text: &str) -> Result<u64, String> {
     let rate = parse_bytes(text)?;
     if rate >= LEAST_RATE {
         Ok(rate)

@@ -69,7 +69,8 @@ enum BucketCommand {
     /// Change settings of a bucket for good; what is not named stays
     #[command(after_help = "Examples:
   stave bucket edit orders --quota 1GiB
-  stave bucket edit orders --no-flush --max-ttl 0")]
+  stave bucket edit orders --no-flush --max-ttl 0
+  stave bucket edit orders --history-seconds 86400 --history-bytes 10GiB")]
     Edit {
         /// The bucket
         name: String,
@@ -155,6 +156,16 @@ struct BucketSettingFlags {
     /// Whether values are kept compressed: passive keeps those that clients send compressed
     #[arg(long, value_name = "MODE", value_parser = ["off", "passive", "active"])]
     compression: Option<String>,
+    /// Keep every version of a document for this long, in seconds; 0 for no such limit. A history of changes takes --backend
+    /// magma; without seconds and bytes none is kept
+    #[arg(long, value_name = "SECONDS")]
+    history_seconds: Option<u64>,
+    /// Keep versions of documents up to this size in all vBuckets together: 512MiB, 10GiB; 0 for no such limit
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    history_bytes: Option<u64>,
+    /// Whether collections have a part in the history that do not say when they are made; true if not given
+    #[arg(long, value_name = "true|false")]
+    history_collections: Option<bool>,
 }
 
 impl BucketSettingFlags {
@@ -168,6 +179,9 @@ impl BucketSettingFlags {
             ("evictionPolicy", self.eviction.clone()),
             ("durabilityMinLevel", self.min_durability.clone()),
             ("compressionMode", self.compression.clone()),
+            ("historyRetentionSeconds", self.history_seconds.map(|seconds| seconds.to_string())),
+            ("historyRetentionBytes", self.history_bytes.map(|bytes| bytes.to_string())),
+            ("historyRetentionCollectionDefault", self.history_collections.map(|is| is.to_string())),
         ];
         all.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
     }
@@ -337,6 +351,7 @@ fn describe(bucket: &Value) -> String {
         None | Some(0) => "none".to_owned(),
         Some(seconds) => format!("{seconds} s"),
     };
+    let history = history_of(bucket);
     let flush = if bucket["controllers"].get("flush").is_some() { "allowed" } else { "refused" };
     let fields = [
         ("bucket", text(bucket, "name")),
@@ -354,8 +369,18 @@ fn describe(bucket: &Value) -> String {
         ("conflict resolution", text(bucket, "conflictResolutionType")),
         ("least durability", text(bucket, "durabilityMinLevel")),
         ("flush", flush.to_owned()),
+        ("history", history),
     ];
     rbac::table(&fields.map(|(name, value)| vec![name.to_owned(), value]))
+}
+
+/// How long and how much a bucket keeps of replaced versions.
+fn history_of(bucket: &Value) -> String {
+    let limit = |name: &str| bucket[name].as_u64().filter(|limit| *limit > 0);
+    let seconds = limit("historyRetentionSeconds").map(|seconds| format!("{seconds} s"));
+    let size = limit("historyRetentionBytes").map(bytes);
+    let limits: Vec<String> = seconds.into_iter().chain(size).collect();
+    if limits.is_empty() { "none".to_owned() } else { limits.join(", ") }
 }
 
 #[cfg(test)]

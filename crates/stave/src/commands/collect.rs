@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use anyhow::{Context, anyhow, bail};
 use base::env::Env;
 use clap::Args;
+use node::form::escaped;
 use node::stats::groups::GROUPS;
 use serde_json::{Value, json};
 
@@ -22,7 +23,7 @@ use archive::Archive;
 use redact::Redaction;
 
 /// What each node is asked for over HTTP: the address, and the name of the file that its answer becomes.
-const PAGES: [(&str, &str); 11] = [
+const PAGES: [(&str, &str); 16] = [
     ("/metrics", "metrics.txt"),
     ("/healthz", "healthz.json"),
     ("/readyz", "readyz.json"),
@@ -34,7 +35,15 @@ const PAGES: [(&str, &str); 11] = [
     ("/nodes/self", "nodes_self.json"),
     ("/settings/autoFailover", "auto_failover.json"),
     ("/settings/audit", "audit.json"),
+    ("/settings/security", "security.json"),
+    ("/settings/clientCertAuth", "client_cert_auth.json"),
+    ("/node/settings/slowOperations", "slow_operations.json"),
+    ("/v1/cluster", "cluster.json"),
+    ("/logs", "log.json"),
 ];
+/// What each node is asked for of a bucket, behind the bucket's address.
+const PAGES_OF_BUCKET: [(&str, &str); 3] =
+    [("settings", "settings.json"), ("samples", "samples.json"), ("replication", "replication.json")];
 /// Groups of stats that the command does not ask for, because asking changes something.
 const LEFT_OUT: [&str; 1] = ["reset"];
 /// The most of a log that is taken, from its end.
@@ -47,7 +56,8 @@ const MOST_OF_A_LOG: u64 = 64 << 20;
   stave collect --out report.tar.gz --log /var/log/stave/stave.log
   journalctl -u stave > stave.log; stave collect --log stave.log
 
-The command reads no documents. Unless --no-redact is given, hashes replace the text between <ud> and </ud>, names of
+Each node is asked for its figures, settings and state, its part of the cluster, the last 1,000 lines of its log and, of
+each bucket, stats with slow operations, samples and replication. The command reads no documents. Unless --no-redact is given, hashes replace the text between <ud> and </ud>, names of
 users and addresses of clients: the same hash for the same name within one archive. A node that does not answer
 is named in collect.json, and the archive has what the others say.")]
 pub struct CollectFlags {
@@ -200,13 +210,15 @@ impl Collection<'_> {
     }
 
     fn take_bucket(&mut self, node: &NodeOf, folder: &str, bucket: &str) -> anyhow::Result<()> {
-        let settings = format!("/v1/buckets/{bucket}/settings");
-        match node.http.request("GET", &settings, None) {
-            Ok(settings) => {
-                let name = format!("{folder}/buckets/{bucket}/settings.json");
-                self.archive.put(&name, format!("{settings:#}\n").as_bytes())?;
+        for (page, file) in PAGES_OF_BUCKET {
+            let path = format!("/v1/buckets/{}/{page}", escaped(bucket));
+            match node.http.request("GET", &path, None) {
+                Ok(answer) => {
+                    let text = self.redaction.text(&format!("{answer:#}\n"));
+                    self.archive.put(&format!("{folder}/buckets/{bucket}/{file}"), text.as_bytes())?;
+                }
+                Err(error) => self.miss(node, &path, &error),
             }
-            Err(error) => self.miss(node, &settings, &error),
         }
         let target = Target {
             addr: node.kv.clone(),

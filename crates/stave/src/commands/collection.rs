@@ -37,7 +37,7 @@ enum CollectionCommand {
     /// Make a collection in a scope that is there
     #[command(after_help = "Examples:
   stave collection add shop.carts --bucket orders
-  stave collection add shop.sessions --bucket orders --max-ttl 3600")]
+  stave collection add shop.sessions --bucket orders --max-ttl 3600 --history false")]
     Add {
         /// The collection, like `scope.collection`
         #[arg(value_name = "SCOPE.NAME", value_parser = parse_path)]
@@ -45,6 +45,9 @@ enum CollectionCommand {
         /// Seconds after which its documents expire at the latest; 0 for what the bucket says, -1 for never
         #[arg(long, value_name = "SECONDS", default_value_t = 0, allow_negative_numbers = true)]
         max_ttl: i32,
+        /// Whether it has a part in the bucket's history of changes; as the bucket says if not given
+        #[arg(long, value_name = "true|false")]
+        history: Option<bool>,
         #[command(flatten)]
         of: BucketOverHttp,
     },
@@ -96,7 +99,7 @@ pub(super) fn said(flags: &CollectionFlags) -> anyhow::Result<String> {
             let manifest = of.manifest(&of.to.target()?)?;
             Ok(if of.to.json { format!("{manifest}\n") } else { list(&manifest) })
         }
-        CollectionCommand::Add { collection, max_ttl, of } => {
+        CollectionCommand::Add { collection, max_ttl, history, of } => {
             let (target, bucket) = (of.to.target()?, &of.bucket);
             let (manifest, scope) = (of.manifest(&target)?, &collection.scope);
             if scope::find(&manifest, scope).is_none() {
@@ -107,7 +110,9 @@ pub(super) fn said(flags: &CollectionFlags) -> anyhow::Result<String> {
             if is_there(&manifest, collection) {
                 bail!("there is a collection {collection} in bucket {bucket} already");
             }
-            let fields = [("name", collection.name.as_str()), ("maxTTL", &max_ttl.to_string())];
+            let (max_ttl, history) = (max_ttl.to_string(), history.map(|history| history.to_string()));
+            let mut fields = vec![("name", collection.name.as_str()), ("maxTTL", &max_ttl)];
+            fields.extend(history.as_deref().map(|history| ("history", history)));
             target.form(&format!("{}/collections", of.scope(scope)), &fields)?;
             Ok(done(&of.to, &format!("collection {collection} was added")))
         }
@@ -145,9 +150,10 @@ fn list(manifest: &Value) -> String {
             Some(seconds) => format!("{seconds} s"),
         };
         let number = format!("0x{}", one["uid"].as_str().unwrap_or("-"));
-        vec![format!("{}.{}", name_of(scope), name_of(one)), max_ttl, number]
+        let history = if one["history"] == true { "yes" } else { "no" };
+        vec![format!("{}.{}", name_of(scope), name_of(one)), max_ttl, number, history.to_owned()]
     };
     let scopes = scope::scopes(manifest);
     let lines = scopes.flat_map(|scope| scope::collections(scope).map(move |one| line(scope, one)));
-    titled(&["COLLECTION", "MAX TTL", "NUMBER"], lines.collect())
+    titled(&["COLLECTION", "MAX TTL", "NUMBER", "HISTORY"], lines.collect())
 }

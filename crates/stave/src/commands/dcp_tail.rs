@@ -13,6 +13,7 @@ use anyhow::bail;
 use base::env::Env;
 use base::{CollectionId, ScopeId, Seqno, VbId};
 use clap::Args;
+use protocol::Status;
 use protocol::dcp::{CollectionNames, EndReason, OpenFlags, What};
 
 use crate::cli::{NodeFlags, Outcome, WrongArguments};
@@ -32,6 +33,7 @@ const NOOP_INTERVAL_S: u32 = 20;
   stave dcp-tail default --from start --count 10
   stave dcp-tail default --vbucket 115 --from 42
   stave dcp-tail default --json --keys-only | jq .key
+  stave dcp-tail default --from start --history
 
 Each line is one change: what happened, vBucket, seqno, key and value.
 Ctrl-C ends it. A connection that breaks is made again, and the streams go on where they were.
@@ -53,6 +55,10 @@ pub struct DcpTailFlags {
     /// Leave the values out; they are not sent at all
     #[arg(long)]
     pub(crate) keys_only: bool,
+    /// Every version of a document that the bucket's history of changes has, not the newest one of a snapshot alone; for
+    /// a bucket in a log-structured store (magma) with a history: see `stave bucket edit --history-seconds`
+    #[arg(long)]
+    pub(crate) history: bool,
     /// Stop after so many changes
     #[arg(long, value_name = "N")]
     pub(crate) count: Option<u64>,
@@ -102,12 +108,28 @@ pub(crate) fn tail(
     if flags.count == Some(0) {
         return Ok(Outcome::Done);
     }
-    follow_everywhere(env, &target, &wishes, starts, None, &mut tail)?;
+    let followed = follow_everywhere(env, &target, &wishes, starts, None, &mut tail);
+    followed
+        .map_err(|error| if flags.history { without_history(error, &flags.bucket) } else { error.into() })?;
     if let Some(error) = tail.failed {
         return Err(error.into());
     }
     tail.out.flush()?;
     Ok(Outcome::Done)
+}
+
+/// The error of a bucket that can keep no history.
+fn without_history(error: ClientError, bucket: &str) -> anyhow::Error {
+    match error {
+        ClientError::Refused { status_code, .. } if status_code == Status::NotSupported.code() => {
+            WrongArguments(format!(
+                "bucket {bucket} can keep no history of changes, as it is not in a log-structured store (magma): leave \
+                 --history out"
+            ))
+            .into()
+        }
+        error => error.into(),
+    }
 }
 
 fn begin<'a>(
@@ -130,6 +152,7 @@ fn begin<'a>(
         noop_interval_s: NOOP_INTERVAL_S,
         filter: filter(&mut client, &flags.collections)?,
         sync_writes: false,
+        history: flags.history,
     };
     let names = names(&mut client)?;
     Ok((wishes, starts, Tail { flags, names, interrupted, out, say, printed: 0, failed: None }))

@@ -145,6 +145,7 @@ fn read(
         noop_interval_s: NOOP_INTERVAL_S,
         filter: Vec::new(),
         sync_writes: false,
+        history: false,
     };
     let heard = env.clock.monotonic();
     let patience = target.patience.0;

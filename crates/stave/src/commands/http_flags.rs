@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::bail;
 use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
 
 use super::password::{self, PasswordFlags};
 use crate::cli::profile::ProfileFlags;
@@ -18,7 +19,7 @@ const DEFAULT_HOST: &str = "127.0.0.1";
 #[derive(Clone, Debug, Args)]
 pub struct HttpFlags {
     /// HTTP address of any node of the cluster
-    #[arg(long, value_name = "HOST:PORT", default_value = DEFAULT_ADDR)]
+    #[arg(long, value_name = "HOST:PORT", env = "STAVE_HTTP_ADDR", default_value = DEFAULT_ADDR, value_parser = NonEmptyStringValueParser::new())]
     pub addr: String,
     /// Who to log in as
     #[arg(long, value_name = "USER", env = "STAVE_USERNAME", default_value = "Administrator")]
@@ -51,9 +52,14 @@ impl HttpFlags {
         let Some(password) = given.map_or_else(asked, |given| Ok(Some(given)))? else {
             bail!(self.password.needed());
         };
-        let is_usual = tls.is_some() && self.addr == DEFAULT_ADDR;
-        let addr = with_http_port(if is_usual { DEFAULT_HOST } else { &self.addr }, tls.is_some());
+        let addr = full_addr(&self.addr, tls.is_some());
         let (username, patience) = (self.username.clone(), self.timeout);
         Ok(HttpTarget { addr, username, password, patience, tls })
     }
+}
+
+/// An address with its port. The one that is built in has another port by TLS.
+pub(super) fn full_addr(addr: &str, by_tls: bool) -> String {
+    let is_usual = by_tls && addr == DEFAULT_ADDR;
+    with_http_port(if is_usual { DEFAULT_HOST } else { addr }, by_tls)
 }

@@ -1,5 +1,6 @@
 //! `stave serve`: runs a node until it is told to stop.
 
+mod host_names;
 mod signals;
 
 use std::io::Write;
@@ -19,7 +20,7 @@ use sd_notify::NotifyState;
 use server::Server;
 use server::etcd::{EtcdAccess, EtcdAddress, EtcdStore};
 
-use self::signals::Again;
+use self::signals::{Again, Terminal};
 use super::encryption_flags::{self, EncryptionFlags};
 use super::etcd_flags::{self, EtcdFlags, first_line};
 use super::login_flags::LoginFlags;
@@ -43,8 +44,9 @@ const PASSWORD_LEN: usize = 20;
 /// If some cannot be served, lines that begin with `not served:` follow and say which and why.
 /// If its cluster does not let it in for a minute, a line that begins with `not ready` says why; `ready` follows when
 /// it does.
-/// SIGTERM, SIGINT (Ctrl-C) and SIGQUIT stop it cleanly. SIGHUP has it read its configuration file again; users, the log
-/// and settings of buckets change at once, and the log says what needs a restart. Without a file SIGHUP stops it cleanly,
+/// SIGTERM, SIGINT (Ctrl-C) and SIGQUIT stop it cleanly. SIGHUP has it read its configuration file, and the files with
+/// passwords, keys and certificates that flags or variables name, again; users, the log and settings of buckets change at
+/// once, and the log says what needs a restart. Without a configuration file, a node whose terminal was closed stops cleanly,
 /// unless nohup started it.
 #[derive(Clone, Debug, Default, Args)]
 #[command(after_help = "Examples:
@@ -83,12 +85,12 @@ pub struct ServeFlags {
     /// Where documents are kept [default: a folder of the user, like ~/.local/share/stave]
     #[arg(long, value_name = "DIR", env = "STAVE_DATA")]
     data: Option<PathBuf>,
-    /// Where clients connect; port 0 takes a free one; others are told of the first of several; off, with --tls-cert:
-    /// only with TLS [default: 127.0.0.1:11210]
-    #[arg(long, value_name = "IP:PORT[,...]|off", env = "STAVE_KV")]
+    /// Where clients connect: an address, or the name of a host, which is all of its addresses; port 0 takes a free one;
+    /// others are told of the first of several; off, with --tls-cert: only with TLS [default: 127.0.0.1:11210]
+    #[arg(long, value_name = "HOST:PORT[,...]|off", env = "STAVE_KV")]
     kv: Option<String>,
     /// Where metrics, health and the SDKs' questions are answered, as --kv [default: 127.0.0.1:8091]
-    #[arg(long, value_name = "IP:PORT[,...]|off", env = "STAVE_HTTP")]
+    #[arg(long, value_name = "HOST:PORT[,...]|off", env = "STAVE_HTTP")]
     http: Option<String>,
     #[command(flatten)]
     tls: TlsFlags,
@@ -221,6 +223,7 @@ impl Setup {
         }
         let access = etcd_flags::access(env, &settings)?;
         settings.descriptors = descriptors;
+        host_names::resolve(env, &mut settings)?;
         let data_dir = match &settings.data {
             Some(dir) => dir.clone(),
             None => Home::of_process().data_dir()?,
@@ -282,25 +285,27 @@ fn password(env: &Env, flags: &ServeFlags) -> anyhow::Result<Option<Secret>> {
     Ok(password)
 }
 
-/// Runs the command.
-pub fn run(env: &Env, flags: ServeFlags) -> anyhow::Result<Outcome> {
+/// Runs the command. `ignored` says of variables of the environment that they mean nothing.
+pub fn run(env: &Env, flags: ServeFlags, ignored: &[String]) -> anyhow::Result<Outcome> {
     let mut log = Log::start()?;
+    let terminal = Terminal::of_process(env);
     // Before the first password or key is read.
     keep_memory_private();
     let descriptors = raise_descriptor_limit();
     let setup = Setup::read(env, flags.clone(), descriptors)?;
     if flags.check {
+        ignored.iter().for_each(|what| say(what));
         return check(env, &setup);
     }
     let (wrapping, rotates) = (setup.config.encryption.as_ref(), setup.config.rotates_keys);
     log.follow(env, &setup.log, wrapping, rotates).map_err(WrongArguments)?;
-    setup.open_keys().iter().for_each(|what| tracing::warn!("{what}"));
+    setup.open_keys().iter().chain(ignored).for_each(|what| tracing::warn!("{what}"));
     let Setup { config, join, access, .. } = setup;
     let made_up = config.password_was_generated.then(|| config.users[0].clone());
     let config = Config { recent_log: log.recent.clone(), ..config };
     let server = server::serve(config, env.clone())?;
     log.hand_over_keys(server.node());
-    let mut again = Again { env, flags, descriptors, log };
+    let mut again = Again { env, flags, descriptors, log, terminal };
     let cluster = match join.map(|address| join_cluster(env, &server, &address, access)).transpose() {
         Ok(cluster) => cluster,
         Err(error) => {

@@ -18,24 +18,24 @@ pub struct TlsFlags {
     #[arg(long, value_name = "FILE.pem", requires = "tls_cert", env = "STAVE_TLS_KEY")]
     tls_key: Option<PathBuf>,
     /// Where clients connect with TLS; port 0 takes a free one [default: port 11207 beside --kv]
-    #[arg(long, value_name = "IP:PORT[,...]", env = "STAVE_KV_TLS")]
+    #[arg(long, value_name = "HOST:PORT[,...]", env = "STAVE_KV_TLS")]
     kv_tls: Option<String>,
     /// Where HTTP is answered with TLS; port 0 takes a free one [default: port 18091 beside --http]
-    #[arg(long, value_name = "IP:PORT[,...]", env = "STAVE_HTTP_TLS")]
+    #[arg(long, value_name = "HOST:PORT[,...]", env = "STAVE_HTTP_TLS")]
     http_tls: Option<String>,
     /// The lowest version of TLS that is spoken [default: 1.2]
     #[arg(long, value_name = "1.2|1.3", env = "STAVE_TLS_MIN_VERSION")]
     tls_min_version: Option<TlsVersion>,
     /// The cipher suites that are spoken, by their names at IANA, the best first; may be repeated, or several with commas
     /// between them [default: all of TLS 1.3, and of 1.2 those with ECDHE and an AEAD]
-    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    #[arg(long, value_name = "NAME", value_delimiter = ',', env = "STAVE_TLS_CIPHER_SUITES")]
     tls_cipher_suites: Option<Vec<String>>,
     /// How users may log in to KV connections without TLS: SCRAM-SHA512, SCRAM-SHA256, SCRAM-SHA1, PLAIN (which shows the
     /// password to all who read along), with commas between them [default: all]
-    #[arg(long, value_name = "NAME[,...]")]
+    #[arg(long, value_name = "NAME[,...]", env = "STAVE_SASL_MECHANISMS")]
     sasl_mechanisms: Option<SaslMethods>,
     /// The same with TLS [default: all]
-    #[arg(long, value_name = "NAME[,...]")]
+    #[arg(long, value_name = "NAME[,...]", env = "STAVE_TLS_SASL_MECHANISMS")]
     tls_sasl_mechanisms: Option<SaslMethods>,
     /// The CAs that have signed the certificates of the other nodes of the cluster, and of clients that show one
     #[arg(long, value_name = "FILE.pem", env = "STAVE_TLS_CA")]
@@ -45,9 +45,9 @@ pub struct TlsFlags {
     #[arg(long, value_name = "off|optional|required", env = "STAVE_TLS_CLIENT_AUTH")]
     tls_client_auth: Option<ClientAuth>,
     /// The user of a client's certificate: subject.cn, san.dnsname, san.uri or san.email, behind it prefix=TEXT and
-    /// delimiters=CHARACTERS if that holds more than the name. May be repeated: the first that finds a name counts
-    /// [default: subject.cn]
-    #[arg(long, value_name = "RULE")]
+    /// delimiters=CHARACTERS if that holds more than the name. May be repeated (in the variable: a line each): the first
+    /// that finds a name counts [default: subject.cn]
+    #[arg(long, value_name = "RULE", value_delimiter = '\n', env = "STAVE_TLS_CLIENT_USER")]
     tls_client_user: Option<Vec<ClientNameRule>>,
     /// Which connections to other nodes are encrypted: control (requests over HTTP, which carry no documents), all, or
     /// strict (all; and --kv and --http are reached from this machine alone). It takes --tls-ca [default: off]

@@ -6,6 +6,7 @@
 //! (seconds since 1970) if they are not 0, `xattrs` if there are any, and the body as `value` if it is JSON, else as
 //! `value_base64`. JSON keeps its bytes, but for ends of lines, which become spaces. A member of any other name is refused, so that a file of another kind is not taken for one of these.
 
+mod columns;
 mod key;
 mod row;
 mod send;
@@ -19,6 +20,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+pub(crate) use columns::{MemberPath, row, whole_head};
 pub(crate) use key::KeyTemplate;
 pub(crate) use row::RowReader;
 pub(crate) use send::{LineSender, Rejected};

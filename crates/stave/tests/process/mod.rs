@@ -60,6 +60,13 @@ impl Process {
         Process::of(command, |_| {})
     }
 
+    /// A process in a session of its own, which has no terminal.
+    pub fn without_terminal(args: &[&str], more: &[&str]) -> Process {
+        let mut command = Command::new("setsid");
+        command.args(["env", "--default-signal=HUP", env!("CARGO_BIN_EXE_stave")]).args(args).args(more);
+        Process::of(command, |_| {})
+    }
+
     /// `look` may keep the standard error.
     pub fn of(mut command: Command, look: impl FnOnce(&mut Option<ChildStderr>)) -> Process {
         let mut child = command

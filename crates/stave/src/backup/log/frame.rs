@@ -8,6 +8,8 @@ use crate::backup::block::MAX_RAW_BYTES;
 
 /// What a frame begins with.
 const MAGIC: u32 = u32::from_be_bytes(*b"SLG1");
+/// The version that stands at the end of that.
+pub(crate) const FORMAT: base::FormatVersions = base::FormatVersions::since(1, 1);
 /// Bytes before a frame's body.
 pub(super) const HEADER_BYTES: usize = 80;
 const RAW: u8 = 0;

@@ -27,6 +27,7 @@ mod tests;
 use std::path::{Path, PathBuf};
 
 pub(crate) use entry::LoggedChange;
+pub(crate) use frame::FORMAT;
 pub(crate) use gaps::{Gap, GapSet};
 pub(crate) use moment::{AtMoment, MomentReader, WantedMoment};
 pub(crate) use position::LogPosition;

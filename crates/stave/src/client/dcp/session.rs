@@ -20,6 +20,8 @@ const CLOSE_OPAQUES: u32 = 0x0200_0000;
 /// A rollback that leads to the next one more often than this will not come to an end.
 const MOST_ROLLBACKS: u32 = 64;
 const REQUEST: &str = "stream request";
+/// The control message that asks for a history of changes.
+const CHANGE_STREAMS: &str = "change_streams";
 
 /// What is wanted of every stream.
 #[derive(Clone, Debug)]
@@ -36,6 +38,8 @@ pub struct Wishes {
     pub filter: Vec<u8>,
     /// Durable writes come as their prepares, commits and aborts, not as documents.
     pub sync_writes: bool,
+    /// Every version of a document comes that the bucket keeps, not the newest of a snapshot alone.
+    pub history: bool,
 }
 
 /// One vBucket to follow.
@@ -147,15 +151,16 @@ impl Session {
             extras: &flags,
             ..RequestParts::default()
         });
+        let on = || "true".to_owned();
         let controls = [
-            ("enable_noop", "true".to_owned()),
-            ("set_noop_interval", self.wishes.noop_interval_s.to_string()),
-            ("connection_buffer_size", self.wishes.buffer_bytes.to_string()),
-            ("enable_expiry_opcode", "true".to_owned()),
-            ("enable_sync_writes", "true".to_owned()),
+            ("enable_noop", Some(on())),
+            ("set_noop_interval", Some(self.wishes.noop_interval_s.to_string())),
+            ("connection_buffer_size", Some(self.wishes.buffer_bytes.to_string())),
+            ("enable_expiry_opcode", Some(on())),
+            ("enable_sync_writes", self.wishes.sync_writes.then(on)),
+            (CHANGE_STREAMS, self.wishes.history.then(on)),
         ];
-        let count = controls.len() - usize::from(!self.wishes.sync_writes);
-        for (key, value) in &controls[..count] {
+        for (key, value) in controls.iter().filter_map(|(key, value)| Some((*key, value.as_ref()?))) {
             self.send(RequestParts {
                 opcode: opcode::DCP_CONTROL,
                 opaque: OTHER_OPAQUES,

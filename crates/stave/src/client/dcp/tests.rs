@@ -124,6 +124,7 @@ fn session(starts: &[Start]) -> Session {
         noop_interval_s: 20,
         filter: Vec::new(),
         sync_writes: false,
+        history: false,
     };
     Session::new(wishes, starts)
 }

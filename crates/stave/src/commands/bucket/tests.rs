@@ -95,6 +95,34 @@ fn buckets_come_change_and_go() {
 }
 
 #[test]
+fn a_history_is_kept_as_flags_say() {
+    let server = TestServer::start();
+    let run = |line: &str| said_by(&server, line).unwrap_or_else(|error| panic!("{line}: {error}"));
+    run(
+        "bucket add orders --quota 128MiB --backend magma --replicas 0 --history-seconds 3600 --history-collections false",
+    );
+    let history = || field(&run("bucket show orders"), "history");
+    assert_eq!(history(), "3600 s");
+    run("bucket edit orders --history-bytes 2GiB --history-seconds 60");
+    assert_eq!(history(), "60 s, 2.00 GiB");
+    run("collection add kept --bucket orders --history true");
+    run("collection add plain --bucket orders");
+    let listed = run("collection list --bucket orders");
+    let of = |name: &str| {
+        let line = listed.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{listed}"));
+        line.split_ascii_whitespace().last().map(str::to_owned)
+    };
+    assert_eq!((of("_default.kept").as_deref(), of("_default.plain").as_deref()), (Some("yes"), Some("no")));
+    run("bucket edit orders --history-bytes 0 --history-seconds 0");
+    assert_eq!(history(), "none");
+    assert_eq!(field(&run("bucket show default"), "history"), "none");
+    for line in ["bucket edit default --history-seconds 60", "collection add new --history true"] {
+        let why = refused(&server, line);
+        assert!(why.contains("magma") || why.contains("log-structured"), "{line}: {why}");
+    }
+}
+
+#[test]
 fn a_bucket_that_cannot_be_made_or_changed_is_told_with_what_to_do() {
     let server = TestServer::start();
     for (line, told) in [
@@ -145,11 +173,11 @@ fn scopes_and_collections_come_and_go() {
     assert!(scopes.lines().any(|line| line == "shop      carts,kept"), "{scopes}");
     let listed = run("collection list");
     for line in [
-        "COLLECTION         MAX TTL        NUMBER",
-        "_default._default  of the bucket  0x0",
-        "_default.plain     of the bucket  0xa",
-        "shop.carts         60 s           0x8",
-        "shop.kept          none           0x9",
+        "COLLECTION         MAX TTL        NUMBER  HISTORY",
+        "_default._default  of the bucket  0x0     no",
+        "_default.plain     of the bucket  0xa     no",
+        "shop.carts         60 s           0x8     no",
+        "shop.kept          none           0x9     no",
     ] {
         assert!(listed.lines().any(|told| told == line), "{line}: {listed}");
     }

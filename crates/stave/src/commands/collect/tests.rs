@@ -59,6 +59,14 @@ fn an_archive_has_what_the_node_says_and_no_names() {
     assert!(of_node("metrics.txt").contains("stave_items{bucket=\"default\""));
     assert!(of_node("pools_default.json").contains("nodes"));
     assert!(of_node(&format!("buckets/{BUCKET}/settings.json")).contains("mem_high_wat"));
+    let log: Value = serde_json::from_str(of_node("log.json")).expect("JSON");
+    assert!(log["list"].is_array(), "{log}");
+    assert!(of_node("security.json").contains("tlsMinVersion"));
+    assert!(of_node("client_cert_auth.json").contains("state"));
+    for file in ["slow_operations.json", "cluster.json", &format!("buckets/{BUCKET}/samples.json")] {
+        serde_json::from_str::<Value>(of_node(file)).expect(file);
+    }
+    assert!(of_node(&format!("buckets/{BUCKET}/replication.json")).contains("links"));
     // Every group that needs no argument, but the one that changes something.
     for group in GROUPS.iter().filter(|group| group.args.least == 0) {
         let name = if group.name.is_empty() { "all" } else { group.name };

@@ -16,6 +16,7 @@ fn flags(server: &TestServer) -> DcpTailFlags {
         vbucket: None,
         collections: Vec::new(),
         keys_only: false,
+        history: false,
         count: None,
         json: false,
         node: server.flags(),
@@ -81,6 +82,39 @@ fn begins_at_a_seqno_of_a_vbucket_or_in_a_collection() {
     );
     let unknown = DcpTailFlags { collections: vec!["nowhere".into()], ..flags(&server) };
     assert!(refused(&unknown).contains("nowhere"));
+    server.stop();
+}
+
+#[test]
+fn every_version_of_a_history_is_shown_if_it_is_asked_for() {
+    let mut server = TestServer::start();
+    let fields = [
+        ("name", "orders"),
+        ("ramQuota", "128"),
+        ("storageBackend", "magma"),
+        ("historyRetentionSeconds", "3600"),
+        ("replicaNumber", "0"),
+    ];
+    server.http_target().form("/pools/default/buckets", &fields).expect("the bucket is made");
+    let target = server.flags().target("orders", Dialect::Couchbase).expect("a password");
+    let mut client = Client::open(&Env::real(), &target).expect("the node lets us in");
+    for value in ["1", "2", "3"] {
+        client.set(b"a", value.as_bytes(), 0).expect("stored");
+    }
+    let vbucket = Some(vbucket_of(b"a", 4).0);
+    let of_bucket = DcpTailFlags { bucket: "orders".to_owned(), vbucket, history: true, ..flags(&server) };
+    let seen = lines(&DcpTailFlags { count: Some(3), ..of_bucket });
+    let ends: Vec<bool> = seen
+        .iter()
+        .zip(["1", "2", "3"])
+        .map(|(line, value)| line.ends_with(&format!("  a  {value}")))
+        .collect();
+    assert_eq!(ends, [true; 3], "{seen:?}");
+    // A bucket in couchstore files keeps none.
+    let refused = DcpTailFlags { history: true, count: Some(1), ..flags(&server) };
+    let why = tail(&Env::real(), &refused, &NOT_INTERRUPTED, &mut Vec::new(), &mut |_| ());
+    let why = why.expect_err("refused");
+    assert!(why.is::<WrongArguments>() && why.to_string().contains("leave --history out"), "{why}");
     server.stop();
 }
 

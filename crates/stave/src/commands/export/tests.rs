@@ -128,6 +128,66 @@ fn what_is_exported_can_be_imported_and_is_the_same_again() {
 }
 
 #[test]
+fn a_table_of_whole_documents_comes_back() {
+    let mut server = TestServer::start();
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name).to_str().expect("text").to_owned();
+    let quotes = "{\"key\":\"a,\\\"b\\\"\\r\\nc\",\"value\":{\"text\":\"x,\\\"y\\\"\\n;z\"}}\n";
+    std::fs::write(path("in.jsonl"), format!("{DOCUMENTS}{quotes}")).expect("written");
+    stave(&server, &["import", "lines", &path("in.jsonl")]).expect("all are sent");
+    stave(&server, &["export", "--to", &path("out.jsonl")]).expect("it is written");
+    let before = lines(path("out.jsonl").as_ref());
+    assert_eq!(before.len(), 8);
+    stave(&server, &["export", "--to", &path("out.csv")]).expect("it is written");
+    let table = std::fs::read_to_string(path("out.csv")).expect("the file is there");
+    assert!(
+        table.starts_with("key,key_base64,collection,flags,expiry,xattrs,value,value_base64\n"),
+        "{table}"
+    );
+    assert!(table.contains("\"{\"\"b\"\":1, \"\"a\"\":1.50}\""), "JSON stays as it is written: {table}");
+
+    let mut other = TestServer::start();
+    stave(&other, &["import", "csv", &path("out.csv")]).expect("all are sent");
+    stave(&other, &["export", "--to", &path("again.jsonl")]).expect("it is written");
+    assert_eq!(lines(path("again.jsonl").as_ref()), before);
+    // A table of something else needs keys.
+    std::fs::write(path("users.csv"), "id,name\n1,ann\n").expect("written");
+    let refused = stave(&other, &["import", "csv", &path("users.csv")]).expect_err("no whole documents");
+    assert!(refused.contains("column `id`") && refused.contains("--key"), "{refused}");
+    server.stop();
+    other.stop();
+}
+
+#[test]
+fn members_of_documents_are_columns_and_a_dry_run_writes_none() {
+    let mut server = TestServer::start();
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name).to_str().expect("text").to_owned();
+    std::fs::write(path("in.jsonl"), DOCUMENTS).expect("written");
+    stave(&server, &["import", "lines", &path("in.jsonl")]).expect("all are sent");
+    stave(&server, &["export", "--to", &path("out.csv"), "--columns", "a,b"]).expect("it is written");
+    let table = std::fs::read_to_string(path("out.csv")).expect("the file is there");
+    let mut rows: Vec<&str> = table.lines().collect();
+    rows.sort_unstable();
+    // What is no object is left out.
+    assert_eq!(rows, ["key,a,b", "user::1,1.50,1", "with,,"]);
+    let words = ["import", "csv", &path("out.csv"), "--key", "copy::%key%"];
+    stave(&server, &words).expect("it is a table like any other");
+
+    for more in [&[][..], &["--format", "csv"], &["--max-rate", "100MiB"]] {
+        let (to, none) = (path("none"), ["export", "--dry-run", "--to"]);
+        stave(&server, &[&none[..], &[&to], more].concat()).expect("it is counted");
+        assert!(!Path::new(&to).exists());
+    }
+    let wrong = stave(&server, &["export", "--to", &path("x.jsonl"), "--columns", "a"]);
+    assert!(wrong.expect_err("no table").contains("--format csv"));
+    let names: Vec<_> =
+        std::fs::read_dir(folder.path()).expect("read").flatten().map(|e| e.file_name()).collect();
+    assert_eq!(names.len(), 2, "the copies are removed: {names:?}");
+    server.stop();
+}
+
+#[test]
 fn a_backup_is_exported_without_a_cluster() {
     let mut server = TestServer::start();
     let folder = tempfile::tempdir().expect("a folder");

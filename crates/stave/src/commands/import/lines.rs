@@ -49,20 +49,22 @@ pub struct LinesFlags {
 #[command(after_help = "Examples:
   stave import csv users.csv --bucket app --key 'user::%id%'
   stave import csv users.tsv --bucket app --key '%email%' --separator '\\t' --infer-types
+  stave import csv travel.csv --bucket travel
 
 The first row has the names of the columns; each other row is a document with them. Patterns of --key are those of
-`stave import lines`.")]
+`stave import lines`. Without --key the columns are those of `stave export --format csv`: key, value and others.")]
 pub struct CsvFlags {
     #[command(flatten)]
     common: CommonFlags,
-    /// How keys are made of rows, such as user::%id% or #UUID#
+    /// How keys are made of rows, such as user::%id% or #UUID#; without it rows are whole documents, as `stave export
+    /// --format csv` writes them
     #[arg(long, value_name = "PATTERN")]
-    key: KeyTemplate,
+    key: Option<KeyTemplate>,
     /// The character between fields; \t for a tab
     #[arg(long, value_name = "CHAR", default_value = ",", value_parser = separator)]
     separator: u8,
     /// Numbers, true and false become such values, and empty fields are left out; else everything is text
-    #[arg(long)]
+    #[arg(long, requires = "key")]
     infer_types: bool,
 }
 

@@ -1,6 +1,6 @@
-//! What a node makes of signals: it stops, or reads its configuration again.
+//! What a node makes of signals: it stops, or reads its configuration again (record 0172).
 
-use base::env::Env;
+use base::env::{Env, OpenMode};
 use server::Server;
 use server::signals::Signal;
 
@@ -13,6 +13,29 @@ pub(super) struct Again<'e> {
     pub(super) flags: ServeFlags,
     pub(super) descriptors: Option<u64>,
     pub(super) log: Log,
+    pub(super) terminal: Terminal,
+}
+
+/// The terminal that a process was started from (tty(4)). The system takes it from the process before it sends SIGHUP.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Terminal {
+    was_there: bool,
+}
+
+impl Terminal {
+    /// What a process has at its start. Services and most containers have none.
+    pub(super) fn of_process(env: &Env) -> Terminal {
+        Terminal { was_there: is_there(env) }
+    }
+
+    /// Whether it has been closed.
+    fn is_gone(self, env: &Env) -> bool {
+        self.was_there && !is_there(env)
+    }
+}
+
+fn is_there(env: &Env) -> bool {
+    env.disk.open("/dev/tty".as_ref(), OpenMode::Read).is_ok()
 }
 
 impl Again<'_> {
@@ -28,13 +51,14 @@ impl Again<'_> {
                 tracing::info!(signal, "stopping");
                 true
             }
-            Signal::HangUp if self.flags.config.is_some() => {
-                self.reload(server);
-                false
+            // Without a configuration file the node was started by hand, and its user has left.
+            Signal::HangUp if self.flags.config.is_none() && self.terminal.is_gone(self.env) => {
+                tracing::info!(signal = "SIGHUP", "the terminal is closed: stopping");
+                true
             }
             Signal::HangUp => {
-                tracing::info!(signal = "SIGHUP", "there is no configuration file to read again: stopping");
-                true
+                self.reload(server);
+                false
             }
         }
     }

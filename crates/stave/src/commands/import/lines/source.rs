@@ -20,8 +20,8 @@ pub(super) enum Form {
     Exported,
     /// The document alone.
     Documents { key: KeyTemplate },
-    /// A row.
-    Csv { key: KeyTemplate, separator: u8, infers: bool },
+    /// A row; without a pattern for keys as `stave export` writes them.
+    Csv { key: Option<KeyTemplate>, separator: u8, infers: bool },
 }
 
 /// One line, and the document that it is.
@@ -87,6 +87,7 @@ impl Documents {
             bail!("two columns have the name `{}`: documents would have one of them", twice.1);
         }
         let Form::Csv { key, .. } = &self.form else { return Ok(()) };
+        let Some(key) = key else { return Line::check_columns(columns).map_err(anyhow::Error::msg) };
         if let Some(missing) = key.members().find(|name| !columns.iter().any(|column| column == name)) {
             bail!(
                 "there is no column `{missing}`, which the key is made of; there are: {}",
@@ -126,6 +127,7 @@ impl Documents {
         if fields.len() != self.columns.len() {
             return Err(format!("it has {} fields, the first row {}", fields.len(), self.columns.len()));
         }
+        let Some(key) = key else { return Line::decode_row(&self.columns, fields) };
         let names = self.columns.iter().map(String::as_str);
         let value = row_as_json(names, fields.iter().map(String::as_str), *infers);
         let body = value.to_string();
