@@ -225,7 +225,7 @@ pub(super) fn matches(
     let chosen = innermost(&plain);
     // Commands without the flag talk to no server, are one, or have flags for two.
     let Ok(wanted) = chosen.try_get_one::<String>(FLAG) else { return Ok(plain) };
-    let Some(profile) = place.read(wanted.map(String::as_str))? else { return Ok(plain) };
+    let Some(profile) = place.read(wanted.map(String::as_str).filter(|name| !name.is_empty()))? else { return Ok(plain) };
     profile.check_address(chosen)?;
     let is_given = ["password", "password_file"].iter().any(|id| chosen.value_source(id).is_some());
     let password = if is_given { None } else { profile.secret()? };
@@ -310,6 +310,8 @@ tls-ca = "/etc/ca.pem"
                 expected => assert_eq!(asked.as_deref(), Ok(expected), "{line}"),
             }
         }
+        // As an empty STAVE_PROFILE is none.
+        assert_eq!(home.asked("stave get k --profile="), home.asked("stave get k"));
         let none = Home(tempfile::tempdir().expect("a folder"));
         assert_eq!(none.asked("stave get k").as_deref(), Ok("127.0.0.1:11210 Administrator - default -"));
         assert!(none.asked("stave get k --profile prod").is_err());
