@@ -221,7 +221,7 @@ pub(super) fn said(flags: &BucketFlags) -> anyhow::Result<String> {
                 if moves { "; replicas come and go with the next `stave cluster rebalance`" } else { "" };
             let kept = not_kept(&told);
             let few = change.replicas.and_then(|replicas| too_few_nodes(&target, replicas)).unwrap_or_default();
-            Ok(done(to, &format!("bucket {name} is changed{next}{few}{kept}")))
+            Ok(done(to, &format!("bucket {name} was changed{next}{few}{kept}")))
         }
         BucketCommand::Flush { name, yes, to } => {
             let target = to.target()?;

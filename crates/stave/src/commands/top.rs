@@ -62,7 +62,9 @@ pub fn run(env: &Env, flags: &TopFlags) -> anyhow::Result<Outcome> {
         }
         let mut now = looks(env, nodes);
         if flags.once {
-            before.keys().for_each(|addr| drop(now.entry(addr.clone()).or_default()));
+            for addr in before.keys() {
+                now.entry(addr.clone()).or_default();
+            }
         }
         let rates: Vec<(&String, Option<Rates>)> = now
             .iter()

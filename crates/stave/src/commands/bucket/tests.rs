@@ -77,7 +77,7 @@ fn buckets_come_change_and_go() {
     }
     assert_eq!(
         run("bucket edit orders --quota 256MiB --max-ttl 0 --flush --compression active"),
-        "bucket orders is changed\n"
+        "bucket orders was changed\n"
     );
     let shown = run("bucket show orders");
     for (name, value) in [("max TTL", "none"), ("flush", "allowed"), ("compression", "active")] {
@@ -91,8 +91,8 @@ fn buckets_come_change_and_go() {
     run("bucket delete many --yes");
     // The next start takes it from the configuration again.
     let told = run("bucket edit default --max-ttl 60");
-    assert!(told.starts_with("bucket default is changed; warning: only until the node stops"), "{told}");
-    assert_eq!(run("bucket edit orders --no-flush"), "bucket orders is changed\n");
+    assert!(told.starts_with("bucket default was changed; warning: only until the node stops"), "{told}");
+    assert_eq!(run("bucket edit orders --no-flush"), "bucket orders was changed\n");
     let json: Value = serde_json::from_str(&run("bucket show orders --json")).expect("JSON");
     assert_eq!((&json["maxTTL"], &json["replicaNumber"]), (&0.into(), &1.into()));
 
