@@ -47,7 +47,9 @@ impl Incoming {
                 Ok((stream, peer)) => match prepare(&stream) {
                     Ok(()) => return (stream, peer),
                     // It has gone already.
-                    Err(error) => tracing::debug!(peer = %UserData(peer), %error, "a client could not be served"),
+                    Err(error) => {
+                        tracing::debug!(peer = %UserData(peer), %error, "a client could not be served")
+                    }
                 },
                 Err(error) if is_of_client(&error) => {}
                 Err(error) => self.turn_away(&error).await,

@@ -55,6 +55,8 @@ pub struct Settings {
     pub username: Option<String>,
     /// Password of the administrator.
     pub password: Option<String>,
+    /// A file whose first line is the administrator's password.
+    pub password_file: Option<PathBuf>,
     /// Buckets, as `NAME[:QUOTA[:TYPE]]`.
     pub buckets: Option<Vec<String>>,
     /// vBuckets of each bucket.
@@ -192,7 +194,7 @@ impl Settings {
         settings! {
             data, kv, http, kv_tls, http_tls, tls_cert, tls_key, tls_min_version, tls_ca, tls_client_auth,
             tls_client_user, cluster_encryption, tls_cipher_suites, sasl_mechanisms, tls_sasl_mechanisms,
-            scram_iterations, argon2id_memory, argon2id_time, username, password, vbuckets, threads,
+            scram_iterations, argon2id_memory, argon2id_time, username, password, password_file, vbuckets, threads,
             advertise, alternate_address, max_connections, max_connections_per_address, connection_memory,
             max_http_connections, max_http_connections_per_address, http_idle_timeout_s, login_timeout_s,
             metrics_login, journal, max_open_files, compaction_fragmentation_percent, compaction_min_waste,

@@ -183,9 +183,7 @@ mod tests {
 
     #[test]
     fn active_nodes_without_figures_are_named() {
-        let node = |uuid: &str, membership: &str| {
-            json!({ "hostname": format!("{uuid}:1"), "nodeUUID": uuid, "clusterMembership": membership })
-        };
+        let node = |uuid: &str, membership: &str| json!({ "hostname": format!("{uuid}:1"), "nodeUUID": uuid, "clusterMembership": membership });
         let nodes = json!([node("a", "active"), node("b", "active"), node("c", "inactiveFailed")]);
         let figures = Figures { nodes: [("a".to_owned(), Default::default())].into(), ..Figures::default() };
         assert_eq!(without_figures(&figures, &nodes), ["b:1"]);

@@ -44,7 +44,9 @@ impl Options {
     fn validated(&self, shared: &Shared, replicas: Option<u8>, code: StatusCode) -> Response {
         let nodes = shared.node.cluster_map().layout().active().count();
         let errors = match replicas.filter(|replicas| usize::from(*replicas) >= nodes) {
-            Some(_) if !self.ignores_warnings() => Errors::from([("replicaNumber".to_owned(), TOO_FEW_NODES.to_owned())]),
+            Some(_) if !self.ignores_warnings() => {
+                Errors::from([("replicaNumber".to_owned(), TOO_FEW_NODES.to_owned())])
+            }
             _ => return (code, Json(json!({ "errors": {} }))).into_response(),
         };
         refused(errors)

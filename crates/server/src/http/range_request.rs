@@ -186,7 +186,8 @@ fn across(name: &str) -> Option<Across> {
 /// A time in seconds since 1970; less than 0 is before now.
 fn time(field: &str, text: Option<&str>, default: i64, now_s: u64) -> Result<u64, String> {
     let number = text.map_or(Ok(default), str::parse::<i64>);
-    let number = number.map_err(|_| format!("{field}: {:?} is no number of seconds", text.unwrap_or_default()))?;
+    let number =
+        number.map_err(|_| format!("{field}: {:?} is no number of seconds", text.unwrap_or_default()))?;
     let is_relative = number < 0 || text.is_none();
     Ok(if is_relative { now_s.saturating_sub(number.unsigned_abs()) } else { number.unsigned_abs() })
 }

@@ -225,7 +225,9 @@ pub(super) fn matches(
     let chosen = innermost(&plain);
     // Commands without the flag talk to no server, are one, or have flags for two.
     let Ok(wanted) = chosen.try_get_one::<String>(FLAG) else { return Ok(plain) };
-    let Some(profile) = place.read(wanted.map(String::as_str).filter(|name| !name.is_empty()))? else { return Ok(plain) };
+    let Some(profile) = place.read(wanted.map(String::as_str).filter(|name| !name.is_empty()))? else {
+        return Ok(plain);
+    };
     profile.check_address(chosen)?;
     let is_given = ["password", "password_file"].iter().any(|id| chosen.value_source(id).is_some());
     let password = if is_given { None } else { profile.secret()? };

@@ -220,8 +220,10 @@ pub(super) fn said(flags: &BucketFlags) -> anyhow::Result<String> {
             let next =
                 if moves { "; replicas come and go with the next `stave cluster rebalance`" } else { "" };
             let kept = not_kept(&told);
-            let few = change.replicas.and_then(|replicas| too_few_nodes(&target, replicas)).unwrap_or_default();
-            Ok(done(to, &format!("bucket {name} was changed{next}{few}{kept}")))
+            let few =
+                change.replicas.and_then(|replicas| too_few_nodes(&target, replicas)).unwrap_or_default();
+            let small = quota.map_or("", small);
+            Ok(done(to, &format!("bucket {name} was changed{next}{few}{small}{kept}")))
         }
         BucketCommand::Flush { name, yes, to } => {
             let target = to.target()?;
@@ -263,12 +265,26 @@ fn add(
         fields.push(("replicaNumber", "0".to_owned()));
     }
     send(target, BUCKETS, &fields)?;
-    Ok(match change.replicas {
+    let small = small(new.quota);
+    let replicas = match change.replicas {
         None if is_alone => format!(
             " without replicas, as there is one node; `stave bucket edit {name} --replicas 1` gives it some when there are more"
         ),
         replicas => replicas.and_then(|replicas| too_few_nodes(target, replicas)).unwrap_or_default(),
-    })
+    };
+    Ok(format!("{replicas}{small}"))
+}
+
+/// MiB in which the largest document has room.
+const ROOM_FOR_ALL: u64 = 32;
+
+/// What is said of a quota in which some documents have no room.
+fn small(quota: u64) -> &'static str {
+    if quota < ROOM_FOR_ALL {
+        "; warning: a document may have 20 MiB, and has no room in so small a quota; the original takes no less than 100MiB"
+    } else {
+        ""
+    }
 }
 
 /// How many nodes there are; `None` if that cannot be seen.
@@ -364,7 +380,8 @@ fn list(buckets: &Value) -> String {
         ]
     };
     let buckets = || buckets.as_array().into_iter().flatten();
-    let missing: BTreeSet<String> = buckets().flat_map(|bucket| texts(bucket, "nodesWithoutFigures")).collect();
+    let missing: BTreeSet<String> =
+        buckets().flat_map(|bucket| texts(bucket, "nodesWithoutFigures")).collect();
     let heads = ["BUCKET", "TYPE", "STORE", "QUOTA", "REPLICAS", "DOCUMENTS", "MEMORY", "DISK"];
     titled(&heads, buckets().map(line).collect()) + &incomplete(missing)
 }
@@ -375,7 +392,9 @@ fn incomplete(missing: BTreeSet<String>) -> String {
     if nodes.is_empty() {
         return nodes;
     }
-    format!("incomplete: documents, memory and disk lack those of {nodes}, which did not answer; `stave cluster status`\n")
+    format!(
+        "incomplete: documents, memory and disk lack those of {nodes}, which did not answer; `stave cluster status`\n"
+    )
 }
 
 fn describe(bucket: &Value) -> String {

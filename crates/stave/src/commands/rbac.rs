@@ -115,8 +115,14 @@ pub fn idle_roles(given: Option<&str>) -> String {
     let idle: BTreeSet<String> = names.filter(is_idle).collect();
     match idle.len() {
         0 => String::new(),
-        1 => format!("; {} gives nothing here: it is of a service that Stave does not have", cell(&Vec::from_iter(idle))),
-        _ => format!("; {} give nothing here: they are of services that Stave does not have", cell(&Vec::from_iter(idle))),
+        1 => format!(
+            "; {} gives nothing here: it is of a service that Stave does not have",
+            cell(&Vec::from_iter(idle))
+        ),
+        _ => format!(
+            "; {} give nothing here: they are of services that Stave does not have",
+            cell(&Vec::from_iter(idle))
+        ),
     }
 }
 
@@ -171,7 +177,9 @@ mod tests {
         assert_eq!(idle_roles(Some("data_reader[*],admin")), "");
         let told = idle_roles(Some("query_select[*],data_reader[a], query_select[b]"));
         assert!(told.starts_with("; query_select gives nothing here"), "{told}");
-        assert!(idle_roles(Some("fts_admin[*],query_select[b]")).starts_with("; fts_admin,query_select give"));
+        assert!(
+            idle_roles(Some("fts_admin[*],query_select[b]")).starts_with("; fts_admin,query_select give")
+        );
     }
 
     #[test]

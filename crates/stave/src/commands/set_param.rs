@@ -67,12 +67,16 @@ fn how_to_keep(name: &str, bucket: &str, kept_by: Option<&str>) -> String {
     let key = find(name).ok().map(|setting| setting.key);
     let in_file = match key.and_then(BucketTable::own_key) {
         Some(own) => format!("write {own} into the bucket's table of the configuration file"),
-        None => format!("write {name} under [bucket.settings] of the bucket's table of the configuration file"),
+        None => {
+            format!("write {name} under [bucket.settings] of the bucket's table of the configuration file")
+        }
     };
-    let by_flag = if name == "max_size" { format!(", or give --bucket {bucket}:QUOTA") } else { String::new() };
+    let by_flag =
+        if name == "max_size" { format!(", or give --bucket {bucket}:QUOTA") } else { String::new() };
     let over_http = match key.and_then(field_of) {
         Some(field) => format!("set {field} with POST /pools/default/buckets/{bucket}"),
-        None => "give the bucket a table with its type, its quota and this setting in the configuration file".to_owned(),
+        None => "give the bucket a table with its type, its quota and this setting in the configuration file"
+            .to_owned(),
     };
     let in_cluster = match key.and_then(field_of) {
         Some(_) => over_http.clone(),
@@ -263,8 +267,14 @@ mod tests {
                 "until the node stops; to keep it, write quota into the bucket's table of the configuration file, or give \
                  --bucket orders:QUOTA",
             ),
-            ("node", "until the node stops; to keep it, set ramQuota with POST /pools/default/buckets/orders"),
-            ("cluster", "until the node stops; to keep it, set ramQuota with POST /pools/default/buckets/orders"),
+            (
+                "node",
+                "until the node stops; to keep it, set ramQuota with POST /pools/default/buckets/orders",
+            ),
+            (
+                "cluster",
+                "until the node stops; to keep it, set ramQuota with POST /pools/default/buckets/orders",
+            ),
         ] {
             assert_eq!(quota(Some(kept_by)), told);
         }

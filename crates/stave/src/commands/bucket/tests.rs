@@ -85,9 +85,18 @@ fn buckets_come_change_and_go() {
     }
     assert!(field(&shown, "quota").starts_with("256 MiB on each"), "{shown}");
     let told = run("bucket edit orders --replicas 1");
-    assert!(told.contains("`stave cluster rebalance`; warning: there are too few nodes for 1 replica, 1 node"), "{told}");
+    assert!(
+        told.contains("`stave cluster rebalance`; warning: there are too few nodes for 1 replica, 1 node"),
+        "{told}"
+    );
+    let told = run("bucket add tiny --quota 1MiB --replicas 0");
+    assert!(told.starts_with("bucket tiny was added; warning: a document may have 20 MiB"), "{told}");
+    run("bucket delete tiny --yes");
     let told = run("bucket add many --quota 100MiB --replicas 2");
-    assert!(told.starts_with("bucket many was added; warning: there are too few nodes for 2 replicas"), "{told}");
+    assert!(
+        told.starts_with("bucket many was added; warning: there are too few nodes for 2 replicas"),
+        "{told}"
+    );
     run("bucket delete many --yes");
     // The next start takes it from the configuration again.
     let told = run("bucket edit default --max-ttl 60");
@@ -186,10 +195,9 @@ fn scopes_and_collections_come_and_go() {
 
 #[test]
 fn figures_that_lack_a_node_are_marked() {
-    let bucket = |missing: Value| {
-        serde_json::json!({ "name": "a", "basicStats": { "itemCount": 7 }, "nodesWithoutFigures": missing })
-    };
-    let marked = list(&serde_json::json!([bucket(serde_json::json!(["h:1"])), bucket(serde_json::json!(["h:1"]))]));
+    let bucket = |missing: Value| serde_json::json!({ "name": "a", "basicStats": { "itemCount": 7 }, "nodesWithoutFigures": missing });
+    let marked =
+        list(&serde_json::json!([bucket(serde_json::json!(["h:1"])), bucket(serde_json::json!(["h:1"]))]));
     let last = marked.lines().last().expect("a line");
     assert!(last.starts_with("incomplete: documents, memory and disk lack those of h:1, which"), "{marked}");
     assert!(describe(&bucket(serde_json::json!(["h:1"]))).contains("incomplete: "));

@@ -90,7 +90,8 @@ fn an_archive_has_what_the_node_says_and_no_names() {
 #[test]
 fn what_is_left_out_for_one_reason_is_one_line() {
     let of = |what: &str| format!("h:1, {what}: the server answered EACCESS: no right");
-    let mut failures: Vec<String> = ["bucket a, stats all", "bucket a, stats b", "/x", "/y", "/z"].map(of).into();
+    let mut failures: Vec<String> =
+        ["bucket a, stats all", "bucket a, stats b", "/x", "/y", "/z"].map(of).into();
     failures.push("h:2, /x: no answer".to_owned());
     failures.push("/var/log/stave.log: not found".to_owned());
     assert_eq!(
