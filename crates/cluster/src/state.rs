@@ -155,7 +155,7 @@ impl fmt::Display for Status {
         f.write_str(match self {
             Status::New => "new: it has its share after the next rebalance",
             Status::Active => "active",
-            Status::FailedOver => "failed over",
+            Status::FailedOver => "failed over already",
             Status::DeltaRecovery => "to come back, with its copies, by the next rebalance",
             Status::FullRecovery => "to come back, without its copies, by the next rebalance",
         })

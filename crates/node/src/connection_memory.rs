@@ -20,6 +20,7 @@ use base::planted::{self, Bug};
 use parking_lot::Mutex;
 
 use crate::notify::Edition;
+use crate::user_data::UserData;
 
 /// Answers and charges from this size on are looked at one by one.
 pub const LARGE_BYTES: usize = 64 << 10;
@@ -233,7 +234,7 @@ impl ConnectionMemory {
         self.closed.fetch_add(1, Ordering::Relaxed);
         if let Some(left_out) = self.told_closed.admit(now) {
             tracing::warn!(
-                peer = %holder.peer,
+                peer = %UserData(holder.peer),
                 held_bytes = holder.bytes.load(Ordering::Relaxed),
                 used_bytes = self.used_bytes(),
                 limit_bytes = self.limit_bytes(),

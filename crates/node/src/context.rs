@@ -18,7 +18,7 @@ use crate::long_work::LONG_BYTES;
 use crate::node::Node;
 use crate::privilege::{Privilege, Privileges};
 use crate::reply::{Answer, Reply};
-use crate::roles::Permission;
+use crate::roles::{Permission, roles_with};
 use crate::session::{SelectedBucket, Session};
 use crate::slow::spans::WaitStep;
 use crate::sync_write::Prepared;
@@ -355,7 +355,7 @@ pub(crate) fn send_cluster_map(
 
 /// What is told to a user who lacks a privilege for a command.
 pub(crate) fn denied(row: &Row, privilege: Privilege) -> String {
-    format!("{} needs the privilege {}", row.name, privilege.name())
+    format!("{} needs the privilege {} (of roles like {})", row.name, privilege.name(), roles_with(privilege))
 }
 
 /// Answers that a scope or collection does not exist, with the manifest that says so.

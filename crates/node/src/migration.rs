@@ -88,8 +88,8 @@ fn movable<'n>(node: &'n Node, name: &str) -> Result<(&'n Host, Arc<BucketMove>)
     let (spec, _) = node.served().find(name)?;
     if is_a_clusters(node) {
         return Err(BucketError::NotMoved(
-            "all nodes of a cluster keep a bucket in the same store: make another bucket in the other store, and \
-             `stave replicate` into it"
+            "all nodes of a cluster keep a bucket in the same store: make another bucket in the other store, and bring the \
+             documents over with `stave replicate`, which follows changes, or with `stave backup` and `stave restore`"
                 .to_owned(),
         ));
     }

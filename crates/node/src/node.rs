@@ -37,6 +37,7 @@ use crate::served::{Served, ServedBuckets};
 use crate::slow::SlowLog;
 use crate::stats::timings::TimesByBucket;
 use crate::user::Users;
+use crate::user_data::UserData;
 
 /// A membership in a cluster, which knows its node. The node keeps it without its type; `Node::cluster`, beside the type,
 /// gives it back.
@@ -126,21 +127,21 @@ pub struct Events {
 impl Events {
     /// A client could not log in.
     pub fn login_failed(&self, login: &FailedLogin<'_>, now: Duration) {
-        let user = format!("<ud>{}</ud>", login.user.escape_ascii());
+        let user = UserData(login.user.escape_ascii());
         let FailedLogin { protocol, status, reference, .. } = *login;
         let of = |addr: Option<SocketAddr>| addr.map_or_else(|| "-".to_owned(), |addr| addr.to_string());
-        let (node, peer) = (of(login.ends.local), of(login.ends.remote));
+        let (node, peer) = (of(login.ends.local), UserData(of(login.ends.remote)));
         if let Some(left_out) = self.logins.admit(now) {
-            tracing::warn!(%user, peer, node, protocol, status, reference, left_out, "a login failed");
+            tracing::warn!(%user, %peer, node, protocol, status, reference, left_out, "a login failed");
         } else {
-            tracing::debug!(%user, peer, node, protocol, status, reference, "a login failed");
+            tracing::debug!(%user, %peer, node, protocol, status, reference, "a login failed");
         }
     }
 
     /// A client asks for something as the user that its certificate names, and there is no such user: what it is told.
     pub fn unknown_certified(&self, name: &str, now: Duration) -> String {
         if let Some(left_out) = self.unknown_certified.admit(now) {
-            let user = format!("<ud>{name}</ud>");
+            let user = UserData(name);
             tracing::warn!(%user, left_out, "a client's certificate names a user that does not exist");
         }
         format!(

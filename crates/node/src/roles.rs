@@ -9,6 +9,7 @@ mod table;
 use std::fmt;
 
 pub use rights::{Narrow, NarrowRights, Permission, Rights};
+pub(crate) use table::roles_with;
 pub use table::{ROLES, ROLES_WITHOUT_SERVICE, RoleRow, Takes};
 
 /// A role, and where it holds.

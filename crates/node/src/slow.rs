@@ -21,6 +21,7 @@ use protocol::opcode;
 use self::export::TraceQueue;
 use self::limits::SlowLimits;
 use self::spans::Span;
+use crate::user_data::UserData;
 
 /// Operations that are kept.
 const KEPT: usize = 64;
@@ -123,8 +124,8 @@ impl SlowLog {
                 requests,
                 opaque,
                 %vbucket,
-                key = %format_args!("<ud>{}</ud>", operation.key.escape_ascii()),
-                peer = %operation.peer.map_or(String::new(), |peer| format!("<ud>{peer}</ud>")),
+                key = %UserData(operation.key.escape_ascii()),
+                peer = %operation.peer.map_or(String::new(), |peer| UserData(peer).to_string()),
                 worker,
                 left_out,
                 "slow operation"

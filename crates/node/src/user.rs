@@ -305,6 +305,11 @@ impl Users {
         self.configured.contains_key(name)
     }
 
+    /// Whether the secret with which nodes of a cluster log in is known.
+    pub(crate) fn has_nodes(&self) -> bool {
+        !self.nodes.is_empty()
+    }
+
     /// The user with this name.
     pub fn get(&self, name: &[u8]) -> Option<&Arc<User>> {
         let name = std::str::from_utf8(name).ok()?;

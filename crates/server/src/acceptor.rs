@@ -9,6 +9,7 @@ use std::time::Duration;
 use ::node::address_places::AddressPlaces;
 use ::node::config::ConnectionLimits;
 use ::node::counters::AcceptCounters;
+use ::node::user_data::UserData;
 use base::env::Env;
 
 use crate::incoming::Incoming;
@@ -70,7 +71,7 @@ pub async fn accept(
         // The worker's runtime takes the socket over, still not blocking.
         match stream.into_std() {
             Ok(stream) => worker.hand_over(Accepted { stream, peer, place, is_crowded, tls }),
-            Err(error) => tracing::debug!(%peer, %error, "a client could not be served"),
+            Err(error) => tracing::debug!(peer = %UserData(peer), %error, "a client could not be served"),
         }
     }
 }
@@ -97,7 +98,7 @@ fn refuse_address(counters: &AcceptCounters, peer: SocketAddr) {
     let refused = counters.kv_refused_by_address.fetch_add(1, Ordering::Relaxed) + 1;
     if refused.is_power_of_two() {
         tracing::warn!(
-            %peer,
+            peer = %UserData(peer),
             refused,
             "an address has too many connections: raise max-connections-per-address, or close some"
         );

@@ -10,6 +10,7 @@ use socket2::{SockRef, Socket, TcpKeepalive};
 use tokio::net::{TcpListener, TcpStream};
 
 use ::node::counters::AcceptCounters;
+use ::node::user_data::UserData;
 
 /// How long to leave clients alone when even the spare descriptor is gone.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -46,7 +47,9 @@ impl Incoming {
                 Ok((stream, peer)) => match prepare(&stream) {
                     Ok(()) => return (stream, peer),
                     // It has gone already.
-                    Err(error) => tracing::debug!(%peer, %error, "a client could not be served"),
+                    Err(error) => {
+                        tracing::debug!(peer = %UserData(peer), %error, "a client could not be served")
+                    }
                 },
                 Err(error) if is_of_client(&error) => {}
                 Err(error) => self.turn_away(&error).await,

@@ -14,6 +14,7 @@ use ::node::counters::WorkerCounters;
 use ::node::news::Hearing;
 use ::node::output::Output;
 use ::node::reaper::Reaper;
+use ::node::user_data::UserData;
 use ::node::{Node, wake_queue};
 use base::env::Task;
 use tokio::net::TcpStream;
@@ -206,11 +207,11 @@ async fn tick(state: Rc<WorkerState>) {
 /// A client's mistake is for its developer, and what is ordinary is for no reader of the log.
 fn log_end(node: &Node, peer: SocketAddr, reason: CloseReason) {
     let Some(kind) = reason.mistake() else {
-        tracing::debug!(%peer, %reason, "connection closed");
+        tracing::debug!(peer = %UserData(peer), %reason, "connection closed");
         return;
     };
     if let Some(left_out) = node.events().closed[kind].admit(node.env().clock.monotonic()) {
-        tracing::warn!(%peer, %reason, left_out, "connection closed");
+        tracing::warn!(peer = %UserData(peer), %reason, left_out, "connection closed");
     }
 }
 
@@ -230,7 +231,7 @@ async fn serve(accepted: Accepted, state: Rc<WorkerState>) {
         Err(error) => {
             let now = state.node.env().clock.monotonic();
             if let Some(left_out) = state.node.events().not_served.admit(now) {
-                tracing::warn!(%peer, %error, left_out, "cannot serve a connection");
+                tracing::warn!(peer = %UserData(peer), %error, left_out, "cannot serve a connection");
             }
         }
     }

@@ -278,6 +278,8 @@ fn a_bucket_is_compacted_when_an_operator_says_so() {
         && idle()
         && steps() >= before + u64::from(VBUCKETS)));
     assert_eq!(controller("cancelBucketCompaction"), (200, String::new()));
+    let tasks = get(&server, "/pools/default/tasks");
+    assert_eq!(tasks.as_array().map(Vec::len), Some(1), "no vBucket waits any more: {tasks}");
 
     let (code, told) =
         http(&server, "POST", "/pools/default/buckets", "name=e&ramQuotaMB=100&bucketType=ephemeral");

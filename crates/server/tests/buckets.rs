@@ -309,6 +309,14 @@ fn what_is_only_validated_changes_nothing() {
     assert_eq!(http(&server, "POST", &format!("{BUCKETS}/none?just_validate=1"), "maxTTL=7").0, 404);
     assert_eq!(server.node().bucket_names(), ["default"]);
     assert_eq!(json(&server, &format!("{BUCKETS}/default"))["maxTTL"], 0);
+    // A bucket of the configuration is as that says after a restart, which the answer warns of.
+    let (code, told) = http(&server, "POST", &format!("{BUCKETS}/default"), "maxTTL=7");
+    assert!(code == 200 && told.contains("warnings") && told.contains("after a restart"), "{told}");
+    let ignoring = http(&server, "POST", &format!("{BUCKETS}/default?ignore_warnings=1"), "maxTTL=8");
+    assert_eq!(ignoring, (200, String::new()));
+    create(&server, form);
+    let path = format!("{BUCKETS}/a");
+    assert_eq!(http(&server, "POST", &path, "maxTTL=7"), (200, String::new()), "kept");
     server.stop().expect("a clean stop");
 }
 

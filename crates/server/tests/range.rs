@@ -89,6 +89,7 @@ fn what_is_not_kept_is_an_error_of_each_node_and_what_is_wrong_is_refused() {
     }
     for (path, code) in [
         ("kv_ops/nothing", 404),
+        ("kv_ops?bucket=none", 404),
         ("kv_ops?start=soon", 400),
         ("kv_ops?nodes=10.0.0.1", 400),
         ("kv_ops?nodesAggregation=special", 400),

@@ -298,7 +298,7 @@ fn the_usual_form_updates_a_bucket() {
     let whole = "name=default&bucketType=couchbase&ramQuotaMB=128&evictionPolicy=valueOnly&maxTTL=60\
                  &compressionMode=active&replicaNumber=0&replicaIndex=0&flushEnabled=false\
                  &durabilityMinLevel=none&storageBackend=couchstore";
-    assert_eq!(update("Administrator", whole), (200, String::new()));
+    assert_eq!(update("Administrator", whole).0, 200);
     let settings = bucket.settings();
     assert_eq!((settings.get(Key::MaxSize), settings.get(Key::MaxTtl)), (128 << 20, 60));
     let told = desk.json("/pools/default/buckets/default");

@@ -227,7 +227,7 @@ pub fn run() -> ExitCode {
             .map_err(anyhow::Error::new)
             .and_then(|()| dispatch(&Env::real(), cli.command)),
         // Help, too.
-        Err(Ok(wrong)) => return failure::refuse(&wrong, in_json),
+        Err(Ok(wrong)) => return failure::refuse(&failure::worded(wrong, command, &args), in_json),
         Err(Err(error)) => Err(error),
     };
     match ended {

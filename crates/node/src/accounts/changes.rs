@@ -16,6 +16,7 @@ use crate::node::Node;
 use crate::node_login::NodeSecret;
 use crate::sasl::hash::{HashSecret, Hashing};
 use crate::user::{User, Users};
+use crate::user_data::UserData;
 
 /// How often a change is tried that others have come before.
 const TRIES: usize = 20;
@@ -57,7 +58,7 @@ impl Accounts {
             let name = its_user.name();
             let change = |kept: &mut KeptUsers| kept.gain_hash(name, its_user.keys(), &hash);
             if let Err(refusal) = its_node.accounts().change_kept(&its_node, change) {
-                let user = format!("<ud>{name}</ud>");
+                let user = UserData(name);
                 tracing::debug!(%user, ?refusal, "a user keeps to earlier secrets for now");
             }
         };

@@ -249,6 +249,11 @@ fn told(error: ClusterError) -> BucketError {
         ClusterError::Refused(Refused::BucketExists) => BucketError::Exists,
         ClusterError::Refused(refused @ Refused::Quota { .. }) => BucketError::Quota(refused.to_string()),
         ClusterError::Refused(Refused::NoSuchBucket) => BucketError::Unknown,
+        // Only a flush needs all nodes.
+        ClusterError::Refused(Refused::NodeDown(id)) => BucketError::NotNow(format!(
+            "{id} is down, and would bring documents back that are removed now: start it, or fail it over first (stave cluster \
+             failover {id})"
+        )),
         passing if passing.is_passing() => BucketError::NotNow(passing.advice()),
         other => BucketError::Elsewhere(other.to_string()),
     }

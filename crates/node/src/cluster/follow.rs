@@ -22,6 +22,7 @@ use super::vouched::vouch_all;
 use crate::bucket_list;
 use crate::config::UserSpec;
 use crate::node::Node;
+use crate::user_data::UserData;
 use ::cluster::state::{NextIds, Reader};
 
 /// How soon positions are reported again while something is under way.
@@ -373,7 +374,7 @@ impl Follower {
             Known::Nothing => {}
             // It serves already, from before anybody wrote them: nobody loses a node by that.
             Known::Others if memory.has_belonged => {
-                let user = format!("<ud>{}</ud>", user.name);
+                let user = UserData(&user.name);
                 tracing::warn!(%user, "this user or its password is not the cluster's");
                 memory.is_known = true;
             }

@@ -7,7 +7,8 @@ use protocol::{Request, Status};
 
 use crate::audit::sessions;
 use crate::context::{Context, Outcome, Ready};
-use crate::node::FailedLogin;
+use crate::node::{FailedLogin, Node};
+use crate::node_login::LOGIN_PREFIX;
 use crate::password_check::{self, Checked};
 use crate::reply::Answer;
 use crate::sasl::digest::Mechanism;
@@ -196,6 +197,14 @@ fn wrong(ctx: &mut Context<'_>, name: &[u8], status: Status) -> Outcome {
     failed(ctx, name, status)
 }
 
+/// Whether another node logs in at one that belongs to a cluster and has not read the secret of its nodes since its start:
+/// each restart of a node brings that about, and the other one tries again.
+fn is_early(node: &Node, name: &[u8]) -> bool {
+    name.starts_with(LOGIN_PREFIX.as_bytes())
+        && !node.fence().is_open()
+        && !node.accounts().users().has_nodes()
+}
+
 /// Tells the client no more than a reference that also stands in the log.
 fn failed(ctx: &mut Context<'_>, name: &[u8], status: Status) -> Outcome {
     sessions::login_failed(ctx.node, ctx.session, name, status);
@@ -212,7 +221,11 @@ fn failed(ctx: &mut Context<'_>, name: &[u8], status: Status) -> Outcome {
     let (ends, reference) = (ctx.session.ends, reference.as_str());
     let login =
         FailedLogin { user: name, ends, protocol: "kv", status: status.name(), reference: Some(reference) };
-    ctx.node.events().login_failed(&login, now);
+    if is_early(ctx.node, name) {
+        tracing::debug!(reference, "another node logs in before this one has read its cluster's secret");
+    } else {
+        ctx.node.events().login_failed(&login, now);
+    }
     ctx.reply.error_ref(status, reference);
     Outcome::Done
 }

@@ -4,7 +4,9 @@ use base::DocKey;
 use protocol::{Request, Status};
 
 use crate::context::{Context, Outcome};
+use crate::privilege::Privilege;
 use crate::reply::Answer;
+use crate::roles::roles_with;
 use crate::stats::inquiry::Refused;
 use crate::stats::{self, Question};
 
@@ -44,7 +46,9 @@ fn refuse(cx: &mut Context<'_>, refused: Refused) -> Outcome {
         },
         Refused::NoCollection(status) => crate::context::unknown(cx, status),
         Refused::Denied(privilege) => {
-            cx.error(Status::Eaccess, &format!("The stat group needs the privilege {privilege}"))
+            let roles = Privilege::from_name(privilege.as_bytes()).map(roles_with).unwrap_or_default();
+            let context = format!("The stat group needs the privilege {privilege} (of roles like {roles})");
+            cx.error(Status::Eaccess, &context)
         }
     }
 }

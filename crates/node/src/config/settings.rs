@@ -55,6 +55,8 @@ pub struct Settings {
     pub username: Option<String>,
     /// Password of the administrator.
     pub password: Option<String>,
+    /// A file whose first line is the administrator's password.
+    pub password_file: Option<PathBuf>,
     /// Buckets, as `NAME[:QUOTA[:TYPE]]`.
     pub buckets: Option<Vec<String>>,
     /// vBuckets of each bucket.
@@ -151,10 +153,31 @@ fn place_of(error: &toml::de::Error, text: &str) -> String {
     format!("line {line}, column {column}{name}: {}", error.message())
 }
 
+/// What is wrong with a table of a list that is written like one that there is once, if there is such a table.
+fn table_of_a_list(text: &str) -> Option<String> {
+    ["bucket", "user"].iter().find_map(|name| {
+        let lines = || text.lines().map(str::trim_start).enumerate();
+        let first = lines().find(|(_, line)| line.starts_with(&format!("[[{name}]]")));
+        let found = lines().find(|(at, line)| {
+            let is_part = line.starts_with(&format!("[{name}.")) && first.is_none_or(|(first, _)| *at < first);
+            is_part || line.starts_with(&format!("[{name}]"))
+        });
+        let (at, line) = found?;
+        let header = line.split_inclusive(']').next().unwrap_or(line);
+        let write = if header.contains('.') {
+            format!("it belongs to the table [[{name}]] above it, and there is none: write [[{name}]] and name = \"...\" first")
+        } else {
+            format!("there may be several: write [[{name}]]")
+        };
+        Some(format!("line {}, {header}: {write}", at + 1))
+    })
+}
+
 impl Settings {
     /// Reads a TOML file's text.
     pub fn parse(text: &str) -> Result<Settings, ConfigError> {
-        toml::from_str(text).map_err(|error| ConfigError::File(place_of(&error, text)))
+        let told = |error| table_of_a_list(text).unwrap_or_else(|| place_of(&error, text));
+        toml::from_str(text).map_err(|error| ConfigError::File(told(error)))
     }
 
     /// These settings, and where they are silent, `other`'s. A source that names buckets names all of them.
@@ -171,7 +194,7 @@ impl Settings {
         settings! {
             data, kv, http, kv_tls, http_tls, tls_cert, tls_key, tls_min_version, tls_ca, tls_client_auth,
             tls_client_user, cluster_encryption, tls_cipher_suites, sasl_mechanisms, tls_sasl_mechanisms,
-            scram_iterations, argon2id_memory, argon2id_time, username, password, vbuckets, threads,
+            scram_iterations, argon2id_memory, argon2id_time, username, password, password_file, vbuckets, threads,
             advertise, alternate_address, max_connections, max_connections_per_address, connection_memory,
             max_http_connections, max_http_connections_per_address, http_idle_timeout_s, login_timeout_s,
             metrics_login, journal, max_open_files, compaction_fragmentation_percent, compaction_min_waste,
@@ -191,6 +214,23 @@ impl Settings {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_table_of_a_list_is_told_with_its_two_brackets() {
+        for (text, told) in [
+            ("[bucket]\nname = \"a\"", "line 1, [bucket]: there may be several: write [[bucket]]"),
+            (
+                "threads = 1\n[bucket.settings] # of it\nexp_pager_stime = 60",
+                "line 2, [bucket.settings]: it belongs to the table [[bucket]] above it, and there is none",
+            ),
+            ("[user]\nname = \"a\"", "line 1, [user]: there may be several: write [[user]]"),
+        ] {
+            let error = Settings::parse(text).expect_err(text).to_string();
+            assert!(error.contains(told), "{error}");
+        }
+        let fine = "[[bucket]]\nname = \"a\"\n[bucket.settings]\nexp_pager_stime = 60";
+        assert!(Settings::parse(fine).is_ok());
+    }
 
     #[test]
     fn what_is_wrong_with_a_file_does_not_show_its_lines() {

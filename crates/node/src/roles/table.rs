@@ -228,6 +228,18 @@ pub(super) static NODE: RoleRow = RoleRow {
     is_guarded: true,
 };
 
+/// The most roles that a refusal names.
+const MOST_NAMED: usize = 4;
+
+/// The roles that give a privilege, those that give least first, for people who need it.
+pub fn roles_with(privilege: Privilege) -> String {
+    let all_of = |row: &RoleRow| row.place.or(row.bucket).or(row.cluster);
+    let mut rows: Vec<&RoleRow> = ROLES.iter().filter(|row| all_of(row).has(privilege)).collect();
+    rows.sort_by_key(|row| all_of(row).iter().count());
+    let names: Vec<&str> = rows.iter().take(MOST_NAMED).map(|row| row.name).collect();
+    names.join(", ")
+}
+
 /// The role with this name.
 pub fn find(name: &str) -> Option<&'static RoleRow> {
     ROLES.iter().chain(ROLES_WITHOUT_SERVICE).find(|row| row.name == name)

@@ -200,3 +200,10 @@ fn administrators_of_parts_stay_in_them() {
         assert_eq!(row.is_guarded, all.has(SelectBucket), "{}: administrators are guarded", row.name);
     }
 }
+
+#[test]
+fn roles_that_give_a_privilege_are_named_those_that_give_least_first() {
+    assert_eq!(roles_with(Privilege::DcpProducer), "data_dcp_reader, bucket_full_access, data_backup, admin");
+    assert_eq!(roles_with(Privilege::Impersonate), "admin");
+    assert!(roles_with(Privilege::SimpleStats).starts_with("data_monitoring, "));
+}

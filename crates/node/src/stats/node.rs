@@ -15,6 +15,7 @@ use crate::commands::command_timer::as_json;
 use crate::config::shown;
 use crate::counters::Totals;
 use crate::hosting::threads_of_kind;
+use crate::kept_by::KeptBy;
 use crate::naming;
 use crate::node::Node;
 use crate::privilege::Privilege;
@@ -303,6 +304,7 @@ pub fn bucket_details(node: &Node, args: &[&[u8]], sheet: &mut Sheet) -> Result<
             "name": bucket.name(),
             "uuid": bucket.uuid(),
             "state": "ready",
+            "kept_by": KeptBy::of(node, bucket.name()).word(),
             "type": naming::type_name(spec.kind, spec.backend),
             "quota_bytes": bucket.memory().quota_bytes(),
             "vbuckets": bucket.vbuckets(),

@@ -14,6 +14,7 @@ use crate::connection::{Connection, Next};
 use crate::connection_memory::Held;
 use crate::kept_users::{KeptUsers, NewPassword, UserForm};
 use crate::node::Node;
+use crate::node_login::NodeSecret;
 use crate::output::Output;
 use crate::roles::Grant;
 use crate::sasl::hash::Hashing;
@@ -134,4 +135,22 @@ fn a_hash_without_memory_is_a_temporary_failure() {
     assert!(sim.spawn.run_one());
     assert_eq!(status(&mut ann), Some(Status::Success));
     assert_eq!((memory.used_bytes(), memory.highest_bytes() > memory.limit_bytes()), (0, false));
+}
+
+#[test]
+fn a_node_that_asks_before_this_one_has_read_its_clusters_secret_is_no_failed_login() {
+    let (env, _) = Env::sim(7);
+    let users = Users::new(&[user("admin", Role::Admin, None)], &*env.random);
+    let node = node_in(env, users, false);
+    let log_in = || {
+        let (told, _) = feed(&mut from(&node, HERE), &plain("@node/ab", "guess"));
+        assert_eq!(statuses(&told), [(0, Status::AuthError)]);
+    };
+    let is_logged = || node.events().logins.admit(node.env().clock.monotonic()).is_none();
+    node.fence().close();
+    log_in();
+    assert!(!is_logged(), "it tries again");
+    node.accounts().set_node_secrets(&node, &[NodeSecret::new(&*node.env().random)]);
+    log_in();
+    assert!(is_logged(), "of another cluster");
 }

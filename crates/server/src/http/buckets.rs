@@ -77,8 +77,23 @@ fn with_figures(user: &User, figures: &Figures, mut told: Value) -> Value {
             "dataUsed": all.data_bytes,
             "vbActiveNumNonResident": all.not_resident,
         });
+        let missing = without_figures(figures, &told["nodes"]);
+        if !missing.is_empty() {
+            told["nodesWithoutFigures"] = json!(missing);
+        }
     }
     told
+}
+
+/// The nodes of the cluster that did not tell their figures, so that sums lack theirs.
+fn without_figures(figures: &Figures, nodes: &Value) -> Vec<String> {
+    let nodes = nodes.as_array().into_iter().flatten();
+    let is_missing = |node: &&Value| {
+        let uuid = node["nodeUUID"].as_str().unwrap_or_default();
+        node["clusterMembership"] == "active" && !figures.nodes.contains_key(uuid)
+    };
+    let name = |node: &Value| node["hostname"].as_str().unwrap_or_default().to_owned();
+    nodes.filter(is_missing).map(name).collect()
 }
 
 /// `GET /pools/default/buckets/BUCKET/nodes`
@@ -160,4 +175,17 @@ fn describe(node: &Node, spec: &BucketSpec, bucket: &Bucket, headers: &HeaderMap
         told["replicaIndex"] = json!(spec.hints.replica_index.unwrap_or(spec.replicas > 0));
     }
     told
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn active_nodes_without_figures_are_named() {
+        let node = |uuid: &str, membership: &str| json!({ "hostname": format!("{uuid}:1"), "nodeUUID": uuid, "clusterMembership": membership });
+        let nodes = json!([node("a", "active"), node("b", "active"), node("c", "inactiveFailed")]);
+        let figures = Figures { nodes: [("a".to_owned(), Default::default())].into(), ..Figures::default() };
+        assert_eq!(without_figures(&figures, &nodes), ["b:1"]);
+    }
 }

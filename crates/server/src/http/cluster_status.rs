@@ -6,12 +6,14 @@ use ::cluster::leader::{awaited, lacking, missed, settling};
 use ::cluster::state::{AutoFailover, Outcome, Purpose, State as Document};
 use ::cluster::{Command, Node, NodeId, Status, View, command};
 use ::node::cluster::serving::{of_failed_over, still_joining};
+use ::node::form::escaped;
 use axum::Json;
-use axum::extract::State;
+use axum::extract::{Extension, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
+use super::basic_auth::Caller;
 use super::cluster_order::otp_name;
 use super::manage::not_now;
 use super::shared::{Shared, view_of};
@@ -107,10 +109,32 @@ pub(super) async fn rebalance_progress(State(shared): State<Shared>) -> Json<Val
     Json(json)
 }
 
-/// `GET /pools/default/tasks`
-pub(super) async fn tasks(State(shared): State<Shared>) -> Json<Value> {
+/// `GET /pools/default/tasks`: the rebalance first, then compactions on this node.
+pub(super) async fn tasks(
+    State(shared): State<Shared>,
+    Extension(Caller(user)): Extension<Caller>,
+) -> Json<Value> {
     let view = view_of(&shared).map(|(_, view)| view);
-    Json(json!([task(view.as_ref().map(|view| &view.state))]))
+    let buckets = shared.node.buckets();
+    let visible = buckets.iter().filter(|(spec, _)| user.may_select(&spec.name));
+    let compactions = visible.filter_map(|(spec, bucket)| {
+        let stats = bucket.compaction().compaction_stats();
+        compaction(&spec.name, bucket.vbuckets(), stats.waiting + stats.under_way)
+    });
+    let rebalance = task(view.as_ref().map(|view| &view.state));
+    Json(std::iter::once(rebalance).chain(compactions).collect())
+}
+
+/// A bucket of which so many vBuckets are still to be compacted; `None` if there are none.
+fn compaction(bucket: &str, vbuckets: u16, left: u64) -> Option<Value> {
+    let progress = (1.0 - left as f64 / f64::from(vbuckets.max(1))).max(0.0) * 100.0;
+    (left > 0).then(|| {
+        json!({
+            "type": "bucket_compaction", "bucket": bucket, "status": "running", "recommendedRefreshPeriod": 2.0,
+            "progress": progress.floor(), "vbucketsLeft": left,
+            "cancelURI": format!("/pools/default/buckets/{}/controller/cancelBucketCompaction", escaped(bucket)),
+        })
+    })
 }
 
 /// The rebalance that runs, or how the last one ended.
@@ -392,6 +416,15 @@ mod tests {
     use ::cluster::{Member, Report};
 
     use super::*;
+
+    #[test]
+    fn a_compaction_is_a_task_until_no_vbucket_waits() {
+        assert_eq!(compaction("a", 64, 0), None);
+        let told = compaction("a b", 64, 16).expect("some wait");
+        assert_eq!((&told["type"], &told["status"]), (&json!("bucket_compaction"), &json!("running")));
+        assert_eq!((&told["progress"], &told["vbucketsLeft"]), (&json!(75.0), &json!(16)));
+        assert_eq!(told["cancelURI"], "/pools/default/buckets/a%20b/controller/cancelBucketCompaction");
+    }
 
     /// Two nodes with a bucket, of which those in `alive` are there.
     fn view(alive: &[&str]) -> View {

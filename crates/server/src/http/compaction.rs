@@ -54,7 +54,7 @@ impl Act {
     }
 }
 
-/// `POST /pools/default/buckets/BUCKET/controller/compactBucket`: answers at once; `/pools/default/tasks` has no part in it.
+/// `POST /pools/default/buckets/BUCKET/controller/compactBucket`: answers at once; `/pools/default/tasks` says how far it is.
 pub(super) async fn start(
     State(shared): State<Shared>,
     Extension(Caller(user)): Extension<Caller>,

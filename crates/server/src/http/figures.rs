@@ -53,9 +53,16 @@ impl OfNode {
             disk_used_bytes: room.map(|room| room.used_bytes),
             quota_bytes: shared.node.host().map_or(0, Host::memory_quota_bytes),
             uptime_s: Some(shared.node.uptime_s()),
+            version: version_of(env!("CARGO_PKG_VERSION")),
             buckets: OfBucket::default(),
         }
     }
+}
+
+/// A version as numbers, which a node tells in few bytes.
+fn version_of(text: &str) -> Option<[u16; 3]> {
+    let numbers = text.split(['.', '-', '+']).take(3).map(|part| part.parse().ok());
+    numbers.collect::<Option<Vec<u16>>>()?.try_into().ok()
 }
 
 impl Figures {
@@ -248,6 +255,14 @@ pub(super) async fn show(State(shared): State<Shared>) -> Json<Figures> {
 mod tests {
     use super::super::node_figures::Rates;
     use super::*;
+
+    #[test]
+    fn a_version_is_three_numbers() {
+        assert_eq!(version_of("0.12.3"), Some([0, 12, 3]));
+        assert_eq!(version_of("1.2.3-beta.1"), Some([1, 2, 3]));
+        assert_eq!(version_of("1.x.3"), None);
+        assert!(version_of(env!("CARGO_PKG_VERSION")).is_some());
+    }
 
     #[test]
     fn who_is_late_is_left_out_alone() {

@@ -2,6 +2,7 @@
 
 use ::node::bucket_form::{BucketForm, Errors, by_field};
 use ::node::form;
+use ::node::kept_by::KeptBy;
 use ::node::management::{BucketError, Management};
 use axum::Json;
 use axum::body::Bytes;
@@ -35,12 +36,17 @@ impl Options {
         self.just_validate.as_deref() == Some("1")
     }
 
+    fn ignores_warnings(&self) -> bool {
+        self.ignore_warnings.as_deref() == Some("1")
+    }
+
     /// What is said of a bucket that could be made or changed; `code` if there is nothing to say.
     fn validated(&self, shared: &Shared, replicas: Option<u8>, code: StatusCode) -> Response {
-        let ignores = self.ignore_warnings.as_deref() == Some("1");
         let nodes = shared.node.cluster_map().layout().active().count();
         let errors = match replicas.filter(|replicas| usize::from(*replicas) >= nodes) {
-            Some(_) if !ignores => Errors::from([("replicaNumber".to_owned(), TOO_FEW_NODES.to_owned())]),
+            Some(_) if !self.ignores_warnings() => {
+                Errors::from([("replicaNumber".to_owned(), TOO_FEW_NODES.to_owned())])
+            }
             _ => return (code, Json(json!({ "errors": {} }))).into_response(),
         };
         refused(errors)
@@ -50,6 +56,10 @@ impl Options {
 /// The field's words for more replicas than there are nodes for.
 const TOO_FEW_NODES: &str = "Warning: you do not have enough data servers or server groups to support this number of \
                              replicas.";
+
+/// What is said of a change that the next start does not know of.
+const NOT_KEPT: &str = "Warning: the bucket is of the configuration file or of --bucket, and after a restart of the node it \
+                        is what these say: change them, too.";
 
 /// `POST /pools/default/buckets`
 pub(super) async fn create(
@@ -98,10 +108,15 @@ pub(super) async fn change(
     }
     drop(bucket);
     if !options.just_validates() {
-        return done(
-            StatusCode::OK,
-            on_a_thread(&shared, move |management| management.change(&name, change)).await,
-        );
+        let kept_by = KeptBy::of(&shared.node, &name);
+        let changed = on_a_thread(&shared, move |management| management.change(&name, change)).await;
+        return match changed {
+            // Empty, as of the field's server, unless there is something to say.
+            Ok(()) if kept_by == KeptBy::Configuration && !options.ignores_warnings() => {
+                Json(json!({ "warnings": { "_": NOT_KEPT } })).into_response()
+            }
+            changed => done(StatusCode::OK, changed),
+        };
     }
     let replicas = change.replicas;
     match on_a_thread(&shared, move |management| management.check_change(&name, &change)).await {

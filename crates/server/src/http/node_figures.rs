@@ -86,6 +86,8 @@ pub(super) struct OfNode {
     pub(super) quota_bytes: u64,
     /// Since it was started; an earlier version does not tell it.
     pub(super) uptime_s: Option<u64>,
+    /// The version of its program; an earlier version does not tell it.
+    pub(super) version: Option<[u16; 3]>,
     /// All of its buckets.
     pub(super) buckets: OfBucket,
 }

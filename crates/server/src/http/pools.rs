@@ -149,6 +149,10 @@ fn with_figures(user: &User, figures: &Figures, mut nodes: Vec<Value>) -> Vec<Va
         if let Some(uptime_s) = of.uptime_s {
             told["uptime"] = json!(uptime_s.to_string());
         }
+        // `version` is the one of the original that clients are to take it for.
+        if let Some([major, minor, patch]) = of.version {
+            told["staveVersion"] = json!(format!("{major}.{minor}.{patch}"));
+        }
         if of.memory_bytes > 0 {
             told["memoryTotal"] = json!(of.memory_bytes);
             told["memoryFree"] = json!(of.free_bytes);

@@ -236,6 +236,12 @@ async fn answer(
         let why = format!("nodes: the cluster has no node {name:?}: /pools/nodes lists those that it has");
         return Err(refused(StatusCode::BAD_REQUEST, &why));
     }
+    let buckets = shared.node.buckets();
+    let is_hidden = |name: &&str| !buckets.iter().any(|(spec, _)| spec.name == *name && sees(user, name));
+    if let Some(name) = requests.iter().filter_map(RangeRequest::bucket).find(is_hidden) {
+        let why = format!("bucket: there is no bucket {name:?}, or this user may not see its figures");
+        return Err(refused(StatusCode::NOT_FOUND, &why));
+    }
     let mut names: Vec<String> = requests.iter().map(|wanted| wanted.name.clone()).collect();
     names.retain(|name| shared.kept.has(name));
     names.sort_unstable();

@@ -64,6 +64,15 @@ impl RangeRequest {
         self.steps.start_s.saturating_sub(self.window_s.max(60))
     }
 
+    /// The one bucket that it is about, if it names one.
+    pub(super) fn bucket(&self) -> Option<&str> {
+        self.labels.iter().find_map(|(label, wants)| match wants {
+            // An empty one is that of figures without a bucket.
+            Wants::Is(bucket) if label == "bucket" && !bucket.is_empty() => Some(bucket.as_str()),
+            _ => None,
+        })
+    }
+
     /// How many of its labels have patterns.
     pub(super) fn patterns(&self) -> usize {
         self.labels.iter().filter(|(_, wants)| matches!(wants, Wants::Fits(_) | Wants::FitsNot(_))).count()
@@ -177,7 +186,8 @@ fn across(name: &str) -> Option<Across> {
 /// A time in seconds since 1970; less than 0 is before now.
 fn time(field: &str, text: Option<&str>, default: i64, now_s: u64) -> Result<u64, String> {
     let number = text.map_or(Ok(default), str::parse::<i64>);
-    let number = number.map_err(|_| format!("{field}: {text:?} is no number of seconds"))?;
+    let number =
+        number.map_err(|_| format!("{field}: {:?} is no number of seconds", text.unwrap_or_default()))?;
     let is_relative = number < 0 || text.is_none();
     Ok(if is_relative { now_s.saturating_sub(number.unsigned_abs()) } else { number.unsigned_abs() })
 }
@@ -300,6 +310,12 @@ mod tests {
         let fields = text.split('&').filter_map(|field| field.split_once('='));
         let fields = fields.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
         of_query("kv_ops", "irate/sum", fields, 1_000)
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_time_is_told_as_it_was_given() {
+        let (_, why) = query("start=abc").expect_err("no time");
+        assert_eq!(why, "start: \"abc\" is no number of seconds");
     }
 
     #[test]

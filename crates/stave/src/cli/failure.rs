@@ -5,6 +5,7 @@ use std::io;
 use std::process::ExitCode;
 
 use base::encryption::KeyError;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use node::ConfigError;
 use serde_json::json;
 
@@ -29,6 +30,52 @@ pub(super) fn end(error: &anyhow::Error, in_json: bool) -> ExitCode {
         let _ = print(&object(&told, code));
     }
     ExitCode::from(code)
+}
+
+/// What the parser says, where it would mislead: a flag that its variable gave is named by the variable, the usage is that
+/// of the command and not of what the variables gave, and a mistyped flag is not taken for a value.
+pub(super) fn worded(mut error: clap::Error, mut command: clap::Command, args: &[OsString]) -> clap::Error {
+    if !error.use_stderr() {
+        return error;
+    }
+    // Names the commands as they are called.
+    command.build();
+    let words: Vec<&str> = args.iter().skip(1).filter_map(|arg| arg.to_str()).collect();
+    for word in &words {
+        if let Some(sub) = command.find_subcommand(word).cloned() {
+            command = sub;
+        }
+    }
+    if error.get(ContextKind::Usage).is_some() {
+        error.insert(ContextKind::Usage, ContextValue::StyledStr(command.render_usage()));
+    }
+    match error.kind() {
+        ErrorKind::UnknownArgument => {
+            let is_flag = |value: &ContextValue| value.to_string().starts_with("--");
+            if error.get(ContextKind::InvalidArg).is_some_and(is_flag) {
+                error.remove(ContextKind::Suggested);
+            }
+        }
+        ErrorKind::ArgumentConflict => {
+            for kind in [ContextKind::InvalidArg, ContextKind::PriorArg] {
+                let variable = error.get(kind).and_then(|told| variable_of(told, &command, &words));
+                if let Some(variable) = variable {
+                    error.insert(kind, ContextValue::String(variable));
+                }
+            }
+        }
+        _ => {}
+    }
+    error
+}
+
+/// The variable of a flag that is told like `--name <VALUE>`, if the command line does not have the flag.
+fn variable_of(told: &ContextValue, command: &clap::Command, words: &[&str]) -> Option<String> {
+    let told = told.to_string();
+    let flag = told.split([' ', '=']).next()?;
+    let is_given = words.iter().any(|word| word.split('=').next() == Some(flag));
+    let arg = command.get_arguments().find(|arg| arg.get_long() == flag.strip_prefix("--"))?;
+    arg.get_env().filter(|_| !is_given).map(|name| name.to_string_lossy().into_owned())
 }
 
 /// Says what is wrong with the arguments, or prints the help that they ask for.
@@ -124,6 +171,28 @@ mod tests {
             "what starts it waits for the ready line"
         );
         assert!(!of("stave set k --json-check v") && !of("stave set k -- --json"));
+    }
+
+    #[test]
+    fn the_parser_says_what_the_user_did() {
+        let args = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<_>>();
+        let line = args("stave bucket list --type x");
+        let error = Cli::command().try_get_matches_from(&line).expect_err("no such flag");
+        let told = worded(error, Cli::command(), &line).to_string();
+        assert!(told.contains("'--type' found") && !told.contains("-- --type"), "{told}");
+        assert!(told.contains("Usage: stave bucket list [OPTIONS]"), "{told}");
+        // Both by their variables.
+        let line = args("stave serve");
+        let mut error = clap::Error::new(ErrorKind::ArgumentConflict).with_cmd(&Cli::command());
+        error.insert(ContextKind::InvalidArg, ContextValue::String("--password <PASSWORD>".to_owned()));
+        error.insert(ContextKind::PriorArg, ContextValue::String("--password-file <FILE>".to_owned()));
+        let told = worded(error, Cli::command(), &line).to_string();
+        assert!(told.contains("'STAVE_PASSWORD' cannot be used with 'STAVE_PASSWORD_FILE'"), "{told}");
+        // Flags stay as they are.
+        let line = args("stave bench --seconds 5 --operations 7");
+        let error = Cli::command().try_get_matches_from(&line).expect_err("one of them");
+        let told = worded(error, Cli::command(), &line).to_string();
+        assert!(told.contains("'--seconds <SECONDS>' cannot be used with '--operations <N>'"), "{told}");
     }
 
     #[test]

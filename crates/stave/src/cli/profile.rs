@@ -247,7 +247,7 @@ pub(super) fn matches(
     let chosen = innermost(&plain);
     // Commands without the flag talk to no server, are one, or have flags for two.
     let Ok(wanted) = chosen.try_get_one::<String>(FLAG) else { return Ok(plain) };
-    let with_profile = match place.read(wanted.map(String::as_str))? {
+    let with_profile = match place.read(wanted.map(String::as_str).filter(|name| !name.is_empty()))? {
         None => plain,
         Some(profile) => {
             profile.check_address(chosen)?;
@@ -341,6 +341,8 @@ tls-ca = "/etc/ca.pem"
                 expected => assert_eq!(asked.as_deref(), Ok(expected), "{line}"),
             }
         }
+        // As an empty STAVE_PROFILE is none.
+        assert_eq!(home.asked("stave get k --profile="), home.asked("stave get k"));
         let none = Home(tempfile::tempdir().expect("a folder"));
         assert_eq!(none.asked("stave get k").as_deref(), Ok("127.0.0.1:11210 Administrator - default -"));
         assert!(none.asked("stave get k --profile prod").is_err());

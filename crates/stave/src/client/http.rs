@@ -77,6 +77,12 @@ impl HttpTarget {
             None if status == 401 => {
                 anyhow!("{} does not know {}, or the password is another one", self.addr, self.username)
             }
+            // What nodes answer for a bucket, in the words that SDKs compare.
+            None if status == 404 && body.trim() == "Requested resource not found." => anyhow!(
+                "{} has no such bucket, or {} may not see it; `stave bucket list` shows those that this user sees",
+                self.addr,
+                self.username
+            ),
             None => anyhow!("{} answers with status {status}: {}", self.addr, body.trim()),
         }
     }

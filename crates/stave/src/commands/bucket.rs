@@ -1,5 +1,7 @@
 //! `stave bucket`: buckets are made, changed, emptied and deleted while nodes run.
 
+use std::collections::BTreeSet;
+
 use anyhow::bail;
 use base::env::Env;
 use clap::{Args, Subcommand};
@@ -7,7 +9,7 @@ use node::form::escaped;
 use serde_json::Value;
 
 use super::http_flags::HttpFlags;
-use super::rbac::{self, done, titled};
+use super::rbac::{self, done, texts, titled};
 use crate::cli::{Outcome, WrongArguments};
 use crate::client::HttpTarget;
 use crate::output::print;
@@ -24,7 +26,7 @@ const BUCKETS: &str = "/pools/default/buckets";
   stave bucket edit orders --quota 1GiB
   stave bucket delete orders --yes
 
-Buckets of the configuration file are shown, and changed in that file. `stave scope` and `stave collection` are for what
+Buckets of the configuration file are shown; what `edit` changes of them is as that file says after a restart. `stave scope` and `stave collection` are for what
 is in a bucket, `stave keys` lists the keys of its documents.")]
 pub struct BucketFlags {
     #[command(subcommand)]
@@ -133,7 +135,7 @@ struct NewBucketFlags {
 /// What a bucket may be given at any time.
 #[derive(Clone, Debug, Args)]
 struct BucketSettingFlags {
-    /// Replicas of each vBucket, 0 to 3; a new bucket has 1 if not given
+    /// Replicas of each vBucket, 0 to 3; a new bucket has 1 if not given, and 0 if there is one node
     #[arg(long, value_name = "N")]
     replicas: Option<u8>,
     /// Allow `stave bucket flush`
@@ -213,8 +215,8 @@ pub(super) fn said(flags: &BucketFlags) -> anyhow::Result<String> {
             Ok(if to.json { format!("{bucket}\n") } else { describe(&bucket) })
         }
         BucketCommand::Add { name, new, change, to } => {
-            add(&to.target()?, name, new, change)?;
-            Ok(done(to, &format!("bucket {name} was added")))
+            let note = add(&to.target()?, name, new, change)?;
+            Ok(done(to, &format!("bucket {name} was added{note}")))
         }
         BucketCommand::Edit { name, quota, no_flush, change, to } => {
             let mut fields = change.fields();
@@ -227,11 +229,15 @@ pub(super) fn said(flags: &BucketFlags) -> anyhow::Result<String> {
             }
             let target = to.target()?;
             let before = present(&target, name)?["replicaNumber"].as_u64();
-            send(&target, &address(name), &fields)?;
+            let told = send(&target, &address(name), &fields)?;
             let moves = change.replicas.is_some_and(|replicas| Some(u64::from(replicas)) != before);
             let next =
                 if moves { "; replicas come and go with the next `stave cluster rebalance`" } else { "" };
-            Ok(done(to, &format!("bucket {name} is changed{next}")))
+            let kept = not_kept(&told);
+            let few =
+                change.replicas.and_then(|replicas| too_few_nodes(&target, replicas)).unwrap_or_default();
+            let small = quota.map_or("", small);
+            Ok(done(to, &format!("bucket {name} was changed{next}{few}{small}{kept}")))
         }
         BucketCommand::Flush { name, yes, to } => {
             let target = to.target()?;
@@ -257,7 +263,7 @@ fn add(
     name: &str,
     new: &NewBucketFlags,
     change: &BucketSettingFlags,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<String> {
     if rbac::find_at(target, &address(name))?.is_some() {
         bail!("there is a bucket {name} already; `stave bucket edit` changes it");
     }
@@ -267,12 +273,64 @@ fn add(
     fields.push(("bucketType", new.kind.clone()));
     fields.extend(new.backend.clone().map(|backend| ("storageBackend", backend)));
     fields.extend(new.conflict_resolution.clone().map(|rule| ("conflictResolutionType", rule)));
-    send(target, BUCKETS, &fields)
+    // The form has one replica if nothing is said, and a node alone refuses durable writes of such a bucket.
+    let is_alone = change.replicas.is_none() && nodes(target) == Some(1);
+    if is_alone {
+        fields.push(("replicaNumber", "0".to_owned()));
+    }
+    send(target, BUCKETS, &fields)?;
+    let small = small(new.quota);
+    let replicas = match change.replicas {
+        None if is_alone => format!(
+            " without replicas, as there is one node; `stave bucket edit {name} --replicas 1` gives it some when there are more"
+        ),
+        replicas => replicas.and_then(|replicas| too_few_nodes(target, replicas)).unwrap_or_default(),
+    };
+    Ok(format!("{replicas}{small}"))
 }
 
-fn send(target: &HttpTarget, path: &str, fields: &[(&'static str, String)]) -> anyhow::Result<()> {
+/// MiB in which the largest document has room.
+const ROOM_FOR_ALL: u64 = 32;
+
+/// What is said of a quota in which some documents have no room.
+fn small(quota: u64) -> &'static str {
+    if quota < ROOM_FOR_ALL {
+        "; warning: a document may have 20 MiB, and has no room in so small a quota; the original takes no less than 100MiB"
+    } else {
+        ""
+    }
+}
+
+/// How many nodes there are; `None` if that cannot be seen.
+fn nodes(target: &HttpTarget) -> Option<usize> {
+    let pool = target.request("GET", "/pools/default", None).ok()?;
+    pool["nodes"].as_array().map(Vec::len)
+}
+
+/// What is said if there are no nodes for so many replicas.
+fn too_few_nodes(target: &HttpTarget, replicas: u8) -> Option<String> {
+    let nodes = nodes(target).filter(|nodes| *nodes <= usize::from(replicas))?;
+    let (replicas, nodes) =
+        (counted(u64::from(replicas), "replica", "replicas"), counted(nodes as u64, "node", "nodes"));
+    Some(format!(
+        "; warning: there are too few nodes for {replicas}, {nodes}: durable writes are refused if they need more copies than \
+         there are"
+    ))
+}
+
+/// What is said of a change that a restart takes back.
+fn not_kept(told: &Value) -> &'static str {
+    if told["warnings"].is_object() {
+        "; warning: only until the node stops, because it is a bucket of the configuration file or of --bucket: change it \
+         there, too"
+    } else {
+        ""
+    }
+}
+
+fn send(target: &HttpTarget, path: &str, fields: &[(&'static str, String)]) -> anyhow::Result<Value> {
     let fields: Vec<(&str, &str)> = fields.iter().map(|(name, value)| (*name, value.as_str())).collect();
-    target.form(path, &fields).map(drop)
+    target.form(path, &fields)
 }
 
 /// The address of a bucket.
@@ -335,8 +393,22 @@ fn list(buckets: &Value) -> String {
             shown(figure(bucket, "diskUsed"), bytes),
         ]
     };
-    let lines = buckets.as_array().into_iter().flatten().map(line).collect();
-    titled(&["BUCKET", "TYPE", "STORE", "QUOTA", "REPLICAS", "DOCUMENTS", "MEMORY", "DISK"], lines)
+    let buckets = || buckets.as_array().into_iter().flatten();
+    let missing: BTreeSet<String> =
+        buckets().flat_map(|bucket| texts(bucket, "nodesWithoutFigures")).collect();
+    let heads = ["BUCKET", "TYPE", "STORE", "QUOTA", "REPLICAS", "DOCUMENTS", "MEMORY", "DISK"];
+    titled(&heads, buckets().map(line).collect()) + &incomplete(missing)
+}
+
+/// What is said if not all nodes told what they hold.
+fn incomplete(missing: BTreeSet<String>) -> String {
+    let nodes = missing.into_iter().collect::<Vec<_>>().join(", ");
+    if nodes.is_empty() {
+        return nodes;
+    }
+    format!(
+        "incomplete: documents, memory and disk lack those of {nodes}, which did not answer; `stave cluster status`\n"
+    )
 }
 
 fn describe(bucket: &Value) -> String {
@@ -371,7 +443,8 @@ fn describe(bucket: &Value) -> String {
         ("flush", flush.to_owned()),
         ("history", history),
     ];
-    rbac::table(&fields.map(|(name, value)| vec![name.to_owned(), value]))
+    let missing = texts(bucket, "nodesWithoutFigures").into_iter().collect();
+    rbac::table(&fields.map(|(name, value)| vec![name.to_owned(), value])) + &incomplete(missing)
 }
 
 /// How long and how much a bucket keeps of replaced versions.

@@ -79,10 +79,10 @@ pub fn run(env: &Env, flags: &CollectFlags) -> anyhow::Result<Outcome> {
     let target = flags.http.target()?;
     let nodes = nodes(&target)?;
     let made_at = node::calendar::timestamp(env.clock.unix_ns());
-    let out =
-        flags.out.clone().unwrap_or_else(|| format!("stave-collect-{}.tar.gz", in_a_name(&made_at)).into());
+    let folder = format!("stave-collect-{}", in_a_name(&made_at));
+    let out = flags.out.clone().unwrap_or_else(|| format!("{folder}.tar.gz").into());
     let redaction = if flags.no_redact { Redaction::none() } else { Redaction::new(env) };
-    let archive = Archive::create(env, &out)?;
+    let archive = Archive::create(env, &out, folder)?;
     let mut collection = Collection { env, archive, redaction, failures: Vec::new() };
     // What a node does not say is left out: whatever fails is the archive.
     let unwritten = || format!("cannot write {}", out.display());
@@ -122,7 +122,7 @@ fn tell(
         });
         return print(&format!("{made}\n"));
     }
-    for failure in failures {
+    for failure in grouped(failures) {
         eprintln!("stave: left out: {failure}");
     }
     let mut said = format!(
@@ -136,6 +136,32 @@ fn tell(
         said.push_str("it has names of users, addresses of clients and keys: treat it like these\n");
     }
     print(&said)
+}
+
+/// How many of several things that failed for the same reason are named.
+const MOST_NAMED: usize = 3;
+
+/// What is left out, in one line for each node and reason: a user without a right lacks dozens of pages for it.
+fn grouped(failures: &[String]) -> Vec<String> {
+    let mut groups: Vec<(&str, &str, Vec<&str>)> = Vec::new();
+    for failure in failures {
+        let parts = failure.split_once(", ").and_then(|(node, rest)| Some((node, rest.split_once(": ")?)));
+        // What is wrong with a log has no node.
+        let (node, (what, why)) = parts.unwrap_or((failure, ("", "")));
+        match groups.iter_mut().find(|(of, because, _)| (*of, *because) == (node, why)) {
+            Some((_, _, all)) => all.push(what),
+            None => groups.push((node, why, vec![what])),
+        }
+    }
+    let line = |(node, why, all): (&str, &str, Vec<&str>)| {
+        let named = all.iter().take(MOST_NAMED).copied().collect::<Vec<_>>().join("; ");
+        match all.len().saturating_sub(MOST_NAMED) {
+            _ if why.is_empty() => node.to_owned(),
+            0 => format!("{node}, {named}: {why}"),
+            more => format!("{node}, {named} and {more} more: {why}"),
+        }
+    };
+    groups.into_iter().map(line).collect()
 }
 
 /// A node of the cluster.

@@ -277,7 +277,7 @@ impl Summary {
             ("deletions", thousands(self.deletions)),
             ("other messages", thousands(self.others)),
             ("vBuckets", thousands(self.vbuckets)),
-            ("connections", self.connections.to_string()),
+            ("connections/node", self.connections.to_string()),
             ("rollbacks", self.rollbacks.to_string()),
             ("reconnects", self.reconnects.to_string()),
             ("bytes", bytes(self.bytes)),

@@ -107,14 +107,16 @@ pub(super) fn said(flags: &GroupFlags) -> anyhow::Result<String> {
                 bail!("there is a group {name} already; `stave group edit` changes it");
             }
             put(to, name, change, None)?;
-            Ok(done(to, &format!("group {name} was added")))
+            let idle = rbac::idle_roles(change.roles.as_deref());
+            Ok(done(to, &format!("group {name} was added{idle}")))
         }
         GroupCommand::Edit { name, change, to } => {
             if change.roles.is_none() && change.description.is_none() {
                 bail!(WrongArguments("what is to change? give --roles or --description".to_owned()));
             }
             put(to, name, change, Some(&present(to, name)?))?;
-            Ok(done(to, &format!("group {name} is changed")))
+            let idle = rbac::idle_roles(change.roles.as_deref());
+            Ok(done(to, &format!("group {name} was changed{idle}")))
         }
         GroupCommand::Delete { names, to } => rbac::delete(to, ("group", "groups"), names, rbac::groups),
     }

@@ -1,11 +1,14 @@
 //! What `stave user`, `group`, `bucket` and others over HTTP have in common: requests, roles as text, tables.
 
+use std::collections::BTreeSet;
+
 use anyhow::bail;
 use serde_json::{Value, json};
 
 use super::http_flags::HttpFlags;
 use crate::client::HttpTarget;
 use node::form::escaped;
+use node::roles::ROLES_WITHOUT_SERVICE;
 
 /// The address of a user, or of all.
 pub fn users(name: &str) -> String {
@@ -100,8 +103,27 @@ pub fn delete(
         }
     }
     names.iter().try_for_each(|name| target.send("DELETE", &address(name), &[]).map(drop))?;
-    let word = if names.len() == 1 { one } else { several };
-    Ok(done(to, &format!("{word} {} deleted", names.join(", "))))
+    let (word, was) = if names.len() == 1 { (one, "was") } else { (several, "were") };
+    Ok(done(to, &format!("{word} {} {was} deleted", names.join(", "))))
+}
+
+/// What is said of roles of services that are not here: they are kept, and give nothing.
+pub fn idle_roles(given: Option<&str>) -> String {
+    let name = |role: &&str| role.split('[').next().unwrap_or_default().trim().to_owned();
+    let names = given.unwrap_or_default().split(',').map(|role| name(&role));
+    let is_idle = |name: &String| ROLES_WITHOUT_SERVICE.iter().any(|row| row.name == name.as_str());
+    let idle: BTreeSet<String> = names.filter(is_idle).collect();
+    match idle.len() {
+        0 => String::new(),
+        1 => format!(
+            "; {} gives nothing here: it is of a service that Stave does not have",
+            cell(&Vec::from_iter(idle))
+        ),
+        _ => format!(
+            "; {} give nothing here: they are of services that Stave does not have",
+            cell(&Vec::from_iter(idle))
+        ),
+    }
 }
 
 /// What a node has at an address, where something must be.
@@ -148,6 +170,16 @@ mod tests {
         let given = json!({ "role": "ro_admin", "origins": [{ "type": "group", "name": "g" }] });
         let user = json!({ "roles": [own, given] });
         assert_eq!((roles(&user, true), roles(&user, false).len()), (vec!["admin".to_owned()], 2));
+    }
+
+    #[test]
+    fn roles_that_give_nothing_here_are_named() {
+        assert_eq!(idle_roles(Some("data_reader[*],admin")), "");
+        let told = idle_roles(Some("query_select[*],data_reader[a], query_select[b]"));
+        assert!(told.starts_with("; query_select gives nothing here"), "{told}");
+        assert!(
+            idle_roles(Some("fts_admin[*],query_select[b]")).starts_with("; fts_admin,query_select give")
+        );
     }
 
     #[test]

@@ -205,12 +205,13 @@ struct Setup {
 
 impl Setup {
     fn read(env: &Env, mut flags: ServeFlags, descriptors: Option<u64>) -> anyhow::Result<Setup> {
-        let passwords: Vec<PathBuf> = flags.password_file.iter().cloned().collect();
-        flags.password = password(env, &flags)?;
-        let file = match &flags.config {
+        let mut file = match &flags.config {
             Some(path) => read_file(env, path)?,
             None => Settings::default(),
         };
+        take_password_file(&mut flags, &mut file)?;
+        let passwords: Vec<PathBuf> = flags.password_file.iter().cloned().collect();
+        flags.password = password(env, &flags)?;
         let (leaves_cluster, rotates_keys) = (flags.leave_cluster, flags.rotate_encryption_keys);
         let names_buckets = !flags.bucket.is_empty();
         let mut settings = flags.settings(file);
@@ -266,6 +267,19 @@ fn check_log(config: &Config, log: &LogConfig) -> anyhow::Result<()> {
              folder of its own",
             file.path.display()
         )));
+    }
+    Ok(())
+}
+
+/// A file of the password that the configuration names counts if no flag and no variable says what the password is.
+fn take_password_file(flags: &mut ServeFlags, file: &mut Settings) -> anyhow::Result<()> {
+    let Some(named) = file.password_file.take() else { return Ok(()) };
+    if file.password.is_some() {
+        let what = "the configuration file has password and password-file: leave one of them out";
+        bail!(WrongArguments(what.to_owned()));
+    }
+    if flags.password.is_none() && flags.password_file.is_none() {
+        flags.password_file = Some(named);
     }
     Ok(())
 }
@@ -581,6 +595,20 @@ mod tests {
             "{refused}"
         );
         assert_eq!(password(&Env::real(), &ServeFlags::default()).expect("none is given"), None);
+    }
+
+    #[test]
+    fn the_file_names_a_file_of_the_password_if_nothing_else_does() {
+        let file = || Settings::parse("password-file = \"/p\"").expect("valid");
+        let mut flags = ServeFlags::default();
+        take_password_file(&mut flags, &mut file()).expect("the one there is");
+        assert_eq!(flags.password_file.as_deref(), Some(Path::new("/p")));
+        let mut flags = ServeFlags { password: Some(Secret("p".to_owned())), ..ServeFlags::default() };
+        take_password_file(&mut flags, &mut file()).expect("the flag wins");
+        assert_eq!(flags.password_file, None);
+        let mut both = Settings { password: Some("p".to_owned()), ..file() };
+        let refused = take_password_file(&mut ServeFlags::default(), &mut both).expect_err("two");
+        assert!(refused.is::<WrongArguments>() && refused.to_string().contains("password-file"), "{refused}");
     }
 
     #[test]

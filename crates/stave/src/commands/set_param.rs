@@ -50,39 +50,55 @@ pub struct SetParamFlags {
 
 /// Runs the command.
 pub fn run(env: &Env, flags: &SetParamFlags) -> anyhow::Result<Outcome> {
-    let text = match &flags.name {
+    let (text, kept_by) = match &flags.name {
         Some(name) => at_nodes(env, flags, name)?,
-        None if flags.json => list_json(),
-        None => list(),
+        None if flags.json => (list_json(), None),
+        None => (list(), None),
     };
     std::io::stdout().lock().write_all(text.as_bytes())?;
     if let (Some(name), Some(_)) = (&flags.name, &flags.value) {
-        eprintln!("{}", how_to_keep(name, &flags.server.bucket));
+        eprintln!("{}", how_to_keep(name, &flags.server.bucket, kept_by.as_deref()));
     }
     Ok(Outcome::Done)
 }
 
-/// What keeps a change. A client over KV does not hear where its bucket was made.
-fn how_to_keep(name: &str, bucket: &str) -> String {
+/// What keeps a change of a bucket that is kept by this, as nodes word it; of one whose node does not say it, all rules.
+fn how_to_keep(name: &str, bucket: &str, kept_by: Option<&str>) -> String {
     let key = find(name).ok().map(|setting| setting.key);
     let in_file = match key.and_then(BucketTable::own_key) {
-        Some(own) => format!("write {own} into its table there"),
-        None => format!("write {name} under [bucket.settings] there"),
+        Some(own) => format!("write {own} into the bucket's table of the configuration file"),
+        None => {
+            format!("write {name} under [bucket.settings] of the bucket's table of the configuration file")
+        }
     };
+    let by_flag =
+        if name == "max_size" { format!(", or give --bucket {bucket}:QUOTA") } else { String::new() };
     let over_http = match key.and_then(field_of) {
         Some(field) => format!("set {field} with POST /pools/default/buckets/{bucket}"),
-        None => "give it a table with its type, its quota and this setting there; in a cluster, change the setting again \
-                 after each start"
+        None => "give the bucket a table with its type, its quota and this setting in the configuration file"
             .to_owned(),
     };
-    let by_flag = match name {
-        "max_size" => format!("give --bucket {bucket}:QUOTA"),
-        _ => "give it a table in a configuration file (--config) instead".to_owned(),
+    let in_cluster = match key.and_then(field_of) {
+        Some(_) => over_http.clone(),
+        None => "change it again after each start of a node, with --all-nodes at every node".to_owned(),
     };
-    format!(
-        "until the node stops; to keep it, if the bucket is in the configuration file: {in_file}; if it is of --bucket or \
-         the one that a node begins with: {by_flag}; if it was made over HTTP: {over_http}"
-    )
+    match kept_by {
+        Some("configuration") => format!("until the node stops; to keep it, {in_file}{by_flag}"),
+        Some("node") => format!("until the node stops; to keep it, {over_http}"),
+        Some("cluster") => format!("until the node stops; to keep it, {in_cluster}"),
+        _ => format!(
+            "until the node stops; to keep it\n  if the bucket is of the configuration file or the command line: \
+             {in_file}{by_flag}\n  if it was made over HTTP: {over_http}\n  in a cluster: {in_cluster}"
+        ),
+    }
+}
+
+/// What keeps the bucket, in the word of its node; `None` if the node does not say it, or not to this user.
+fn kept_by(client: &mut Client, bucket: &str) -> Option<String> {
+    let details = client.stats(&format!("bucket_details {bucket}")).ok()?;
+    let (_, details) = details.first()?;
+    let details: serde_json::Value = serde_json::from_str(details).ok()?;
+    details["kept_by"].as_str().map(str::to_owned)
 }
 
 /// Why a node failed, and what was changed at those before it.
@@ -93,15 +109,19 @@ fn failed(error: anyhow::Error, changed: &str) -> anyhow::Error {
     }
 }
 
-/// Shows or changes a setting at the node that is named, or at all; what is to be printed.
-fn at_nodes(env: &Env, flags: &SetParamFlags, name: &str) -> anyhow::Result<String> {
+/// Shows or changes a setting at the node that is named, or at all; what is to be printed, and what keeps the bucket.
+fn at_nodes(env: &Env, flags: &SetParamFlags, name: &str) -> anyhow::Result<(String, Option<String>)> {
     let (target, bucket) = (flags.server.target(Dialect::Couchbase)?, &flags.server.bucket);
     let nodes = if flags.all_nodes { members(env, &target)? } else { vec![target] };
-    let mut text = String::new();
+    let (mut text, mut kept) = (String::new(), None);
     for node in &nodes {
-        let told = Client::open(env, node)
-            .map_err(anyhow::Error::from)
-            .and_then(|mut client| change(&mut client, name, flags.value.as_deref()));
+        let told = Client::open(env, node).map_err(anyhow::Error::from).and_then(|mut client| {
+            let told = change(&mut client, name, flags.value.as_deref())?;
+            if flags.value.is_some() && kept.is_none() {
+                kept = kept_by(&mut client, bucket);
+            }
+            Ok(told)
+        });
         let told = told.map_err(|error| {
             let changed = if flags.value.is_some() { text.as_str() } else { "" };
             failed(error.context(node.addr.clone()), changed)
@@ -112,7 +132,7 @@ fn at_nodes(env: &Env, flags: &SetParamFlags, name: &str) -> anyhow::Result<Stri
         let node = flags.all_nodes.then_some(node.addr.as_str());
         text.push_str(&if flags.json { told.json(bucket, node) } else { told.text(bucket) });
     }
-    Ok(text)
+    Ok((text, kept))
 }
 
 /// A setting, before and after.
@@ -240,17 +260,34 @@ mod tests {
 
     #[test]
     fn what_keeps_a_change_is_told_by_setting() {
-        let quota = how_to_keep("max_size", "orders");
-        assert!(quota.contains("write quota into its table there"), "{quota}");
-        assert!(quota.contains("set ramQuota with POST /pools/default/buckets/orders"), "{quota}");
-        assert!(quota.contains("give --bucket orders:QUOTA"), "{quota}");
-        let level = how_to_keep("durability_min_level", "orders");
+        let quota = |kept_by| how_to_keep("max_size", "orders", kept_by);
+        for (kept_by, told) in [
+            (
+                "configuration",
+                "until the node stops; to keep it, write quota into the bucket's table of the configuration file, or give \
+                 --bucket orders:QUOTA",
+            ),
+            (
+                "node",
+                "until the node stops; to keep it, set ramQuota with POST /pools/default/buckets/orders",
+            ),
+            (
+                "cluster",
+                "until the node stops; to keep it, set ramQuota with POST /pools/default/buckets/orders",
+            ),
+        ] {
+            assert_eq!(quota(Some(kept_by)), told);
+        }
+        // A node that does not say it.
+        let all = quota(None);
+        assert_eq!(all.lines().count(), 4, "{all}");
+        let level = how_to_keep("durability_min_level", "orders", None);
         assert!(level.contains("[bucket.settings]") && level.contains("durabilityMinLevel"), "{level}");
         for name in ["mem_high_wat_percent", "novel"] {
-            let told = how_to_keep(name, "orders");
-            assert!(told.contains(&format!("write {name} under [bucket.settings]")), "{told}");
-            assert!(told.contains("after each start"), "{told}");
-            assert!(told.contains("a table in a configuration file (--config) instead"), "{told}");
+            let told = |kept_by| how_to_keep(name, "orders", Some(kept_by));
+            assert!(told("configuration").contains(&format!("write {name} under [bucket.settings]")));
+            assert!(told("cluster").ends_with("after each start of a node, with --all-nodes at every node"));
+            assert!(told("node").contains("give the bucket a table with its type"));
         }
     }
 

@@ -12,13 +12,15 @@ use serde_json::{Map, Value, json};
 use super::timings::{self, Times};
 use crate::cli::{Outcome, ServerFlags};
 use crate::client::dcp::members;
-use crate::client::{Client, ClientError, Dialect, Target};
+use crate::client::{Client, ClientError, Dialect, Patience, Target};
 use crate::units::{before_page, bytes, duration, parse_duration, thousands};
 
 /// Commands that are shown as the slowest.
 const SLOWEST: usize = 3;
 /// Parts of memory that are shown, the largest.
 const PARTS: usize = 4;
+/// A node that does not answer within this time has no figures on this screen: the others have not to wait for it.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(2);
 
 /// Watch what the nodes of a cluster do, on one screen.
 #[derive(Clone, Debug, Args)]
@@ -49,10 +51,21 @@ pub struct TopFlags {
 pub fn run(env: &Env, flags: &TopFlags) -> anyhow::Result<Outcome> {
     let target = flags.server.target(Dialect::Couchbase)?;
     // Whom we may not ask at all is an error; a node that goes away later is shown as such.
-    let mut before = looks(env, &target)?;
+    let mut before = looks(env, members(env, &target)?);
+    let target = hasty(target);
     loop {
         std::thread::sleep(flags.interval);
-        let now = looks(env, &target).unwrap_or_default();
+        let mut nodes = members(env, &target).unwrap_or_default();
+        if flags.once {
+            // Without an earlier answer there are no rates, so that these need not be waited for.
+            nodes.retain(|node| before.get(&node.addr).is_some_and(Option::is_some));
+        }
+        let mut now = looks(env, nodes);
+        if flags.once {
+            for addr in before.keys() {
+                now.entry(addr.clone()).or_default();
+            }
+        }
         let rates: Vec<(&String, Option<Rates>)> = now
             .iter()
             .map(|(addr, look)| {
@@ -85,10 +98,23 @@ struct Look {
     times: Times,
 }
 
-/// What each node says; `None` for one that does not answer.
-fn looks(env: &Env, target: &Target) -> Result<BTreeMap<String, Option<Look>>, ClientError> {
-    let nodes = members(env, target)?;
-    Ok(nodes.into_iter().map(|node| (node.addr.clone(), look(env, &node).ok())).collect())
+/// The same target, which is waited for no longer than a screen should take.
+fn hasty(target: Target) -> Target {
+    let patience = Patience(target.patience.0.min(ANSWERED_WITHIN));
+    Target { patience, ..target }
+}
+
+/// What each node says; `None` for one that does not answer. All are asked at once.
+#[expect(clippy::disallowed_methods, reason = "the client's end is not part of a node")]
+fn looks(env: &Env, nodes: Vec<Target>) -> BTreeMap<String, Option<Look>> {
+    std::thread::scope(|scope| {
+        let ask = |node: Target| {
+            let node = hasty(node);
+            (node.addr.clone(), scope.spawn(move || look(env, &node).ok()))
+        };
+        let asked: Vec<_> = nodes.into_iter().map(ask).collect();
+        asked.into_iter().map(|(addr, look)| (addr, look.join().ok().flatten())).collect()
+    })
 }
 
 #[expect(clippy::disallowed_methods, reason = "the client's end is not part of a node")]
@@ -343,12 +369,28 @@ mod tests {
         assert_eq!(json["nodes"]["h:2"], Value::Null);
     }
 
+    #[test]
+    fn a_node_that_is_silent_holds_up_no_other() {
+        let (env, mut server) = (Env::real(), TestServer::start());
+        // What connects here is never answered.
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let patience = Patience(Duration::from_secs(1));
+        let target = Target { patience, ..server.target() };
+        let addr = silent.local_addr().expect("bound").to_string();
+        let nodes = (0..20).map(|_| target.at(addr.clone())).chain([target.at(target.addr.clone())]);
+        let begun = Instant::now();
+        let looks = looks(&env, nodes.collect());
+        assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+        assert!(looks[&addr].is_none() && looks[&target.addr].is_some());
+        server.stop();
+    }
+
     /// Every figure that is shown is one that a node tells.
     #[test]
     fn a_node_tells_all_figures() {
         let (env, mut server) = (Env::real(), TestServer::start());
         let target = server.target();
-        let mut looks = looks(&env, &target).expect("it answers");
+        let mut looks = looks(&env, members(&env, &target).expect("it answers"));
         let look = looks.pop_first().and_then(|(_, look)| look).expect("it is there");
         for (_, name) in COUNTERS.iter().chain(&FIGURES) {
             assert!(look.figures.contains_key(*name), "{name}");

@@ -166,14 +166,16 @@ fn said(flags: &UserFlags) -> anyhow::Result<String> {
                 bail!("there is a user {name} already; `stave user edit` and `stave user passwd` change one");
             }
             put(to, name, change, None, Some(&new.password(name)?))?;
-            Ok(done(to, &format!("user {name} was added")))
+            let idle = rbac::idle_roles(change.roles.as_deref());
+            Ok(done(to, &format!("user {name} was added{idle}")))
         }
         UserCommand::Edit { name, change, to } => {
             if change.roles.is_none() && change.groups.is_none() && change.title.is_none() {
                 bail!(WrongArguments("what is to change? give --roles, --groups or --title".to_owned()));
             }
             put(to, name, change, Some(&present(to, name)?), None)?;
-            Ok(done(to, &format!("user {name} is changed")))
+            let idle = rbac::idle_roles(change.roles.as_deref());
+            Ok(done(to, &format!("user {name} was changed{idle}")))
         }
         UserCommand::Passwd { name: Some(name), new, to } => {
             let (change, user) = (UserChange { roles: None, groups: None, title: None }, present(to, name)?);

@@ -201,6 +201,19 @@ fn names(manifest: &Manifest) -> CollectionNames {
     names
 }
 
+/// The parameters of a reader, and what they take.
+const PARAMETERS: [(&str, &str); 9] = [
+    ("since", "start, now or a token"),
+    ("cursor", "the name of a cursor"),
+    ("nodes", "all or this"),
+    ("tokens", "short or whole"),
+    ("collections", "names like scope.collection, with commas between them"),
+    ("follow", "true or false"),
+    ("format", "ndjson or sse"),
+    ("include", "values, or nothing"),
+    ("history", "true or false"),
+];
+
 /// What a reader wants, of which collections, and whether only of the node that it asks.
 fn wishes(
     user: &User,
@@ -245,7 +258,15 @@ fn wishes(
             }
             ("history", is_wanted @ ("true" | "false")) => with_history = is_wanted == "true",
             ("include", "") => {}
-            (name, value) => return Err(wrong(format!("`{name}={value}` is not understood"))),
+            (name, value) => {
+                return Err(wrong(match PARAMETERS.iter().find(|(known, _)| *known == name) {
+                    Some((_, takes)) => format!("`{name}={value}` is not understood: {name} takes {takes}"),
+                    None => {
+                        let known = PARAMETERS.map(|(name, _)| name).join(", ");
+                        format!("there is no parameter `{name}`: there are {known}")
+                    }
+                }));
+            }
         }
     }
     if collections.0.is_empty() {

@@ -11,6 +11,7 @@ use std::time::Duration;
 use ::node::connection_memory::ConnectionMemory;
 use ::node::counters::AcceptCounters;
 use ::node::news::Hearing;
+use ::node::user_data::UserData;
 use axum::Router;
 use axum::middleware;
 use base::env::Env;
@@ -149,7 +150,7 @@ impl axum::serve::Listener for Listener {
                     Err(error) => {
                         self.connections.leave(&connection);
                         // It has gone already.
-                        tracing::debug!(%peer, %error, "an HTTP client could not be served");
+                        tracing::debug!(peer = %UserData(peer), %error, "an HTTP client could not be served");
                     }
                 },
                 Err(full) => self.refuse(&tcp, tls.is_some(), full),

@@ -16,7 +16,7 @@ export async function open(body) {
   };
   level.addEventListener("change", draw);
   words.addEventListener("input", draw);
-  fill(body, h("p", { class: "note" }, "The newest lines first, of the node that you are logged in at; earlier ones are where the log goes to. Keys of documents, and names of users who could not log in, are between <ud> and </ud>."), h("div", { class: "row" }, field("Level", level), field("With the words", words)), list);
+  fill(body, h("p", { class: "note" }, "The newest lines first, of the node that you are logged in at; earlier ones are where the log goes to. Keys of documents, names of users who could not log in, and addresses of clients are between <ud> and </ud>."), h("div", { class: "row" }, field("Level", level), field("With the words", words)), list);
   return {
     async refresh() {
       lines = (await get("/logs")).list;

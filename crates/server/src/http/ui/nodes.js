@@ -116,7 +116,7 @@ export async function open(body, context) {
         cluster = null;
       }
       const tasks = await get("/pools/default/tasks");
-      const running = tasks.find((task) => task.status === "running");
+      const running = tasks.find((task) => task.type === "rebalance" && task.status === "running");
       fill(progress, running ? h("div", { class: "progress" }, `${running.subtype === "gracefulFailover" ? "Graceful failover" : "Rebalance"}: ${Math.round(running.progress)} %`,
         h("progress", { max: 100, value: running.progress, "aria-label": "progress" }), cluster ? button("Stop", ask("Stop the rebalance", "vBuckets stay where they are now.", "Stop", "/controller/stopRebalance", {})) : null) : null);
       fill(notes, cluster && cluster.notes.length ? h("ul", { class: "notes" }, cluster.notes.map((note) => h("li", null, note))) : null);
@@ -126,7 +126,7 @@ export async function open(body, context) {
         fill(list, table(["Node", "Address", "State", "In the cluster", "Up for", "Version", ""], context.nodes.map((node) => [
           h("b", null, node.id), node.hostname, h("span", { class: `state ${node.status}` }, node.status),
           { active: "active", inactiveFailed: "failed over", inactiveAdded: "added, without vBuckets" }[node.clusterMembership] || node.clusterMembership,
-          node.uptime === "0" ? "" : seconds(Number(node.uptime)), node.version, actions(node, !!cluster)])));
+          node.uptime === "0" ? "" : seconds(Number(node.uptime)), node.staveVersion || "", actions(node, !!cluster)])));
       }
       if (managed !== !!cluster) {
         managed = !!cluster;

@@ -50,7 +50,8 @@ fn buckets_come_change_and_go() {
     );
     assert_eq!(
         run("bucket add cache --quota 100MiB --type ephemeral --eviction nruEviction --flush"),
-        "bucket cache was added\n"
+        "bucket cache was added without replicas, as there is one node; `stave bucket edit cache --replicas 1` gives it some \
+         when there are more\n"
     );
     let listed = run("bucket list");
     let mut lines = listed.lines().map(|line| line.split_ascii_whitespace().collect::<Vec<_>>());
@@ -61,7 +62,7 @@ fn buckets_come_change_and_go() {
         lines.find(|line| line[0] == name).unwrap_or_else(|| panic!("no {name}: {listed}"))
     };
     assert_eq!(of("orders")[1..7], ["couchbase", "magma", "128", "MiB", "0", "0"], "{listed}");
-    assert_eq!(of("cache")[1..7], ["ephemeral", "-", "100", "MiB", "1", "0"], "{listed}");
+    assert_eq!(of("cache")[1..7], ["ephemeral", "-", "100", "MiB", "0", "0"], "{listed}");
     assert_eq!(of("default")[1..3], ["couchbase", "couchstore"], "{listed}");
 
     let shown = run("bucket show orders");
@@ -76,15 +77,31 @@ fn buckets_come_change_and_go() {
     }
     assert_eq!(
         run("bucket edit orders --quota 256MiB --max-ttl 0 --flush --compression active"),
-        "bucket orders is changed\n"
+        "bucket orders was changed\n"
     );
     let shown = run("bucket show orders");
     for (name, value) in [("max TTL", "none"), ("flush", "allowed"), ("compression", "active")] {
         assert_eq!(field(&shown, name), value, "{shown}");
     }
     assert!(field(&shown, "quota").starts_with("256 MiB on each"), "{shown}");
-    assert!(run("bucket edit orders --replicas 1").contains("`stave cluster rebalance`"));
-    assert_eq!(run("bucket edit orders --no-flush"), "bucket orders is changed\n");
+    let told = run("bucket edit orders --replicas 1");
+    assert!(
+        told.contains("`stave cluster rebalance`; warning: there are too few nodes for 1 replica, 1 node"),
+        "{told}"
+    );
+    let told = run("bucket add tiny --quota 1MiB --replicas 0");
+    assert!(told.starts_with("bucket tiny was added; warning: a document may have 20 MiB"), "{told}");
+    run("bucket delete tiny --yes");
+    let told = run("bucket add many --quota 100MiB --replicas 2");
+    assert!(
+        told.starts_with("bucket many was added; warning: there are too few nodes for 2 replicas"),
+        "{told}"
+    );
+    run("bucket delete many --yes");
+    // The next start takes it from the configuration again.
+    let told = run("bucket edit default --max-ttl 60");
+    assert!(told.starts_with("bucket default was changed; warning: only until the node stops"), "{told}");
+    assert_eq!(run("bucket edit orders --no-flush"), "bucket orders was changed\n");
     let json: Value = serde_json::from_str(&run("bucket show orders --json")).expect("JSON");
     assert_eq!((&json["maxTTL"], &json["replicaNumber"]), (&0.into(), &1.into()));
 
@@ -202,4 +219,15 @@ fn scopes_and_collections_come_and_go() {
     assert_eq!(run("collection delete shop.carts --yes"), "collection shop.carts was deleted\n");
     assert_eq!(run("scope delete shop --yes"), "scope shop was deleted\n");
     assert_eq!(run("scope list"), "SCOPE     COLLECTIONS\n_default  _default,plain\n");
+}
+
+#[test]
+fn figures_that_lack_a_node_are_marked() {
+    let bucket = |missing: Value| serde_json::json!({ "name": "a", "basicStats": { "itemCount": 7 }, "nodesWithoutFigures": missing });
+    let marked =
+        list(&serde_json::json!([bucket(serde_json::json!(["h:1"])), bucket(serde_json::json!(["h:1"]))]));
+    let last = marked.lines().last().expect("a line");
+    assert!(last.starts_with("incomplete: documents, memory and disk lack those of h:1, which"), "{marked}");
+    assert!(describe(&bucket(serde_json::json!(["h:1"]))).contains("incomplete: "));
+    assert!(!list(&serde_json::json!([bucket(Value::Null)])).contains("incomplete"));
 }

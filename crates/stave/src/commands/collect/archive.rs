@@ -12,16 +12,18 @@ use crate::new_file::NewFile;
 /// An archive in the making.
 pub(super) struct Archive {
     builder: tar::Builder<GzEncoder<NewFile>>,
+    /// All files are in it, so that unpacking it makes one folder, and not many.
+    folder: String,
     files: usize,
     made_at_s: u64,
 }
 
 impl Archive {
-    /// Makes a new file, for its owner alone.
-    pub(super) fn create(env: &Env, path: &Path) -> anyhow::Result<Archive> {
+    /// Makes a new file, for its owner alone, whose files are all in `folder`.
+    pub(super) fn create(env: &Env, path: &Path, folder: String) -> anyhow::Result<Archive> {
         let compressed = GzEncoder::new(NewFile::create(env, path)?, Compression::default());
         let made_at_s = env.clock.unix_ns() / 1_000_000_000;
-        Ok(Archive { builder: tar::Builder::new(compressed), files: 0, made_at_s })
+        Ok(Archive { builder: tar::Builder::new(compressed), folder, files: 0, made_at_s })
     }
 
     /// Adds a file.
@@ -30,7 +32,7 @@ impl Archive {
         header.set_size(text.len() as u64);
         header.set_mode(0o600);
         header.set_mtime(self.made_at_s);
-        self.builder.append_data(&mut header, name, text)?;
+        self.builder.append_data(&mut header, format!("{}/{name}", self.folder), text)?;
         self.files += 1;
         Ok(())
     }

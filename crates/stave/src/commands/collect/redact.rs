@@ -117,6 +117,12 @@ impl Redaction {
         marked.split(' ').map(word).collect::<Vec<_>>().join(" ")
     }
 
+    /// What stood between marks: of an address the same hash from every port.
+    fn user_data(&self, data: &str) -> String {
+        let is_address = data.parse::<SocketAddr>().is_ok() || data.parse::<IpAddr>().is_ok();
+        if is_address { self.address(data) } else { self.hash(data) }
+    }
+
     /// Clients' addresses go; this machine's say nothing about anybody.
     fn address(&self, text: &str) -> String {
         if text.starts_with(OPEN) {
@@ -141,7 +147,7 @@ impl Redaction {
         let mut rest = text;
         while let Some((before, behind)) = rest.split_once(OPEN) {
             let (data, after) = behind.split_once(CLOSE).unwrap_or((behind, ""));
-            redacted.extend([before, OPEN, &self.hash(data), CLOSE]);
+            redacted.extend([before, OPEN, &self.user_data(data), CLOSE]);
             rest = after;
         }
         redacted + rest
@@ -220,6 +226,9 @@ mod tests {
         let one = redaction.text("peer=10.1.2.3:4000");
         assert_eq!(one, redaction.text("peer=10.1.2.3:5000"), "an address is the same from every port");
         assert_eq!(redaction.text("peer=[::1]:5000"), "peer=[::1]:5000\n");
+        let marked = redaction.text("peer=<ud>10.1.2.3:6000</ud>");
+        assert_eq!(marked.replace(OPEN, "").replace(CLOSE, ""), one, "marked or not");
+        assert_eq!(redaction.text("peer=<ud>[::1]:5000</ud>"), "peer=<ud>[::1]:5000</ud>\n");
     }
 
     #[test]

@@ -32,6 +32,9 @@ fn read(path: &Path) -> BTreeMap<String, String> {
     let text = |entry: std::io::Result<tar::Entry<'_, _>>| {
         let mut entry = entry.expect("an entry");
         let name = entry.path().expect("a name").display().to_string();
+        let (top, name) = name.split_once('/').expect("all are in one folder");
+        assert!(top.starts_with("stave-collect-"), "{top}");
+        let name = name.to_owned();
         let mut text = String::new();
         entry.read_to_string(&mut text).expect("text");
         (name, text)
@@ -90,4 +93,21 @@ fn an_archive_has_what_the_node_says_and_no_names() {
     server.stop();
     assert!(run(&env, &super::tests::flags(&flags.http.addr, folder.path().join("x"), Vec::new())).is_err());
     assert!(!folder.path().join("x").exists(), "nothing is left of one that could not begin");
+}
+
+#[test]
+fn what_is_left_out_for_one_reason_is_one_line() {
+    let of = |what: &str| format!("h:1, {what}: the server answered EACCESS: no right");
+    let mut failures: Vec<String> =
+        ["bucket a, stats all", "bucket a, stats b", "/x", "/y", "/z"].map(of).into();
+    failures.push("h:2, /x: no answer".to_owned());
+    failures.push("/var/log/stave.log: not found".to_owned());
+    assert_eq!(
+        grouped(&failures),
+        [
+            "h:1, bucket a, stats all; bucket a, stats b; /x and 2 more: the server answered EACCESS: no right",
+            "h:2, /x: no answer",
+            "/var/log/stave.log: not found",
+        ]
+    );
 }

@@ -61,7 +61,7 @@ fn what_was_read_is_printed() {
         deletions                     5
         other messages                8
         vBuckets                      4
-        connections                   2
+        connections/node              2
         rollbacks                     0
         reconnects                    0
         bytes                  1.86 GiB

@@ -13,6 +13,7 @@ use super::MigrateFlags;
 use crate::cli::{Outcome, WrongArguments};
 use crate::client::HttpTarget;
 use crate::commands::status_line::StatusLine;
+use crate::commands::{bucket, rbac};
 use crate::units::thousands;
 
 /// How often the node is asked.
@@ -22,6 +23,12 @@ const ASK: Duration = Duration::from_millis(500);
 pub(super) fn run(env: &Env, bucket: &str, flags: &MigrateFlags) -> anyhow::Result<Outcome> {
     let target = flags.http.target()?;
     let path = format!("/v1/buckets/{}/migration", escaped(bucket));
+    if rbac::find_at(&target, &bucket::address(bucket))?.is_none() {
+        bail!(WrongArguments(format!(
+            "there is no bucket {bucket}, and no folder of this name; `stave bucket list` shows all buckets, and the folder of \
+             a stopped node's bucket is like data/buckets/{bucket}"
+        )));
+    }
     let first = match (&flags.backend, flags.cancel) {
         (_, true) => target.send("DELETE", &path, &[])?,
         (Some(backend), false) => target.send("POST", &path, &[("storageBackend", backend)])?,
@@ -40,8 +47,10 @@ pub(super) fn run(env: &Env, bucket: &str, flags: &MigrateFlags) -> anyhow::Resu
 /// Asks until it is over; what was told last while it was under way, and then.
 fn follow(env: &Env, target: &HttpTarget, path: &str, first: Value) -> anyhow::Result<(Value, Value)> {
     let (mut line, mut last, mut now) = (StatusLine::new(env), first.clone(), first);
+    let mut pace = Pace::default();
     while now["state"] != "none" {
-        line.show(|_| progress(&now));
+        let left = pace.left(env.clock.monotonic(), &now);
+        line.show(|_| progress(&now, left));
         if let Some(why) = stuck(&now) {
             line.end();
             bail!(why);
@@ -63,12 +72,37 @@ fn number(of: &Value, field: &str) -> u64 {
     of[field].as_u64().unwrap_or_default()
 }
 
-fn progress(now: &Value) -> String {
+/// How fast vBuckets move.
+#[derive(Default)]
+struct Pace {
+    /// When the first one was seen to be moved, and how many there were then: those that are stored nowhere move together.
+    first: Option<(Duration, u64)>,
+}
+
+impl Pace {
+    /// How long it takes to the end, if it goes on like this.
+    fn left(&mut self, at: Duration, now: &Value) -> Option<Duration> {
+        let (done, of) = (number(now, "vbuckets"), number(now, "ofVbuckets"));
+        let (since, before) = match self.first {
+            // A move that was cancelled goes the other way.
+            Some((since, before)) if before <= done => (since, before),
+            _ if done == 0 => return None,
+            _ => *self.first.insert((at, done)),
+        };
+        let moved = u32::try_from(done - before).ok().filter(|moved| *moved > 0)?;
+        Some((at - since) * u32::try_from(of.saturating_sub(done)).ok()? / moved)
+    }
+}
+
+fn progress(now: &Value, left: Option<Duration>) -> String {
     let (done, of) = (number(now, "vbuckets"), number(now, "ofVbuckets"));
     let (items, rate) = (thousands(number(now, "items")), thousands(number(now, "itemsPerSecond")));
     let state = text(now, "state");
     match now["failure"].as_str() {
-        None => format!("{state}: {done} of {of} vBuckets, {items} records, {rate}/s"),
+        None => {
+            let left = left.map_or(String::new(), |left| format!(", about {} s left", left.as_secs() + 1));
+            format!("{state}: {done} of {of} vBuckets, {items} records, {rate}/s{left}")
+        }
         Some(failure) => format!("{state}: {done} of {of} vBuckets; trying again: {failure}"),
     }
 }
@@ -115,7 +149,17 @@ mod tests {
             "state": "copying", "vbuckets": 1000, "ofVbuckets": 1024, "items": 12_345, "itemsPerSecond": 678, "left": [],
             "failure": null,
         });
-        assert_eq!(progress(&now), "copying: 1000 of 1024 vBuckets, 12,345 records, 678/s");
+        assert_eq!(progress(&now, None), "copying: 1000 of 1024 vBuckets, 12,345 records, 678/s");
+        let (mut pace, at) = (Pace::default(), Duration::from_secs);
+        now["vbuckets"] = json!(0);
+        assert_eq!(pace.left(at(1), &now), None);
+        now["vbuckets"] = json!(24);
+        assert_eq!(pace.left(at(2), &now), None, "it has not moved yet");
+        now["vbuckets"] = json!(124);
+        let left = pace.left(at(12), &now);
+        assert_eq!(left, Some(at(90)));
+        assert!(progress(&now, left).ends_with(", about 91 s left"), "{}", progress(&now, left));
+        now["vbuckets"] = json!(1000);
         assert_eq!(stuck(&now), None);
         now["left"] = json!([{ "vbucket": 7, "reason": "it is damaged" }]);
         assert_eq!(stuck(&now), None, "others may still be moved");
@@ -123,7 +167,7 @@ mod tests {
         let why = stuck(&now).expect("nothing else is left");
         assert!(why.contains("vBucket 7: it is damaged") && why.contains("--cancel"), "{why}");
         now["failure"] = json!("the disk is full");
-        assert!(progress(&now).ends_with("trying again: the disk is full"), "{}", progress(&now));
+        assert!(progress(&now, left).ends_with("trying again: the disk is full"), "{}", progress(&now, left));
     }
 
     #[test]

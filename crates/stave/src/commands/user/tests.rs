@@ -69,19 +69,19 @@ fn users_and_groups_come_change_and_go() {
     assert!(world.run(&add).expect_err("there is one").starts_with("there is a user ann already"));
 
     // What is not named stays.
-    assert_eq!(run("user edit ann --title Ann"), "user ann is changed\n");
+    assert_eq!(run("user edit ann --title Ann"), "user ann was changed\n");
     let shown = run("user show ann");
     for line in ["title         Ann", "role          data_reader[*]  (group readers)"] {
         assert!(shown.lines().any(|shown| shown == line), "{shown}");
     }
     assert!(shown.contains("data_writer[default:_default]\n"), "{shown}");
-    assert_eq!(run("group edit readers --roles data_reader[default]"), "group readers is changed\n");
+    assert_eq!(run("group edit readers --roles data_reader[default]"), "group readers was changed\n");
     assert_eq!(
         run("group show readers"),
         "GROUP    ROLES                 DESCRIPTION\nreaders  data_reader[default]  all\n"
     );
 
-    assert_eq!(run("user edit ann --groups= --roles admin"), "user ann is changed\n");
+    assert_eq!(run("user edit ann --groups= --roles admin"), "user ann was changed\n");
     assert_eq!(run("user list"), "USER  TITLE  GROUPS  ROLES\nann   Ann    -       admin\n");
     let json: Value = serde_json::from_str(&run("user show ann --json")).expect("JSON");
     assert_eq!((&json["id"], &json["domain"]), (&"ann".into(), &"local".into()));
@@ -94,9 +94,9 @@ fn users_and_groups_come_change_and_go() {
     assert!(refused.starts_with("there is no group none; nothing was deleted"), "{refused}");
     let refused = world.run("user delete ann none").expect_err("there is no such user");
     assert!(refused.starts_with("there is no user none; nothing was deleted"), "{refused}");
-    assert_eq!(run("group delete readers"), "group readers deleted\n");
+    assert_eq!(run("group delete readers"), "group readers was deleted\n");
     assert_eq!(run("group list"), "GROUP  ROLES  DESCRIPTION\n");
-    assert_eq!(run("user delete ann"), "user ann deleted\n");
+    assert_eq!(run("user delete ann"), "user ann was deleted\n");
     let gone = world.run("user show ann").expect_err("it is gone");
     assert!(gone.starts_with("there is no user ann"), "{gone}");
     let gone = world.run("user delete ann").expect_err("it is gone");
