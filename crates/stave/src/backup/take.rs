@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use base::encryption::Sealer;
 use base::env::Env;
 use base::{Datatype, DocKey, Seqno, VbId, VbUuid};
 use protocol::dcp::{Message, OpenFlags, What};
@@ -41,6 +42,8 @@ pub(crate) struct TakeOptions {
     pub(crate) is_full: bool,
     /// The backup to go on from; the newest one if it is not given.
     pub(crate) since: Option<String>,
+    /// There must be one to go on from: no full one is made in its place.
+    pub(crate) needs_base: bool,
     /// The most bytes of changes a second, before compression.
     pub(crate) max_rate: Option<u64>,
 }
@@ -95,11 +98,12 @@ pub(crate) fn take(
     show: &mut (dyn FnMut(&HowFar) + Send),
 ) -> anyhow::Result<Taken> {
     let lock = repository.lock(&target.bucket)?;
+    let sealer = repository.sealer_to_write(&target.bucket)?;
     let now = ask_everywhere(env, target, None, &mut states)?;
     let vbuckets = now.len();
-    let base = base_of(repository, &target.bucket, vbuckets, options)?;
-    let (mut writer, done) =
-        begin(env, repository, &target.bucket, vbuckets, base.as_ref().map(|(id, _)| id), options)?;
+    let base = base_of(repository, &target.bucket, vbuckets, options, sealer.is_some())?;
+    let base_id = base.as_ref().map(|(id, _)| id);
+    let (mut writer, done) = begin(env, repository, &target.bucket, vbuckets, base_id, options, sealer)?;
     let kept = done.len();
     let base = base.map(|(_, lines)| lines).unwrap_or_default();
     let (mut lines, mut plans) = (Vec::new(), Vec::new());
@@ -154,6 +158,7 @@ fn base_of(
     bucket: &str,
     vbuckets: usize,
     options: &TakeOptions,
+    is_encrypted: bool,
 ) -> anyhow::Result<Option<(String, BTreeMap<u16, VbucketLine>)>> {
     if options.is_full {
         return Ok(None);
@@ -165,8 +170,32 @@ fn base_of(
             newest.context("the backup to go on from cannot be read; --full makes one that needs no other")?
         }
     };
-    let Some(newest) = newest else { return Ok(None) };
+    let Some(newest) = newest else {
+        if options.needs_base {
+            let folder = repository.folder(bucket);
+            bail!(
+                "{} has no complete backup to go on from: leave --since out to make a full one",
+                folder.display()
+            );
+        }
+        return Ok(None);
+    };
+    let (id, is_asked) = (&newest.manifest.id, options.needs_base || options.since.is_some());
+    if is_encrypted && !newest.is_encrypted {
+        if is_asked {
+            bail!(
+                "backup {id} is not encrypted, and this one is to be: leave --since out to make a full one"
+            );
+        }
+        // What is restored with this one is to be encrypted.
+        return Ok(None);
+    }
     if usize::from(newest.manifest.vbuckets) != vbuckets {
+        if options.needs_base {
+            bail!(
+                "backup {id} is of a bucket with another number of vBuckets: leave --since out to make a full one"
+            );
+        }
         // Another bucket of this name: nothing of it can be gone on from.
         return Ok(None);
     }
@@ -184,14 +213,16 @@ fn begin<'e>(
     vbuckets: usize,
     base: Option<&String>,
     options: &TakeOptions,
+    sealer: Option<Sealer>,
 ) -> anyhow::Result<(BackupWriter<'e>, Vec<u16>)> {
     let vbuckets = u16::try_from(vbuckets).context("more vBuckets than there can be")?;
     if let Some(unfinished) = repository.unfinished(bucket)? {
         let head = &unfinished.head;
         let is_same = head.base.as_ref() == base && head.vbuckets == vbuckets && options.since.is_none();
+        let is_same = is_same && unfinished.is_encrypted == sealer.is_some();
         if is_same && unfinished.lines_len > 0 {
             let done = unfinished.done.iter().map(|line| line.vb).collect();
-            return Ok((BackupWriter::go_on(&*env.disk, &unfinished)?, done));
+            return Ok((BackupWriter::go_on(&*env.disk, &unfinished, sealer)?, done));
         }
         repository.remove(&unfinished.folder)?;
     }
@@ -199,7 +230,7 @@ fn begin<'e>(
     let folder = repository.folder(bucket).join(&id);
     let (base, begun_s) = (base.cloned(), env.clock.unix_s().into());
     let head = BackupHead { id, number: env.random.next_u64(), base, begun_s, vbuckets };
-    Ok((BackupWriter::begin(&*env.disk, &folder, head)?, Vec::new()))
+    Ok((BackupWriter::begin(&*env.disk, &folder, head, sealer)?, Vec::new()))
 }
 
 /// What is to be read, or the line of a vBucket that needs no reading.

@@ -3,6 +3,8 @@
 mod drill;
 #[cfg(test)]
 mod durable_tests;
+#[cfg(test)]
+mod encrypted_tests;
 mod follow;
 #[cfg(test)]
 mod follow_store_tests;
@@ -37,8 +39,10 @@ use crate::units::{bytes, counted, parse_bytes, parse_duration, parse_moment, th
     after_help = "Examples:
   stave backup --to /backups --bucket travel
   stave backup --to /backups --bucket travel --full --max-rate 50MiB
+  stave backup --to /backups --bucket travel --since LAST
   stave backup --to /backups --bucket travel --follow
   stave backup --to s3://backups/prod --bucket travel --s3-endpoint https://minio.example.com:9000
+  stave backup --to /backups --bucket travel --key-file /etc/stave/backup-key
   stave backup list /backups
   stave backup verify /backups --bucket travel
   stave backup prune /backups --keep 7
@@ -49,6 +53,8 @@ may be of different moments between its beginning and its end. Durable writes th
 A backup that was broken off goes on when the command is given again. In a cluster any node may be named.
 With --follow the command does not end: behind a backup it writes each change to a log as it comes, durably within a
 second, into a folder or an S3-compatible store, so that `stave restore --at` brings back any moment. Given again, it goes on with the log where that ended.
+With --key-file everything is encrypted that is written; a bucket's first encrypted backup is full. Keep the key elsewhere:
+without it nothing is read.
 `stave restore` sends a backup to a cluster."
 )]
 pub struct BackupFlags {
@@ -58,8 +64,8 @@ pub struct BackupFlags {
     /// Copy everything, whatever earlier backups have
     #[arg(long, conflicts_with = "since")]
     full: bool,
-    /// Go on from this backup instead of the newest one
-    #[arg(long, value_name = "ID")]
+    /// Go on from this backup instead of the newest one; LAST is the newest one, and refuses to make a full one
+    #[arg(long, value_name = "ID|LAST")]
     since: Option<String>,
     /// The most that is read from the cluster in a second, before compression: 512KiB, 50MiB; at least 128KiB
     #[arg(long, value_name = "SIZE", value_parser = parse_rate)]
@@ -215,7 +221,7 @@ fn make(env: &Env, flags: &BackupFlags) -> anyhow::Result<Outcome> {
         ));
     };
     let target = flags.server.target(Dialect::Couchbase)?;
-    let options = TakeOptions { is_full: flags.full, since: flags.since.clone(), max_rate: flags.max_rate };
+    let options = take_options(flags);
     let place = BackupPlace::open(env, dir, &flags.store)?;
     if flags.follow {
         let options = follow::options(options, flags.base_every, flags.once_caught_up);
@@ -230,6 +236,15 @@ fn make(env: &Env, flags: &BackupFlags) -> anyhow::Result<Outcome> {
     line.end();
     print(flags.json, &summary_json(&taken), &summary_text(&taken))?;
     Ok(Outcome::Done)
+}
+
+/// What --since calls the newest backup.
+const LAST: &str = "LAST";
+
+fn take_options(flags: &BackupFlags) -> TakeOptions {
+    let needs_base = flags.since.as_ref().is_some_and(|since| since.eq_ignore_ascii_case(LAST));
+    let since = flags.since.clone().filter(|_| !needs_base);
+    TakeOptions { is_full: flags.full, since, needs_base, max_rate: flags.max_rate }
 }
 
 fn summary_text(taken: &Taken) -> String {
@@ -276,6 +291,13 @@ fn manifest_json(manifest: &BackupManifest) -> Value {
     })
 }
 
+/// The same of a backup that is there.
+fn backup_json(backup: &Backup) -> Value {
+    let mut object = manifest_json(&backup.manifest);
+    object["encrypted"] = json!(backup.is_encrypted);
+    object
+}
+
 /// The buckets that are asked about.
 fn buckets(repository: &Repository<'_>, kept: &KeptFlags) -> anyhow::Result<Vec<String>> {
     let all = repository.buckets()?;
@@ -318,8 +340,9 @@ fn list(env: &Env, kept: &KeptFlags) -> anyhow::Result<Outcome> {
                         thousands(total.tombstones),
                         bytes(manifest.stored_bytes()),
                     ));
-                    objects.push(manifest_json(&backup.manifest));
+                    objects.push(backup_json(&backup));
                 }
+                Err(error @ BackupError::Key(_)) => return Err(error.into()),
                 Err(error) => {
                     text.push_str(&format!("{bucket:<24} {error}\n"));
                     damaged.push(error.to_string());
@@ -338,6 +361,7 @@ fn list(env: &Env, kept: &KeptFlags) -> anyhow::Result<Outcome> {
                     logs.extend(report.json.as_array().cloned().unwrap_or_default());
                 }
             }
+            Err(error @ BackupError::Key(_)) => return Err(error.into()),
             Err(error) => {
                 text.push_str(&format!("{bucket:<24} {error}\n"));
                 damaged.push(error.to_string());
@@ -410,7 +434,12 @@ fn show(env: &Env, one: &OneFlags) -> anyhow::Result<Outcome> {
         let chain = repository.chain(&bucket, one.id.as_deref())?;
         let newest = chain.newest();
         let ids: Vec<&str> = chain.0.iter().map(|backup| &*backup.manifest.id).collect();
-        text.push_str(&format!("{bucket} {}, restored from {}\n", newest.manifest.id, ids.join(", ")));
+        let encrypted = if newest.is_encrypted { ", encrypted" } else { "" };
+        text.push_str(&format!(
+            "{bucket} {}{encrypted}, restored from {}\n",
+            newest.manifest.id,
+            ids.join(", ")
+        ));
         text.push_str(counts_head(ids.len(), newest.manifest.counts.is_empty()));
         let names = super::restore::collection_names(&newest.manifest.collections);
         let mut collections = serde_json::Map::new();
@@ -425,7 +454,7 @@ fn show(env: &Env, one: &OneFlags) -> anyhow::Result<Outcome> {
             let counts = json!({"documents": counts.documents, "tombstones": counts.tombstones, "bytes": counts.bytes});
             collections.insert(name, counts);
         }
-        let mut object = manifest_json(&newest.manifest);
+        let mut object = backup_json(newest);
         object["chain"] = json!(ids);
         object["collections"] = Value::Object(collections);
         if let Some(report) = log::report(&repository, &bucket, true)? {
