@@ -12,6 +12,7 @@
 //! It must not know how documents are sent to a cluster (`crate::with_meta`), nor what is printed.
 
 mod block;
+mod bucket_state;
 mod follow;
 pub(crate) mod fuzz;
 mod keys;
@@ -30,6 +31,9 @@ mod tests;
 
 use base::SmallFileError;
 pub(crate) use block::Version;
+#[cfg(test)]
+pub(crate) use bucket_state::read_users;
+pub(crate) use bucket_state::{UsersPut, count_users, create_bucket, http_of, put_users};
 
 pub(crate) use follow::{FollowCounts, FollowNews, FollowOptions, follow_bucket};
 pub(crate) use log::{AtMoment, ChangeLog, GapSet, MomentReader, WantedMoment};

@@ -13,6 +13,7 @@ use base::{Datatype, DocKey, Seqno, VbId, VbUuid};
 use protocol::dcp::{Message, OpenFlags, What};
 
 use super::block::{BlockBuilder, Version};
+use super::bucket_state::{BucketState, http_of, read_users, settings_of};
 use super::manifest::{BackupHead, BackupManifest, VbucketLine};
 use super::repository::Repository;
 use super::writer::BackupWriter;
@@ -20,7 +21,7 @@ use crate::client::dcp::{
     Event, History, Position, Start, Watch, Wishes, ask_everywhere, failover_logs, follow_everywhere,
     high_seqnos, seqno_of,
 };
-use crate::client::{Client, ClientError, Target};
+use crate::client::{Client, ClientError, HttpTarget, Target};
 use crate::with_meta::{Record, resolves_by_time};
 
 /// vBuckets that are followed at once, each of which has a block in memory.
@@ -44,6 +45,10 @@ pub(crate) struct TakeOptions {
     pub(crate) since: Option<String>,
     /// There must be one to go on from: no full one is made in its place.
     pub(crate) needs_base: bool,
+    /// Users and groups, too.
+    pub(crate) users: bool,
+    /// Where to ask for these and for settings, if not where the node says that it listens.
+    pub(crate) http: Option<String>,
     /// The most bytes of changes a second, before compression.
     pub(crate) max_rate: Option<u64>,
 }
@@ -99,6 +104,8 @@ pub(crate) fn take(
 ) -> anyhow::Result<Taken> {
     let lock = repository.lock(&target.bucket)?;
     let sealer = repository.sealer_to_write(&target.bucket)?;
+    // What may be refused is asked for before anything is copied.
+    let users = if options.users { Some(read_users(&http_target(env, target, options)?)?) } else { None };
     let now = ask_everywhere(env, target, None, &mut states)?;
     let vbuckets = now.len();
     let base = base_of(repository, &target.bucket, vbuckets, options, sealer.is_some())?;
@@ -138,9 +145,9 @@ pub(crate) fn take(
         failed: None,
     };
     again += taking.run(target, plans)?;
-    let (by_time, collections) = what_the_bucket_is(env, target)?;
+    let state = BucketState { users, ..what_the_bucket_is(env, target, options)? };
     lock.check()?;
-    let manifest = taking.writer.finish(&target.bucket, env.clock.unix_s().into(), by_time, collections)?;
+    let manifest = taking.writer.finish(&target.bucket, env.clock.unix_s().into(), state)?;
     Ok(Taken { manifest, kept, unchanged, again })
 }
 
@@ -526,11 +533,28 @@ pub(crate) fn record_of<'a>(message: &Message<'a>) -> anyhow::Result<Option<Reco
     }))
 }
 
-/// Whether the last write wins, and which collections there are.
-fn what_the_bucket_is(env: &Env, target: &Target) -> anyhow::Result<(bool, serde_json::Value)> {
+/// Where users and settings are asked for.
+fn http_target(env: &Env, target: &Target, options: &TakeOptions) -> anyhow::Result<HttpTarget> {
+    http_of(Some(&mut Client::open(env, target)?), target, options.http.as_deref())
+}
+
+/// Whether the last write wins, which collections there are, and the settings. Without the latter a backup is as good: a
+/// node may be out of reach over HTTP.
+fn what_the_bucket_is(env: &Env, target: &Target, options: &TakeOptions) -> anyhow::Result<BucketState> {
     let mut client = Client::open(env, target)?;
     let manifest = client.collections_manifest()?;
-    Ok((resolves_by_time(&mut client)?, manifest.context("the server has no collections")?))
+    let http = http_of(Some(&mut client), target, options.http.as_deref());
+    let settings = http.and_then(|http| settings_of(&http, &target.bucket));
+    let settings = settings.unwrap_or_else(|error| {
+        eprintln!("stave: the settings of bucket `{}` are not in the backup: {error:#}", target.bucket);
+        None
+    });
+    Ok(BucketState {
+        by_time: resolves_by_time(&mut client)?,
+        collections: manifest.context("the server has no collections")?,
+        settings: settings.unwrap_or_default(),
+        users: None,
+    })
 }
 
 #[cfg(test)]

@@ -6,9 +6,9 @@ use base::encryption::{Sealer, WrappingKeys};
 use base::env::sim::{SimDisk, SimHandles};
 use base::env::{Env, OpenMode};
 use base::{Datatype, DocKey, VbId};
-use serde_json::json;
 
 use super::block::{BlockBuilder, Version};
+use super::bucket_state::BucketState;
 use super::manifest::{BackupHead, VbucketLine};
 use super::repository::Repository;
 use super::writer::BackupWriter;
@@ -70,7 +70,7 @@ fn vbucket(
 }
 
 fn finish(writer: BackupWriter<'_>) {
-    writer.finish(BUCKET, 9, false, json!({})).expect("complete");
+    writer.finish(BUCKET, 9, BucketState::default()).expect("complete");
 }
 
 /// A full backup and one that goes on from it, in which vBucket 1 begins from its start.
@@ -352,7 +352,7 @@ fn a_crash_at_any_change_leaves_a_whole_backup_or_none() {
             let blocks = vec![writer.block(VbId(vb), &mut block)?];
             writer.complete(&[VbucketLine { vb, uuid: 1, from: 0, to: 1, blocks, counts }])?;
         }
-        writer.finish(BUCKET, 9, false, json!({})).map(drop)
+        writer.finish(BUCKET, 9, BucketState::default()).map(drop)
     };
     let (env, handles) = Env::sim(1);
     run(&env).expect("no fault");

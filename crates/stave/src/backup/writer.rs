@@ -10,6 +10,7 @@ use base::env::{Disk, File, OpenMode};
 
 use super::BackupError;
 use super::block::{BlockBuilder, BlockPlace};
+use super::bucket_state::BucketState;
 use super::keys::seal_manifest;
 use super::lines::{LineSeal, line_of};
 use super::manifest::{BackupHead, BackupManifest, VbucketLine, VersionCounts};
@@ -191,9 +192,9 @@ impl<'e> BackupWriter<'e> {
         self,
         bucket: &str,
         ended_s: u64,
-        by_time: bool,
-        collections: serde_json::Value,
+        state: BucketState,
     ) -> Result<BackupManifest, BackupError> {
+        let BucketState { by_time, collections, settings, users } = state;
         let manifest = BackupManifest {
             id: self.head.id.clone(),
             number: self.head.number,
@@ -205,6 +206,8 @@ impl<'e> BackupWriter<'e> {
             vbuckets: self.head.vbuckets,
             by_time,
             collections,
+            settings,
+            users,
             counts: self.counts,
             files: self.files,
             lines: (self.lines_bytes.len() as u64, crc32c::crc32c(&self.lines_bytes)),

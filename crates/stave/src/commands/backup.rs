@@ -12,6 +12,8 @@ mod follow_store_tests;
 mod follow_tests;
 mod log;
 #[cfg(test)]
+mod state_tests;
+#[cfg(test)]
 mod tests;
 
 use std::io::Write;
@@ -26,7 +28,7 @@ use super::dcp_tail::watch_interrupt;
 use super::status_line::StatusLine;
 use crate::backup::{
     Backup, BackupError, BackupManifest, BackupPlace, ChainReader, ChangeLog, HowFar, ObjectStoreFlags,
-    Repository, TakeOptions, Taken, UnfinishedBackup, take,
+    Repository, TakeOptions, Taken, UnfinishedBackup, count_users, take,
 };
 use crate::cli::{Outcome, ServerFlags, WrongArguments};
 use crate::client::Dialect;
@@ -40,6 +42,7 @@ use crate::units::{bytes, counted, parse_bytes, parse_duration, parse_moment, th
   stave backup --to /backups --bucket travel
   stave backup --to /backups --bucket travel --full --max-rate 50MiB
   stave backup --to /backups --bucket travel --since LAST
+  stave backup --to /backups --bucket travel --users
   stave backup --to /backups --bucket travel --follow
   stave backup --to s3://backups/prod --bucket travel --s3-endpoint https://minio.example.com:9000
   stave backup --to /backups --bucket travel --key-file /etc/stave/backup-key
@@ -67,6 +70,12 @@ pub struct BackupFlags {
     /// Go on from this backup instead of the newest one; LAST is the newest one, and refuses to make a full one
     #[arg(long, value_name = "ID|LAST")]
     since: Option<String>,
+    /// Copy users and groups of the cluster, too, with what checks their passwords; for a full administrator
+    #[arg(long)]
+    users: bool,
+    /// Where to ask for settings and users over HTTP, if not where the node says that it listens
+    #[arg(long, value_name = "HOST:PORT")]
+    http: Option<String>,
     /// The most that is read from the cluster in a second, before compression: 512KiB, 50MiB; at least 128KiB
     #[arg(long, value_name = "SIZE", value_parser = parse_rate)]
     max_rate: Option<u64>,
@@ -244,7 +253,14 @@ const LAST: &str = "LAST";
 fn take_options(flags: &BackupFlags) -> TakeOptions {
     let needs_base = flags.since.as_ref().is_some_and(|since| since.eq_ignore_ascii_case(LAST));
     let since = flags.since.clone().filter(|_| !needs_base);
-    TakeOptions { is_full: flags.full, since, needs_base, max_rate: flags.max_rate }
+    TakeOptions {
+        is_full: flags.full,
+        since,
+        needs_base,
+        users: flags.users,
+        http: flags.http.clone(),
+        max_rate: flags.max_rate,
+    }
 }
 
 fn summary_text(taken: &Taken) -> String {
@@ -256,6 +272,7 @@ fn summary_text(taken: &Taken) -> String {
         ("goes on from", goes_on_from.to_owned()),
         ("documents", thousands(total.documents)),
         ("tombstones", thousands(total.tombstones)),
+        ("users and groups", users_text(manifest)),
         ("vBuckets", thousands(manifest.vbuckets.into())),
         ("of them unchanged", thousands(taken.unchanged as u64)),
         ("of them with a new history", thousands(taken.again as u64)),
@@ -265,6 +282,15 @@ fn summary_text(taken: &Taken) -> String {
         ("seconds", thousands(seconds)),
     ];
     rows.iter().map(|(name, value)| format!("{name:<32}  {value}\n")).collect()
+}
+
+/// How many users and groups a backup has.
+fn users_text(manifest: &BackupManifest) -> String {
+    let counts = manifest.users.as_ref().map(count_users);
+    counts.map_or_else(
+        || "not copied".to_owned(),
+        |(users, groups)| format!("{} and {}", thousands(users as u64), thousands(groups as u64)),
+    )
 }
 
 fn summary_json(taken: &Taken) -> Value {
@@ -426,6 +452,14 @@ fn counts_head(backups: usize, is_empty: bool) -> &'static str {
     }
 }
 
+/// The settings of the bucket, and how many users there are.
+fn state_text(manifest: &BackupManifest) -> String {
+    let settings: Vec<String> =
+        manifest.settings.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let settings = if settings.is_empty() { "not in the backup".to_owned() } else { settings.join(" ") };
+    format!("  settings: {settings}\n  users and groups: {}\n", users_text(manifest))
+}
+
 fn show(env: &Env, one: &OneFlags) -> anyhow::Result<Outcome> {
     let place = one.kept.place(env)?;
     let repository = place.repository();
@@ -454,7 +488,10 @@ fn show(env: &Env, one: &OneFlags) -> anyhow::Result<Outcome> {
             let counts = json!({"documents": counts.documents, "tombstones": counts.tombstones, "bytes": counts.bytes});
             collections.insert(name, counts);
         }
+        text.push_str(&state_text(&newest.manifest));
         let mut object = backup_json(newest);
+        object["settings"] = json!(newest.manifest.settings);
+        object["users"] = json!(newest.manifest.users.as_ref().map(|users| count_users(users).0));
         object["chain"] = json!(ids);
         object["collections"] = Value::Object(collections);
         if let Some(report) = log::report(&repository, &bucket, true)? {

@@ -7,10 +7,10 @@ use base::env::Env;
 use base::env::sim::{Call, Effect, Fault, On, SplitMix64};
 use base::{Datatype, DocKey, Seqno, VbId, VbUuid};
 use protocol::dcp::Marker;
-use serde_json::json;
 
 use super::{AtMoment, ChangeLog, LogPosition, LogWriter, LoggedChange, MomentReader, WantedMoment};
 use crate::backup::block::{BlockBuilder, Version};
+use crate::backup::bucket_state::BucketState;
 use crate::backup::manifest::{BackupHead, VbucketLine};
 use crate::backup::writer::BackupWriter;
 use crate::backup::{BackupError, Repository};
@@ -128,7 +128,7 @@ fn back_up(env: &Env, node: &[NodeVbucket], number: u64) -> Vec<LogPosition> {
         lines.push(VbucketLine { vb, uuid, from: 0, to, blocks, counts: BTreeMap::new() });
     }
     writer.complete(&lines).expect("written");
-    writer.finish(BUCKET, 9, false, json!({})).expect("complete");
+    writer.finish(BUCKET, 9, BucketState::default()).expect("complete");
     lines.iter().map(|line| LogPosition::at(line.uuid, line.to, BEGIN_NS)).collect()
 }
 
