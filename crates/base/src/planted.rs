@@ -178,6 +178,12 @@ bugs! {
     CrashForgotten,
     /// A restart forgets which CAS was given out last.
     CasForgottenAtRestart,
+    /// Of two versions with the same metadata the one that comes last wins.
+    TieGoesToLast,
+    /// Where the last write wins, the revision is compared first.
+    RevisionBeforeTime,
+    /// A tombstone that comes from elsewhere is compared by expiry and flags as well.
+    TombstoneComparesFlags,
     /// A CAS from elsewhere moves the CAS clock, however far ahead it lies.
     FarCasMovesClock,
     /// A restart forgets that a replica stood in the middle of a snapshot.

@@ -4,6 +4,7 @@
 //! *Guarantee:* passwords are never kept, only what SCRAM checks them with. What is in memory is what is in the file. A
 //! file that is damaged lets no kept user in, and is not written over.
 
+pub mod password_hash;
 pub mod security;
 pub(crate) mod stored;
 
@@ -21,6 +22,7 @@ use crate::sasl::hash::{HashKeys, HashSecret, Hashing};
 use crate::sasl::scram::{ScramKeys, ScramSecret};
 use crate::user::{LoginKeys, User};
 use crate::written;
+use password_hash::PasswordHash;
 use security::SecuritySettings;
 use stored::StoredUsers;
 
@@ -231,6 +233,8 @@ pub struct UserForm {
     pub roles: Vec<Grant>,
     /// Groups.
     pub groups: Vec<String>,
+    /// What checks the password, as a backup has it; in place of a password.
+    pub hash: Option<PasswordHash>,
 }
 
 /// Users, groups, and the policy for passwords.
@@ -440,20 +444,20 @@ impl KeptUsers {
         }
         let present = self.users.get(name);
         check_guarded(actor, &present.map(|user| self.all_grants(user)).unwrap_or_default())?;
-        let mut user = present.cloned().unwrap_or_else(|| KeptUser {
-            title: String::new(),
-            roles: Vec::new(),
-            groups: Vec::new(),
-            password_changed_s: 0,
-            secrets: Vec::new(),
-            hash: None,
-        });
+        let mut user = present.cloned().unwrap_or_else(KeptUser::without_password);
         user.roles = texts_of(&form.roles)?;
         user.groups = form.groups.clone();
         user.groups.sort();
         user.groups.dedup();
         user.title = form.title.clone().unwrap_or_default();
         check_guarded(actor, &self.all_grants(&user))?;
+        if let Some(hash) = &form.hash {
+            if !actor.is_admin() {
+                let what = "Only a full administrator may put back what checks a password".to_owned();
+                return Err(UsersRefusal::Forbidden(what));
+            }
+            hash.clone().put_into(&mut user);
+        }
         match &form.password {
             Some(password) => {
                 self.policy.check(&password.text)?;

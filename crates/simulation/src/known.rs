@@ -45,6 +45,8 @@ pub enum Simulator {
     Node,
     /// The same: of who may use which address, `crates/server/src/http/access.rs`.
     Http,
+    /// The same, by seed: of conflicts between clusters, `crates/vbucket/tests/conflict_model.rs`.
+    Conflicts,
     /// The same: of what fits into the coordination store, `crates/cluster/tests/sizes.rs`.
     Sizes,
     /// The same: of what goes on while a vBucket goes back, `crates/engine/tests/rollback.rs`.
@@ -262,6 +264,9 @@ pub const KNOWN: &[(Bug, Simulator, u64)] = &[
     (Bug::TurnHasNoEnd, Simulator::Node, 0),
     (Bug::GuessesAreFree, Simulator::Node, 0),
     (Bug::ReaderTouches, Simulator::Node, 0),
+    (Bug::TieGoesToLast, Simulator::Conflicts, 0),
+    (Bug::RevisionBeforeTime, Simulator::Conflicts, 0),
+    (Bug::TombstoneComparesFlags, Simulator::Conflicts, 0),
     (Bug::BucketAdminRulesCluster, Simulator::Http, 0),
     (Bug::PagesOfOthersAct, Simulator::Http, 0),
 ];

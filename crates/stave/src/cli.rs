@@ -114,6 +114,8 @@ pub(crate) enum Command {
     User(commands::user::UserFlags),
     /// Groups of users, which share their roles
     Group(commands::group::GroupFlags),
+    /// Snapshots by file that nodes keep for clients: look at them, and end them
+    Snapshot(commands::snapshot::SnapshotFlags),
     /// Follow a bucket's changes in the terminal
     DcpTail(commands::dcp_tail::DcpTailFlags),
     /// Read a whole bucket by DCP, as fast as it comes
@@ -278,6 +280,7 @@ fn dispatch(env: &Env, command: Command) -> anyhow::Result<Outcome> {
         Command::Collection(flags) => commands::collection::run(env, &flags),
         Command::User(flags) => commands::user::run(env, &flags),
         Command::Group(flags) => commands::group::run(env, &flags),
+        Command::Snapshot(flags) => commands::snapshot::run(env, &flags),
         Command::MoveVbuckets(flags) => commands::replicate::move_vbuckets(env, &flags),
         Command::DcpTail(flags) => commands::dcp_tail::run(env, &flags),
         Command::Drain(flags) => commands::drain::run(env, &flags),

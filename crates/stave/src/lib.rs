@@ -12,6 +12,7 @@ pub mod client;
 pub mod commands;
 #[doc(hidden)]
 pub mod fuzz;
+mod key_source;
 mod lines;
 mod log;
 mod new_file;

@@ -24,6 +24,7 @@ mod load;
 mod locks;
 mod memcached;
 mod memory;
+mod moments;
 mod page;
 mod pressure;
 mod process;
@@ -89,6 +90,16 @@ pub enum Bench {
     Failover(failover::FailoverOptions),
     /// Two nodes: how far a replica is behind under full write load, how long taking over blocks writes, what is lost.
     Replication(replication::ReplicationOptions),
+    /// Range scans of everything by one client, beside a stream: rate, memory, 1,000 at once, point reads beside.
+    Scan(moments::MomentOptions),
+    /// Full, encrypted and incremental backups, beside a stream: rate, what an incremental one has, point reads beside.
+    Backup(moments::MomentOptions),
+    /// A restore into an empty bucket, beside what the load generator stores.
+    Restore(moments::MomentOptions),
+    /// A continuous backup at full write load: how long changes wait, what it costs the node.
+    Follow(moments::MomentOptions),
+    /// Snapshots by file of all 1,024 vBuckets: time and memory.
+    Snapshot(moments::MomentOptions),
     /// The comparisons with other servers, one behind the other, and a page of what they came to.
     Report(page::ReportOptions),
 }
@@ -134,6 +145,11 @@ fn measure(bench: &Bench) -> Result<Report> {
         Bench::Dcp(options) => dcp::run(options)?,
         Bench::Failover(options) => failover::run(options)?,
         Bench::Replication(options) => replication::run(options)?,
+        Bench::Scan(options) => moments::scan::run(options)?,
+        Bench::Backup(options) => moments::backup::run(options)?,
+        Bench::Restore(options) => moments::restore::run(options)?,
+        Bench::Follow(options) => moments::follow::run(options)?,
+        Bench::Snapshot(options) => moments::snapshot::run(options)?,
         Bench::Engines(_) | Bench::Report(_) => bail!("it prints tables of its own"),
     })
 }

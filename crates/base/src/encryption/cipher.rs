@@ -18,6 +18,8 @@ pub(super) const EPOCH_BYTES: usize = 16;
 const NONCE_BYTES: usize = aead::NONCE_LEN;
 /// What keys of pages are derived for, and for nothing else.
 const PAGE_LABEL: &[u8] = b"stave page key 1";
+/// The same of keys of pieces.
+const PIECE_LABEL: &[u8] = b"stave piece key 1";
 
 /// An AEAD with keys of 256 bits and tags of 128.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,8 +108,17 @@ impl FileKey {
 
     /// The key of the pages that were written in one opening of the file.
     pub(super) fn of_epoch(&self, epoch: &[u8; EPOCH_BYTES]) -> PageKey {
-        let info = [PAGE_LABEL, &epoch[..]];
-        let derived = self.prk.expand(&info, self.cipher.algorithm()).map(UnboundKey::from);
+        self.expand(&[PAGE_LABEL, &epoch[..]])
+    }
+
+    /// The key of one piece, which has a random salt of its own.
+    pub(super) fn of_piece(data_key: &Secret, salt: &[u8], cipher: Cipher) -> PageKey {
+        let prk = hkdf::Salt::new(hkdf::HKDF_SHA256, salt).extract(&data_key.0);
+        FileKey { prk, cipher }.expand(&[PIECE_LABEL])
+    }
+
+    fn expand(&self, info: &[&[u8]]) -> PageKey {
+        let derived = self.prk.expand(info, self.cipher.algorithm()).map(UnboundKey::from);
         PageKey(LessSafeKey::new(derived.expect("the key is shorter than what HKDF can give")))
     }
 }

@@ -14,12 +14,14 @@ mod cipher;
 mod disk;
 mod keys;
 mod layout;
+mod sealing;
 #[cfg(test)]
 mod tests;
 
 pub use cipher::{Cipher, KeyId};
 pub use disk::EncryptedDisk;
 pub use keys::{DataKeys, KeyError, KeyRing, WrappingKeys, is_keys_file, keys_in_use};
+pub use sealing::{SealFault, Sealer};
 
 use std::io;
 use std::path::Path;

@@ -32,6 +32,7 @@ fn form(password: &str, roles: &str, groups: &[&str]) -> UserForm {
         title: None,
         roles: Grant::parse_list(roles).expect(roles),
         groups: groups.iter().map(|group| (*group).to_owned()).collect(),
+        hash: None,
     }
 }
 

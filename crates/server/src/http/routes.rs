@@ -200,6 +200,8 @@ fn user_routes() -> Vec<Route> {
     vec![
         get("/whoami", User, users::who_am_i),
         get("/settings/rbac/roles", ReadUsers, users::list_roles),
+        // The handler asks for a full administrator.
+        get("/settings/rbac/backup", ManageUsers, users::backup),
         get("/settings/rbac/users", ReadUsers, user_lists::list),
         get(DOMAIN, ReadUsers, user_lists::list_domain),
         get(USER, ReadUsers, users::show),

@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use ::node::calendar::timestamp;
+use ::node::kept_users::password_hash::PasswordHash;
 use ::node::kept_users::{
-    EntryKind, KeptUser, KeptUsers, NewPassword, PasswordPolicy, UNKNOWN_GROUP, UNKNOWN_USER, UserForm,
-    UsersRefusal,
+    EntryKind, KeptGroup, KeptUser, KeptUsers, NewPassword, PasswordPolicy, UNKNOWN_GROUP, UNKNOWN_USER,
+    UserForm, UsersRefusal,
 };
 use ::node::roles::{ALL_BUCKETS, Grant, NoGrant, ROLES, RoleRow, Takes};
 use ::node::user::User;
@@ -257,7 +258,8 @@ async fn derived(shared: &Shared, text: String) -> Result<NewPassword, UsersRefu
     .ok_or_else(|| UsersRefusal::Away("too many passwords wait: nothing was changed; try again".to_owned()))
 }
 
-/// `PUT /settings/rbac/users/DOMAIN/NAME`: `password`, `name`, `roles`, `groups`.
+/// `PUT /settings/rbac/users/DOMAIN/NAME`: `password` or, for a full administrator, `passwordHash`; `name`, `roles`,
+/// `groups`.
 pub(super) async fn put(
     State(shared): State<Shared>,
     Extension(Caller(caller)): Extension<Caller>,
@@ -272,11 +274,19 @@ pub(super) async fn put(
         Some(text) => Some(derived(&shared, text).await?),
         None => None,
     };
+    let hash = match field(&fields, "passwordHash") {
+        Some(_) if password.is_some() => {
+            let what = "Give either a password or its hash".to_owned();
+            return Err(UsersRefusal::Field("passwordHash", what).into());
+        }
+        text => text.map(|text| PasswordHash::parse(&text)).transpose()?,
+    };
     let form = UserForm {
         password,
         title: field(&fields, "name"),
         roles: roles(&shared, &field(&fields, "roles").unwrap_or_default())?,
         groups: groups.split(',').map(str::trim).filter(|one| !one.is_empty()).map(str::to_owned).collect(),
+        hash,
     };
     let env = shared.node.env().clone();
     change(&shared, move |kept| kept.put_user(&caller, &name, &form, &env)).await
@@ -291,6 +301,39 @@ pub(super) async fn remove(
     check_domain(&domain)?;
     check_kept(&shared, &name)?;
     change(&shared, move |kept| kept.remove_user(&caller, &name)).await
+}
+
+/// `GET /settings/rbac/backup`: users and groups in the fields of their forms, with what checks passwords.
+pub(super) async fn backup(
+    State(shared): State<Shared>,
+    Extension(Caller(caller)): Extension<Caller>,
+) -> Answered {
+    if !caller.is_admin() {
+        let what = "Only a full administrator may read what checks passwords".to_owned();
+        return Err(UsersRefusal::Forbidden(what).into());
+    }
+    let kept = kept(&shared).await?;
+    let texts = |grants: Vec<Grant>| grants.iter().map(Grant::to_string).collect::<Vec<_>>().join(",");
+    let user = |(name, user): (&String, &KeptUser)| {
+        json!({
+            "id": name,
+            "name": user.title(),
+            "roles": texts(user.grants()),
+            "groups": user.groups(),
+            "passwordHash": user.password_hash(),
+        })
+    };
+    let group = |(name, group): (&String, &KeptGroup)| {
+        json!({
+            "id": name,
+            "roles": texts(group.grants()),
+            "description": group.description,
+            "ldap_group_ref": group.ldap_group_ref,
+        })
+    };
+    let users: Vec<Value> = kept.users().iter().map(user).collect();
+    let groups: Vec<Value> = kept.groups().iter().map(group).collect();
+    Ok(Json(json!({ "version": 1, "users": users, "groups": groups })).into_response())
 }
 
 pub(super) fn group(kept: &KeptUsers, name: &str) -> Option<Value> {

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use base::encryption::Sealer;
 use base::{Datatype, DocKey, VbId};
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +20,10 @@ pub(in crate::backup) const MAX_RAW_BYTES: u32 = 64 << 20;
 const FIXED_BYTES: usize = 40;
 const RAW: u8 = 0;
 const SNAPPY: u8 = 1;
+/// Added to the form of a body that is encrypted after it was compressed.
+pub(in crate::backup) const SEALED: u8 = 2;
+/// What is encrypted as the body of a block is bound to this, and to the block's header.
+const BLOCK_LABEL: &[u8] = b"stave backup block";
 
 /// A document or tombstone as it was after one change.
 pub(crate) struct Version<'a> {
@@ -87,11 +92,13 @@ impl BlockBuilder {
         (self.first, self.last)
     }
 
-    /// Appends the block to `out`, and is empty afterwards. `backup` is the number of the backup that it belongs to.
+    /// Appends the block to `out`, encrypted if there is a sealer, and is empty afterwards. `backup` is the number of the
+    /// backup that it belongs to.
     pub(super) fn seal(
         &mut self,
         backup: u64,
         vb: VbId,
+        sealer: Option<&Sealer>,
         encoder: &mut snap::raw::Encoder,
         out: &mut Vec<u8>,
     ) {
@@ -109,8 +116,7 @@ impl BlockBuilder {
                 RAW
             }
         };
-        let stored = (out.len() - begin - HEADER_BYTES) as u32;
-        let header = Header {
+        let mut header = Header {
             backup,
             vb,
             form,
@@ -118,8 +124,14 @@ impl BlockBuilder {
             first: self.first,
             last: self.last,
             raw: self.raw.len() as u32,
-            stored,
+            stored: 0,
         };
+        if let Some(sealer) = sealer {
+            header.form |= SEALED;
+            let body = out.split_off(begin + HEADER_BYTES);
+            sealer.seal(&header.bound(), &body, out);
+        }
+        header.stored = (out.len() - begin - HEADER_BYTES) as u32;
         header.write(&mut out[begin..]);
         self.raw.clear();
         self.count = 0;
@@ -152,6 +164,13 @@ impl Header {
         block[40..44].copy_from_slice(&self.stored.to_be_bytes());
         let checksum = checksum(block);
         block[44..48].copy_from_slice(&checksum.to_be_bytes());
+    }
+
+    /// What the encrypted body is bound to: all that is not of its stored form.
+    fn bound(&self) -> Vec<u8> {
+        let mut head = [0; HEADER_BYTES];
+        Header { stored: 0, ..*self }.write(&mut head);
+        [BLOCK_LABEL, &head[..HEADER_BYTES - 4]].concat()
     }
 
     fn read(block: &[u8]) -> Option<Header> {
@@ -195,6 +214,7 @@ impl OpenBlock {
         backup: u64,
         vb: VbId,
         place: &BlockPlace,
+        sealer: Option<&Sealer>,
     ) -> Result<(), String> {
         let header = Header::read(block).ok_or("it does not begin like a block")?;
         if block.len() != HEADER_BYTES + header.stored as usize {
@@ -212,9 +232,17 @@ impl OpenBlock {
         if header.raw > MAX_RAW_BYTES {
             return Err(format!("a block of {} bytes is longer than any", header.raw));
         }
-        let body = &block[HEADER_BYTES..];
+        let opened = match sealer {
+            _ if header.form & SEALED == 0 => None,
+            None => return Err("a block is encrypted, and its folder has no encryption-keys".to_owned()),
+            Some(sealer) => {
+                let opened = sealer.open(&header.bound(), &block[HEADER_BYTES..]);
+                Some(opened.map_err(|fault| format!("a block cannot be decrypted: {fault}"))?)
+            }
+        };
+        let body = opened.as_deref().unwrap_or(&block[HEADER_BYTES..]);
         self.raw.clear();
-        match header.form {
+        match header.form & !SEALED {
             RAW => self.raw.extend_from_slice(body),
             SNAPPY => {
                 self.raw.resize(header.raw as usize, 0);
@@ -222,7 +250,10 @@ impl OpenBlock {
                 let len = inflated.map_err(|error| format!("a block cannot be inflated: {error}"))?;
                 self.raw.truncate(len);
             }
-            form => return Err(format!("a block has the form {form}, which a newer version may know")),
+            _ => {
+                let form = header.form;
+                return Err(format!("a block has the form {form}, which a newer version may know"));
+            }
         }
         if self.raw.len() != header.raw as usize {
             return Err("a block has another length when it is inflated".to_owned());
@@ -278,7 +309,7 @@ pub fn fuzz_block(bytes: &[u8]) {
     header.write(&mut block);
     let place = BlockPlace(0, 0, block.len() as u32, header.count, header.first, header.last);
     let mut open = OpenBlock::default();
-    if open.open(&block, header.backup, header.vb, &place).is_ok() {
+    if open.open(&block, header.backup, header.vb, &place, None).is_ok() {
         for at in 0..open.len() {
             let version = open.get(at).expect("all of them were found");
             let mut written = Vec::new();

@@ -102,6 +102,8 @@ pub(crate) fn follow_bucket(
     tell: &Tell<'_>,
 ) -> anyhow::Result<FollowCounts> {
     let held = &repository.lock_log(&target.bucket)?;
+    // Keys are made before the log is opened, which takes them as they are.
+    repository.sealer_to_write(&target.bucket)?;
     let begun = env.clock.unix_ns();
     let mut counts = FollowCounts::default();
     let (mut again, mut attempts) = (None, 0);

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::block::BlockPlace;
+use super::bucket_state::BucketSettings;
 
 /// The first line of a backup's list of vBuckets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -77,6 +78,12 @@ pub(crate) struct BackupManifest {
     pub(crate) by_time: bool,
     /// Scopes and collections at the end, as *get collections manifest* answers.
     pub(crate) collections: serde_json::Value,
+    /// Settings of the bucket at the end, by the fields of the form that makes one; empty if they could not be read.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) settings: BucketSettings,
+    /// Users and groups, with what checks passwords, if they were asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) users: Option<serde_json::Value>,
     /// By number of the collection.
     pub(crate) counts: BTreeMap<u32, VersionCounts>,
     /// Bytes of each file of changes, beginning with number 1.

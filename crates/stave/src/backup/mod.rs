@@ -7,12 +7,15 @@
 //! - Of each vBucket a backup holds one state that the vBucket had: its changes up to the end of a snapshot, which is not
 //!   before the moment at which the backup began.
 //! - A flipped bit, a missing byte, and a file of another backup are noticed, and the file is named.
+//! - With a key each file is encrypted and authenticated (record 0176); without it none of them is read.
 //!
 //! It must not know how documents are sent to a cluster (`crate::with_meta`), nor what is printed.
 
 mod block;
+mod bucket_state;
 mod follow;
 pub(crate) mod fuzz;
+mod keys;
 mod lines;
 mod log;
 mod manifest;
@@ -28,6 +31,9 @@ mod tests;
 
 use base::SmallFileError;
 pub(crate) use block::{FORMAT as BLOCK_FORMAT, Version};
+#[cfg(test)]
+pub(crate) use bucket_state::read_users;
+pub(crate) use bucket_state::{UsersPut, count_users, create_bucket, http_of, put_users};
 
 pub(crate) use follow::{FollowCounts, FollowNews, FollowOptions, follow_bucket};
 pub(crate) use log::{AtMoment, ChangeLog, FORMAT as LOG_FORMAT, GapSet, MomentReader, WantedMoment};
@@ -63,6 +69,9 @@ pub(crate) enum BackupError {
     /// There is no such backup.
     #[error("{0}")]
     Missing(String),
+    /// It is encrypted, and the key is missing or another one.
+    #[error("{0}")]
+    Key(String),
 }
 
 impl From<SmallFileError> for BackupError {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use base::VbId;
+use base::encryption::Sealer;
 use base::env::{File, OpenMode};
 
 use super::BackupError;
@@ -23,6 +24,7 @@ pub(crate) struct ChainReader<'e> {
 struct Link {
     backup: Backup,
     lines: BTreeMap<u16, VbucketLine>,
+    sealer: Option<Sealer>,
     /// The file that was read last.
     open: Option<(u32, Arc<dyn File>)>,
 }
@@ -58,7 +60,7 @@ impl Link {
             return Err(BackupError::damaged(&path, "it is too short"));
         }
         let number = self.backup.manifest.number;
-        block.open(bytes, number, vb, place).map_err(|what| {
+        block.open(bytes, number, vb, place, self.sealer.as_ref()).map_err(|what| {
             BackupError::damaged(&path, format!("{what}, at byte {} (vBucket {vb})", place.1))
         })
     }
@@ -76,7 +78,8 @@ impl<'e> ChainReader<'e> {
             if let Some(later) = links.last() {
                 later.goes_on_from(&lines)?;
             }
-            links.push(Link { backup: backup.clone(), lines, open: None });
+            let sealer = repository.sealer_of(backup)?;
+            links.push(Link { backup: backup.clone(), lines, sealer, open: None });
         }
         if let Some(oldest) = links.last() {
             oldest.goes_on_from(&BTreeMap::new())?;

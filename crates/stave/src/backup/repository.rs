@@ -7,10 +7,12 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use base::encryption::{Sealer, WrappingKeys};
 use base::env::{Disk, Env, OpenMode};
 use base::small_file::SmallFile;
 
-use super::lines::lines_in;
+use super::keys::{BackupKeys, no_keys, open_manifest};
+use super::lines::{LineSeal, is_sealed, lines_in};
 use super::log::LOG;
 use super::manifest::{BackupHead, BackupManifest, VbucketLine, VersionCounts};
 use super::objects::{NotLocked, ObjectLock, ObjectStore};
@@ -31,6 +33,7 @@ pub(crate) struct Repository<'e> {
     pub(super) dir: PathBuf,
     /// Has the locks if files are objects.
     store: Option<Arc<ObjectStore>>,
+    keys: BackupKeys,
 }
 
 /// A complete backup.
@@ -38,7 +41,17 @@ pub(crate) struct Repository<'e> {
 pub(crate) struct Backup {
     pub(crate) folder: PathBuf,
     pub(crate) manifest: BackupManifest,
+    pub(crate) is_encrypted: bool,
 }
+
+/// The content of a manifest.
+enum ManifestContent {
+    Plain(Box<BackupManifest>),
+    Sealed(Vec<u8>),
+}
+
+/// The format version of an encrypted manifest.
+const SEALED_VERSION: u16 = 2;
 
 /// A backup that was broken off.
 pub(super) struct Unfinished {
@@ -47,6 +60,7 @@ pub(super) struct Unfinished {
     pub(super) done: Vec<VbucketLine>,
     /// Bytes of its list that are whole.
     pub(super) lines_len: u64,
+    pub(super) is_encrypted: bool,
 }
 
 /// What is told of a backup that is not complete: it was broken off, or is being made.
@@ -92,7 +106,32 @@ impl RepositoryLock {
 impl<'e> Repository<'e> {
     /// A folder, which need not be there yet.
     pub(crate) fn new(env: &'e Env, dir: &Path) -> Repository<'e> {
-        Repository { env, dir: dir.to_owned(), store: None }
+        Repository { env, dir: dir.to_owned(), store: None, keys: BackupKeys::default() }
+    }
+
+    /// The same with the key of encrypted backups, if one was given.
+    pub(crate) fn with_keys(self, wrapping: Option<WrappingKeys>) -> Repository<'e> {
+        Repository { keys: BackupKeys::new(wrapping), ..self }
+    }
+
+    /// What decrypts a bucket's backups; `None` if none of them is encrypted.
+    pub(super) fn sealer(&self, bucket: &str) -> Result<Option<Sealer>, BackupError> {
+        self.sealer_in(&self.folder(bucket))
+    }
+
+    /// The same by the folder of the bucket.
+    fn sealer_in(&self, folder: &Path) -> Result<Option<Sealer>, BackupError> {
+        self.keys.to_read(self.env, folder)
+    }
+
+    /// What encrypts that is written of a bucket; `None` if no key was given and nothing is encrypted there.
+    pub(super) fn sealer_to_write(&self, bucket: &str) -> Result<Option<Sealer>, BackupError> {
+        self.keys.to_write(self.env, &self.folder(bucket))
+    }
+
+    /// The same for the files of a backup.
+    pub(super) fn sealer_of(&self, backup: &Backup) -> Result<Option<Sealer>, BackupError> {
+        if backup.is_encrypted { self.sealer_in(parent_of(&backup.folder)) } else { Ok(None) }
     }
 
     /// The same where files are objects.
@@ -195,14 +234,26 @@ impl<'e> Repository<'e> {
 
     /// A backup; `None` if it is not complete.
     fn backup(&self, folder: &Path, id: &str) -> Result<Option<Backup>, BackupError> {
-        let file = manifest_file(folder, id);
+        // It reads plain ones, too.
+        let file = sealed_manifest(folder, id);
         let parse = |content: &[u8], version| match version {
-            1 => serde_json::from_slice::<BackupManifest>(content).map_err(|error| error.to_string()),
+            1 => {
+                let manifest = serde_json::from_slice(content).map_err(|error| error.to_string())?;
+                Ok(ManifestContent::Plain(manifest))
+            }
+            SEALED_VERSION => Ok(ManifestContent::Sealed(content.to_vec())),
             _ => Err("it has no header".to_owned()),
         };
         let found = file.look(self.disk(), parse)?;
         let Some(found) = found else { return Ok(None) };
-        Ok(Some(Backup { folder: folder.to_owned(), manifest: found.content }))
+        let (manifest, is_encrypted) = match found.content {
+            ManifestContent::Plain(manifest) => (*manifest, false),
+            ManifestContent::Sealed(piece) => {
+                let sealer = self.sealer_in(parent_of(folder))?;
+                (open_manifest(sealer.as_ref(), id, &piece, &file.path())?, true)
+            }
+        };
+        Ok(Some(Backup { folder: folder.to_owned(), manifest, is_encrypted }))
     }
 
     /// There is no backup of a bucket: of which there is one.
@@ -264,13 +315,20 @@ impl<'e> Repository<'e> {
             Err(error) => return Err(error),
         };
         let first = bytes.iter().position(|byte| *byte == b'\n').map_or(0, |at| at + 1);
-        let (heads, _) = lines_in::<BackupHead>(&bytes[..first]);
+        let (begun, rest) = bytes.split_at(first);
+        let is_encrypted = is_sealed(begun);
+        let sealer = if is_encrypted { self.sealer(bucket)? } else { None };
+        if is_encrypted && sealer.is_none() {
+            return Err(no_keys(&folder.join(LINES)));
+        }
+        let seal = LineSeal { sealer: sealer.as_ref(), id: &id };
+        let (heads, _) = lines_in::<BackupHead>(begun, seal);
         let Some(head) = heads.into_iter().next().filter(|head| head.id == id) else {
             let head = BackupHead { id, number: 0, base: None, begun_s: 0, vbuckets: 0 };
-            return Ok(Some(Unfinished { folder, head, done: Vec::new(), lines_len: 0 }));
+            return Ok(Some(Unfinished { folder, head, done: Vec::new(), lines_len: 0, is_encrypted }));
         };
-        let (done, len) = lines_in::<VbucketLine>(&bytes[first..]);
-        Ok(Some(Unfinished { folder, head, done, lines_len: (first + len) as u64 }))
+        let (done, len) = lines_in::<VbucketLine>(rest, seal);
+        Ok(Some(Unfinished { folder, head, done, lines_len: (first + len) as u64, is_encrypted }))
     }
 
     /// What is to be told of the newest backup of a bucket, if it is not complete.
@@ -308,8 +366,10 @@ impl<'e> Repository<'e> {
         if bytes.len() as u64 != len || crc32c::crc32c(&bytes) != checksum {
             return Err(BackupError::damaged(&path, "it is not the one that the manifest names"));
         }
+        let sealer = self.sealer_of(backup)?;
+        let seal = LineSeal { sealer: sealer.as_ref(), id: &backup.manifest.id };
         let first = bytes.iter().position(|byte| *byte == b'\n').map_or(0, |at| at + 1);
-        let (lines, taken) = lines_in::<VbucketLine>(&bytes[first..]);
+        let (lines, taken) = lines_in::<VbucketLine>(&bytes[first..], seal);
         if first + taken != bytes.len() || lines.len() != usize::from(backup.manifest.vbuckets) {
             return Err(BackupError::damaged(&path, "it does not name each vBucket"));
         }
@@ -350,6 +410,16 @@ impl<'e> Repository<'e> {
 /// Where a backup's manifest is.
 pub(super) fn manifest_file(folder: &Path, id: &str) -> SmallFile {
     SmallFile::new(folder, MANIFEST).owned_by(id).at_most(MAX_MANIFEST_BYTES)
+}
+
+/// The same if it is encrypted.
+pub(super) fn sealed_manifest(folder: &Path, id: &str) -> SmallFile {
+    manifest_file(folder, id).of_version(SEALED_VERSION)
+}
+
+/// The folder of a bucket, of a backup's.
+fn parent_of(folder: &Path) -> &Path {
+    folder.parent().unwrap_or(folder)
 }
 
 /// Whether a name is that of a backup, like `20261127T003000Z` or `20261127T003000Z.0001`.

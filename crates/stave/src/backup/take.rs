@@ -7,11 +7,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use base::encryption::Sealer;
 use base::env::Env;
 use base::{Datatype, DocKey, Seqno, VbId, VbUuid};
 use protocol::dcp::{Message, OpenFlags, What};
 
 use super::block::{BlockBuilder, Version};
+use super::bucket_state::{BucketState, http_of, read_users, settings_of};
 use super::manifest::{BackupHead, BackupManifest, VbucketLine};
 use super::repository::Repository;
 use super::writer::BackupWriter;
@@ -19,7 +21,7 @@ use crate::client::dcp::{
     Event, History, Position, Start, Watch, Wishes, ask_everywhere, failover_logs, follow_everywhere,
     high_seqnos, seqno_of,
 };
-use crate::client::{Client, ClientError, Target};
+use crate::client::{Client, ClientError, HttpTarget, Target};
 use crate::with_meta::{Record, resolves_by_time};
 
 /// vBuckets that are followed at once, each of which has a block in memory.
@@ -41,6 +43,12 @@ pub(crate) struct TakeOptions {
     pub(crate) is_full: bool,
     /// The backup to go on from; the newest one if it is not given.
     pub(crate) since: Option<String>,
+    /// There must be one to go on from: no full one is made in its place.
+    pub(crate) needs_base: bool,
+    /// Users and groups, too.
+    pub(crate) users: bool,
+    /// Where to ask for these and for settings, if not where the node says that it listens.
+    pub(crate) http: Option<String>,
     /// The most bytes of changes a second, before compression.
     pub(crate) max_rate: Option<u64>,
 }
@@ -95,11 +103,14 @@ pub(crate) fn take(
     show: &mut (dyn FnMut(&HowFar) + Send),
 ) -> anyhow::Result<Taken> {
     let lock = repository.lock(&target.bucket)?;
+    let sealer = repository.sealer_to_write(&target.bucket)?;
+    // What may be refused is asked for before anything is copied.
+    let users = if options.users { Some(read_users(&http_target(env, target, options)?)?) } else { None };
     let now = ask_everywhere(env, target, None, &mut states)?;
     let vbuckets = now.len();
-    let base = base_of(repository, &target.bucket, vbuckets, options)?;
-    let (mut writer, done) =
-        begin(env, repository, &target.bucket, vbuckets, base.as_ref().map(|(id, _)| id), options)?;
+    let base = base_of(repository, &target.bucket, vbuckets, options, sealer.is_some())?;
+    let base_id = base.as_ref().map(|(id, _)| id);
+    let (mut writer, done) = begin(env, repository, &target.bucket, vbuckets, base_id, options, sealer)?;
     let kept = done.len();
     let base = base.map(|(_, lines)| lines).unwrap_or_default();
     let (mut lines, mut plans) = (Vec::new(), Vec::new());
@@ -134,9 +145,9 @@ pub(crate) fn take(
         failed: None,
     };
     again += taking.run(target, plans)?;
-    let (by_time, collections) = what_the_bucket_is(env, target)?;
+    let state = BucketState { users, ..what_the_bucket_is(env, target, options)? };
     lock.check()?;
-    let manifest = taking.writer.finish(&target.bucket, env.clock.unix_s().into(), by_time, collections)?;
+    let manifest = taking.writer.finish(&target.bucket, env.clock.unix_s().into(), state)?;
     Ok(Taken { manifest, kept, unchanged, again })
 }
 
@@ -154,6 +165,7 @@ fn base_of(
     bucket: &str,
     vbuckets: usize,
     options: &TakeOptions,
+    is_encrypted: bool,
 ) -> anyhow::Result<Option<(String, BTreeMap<u16, VbucketLine>)>> {
     if options.is_full {
         return Ok(None);
@@ -165,8 +177,32 @@ fn base_of(
             newest.context("the backup to go on from cannot be read; --full makes one that needs no other")?
         }
     };
-    let Some(newest) = newest else { return Ok(None) };
+    let Some(newest) = newest else {
+        if options.needs_base {
+            let folder = repository.folder(bucket);
+            bail!(
+                "{} has no complete backup to go on from: leave --since out to make a full one",
+                folder.display()
+            );
+        }
+        return Ok(None);
+    };
+    let (id, is_asked) = (&newest.manifest.id, options.needs_base || options.since.is_some());
+    if is_encrypted && !newest.is_encrypted {
+        if is_asked {
+            bail!(
+                "backup {id} is not encrypted, and this one is to be: leave --since out to make a full one"
+            );
+        }
+        // What is restored with this one is to be encrypted.
+        return Ok(None);
+    }
     if usize::from(newest.manifest.vbuckets) != vbuckets {
+        if options.needs_base {
+            bail!(
+                "backup {id} is of a bucket with another number of vBuckets: leave --since out to make a full one"
+            );
+        }
         // Another bucket of this name: nothing of it can be gone on from.
         return Ok(None);
     }
@@ -184,14 +220,16 @@ fn begin<'e>(
     vbuckets: usize,
     base: Option<&String>,
     options: &TakeOptions,
+    sealer: Option<Sealer>,
 ) -> anyhow::Result<(BackupWriter<'e>, Vec<u16>)> {
     let vbuckets = u16::try_from(vbuckets).context("more vBuckets than there can be")?;
     if let Some(unfinished) = repository.unfinished(bucket)? {
         let head = &unfinished.head;
         let is_same = head.base.as_ref() == base && head.vbuckets == vbuckets && options.since.is_none();
+        let is_same = is_same && unfinished.is_encrypted == sealer.is_some();
         if is_same && unfinished.lines_len > 0 {
             let done = unfinished.done.iter().map(|line| line.vb).collect();
-            return Ok((BackupWriter::go_on(&*env.disk, &unfinished)?, done));
+            return Ok((BackupWriter::go_on(&*env.disk, &unfinished, sealer)?, done));
         }
         repository.remove(&unfinished.folder)?;
     }
@@ -199,7 +237,7 @@ fn begin<'e>(
     let folder = repository.folder(bucket).join(&id);
     let (base, begun_s) = (base.cloned(), env.clock.unix_s().into());
     let head = BackupHead { id, number: env.random.next_u64(), base, begun_s, vbuckets };
-    Ok((BackupWriter::begin(&*env.disk, &folder, head)?, Vec::new()))
+    Ok((BackupWriter::begin(&*env.disk, &folder, head, sealer)?, Vec::new()))
 }
 
 /// What is to be read, or the line of a vBucket that needs no reading.
@@ -496,11 +534,28 @@ pub(crate) fn record_of<'a>(message: &Message<'a>) -> anyhow::Result<Option<Reco
     }))
 }
 
-/// Whether the last write wins, and which collections there are.
-fn what_the_bucket_is(env: &Env, target: &Target) -> anyhow::Result<(bool, serde_json::Value)> {
+/// Where users and settings are asked for.
+fn http_target(env: &Env, target: &Target, options: &TakeOptions) -> anyhow::Result<HttpTarget> {
+    http_of(Some(&mut Client::open(env, target)?), target, options.http.as_deref())
+}
+
+/// Whether the last write wins, which collections there are, and the settings. Without the latter a backup is as good: a
+/// node may be out of reach over HTTP.
+fn what_the_bucket_is(env: &Env, target: &Target, options: &TakeOptions) -> anyhow::Result<BucketState> {
     let mut client = Client::open(env, target)?;
     let manifest = client.collections_manifest()?;
-    Ok((resolves_by_time(&mut client)?, manifest.context("the server has no collections")?))
+    let http = http_of(Some(&mut client), target, options.http.as_deref());
+    let settings = http.and_then(|http| settings_of(&http, &target.bucket));
+    let settings = settings.unwrap_or_else(|error| {
+        eprintln!("stave: the settings of bucket `{}` are not in the backup: {error:#}", target.bucket);
+        None
+    });
+    Ok(BucketState {
+        by_time: resolves_by_time(&mut client)?,
+        collections: manifest.context("the server has no collections")?,
+        settings: settings.unwrap_or_default(),
+        users: None,
+    })
 }
 
 #[cfg(test)]

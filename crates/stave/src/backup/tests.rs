@@ -2,12 +2,13 @@
 
 use std::path::Path;
 
+use base::encryption::{Sealer, WrappingKeys};
 use base::env::sim::{SimDisk, SimHandles};
 use base::env::{Env, OpenMode};
 use base::{Datatype, DocKey, VbId};
-use serde_json::json;
 
 use super::block::{BlockBuilder, Version};
+use super::bucket_state::BucketState;
 use super::manifest::{BackupHead, VbucketLine};
 use super::repository::Repository;
 use super::writer::BackupWriter;
@@ -22,8 +23,12 @@ fn head(id: &str, number: u64, base: Option<&str>) -> BackupHead {
 }
 
 fn begin<'e>(env: &'e Env, head: BackupHead) -> BackupWriter<'e> {
+    begin_with(env, head, None)
+}
+
+fn begin_with<'e>(env: &'e Env, head: BackupHead, sealer: Option<Sealer>) -> BackupWriter<'e> {
     let folder = Path::new(DIR).join(BUCKET).join(&head.id);
-    BackupWriter::begin(&*env.disk, &folder, head).expect("begun")
+    BackupWriter::begin(&*env.disk, &folder, head, sealer).expect("begun")
 }
 
 /// A version of `key`; an empty value is a tombstone.
@@ -65,19 +70,23 @@ fn vbucket(
 }
 
 fn finish(writer: BackupWriter<'_>) {
-    writer.finish(BUCKET, 9, false, json!({})).expect("complete");
+    writer.finish(BUCKET, 9, BucketState::default()).expect("complete");
 }
 
 /// A full backup and one that goes on from it, in which vBucket 1 begins from its start.
 fn two_backups(env: &Env) {
-    let mut full = begin(env, head("20261127T000000Z", 11, None));
+    two_backups_with(env, None);
+}
+
+fn two_backups_with(env: &Env, sealer: Option<Sealer>) {
+    let mut full = begin_with(env, head("20261127T000000Z", 11, None), sealer.clone());
     let big = "v".repeat(5000);
     let first =
         vbucket(&mut full, 0, 0, &[&[(1, "a", "one"), (2, "b", &big)], &[(5, "a", "two"), (6, "c", "x")]]);
     let second = vbucket(&mut full, 1, 0, &[&[(3, "d", "old")]]);
     full.complete(&[first, second]).expect("written");
     finish(full);
-    let mut later = begin(env, head("20261127T000001Z", 12, Some("20261127T000000Z")));
+    let mut later = begin_with(env, head("20261127T000001Z", 12, Some("20261127T000000Z")), sealer);
     let first = vbucket(&mut later, 0, 6, &[&[(7, "b", ""), (9, "e", "new")]]);
     let second = vbucket(&mut later, 1, 0, &[&[(2, "f", "other")]]);
     later.complete(&[first, second]).expect("written");
@@ -86,7 +95,11 @@ fn two_backups(env: &Env) {
 
 /// The newest versions of all vBuckets, as the chain of the newest backup has them.
 fn read(env: &Env) -> Result<Vec<(u16, u64, String, String)>, BackupError> {
-    let repository = Repository::new(env, Path::new(DIR));
+    read_with(env, None)
+}
+
+fn read_with(env: &Env, key: Option<WrappingKeys>) -> Result<Vec<(u16, u64, String, String)>, BackupError> {
+    let repository = Repository::new(env, Path::new(DIR)).with_keys(key);
     let chain = repository.chain(BUCKET, None)?;
     let mut reader = ChainReader::open(&repository, &chain)?;
     let mut all = Vec::new();
@@ -105,7 +118,11 @@ fn read(env: &Env) -> Result<Vec<(u16, u64, String, String)>, BackupError> {
 
 /// Reads all of the chain.
 fn verify(env: &Env) -> Result<u64, BackupError> {
-    let repository = Repository::new(env, Path::new(DIR));
+    verify_with(env, None)
+}
+
+fn verify_with(env: &Env, key: Option<WrappingKeys>) -> Result<u64, BackupError> {
+    let repository = Repository::new(env, Path::new(DIR)).with_keys(key);
     let chain = repository.chain(BUCKET, None)?;
     Ok(ChainReader::open(&repository, &chain)?.verify(&mut |_| {})?.versions)
 }
@@ -168,6 +185,105 @@ fn every_flipped_bit_and_missing_byte_is_noticed() {
     assert_eq!(read(&env).expect("all is mended"), expected());
 }
 
+fn key(digit: &str) -> Option<WrappingKeys> {
+    Some(WrappingKeys::parse(&digit.repeat(64), "the test").expect("a key"))
+}
+
+/// Two backups, encrypted with the key of fives.
+fn two_encrypted_backups(env: &Env) {
+    env.disk.create_dir_all_synced(&Path::new(DIR).join(BUCKET)).expect("made");
+    let repository = Repository::new(env, Path::new(DIR)).with_keys(key("5"));
+    let sealer = repository.sealer_to_write(BUCKET).expect("keys are made");
+    assert!(sealer.is_some());
+    two_backups_with(env, sealer);
+}
+
+#[test]
+fn encrypted_backups_are_read_with_their_key_alone() {
+    let (env, handles) = Env::sim(1);
+    two_encrypted_backups(&env);
+    assert_eq!(read_with(&env, key("5")).expect("sound"), expected());
+    assert_eq!(verify_with(&env, key("5")).expect("sound"), 8);
+    let missing = read_with(&env, None).expect_err("no key");
+    assert!(
+        matches!(missing, BackupError::Key(_)) && missing.to_string().contains("--key-file"),
+        "{missing}"
+    );
+    let other = read_with(&env, key("6")).expect_err("another key").to_string();
+    assert!(other.contains("encrypted under the key") && other.contains("/backups/travel"), "{other}");
+    let repository = Repository::new(&env, Path::new(DIR)).with_keys(key("6"));
+    assert!(matches!(repository.sealer_to_write(BUCKET), Err(BackupError::Key(_))));
+    // The first key of two wraps, the second one still unwraps.
+    let both = WrappingKeys::parse(&format!("{}\n{}", "6".repeat(64), "5".repeat(64)), "the test").ok();
+    let repository = Repository::new(&env, Path::new(DIR)).with_keys(both);
+    repository.sealer_to_write(BUCKET).expect("wrapped again");
+    assert_eq!(read_with(&env, key("6")).expect("the new key"), expected());
+    let lost = read_with(&env, key("5")).expect_err("the earlier key").to_string();
+    assert!(lost.contains("encrypted under the key"), "{lost}");
+    // Without the file of keys nothing is read, and nothing is taken for damage or for an older format.
+    for name in ["encryption-keys", "encryption-keys.copy"] {
+        env.disk.remove_file(&Path::new(DIR).join(BUCKET).join(name)).expect("removed");
+    }
+    let gone = read_with(&env, key("6")).expect_err("no keys");
+    assert!(matches!(gone, BackupError::Key(_)) && gone.to_string().contains("encryption-keys"), "{gone}");
+    drop(handles);
+}
+
+#[test]
+fn every_flipped_bit_of_an_encrypted_backup_is_noticed_and_nothing_is_in_clear() {
+    let (env, handles) = Env::sim(1);
+    two_encrypted_backups(&env);
+    let (mut noticed, files) = (0, handles.disk.contents());
+    for (path, bytes) in &files {
+        for known in [&b"vvvv"[..], b"old", b"other", b"\"documents\"", BUCKET.as_bytes()] {
+            let in_clear = bytes.windows(known.len()).any(|part| part == known);
+            assert!(!in_clear, "{path:?} has {}", known.escape_ascii());
+        }
+        // Of small files there is a copy.
+        let is_small =
+            ["manifest", "encryption-keys"].iter().any(|name| path.to_string_lossy().contains(name));
+        for offset in 0..bytes.len() {
+            let mask = 1 << (offset % 8);
+            handles.disk.rot(path, offset as u64, mask).expect("it is there");
+            match verify_with(&env, key("5")) {
+                Ok(_) => assert!(is_small, "{path:?} at {offset}"),
+                Err(error) => {
+                    let (said, name) =
+                        (error.to_string(), path.file_name().expect("a name").to_string_lossy());
+                    assert!(!is_small && error.is_damage() && said.contains(&*name), "{path:?}: {said}");
+                    noticed += 1;
+                }
+            }
+            handles.disk.rot(path, offset as u64, mask).expect("it is there");
+        }
+    }
+    assert!(noticed > 500, "{noticed}");
+    assert_eq!(read_with(&env, key("5")).expect("all is mended"), expected());
+}
+
+#[test]
+fn an_encrypted_block_with_the_right_checksum_is_not_one_that_was_changed() {
+    let (env, _) = Env::sim(1);
+    two_encrypted_backups(&env);
+    let path = Path::new(DIR).join(BUCKET).join("20261127T000001Z").join("changes-00001");
+    let file = env.disk.open(&path, OpenMode::ReadWrite).expect("it is there");
+    let mut block = vec![0; file.len().expect("a length") as usize];
+    file.read_at(&mut block, 0).expect("read");
+    let stored = u32::from_be_bytes(block[40..44].try_into().expect("four bytes")) as usize;
+    // What is claimed to be the length of the inflated body, and one byte of the stored one.
+    for at in [39, 48 + stored - 20] {
+        let mut forged = block[..48 + stored].to_vec();
+        forged[at] ^= 1;
+        let checksum = crc32c::crc32c_append(crc32c::crc32c(&forged[..44]), &forged[48..]);
+        forged[44..48].copy_from_slice(&checksum.to_be_bytes());
+        file.write_at(&forged, 0).expect("written");
+        let error = read_with(&env, key("5")).expect_err("forged");
+        assert!(error.is_damage() && error.to_string().contains("changes-00001"), "{error}");
+    }
+    file.write_at(&block, 0).expect("mended");
+    assert_eq!(read_with(&env, key("5")).expect("all is back"), expected());
+}
+
 #[test]
 fn files_of_another_backup_are_noticed() {
     let (env, _) = Env::sim(1);
@@ -214,7 +330,7 @@ fn a_backup_that_was_broken_off_goes_on() {
         let unfinished = repository.unfinished(BUCKET).expect("read").expect("it was begun");
         let done: Vec<u16> = unfinished.done.iter().map(|line| line.vb).collect();
         assert_eq!(done, [0], "what was durable is kept, and no more, with seed {seed}");
-        let mut writer = BackupWriter::go_on(&*env.disk, &unfinished).expect("it goes on");
+        let mut writer = BackupWriter::go_on(&*env.disk, &unfinished, None).expect("it goes on");
         let second = vbucket(&mut writer, 1, 0, &[&[(4, "c", "three")]]);
         writer.complete(&[second]).expect("written");
         finish(writer);
@@ -228,7 +344,7 @@ fn a_backup_that_was_broken_off_goes_on() {
 fn a_crash_at_any_change_leaves_a_whole_backup_or_none() {
     let run = |env: &Env| -> Result<(), BackupError> {
         let folder = Path::new(DIR).join(BUCKET).join("20261127T000000Z");
-        let mut writer = BackupWriter::begin(&*env.disk, &folder, head("20261127T000000Z", 11, None))?;
+        let mut writer = BackupWriter::begin(&*env.disk, &folder, head("20261127T000000Z", 11, None), None)?;
         for vb in 0..2 {
             let mut block = BlockBuilder::default();
             push(&mut block, 1, "a", "one");
@@ -236,7 +352,7 @@ fn a_crash_at_any_change_leaves_a_whole_backup_or_none() {
             let blocks = vec![writer.block(VbId(vb), &mut block)?];
             writer.complete(&[VbucketLine { vb, uuid: 1, from: 0, to: 1, blocks, counts }])?;
         }
-        writer.finish(BUCKET, 9, false, json!({})).map(drop)
+        writer.finish(BUCKET, 9, BucketState::default()).map(drop)
     };
     let (env, handles) = Env::sim(1);
     run(&env).expect("no fault");

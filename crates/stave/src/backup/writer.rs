@@ -5,13 +5,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use base::VbId;
+use base::encryption::Sealer;
 use base::env::{Disk, File, OpenMode};
 
 use super::BackupError;
 use super::block::{BlockBuilder, BlockPlace};
-use super::lines::line_of;
+use super::bucket_state::BucketState;
+use super::keys::seal_manifest;
+use super::lines::{LineSeal, line_of};
 use super::manifest::{BackupHead, BackupManifest, VbucketLine, VersionCounts};
-use super::repository::{LINES, Unfinished, changes_path, manifest_file};
+use super::repository::{LINES, Unfinished, changes_path, manifest_file, sealed_manifest};
 
 /// What the names of files of changes begin with.
 pub(super) const CHANGES: &str = "changes-";
@@ -23,6 +26,8 @@ pub(super) struct BackupWriter<'e> {
     disk: &'e dyn Disk,
     folder: PathBuf,
     pub(super) head: BackupHead,
+    /// Encrypts what is written, if there is a key.
+    sealer: Option<Sealer>,
     lines: Arc<dyn File>,
     lines_bytes: Vec<u8>,
     /// Bytes of the list that are written.
@@ -43,22 +48,30 @@ impl<'e> BackupWriter<'e> {
         disk: &'e dyn Disk,
         folder: &Path,
         head: BackupHead,
+        sealer: Option<Sealer>,
     ) -> Result<BackupWriter<'e>, BackupError> {
         disk.create_dir_all_synced(folder).map_err(|error| failed("make", folder, error))?;
         let path = folder.join(LINES);
         let lines = disk.open(&path, OpenMode::CreateNew).map_err(|error| failed("make", &path, error))?;
-        let mut writer = BackupWriter::over(disk, folder, head.clone(), lines);
-        writer.lines_bytes.extend_from_slice(line_of(&head).as_bytes());
+        let mut writer = BackupWriter::over(disk, folder, head.clone(), sealer, lines);
+        writer.push_line(&head);
         writer.write_lines()?;
         disk.sync_dir(folder).map_err(|error| failed("sync", folder, error))?;
         Ok(writer)
     }
 
-    fn over(disk: &'e dyn Disk, folder: &Path, head: BackupHead, lines: Arc<dyn File>) -> BackupWriter<'e> {
+    fn over(
+        disk: &'e dyn Disk,
+        folder: &Path,
+        head: BackupHead,
+        sealer: Option<Sealer>,
+        lines: Arc<dyn File>,
+    ) -> BackupWriter<'e> {
         BackupWriter {
             disk,
             folder: folder.to_owned(),
             head,
+            sealer,
             lines,
             lines_bytes: Vec::new(),
             written: 0,
@@ -75,14 +88,15 @@ impl<'e> BackupWriter<'e> {
     pub(super) fn go_on(
         disk: &'e dyn Disk,
         unfinished: &Unfinished,
+        sealer: Option<Sealer>,
     ) -> Result<BackupWriter<'e>, BackupError> {
-        let Unfinished { folder, head, done, lines_len } = unfinished;
+        let Unfinished { folder, head, done, lines_len, .. } = unfinished;
         let path = folder.join(LINES);
         let lines = disk.open(&path, OpenMode::ReadWrite).map_err(|error| failed("open", &path, error))?;
         let mut kept = vec![0; *lines_len as usize];
         lines.read_at(&mut kept, 0).map_err(|error| failed("read", &path, error))?;
         lines.set_len(*lines_len).map_err(|error| failed("cut", &path, error))?;
-        let mut writer = BackupWriter::over(disk, folder, head.clone(), lines);
+        let mut writer = BackupWriter::over(disk, folder, head.clone(), sealer, lines);
         (writer.written, writer.lines_bytes) = (kept.len(), kept);
         for line in done {
             writer.count(line);
@@ -110,6 +124,11 @@ impl<'e> BackupWriter<'e> {
         Ok(writer)
     }
 
+    fn push_line(&mut self, value: &impl serde::Serialize) {
+        let seal = LineSeal { sealer: self.sealer.as_ref(), id: &self.head.id };
+        self.lines_bytes.extend_from_slice(line_of(value, seal).as_bytes());
+    }
+
     fn count(&mut self, line: &VbucketLine) {
         for (collection, counts) in &line.counts {
             self.counts.entry(*collection).or_default().add(*counts);
@@ -132,7 +151,8 @@ impl<'e> BackupWriter<'e> {
         self.changes = Some(file.clone());
         let (count, (first, last)) = (block.count(), block.seqnos());
         self.sealed.clear();
-        block.seal(self.head.number, vb, &mut self.encoder, &mut self.sealed);
+        let sealer = self.sealer.as_ref();
+        block.seal(self.head.number, vb, sealer, &mut self.encoder, &mut self.sealed);
         let end = self.files.last_mut().expect("there is one");
         file.write_at(&self.sealed, *end).map_err(|error| failed("write", &path, error))?;
         let place = BlockPlace(number, *end, self.sealed.len() as u32, count, first, last);
@@ -145,7 +165,7 @@ impl<'e> BackupWriter<'e> {
         self.sync_changes()?;
         for line in lines {
             self.count(line);
-            self.lines_bytes.extend_from_slice(line_of(line).as_bytes());
+            self.push_line(line);
         }
         self.write_lines()
     }
@@ -172,9 +192,9 @@ impl<'e> BackupWriter<'e> {
         self,
         bucket: &str,
         ended_s: u64,
-        by_time: bool,
-        collections: serde_json::Value,
+        state: BucketState,
     ) -> Result<BackupManifest, BackupError> {
+        let BucketState { by_time, collections, settings, users } = state;
         let manifest = BackupManifest {
             id: self.head.id.clone(),
             number: self.head.number,
@@ -186,13 +206,20 @@ impl<'e> BackupWriter<'e> {
             vbuckets: self.head.vbuckets,
             by_time,
             collections,
+            settings,
+            users,
             counts: self.counts,
             files: self.files,
             lines: (self.lines_bytes.len() as u64, crc32c::crc32c(&self.lines_bytes)),
         };
         let content = serde_json::to_vec_pretty(&manifest).expect("plain data");
-        let file = manifest_file(&self.folder, &manifest.id);
-        file.write(self.disk, &content)?;
+        let (folder, id) = (&self.folder, &manifest.id);
+        match &self.sealer {
+            None => manifest_file(folder, id).write(self.disk, &content)?,
+            Some(sealer) => {
+                sealed_manifest(folder, id).write(self.disk, &seal_manifest(sealer, id, &content))?;
+            }
+        }
         Ok(manifest)
     }
 }

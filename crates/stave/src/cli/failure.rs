@@ -10,6 +10,7 @@ use node::ConfigError;
 use serde_json::json;
 
 use super::{FAILED, WRONG_ARGUMENTS, WrongArguments};
+use crate::backup::BackupError;
 use crate::output::print;
 
 /// Commands that print one line of JSON once they are ready: what starts them takes any line for that.
@@ -127,6 +128,7 @@ fn is_wrong_arguments(error: &anyhow::Error) -> bool {
             || cause.is::<server::tls::TlsError>()
             || cause.downcast_ref().is_some_and(KeyError::is_configuration)
             || cause.downcast_ref().is_some_and(is_io_of_key)
+            || matches!(cause.downcast_ref(), Some(BackupError::Key(_)))
     })
 }
 
@@ -159,6 +161,7 @@ mod tests {
     fn a_key_that_is_missing_ends_like_wrong_arguments() {
         let missing = io::Error::other(KeyError::NotGiven("data".to_owned()));
         assert!(is_wrong_arguments(&anyhow::Error::new(missing).context("cannot read data/0.couch.1")));
+        assert!(is_wrong_arguments(&BackupError::Key("no key was given".to_owned()).into()));
         assert!(!is_wrong_arguments(&io::Error::other("disk on fire").into()));
     }
 

@@ -3,12 +3,16 @@
 mod drill;
 #[cfg(test)]
 mod durable_tests;
+#[cfg(test)]
+mod encrypted_tests;
 mod follow;
 #[cfg(test)]
 mod follow_store_tests;
 #[cfg(test)]
 mod follow_tests;
 mod log;
+#[cfg(test)]
+mod state_tests;
 #[cfg(test)]
 mod tests;
 
@@ -24,7 +28,7 @@ use super::dcp_tail::watch_interrupt;
 use super::status_line::StatusLine;
 use crate::backup::{
     Backup, BackupError, BackupManifest, BackupPlace, ChainReader, ChangeLog, HowFar, ObjectStoreFlags,
-    Repository, TakeOptions, Taken, UnfinishedBackup, take,
+    Repository, TakeOptions, Taken, UnfinishedBackup, count_users, take,
 };
 use crate::cli::{Outcome, ServerFlags, WrongArguments};
 use crate::client::Dialect;
@@ -37,8 +41,11 @@ use crate::units::{bytes, counted, parse_bytes, parse_duration, parse_moment, th
     after_help = "Examples:
   stave backup --to /backups --bucket travel
   stave backup --to /backups --bucket travel --full --max-rate 50MiB
+  stave backup --to /backups --bucket travel --since LAST
+  stave backup --to /backups --bucket travel --users
   stave backup --to /backups --bucket travel --follow
   stave backup --to s3://backups/prod --bucket travel --s3-endpoint https://minio.example.com:9000
+  stave backup --to /backups --bucket travel --key-file /etc/stave/backup-key
   stave backup list /backups
   stave backup verify /backups --bucket travel
   stave backup prune /backups --keep 7
@@ -49,6 +56,8 @@ may be of different moments between its beginning and its end. Durable writes th
 A backup that was broken off goes on when the command is given again. In a cluster any node may be named.
 With --follow the command does not end: behind a backup it writes each change to a log as it comes, durably within a
 second, into a folder or an S3-compatible store, so that `stave restore --at` brings back any moment. Given again, it goes on with the log where that ended.
+With --key-file everything is encrypted that is written; a bucket's first encrypted backup is full. Keep the key elsewhere:
+without it nothing is read.
 `stave restore` sends a backup to a cluster."
 )]
 pub struct BackupFlags {
@@ -58,9 +67,15 @@ pub struct BackupFlags {
     /// Copy everything, whatever earlier backups have
     #[arg(long, conflicts_with = "since")]
     full: bool,
-    /// Go on from this backup instead of the newest one
-    #[arg(long, value_name = "ID")]
+    /// Go on from this backup instead of the newest one; LAST is the newest one, and refuses to make a full one
+    #[arg(long, value_name = "ID|LAST")]
     since: Option<String>,
+    /// Copy users and groups of the cluster, too, with what checks their passwords; for a full administrator
+    #[arg(long)]
+    users: bool,
+    /// Where to ask for settings and users over HTTP, if not where the node says that it listens
+    #[arg(long, value_name = "HOST:PORT")]
+    http: Option<String>,
     /// The most that is read from the cluster in a second, before compression: 512KiB, 50MiB; at least 128KiB
     #[arg(long, value_name = "SIZE", value_parser = parse_rate)]
     max_rate: Option<u64>,
@@ -215,7 +230,7 @@ fn make(env: &Env, flags: &BackupFlags) -> anyhow::Result<Outcome> {
         ));
     };
     let target = flags.server.target(Dialect::Couchbase)?;
-    let options = TakeOptions { is_full: flags.full, since: flags.since.clone(), max_rate: flags.max_rate };
+    let options = take_options(flags);
     let place = BackupPlace::open(env, dir, &flags.store)?;
     if flags.follow {
         let options = follow::options(options, flags.base_every, flags.once_caught_up);
@@ -232,6 +247,22 @@ fn make(env: &Env, flags: &BackupFlags) -> anyhow::Result<Outcome> {
     Ok(Outcome::Done)
 }
 
+/// What --since calls the newest backup.
+const LAST: &str = "LAST";
+
+fn take_options(flags: &BackupFlags) -> TakeOptions {
+    let needs_base = flags.since.as_ref().is_some_and(|since| since.eq_ignore_ascii_case(LAST));
+    let since = flags.since.clone().filter(|_| !needs_base);
+    TakeOptions {
+        is_full: flags.full,
+        since,
+        needs_base,
+        users: flags.users,
+        http: flags.http.clone(),
+        max_rate: flags.max_rate,
+    }
+}
+
 fn summary_text(taken: &Taken) -> String {
     let (manifest, total) = (&taken.manifest, taken.manifest.total());
     let seconds = manifest.ended_s.saturating_sub(manifest.begun_s);
@@ -241,6 +272,7 @@ fn summary_text(taken: &Taken) -> String {
         ("goes on from", goes_on_from.to_owned()),
         ("documents", thousands(total.documents)),
         ("tombstones", thousands(total.tombstones)),
+        ("users and groups", users_text(manifest)),
         ("vBuckets", thousands(manifest.vbuckets.into())),
         ("of them unchanged", thousands(taken.unchanged as u64)),
         ("of them with a new history", thousands(taken.again as u64)),
@@ -250,6 +282,15 @@ fn summary_text(taken: &Taken) -> String {
         ("seconds", thousands(seconds)),
     ];
     rows.iter().map(|(name, value)| format!("{name:<32}  {value}\n")).collect()
+}
+
+/// How many users and groups a backup has.
+fn users_text(manifest: &BackupManifest) -> String {
+    let counts = manifest.users.as_ref().map(count_users);
+    counts.map_or_else(
+        || "not copied".to_owned(),
+        |(users, groups)| format!("{} and {}", thousands(users as u64), thousands(groups as u64)),
+    )
 }
 
 fn summary_json(taken: &Taken) -> Value {
@@ -274,6 +315,13 @@ fn manifest_json(manifest: &BackupManifest) -> Value {
         "bytes": total.bytes,
         "stored_bytes": manifest.stored_bytes(),
     })
+}
+
+/// The same of a backup that is there.
+fn backup_json(backup: &Backup) -> Value {
+    let mut object = manifest_json(&backup.manifest);
+    object["encrypted"] = json!(backup.is_encrypted);
+    object
 }
 
 /// The buckets that are asked about.
@@ -318,8 +366,9 @@ fn list(env: &Env, kept: &KeptFlags) -> anyhow::Result<Outcome> {
                         thousands(total.tombstones),
                         bytes(manifest.stored_bytes()),
                     ));
-                    objects.push(manifest_json(&backup.manifest));
+                    objects.push(backup_json(&backup));
                 }
+                Err(error @ BackupError::Key(_)) => return Err(error.into()),
                 Err(error) => {
                     text.push_str(&format!("{bucket:<24} {error}\n"));
                     damaged.push(error.to_string());
@@ -338,6 +387,7 @@ fn list(env: &Env, kept: &KeptFlags) -> anyhow::Result<Outcome> {
                     logs.extend(report.json.as_array().cloned().unwrap_or_default());
                 }
             }
+            Err(error @ BackupError::Key(_)) => return Err(error.into()),
             Err(error) => {
                 text.push_str(&format!("{bucket:<24} {error}\n"));
                 damaged.push(error.to_string());
@@ -402,6 +452,14 @@ fn counts_head(backups: usize, is_empty: bool) -> &'static str {
     }
 }
 
+/// The settings of the bucket, and how many users there are.
+fn state_text(manifest: &BackupManifest) -> String {
+    let settings: Vec<String> =
+        manifest.settings.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let settings = if settings.is_empty() { "not in the backup".to_owned() } else { settings.join(" ") };
+    format!("  settings: {settings}\n  users and groups: {}\n", users_text(manifest))
+}
+
 fn show(env: &Env, one: &OneFlags) -> anyhow::Result<Outcome> {
     let place = one.kept.place(env)?;
     let repository = place.repository();
@@ -410,7 +468,12 @@ fn show(env: &Env, one: &OneFlags) -> anyhow::Result<Outcome> {
         let chain = repository.chain(&bucket, one.id.as_deref())?;
         let newest = chain.newest();
         let ids: Vec<&str> = chain.0.iter().map(|backup| &*backup.manifest.id).collect();
-        text.push_str(&format!("{bucket} {}, restored from {}\n", newest.manifest.id, ids.join(", ")));
+        let encrypted = if newest.is_encrypted { ", encrypted" } else { "" };
+        text.push_str(&format!(
+            "{bucket} {}{encrypted}, restored from {}\n",
+            newest.manifest.id,
+            ids.join(", ")
+        ));
         text.push_str(counts_head(ids.len(), newest.manifest.counts.is_empty()));
         let names = super::restore::collection_names(&newest.manifest.collections);
         let mut collections = serde_json::Map::new();
@@ -425,7 +488,10 @@ fn show(env: &Env, one: &OneFlags) -> anyhow::Result<Outcome> {
             let counts = json!({"documents": counts.documents, "tombstones": counts.tombstones, "bytes": counts.bytes});
             collections.insert(name, counts);
         }
-        let mut object = manifest_json(&newest.manifest);
+        text.push_str(&state_text(&newest.manifest));
+        let mut object = backup_json(newest);
+        object["settings"] = json!(newest.manifest.settings);
+        object["users"] = json!(newest.manifest.users.as_ref().map(|users| count_users(users).0));
         object["chain"] = json!(ids);
         object["collections"] = Value::Object(collections);
         if let Some(report) = log::report(&repository, &bucket, true)? {

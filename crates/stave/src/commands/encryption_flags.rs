@@ -1,21 +1,17 @@
 //! The key that the keys of encrypted files are wrapped with: flags of `stave serve` and of commands that read files.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::{Context, bail};
 use base::encryption::{EncryptedDisk, WrappingKeys};
-use base::env::{Env, OpenMode};
+use base::env::Env;
 use clap::Args;
 use node::Settings;
 
-use super::serve::cannot_read;
+use crate::key_source::KeySource;
 
 /// The environment variable with the key itself.
 const KEY: &str = "STAVE_ENCRYPTION_KEY";
-/// More than any list of keys takes.
-const MOST_BYTES: usize = 64 << 10;
 
 /// Where the key comes from.
 #[derive(Clone, Debug, Default, Args)]
@@ -68,42 +64,21 @@ pub fn world_with(env: &Env, keys: Option<WrappingKeys>) -> Env {
 
 /// The key that was given, from the first of file, command and environment that there is.
 pub fn wrapping_keys(env: &Env, settings: &Settings) -> anyhow::Result<Option<WrappingKeys>> {
-    let (text, source) = match (&settings.encryption_key_file, &settings.encryption_key_command) {
-        (Some(path), _) => (read(env, path)?, path.display().to_string()),
-        (None, Some(command)) => (output_of(command)?, format!("what `{command}` prints")),
-        (None, None) => match std::env::var(KEY) {
-            Ok(text) => (text, KEY.to_owned()),
-            Err(_) => return Ok(None),
-        },
+    let source = KeySource {
+        file: settings.encryption_key_file.as_deref(),
+        command: settings.encryption_key_command.as_deref(),
+        command_flag: "--encryption-key-command",
+        variable: KEY,
     };
-    Ok(Some(WrappingKeys::parse(&text, &source)?))
-}
-
-fn read(env: &Env, path: &Path) -> anyhow::Result<String> {
-    let failed = || format!("cannot read the encryption key in {}", path.display());
-    let file = env.disk.open(path, OpenMode::Read).map_err(|error| {
-        let error = cannot_read(path, error);
-        error.context(failed())
-    })?;
-    let mut bytes = vec![0; MOST_BYTES];
-    let read = file.read_at(&mut bytes, 0).with_context(failed)?;
-    bytes.truncate(read);
-    String::from_utf8(bytes).with_context(failed)
-}
-
-fn output_of(command: &str) -> anyhow::Result<String> {
-    let failed = || format!("cannot run `{command}`, which --encryption-key-command names");
-    let output = Command::new("sh").arg("-c").arg(command).output().with_context(failed)?;
-    if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        let said = if said.trim().is_empty() { "it said nothing" } else { said.trim() };
-        bail!("`{command}`, which --encryption-key-command names, ended with {}: {said}", output.status);
-    }
-    String::from_utf8(output.stdout).with_context(failed)
+    source.read(env)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use base::env::OpenMode;
+
     use super::*;
 
     #[test]

@@ -33,6 +33,7 @@ pub mod scope;
 pub mod serve;
 pub mod set_param;
 pub mod shell;
+pub mod snapshot;
 pub mod stats;
 mod status_line;
 mod stored_bucket;

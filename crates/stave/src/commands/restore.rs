@@ -12,16 +12,16 @@ use base::{CollectionId, DocKey, VbId};
 use clap::{Args, ValueEnum};
 use protocol::feature::Feature;
 use regex::bytes::Regex;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::import::complete;
 use super::status_line::StatusLine;
 use crate::backup::{
     AtMoment, BackupPlace, Chain, ChainReader, ChangeLog, MomentReader, ObjectStoreFlags, Repository,
-    Version, WantedMoment,
+    UsersPut, Version, WantedMoment, create_bucket, http_of, put_users,
 };
 use crate::cli::{Outcome, ServerFlags, WrongArguments};
-use crate::client::{Client, Cluster, Dialect, Target};
+use crate::client::{Client, Cluster, Dialect, HttpTarget, Target};
 use crate::units::{counted, moment_text, parse_duration, parse_utc, thousands};
 use crate::with_meta::{
     Collections, Conflict, Sender, SentCounts, Skipped, SourceCollection, Unknown, resolves_by_time,
@@ -29,8 +29,8 @@ use crate::with_meta::{
 
 /// Send what a backup holds to a running cluster.
 ///
-/// Documents and tombstones keep CAS, revision, expiry, flags and attributes. The bucket must be there; it may have
-/// another number of vBuckets, and the cluster other nodes.
+/// Documents and tombstones keep CAS, revision, expiry, flags and attributes. The bucket must be there, or is made with
+/// --create-bucket; it may have another number of vBuckets, and the cluster other nodes.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "Examples:
   stave restore --from /backups --bucket travel
@@ -38,6 +38,7 @@ use crate::with_meta::{
   stave restore --from /backups --bucket test --source travel --collections inventory.hotel
   stave restore --from /backups --bucket travel --map inventory.hotel=inventory.hotel_old --filter '^hotel_1'
 
+  stave restore --from /backups --bucket travel --create-bucket --users
   stave restore --from /backups --bucket travel --at 2026-11-23T15:04:05Z --conflict force
   stave restore --from /backups --bucket travel --before hotel_42 --conflict force
 
@@ -58,6 +59,15 @@ pub struct RestoreFlags {
     source: Option<String>,
     #[command(flatten)]
     choice: DocumentChoice,
+    /// Make the bucket first, with the settings that it had; one that is there with other settings is refused
+    #[arg(long)]
+    create_bucket: bool,
+    /// Put users and groups back as well; those that are there stay, or are replaced with --conflict force
+    #[arg(long)]
+    users: bool,
+    /// Where to ask over HTTP for --create-bucket and --users; the usual port of the node if not given
+    #[arg(long, value_name = "HOST:PORT")]
+    http: Option<String>,
     /// Print the summary as a JSON object
     #[arg(long)]
     json: bool,
@@ -308,14 +318,48 @@ fn restored_name(id: &str, at: Option<&AtMoment>) -> String {
 /// Runs the command.
 pub fn run(env: &Env, flags: &RestoreFlags) -> anyhow::Result<Outcome> {
     let target = flags.server.target(Dialect::Couchbase)?;
+    let source = flags.source.clone().unwrap_or_else(|| target.bucket.clone());
+    let http = http_of(None, &target, flags.http.as_deref())?;
+    let users = before(env, flags, &source, &http, &target)?;
     let (id, counts) = restore(env, flags, target)?;
+    // Roles may name collections that were made just now.
+    let replaces = flags.choice.conflict == RestoreConflict::Force;
+    let put = users.map(|users| put_users(&http, &users, replaces)).transpose()?;
     let mut out = std::io::stdout().lock();
-    out.write_all(if flags.json { as_json(&id, &counts) } else { as_text(&id, &counts) }.as_bytes())?;
+    let told =
+        if flags.json { as_json(&id, &counts, put.as_ref()) } else { as_text(&id, &counts, put.as_ref()) };
+    out.write_all(told.as_bytes())?;
     if let Some(hint) = hint(flags.choice.conflict, &counts) {
         eprintln!("{hint}");
     }
     complete(&counts, flags.choice.at_end())?;
-    Ok(Outcome::Done)
+    match put.filter(|put| !put.refused.is_empty()) {
+        Some(put) => bail!("users and groups that the cluster refused: {}", put.refused.join("; ")),
+        None => Ok(Outcome::Done),
+    }
+}
+
+/// Makes the bucket, if that was asked for; the users that are to be put back at the end.
+fn before(
+    env: &Env,
+    flags: &RestoreFlags,
+    source: &str,
+    http: &HttpTarget,
+    target: &Target,
+) -> anyhow::Result<Option<Value>> {
+    if !(flags.create_bucket || flags.users) {
+        return Ok(None);
+    }
+    let place = BackupPlace::open(env, &flags.state.from, &flags.state.store)?;
+    let chain = place.repository().chain(source, flags.state.id.as_deref())?;
+    let manifest = &chain.newest().manifest;
+    if flags.users && manifest.users.is_none() {
+        bail!("backup {} has no users: it was made without --users", manifest.id);
+    }
+    if flags.create_bucket {
+        create_bucket(env, http, target, &manifest.settings)?;
+    }
+    Ok(manifest.users.clone().filter(|_| flags.users))
 }
 
 /// What to do about documents that were left as they are because they are newer.
@@ -537,15 +581,26 @@ pub(crate) fn mapped(
     Ok(mapped)
 }
 
-fn as_text(id: &str, counts: &SentCounts) -> String {
+fn as_text(id: &str, counts: &SentCounts, put: Option<&UsersPut>) -> String {
     let mut rows = vec![("backup", id.to_owned())];
     rows.extend(counts.rows());
+    if let Some(put) = put {
+        let count = |names: &[String]| thousands(names.len() as u64);
+        rows.push(("users and groups made", count(&put.made)));
+        rows.push(("users and groups replaced", count(&put.replaced)));
+        rows.push(("users and groups left as they were", put.left.join(", ")));
+        rows.push(("users and groups refused", count(&put.refused)));
+    }
     rows.iter().map(|(name, value)| format!("{name:<56}  {value}\n")).collect()
 }
 
-fn as_json(id: &str, counts: &SentCounts) -> String {
+fn as_json(id: &str, counts: &SentCounts, put: Option<&UsersPut>) -> String {
     let mut line = counts.json();
     line["backup"] = id.into();
+    if let Some(put) = put {
+        let UsersPut { made, left, replaced, refused } = put;
+        line["users"] = json!({ "made": made, "left": left, "replaced": replaced, "refused": refused });
+    }
     format!("{line}\n")
 }
 

@@ -1,5 +1,6 @@
 //! Changes that bring their own metadata (set, add and delete with meta): replication between clusters.
 
+use base::planted::{self, Bug};
 use base::{Cas, Moment, NewVersion, VersionMeta};
 
 use crate::ops::change::{Existence, Refusal, Refused, Stored};
@@ -98,15 +99,17 @@ impl VBucket {
 /// Conflict resolution: the first of revision and CAS, or CAS and revision, then expiry and flags that differs decides; a
 /// tombstone is compared by revision and CAS alone. Equal metadata lose.
 fn wins(rule: ConflictRule, new: &VersionMeta, old: &VersionMeta) -> bool {
-    let rank = |m: &VersionMeta| match rule {
-        ConflictRule::TimeWins => (m.cas.0, m.rev_seqno.0),
-        _ => (m.rev_seqno.0, m.cas.0),
+    let by_time = rule == ConflictRule::TimeWins && !planted::is(Bug::RevisionBeforeTime);
+    let rank = |m: &VersionMeta| match by_time {
+        true => (m.cas.0, m.rev_seqno.0),
+        false => (m.rev_seqno.0, m.cas.0),
     };
     if rule == ConflictRule::Force {
         return true;
     }
-    if new.kind.is_deleted() {
-        return rank(new) > rank(old);
+    if new.kind.is_deleted() && !planted::is(Bug::TombstoneComparesFlags) {
+        return rank(new) > rank(old) || (planted::is(Bug::TieGoesToLast) && rank(new) == rank(old));
     }
-    (rank(new), new.expiry, new.flags) > (rank(old), old.expiry, old.flags)
+    let (new, old) = ((rank(new), new.expiry, new.flags), (rank(old), old.expiry, old.flags));
+    new > old || (planted::is(Bug::TieGoesToLast) && new == old)
 }

@@ -23,6 +23,7 @@ fn form(password: &NewPassword, groups: &[&str]) -> UserForm {
         title: None,
         roles: Grant::parse_list("data_reader[*]").expect("roles"),
         groups: groups.iter().map(|group| (*group).to_owned()).collect(),
+        hash: None,
     }
 }
 

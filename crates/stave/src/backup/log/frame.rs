@@ -1,10 +1,11 @@
 //! Frames: what a segment of the log consists of. Each has a header and a body, and a checksum over each of them.
 
 use base::VbId;
+use base::encryption::{SealFault, Sealer};
 use protocol::reader::Reader;
 
 use super::entry::{EntryRuns, LogEntry};
-use crate::backup::block::MAX_RAW_BYTES;
+use crate::backup::block::{MAX_RAW_BYTES, SEALED};
 
 /// What a frame begins with.
 const MAGIC: u32 = u32::from_be_bytes(*b"SLG1");
@@ -14,6 +15,33 @@ pub(crate) const FORMAT: base::FormatVersions = base::FormatVersions::since(1, 1
 pub(super) const HEADER_BYTES: usize = 80;
 const RAW: u8 = 0;
 const SNAPPY: u8 = 1;
+/// What the encrypted body of a frame is bound to, with its segment and its header.
+const FRAME_LABEL: &[u8] = b"stave backup frame";
+
+/// What encrypts the bodies of a segment's frames; without a sealer they are as they are.
+#[derive(Clone, Debug, Default)]
+pub(super) struct FrameSeal {
+    pub(super) sealer: Option<Sealer>,
+    /// The number of the segment.
+    pub(super) segment: u32,
+}
+
+/// Why a body cannot be read.
+#[derive(Debug)]
+pub(super) enum FrameFault {
+    /// It is not what was written, as behind a crash.
+    Broken(String),
+    /// It is encrypted, and the folder has no keys.
+    NoKeys,
+    /// It is what was written, and cannot be decrypted.
+    Sealed(SealFault),
+}
+
+impl From<String> for FrameFault {
+    fn from(what: String) -> FrameFault {
+        FrameFault::Broken(what)
+    }
+}
 
 /// What a frame holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +109,13 @@ impl FrameHeader {
     }
 
     /// Appends the frame with its body to `out`.
-    pub(super) fn seal(mut self, body: &[u8], encoder: &mut snap::raw::Encoder, out: &mut Vec<u8>) {
+    pub(super) fn seal(
+        mut self,
+        body: &[u8],
+        seal: &FrameSeal,
+        encoder: &mut snap::raw::Encoder,
+        out: &mut Vec<u8>,
+    ) {
         let begin = out.len();
         out.resize(begin + HEADER_BYTES + snap::raw::max_compress_len(body.len()), 0);
         let compressed = encoder.compress(body, &mut out[begin + HEADER_BYTES..]);
@@ -97,10 +131,21 @@ impl FrameHeader {
             }
         };
         self.raw = body.len() as u32;
+        if let Some(sealer) = &seal.sealer {
+            self.form |= SEALED;
+            let body = out.split_off(begin + HEADER_BYTES);
+            sealer.seal(&self.bound(seal.segment), &body, out);
+        }
         self.stored = (out.len() - begin - HEADER_BYTES) as u32;
         self.body_checksum = crc32c::crc32c(&out[begin + HEADER_BYTES..]);
         let header = self.bytes();
         out[begin..begin + HEADER_BYTES].copy_from_slice(&header);
+    }
+
+    /// What its encrypted body is bound to: all that is not of its stored form.
+    fn bound(&self, segment: u32) -> Vec<u8> {
+        let head = FrameHeader { stored: 0, body_checksum: 0, ..*self }.bytes();
+        [FRAME_LABEL, &segment.to_be_bytes(), &head].concat()
     }
 
     fn bytes(&self) -> [u8; HEADER_BYTES] {
@@ -153,16 +198,30 @@ impl FrameHeader {
         HEADER_BYTES as u64 + u64::from(self.stored)
     }
 
-    /// Inflates the body into `raw`. The error says what is wrong with it.
-    pub(super) fn open(&self, body: &[u8], raw: &mut Vec<u8>) -> Result<(), String> {
+    /// Whether its body is encrypted.
+    pub(super) fn is_sealed(&self) -> bool {
+        self.form & SEALED != 0
+    }
+
+    /// Decrypts and inflates the body into `raw`. The error says what is wrong with it.
+    pub(super) fn open(&self, body: &[u8], seal: &FrameSeal, raw: &mut Vec<u8>) -> Result<(), FrameFault> {
         if crc32c::crc32c(body) != self.body_checksum {
-            return Err("the checksum of a frame is wrong".to_owned());
+            return Err("the checksum of a frame is wrong".to_owned().into());
         }
+        if !self.is_sealed() {
+            return Ok(self.inflate(body, raw)?);
+        }
+        let sealer = seal.sealer.as_ref().ok_or(FrameFault::NoKeys)?;
+        let body = sealer.open(&self.bound(seal.segment), body).map_err(FrameFault::Sealed)?;
+        Ok(self.inflate(&body, raw)?)
+    }
+
+    fn inflate(&self, body: &[u8], raw: &mut Vec<u8>) -> Result<(), String> {
         if self.raw > MAX_RAW_BYTES {
             return Err(format!("a frame of {} bytes is longer than any", self.raw));
         }
         raw.clear();
-        match self.form {
+        match self.form & !SEALED {
             RAW => raw.extend_from_slice(body),
             SNAPPY => {
                 raw.resize(self.raw as usize, 0);
@@ -170,7 +229,10 @@ impl FrameHeader {
                 let len = inflated.map_err(|error| format!("a frame cannot be inflated: {error}"))?;
                 raw.truncate(len);
             }
-            form => return Err(format!("a frame has the form {form}, which a newer version may know")),
+            _ => {
+                let form = self.form;
+                return Err(format!("a frame has the form {form}, which a newer version may know"));
+            }
         }
         if raw.len() == self.raw as usize {
             Ok(())

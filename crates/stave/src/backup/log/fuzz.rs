@@ -4,7 +4,7 @@ use base::VbId;
 use protocol::reader::Reader;
 
 use super::entry::{EntryRuns, LogEntry, write_entry};
-use super::frame::{FrameHeader, FrameKind, HEADER_BYTES};
+use super::frame::{FrameHeader, FrameKind, FrameSeal, HEADER_BYTES};
 
 /// Any bytes as a frame, and as the body of one whose checksums fit: numbers of the header first.
 pub fn fuzz_frame(bytes: &[u8]) {
@@ -15,11 +15,11 @@ pub fn fuzz_frame(bytes: &[u8]) {
     let mut header = FrameHeader::new(1, 2, FrameKind::Entries, VbId(3));
     (header.count, header.seqnos) = (count, (first, last));
     let mut frame = Vec::new();
-    header.seal(body, &mut snap::raw::Encoder::new(), &mut frame);
+    header.seal(body, &FrameSeal::default(), &mut snap::raw::Encoder::new(), &mut frame);
     let read = FrameHeader::read(&frame).expect("it was just sealed");
     assert_eq!(read.len(), frame.len() as u64);
     let (mut raw, mut begins) = (Vec::new(), Vec::new());
-    read.open(&frame[HEADER_BYTES..], &mut raw).expect("it was just sealed");
+    read.open(&frame[HEADER_BYTES..], &FrameSeal::default(), &mut raw).expect("it was just sealed");
     assert!(raw == body, "a body is opened as it was sealed");
     if read.find_entries(&raw, &mut begins).is_ok() {
         let mut runs = EntryRuns(&raw, 0);

@@ -92,8 +92,8 @@ impl<'l> EntryReader<'l> {
             if self.open.len() >= MOST_FILES {
                 self.open.clear();
             }
-            let path = self.log.segments[segment as usize].path.clone();
-            self.open.insert(segment, SegmentFile::open(self.disk, path)?);
+            let file = self.log.open_segment(self.disk, &self.log.segments[segment as usize])?;
+            self.open.insert(segment, file);
         }
         Ok(self.open.get_mut(&segment).expect("it was opened"))
     }

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use base::encryption::Sealer;
 use base::env::{Disk, Env, OpenMode};
 
 use super::entry::{EntryRuns, LogEntry};
@@ -64,6 +65,8 @@ pub(crate) struct ChangeLog {
     /// A file at the end that holds no group, and not even its own first frame.
     empty: Option<(u32, u64)>,
     seen: Seen,
+    /// Decrypts what is encrypted, and encrypts what is written.
+    sealer: Option<Sealer>,
     /// How old segments become that are written.
     most_age_ns: u64,
 }
@@ -95,7 +98,8 @@ impl ChangeLog {
     /// Reads the log of a bucket; without one it has no segments.
     pub(crate) fn open(repository: &Repository<'_>, bucket: &str) -> Result<ChangeLog, BackupError> {
         let folder = repository.folder(bucket).join(LOG);
-        let log = ChangeLog::scan(repository.env, &folder, bucket, MOST_KEPT)?;
+        let sealer = repository.sealer(bucket)?;
+        let log = ChangeLog::scan(repository.env, &folder, bucket, sealer.as_ref(), MOST_KEPT)?;
         let most_age_ns = if repository.is_store() { SEGMENT_AGE_IN_STORE_NS } else { log.most_age_ns };
         Ok(ChangeLog { most_age_ns, ..log })
     }
@@ -106,7 +110,7 @@ impl ChangeLog {
             gaps.iter().for_each(visit);
             return Ok(());
         }
-        ChangeLog::read(&self.disk, &self.folder, &self.bucket, 0, visit).map(drop)
+        ChangeLog::read(&self.disk, &self.folder, &self.bucket, self.sealer.as_ref(), 0, visit).map(drop)
     }
 
     /// Tells `visit` each frame of an epoch that says something of a vBucket: the place of its segment in the log, its own
@@ -125,7 +129,7 @@ impl ChangeLog {
         }
         for number in epoch.segments.clone() {
             let segment = &self.segments[number];
-            let mut file = SegmentFile::open(disk, segment.path.clone())?;
+            let mut file = self.open_segment(disk, segment)?;
             let mut at = 0;
             while at < segment.end {
                 let header = file.header(at)?;
@@ -138,20 +142,31 @@ impl ChangeLog {
         Ok(())
     }
 
+    /// One of its segments as a file.
+    pub(super) fn open_segment(
+        &self,
+        disk: &dyn Disk,
+        segment: &Segment,
+    ) -> Result<SegmentFile, BackupError> {
+        SegmentFile::open(disk, &self.folder, segment.number, self.sealer.as_ref())
+    }
+
     /// Reads the log, and keeps so many frames and gaps at the most.
     pub(super) fn scan(
         env: &Env,
         folder: &Path,
         bucket: &str,
+        sealer: Option<&Sealer>,
         most: usize,
     ) -> Result<ChangeLog, BackupError> {
-        ChangeLog::read(&env.disk, folder, bucket, most, &mut |_| {})
+        ChangeLog::read(&env.disk, folder, bucket, sealer, most, &mut |_| {})
     }
 
     fn read(
         disk: &Arc<dyn Disk>,
         folder: &Path,
         bucket: &str,
+        sealer: Option<&Sealer>,
         most: usize,
         visit: &mut dyn FnMut(&Gap),
     ) -> Result<ChangeLog, BackupError> {
@@ -164,6 +179,7 @@ impl ChangeLog {
             segments: Vec::new(),
             empty: None,
             seen: Seen { frames: Some(Vec::new()), gaps: Some(Vec::new()), most },
+            sealer: sealer.cloned(),
             most_age_ns: SEGMENT_AGE_NS,
         };
         let mut gaps = GapTracker::default();
@@ -171,7 +187,7 @@ impl ChangeLog {
             let is_last = at + 1 == numbers.len();
             let mut commits = Vec::new();
             let (disk, place, seen) = (&*log.disk, log.segments.len(), &mut log.seen);
-            let segment = read_segment(disk, folder, *number, is_last, &mut |commit, frames| {
+            let segment = read_segment(disk, folder, *number, sealer, is_last, &mut |commit, frames| {
                 seen.frames(place, frames);
                 commits.push(commit.clone());
             })?;
@@ -264,6 +280,7 @@ impl ChangeLog {
             previous_len: Some(last.end),
             horizon: last.horizon,
             why: last.state.why.clone(),
+            sealer: self.sealer.clone(),
             most_age_ns: self.most_age_ns,
         };
         let now = clock_ns.max(last.moment + 1);
@@ -286,6 +303,7 @@ impl ChangeLog {
             previous_len: last.map(|last| last.end),
             horizon: floor,
             why: why.to_owned(),
+            sealer: self.sealer.clone(),
             most_age_ns: self.most_age_ns,
         };
         // Moments that are behind the clock are those of the newest epoch.
@@ -325,7 +343,7 @@ impl ChangeLog {
     ) -> Result<(Vec<LogPosition>, Vec<SnapshotMarks>), BackupError> {
         let mut positions = segment.state.positions();
         let mut marks = vec![SnapshotMarks::default(); positions.len()];
-        let mut file = SegmentFile::open(&*self.disk, segment.path.clone())?;
+        let mut file = self.open_segment(&*self.disk, segment)?;
         let (mut at, mut raw) = (0, Vec::new());
         while at < segment.end {
             let header = file.header(at)?;
@@ -429,7 +447,7 @@ fn take_gaps(raw: &[u8], positions: &mut [LogPosition]) {
 }
 
 fn segment_len(disk: &dyn Disk, folder: &Path, number: u32) -> Result<u64, BackupError> {
-    Ok(SegmentFile::open(disk, segment_path(folder, number))?.len)
+    Ok(SegmentFile::open(disk, folder, number, None)?.len)
 }
 
 /// The numbers of the segments that are there, in order.

@@ -7,10 +7,10 @@ use base::env::Env;
 use base::env::sim::{Call, Effect, Fault, On, SplitMix64};
 use base::{Datatype, DocKey, Seqno, VbId, VbUuid};
 use protocol::dcp::Marker;
-use serde_json::json;
 
 use super::{AtMoment, ChangeLog, LogPosition, LogWriter, LoggedChange, MomentReader, WantedMoment};
 use crate::backup::block::{BlockBuilder, Version};
+use crate::backup::bucket_state::BucketState;
 use crate::backup::manifest::{BackupHead, VbucketLine};
 use crate::backup::writer::BackupWriter;
 use crate::backup::{BackupError, Repository};
@@ -99,7 +99,7 @@ fn open(env: &Env) -> Result<ChangeLog, BackupError> {
 
 /// The log, of which so many frames and gaps are kept in memory.
 fn open_keeping(env: &Env, most: usize) -> Result<ChangeLog, BackupError> {
-    ChangeLog::scan(env, &folder(), BUCKET, most)
+    ChangeLog::scan(env, &folder(), BUCKET, None, most)
 }
 
 /// A backup of what was sent.
@@ -109,7 +109,7 @@ fn back_up(env: &Env, node: &[NodeVbucket], number: u64) -> Vec<LogPosition> {
     let id = format!("20261127T{newest:06}Z");
     let head = BackupHead { id: id.clone(), number, base: None, begun_s: 7, vbuckets: VBUCKETS };
     let folder = Path::new(DIR).join(BUCKET).join(&id);
-    let mut writer = BackupWriter::begin(&*env.disk, &folder, head).expect("begun");
+    let mut writer = BackupWriter::begin(&*env.disk, &folder, head, None).expect("begun");
     let mut lines = Vec::new();
     for (vb, of_node) in (0..).zip(node) {
         let mut newest: BTreeMap<&str, &Change> = BTreeMap::new();
@@ -128,7 +128,7 @@ fn back_up(env: &Env, node: &[NodeVbucket], number: u64) -> Vec<LogPosition> {
         lines.push(VbucketLine { vb, uuid, from: 0, to, blocks, counts: BTreeMap::new() });
     }
     writer.complete(&lines).expect("written");
-    writer.finish(BUCKET, 9, false, json!({})).expect("complete");
+    writer.finish(BUCKET, 9, BucketState::default()).expect("complete");
     lines.iter().map(|line| LogPosition::at(line.uuid, line.to, BEGIN_NS)).collect()
 }
 

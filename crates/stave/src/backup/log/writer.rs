@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use base::encryption::Sealer;
 use base::env::{Disk, File, OpenMode};
 use base::{Seqno, VbId, VbUuid};
 use protocol::dcp::Marker;
 
 use super::entry::{LogEntry, LoggedChange, write_entry};
-use super::frame::{FrameHeader, FrameKind};
+use super::frame::{FrameHeader, FrameKind, FrameSeal};
 use super::position::{GroupCommit, LogPosition, SegmentState, SnapshotMarks};
 use super::segment_path;
 use crate::backup::BackupError;
@@ -33,8 +34,16 @@ pub(super) struct LogPlace {
     /// Up to which moment the log has everything.
     pub(super) horizon: u64,
     pub(super) why: String,
+    /// Encrypts what is written, if there is a key.
+    pub(super) sealer: Option<Sealer>,
     /// A segment that is older gets no further group.
     pub(super) most_age_ns: u64,
+}
+
+impl LogPlace {
+    fn seal(&self) -> FrameSeal {
+        FrameSeal { sealer: self.sealer.clone(), segment: self.segment }
+    }
 }
 
 /// A group that is to be written behind what its segment has.
@@ -305,7 +314,7 @@ impl LogWriter {
         self.seal_buffer(vb.0);
         let mut header = FrameHeader::new(self.place.epoch, self.group, kind, vb);
         header.seqnos = seqnos;
-        header.seal(&[], &mut self.encoder, &mut self.frames);
+        header.seal(&[], &self.place.seal(), &mut self.encoder, &mut self.frames);
         self.waiting_since.0.get_or_insert(self.now);
     }
 
@@ -318,7 +327,7 @@ impl LogWriter {
         let mut header = FrameHeader::new(self.place.epoch, self.group, FrameKind::Entries, VbId(vb));
         (header.count, header.has_events) = (buffer.count, buffer.has_events);
         (header.seqnos, header.moments) = (buffer.seqnos, buffer.moments);
-        header.seal(&buffer.raw, &mut self.encoder, &mut self.frames);
+        header.seal(&buffer.raw, &self.place.seal(), &mut self.encoder, &mut self.frames);
         *buffer = EntryBuffer::default();
     }
 
@@ -386,7 +395,7 @@ impl LogWriter {
     /// A group of the frames that wait and a last one.
     fn group_of(&mut self, kind: FrameKind, body: &[u8]) -> LogGroup {
         let header = FrameHeader::new(self.place.epoch, self.group, kind, VbId(0));
-        header.seal(body, &mut self.encoder, &mut self.frames);
+        header.seal(body, &self.place.seal(), &mut self.encoder, &mut self.frames);
         let group = LogGroup {
             file: self.file.clone(),
             path: segment_path(&self.folder, self.place.segment),
@@ -449,7 +458,8 @@ fn begin_segment(
     let state = SegmentState::new(bucket, place.segment, previous_len, moments, &place.why, positions);
     let body = serde_json::to_vec(&state).expect("plain data");
     let mut frame = Vec::new();
-    FrameHeader::new(place.epoch, 0, FrameKind::State, VbId(0)).seal(&body, encoder, &mut frame);
+    let header = FrameHeader::new(place.epoch, 0, FrameKind::State, VbId(0));
+    header.seal(&body, &place.seal(), encoder, &mut frame);
     let file = disk.open(&path, OpenMode::CreateNew).map_err(|error| failed("make", &path, error))?;
     file.write_at(&frame, 0).map_err(|error| failed("write", &path, error))?;
     file.sync_data().map_err(|error| failed("sync", &path, error))?;

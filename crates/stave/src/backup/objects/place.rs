@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, anyhow, bail};
+use base::encryption::WrappingKeys;
 use base::env::Env;
 use clap::Args;
 
@@ -14,6 +15,7 @@ use super::http::Endpoint;
 use super::sign::Credentials;
 use super::store::{ObjectStore, StoreBucket};
 use crate::backup::Repository;
+use crate::backup::keys::BackupKeyFlags;
 use crate::cli::WrongArguments;
 use crate::client::Trust;
 
@@ -31,7 +33,7 @@ const CA_BUNDLES: [&str; 5] = [
 /// What these flags are under in help texts; of them alone, unlike a heading of the struct.
 const HEADING: &str = "Places like s3://BUCKET/PATH";
 
-/// How an S3-compatible store is reached.
+/// How an S3-compatible store is reached, and the key of encrypted backups.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct ObjectStoreFlags {
     /// The store's address, if it is not Amazon's: https://HOST[:PORT]; also AWS_ENDPOINT_URL_S3
@@ -46,6 +48,8 @@ pub(crate) struct ObjectStoreFlags {
     /// Trust these CAs instead of the system's; also AWS_CA_BUNDLE
     #[arg(long, value_name = "FILE.pem", help_heading = HEADING)]
     s3_ca: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) key: BackupKeyFlags,
 }
 
 /// Where backups are.
@@ -54,19 +58,23 @@ pub(crate) struct BackupPlace {
     env: Env,
     dir: PathBuf,
     store: Option<Arc<ObjectStore>>,
+    /// The key of those that are encrypted.
+    wrapping: Option<WrappingKeys>,
 }
 
 impl BackupPlace {
     /// A folder, or a place like `s3://BUCKET/PATH`.
     pub(crate) fn open(env: &Env, place: &Path, flags: &ObjectStoreFlags) -> anyhow::Result<BackupPlace> {
         let text = place.to_str().unwrap_or_default();
+        let wrapping = flags.key.keys(env)?;
         let Some(rest) = text.strip_prefix(SCHEME) else {
             if text.starts_with("s3:") {
                 bail!(WrongArguments(format!(
                     "`{text}` is no place: write it like s3://BUCKET/PATH, or ./{text}"
                 )));
             }
-            return Ok(BackupPlace { env: env.clone(), dir: std::path::absolute(place)?, store: None });
+            let dir = std::path::absolute(place)?;
+            return Ok(BackupPlace { env: env.clone(), dir, store: None, wrapping });
         };
         let bucket = rest.split('/').next().unwrap_or_default();
         if bucket.is_empty() {
@@ -78,14 +86,21 @@ impl BackupPlace {
         let store = Arc::new(flags.store(env, bucket)?);
         let disk = Arc::new(ObjectDisk::new(store.clone()));
         let dir = PathBuf::from(place.to_string_lossy().trim_end_matches('/'));
-        Ok(BackupPlace { env: Env { disk, ..env.clone() }, dir, store: Some(store) })
+        Ok(BackupPlace { env: Env { disk, ..env.clone() }, dir, store: Some(store), wrapping })
     }
 
     #[cfg(test)]
     pub(crate) fn of_store(env: &Env, dir: &str, store: ObjectStore) -> BackupPlace {
         let store = Arc::new(store);
         let disk = Arc::new(ObjectDisk::new(store.clone()));
-        BackupPlace { env: Env { disk, ..env.clone() }, dir: PathBuf::from(dir), store: Some(store) }
+        let (env, store) = (Env { disk, ..env.clone() }, Some(store));
+        BackupPlace { env, dir: PathBuf::from(dir), store, wrapping: None }
+    }
+
+    /// The same with a key.
+    #[cfg(test)]
+    pub(crate) fn with_keys(self, wrapping: Option<WrappingKeys>) -> BackupPlace {
+        BackupPlace { wrapping, ..self }
     }
 
     pub(crate) fn env(&self) -> &Env {
@@ -93,7 +108,7 @@ impl BackupPlace {
     }
 
     pub(crate) fn repository(&self) -> Repository<'_> {
-        let repository = Repository::new(&self.env, &self.dir);
+        let repository = Repository::new(&self.env, &self.dir).with_keys(self.wrapping.clone());
         match &self.store {
             Some(store) => repository.in_store(store.clone()),
             None => repository,

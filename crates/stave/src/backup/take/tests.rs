@@ -80,7 +80,8 @@ fn follow(goal: u64, test: impl FnOnce(&mut Messages<'_, '_>)) {
     let (env, _) = Env::sim(1);
     let head =
         BackupHead { id: "20261127T000000Z".to_owned(), number: 1, base: None, begun_s: 0, vbuckets: 2 };
-    let writer = BackupWriter::begin(&*env.disk, Path::new("/b/20261127T000000Z"), head).expect("begun");
+    let writer =
+        BackupWriter::begin(&*env.disk, Path::new("/b/20261127T000000Z"), head, None).expect("begun");
     let plan = ReadPlan { vb: VB, known: VbUuid(7), uuid: VbUuid(7), from: Seqno(0), goal: Seqno(goal) };
     let (interrupted, mut show) = (AtomicBool::new(false), |_: &HowFar| {});
     let taking = Taking {

@@ -49,6 +49,10 @@ const SOON_S: u64 = 86_400;
 /// Collections with differences that are named.
 const MOST_DIFFERENCES: usize = 100;
 const MIB: u64 = 1 << 20;
+/// Bytes a second over the link that the estimate is about, 1 Gbit/s.
+const LINK_BYTES_A_SECOND: f64 = 125e6;
+/// Bytes of a request that sets a document with its metadata, beside its key and value.
+const BYTES_OF_A_REQUEST: f64 = 54.0;
 
 #[derive(Clone, Debug, Args)]
 pub(super) struct DrillFlags {
@@ -167,6 +171,21 @@ impl Drilled {
         differences
     }
 
+    /// How many seconds a restore of this state into a cluster takes: as fast as here, and at the least over the link.
+    fn estimate(&self) -> (f64, f64) {
+        let restore = self.restore.as_secs_f64().max(0.001);
+        let sent = self.expected.total().bytes as f64 + self.overhead_bytes();
+        let over_link = sent / LINK_BYTES_A_SECOND;
+        (restore.max(over_link), over_link)
+    }
+
+    /// What a restore sends beside keys and values, and for documents that are not compared.
+    fn overhead_bytes(&self) -> f64 {
+        let total = self.expected.total();
+        let documents = total.documents + self.expected.expiring + self.expected.tombstones;
+        documents as f64 * BYTES_OF_A_REQUEST
+    }
+
     fn text(&self) -> String {
         let (total, seconds) = (self.expected.total(), self.restore.as_secs_f64().max(0.001));
         let rate = |count: u64| (count as f64 / seconds) as u64;
@@ -182,6 +201,8 @@ impl Drilled {
             ("documents a second", thousands(rate(total.documents))),
             ("bytes a second", bytes(rate(total.bytes))),
             ("seconds of the comparison", format!("{:.1}", self.compare.as_secs_f64())),
+            ("seconds of a real restore, at this rate", format!("{:.1}", self.estimate().0)),
+            ("of them at the least over a link of 1 Gbit/s", format!("{:.1}", self.estimate().1)),
             ("differences", thousands(self.differences().len() as u64)),
         ];
         let mut text: String = rows.iter().map(|(name, value)| format!("{name:<52}  {value}\n")).collect();
@@ -200,6 +221,8 @@ impl Drilled {
             "start_seconds": self.start.as_secs_f64(),
             "restore_seconds": self.restore.as_secs_f64(),
             "compare_seconds": self.compare.as_secs_f64(),
+            "real_restore_seconds": self.estimate().0,
+            "real_restore_link_seconds": self.estimate().1,
             "differences": self.differences(),
         })
     }
@@ -442,6 +465,22 @@ mod tests {
         let (start, restore, compare) = Default::default();
         Drilled { state, expected: digest(expected), found: digest(found), start, restore, compare }
             .differences()
+    }
+
+    #[test]
+    fn a_real_restore_takes_what_this_one_took_or_what_the_link_takes() {
+        let mut expected = digest(&[("a", "1", 0), ("b", "", 0), ("soon", "3", 999)]);
+        let state = OpenedState { name: "one".to_owned(), vbuckets: 4, by_time: false };
+        let (start, restore, compare) = (Duration::ZERO, Duration::from_secs(8), Duration::ZERO);
+        expected.collections.get_mut("app.users").expect("it is there").bytes = 125_000_000 * 4;
+        let mut drilled = Drilled { state, expected, found: StateDigest::default(), start, restore, compare };
+        let (seconds, over_link) = drilled.estimate();
+        assert!(seconds == 8.0 && (4.0..4.001).contains(&over_link), "{seconds} {over_link}");
+        drilled.restore = Duration::from_secs(2);
+        let (seconds, over_link) = drilled.estimate();
+        assert!(seconds == over_link && over_link > 4.0, "{seconds} {over_link}");
+        assert!(drilled.text().contains("seconds of a real restore, at this rate"), "{}", drilled.text());
+        assert_eq!(drilled.json()["real_restore_seconds"], seconds);
     }
 
     #[test]

@@ -11,6 +11,7 @@ use crate::commands::restore::{RestoreFlags, restore};
 use crate::test_server::{BUCKET, NOT_INTERRUPTED, TestServer};
 use base::VbId;
 use base::env::OpenMode;
+use clap::Parser;
 
 fn make_backup(server: &TestServer, dir: &Path, options: &TakeOptions) -> anyhow::Result<Taken> {
     let env = Env::real();
@@ -279,6 +280,26 @@ fn what_is_kept_keeps_what_it_goes_on_from() {
     assert_eq!(verify(&env, &one).expect("read"), Outcome::Done);
     assert_eq!(values(&contents(folder.path()))["k"], "5");
     drop(client);
+    server.stop();
+}
+
+#[test]
+fn last_is_the_newest_backup_and_makes_no_full_one() {
+    let (mut server, folder) = (TestServer::start(), tempfile::tempdir().expect("a folder"));
+    let flags = |since: &str| {
+        let line = ["stave", "backup", "--to", "/b", "--since", since];
+        match crate::cli::Cli::try_parse_from(line).map(|cli| cli.command) {
+            Ok(crate::cli::Command::Backup(flags)) => take_options(&flags),
+            other => panic!("{:?}", other.err()),
+        }
+    };
+    assert!(flags("LAST").needs_base && flags("LAST").since.is_none() && flags("last").needs_base);
+    assert_eq!(flags("20261127T000000Z").since.as_deref(), Some("20261127T000000Z"));
+    let said = make_backup(&server, folder.path(), &flags("LAST")).expect_err("there is none").to_string();
+    assert!(said.contains("no complete backup to go on from"), "{said}");
+    let first = make_backup(&server, folder.path(), &TakeOptions::default()).expect("a full one").manifest;
+    let later = make_backup(&server, folder.path(), &flags("LAST")).expect("a later one").manifest;
+    assert_eq!(later.base, Some(first.id));
     server.stop();
 }
 
