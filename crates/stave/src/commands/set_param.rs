@@ -17,8 +17,8 @@ use crate::client::{Client, ClientError, Dialect};
 /// Change a setting of a bucket while it serves.
 ///
 /// The change holds at the node that is named, until that node stops. To keep it, write it into the configuration file,
-/// under `[bucket.settings]` of the bucket's table. What a bucket that was made over HTTP is, `POST
-/// /pools/default/buckets/NAME` changes for good.
+/// under `[bucket.settings]` of the bucket's table. For a bucket that was made over HTTP, and for each bucket of a cluster,
+/// `PATCH /v1/buckets/NAME/settings` changes it for good.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "Examples:
   stave set-param --list                     # all settings, with what they take
@@ -71,9 +71,7 @@ fn how_to_keep(name: &str, bucket: &str) -> String {
     };
     let over_http = match key.and_then(field_of) {
         Some(field) => format!("set {field} with POST /pools/default/buckets/{bucket}"),
-        None => "give it a table with its type, its quota and this setting there; in a cluster, change the setting again \
-                 after each start"
-            .to_owned(),
+        None => format!("set {name} with PATCH /v1/buckets/{bucket}/settings"),
     };
     let by_flag = match name {
         "max_size" => format!("give --bucket {bucket}:QUOTA"),
@@ -81,7 +79,7 @@ fn how_to_keep(name: &str, bucket: &str) -> String {
     };
     format!(
         "until the node stops; to keep it, if the bucket is in the configuration file: {in_file}; if it is of --bucket or \
-         the one that a node begins with: {by_flag}; if it was made over HTTP: {over_http}"
+         the one that a node begins with: {by_flag}; if it was made over HTTP, or is a cluster's: {over_http}"
     )
 }
 
@@ -249,7 +247,7 @@ mod tests {
         for name in ["mem_high_wat_percent", "novel"] {
             let told = how_to_keep(name, "orders");
             assert!(told.contains(&format!("write {name} under [bucket.settings]")), "{told}");
-            assert!(told.contains("after each start"), "{told}");
+            assert!(told.contains(&format!("set {name} with PATCH /v1/buckets/orders/settings")), "{told}");
             assert!(told.contains("a table in a configuration file (--config) instead"), "{told}");
         }
     }
