@@ -90,6 +90,12 @@ pub enum Key {
     HistoryBytes,
     /// Whether collections that are made have a part in the history, unless they say something else.
     HistoryOfCollections,
+    /// A segment of a log-structured store is rewritten if so much of it is wasted, in percent.
+    LogWaste,
+    /// Runs of about one size that a log-structured store merges, in number.
+    LogMergeRuns,
+    /// Whether a log-structured store merges and rewrites only what it must.
+    LogCompactionPaused,
 }
 
 /// One row of the table.
@@ -418,5 +424,29 @@ pub static SETTINGS: &[Setting] = &[
         1,
         "Whether collections of a log-structured bucket that are made without the field history have a part in the \
          history; those that are there stay as they are",
+    ),
+    row(
+        Key::LogWaste,
+        "log_waste_percent",
+        Kind::Percent { least: 5, most: 90 },
+        25,
+        "A log-structured bucket rewrites a segment when this share of it does not count any more: less saves space, and \
+         writes more",
+    ),
+    row(
+        Key::LogMergeRuns,
+        "log_merge_runs",
+        Kind::Count { least: 2, most: 16 },
+        4,
+        "A log-structured bucket merges so many runs of its key index that are about as large: more writes less, and \
+         reads look into more runs",
+    ),
+    row(
+        Key::LogCompactionPaused,
+        "log_compaction_paused",
+        Kind::Switch,
+        0,
+        "Whether a log-structured bucket merges and rewrites nothing in the background; writes still do what keeps the \
+         debt in bounds (record 179)",
     ),
 ];
