@@ -345,6 +345,16 @@ bugs! {
     GivenUpIsSuccess,
     /// A sync write that may still be committed is answered as if it was refused.
     AmbiguousIsRefused,
+    /// A request of a client that did not agree to another order is handled while the one before it waits.
+    AnswersOutOfOrder,
+    /// A change that returns the document's metadata is answered when it is prepared.
+    ReturnMetaBeforeCommit,
+    /// A touch is answered when it is prepared.
+    TouchBeforeCommit,
+    /// A session goes on with the bucket that it had selected after that is deleted.
+    DeletedBucketStays,
+    /// A session keeps the rights of its login, whatever becomes of its user's roles.
+    RolesNotFollowed,
     // Links between nodes.
     /// A link that is connected again does not follow the first of its vBuckets again.
     LinkForgetsVbucket,

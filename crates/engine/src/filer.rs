@@ -4,11 +4,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use base::RateLimit;
-use kvstore::Background;
+use kvstore::{Background, LogTuning};
 use parking_lot::{Condvar, Mutex};
 
 use crate::flusher::Flushing;
 use crate::progress::Progress;
+use crate::settings::{Key, Settings};
 use crate::tasks::{StoreOp, TaskId};
 
 /// How often the filer looks whether there is something to do.
@@ -76,10 +77,21 @@ impl Flushing {
     }
 }
 
+/// How eagerly a log-structured store merges and rewrites its files, as the settings have it.
+fn tuning(settings: &Settings) -> LogTuning {
+    LogTuning {
+        waste_percent: settings.get(Key::LogWaste),
+        merge_runs: usize::try_from(settings.get(Key::LogMergeRuns)).unwrap_or(usize::MAX),
+        is_paused: settings.is_on(Key::LogCompactionPaused),
+    }
+}
+
 fn file(flushing: &Flushing) -> Progress {
     let is_short = flushing.core.memory.is_above_low_watermark();
     let most = if is_short { flushing.core.memory.quota_bytes() / UNFILED_ONE_IN } else { u64::MAX };
     flushing.core.store.hold_at_most(most);
+    // The store may be another one than before.
+    flushing.core.store.tune(tuning(&flushing.core.settings));
     let step = || flushing.core.store.background_step();
     let done =
         flushing.core.tasks.store_op_if(StoreOp::Save, step, |done| !matches!(done, Ok(Background::Idle)));

@@ -321,6 +321,13 @@ mod tests {
         group.into_iter().map(|vb| vb.0).collect()
     }
 
+    /// What README says of a write that is acknowledged from memory.
+    #[test]
+    fn a_write_waits_for_the_disk_as_long_as_readme_says() {
+        let says = format!("is on disk {} seconds later", Pace::JOURNAL.gather.as_secs_f64());
+        assert!(include_str!("../../../README.md").contains(&says), "README.md: a write {says}");
+    }
+
     #[test]
     fn few_do_not_gather_for_long() {
         let queue = FlushQueue::new(Pace::FILES);

@@ -218,7 +218,7 @@ impl Settings {
     }
 
     /// Refuses to change what a bucket has from its beginning; what it is already may be said again.
-    pub(crate) fn check_fixed(&self, pairs: &[(&str, &str)]) -> Result<(), Vec<SettingError>> {
+    pub fn check_fixed(&self, pairs: &[(&str, &str)]) -> Result<(), Vec<SettingError>> {
         let rule = &SETTINGS[Key::ConflictResolution as usize];
         let now = self.show(rule.key);
         let is_other = |(name, value): &&(&str, &str)| *name == rule.name && *value != now;

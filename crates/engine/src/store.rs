@@ -1,6 +1,6 @@
 //! Set, add and replace.
 
-use base::{Cas, Datatype, DocKey, Moment, VbId, VersionMeta};
+use base::{Cas, Datatype, DocKey, Moment, VbId, VersionMeta, limits};
 use vbucket::{Basis, Change, Existence};
 
 use crate::mutated::Mutated;
@@ -60,12 +60,12 @@ impl<'a> StoreRequest<'a> {
 impl Writer<'_> {
     /// Stores a document. Xattrs that the document has stay with it.
     pub fn store(&self, vb: VbId, request: &StoreRequest<'_>, now: Moment) -> Result<Mutated, Refusal> {
-        let prepared = value::prepare(
-            request.body,
-            request.datatype,
-            self.core.keeps_compressed(),
-            &self.core.value_times,
-        )?;
+        let keeps_compressed = self.core.keeps_compressed();
+        let bytes =
+            value::stored_len(request.body, request.datatype, keeps_compressed, limits::MAX_VALUE_BYTES)?;
+        self.admit_coming(bytes, false)?;
+        let prepared =
+            value::prepare(request.body, request.datatype, keeps_compressed, &self.core.value_times)?;
         let meta = VersionMeta {
             flags: request.flags,
             expiry: absolute_expiry(request.expiry, now),
@@ -73,7 +73,7 @@ impl Writer<'_> {
             ..VersionMeta::default()
         };
         let new = self.version(meta, request.key, &[&prepared.bytes]);
-        self.admit(&new)?;
+        self.admit_long(&new)?;
         let change = Change {
             new,
             existence: request.mode.existence(),
@@ -98,7 +98,7 @@ impl Writer<'_> {
         now: Moment,
     ) -> Result<Mutated, Refusal> {
         let body = if prepared.datatype.is_snappy() {
-            self.core.value_times.inflate(&prepared.bytes, base::limits::MAX_VALUE_BYTES)?
+            self.core.value_times.inflate(&prepared.bytes, limits::MAX_VALUE_BYTES)?
         } else {
             prepared.bytes.to_vec()
         };

@@ -20,7 +20,7 @@ pub struct Prepared<'a> {
     pub datatype: Datatype,
 }
 
-/// Checks a body that a client sent (`sent` tells only whether it is compressed), finds out whether it is JSON, and
+/// Checks a body that a client sent, of a length that [`stored_len`] allows (`sent` tells only whether it is compressed), finds out whether it is JSON, and
 /// keeps the compressed form, if it may, where that is smaller.
 pub fn prepare<'a>(
     body: &'a [u8],
@@ -29,9 +29,6 @@ pub fn prepare<'a>(
     times: &ValueTimes,
 ) -> Result<Prepared<'a>, Refusal> {
     if !sent.is_snappy() {
-        if body.len() > limits::MAX_VALUE_BYTES {
-            return Err(Refusal::TooBig);
-        }
         return Ok(Prepared { bytes: Cow::Borrowed(body), datatype: times.detect(body) });
     }
     let plain = times.inflate(body, limits::MAX_VALUE_BYTES)?;
@@ -61,14 +58,32 @@ pub fn inflated_len(block: &[u8]) -> usize {
 
 /// Inflates a raw Snappy block of at most `limit_bytes`, reading its declared length first.
 pub fn inflate(block: &[u8], limit_bytes: usize) -> Result<Vec<u8>, Refusal> {
+    declared_len(block, limit_bytes)?;
+    snap::raw::Decoder::new().decompress_vec(block).map_err(|_| Refusal::BadSnappy)
+}
+
+/// Bytes that a raw Snappy block declares to inflate to, if it can, and if they are at most `limit_bytes`.
+fn declared_len(block: &[u8], limit_bytes: usize) -> Result<usize, Refusal> {
     let len = snap::raw::decompress_len(block).map_err(|_| Refusal::BadSnappy)?;
     if len > block.len().saturating_mul(MOST_INFLATION) {
         return Err(Refusal::BadSnappy);
     }
-    if len > limit_bytes {
-        return Err(Refusal::TooBig);
+    if len > limit_bytes { Err(Refusal::TooBig) } else { Ok(len) }
+}
+
+/// Bytes that a sent value takes when it is stored, or why it cannot be, as far as its lengths tell: nothing is scanned,
+/// and a block that inflates to something else than it declares is found later.
+pub(crate) fn stored_len(
+    sent: &[u8],
+    datatype: Datatype,
+    may_keep: bool,
+    limit_bytes: usize,
+) -> Result<usize, Refusal> {
+    if !datatype.is_snappy() {
+        return if sent.len() > limit_bytes { Err(Refusal::TooBig) } else { Ok(sent.len()) };
     }
-    snap::raw::Decoder::new().decompress_vec(block).map_err(|_| Refusal::BadSnappy)
+    let plain = declared_len(sent, limit_bytes)?;
+    Ok(if may_keep { plain.min(sent.len()) } else { plain })
 }
 
 /// A stored value without compression; `Unreadable` if it is not the Snappy block that its datatype says.

@@ -1,6 +1,6 @@
 //! Set, add and delete with meta.
 
-use base::{Cas, Datatype, DocKey, Moment, NewVersion, SyncWrite, VbId, VersionMeta};
+use base::{Cas, Datatype, DocKey, Moment, NewVersion, SyncWrite, VbId, VersionMeta, limits};
 use subdoc::exec::Late;
 use vbucket::{ConflictRule, Existence, MAX_FOREIGN_CAS, MAX_REV_SEQNO, WithMeta};
 
@@ -97,11 +97,16 @@ fn apply_with(
         _ if request.value.is_empty() || has_no_attributes(request) => (&[][..], Datatype::RAW),
         _ => (request.value, request.datatype),
     };
-    let (datatype, bytes) =
-        value::checked(documents.core.keeps_compressed(), sent, value, &documents.core.value_times)?;
+    let keeps_compressed = documents.core.keeps_compressed();
+    let limit = limits::MAX_VALUE_BYTES + limits::MAX_SYSTEM_XATTR_BYTES;
+    // Which part of a plain value is too long is for the check of its attributes to say.
+    let bytes =
+        if sent.is_snappy() { value::stored_len(value, sent, keeps_compressed, limit)? } else { value.len() };
+    documents.admit_coming(bytes, request.meta.kind.is_deleted())?;
+    let (datatype, bytes) = value::checked(keeps_compressed, sent, value, &documents.core.value_times)?;
     let meta = VersionMeta { datatype, sync_write: SyncWrite::No, ..request.meta };
     let new = NewVersion::new(&documents.core.context.heap, meta, request.key, &[&bytes]);
-    documents.admit(&new)?;
+    documents.admit_long(&new)?;
     let hash = documents.core.hash(request.key);
     let mut change = WithMeta {
         new,

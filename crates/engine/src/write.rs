@@ -16,6 +16,9 @@ use crate::writer::Writer;
 /// How often a change that is computed from the old version is computed again when others get in between.
 pub(crate) const MAX_TRIES: usize = 128;
 
+/// From this length on a value is asked for once more when it was copied.
+const LONG_VALUE_BYTES: usize = 64 << 10;
+
 /// Expiry times up to here (30 days) are relative, larger ones absolute.
 const LONGEST_RELATIVE_S: u32 = 30 * 24 * 3600;
 
@@ -148,15 +151,27 @@ impl Documents {
     /// Whether the disk takes changes, and the quota has room for a new version; there it is for tombstones,
     /// as long as what waits for the disk has not filled its share.
     pub(crate) fn admit(&self, new: &NewVersion) -> Result<(), Refusal> {
+        // It is among what is held.
+        self.admit_coming(0, new.is_deleted())
+    }
+
+    /// The same for a version that was let in by [`Documents::admit_coming`], if it is so long that others which were let
+    /// in at the same time may have taken the room.
+    pub(crate) fn admit_long(&self, new: &NewVersion) -> Result<(), Refusal> {
+        if new.value().len() >= LONG_VALUE_BYTES { self.admit(new) } else { Ok(()) }
+    }
+
+    /// The same for a value of so many bytes that comes: asked before it is scanned and copied.
+    pub(crate) fn admit_coming(&self, bytes: usize, is_deletion: bool) -> Result<(), Refusal> {
         if self.core.disk.is_full() {
             return Err(Refusal::DiskFull);
         }
-        let held_bytes = self.core.memory.held_bytes();
+        let held_bytes = self.core.memory.held_bytes() + bytes as u64;
         if held_bytes >= self.core.memory.high_watermark_bytes() {
             self.eviction.make_room();
         }
-        let is_room = (new.is_deleted() || self.core.memory.admits(held_bytes))
-            && self.checkpoints.have_checkpoints_room();
+        let is_room =
+            (is_deletion || self.core.memory.admits(held_bytes)) && self.checkpoints.have_checkpoints_room();
         if is_room {
             Ok(())
         } else {

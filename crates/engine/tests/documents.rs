@@ -148,3 +148,43 @@ fn the_quota_refuses_documents_but_not_deletions() {
     assert!(bucket.maintenance().keep_step());
     assert!(store(0).is_ok());
 }
+
+/// What is refused costs no look into its value, whatever that is; what its lengths tell is told first, as ever.
+#[test]
+fn the_quota_is_asked_before_a_value_is_looked_into() {
+    let (env, _handles) = base::env::Env::sim(8);
+    let mut config = engine::BucketConfig::new("small", "/data/small".into());
+    (config.vbuckets, config.quota_bytes) = (8, 1_000_000);
+    let store = kvstore::Memory::default();
+    let bucket = engine::Bucket::open(config, env, std::sync::Arc::new(store)).expect("opened");
+    let store = |n: usize, body: &[u8], datatype| {
+        let name = format!("key{n}");
+        let request = engine::StoreRequest { datatype, ..engine::StoreRequest::set(key(&name), body) };
+        bucket.documents().store(VB, &request, bucket.now()).map(drop)
+    };
+    let looks = || (bucket.value_times().detected().total(), bucket.value_times().inflated().total());
+    let json = format!("[{}1]", "1,".repeat(10_000));
+    let snappy = snap::raw::Encoder::new().compress_vec(json.as_bytes()).expect("short");
+    let is_full = |n: &usize| store(*n, json.as_bytes(), Datatype::RAW) == Err(Refusal::OverQuota);
+    let full = (0..200).find(is_full).expect("the quota is reached");
+    bucket.set_param("max_size", "1MiB").expect("it may be changed");
+    let fill = |n: &usize| store(*n, b"1", Datatype::RAW) == Err(Refusal::OverQuota);
+    let full = (full..100_000).find(fill).expect("there is room for nothing at all");
+    let (before, used) = (looks(), bucket.memory().used_bytes());
+    for n in 0..4 * usize::from(engine::VALUE_SAMPLE) {
+        assert_eq!(store(full + n, json.as_bytes(), Datatype::RAW), Err(Refusal::OverQuota));
+        assert_eq!(store(full + n, &snappy, Datatype::SNAPPY), Err(Refusal::OverQuota));
+    }
+    assert_eq!((looks(), bucket.memory().used_bytes()), (before, used), "no value was looked into or copied");
+    let long = vec![b'1'; base::limits::MAX_VALUE_BYTES + 1];
+    assert_eq!(store(full, &long, Datatype::RAW), Err(Refusal::TooBig));
+    assert_eq!(store(full, &[0xff; 40], Datatype::SNAPPY), Err(Refusal::BadSnappy));
+    // There is room again: the same values are looked into.
+    bucket.set_param("max_size", "100MiB").expect("it may be changed");
+    for n in 0..usize::from(engine::VALUE_SAMPLE) {
+        store(full + n, &snappy, Datatype::SNAPPY).expect("there is room");
+    }
+    assert!(looks().0 > before.0 && looks().1 > before.1);
+    let truncated = &snappy[..snappy.len() - 1];
+    assert_eq!(store(full, truncated, Datatype::SNAPPY), Err(Refusal::BadSnappy));
+}

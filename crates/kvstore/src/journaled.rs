@@ -23,7 +23,7 @@ use std::time::Duration;
 use base::env::Env;
 use base::version::prefetch_all;
 use base::{Account, CollectionId, DocKey, RateLimit, Seqno, VbId, Version};
-use logstore::{HistoryUsage, Retention as HistoryRetention};
+use logstore::{HistoryUsage, Retention as HistoryRetention, Tuning as LogTuning};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use crate::catalog::StoreId;
@@ -618,6 +618,10 @@ impl KvStore for Journaled {
 
     fn keep_history(&self, retention: HistoryRetention) -> Result<(), Failure> {
         limit_history(self, retention)
+    }
+
+    fn tune(&self, tuning: LogTuning) {
+        self.files.tune(tuning);
     }
 
     fn keeps_history(&self) -> bool {

@@ -39,7 +39,9 @@ pub use files::{FilesConfig, StorageBackend};
 pub use journal::JournalStats;
 pub use journaled::{Journaled, JournaledConfig};
 pub use log::{Log, LogConfig, LogReport, check_log, is_log_file};
-pub use logstore::{HistoryUsage, MANIFEST_FORMAT, Retention as HistoryRetention, SEGMENT_FORMAT};
+pub use logstore::{
+    HistoryUsage, MANIFEST_FORMAT, Retention as HistoryRetention, SEGMENT_FORMAT, Tuning as LogTuning,
+};
 pub use manifest::{StoredCollection, StoredDrop, StoredManifest, StoredScope};
 pub use memory::Memory;
 pub use moving::{Movable, MoveProgress, MoveRefused, MoveStage, MoveStep, OpenStore, is_moving};

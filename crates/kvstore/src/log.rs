@@ -20,7 +20,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use base::env::Env;
 use base::{CollectionId, DocKey, Seqno, VbId, Version};
-use logstore::{Batch, HistoryUsage, LogStore, Retention as HistoryRetention, StoredMeta, Trust, View};
+use logstore::{
+    Batch, HistoryUsage, LogStore, Retention as HistoryRetention, StoredMeta, Trust, Tuning as LogTuning,
+    View,
+};
 use parking_lot::Mutex;
 
 use crate::catalog::{Believe, Catalog, Listed, StoreId};
@@ -462,6 +465,10 @@ impl KvStore for Log {
             let operation = "end the history of changes in";
             Failure::Disk { operation, path: self.dir.clone(), source }
         })
+    }
+
+    fn tune(&self, tuning: LogTuning) {
+        self.store.tune(tuning);
     }
 
     fn keeps_history(&self) -> bool {

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use base::{CollectionId, DocKey, ItemKind, Seqno, SyncWrite, VbId, Version};
-use logstore::{HistoryUsage, LogStats, Retention as HistoryRetention};
+use logstore::{HistoryUsage, LogStats, Retention as HistoryRetention, Tuning as LogTuning};
 
 use crate::catalog::StoreId;
 use crate::change::{Change, ChangesWanted, Reading};
@@ -147,6 +147,9 @@ pub trait KvStore: Send + Sync {
     fn keep_history(&self, _: HistoryRetention) -> Result<(), Failure> {
         Ok(())
     }
+
+    /// From now on a log-structured store merges and rewrites its files as this says. Another one ignores it.
+    fn tune(&self, _: LogTuning) {}
 
     /// Whether a history is kept: then a save should have every version that is [`in_history`].
     fn keeps_history(&self) -> bool {

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use base::env::sim::{SimDisk, SimHandles, Survival};
 use base::env::{Disk, Env, OpenMode};
-use base::{DocKey, Seqno, VbId, VbState};
+use base::{CollectionId, DocKey, DurabilityLevel, Seqno, SyncWrite, VbId, VbState};
 use kvstore::repair::{apply, survey};
 use kvstore::{Background, Failure, Journaled, JournaledConfig, KvStore, SaveBatch, VbStateDoc};
-use store_suite::version;
+use store_suite::{tuned, version};
 
 const DIR: &str = "/data/b";
 const VBUCKETS: u16 = 9;
@@ -184,6 +184,58 @@ fn changes(disk: &SimDisk) -> Vec<(PathBuf, u64, usize)> {
         }
     }
     frames
+}
+
+/// A record that says something impossible though its checksum is right, such as a program with a mistake writes: the
+/// prepare of a document whose key is none.
+#[test]
+fn a_prepare_of_no_document_costs_its_vbucket_alone() {
+    let (first, of) = (VbId(0), VbId(3));
+    // The last record of the journal, or one with others behind it.
+    for behind in [0, 1, 3] {
+        let (disk, mut high) = killed();
+        let env = env_on(&disk);
+        let store = open(&env).expect("nothing is wrong yet");
+        let state = VbStateDoc { state: VbState::Active, ..VbStateDoc::default() };
+        let prepare = |key: &[u8]| {
+            let level = DurabilityLevel::Majority;
+            tuned(CollectionId::PREPARES.0, key, 5, b"v", |meta| meta.sync_write = SyncWrite::Prepare(level))
+        };
+        // A prefix of a collection that does not end, and none at all.
+        for (vb, key) in [(first, &b"\0k"[..]), (of, if behind == 1 { b"" } else { b"\xff\xff" })] {
+            let items = [prepare(key)];
+            store.save(vb, SaveBatch { items: &items, state: &state }).expect("no fault is planned");
+        }
+        high.insert(first, 5);
+        for (vb, seqno) in [(4, 5), (5, 5), (4, 6)].into_iter().take(behind) {
+            save(&store, VbId(vb), seqno).expect("no fault is planned");
+            high.insert(VbId(vb), seqno);
+        }
+        drop(store);
+        for life in ["first", "second"] {
+            let place = format!("{behind} behind it, {life} life");
+            let store = open(&env).unwrap_or_else(|failure| panic!("{place}: {failure}"));
+            let states = store.states().expect("the bucket is served");
+            for (vb, stored) in states {
+                match stored {
+                    Err(failure) => {
+                        assert!(vb == of && failure.is_damage(), "{place}: {vb}: {failure}");
+                        let says = failure.to_string();
+                        let known = ["a prepare of no document", "may be missing"];
+                        assert!(known.iter().any(|known| says.contains(known)), "{place}: {says}");
+                    }
+                    Ok(stored) => {
+                        assert_ne!(vb, of, "{place}");
+                        assert_eq!(stored.high_seqno, Seqno(high[&vb]), "{place}: {vb}");
+                    }
+                }
+            }
+            let next = high[&VbId(7)] + 1;
+            save(&store, VbId(7), next).unwrap_or_else(|failure| panic!("{place}: {failure}"));
+            high.insert(VbId(7), next);
+            assert!(save(&store, of, 9).is_err(), "{place}: it takes nothing");
+        }
+    }
 }
 
 #[test]

@@ -13,6 +13,7 @@ use crate::block::{self, Packer, Span};
 use crate::failure::Failure;
 use crate::history::Keeping;
 use crate::identity::FileId;
+use crate::tuning::PresentTuning;
 use crate::{run, segment};
 
 /// What a file is.
@@ -61,6 +62,7 @@ pub(crate) struct Files {
     pub(crate) beside: AtomicU64,
     owner: Mutex<u128>,
     pub(crate) keeping: Keeping,
+    pub(crate) tuning: PresentTuning,
 }
 
 /// What was written for.
@@ -124,6 +126,7 @@ impl Files {
             beside: AtomicU64::new(0),
             owner: Mutex::new(owner),
             keeping: Keeping { clock: env.clock.clone(), limits: Mutex::default() },
+            tuning: PresentTuning::default(),
         }
     }
 

@@ -17,6 +17,8 @@ mod edit_codec;
 mod failure;
 mod file;
 mod filter;
+#[doc(hidden)]
+pub mod fuzz;
 mod history;
 mod identity;
 mod manifest;
@@ -30,6 +32,7 @@ mod salvage;
 mod segment;
 mod shard;
 mod store;
+mod tuning;
 mod view;
 mod work;
 
@@ -46,6 +49,7 @@ pub use run::Entry;
 pub use salvage::{Hole, LeftCommit, Salvage};
 pub use segment::Item;
 pub use store::{Config, LogStats, LogStore, StoredMeta, Usage};
+pub use tuning::Tuning;
 pub use view::{Commit, View};
 
 /// The versions of manifests.

@@ -87,6 +87,10 @@ fn record(seed: u32, sequence: u64, edits: &[Edit]) -> Vec<u8> {
     let packed = snap::raw::Encoder::new().compress_vec(&content).ok();
     let packed = packed.filter(|packed| packed.len() < content.len());
     let (kind, stored) = packed.as_ref().map_or((PLAIN, &content), |packed| (SNAPPY, packed));
+    sealed(seed, sequence, kind, stored)
+}
+
+fn sealed(seed: u32, sequence: u64, kind: u8, stored: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(RECORD_HEADER + stored.len());
     out.extend_from_slice(&(stored.len() as u32).to_le_bytes());
     out.push(kind);
@@ -96,6 +100,13 @@ fn record(seed: u32, sequence: u64, edits: &[Edit]) -> Vec<u8> {
     out.extend_from_slice(&crc.to_le_bytes());
     out.extend_from_slice(stored);
     out
+}
+
+/// A manifest whose only record has any content, with checksums that fit: for fuzzers.
+pub(crate) fn of_content(id: &FileId, content: &[u8]) -> Vec<u8> {
+    let mut bytes = id.header(&header(MAGIC, VERSION)).to_vec();
+    bytes.extend_from_slice(&sealed(seed(id.nonce), 0, PLAIN, content));
+    bytes
 }
 
 /// Length, kind and CRC of the content of the record whose header this is, with its number.

@@ -14,6 +14,7 @@ use crate::manifest::{Manifest, Told, parse_manifest_name, read_shards};
 use crate::meta::{Edit, Point, ShardMeta, VbMeta};
 use crate::shard::Shard;
 use crate::store::{Config, LogStore};
+use crate::tuning::Tuning;
 
 /// More shards than these make no sense.
 const MOST_SHARDS: usize = 1024;
@@ -59,6 +60,8 @@ impl LogStore {
         env.disk.sync_dir(dir).map_err(failed("sync"))?;
         let names = env.disk.read_dir(dir).map_err(failed("list"))?;
         let files = Arc::new(Files::new(env, dir, config.owner, config.most_open_files));
+        let Config { waste_percent, merge_runs, .. } = config;
+        files.tuning.set(Tuning { waste_percent, merge_runs, is_paused: false });
         let listing = list(names);
         for name in &listing.unfinished {
             env.disk.remove_file(&files.path(name)).map_err(failed("remove an unfinished manifest of"))?;

@@ -201,7 +201,7 @@ impl Shard {
         {
             let live = live.get(number).copied().unwrap_or(0);
             let waste = 100 - 100 * live.min(*bytes) / (*bytes).max(1);
-            if waste >= self.config.waste_percent || live == 0 {
+            if waste >= self.files.tuning.waste_percent() || live == 0 {
                 worst.push((waste, *number, live));
             }
             if *len < self.config.small_segment_bytes {

@@ -387,11 +387,11 @@ impl RunCursor {
         let spans = &self.run.index()?.spans;
         if self.opening.is_empty() {
             let Some(first) = spans.get(self.next_block) else { return Ok(false) };
-            let (start, mut end) = (first.offset, first.offset + u64::from(first.len));
+            let (start, mut end) = (first.offset, first.offset.saturating_add(u64::from(first.len)));
             let mut behind = self.next_block + 1;
             while let Some(span) = spans.get(behind)
                 && span.offset == end
-                && end + u64::from(span.len) - start <= READ_BYTES
+                && end.saturating_add(u64::from(span.len)) - start <= READ_BYTES
             {
                 end += u64::from(span.len);
                 behind += 1;

@@ -121,7 +121,7 @@ impl Item<'_> {
         (self.key.len() + self.meta.len() + self.value.len()) as u32
     }
 
-    fn put(&self, out: &mut Vec<u8>) {
+    pub(crate) fn put(&self, out: &mut Vec<u8>) {
         put_leb128(out, self.seqno);
         out.push(self.flags);
         put_leb128(out, u64::from(self.time));
@@ -363,7 +363,7 @@ impl Segment {
             Err(failure) => return Err(failure.into()),
         };
         for (at, block) in blocks.iter().enumerate() {
-            let last = blocks.get(at + 1).map_or(u64::MAX, |next| next.first - 1);
+            let last = blocks.get(at + 1).map_or(u64::MAX, |next| next.first.saturating_sub(1));
             let span = Span { offset: u64::from(block.offset), len: block.len };
             let content = match block::read(&self.file, span) {
                 Ok(content) => content,
@@ -379,7 +379,7 @@ impl Segment {
                     lost(next, last, self.makes_no_sense(span.offset));
                     break;
                 };
-                next = item.seqno + 1;
+                next = item.seqno.saturating_add(1);
                 visit(&item)?;
             }
         }

@@ -13,6 +13,7 @@ use crate::file::{Files, OpenFileStats, WrittenBytes};
 use crate::history::{HistoryUsage, Limits, Retention, begin_histories, end_histories};
 use crate::meta::VbMeta;
 use crate::shard::Shard;
+use crate::tuning::Tuning;
 use crate::view::{Commit, View};
 
 /// Choices about a store.
@@ -62,9 +63,9 @@ impl Default for Config {
             most_superseded: 1 << 16,
             manifest_bytes: 1 << 20,
             step_bytes: 1 << 20,
-            merge_runs: 4,
+            merge_runs: Tuning::default().merge_runs,
             small_run_bytes: 64 << 10,
-            waste_percent: 25,
+            waste_percent: Tuning::default().waste_percent,
             small_segment_bytes: 4 << 20,
             small_segments: 16,
             rewrite_bytes: 64 << 20,
@@ -129,6 +130,25 @@ pub struct LogStats {
     pub written: WrittenBytes,
 }
 
+impl LogStats {
+    /// Bytes that were written for each byte that commits wrote into segments, since the store was opened; 0 before the
+    /// first.
+    pub fn write_amplification(&self) -> f64 {
+        let written = self.written;
+        let all = written.segments + written.runs + written.merges + written.rewrites + written.manifests;
+        if written.segments == 0 { 0.0 } else { all as f64 / written.segments as f64 }
+    }
+
+    /// Bytes of files for each byte of items that count, as these would take compressed like all; 0 without any.
+    pub fn space_amplification(&self) -> f64 {
+        if self.item_bytes == 0 || self.live_bytes == 0 || self.segment_bytes == 0 {
+            return 0.0;
+        }
+        let live = self.segment_bytes as f64 * self.live_bytes as f64 / self.item_bytes as f64;
+        (self.segment_bytes + self.run_bytes) as f64 / live
+    }
+}
+
 impl StoredMeta {
     fn of(meta: &VbMeta) -> StoredMeta {
         let last = meta.last();
@@ -166,6 +186,11 @@ impl LogStore {
     /// From now on new files are those of this folder, if it had no number before.
     pub fn owned(&self, owner: u128) {
         self.files.has_owner(owner);
+    }
+
+    /// From now on files are merged and rewritten as this says.
+    pub fn tune(&self, tuning: Tuning) {
+        self.files.tuning.set(tuning);
     }
 
     /// From now on so much history is kept, and every vBucket has one that begins behind its last commit if it had none:

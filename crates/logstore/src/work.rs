@@ -85,6 +85,10 @@ impl Shard {
             return Err(failure);
         }
         let aged = self.age_history()?;
+        // What is under way rests, too, and goes on where it is.
+        if self.files.tuning.is_paused() {
+            return Ok(aged);
+        }
         let merged = self.merge_step(&mut work)?;
         let rewrote = self.rewrite_step(&mut work)?;
         Ok(aged || merged || rewrote || self.look_step(&mut work)?)
@@ -151,7 +155,7 @@ impl Shard {
     /// Does some of what waits to be done if that is much: the more, the more there is and the more was committed. So
     /// what is committed all the time is slowed, and what waits has a limit.
     pub(crate) fn keep_pace(&self, committed: u64) {
-        let (merging, rewriting) = self.debt().of_commit(committed, self.config.waste_percent);
+        let (merging, rewriting) = self.debt().of_commit(committed, self.files.tuning.waste_percent());
         if merging == 0 && rewriting == 0 {
             return;
         }

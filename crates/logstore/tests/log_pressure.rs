@@ -9,7 +9,7 @@ use std::path::Path;
 use base::env::sim::{SimDisk, SimHandles};
 use base::env::{Disk, Env, OpenMode};
 use base::{Account, Heap};
-use logstore::{Config, Failure, LogStore, Trust};
+use logstore::{Config, Failure, LogStore, Trust, Tuning};
 use world::{DIR, Doc, TestBatch, config};
 
 const KEYS: u64 = 50;
@@ -147,4 +147,70 @@ fn a_manifest_that_was_read_wrong_once_costs_nothing() {
     let view = store.view(0).expect("it is sound").expect("it is there");
     let value = view.get(b"key0007", |item| item.seqno).expect("it is read");
     assert_eq!(value, Some(2 * KEYS + 8));
+}
+
+fn tuned(store: &LogStore, waste_percent: u64, merge_runs: usize, is_paused: bool) {
+    store.tune(Tuning { waste_percent, merge_runs, is_paused });
+}
+
+/// Steps until there is nothing to do.
+fn settle(store: &LogStore) {
+    while store.step().expect("no fault is planned") {}
+}
+
+/// While the background rests nothing is merged there, and what waits keeps its limit all the same: commits do some of it.
+#[test]
+fn a_pause_leaves_what_waits_to_commits() {
+    let disk = SimDisk::new();
+    let config = Config { kept_points: 4, most_superseded: 0, manifest_bytes: 100_000, ..config() };
+    let store = open(&env(&disk), config, &Trust::Last);
+    tuned(&store, 25, 3, true);
+    overwrite(&store, 0, 12);
+    let before = store.stats();
+    settle(&store);
+    assert_eq!(store.stats(), before, "a step does nothing");
+    assert_eq!((before.written.merges, before.written.rewrites), (0, 0));
+    assert!(before.runs >= 12, "{before:?}");
+    let last = 400 * KEYS;
+    for round in 12..400 {
+        let keys = (0..KEYS).map(|key| (key, round * KEYS + key + 1));
+        commit(&store, 0, keys.collect()).expect("no fault is planned");
+        settle(&store);
+    }
+    let paused = store.stats();
+    assert!(paused.runs < 40 && paused.item_bytes < 4 * paused.live_bytes, "{paused:?}");
+    assert!(paused.written.merges > 0 && paused.written.rewrites > 0, "{paused:?}");
+    tuned(&store, 25, 3, false);
+    settle(&store);
+    let after = store.stats();
+    assert!(
+        after.runs < paused.runs && after.item_bytes <= paused.item_bytes,
+        "{after:?}, {paused:?} before"
+    );
+    let view = store.view(0).expect("it can be read").expect("it is there");
+    assert_eq!(view.get(b"key0000", |item| item.seqno).expect("it can be read"), Some(last - KEYS + 1));
+}
+
+/// Less waste is more writing, and the two ratios tell it.
+#[test]
+fn amplification_follows_what_is_asked_for() {
+    let amplified = |waste_percent, merge_runs| {
+        let disk = SimDisk::new();
+        let config = Config { kept_points: 4, most_superseded: 0, manifest_bytes: 100_000, ..config() };
+        let store = open(&env(&disk), config, &Trust::Last);
+        assert_eq!(store.stats().write_amplification(), 0.0, "nothing was written");
+        tuned(&store, waste_percent, merge_runs, false);
+        for round in 0..60 {
+            // A quarter of the keys at a time: segments go bad slowly.
+            let keys = (0..KEYS).filter(|key| key % 4 == round % 4).map(|key| (key, round * KEYS + key + 1));
+            commit(&store, 0, keys.collect()).expect("no fault is planned");
+            settle(&store);
+        }
+        let stats = store.stats();
+        (stats.write_amplification(), stats.space_amplification(), stats.written)
+    };
+    let (tidy, lazy) = (amplified(5, 2), amplified(90, 16));
+    assert!(tidy.0 > lazy.0 && lazy.0 >= 1.0, "written: {tidy:?}, {lazy:?}");
+    assert!(tidy.1 < lazy.1 && tidy.1 >= 1.0, "on disk: {tidy:?}, {lazy:?}");
+    assert!(tidy.2.merges > lazy.2.merges, "{tidy:?}, {lazy:?}");
 }

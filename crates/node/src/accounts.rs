@@ -6,7 +6,9 @@ mod changes;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
+use ::cluster::Fence;
 use parking_lot::{Mutex, RwLock};
 
 use crate::kept_users::security::SecuritySettings;
@@ -14,7 +16,7 @@ use crate::kept_users::stored::StoredUsers;
 use crate::kept_users::{KeptState, KeptUsers, UsersRefusal};
 use crate::node_login::NodeLogins;
 use crate::sasl::offer::PresentOffer;
-use crate::user::Users;
+use crate::user::{User, Users};
 
 /// The users that were made while the node ran.
 #[derive(Default)]
@@ -23,6 +25,9 @@ struct Kept {
     /// Goes up with each change of them.
     changes: u64,
 }
+
+/// For how long what was read of the cluster's users lets them in, whatever the node may serve.
+const KNOWN_FOR: Duration = Duration::from_secs(10);
 
 /// The users of a node.
 pub struct Accounts {
@@ -37,6 +42,9 @@ pub struct Accounts {
     offer: PresentOffer,
     /// As whom this node logs in at others.
     node_logins: Arc<NodeLogins>,
+    /// The moment of the node's monotonic clock from which on the users of the cluster may have changed unnoticed; 0 if
+    /// they never were the cluster's.
+    followed_ns: AtomicU64,
 }
 
 impl Accounts {
@@ -48,6 +56,7 @@ impl Accounts {
             security: RwLock::default(),
             offer: PresentOffer::default(),
             node_logins: Arc::default(),
+            followed_ns: AtomicU64::new(0),
         }
     }
 
@@ -75,6 +84,23 @@ impl Accounts {
     #[inline]
     pub fn edition(&self) -> u64 {
         self.edition.load(Ordering::Acquire)
+    }
+
+    /// The users of the cluster were read by a request that was sent at this moment of the node's monotonic clock.
+    pub(crate) fn note_followed(&self, sent_ns: u64) {
+        self.followed_ns.fetch_max(sent_ns.max(1), Ordering::Relaxed);
+    }
+
+    /// Whether a user whose password is right may log in at this moment of the node's monotonic clock (record 178).
+    ///
+    /// A member that does not read the coordination store may let in a user that was removed or has lost roles. It does so
+    /// only while its lease or the promises of the others let it serve: they end soon if the others reach the store, and
+    /// then this node is cut off. Users of the configuration, and other nodes, are let in always.
+    pub fn lets_in(&self, user: &User, now_ns: u64, fence: &Fence) -> bool {
+        let followed_ns = self.followed_ns.load(Ordering::Relaxed);
+        let is_known = || Duration::from_nanos(now_ns.saturating_sub(followed_ns)) <= KNOWN_FOR;
+        let is_own = || user.is_node() || self.users.read().is_configured(user.name());
+        followed_ns == 0 || is_known() || fence.may_serve(now_ns) || is_own()
     }
 
     /// The users that were made while the node ran. Blocks while a change of them is written.

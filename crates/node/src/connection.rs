@@ -31,6 +31,7 @@ use crate::reply::{Envelope, Reply};
 use crate::session::Session;
 use crate::slow::spans::WaitStep;
 use crate::slow::{self, SpentOn, Subject, Took, note};
+use crate::stale_users;
 use crate::sync_write::{Prepared, SharedWaker};
 use crate::{elsewhere, push};
 
@@ -197,10 +198,11 @@ impl Connection {
     /// no user, and log in by password.
     pub fn certified(&mut self, name: &str) {
         match self.node.accounts().users().get(name.as_bytes()) {
-            Some(user) => {
+            Some(user) if stale_users::lets_in(&self.node, user) => {
                 self.session.log_in(Arc::clone(user));
                 sessions::logged_in(&self.node, &self.session);
             }
+            Some(_) => {}
             None => self.session.unknown_certified = Some(name.into()),
         }
     }

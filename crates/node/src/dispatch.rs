@@ -371,7 +371,8 @@ fn impersonated(ctx: &mut Context<'_>, request: &Request<'_>, name: &[u8]) -> Ou
 
 /// Whether a request may overtake others that were agreed to be unordered.
 pub fn may_reorder(session: &Session, opcode: u8) -> bool {
-    session.has(Feature::UnorderedExecution) && find(opcode).is_some_and(|row| row.reorder)
+    let has_agreed = session.has(Feature::UnorderedExecution) || planted::is(Bug::AnswersOutOfOrder);
+    has_agreed && find(opcode).is_some_and(|row| row.reorder)
 }
 
 /// Whether a request is to be handled elsewhere.

@@ -82,6 +82,7 @@ mod session;
 pub mod settings_reference;
 pub mod slow;
 pub mod small_files;
+pub mod stale_users;
 pub mod stats;
 mod status_map;
 mod sync_write;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use base::DurabilityLevel;
-use engine::settings::Key;
+use engine::settings::{self, Key};
 use engine::{Bucket, ManifestRefusal, NextIds, SettingError};
 use vbucket::Manifest;
 
@@ -78,6 +78,24 @@ pub struct BucketChange {
 }
 
 impl BucketChange {
+    /// The settings of a bucket that names and values change, and nothing else of it. The least durability has a place of
+    /// its own, so that it is kept once.
+    ///
+    /// # Errors
+    ///
+    /// If there is no setting of a name.
+    pub fn of_settings(pairs: &[(&str, &str)]) -> Result<BucketChange, SettingError> {
+        let mut change = BucketChange::default();
+        for (name, value) in pairs {
+            let setting = settings::find(name)?;
+            match naming::durability_from(value).filter(|_| setting.key == Key::DurabilityMinLevel) {
+                Some(level) => change.durability_min = Some(level),
+                None => change.settings.push((setting.name, (*value).to_owned())),
+            }
+        }
+        Ok(change)
+    }
+
     /// The settings as they are set.
     pub(crate) fn pairs(&self) -> Vec<(&str, &str)> {
         self.settings.iter().map(|(name, value)| (*name, value.as_str())).collect()
@@ -85,7 +103,10 @@ impl BucketChange {
 
     /// What a bucket is after this change: all of it, or why nothing of it.
     pub(crate) fn of(&self, old: BucketSpec) -> Result<BucketSpec, BucketError> {
+        old.settings.check_fixed(&self.pairs()).map_err(BucketError::Settings)?;
         old.settings.set_all(old.kind, &self.pairs()).map_err(BucketError::Settings)?;
+        let history = old.settings.check_history(old.backend);
+        history.map_err(|error| BucketError::Settings(vec![error]))?;
         Ok(BucketSpec {
             quota_bytes: old.settings.get(Key::MaxSize),
             replicas: self.replicas.unwrap_or(old.replicas),

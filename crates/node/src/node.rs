@@ -108,6 +108,8 @@ pub struct Events {
     pub logins: RateLimit,
     /// Requests of clients whose certificate names a user that does not exist.
     pub unknown_certified: RateLimit,
+    /// Logins of users whom this node may not know well enough.
+    pub not_let_in: RateLimit,
     /// Damaged copies that could not be set aside.
     pub not_set_aside: RateLimit,
     /// Damaged buckets that are made again.

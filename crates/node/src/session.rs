@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
 
+use base::planted::{self, Bug};
 use engine::{Bucket, StreamWanted};
 use protocol::extras::ConfigVersion;
 use protocol::feature::{Feature, Features};
@@ -131,7 +132,7 @@ impl Session {
     /// gone or has another password.
     pub fn follow_users(&mut self, node: &Node, out: &mut Output) -> Result<(), CloseReason> {
         let edition = node.accounts().edition();
-        if self.users_edition == edition {
+        if self.users_edition == edition || planted::is(Bug::RolesNotFollowed) {
             return Ok(());
         }
         self.users_edition = edition;
@@ -175,7 +176,7 @@ impl Session {
             node.bucket(bucket.name()).is_some_and(|there| Arc::ptr_eq(&there, bucket))
         };
         match (&self.bucket, &self.lost_bucket) {
-            (Some(bucket), _) => is_served(bucket),
+            (Some(bucket), _) => is_served(bucket) || planted::is(Bug::DeletedBucketStays),
             (None, Some(lost)) => lost.upgrade().is_some_and(|bucket| is_served(&bucket)),
             (None, None) => true,
         }

@@ -51,7 +51,7 @@ mod together;
 mod turns;
 mod whole_documents;
 
-fn user(name: &str, role: Role, buckets: Option<&str>) -> UserSpec {
+pub(crate) fn user(name: &str, role: Role, buckets: Option<&str>) -> UserSpec {
     let buckets = buckets.map(|bucket| vec![bucket.to_owned()]);
     UserSpec { name: name.to_owned(), password: "password".to_owned(), role, buckets }
 }

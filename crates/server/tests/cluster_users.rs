@@ -35,7 +35,11 @@ struct Away {
 
 impl Away {
     fn new() -> Away {
-        let store: Arc<dyn Store> = Arc::new(MemoryStore::new(Env::real().clock));
+        Away::of(Arc::new(MemoryStore::new(Env::real().clock)))
+    }
+
+    /// The way of one node to a store that others reach by their own.
+    fn of(store: Arc<dyn Store>) -> Away {
         Away { store, is_away: Arc::default(), denies_users: Arc::default() }
     }
 
@@ -302,6 +306,32 @@ fn while_the_store_is_away_users_stay_and_none_is_changed() {
     nodes.store.set_away(false);
     assert_eq!(http(nodes.on(1), "DELETE", ANN, "").0, 200);
     soon("ann is gone", || nodes.names(0).is_empty());
+    nodes.stop();
+}
+
+/// What a member that is cut off does not hear of lets no one in for long; see `lets_in` for one that serves on.
+#[test]
+fn a_member_that_is_cut_off_lets_no_user_of_the_store_in_for_long() {
+    let shared: Arc<dyn Store> = Arc::new(MemoryStore::new(Env::real().clock));
+    let ways = [0, 1].map(|_| Arc::new(Away::of(Arc::clone(&shared))));
+    let folders = [0, 1].map(|_| tempfile::tempdir().expect("a folder"));
+    let members: Vec<Member> =
+        folders.iter().zip(&ways).map(|(folder, way)| Member::start(folder.path(), way)).collect();
+    let nodes = Nodes { store: Arc::clone(&ways[0]), members, _folders: Vec::from(folders) };
+    nodes.put(0, ANN, "password=password&roles=ro_admin");
+    soon("the other node knows ann", || nodes.names(1) == ["ann"]);
+    ways[1].set_away(true);
+    assert_eq!(http(nodes.on(0), "DELETE", ANN, "").0, 200);
+    assert_eq!(log_in(nodes.on(0), "password").1, Status::AuthError);
+    let addr = nodes.on(1).http_addr();
+    let over_http = |user: &str| http_as(user, addr, "GET", "/pools", "").0;
+    soon("ann is not let in", || log_in(nodes.on(1), "password").1 == Status::Etmpfail);
+    assert_eq!((over_http("ann"), over_http("Administrator")), (503, 200));
+    assert_eq!(log_in(nodes.on(1), "wrong").1, Status::AuthError);
+    ways[1].set_away(false);
+    soon("ann is gone", || log_in(nodes.on(1), "password").1 == Status::AuthError);
+    nodes.put(0, ANN, "password=password&roles=ro_admin");
+    soon("ann is let in", || log_in(nodes.on(1), "password").1 == Status::Success);
     nodes.stop();
 }
 

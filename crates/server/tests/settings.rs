@@ -44,16 +44,24 @@ role = "read-only"
 /// A node with a bucket on disk and an ephemeral one.
 struct Desk {
     server: Server,
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
 }
 
 impl Desk {
     fn new() -> Desk {
-        let folder = tempfile::tempdir().expect("a folder");
+        Desk::on(tempfile::tempdir().expect("a folder"))
+    }
+
+    fn start_again(self) -> Desk {
+        self.server.stop().expect("a clean stop");
+        Desk::on(self.folder)
+    }
+
+    fn on(folder: tempfile::TempDir) -> Desk {
         let settings = Settings::parse(CONFIG).expect("valid settings");
         let config = Config::new(settings, folder.path().to_owned(), 1, String::new).expect("valid");
         let server = server::serve(config, Env::real()).expect("the node starts");
-        Desk { server, _folder: folder }
+        Desk { server, folder }
     }
 
     fn bucket(&self, name: &str) -> Arc<Bucket> {
@@ -255,6 +263,28 @@ fn settings_are_changed_together_or_not_at_all() {
     assert_eq!(desk.http("reader", "PATCH", SETTINGS_OF_DEFAULT, "{\"max_ttl\": 5}").0, 403);
     assert_eq!(desk.http("Administrator", "POST", SETTINGS_OF_DEFAULT, "{\"max_ttl\": 5}").0, 200);
     assert_eq!(bucket.settings().get(Key::MaxTtl), 5);
+    desk.stop();
+}
+
+#[test]
+fn a_bucket_that_was_made_over_http_keeps_what_is_changed_over_http() {
+    let desk = Desk::new();
+    let made = "name=made&bucketType=ephemeral&ramQuotaMB=100";
+    let (code, body) = desk.http("Administrator", "POST", "/pools/default/buckets", made);
+    assert_eq!(code, 202, "{body}");
+    let path = "/v1/buckets/made/settings";
+    let change = r#"{"mem_high_wat_percent": 90, "durability_min_level": "majority", "max_size": "90MiB"}"#;
+    let (code, body) = desk.http("Administrator", "PATCH", path, change);
+    assert_eq!(code, 200, "{body}");
+    desk.bucket("made").set_param("max_ttl", "5").expect("what Set Param does");
+    assert_eq!(desk.http("Administrator", "PATCH", SETTINGS_OF_DEFAULT, "{\"max_ttl\": 5}").0, 200);
+    let desk = desk.start_again();
+    let value = |bucket: &str, key| desk.bucket(bucket).settings().show(key);
+    assert_eq!(value("made", Key::HighWatermark), "90");
+    assert_eq!(value("made", Key::DurabilityMinLevel), "majority");
+    assert_eq!(value("made", Key::MaxSize), (90 << 20).to_string());
+    assert_eq!(value("made", Key::MaxTtl), "0", "Set Param holds until the node stops");
+    assert_eq!(value("default", Key::MaxTtl), "0", "the configuration file has none");
     desk.stop();
 }
 

@@ -298,6 +298,8 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 #[cfg(test)]
 mod every_command;
 #[cfg(test)]
+mod readme_numbers;
+#[cfg(test)]
 mod reference;
 
 #[cfg(test)]

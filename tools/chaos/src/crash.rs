@@ -13,7 +13,7 @@ pub struct CrashOptions {
     /// Seed of the first workload; the others follow. A violation names the one that it was found with.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Only this store: couch or journaled.
+    /// Only this store: couch, journaled, log or "journaled log"; each but log also with "encrypted" before it.
     #[arg(long)]
     store: Option<String>,
     /// Print counts as JSON, a line for each store.

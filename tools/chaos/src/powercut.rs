@@ -30,6 +30,9 @@ pub struct PowercutOptions {
     /// Only this file system: ext4 or xfs.
     #[arg(long)]
     only: Option<String>,
+    /// What keeps the bucket's documents, by the word of its type.
+    #[arg(long, value_parser = ["couchstore", "magma"])]
+    store: Option<String>,
     /// Whether the server encrypts its files.
     #[arg(long)]
     encrypted: bool,
@@ -92,5 +95,6 @@ fn on_image(options: &PowercutOptions, make: &str, arguments: &[&str], scratch: 
     };
     let place = Place { data: &mounted.path().join("data"), logs: scratch, kill: &kill };
     let rounds = kill::KillOptions::rounds(options.rounds).with(options.seed, options.load_ms);
-    kill::rounds(&rounds.encrypted(options.encrypted), &place)
+    let rounds = rounds.encrypted(options.encrypted).in_store(options.store.clone());
+    kill::rounds(&rounds, &place)
 }

@@ -8,8 +8,10 @@ mod log;
 mod records;
 mod runtime;
 mod seldom;
+mod threads;
 mod tidy;
 mod versions;
+mod walk;
 mod words;
 
 #[cfg(test)]
@@ -28,7 +30,9 @@ pub fn all() -> Result<Vec<(&'static str, Vec<String>)>> {
         ("words", words::check()?),
         ("log", log::check()?),
         ("seldom", seldom::check()?),
+        ("threads", threads::check()?),
         ("versions", versions::check()?),
+        ("walk", walk::check()?),
     ])
 }
 

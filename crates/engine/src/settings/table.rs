@@ -92,6 +92,12 @@ pub enum Key {
     HistoryOfCollections,
     /// By how much of the quota the estimate of memory in use may be off, in thousandths of a percent.
     MergeThreshold,
+    /// A segment of a log-structured store is rewritten if so much of it is wasted, in percent.
+    LogWaste,
+    /// Runs of about one size that a log-structured store merges, in number.
+    LogMergeRuns,
+    /// Whether a log-structured store merges and rewrites only what it must.
+    LogCompactionPaused,
 }
 
 /// One row of the table.
@@ -427,5 +433,29 @@ pub static SETTINGS: &[Setting] = &[
         Kind::Decimal { least: 10, most: 10_000 },
         500,
         "By how much of the quota the estimate of memory in use may be off, in percent",
+    ),
+    row(
+        Key::LogWaste,
+        "log_waste_percent",
+        Kind::Percent { least: 5, most: 90 },
+        25,
+        "A log-structured bucket rewrites a segment when this share of it does not count any more: less saves space, and \
+         writes more",
+    ),
+    row(
+        Key::LogMergeRuns,
+        "log_merge_runs",
+        Kind::Count { least: 2, most: 16 },
+        4,
+        "A log-structured bucket merges so many runs of its key index that are about as large: more writes less, and \
+         reads look into more runs",
+    ),
+    row(
+        Key::LogCompactionPaused,
+        "log_compaction_paused",
+        Kind::Switch,
+        0,
+        "Whether a log-structured bucket merges and rewrites nothing in the background; writes still do what keeps the \
+         debt in bounds (record 179)",
     ),
 ];

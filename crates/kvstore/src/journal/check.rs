@@ -192,6 +192,6 @@ fn note(part: &Part, files: &mut Option<BTreeMap<VbId, Filed>>, told: &mut ToldS
         Part::Save(save) if save.is_last => {
             files.get_or_insert_default();
         }
-        Part::Table(_) | Part::Save(_) | Part::Directory(_) => {}
+        Part::Table(_) | Part::Save(_) | Part::Directory(_) | Part::Malformed { .. } => {}
     }
 }

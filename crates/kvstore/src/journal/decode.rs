@@ -24,6 +24,8 @@ pub(super) struct Bad {
     pub(super) what: &'static str,
     /// Whether the bytes are as they were written, only not by this program.
     pub(super) is_sound: bool,
+    /// The vBucket that it is about, if it is about no other.
+    pub(super) only: Option<VbId>,
 }
 
 /// A record of a frame, or one save of several in a record; of a save maybe only a part.
@@ -35,6 +37,11 @@ pub(super) enum Part {
     RolledBack(Filed),
     Table(Vec<Filed>),
     Directory(Directory),
+    /// What a frame holds of a save that cannot be understood, though it is as it was written.
+    Malformed {
+        vb: VbId,
+        bad: Bad,
+    },
 }
 
 impl Part {
@@ -43,7 +50,7 @@ impl Part {
         match self {
             Part::Save(save) => Some(save.vb),
             Part::Filed(filed) | Part::RolledBack(filed) => Some(filed.vb),
-            Part::Dropped(vb) => Some(*vb),
+            Part::Dropped(vb) | Part::Malformed { vb, .. } => Some(*vb),
             Part::Table(_) | Part::Directory(_) => None,
         }
     }
@@ -73,7 +80,7 @@ pub(super) struct Decoder<'a> {
 
 impl Decoder<'_> {
     fn damaged(&self, at: usize, what: &'static str) -> Bad {
-        Bad { offset: self.offset + at as u64, what, is_sound: false }
+        Bad { offset: self.offset + at as u64, what, is_sound: false, only: None }
     }
 
     fn unknown(&self, at: usize, what: &'static str) -> Bad {
@@ -120,7 +127,11 @@ impl Decoder<'_> {
         let vb = VbId(vb);
         let part = match kind {
             kind::SAVE => {
-                parts.push(self.save(at, record, sealed, flags, vb)?);
+                // The frame's other records are whole.
+                parts.push(match self.save(at, record, sealed, flags, vb) {
+                    Err(bad @ Bad { only: Some(vb), .. }) => Part::Malformed { vb, bad },
+                    part => part?,
+                });
                 return Ok(());
             }
             kind::SHARED => {
@@ -173,6 +184,11 @@ impl Decoder<'_> {
         for _ in 0..count {
             let rest = &bytes[at..];
             let (version, len) = self.item(offset + at, rest, seed)?;
+            // Whoever has a prepare asks it for its document.
+            if crate::change::document_key(version.key()).is_none() {
+                let bad = self.unknown(offset + at, "a prepare of no document");
+                return Err(Bad { only: Some(vb), ..bad });
+            }
             items.push(version);
             at += len;
         }

@@ -177,6 +177,15 @@ pub(super) struct ReadFrame {
     pub(super) parts: Vec<Part>,
 }
 
+impl ReadFrame {
+    /// What is wrong with the first of its records that cannot be understood.
+    fn malformed(&self) -> Option<Bad> {
+        self.parts
+            .iter()
+            .find_map(|part| if let Part::Malformed { bad, .. } = part { Some(*bad) } else { None })
+    }
+}
+
 /// Where the frames of a segment end, and why.
 pub(super) struct End {
     /// Where the next frame would be.
@@ -202,6 +211,9 @@ pub(super) fn frames(
     while next < limit {
         match frame(heap, &mut window, &head, offset, next)? {
             Ok(frame) => {
+                if let Some(bad) = frame.malformed() {
+                    return Ok(End { offset, next, bad: Some(bad) });
+                }
                 offset += frame.head.disk_bytes();
                 next = next.checked_add(1).ok_or_else(|| segment.damaged(offset, "the number of a frame"))?;
                 visit(frame)?;
@@ -220,7 +232,7 @@ pub(super) fn frame(
     offset: u64,
     number: u64,
 ) -> Result<Result<ReadFrame, Bad>, Failure> {
-    let bad = |what| Ok(Err(Bad { offset, what, is_sound: false }));
+    let bad = |what| Ok(Err(Bad { offset, what, is_sound: false, only: None }));
     let Some(head) = FrameHead::decode(window.get(offset, FRAME_HEAD)?) else {
         return bad(NO_FRAME);
     };

@@ -23,6 +23,7 @@ use super::{
     Anchor, Counters, Filed, Frame, Gap, Journal, JournalConfig, Record, Replayed, ReplayedState, Salvaged,
     State, salvage,
 };
+use crate::compaction::FileAt;
 use crate::failure::Failure;
 use crate::state::VbStateDoc;
 
@@ -70,7 +71,7 @@ impl Assembly {
                     Part::Filed(filed) => tell(Replayed::Filed(filed)),
                     Part::RolledBack(filed) => tell(Replayed::RolledBack(filed)),
                     Part::Dropped(vb) => tell(Replayed::Dropped(vb)),
-                    Part::Save(_) | Part::Table(_) | Part::Directory(_) => Ok(()),
+                    Part::Save(_) | Part::Table(_) | Part::Directory(_) | Part::Malformed { .. } => Ok(()),
                 }
             }
         }
@@ -270,6 +271,12 @@ impl<'a> Walk<'a> {
     }
 }
 
+/// The record that changes of a vBucket are missing.
+fn given_up(known: &BTreeMap<VbId, Filed>, vb: VbId) -> Filed {
+    let at = known.get(&vb).map_or(FileAt::last_of(1), |filed| filed.at());
+    Filed::of(vb, Frame(0), at.marked_lost())
+}
+
 /// The head of the next segment that has one.
 pub(super) fn following(later: &[Segment]) -> Option<SegmentHead> {
     later.iter().find_map(|later| later.head.ok())
@@ -393,7 +400,12 @@ impl Journal {
         let durable = missing.told.partition_point(|(frame, _)| frame.0 <= proven);
         missing.told[..durable].iter().for_each(|(_, told)| note(&mut table, told));
         let left_out = missing_of(&missing);
+        let known = table.clone();
         table.retain(|vb, _| !left_out.contains(vb));
+        // What is not known to be durable becomes void where it is. A record of it that cannot be written again must not be
+        // forgotten with that.
+        let void = missing.gaps.iter().filter(|gap| gap.is_of_one_record() && gap.first.0 > proven);
+        table.extend(void.flat_map(|gap| gap.vbs.iter().flatten()).map(|vb| (*vb, given_up(&known, *vb))));
         let table: Vec<_> = table.into_values().collect();
         let tail: Vec<Replayed> = missing.told.split_off(durable).into_iter().map(|(_, told)| told).collect();
         let through = journal.write_again(&tail, &table)?;

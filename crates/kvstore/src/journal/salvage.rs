@@ -22,7 +22,7 @@ use crate::failure::Failure;
 /// More missing frames than these are not looked up one by one.
 const MOST_MISSING: u64 = 1 << 16;
 
-/// Frames that were durable and cannot be read.
+/// Frames that were durable and cannot be read, or of which one record cannot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Gap {
     /// The first of them.
@@ -37,6 +37,13 @@ pub(crate) struct Gap {
     pub(crate) what: String,
     /// The vBuckets that these frames may have something of, as frames behind them say; `None` if none says so.
     pub(crate) vbs: Option<BTreeSet<VbId>>,
+}
+
+impl Gap {
+    /// Whether one record is missing, and the rest of its frame is not.
+    pub(super) fn is_of_one_record(&self) -> bool {
+        self.needed == u64::MAX
+    }
 }
 
 /// What is left of a journal.
@@ -208,7 +215,7 @@ impl SalvageWalk<'_> {
             let bad = match frame(self.heap, &mut window, &head, offset, number)? {
                 Ok(frame) => {
                     offset += frame.head.disk_bytes();
-                    self.take(frame);
+                    self.take(segment, frame);
                     number += 1;
                     continue;
                 }
@@ -227,7 +234,7 @@ impl SalvageWalk<'_> {
                     let first = frame.head.number;
                     self.miss_bad(segment, bad, number, first - 1);
                     offset = at + frame.head.disk_bytes();
-                    self.take(frame);
+                    self.take(segment, frame);
                     number = first + 1;
                 }
                 None => {
@@ -247,8 +254,9 @@ impl SalvageWalk<'_> {
     /// frames before it: if some of those are in a gap, the files that are known without them need more.
     fn missing_before(&mut self, path: &Path) {
         let Some(oldest) = self.salvaged.oldest else { return };
-        let (needed, path, offset, what) = match self.salvaged.gaps.first() {
-            Some(gap) if gap.needed < self.needed && !planted::is(Bug::RepairForgetsOlderFrames) => {
+        let first = self.salvaged.gaps.iter().find(|gap| gap.needed < self.needed);
+        let (needed, path, offset, what) = match first {
+            Some(gap) if !planted::is(Bug::RepairForgetsOlderFrames) => {
                 let what = format!("{}, and with it why older frames are not needed", gap.what);
                 (gap.needed, gap.path.clone(), gap.offset, what)
             }
@@ -274,8 +282,10 @@ impl SalvageWalk<'_> {
     /// Says of each gap which vBuckets it may have something of.
     fn name_vbuckets(&mut self) {
         for at in 0..self.salvaged.gaps.len() {
-            let Gap { first, last, .. } = self.salvaged.gaps[at];
-            self.salvaged.gaps[at].vbs = self.named(first.0, last.0);
+            let Gap { first, last, ref vbs, .. } = self.salvaged.gaps[at];
+            if vbs.is_none() {
+                self.salvaged.gaps[at].vbs = self.named(first.0, last.0);
+            }
         }
     }
 
@@ -348,7 +358,7 @@ impl SalvageWalk<'_> {
         Ok(None)
     }
 
-    fn take(&mut self, frame: ReadFrame) {
+    fn take(&mut self, segment: &Segment, frame: ReadFrame) {
         let number = Frame(frame.head.number);
         self.frames += 1;
         self.salvaged.oldest.get_or_insert(number);
@@ -359,6 +369,7 @@ impl SalvageWalk<'_> {
             match &part {
                 Part::Table(_) => self.has_table = true,
                 Part::Directory(directory) => self.keep(number.0, directory),
+                Part::Malformed { vb, bad } => self.miss_record(segment, number, *vb, *bad),
                 _ => {}
             }
             if self.assembly.lacks_beginning(&part) {
@@ -386,6 +397,22 @@ impl SalvageWalk<'_> {
         if is_of_missing && !since.any(|(_, known)| known.from == *from) {
             self.salvaged.directories.push((at, directory.clone()));
         }
+    }
+
+    /// A record cannot be understood; the frame that it is in is whole.
+    fn miss_record(&mut self, segment: &Segment, frame: Frame, vb: VbId, bad: Bad) {
+        let (path, what, vbs) = (segment.path.clone(), bad.what.to_owned(), Some(BTreeSet::from([vb])));
+        // Nothing that says which frames are needed is missing with it.
+        let needed = u64::MAX;
+        self.salvaged.gaps.push(Gap {
+            first: frame,
+            last: frame,
+            needed,
+            path,
+            offset: bad.offset,
+            what,
+            vbs,
+        });
     }
 
     fn miss_bad(&mut self, segment: &Segment, bad: Bad, first: u64, last: u64) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use base::{CollectionId, DocKey, Seqno, VbId, Version};
-use logstore::{HistoryUsage, Retention as HistoryRetention};
+use logstore::{HistoryUsage, Retention as HistoryRetention, Tuning as LogTuning};
 use parking_lot::MutexGuard;
 
 use super::held::HeldSnapshot;
@@ -224,6 +224,10 @@ impl KvStore for Movable {
     fn is_journaled(&self) -> bool {
         let (first, other) = self.each_side(|store| store.is_journaled());
         first && other.unwrap_or(true)
+    }
+
+    fn tune(&self, tuning: LogTuning) {
+        self.each_side(|store| store.tune(tuning));
     }
 
     fn keep_history(&self, retention: HistoryRetention) -> Result<(), Failure> {

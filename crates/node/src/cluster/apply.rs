@@ -13,6 +13,7 @@ use ::cluster::{
 use base::planted::{self, Bug};
 use base::{SmallFileError, VbId, VbState};
 use dcp::Mode;
+use engine::settings::{Key, SETTINGS};
 use engine::{Bucket, BucketKind, Refusal};
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -24,6 +25,7 @@ use super::noted::{Note, Noted};
 use super::vouched::{Vouched, vouch, vouch_all};
 use super::{flushed, layout};
 use crate::bucket_list;
+use crate::config::BucketSpec;
 use crate::down::Down;
 use crate::management::{BucketChange, BucketError};
 use crate::node::Node;
@@ -260,13 +262,15 @@ impl LocalBuckets {
         asked: &mut Asked,
         refused: &mut Vec<ApplyError>,
     ) -> bool {
-        let is_new = self.node.bucket(name).is_none();
-        let set = if is_new {
-            self.create(name, bucket)
-        } else if asked.settings.get(name).is_some_and(|before| *before != bucket.settings) {
-            self.change_settings(name, bucket)
-        } else {
-            Ok(())
+        let set = match self.node.served().find(name) {
+            Err(_) => self.create(name, bucket),
+            // A life that has just begun has what was noted before, which the cluster may have changed meanwhile.
+            Ok((spec, _)) => {
+                let before = asked.settings.get(name).cloned();
+                let before = before.unwrap_or_else(|| bucket_list::to_json(&spec));
+                let is_same = before == bucket.settings;
+                if is_same { Ok(()) } else { self.change_settings(name, bucket, &before) }
+            }
         };
         match set {
             Ok(()) => drop(asked.settings.insert(name.to_owned(), bucket.settings.clone())),
@@ -414,9 +418,23 @@ impl LocalBuckets {
         created.map_err(|error| ApplyError::Bucket(name.to_owned(), error))
     }
 
-    fn change_settings(&self, name: &str, bucket: &::cluster::Bucket) -> Result<(), ApplyError> {
-        let change = change_to(&bucket.settings).ok_or_else(|| ApplyError::Settings(name.to_owned()))?;
-        let changed = self.node.change_bucket(name, change);
+    /// Changes what the document changes, so that what Set Param set here stays beside it; all of it, if that does not fit
+    /// what Set Param set.
+    fn change_settings(
+        &self,
+        name: &str,
+        bucket: &::cluster::Bucket,
+        before: &Value,
+    ) -> Result<(), ApplyError> {
+        let unknown = || ApplyError::Settings(name.to_owned());
+        let change = change_to(&bucket.settings, bucket_list::from_json(before).as_ref());
+        let changed = match self.node.change_bucket(name, change.ok_or_else(unknown)?) {
+            Err(BucketError::Settings(_)) => {
+                let whole = change_to(&bucket.settings, None).ok_or_else(unknown)?;
+                self.node.change_bucket(name, whole)
+            }
+            changed => changed,
+        };
         changed.map_err(|error| ApplyError::Bucket(name.to_owned(), error))
     }
 }
@@ -562,18 +580,22 @@ const LOST: &str = "this node has had the bucket, and has neither its entry in b
                     or mount their volume, and start the node again; as soon as other nodes have all of the bucket, they \
                     fill this node's copies";
 
-/// What makes a bucket what its settings in the document say.
-fn change_to(settings: &Value) -> Option<BucketChange> {
+/// What makes a bucket what its settings in the document say: of its settings those that are others than before, if that
+/// is known.
+fn change_to(settings: &Value, before: Option<&BucketSpec>) -> Option<BucketChange> {
     let spec = bucket_list::from_json(settings)?;
-    let settings = engine::settings::SETTINGS.iter();
+    let is_asked_for = |key: Key| match before {
+        Some(before) => before.settings.get(key) != spec.settings.get(key),
+        // A node may have gone over to full eviction by itself.
+        None => key != Key::EvictionPolicy,
+    };
+    let settings = SETTINGS.iter().filter(|setting| is_asked_for(setting.key));
+    let durability_min = before.is_none_or(|before| before.durability_min != spec.durability_min);
     Some(BucketChange {
-        settings: settings
-            .filter(|setting| setting.key != engine::settings::Key::EvictionPolicy)
-            .map(|setting| (setting.name, spec.settings.show(setting.key)))
-            .collect(),
+        settings: settings.map(|setting| (setting.name, spec.settings.show(setting.key))).collect(),
         replicas: Some(spec.replicas),
         flush_enabled: Some(spec.flush_enabled),
-        durability_min: Some(spec.durability_min),
+        durability_min: durability_min.then_some(spec.durability_min),
         hints: spec.hints,
     })
 }

@@ -3,7 +3,8 @@
 //! *Guarantee:* a change is in the store before it is answered, and is compared with what it was decided by. A node never
 //! takes an older state of the users than it has seen: if the store has gone back, it writes what it knows.
 //!
-//! While the store is away nodes go on with the users that they know, and refuse changes.
+//! While the store is away nodes go on with the users that they know, and refuse changes. A node that serves no more
+//! lets none of them log in anew (record 178).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -76,7 +77,7 @@ impl ClusterUsers {
         let mut is_first = true;
         let mut noting = Noting::begin(&self.node);
         while !self.ending.has_come() {
-            let now = self.node.env().clock.monotonic();
+            let (now, sent_ns) = (self.node.env().clock.monotonic(), self.node.env().clock.monotonic_ns());
             // Before the read: a node that founds its cluster moves its users first.
             let belongs = self.belongs();
             let found = match known.take().filter(|_| now < read_at) {
@@ -100,6 +101,7 @@ impl ClusterUsers {
                         tracing::info!(?after, "the cluster's users are followed again");
                     }
                     self.is_lost.store(false, Ordering::SeqCst);
+                    self.node.accounts().note_followed(sent_ns);
                     known = Some(snapshot);
                 }
                 Err(why) => {

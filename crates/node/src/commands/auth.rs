@@ -15,6 +15,7 @@ use crate::sasl::digest::Mechanism;
 use crate::sasl::offer::SaslMethods;
 use crate::sasl::scram::{ClientFirst, Exchange};
 use crate::sasl::{LoginError, Method, plain};
+use crate::stale_users::{USERS_MAY_HAVE_CHANGED, lets_in};
 use crate::user::{Derivation, PasswordCheck, User};
 
 /// Bytes of a server's nonce.
@@ -73,10 +74,22 @@ fn auth_plain(ctx: &mut Context<'_>, message: &[u8]) -> Outcome {
 }
 
 fn logged_in(ctx: &mut Context<'_>, user: Arc<User>) -> Outcome {
+    if let Some(refused) = not_let_in(ctx, &user) {
+        return refused;
+    }
     right(ctx, user.name().as_bytes());
     ctx.session.log_in(user);
     sessions::logged_in(ctx.node, ctx.session);
     ctx.status(Status::Success)
+}
+
+/// Refuses a user whose password is right, and whom this member may not know well enough to let in.
+fn not_let_in(ctx: &mut Context<'_>, user: &User) -> Option<Outcome> {
+    if lets_in(ctx.node, user) {
+        return None;
+    }
+    sessions::login_put_off(ctx.node, ctx.session, user.name().as_bytes(), USERS_MAY_HAVE_CHANGED);
+    Some(ctx.error(Status::Etmpfail, USERS_MAY_HAVE_CHANGED))
 }
 
 /// Has keys derived of a password on a thread for that. The connection waits, and its worker goes on with others.
@@ -152,6 +165,9 @@ pub fn step(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     let finished = exchange.finish(request.value);
     match (finished, user) {
         (Ok(server_final), Some(user)) => {
+            if let Some(refused) = not_let_in(ctx, &user) {
+                return refused;
+            }
             ctx.session.log_in(user);
             sessions::logged_in(ctx.node, ctx.session);
             right(ctx, &name);

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use base::planted::{self, Bug};
 use base::{Cas, Datatype, ItemKind, VersionMeta};
 use engine::{ConflictRule, Mutated, Refusal, StoreMode, StoreRequest, WithMetaRequest};
 use protocol::extras::{GetMetaExtras, WithMetaExtras, is_extended_meta};
@@ -261,6 +262,10 @@ pub fn return_meta(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
             extras[4..8].copy_from_slice(&told.1.to_be_bytes());
             extras[8..].copy_from_slice(&mutated.rev_seqno.0.to_be_bytes());
             let answer = Answer { cas: mutated.cas, extras: &extras, ..Answer::default() };
+            if planted::is(Bug::ReturnMetaBeforeCommit) {
+                cx.reply.send(&answer);
+                return Outcome::Done;
+            }
             mutation::tell(cx, mutated, &answer, None)
         }
         Err(Refusal::Exists) if request.cas == Cas::ANY => cx.status(Status::NotStored),

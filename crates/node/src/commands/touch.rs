@@ -1,5 +1,6 @@
 //! Touch, and get-and-touch.
 
+use base::planted::{self, Bug};
 use engine::Found;
 use protocol::extras::decode_u32;
 use protocol::{Request, Status};
@@ -19,6 +20,10 @@ pub fn touch(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     match cx.bucket().documents().touch(request.vbucket, cx.key, expiry, cx.now) {
         Ok((Some(mutated), _)) => {
             let answer = Answer { cas: mutated.cas, ..Answer::default() };
+            if planted::is(Bug::TouchBeforeCommit) {
+                cx.reply.send(&answer);
+                return Outcome::Done;
+            }
             mutation::tell(cx, mutated, &answer, None)
         }
         Ok((None, version)) => {

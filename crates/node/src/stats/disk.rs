@@ -95,6 +95,11 @@ pub fn kvstore(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<
     sheet.put("failure_compaction", inquiry.bucket.compaction().compaction_stats().failed);
     sheet.put("io_bg_fetch_docs_read", fetches.fetched);
     sheet.put("io_num_write", store.items_saved);
+    // Only in a log-structured store.
+    if let Some(log) = store.log {
+        sheet.put("log_write_amplification", format_args!("{:.3}", log.write_amplification()));
+        sheet.put("log_space_amplification", format_args!("{:.3}", log.space_amplification()));
+    }
     Ok(())
 }
 

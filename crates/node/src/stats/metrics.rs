@@ -298,6 +298,13 @@ fn put_log(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
     page.each(buckets, "stave_log_item_bytes", Gauge, help, |n| of(n).item_bytes)?;
     let help = "Bytes of those that count.";
     page.each(buckets, "stave_log_live_bytes", Gauge, help, |n| of(n).live_bytes)?;
+    let help = "Bytes that a log-structured store wrote for each byte that commits wrote into segments.";
+    let ratio = |n: &Numbers| of(n).write_amplification();
+    page.each(buckets, "stave_log_write_amplification_ratio", Gauge, help, ratio)?;
+    let help =
+        "Bytes of a log-structured store's files for each byte of items that count, compressed like all.";
+    let ratio = |n: &Numbers| of(n).space_amplification();
+    page.each(buckets, "stave_log_space_amplification_ratio", Gauge, help, ratio)?;
     let help = "Memory of blocks that were read from files of a log-structured store.";
     page.each(buckets, "stave_log_cache_bytes", Gauge, help, |n| of(n).cache.bytes)?;
     let help = "Reads that found their block in memory.";

@@ -220,7 +220,7 @@ fn check(scene: &mut Scene, row: &Row, asked: Asked, extras: &[u8], value: &[u8]
 }
 
 #[test]
-fn a_success_leaves_only_after_the_commit() {
+pub(super) fn a_success_leaves_only_after_the_commit() {
     let mut scene = Scene::new();
     let documents = ROWS.iter().filter(|row| row.key == crate::command_rules::Key::Document);
     for row in documents {

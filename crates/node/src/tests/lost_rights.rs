@@ -52,6 +52,49 @@ fn change(node: &Arc<Node>, user: &str, grants: &str) {
 
 const LOST: EndReason = EndReason::LostPrivileges;
 
+/// A change of roles holds from the next request on, without another login.
+#[test]
+pub(super) fn what_a_lost_role_allowed_is_refused_with_the_next_request() {
+    let node = node_with("ann", "data_reader[default],data_writer[default]");
+    let mut ann = connect_as(&node, "ann", FULL);
+    let told = |ann: &mut Connection, opaque| {
+        let bytes = [set(b"k", b"v", opaque), get(b"k", opaque + 1)].concat();
+        let (answers, _) = feed(ann, &bytes);
+        statuses(&answers).into_iter().map(|(_, status)| status).collect::<Vec<_>>()
+    };
+    assert_eq!(told(&mut ann, 1), [Status::Success, Status::Success]);
+    change(&node, "ann", "data_reader[default]");
+    assert_eq!(told(&mut ann, 3), [Status::Eaccess, Status::Success]);
+    change(&node, "ann", "data_writer[default]");
+    assert_eq!(told(&mut ann, 5), [Status::Success, Status::Eaccess]);
+}
+
+/// Whoever has selected a bucket that is deleted does not go on with it, nor with another one that gets its name.
+#[test]
+pub(super) fn a_session_ends_with_its_bucket() {
+    let looks = |connection: &mut Connection| {
+        connection.hear(true, &mut Output::default());
+        connection.closing()
+    };
+    let node = node();
+    let (mut admin, mut guest) = (connect_as(&node, "admin", FULL), connect_as(&node, "guest", FULL));
+    assert_eq!((looks(&mut admin), looks(&mut guest)), (None, None));
+    let bucket = node.bucket("default").expect("it is served");
+    node.served().forget("default");
+    assert_eq!(looks(&mut admin), Some(CloseReason::BucketGone));
+    assert_eq!(looks(&mut guest), None, "its bucket is another one");
+
+    let mut late = connect(&node);
+    let (answers, _) = feed(&mut late, &login("admin", "password", "default", &[]));
+    assert_eq!(statuses(&answers).last().map(|(_, status)| *status), Some(Status::KeyEnoent));
+    let again = node_of(false).bucket("default").expect("it is served");
+    let spec = BucketSpec::parse("default").expect("valid");
+    node.served().serve(Served { spec: spec.clone(), bucket: Arc::clone(&bucket) });
+    let mut admin = connect_as(&node, "admin", FULL);
+    node.served().serve(Served { spec, bucket: again });
+    assert_eq!(looks(&mut admin), Some(CloseReason::BucketGone), "another one has its name");
+}
+
 #[test]
 fn streams_end_one_by_one() {
     let both = "data_dcp_reader[default:s:c],data_dcp_reader[default:s:d]";

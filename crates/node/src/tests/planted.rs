@@ -5,14 +5,17 @@ mod known;
 
 use known::{Simulator, must_find};
 
-use super::{roles, strangers_are_answered_a_little_at_a_time, turns};
+use super::{
+    answers_keep_their_order_unless_agreed_otherwise, durable_answers, lost_rights, roles,
+    strangers_are_answered_a_little_at_a_time, turns,
+};
 use crate::cluster::{adoption, apply, founding, noted, serving};
 use crate::config::descriptors;
 use crate::replication::login;
 use crate::{connection_memory, data_dir, http_connections, login_throttle, reaper};
 
 /// They panic where they find something.
-const TESTS: [fn(); 18] = [
+const TESTS: [fn(); 22] = [
     adoption::tests::numbers_of_a_bucket_do_not_go_back_with_an_older_state,
     apply::tests::what_fails_for_one_bucket_keeps_no_other_one_from_its_turn,
     noted::tests::a_bucket_that_the_node_has_had_is_known_by_its_identity,
@@ -31,6 +34,10 @@ const TESTS: [fn(); 18] = [
     data_dir::tests::files_that_a_node_makes_are_for_its_owner_alone,
     login::tests::a_node_that_wants_the_password_as_it_is_does_not_get_it,
     roles::each_command_is_for_the_roles_of_the_table,
+    answers_keep_their_order_unless_agreed_otherwise,
+    durable_answers::a_success_leaves_only_after_the_commit,
+    lost_rights::a_session_ends_with_its_bucket,
+    lost_rights::what_a_lost_role_allowed_is_refused_with_the_next_request,
 ];
 
 /// Mistakes in the product that tests of this crate show (`base::planted`).

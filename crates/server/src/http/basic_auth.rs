@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::node::password_check::{self, Checked};
+use ::node::stale_users;
 use ::node::user::{Derivation, PasswordCheck, User};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -27,7 +28,8 @@ pub(super) async fn authenticate(
 ) -> Result<Caller, Box<Response>> {
     if let (Some(name), false) = (certified, headers.contains_key(header::AUTHORIZATION)) {
         let user = shared.node.accounts().users().get(name.as_bytes()).cloned();
-        return user.map(Caller).ok_or_else(|| unknown_certified(shared, name));
+        let user = user.ok_or_else(|| unknown_certified(shared, name))?;
+        return let_in(shared, user);
     }
     let Some((name, password)) = credentials(headers) else { return Err(nameless(headers)) };
     let (logins, now) = (&shared.node.logins, shared.node.env().clock.monotonic());
@@ -49,7 +51,16 @@ pub(super) async fn authenticate(
         (None, Some(peer)) => logins.failed(peer, name.as_bytes(), now),
         (_, None) => {}
     }
-    user.map(Caller).ok_or_else(refused)
+    let_in(shared, user.ok_or_else(refused)?)
+}
+
+/// The user, unless this node is cut off from what it knows of users.
+fn let_in(shared: &Shared, user: Arc<User>) -> Result<Caller, Box<Response>> {
+    if stale_users::lets_in(&shared.node, &user) {
+        return Ok(Caller(user));
+    }
+    let what = format!("{}.\n", stale_users::USERS_MAY_HAVE_CHANGED);
+    Err(Box::new((StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, "1")], what).into_response()))
 }
 
 /// Has keys derived of a password on a thread for that; the user, if it is right.

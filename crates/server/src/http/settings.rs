@@ -3,22 +3,21 @@
 use std::sync::Arc;
 
 use ::node::bucket_form::{Errors, by_setting};
-use ::node::management::BucketError;
+use ::node::management::{BucketChange, BucketError};
 use ::node::naming;
-use ::node::node_buckets::set_params;
 use ::node::user::User;
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Extension, Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use engine::Bucket;
 use engine::settings::{Changed, Key, Kind, SETTINGS, Setting};
+use engine::{Bucket, SettingError};
 use serde_json::{Map, Value, json};
 
 use super::answers::no_such_bucket;
 use super::basic_auth::Caller;
-use super::manage::not_now;
+use super::manage::{answer, on_a_thread};
 use super::rights::require_cluster_admin;
 use super::shared::Shared;
 
@@ -94,7 +93,8 @@ fn typed(setting: &Setting, value: u64) -> Value {
     }
 }
 
-/// `PATCH` or `POST /v1/buckets/BUCKET/settings`: an object of names and values, of which all are taken or none.
+/// `PATCH` or `POST /v1/buckets/BUCKET/settings`: an object of names and values, of which all are taken or none. They are
+/// kept with a bucket that was made over HTTP; all nodes of a cluster take them.
 pub(super) async fn change(
     State(shared): State<Shared>,
     Extension(Caller(user)): Extension<Caller>,
@@ -117,15 +117,31 @@ pub(super) async fn change(
     if changes_quota && let Err(response) = require_cluster_admin(&user) {
         return *response;
     }
-    match apply(&shared, &bucket, &pairs) {
-        Ok(changed) => {
-            Json(json!({ "changed": changed.iter().map(told).collect::<Vec<_>>() })).into_response()
-        }
+    let (changed, change) = match read(&bucket, &pairs) {
+        Ok(read) => read,
+        Err(errors) => return refused(by_setting(&errors)),
+    };
+    // What deletes the bucket waits until it is held by no request.
+    drop(bucket);
+    match on_a_thread(&shared, move |management| management.change(&name, change)).await {
+        Ok(()) => Json(json!({ "changed": changed.iter().map(told).collect::<Vec<_>>() })).into_response(),
         Err(BucketError::Settings(errors)) => refused(by_setting(&errors)),
-        Err(BucketError::NotNow(why)) => not_now(&why),
-        // What else can be wrong with settings is wrong with the quota.
-        Err(error) => refused(Errors::from([(naming::name_of(Key::MaxSize).to_owned(), error.to_string())])),
+        Err(error @ BucketError::Quota(_)) => {
+            refused(Errors::from([(naming::name_of(Key::MaxSize).to_owned(), error.to_string())]))
+        }
+        Err(error) => answer(&error),
     }
+}
+
+/// What the settings change at this node, and how it is asked for; or everything that is wrong with them.
+fn read(
+    bucket: &Bucket,
+    pairs: &[(&str, String)],
+) -> Result<(Vec<Changed>, BucketChange), Vec<SettingError>> {
+    let pairs: Vec<(&str, &str)> = pairs.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let changed = bucket.settings().clone().set_all(bucket.config().kind, &pairs)?;
+    let change = BucketChange::of_settings(&pairs).map_err(|error| vec![error])?;
+    Ok((changed, change))
 }
 
 /// The text that a value would have on the command line.
@@ -142,9 +158,4 @@ pub(super) fn is_other_quota(bucket: &Bucket, name: &str, value: &str) -> bool {
     engine::settings::find(name).is_ok_and(|setting| {
         setting.key == Key::MaxSize && setting.kind.parse(value) != Some(bucket.settings().get(Key::MaxSize))
     })
-}
-
-fn apply(shared: &Shared, bucket: &Bucket, pairs: &[(&str, String)]) -> Result<Vec<Changed>, BucketError> {
-    let pairs: Vec<(&str, &str)> = pairs.iter().map(|(name, value)| (*name, value.as_str())).collect();
-    set_params(&shared.node, bucket, &pairs)
 }

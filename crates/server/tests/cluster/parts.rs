@@ -6,6 +6,8 @@ use super::*;
 mod alternate;
 #[path = "over_time.rs"]
 mod over_time;
+#[path = "settings.rs"]
+mod settings;
 #[path = "silent.rs"]
 mod silent;
 #[path = "traffic.rs"]

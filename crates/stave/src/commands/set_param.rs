@@ -17,8 +17,8 @@ use crate::client::{Client, ClientError, Dialect};
 /// Change a setting of a bucket while it serves.
 ///
 /// The change holds at the node that is named, until that node stops. To keep it, write it into the configuration file,
-/// under `[bucket.settings]` of the bucket's table. What a bucket that was made over HTTP is, `POST
-/// /pools/default/buckets/NAME` changes for good.
+/// under `[bucket.settings]` of the bucket's table. For a bucket that was made over HTTP, and for each bucket of a cluster,
+/// `PATCH /v1/buckets/NAME/settings` changes it for good.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "Examples:
   stave set-param --list                     # all settings, with what they take
@@ -75,20 +75,14 @@ fn how_to_keep(name: &str, bucket: &str, kept_by: Option<&str>) -> String {
         if name == "max_size" { format!(", or give --bucket {bucket}:QUOTA") } else { String::new() };
     let over_http = match key.and_then(field_of) {
         Some(field) => format!("set {field} with POST /pools/default/buckets/{bucket}"),
-        None => "give the bucket a table with its type, its quota and this setting in the configuration file"
-            .to_owned(),
-    };
-    let in_cluster = match key.and_then(field_of) {
-        Some(_) => over_http.clone(),
-        None => "change it again after each start of a node, with --all-nodes at every node".to_owned(),
+        None => format!("set {name} with PATCH /v1/buckets/{bucket}/settings"),
     };
     match kept_by {
         Some("configuration") => format!("until the node stops; to keep it, {in_file}{by_flag}"),
-        Some("node") => format!("until the node stops; to keep it, {over_http}"),
-        Some("cluster") => format!("until the node stops; to keep it, {in_cluster}"),
+        Some("node" | "cluster") => format!("until the node stops; to keep it, {over_http}"),
         _ => format!(
             "until the node stops; to keep it\n  if the bucket is of the configuration file or the command line: \
-             {in_file}{by_flag}\n  if it was made over HTTP: {over_http}\n  in a cluster: {in_cluster}"
+             {in_file}{by_flag}\n  if it was made over HTTP, or is a cluster's: {over_http}"
         ),
     }
 }
@@ -280,14 +274,19 @@ mod tests {
         }
         // A node that does not say it.
         let all = quota(None);
-        assert_eq!(all.lines().count(), 4, "{all}");
+        assert_eq!(all.lines().count(), 3, "{all}");
         let level = how_to_keep("durability_min_level", "orders", None);
         assert!(level.contains("[bucket.settings]") && level.contains("durabilityMinLevel"), "{level}");
         for name in ["mem_high_wat_percent", "novel"] {
             let told = |kept_by| how_to_keep(name, "orders", Some(kept_by));
             assert!(told("configuration").contains(&format!("write {name} under [bucket.settings]")));
-            assert!(told("cluster").ends_with("after each start of a node, with --all-nodes at every node"));
-            assert!(told("node").contains("give the bucket a table with its type"));
+            for kept_by in ["cluster", "node"] {
+                let told = told(kept_by);
+                assert!(
+                    told.ends_with(&format!("set {name} with PATCH /v1/buckets/orders/settings")),
+                    "{told}"
+                );
+            }
         }
     }
 

@@ -70,6 +70,11 @@ impl KillOptions {
         KillOptions { encrypted, ..self }
     }
 
+    /// The same with a bucket in such a store, by the word of its type.
+    pub fn in_store(self, store: Option<String>) -> KillOptions {
+        KillOptions { store, ..self }
+    }
+
     /// The same without a journal.
     pub fn without_journal(self) -> KillOptions {
         KillOptions { journal: Some("off".to_owned()), ..self }

@@ -74,9 +74,9 @@ impl Admin {
     }
 
     /// Makes the bucket, and has nodes that fail replaced soon.
-    pub fn set_up(&self, world: &World, replicas: u8) -> Result<()> {
+    pub fn set_up(&self, world: &World, replicas: u8, store: &str) -> Result<()> {
         self.post(world, "/settings/autoFailover", "enabled=true&timeout=1&maxCount=100")?;
-        let bucket = format!("name={BUCKET}&ramQuotaMB=256&replicaNumber={replicas}");
+        let bucket = format!("name={BUCKET}&ramQuotaMB=256&replicaNumber={replicas}&storageBackend={store}");
         self.post(world, "/pools/default/buckets", &bucket)
     }
 

@@ -50,6 +50,9 @@ pub struct NetfaultsOptions {
     /// vBuckets of the bucket.
     #[arg(long, default_value_t = 64)]
     vbuckets: u16,
+    /// What keeps the bucket's documents, by the word of its type.
+    #[arg(long, default_value = "couchstore", value_parser = ["couchstore", "magma"])]
+    store: String,
     /// Only these kinds of faults; may be repeated.
     #[arg(long, value_parser = Fault::parse)]
     only: Vec<Fault>,
@@ -72,6 +75,7 @@ impl NetfaultsOptions {
             nodes: 3,
             replicas: 2,
             vbuckets: 64,
+            store: "couchstore".to_owned(),
             only: Vec::new(),
             json: false,
             no_build: true,
@@ -169,7 +173,7 @@ impl Run {
         let field = Field { world, etcd, nodes, admin };
         let run = Run { field, begun, nodes: options.nodes, says };
         run.field.admin.make_whole(&run.field.world, &[], WHOLE_WITHIN, || Ok(()))?;
-        run.field.admin.set_up(&run.field.world, options.replicas)?;
+        run.field.admin.set_up(&run.field.world, options.replicas, &options.store)?;
         run.field.admin.make_whole(&run.field.world, &[], WHOLE_WITHIN, || Ok(()))?;
         run.say(&format!("{} nodes with {} replicas serve", options.nodes, options.replicas));
         Ok(run)
