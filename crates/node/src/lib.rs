@@ -45,6 +45,7 @@ pub mod http_connections;
 pub mod injections;
 pub mod kept_users;
 mod layout;
+pub mod log_levels;
 mod login_throttle;
 mod lone_writer;
 mod long_work;
