@@ -18,6 +18,7 @@ use crate::hosting::threads_of_kind;
 use crate::naming;
 use crate::node::Node;
 use crate::privilege::Privilege;
+use crate::slow::packet::duration_text;
 use crate::version::SERVER_VERSION;
 
 const GETS: &[u8] = &[GET, GETQ, GETK, GETKQ, GET_REPLICA, GET_EX, GET_EX_REPLICA, GAT, GATQ, GET_LOCKED];
@@ -49,8 +50,8 @@ const OTHER_CHANGES: &[u8] = &[
     DELETEQ_WITH_META,
     RETURN_META,
 ];
-const SUBDOC_LOOKUPS: &[u8] = &[SUBDOC_GET, SUBDOC_EXISTS, SUBDOC_GET_COUNT, SUBDOC_MULTI_LOOKUP];
-const SUBDOC_CHANGES: &[u8] = &[
+pub(super) const SUBDOC_LOOKUPS: &[u8] = &[SUBDOC_GET, SUBDOC_EXISTS, SUBDOC_GET_COUNT, SUBDOC_MULTI_LOOKUP];
+pub(super) const SUBDOC_CHANGES: &[u8] = &[
     SUBDOC_DICT_ADD,
     SUBDOC_DICT_UPSERT,
     SUBDOC_DELETE,
@@ -64,7 +65,7 @@ const SUBDOC_CHANGES: &[u8] = &[
     SUBDOC_MULTI_MUTATION,
 ];
 
-fn requests(totals: &Totals, opcodes: &[u8]) -> u64 {
+pub(super) fn requests(totals: &Totals, opcodes: &[u8]) -> u64 {
     opcodes.iter().map(|opcode| totals.requests[usize::from(*opcode)]).sum()
 }
 
@@ -389,11 +390,21 @@ pub fn slow_operations(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) ->
         }
         sheet.put("requests", one.requests);
         sheet.put("ended", one.ended_unix_ns / 1_000_000_000);
-        sheet.put("opaque", one.opaque);
-        sheet.put("vbucket", one.vbucket);
+        sheet.put("opaque", one.packet.opaque);
+        sheet.put("vbucket", one.packet.vbucket);
+        sheet.put("duration", duration_text(one.took_ns));
+        sheet.put("cid", one.cid());
+        if let Some(id) = &one.connection_id {
+            sheet.put("connection_id", id);
+        }
+        if let Some(status) = one.status {
+            sheet.put("status", status.name());
+        }
         sheet.put("worker", one.worker);
-        if inquiry.rights.whole.has(Privilege::MetaRead) {
-            sheet.put("key", one.key.escape_ascii());
+        let key = inquiry.rights.whole.has(Privilege::MetaRead).then(|| one.key.escape_ascii().to_string());
+        sheet.put("packet", one.packet.as_json(one.opcode, key.as_deref()));
+        if let Some(key) = key {
+            sheet.put("key", key);
         }
         if let Some(peer) = one.peer.filter(|_| inquiry.rights.node.has(Privilege::NodeSupervisor)) {
             sheet.put("peer", peer);
