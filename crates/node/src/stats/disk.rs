@@ -95,6 +95,14 @@ pub fn kvstore(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<
     sheet.put("failure_compaction", inquiry.bucket.compaction().compaction_stats().failed);
     sheet.put("io_bg_fetch_docs_read", fetches.fetched);
     sheet.put("io_num_write", store.items_saved);
+    sheet.put("numLoadedVb", inquiry.bucket.loading().warmup_stats().vbuckets_loaded);
+    let Some(log) = store.log else { return Ok(()) };
+    sheet.put("block_cache_hits", log.cache.hits);
+    sheet.put("block_cache_misses", log.cache.misses);
+    let flushed = log.written.segments + log.written.runs + log.written.manifests;
+    let compacted = log.written.merges + log.written.rewrites;
+    sheet.put("io_total_write_bytes", flushed + compacted);
+    sheet.put("io_compaction_write_bytes", compacted);
     Ok(())
 }
 
