@@ -224,6 +224,11 @@ pub fn file_totals(bucket: &Core) -> FileTotals {
 }
 
 impl VbStats {
+    /// Changes that came into the disk queue.
+    pub fn enqueued(&self) -> u64 {
+        self.ops.drained + self.ops.discarded + self.checkpoints.unpersisted_items
+    }
+
     fn of(shard: &Shard) -> VbStats {
         let vb = &shard.vb;
         let counts = vb.counts();

@@ -88,6 +88,15 @@ impl LogLevels {
     }
 }
 
+/// The levels of the log that a verbosity stands for, as the field counts them; `None` for those of the configuration.
+pub fn of_verbosity(extras: &[u8]) -> Option<&'static str> {
+    match extras.try_into().map_or(u32::MAX, u32::from_be_bytes) {
+        0 => None,
+        1 => Some("debug"),
+        _ => Some("trace"),
+    }
+}
+
 impl fmt::Debug for LogLevels {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("LogLevels")

@@ -11,8 +11,8 @@ use super::record::{AuditRecord, text};
 use super::sessions::{in_bucket, invalid_packet, record_of};
 use crate::command::{Row, find};
 use crate::commands::mutate_with_meta;
-use crate::commands::session;
 use crate::context::{Context, Outcome};
+use crate::log_levels;
 use crate::node::Node;
 use crate::session::Session;
 
@@ -220,7 +220,7 @@ impl Deed<'_> {
                 record.with("bucket_name", name).with("new_manifest_uid", format!("{uid:x}"))
             }
             AuditEvent::LogLevelsChanged => {
-                record.with("log_levels", session::levels_of(request.extras).unwrap_or("default"))
+                record.with("log_levels", log_levels::of_verbosity(request.extras).unwrap_or("default"))
             }
             AuditEvent::TrafficSwitched => in_bucket(record, self.session).with("command", self.row.name),
             // Which ones comes with the answers: a record says where they are from.

@@ -6,6 +6,7 @@ use protocol::{Request, Status, error_map as map};
 
 use crate::close_reason::CloseReason;
 use crate::context::{Context, Outcome, send_cluster_map};
+use crate::log_levels;
 use crate::reply::Answer;
 use crate::version::SERVER_VERSION;
 
@@ -186,20 +187,11 @@ pub fn version(ctx: &mut Context<'_>, _: &Request<'_>) -> Outcome {
     Outcome::Done
 }
 
-/// The levels of the log that a verbosity stands for, as the field counts them; `None` for those of the configuration.
-pub fn levels_of(extras: &[u8]) -> Option<&'static str> {
-    match extras.try_into().map_or(u32::MAX, u32::from_be_bytes) {
-        0 => None,
-        1 => Some("debug"),
-        _ => Some("trace"),
-    }
-}
-
 /// Has the log say more, or as much as the configuration says.
 pub fn verbosity(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     // A node that nothing hosts has no log of its own.
     let Some(host) = ctx.node.host() else { return ctx.status(Status::Success) };
-    match host.config().log_levels.set(levels_of(request.extras)) {
+    match host.config().log_levels.set(log_levels::of_verbosity(request.extras)) {
         Ok((before, after)) => {
             tracing::info!(before, after, "log levels changed");
             ctx.status(Status::Success)

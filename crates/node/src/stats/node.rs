@@ -401,10 +401,10 @@ pub fn slow_operations(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) ->
             sheet.put("status", status.name());
         }
         sheet.put("worker", one.worker);
-        let key = inquiry.rights.whole.has(Privilege::MetaRead).then(|| one.key.escape_ascii().to_string());
-        sheet.put("packet", one.packet.as_json(one.opcode, key.as_deref()));
-        if let Some(key) = key {
-            sheet.put("key", key);
+        // The key is a row of its own, for those who may know it.
+        sheet.put("packet", one.packet.as_json(one.opcode, None));
+        if inquiry.rights.whole.has(Privilege::MetaRead) {
+            sheet.put("key", one.key.escape_ascii());
         }
         if let Some(peer) = one.peer.filter(|_| inquiry.rights.node.has(Privilege::NodeSupervisor)) {
             sheet.put("peer", peer);

@@ -195,6 +195,7 @@ fn put_details(vb: &VbStats, sheet: &mut Sheet) {
     sheet.put("ops_reject", vb.ops.conflicts);
     sheet.put("expired", vb.ops.expirations);
     sheet.put("queue_size", vb.checkpoints.unpersisted_items);
+    sheet.put("queue_fill", vb.enqueued());
     sheet.put("queue_drain", vb.ops.drained);
     sheet.put("rollback_item_count", vb.ops.rolled_back);
     sheet.put("flush_queued", vb.flush_queued);

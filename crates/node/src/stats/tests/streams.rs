@@ -32,6 +32,38 @@ fn has(stats: &BTreeMap<String, String>, prefix: &str, expected: &[(&str, &str)]
     }
 }
 
+/// What is told of a connection that has sent two changes and waits for more.
+const CONNECTION: &[(&str, &str)] = &[
+    ("type", "producer"),
+    ("num_streams", "1"),
+    ("items_sent", "2"),
+    ("items_remaining", "0"),
+    ("flow_control", "enabled"),
+    ("max_buffer_bytes", "100000"),
+    ("total_acked_bytes", "0"),
+    ("noop_enabled", "true"),
+    ("paused", "true"),
+    ("paused_current_reason", "ReadyListEmpty"),
+    ("paused_previous_ReadyListEmpty_count", "1"),
+    ("unpaused_count", "0"),
+    ("backfill_num_active", "0"),
+    ("priority", "Medium"),
+    ("synchronous_writes", "false"),
+];
+/// And of its stream.
+const STREAM: &[(&str, &str)] = &[
+    ("state", "in-memory"),
+    ("opaque", "7"),
+    ("end_seqno", "18446744073709551615"),
+    ("last_sent_seqno", "2"),
+    ("last_read_seqno", "2"),
+    ("last_sent_snap_end_seqno", "2"),
+    ("memory_phase", "2"),
+    ("backfill_sent", "0"),
+    ("items_ready", "false"),
+    ("cursor_registered", "true"),
+];
+
 #[test]
 fn a_producer_is_told_with_its_streams() {
     let world = World::new();
@@ -48,62 +80,23 @@ fn a_producer_is_told_with_its_streams() {
     let mut out = Output::default();
     connection.step(1 << 20, &mut out);
     let stats = world.stats("dcp");
-    has(
-        &stats,
-        prefix,
-        &[
-            ("type", "producer"),
-            ("num_streams", "1"),
-            ("items_sent", "2"),
-            ("items_remaining", "0"),
-            ("flow_control", "enabled"),
-            ("max_buffer_bytes", "100000"),
-            ("total_acked_bytes", "0"),
-            ("noop_enabled", "true"),
-            ("paused", "true"),
-            ("paused_current_reason", "ReadyListEmpty"),
-            ("paused_previous_ReadyListEmpty_count", "1"),
-            ("unpaused_count", "0"),
-            ("backfill_num_active", "0"),
-            ("priority", "Medium"),
-            ("synchronous_writes", "false"),
-        ],
-    );
-    has(
-        &stats,
-        stream,
-        &[
-            ("state", "in-memory"),
-            ("opaque", "7"),
-            ("end_seqno", "18446744073709551615"),
-            ("last_sent_seqno", "2"),
-            ("last_read_seqno", "2"),
-            ("last_sent_snap_end_seqno", "2"),
-            ("memory_phase", "2"),
-            ("backfill_sent", "0"),
-            ("items_ready", "false"),
-            ("cursor_registered", "true"),
-        ],
-    );
+    has(&stats, prefix, CONNECTION);
+    has(&stats, stream, STREAM);
     connection.producer().expect("a producer").acknowledge(10);
     world.set("d", 1);
     has(&world.stats("dcp"), prefix, &[("total_acked_bytes", "10"), ("items_remaining", "1")]);
     connection.step(1 << 20, &mut out);
     has(&world.stats("dcp"), prefix, &[("paused_count", "2"), ("unpaused_count", "1")]);
     has(&world.stats("dcpagg :"), "xdcr:", &[("count", "1"), ("items_sent", "3"), ("backoff", "0")]);
-    assert_eq!(
-        connection.producer().expect("a producer").close_stream(VbId(1), None, &mut out),
-        Status::Success
-    );
+    let producer = connection.producer().expect("a producer");
+    assert_eq!(producer.close_stream(VbId(1), None, &mut out), Status::Success);
     assert!(!world.stats("dcp").keys().any(|name| name.starts_with(stream)));
     let mut text = String::new();
     metrics::render(&world.node, &mut text);
     let samples = parse_metrics(&text);
     let of = |name: &str| samples[&format!("{name}{{bucket=\"travel\",connection_type=\"xdcr\"}}")];
-    assert_eq!(
-        ["kv_dcp_connection_count", "kv_dcp_items_sent", "kv_dcp_items_remaining"].map(of),
-        [1.0, 3.0, 0.0]
-    );
+    let names = ["kv_dcp_connection_count", "kv_dcp_items_sent", "kv_dcp_items_remaining"];
+    assert_eq!(names.map(of), [1.0, 3.0, 0.0]);
     drop(connection);
     assert_eq!(world.stats("dcp")["ep_dcp_count"], "0");
 }
