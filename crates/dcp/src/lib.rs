@@ -3,6 +3,7 @@
 mod agreement;
 mod consumer;
 mod content;
+mod figures;
 mod filter;
 mod frame_writer;
 #[doc(hidden)]
@@ -20,10 +21,13 @@ mod turn;
 pub use agreement::{Agreement, BackfillOrder, OutOfOrder, Priority, Side};
 pub use consumer::{
     Consumer, ConsumerConfig, ConsumerCounts, Disconnect, Mode, RollBack, Settled, Stage, TURN_BYTES,
-    TURN_MESSAGES, Trouble, VbProgress,
+    TURN_MESSAGES, Trouble, VbAsked, VbProgress,
 };
 pub use content::Features;
+pub use figures::{StreamFigures, StreamMoment, StreamStage};
 pub use filter::{Filter, FilterRefusal, MOST_FILTER_BYTES};
-pub use producer::{AcknowledgeRefusal, Producer, Progress, Step, StreamRequestRefusal, Tick};
+pub use producer::{
+    AcknowledgeRefusal, Pause, Producer, Progress, Step, StreamKey, StreamRequestRefusal, Tick,
+};
 pub use sink::Sink;
 pub use system_event::read_event;

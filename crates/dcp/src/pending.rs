@@ -175,6 +175,22 @@ impl Pending {
         item
     }
 
+    /// Changes from memory that are not sent.
+    pub(crate) fn items(&self) -> u64 {
+        self.items.len() as u64
+    }
+
+    /// Bytes that the lists take.
+    pub(crate) fn list_bytes(&self) -> u64 {
+        self.charged as u64
+    }
+
+    /// Bytes of messages from disk that are not sent.
+    pub(crate) fn frame_bytes(&self) -> u64 {
+        let bytes: usize = self.frames.iter().map(|frames| frames.len()).sum();
+        (bytes - self.cut) as u64
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.frames.is_empty() && self.items.is_empty() && self.notices.is_empty()
     }

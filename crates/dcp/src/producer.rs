@@ -25,14 +25,15 @@ use crate::sink::Sink;
 use crate::stream::Stream;
 use crate::turn::{Allowance, Common, Turn};
 pub use life::Tick;
-pub use progress::Progress;
+pub use progress::{Pause, Progress, StreamKey};
 pub use request::StreamRequestRefusal;
 
 /// Bytes that one stream sends before others have their turn.
 const TURN_BYTES: u64 = 256 << 10;
 
-/// Bytes that a stream takes beside what it sends, with its cursor in memory: a round number above the sum of both.
-const STREAM_BYTES: usize = 512;
+/// Bytes that a stream takes beside what it sends, with its cursor in memory and its figures for other threads: a round
+/// number above the sum of these.
+const STREAM_BYTES: usize = 768;
 /// The same of one that reads from disk: its backfill, what writes its messages, and the snapshot.
 const BACKFILL_BYTES: usize = 1 << 10;
 /// Bytes of a vBucket's places in a connection's tables.
@@ -118,13 +119,13 @@ impl Producer {
             out_of_order_from: OUT_OF_ORDER_FROM,
             bucket,
             name: name.into(),
+            progress: Arc::new(Progress::new(vbuckets, &agreed)),
             agreed,
             features,
             queue: VecDeque::new(),
             streams: 0,
             interest_bytes: 0,
             unacknowledged: 0,
-            progress: Arc::new(Progress::new(vbuckets)),
             noop_sent: false,
             noop_at: None,
             noop_opaque: 0,
@@ -183,7 +184,9 @@ impl Producer {
         if key == b"change_streams" && value == b"true" && keeps_none {
             return Status::NotSupported;
         }
-        self.agreed.control(key, value)
+        let status = self.agreed.control(key, value);
+        self.progress.note_agreed(&self.agreed);
+        status
     }
 
     /// Has collections sent in the order of keys, if that was agreed on, from so many changes of the vBucket on.
@@ -195,6 +198,7 @@ impl Producer {
     pub fn acknowledge(&mut self, bytes: u32) {
         self.is_heard = true;
         self.unacknowledged = self.unacknowledged.saturating_sub(bytes.into());
+        self.progress.add_acknowledged(bytes.into());
     }
 
     /// The consumer has all prepares of a vBucket up to `prepared`, as safe as their levels ask. Of a stream that has
@@ -226,12 +230,13 @@ impl Producer {
         let unknown =
             if was_streamed && stream_id.is_some() { Status::DcpStreamIdInvalid } else { Status::KeyEnoent };
         let Some(mut at) = self.slots.get_mut(usize::from(vb.0)) else { return unknown };
-        while at.as_ref().is_some_and(|stream| stream.stream_id != stream_id) {
+        while at.as_ref().is_some_and(|stream| stream.figures.stream_id != stream_id) {
             at = &mut at.as_mut().expect("it was looked at").next;
         }
         let Some(mut stream) = at.take() else { return unknown };
         *at = stream.next.take();
         stream.close(&self.bucket, &self.on_disk);
+        self.progress.leave(&stream.figures);
         self.streams -= 1;
         self.interest_bytes -= Interest::bytes_of(stream.interest_size);
         if self.agreed.end_on_close {
@@ -251,6 +256,7 @@ impl Producer {
             while let Some(stream) = slot {
                 if !may_have(about(stream.interest.as_deref())) {
                     stream.close(&self.bucket, &self.on_disk);
+                    self.progress.leave(&stream.figures);
                     let mut allowance = Allowance::new(u64::MAX);
                     stream.finish(EndReason::LostPrivileges, &mut allowance, out);
                     self.unacknowledged += allowance.used;
@@ -307,6 +313,19 @@ impl Producer {
 
     /// Sends about `max_bytes` of what there is.
     pub fn step(&mut self, out: &mut dyn Sink, max_bytes: usize) -> Step {
+        let before = (out.bytes().len(), self.progress.changes());
+        let step = self.send(out, max_bytes);
+        let has_sent = before != (out.bytes().len(), self.progress.changes());
+        let pause = match step {
+            Step::More => None,
+            Step::Idle if self.is_full() => Some(Pause::BufferFull),
+            Step::Idle => Some(Pause::NothingReady),
+        };
+        self.progress.note_turn(pause, has_sent, (self.on_disk.get(), self.line.len()));
+        step
+    }
+
+    fn send(&mut self, out: &mut dyn Sink, max_bytes: usize) -> Step {
         let follower = Arc::clone(&self.follower);
         follower.take(|vb| self.enqueue(vb));
         let end = out.bytes().len() + max_bytes;
@@ -347,6 +366,7 @@ impl Producer {
                 Turn::More => again = true,
                 Turn::Ended => {
                     stream.close(common.bucket, common.on_disk);
+                    self.progress.leave(&stream.figures);
                     self.streams -= 1;
                     self.interest_bytes -= Interest::bytes_of(stream.interest_size);
                     let next = stream.next.take();
@@ -354,6 +374,7 @@ impl Producer {
                     continue;
                 }
             }
+            stream.note();
             at = &mut at.as_mut().expect("it had its turn").next;
         }
         self.progress.add_changes(allowance.changes);
@@ -377,6 +398,7 @@ impl Producer {
         match opcode {
             opcode::DCP_NOOP if opaque == self.noop_opaque => {
                 self.noop_sent = false;
+                self.progress.note_noop(false);
                 true
             }
             opcode::DCP_SNAPSHOT_MARKER | opcode::DCP_SET_VBUCKET_STATE => {
@@ -392,7 +414,7 @@ impl Producer {
         for at in 0..self.slots.len() {
             let mut next = self.slots[at].as_deref_mut();
             while let Some(stream) = next {
-                if stream.opaque == opaque {
+                if stream.figures.opaque == opaque {
                     match opcode {
                         opcode::DCP_SNAPSHOT_MARKER => stream.marker_acknowledged(),
                         _ => stream.state_acknowledged(&self.bucket),

@@ -17,6 +17,7 @@ use vbucket::CursorId;
 
 use crate::agreement::OutOfOrder;
 use crate::content::write_version;
+use crate::figures::{StreamFigures, StreamMoment, StreamStage};
 use crate::handover::Handover;
 use crate::interest::{Interest, look};
 use crate::pending::{self, Notice, Pending};
@@ -60,9 +61,9 @@ pub(crate) struct Stream {
     /// Changes of the present snapshot that are not sent yet.
     pending: Option<Box<Pending>>,
     pub(crate) next: Option<Box<Stream>>,
-    pub(crate) opaque: u32,
+    /// What it is for other threads, and what never changes of it.
+    pub(crate) figures: Arc<StreamFigures>,
     flags: StreamFlags,
-    pub(crate) stream_id: Option<u16>,
     /// Markers that the consumer has not acknowledged.
     unacknowledged: u16,
     state: VbState,
@@ -100,8 +101,7 @@ impl Stream {
         Stream {
             incarnation: start.place.incarnation,
             vb: start.place.vb,
-            opaque,
-            stream_id,
+            figures: Arc::new(StreamFigures::new(start.place.vb, stream_id, opaque, request, end)),
             interest_size: interest.as_deref().map_or(0, Interest::most_collections),
             interest,
             flags: request.flags,
@@ -135,8 +135,8 @@ impl Stream {
     fn message(&self, what: What) -> Message<'static> {
         Message {
             vb: self.vb,
-            opaque: self.opaque,
-            stream_id: self.stream_id,
+            opaque: self.figures.opaque,
+            stream_id: self.figures.stream_id,
             cas: base::Cas(0),
             datatype: 0,
             key: b"",
@@ -198,7 +198,9 @@ impl Stream {
             }
             if let Some((frames, part)) = pending.pop_frames(allowance.left()) {
                 allowance.use_up(part.len());
-                allowance.changes += pending::count_messages(&frames[part.clone()]);
+                let changes = pending::count_messages(&frames[part.clone()]);
+                allowance.changes += changes;
+                self.figures.add_from_disk(changes);
                 out.frames(&frames, part);
                 continue;
             }
@@ -209,6 +211,7 @@ impl Stream {
                 Ok(bytes) => {
                     allowance.use_up(bytes);
                     allowance.changes += 1;
+                    self.figures.add_from_memory(1);
                 }
                 Err(_) => {
                     self.give_up_unreadable(common);
@@ -219,6 +222,9 @@ impl Stream {
         if !pending.is_empty() {
             self.pending = Some(pending);
             return false;
+        }
+        if !pending.is_out_of_order {
+            self.figures.note_sent(pending.last_wanted);
         }
         if pending.is_last {
             self.leave(common, Phase::Done(EndReason::FilterEmpty));
@@ -253,6 +259,36 @@ impl Stream {
             Some((state, _, uuid, _)) if state == self.state && uuid == self.uuid => None,
             _ => Some(EndReason::StateChanged),
         }
+    }
+
+    /// Tells other threads how far it is.
+    pub(crate) fn note(&self) {
+        let stage = match (&self.phase, self.handover) {
+            (Phase::Done(_), _) => StreamStage::Dead,
+            (Phase::Disk(_), _) => StreamStage::Backfilling,
+            (_, handover) if handover.waits() => StreamStage::TakeoverWait,
+            (Phase::Memory(_), Handover::None) => StreamStage::InMemory,
+            (Phase::Memory(_), _) => StreamStage::TakeoverSend,
+            (Phase::Begin, _) => StreamStage::Pending,
+        };
+        let has_cursor = match &self.phase {
+            Phase::Memory(_) => true,
+            Phase::Disk(disk) => disk.cursor.is_some(),
+            Phase::Begin | Phase::Done(_) => false,
+        };
+        let pending = self.pending.as_deref();
+        self.figures.note(&StreamMoment {
+            stage,
+            has_cursor,
+            sent: self.sent,
+            read: pending
+                .map_or(self.sent, |pending| pending.end.unwrap_or(pending.last_wanted))
+                .max(self.sent),
+            snapshot_end: if self.next_marker.is_first() { Seqno(0) } else { self.announced_end() },
+            waiting_items: pending.map_or(0, Pending::items),
+            waiting_list_bytes: pending.map_or(0, Pending::list_bytes),
+            backfill_bytes: pending.map_or(0, Pending::frame_bytes),
+        });
     }
 
     /// Ends, and says so.

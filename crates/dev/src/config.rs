@@ -11,6 +11,7 @@ use ::cluster::store::StoreFailure;
 use ::cluster::{LeaderConfig, Status};
 use ::node::cluster::{ClusterConfig, ClusterError};
 use ::node::config::{BucketSpec, ClusterEncryption, ConfigError};
+use ::node::log_levels::LogLevels;
 use ::node::management::BucketError;
 use ::node::recent_log::RecentLog;
 
@@ -56,6 +57,8 @@ pub struct DevConfig {
     pub seed: Option<Seed>,
     /// The last lines of the process's log, which all nodes tell.
     pub recent_log: RecentLog,
+    /// How much the process logs.
+    pub log_levels: LogLevels,
 }
 
 /// Loads documents into the buckets: at the start, when all nodes serve, and after each reset.

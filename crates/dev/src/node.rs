@@ -113,8 +113,9 @@ impl DevNode {
         };
         let folder = config.data.join(folder_name(number));
         let node = Config::new(settings, folder, config.threads, String::new)?;
-        let recent_log = config.recent_log.clone();
-        let node = Config { is_member: true, buckets: config.buckets.clone(), recent_log, ..node };
+        let (recent_log, log_levels) = (config.recent_log.clone(), config.log_levels.clone());
+        let node =
+            Config { is_member: true, buckets: config.buckets.clone(), recent_log, log_levels, ..node };
         let (env, offset_s) = world(env, number, wires);
         Ok(DevNode {
             number,

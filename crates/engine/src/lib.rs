@@ -145,7 +145,9 @@ pub use settings::{Changed, HISTORY_NEEDS_LOG, SettingError, Settings};
 pub use shard_guard::{FRONT_END_SAMPLE, HOLDERS, Holder, LockWait, lock_waits_since};
 pub use small_files::{small_file_faults, uuid_in};
 pub use standing::Standing;
-pub use stats::{BucketStats, DiskCounts, STATES, StateStats, StoreStats, VbStats, file_totals, file_usage};
+pub use stats::{
+    BucketStats, DiskCounts, STATES, StateStats, StoreStats, VbStats, file_totals, file_usage, file_usage_of,
+};
 pub use store::{StoreMode, StoreRequest};
 pub use stream::{
     Changes, StreamCursor, StreamPart, StreamPlace, StreamRefusal, StreamStart, StreamWanted, Streams,

@@ -116,6 +116,7 @@ impl Documents {
                 false => found,
             };
             match &found {
+                Some(seen) if seen.version.is_expired(now) => shard.ops.get_misses += 1,
                 Some(seen) if seen.version.is_resident() => shard.ops.get_hits += 1,
                 // It is a hit when its reader comes again.
                 Some(_) => shard.ops.get_not_resident += 1,

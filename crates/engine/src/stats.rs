@@ -202,6 +202,11 @@ pub fn file_usage(bucket: &Core) -> (u64, u64) {
     usages.fold((0, 0), |(file, used), usage| (file + usage.file_bytes, used + usage.used_bytes))
 }
 
+/// The same of one vBucket; `None` if the store knows nothing of it, or has no files.
+pub fn file_usage_of(bucket: &Core, vb: VbId) -> Option<(u64, u64)> {
+    bucket.store.usage(vb).map(|usage| (usage.file_bytes, usage.used_bytes))
+}
+
 /// What a bucket's files take; reads from disk, and waits for no filing.
 pub fn file_totals(bucket: &Core) -> FileTotals {
     let mut totals = FileTotals::default();
@@ -219,6 +224,11 @@ pub fn file_totals(bucket: &Core) -> FileTotals {
 }
 
 impl VbStats {
+    /// Changes that came into the disk queue.
+    pub fn enqueued(&self) -> u64 {
+        self.ops.drained + self.ops.discarded + self.checkpoints.unpersisted_items
+    }
+
     fn of(shard: &Shard) -> VbStats {
         let vb = &shard.vb;
         let counts = vb.counts();

@@ -94,7 +94,9 @@ pub static ROWS: &[Row] = &[
         .extras_of(&[0, 16]),
     Row::new(NOOP, session::noop, "Nothing"),
     Row::new(VERSION, session::version, "The server's version"),
-    Row::new(VERBOSITY, session::verbosity, "How much is logged; accepted and ignored").extras(4),
+    Row::new(VERBOSITY, session::verbosity, "How much is logged: 0 as the configuration says, 1 debug, 2 trace")
+        .needs(NodeSupervisor)
+        .extras(4),
     Row::new(QUIT, session::quit, "Answer and close the connection").for_anybody(),
     Row::new(QUITQ, session::quit_quietly, "Close the connection").for_anybody().quiet(Silence::Success),
     Row::new(DROP_PRIVILEGE, admin::drop_privilege, "Give up a privilege for this session")

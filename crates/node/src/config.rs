@@ -29,6 +29,7 @@ use descriptors::Asked;
 use kvstore::StorageBackend;
 
 use crate::connection_memory::LEAST_LIMIT_BYTES;
+use crate::log_levels::LogLevels;
 use crate::recent_log::RecentLog;
 use crate::sasl::hash::Hashing;
 use crate::sasl::offer::SaslOffer;
@@ -138,6 +139,8 @@ pub struct Config {
     pub slow_limits: Vec<SlowLimit>,
     /// The last lines of the process's log.
     pub recent_log: RecentLog,
+    /// How much the process logs.
+    pub log_levels: LogLevels,
     /// Whether changes go to a journal before they go to the files.
     pub journal: Switch,
     /// Files of documents that may be open at the same time, of all buckets together.
@@ -229,6 +232,7 @@ impl Config {
             trace_endpoint: settings.trace_endpoint.as_deref().map(TraceEndpoint::parse).transpose()?,
             slow_limits: traces::slow_limits(settings.slow_operations.as_ref())?,
             recent_log: RecentLog::default(),
+            log_levels: LogLevels::default(),
             journal: settings.journal.unwrap_or(Switch::On),
             max_open_files: shares.files,
             compaction,

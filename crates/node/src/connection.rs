@@ -118,6 +118,8 @@ pub struct Connection {
     requests: u64,
     /// Those of them in turns before this one.
     requests_before: u64,
+    /// The last of them: a turn that took long is told with it.
+    last: Subject,
     /// Bytes of documents that the requests of this turn have read or written.
     work_bytes: usize,
     lone_writer: LoneWriter,
@@ -137,11 +139,17 @@ fn note_wait(connection: &Connection, begun: &mut Begun, ready: &Ready) {
     times.of_worker(connection.counters.number()).waited(begun.started_ns, &begun.steps);
 }
 
-/// A request that had to wait was answered after so long.
-fn took(connection: &Connection, begun: &Begun, ns: u64, spent_on: SpentOn, steps: &[WaitStep]) {
+/// A request that had to wait was answered so after so long.
+fn took(
+    connection: &Connection,
+    begun: &Begun,
+    ns: u64,
+    (spent_on, status): (SpentOn, Option<Status>),
+    steps: &[WaitStep],
+) {
     let Begun { envelope, started_ns: began_ns, subject, .. } = begun;
-    let (opcode, opaque) = (envelope.opcode, envelope.opaque);
-    let took = Took { opcode, opaque, ns, spent_on, requests: 1, began_ns: *began_ns };
+    let opcode = envelope.opcode;
+    let took = Took { opcode, status, ns, spent_on, requests: 1, began_ns: *began_ns };
     let worker = connection.counters.number();
     note::note_if_slow(&connection.node, &connection.session, worker, &took, subject, steps);
 }
@@ -178,6 +186,7 @@ impl Connection {
             closing: None,
             requests: 0,
             requests_before: 0,
+            last: Subject::default(),
             work_bytes: 0,
             lone_writer: LoneWriter::default(),
         }
@@ -280,11 +289,20 @@ impl Connection {
 
     fn receive_some(&mut self, bytes: &[u8], out: &mut Output) -> Received {
         let mut ahead = Ahead::new(bytes);
-        let next = self.receive_next(&mut ahead, out);
+        let mut last = None;
+        let next = self.receive_next(&mut ahead, &mut last, out);
+        if let Some(request) = last {
+            self.last.take(&request);
+        }
         Received { consumed: ahead.passed(), next }
     }
 
-    fn receive_next(&mut self, ahead: &mut Ahead<'_>, out: &mut Output) -> Next {
+    fn receive_next<'a>(
+        &mut self,
+        ahead: &mut Ahead<'a>,
+        last: &mut Option<Request<'a>>,
+        out: &mut Output,
+    ) -> Next {
         let mut last_ns = None;
         self.work_bytes = 0;
         let now = Moment(self.node.env().clock.unix_ns());
@@ -321,6 +339,7 @@ impl Connection {
                     ahead.pass(total_len);
                     ahead.look(&self.session);
                     self.handle(&request, &rest[..total_len], now, measured, &mut last_ns, out);
+                    *last = Some(request);
                 }
             }
         }
@@ -372,7 +391,7 @@ impl Connection {
             thread: Thread::Worker,
             work_bytes: &mut self.work_bytes,
         };
-        let Handled { outcome, pass } = dispatch(desk, request);
+        let Handled { outcome, pass, .. } = dispatch(desk, request);
         let waits = match outcome {
             Outcome::Done if measured => {
                 let ended_ns = clock.monotonic_ns();
@@ -409,7 +428,7 @@ impl Connection {
         waits: Waits,
     ) {
         let started_ns = started_ns.unwrap_or_else(|| self.node.env().clock.monotonic_ns());
-        let subject = Subject { vbucket: request.vbucket, key: request.key.into() };
+        let subject = Subject::of(request);
         let envelope = self.envelope(request);
         let barrier = request.decode_frame_infos().is_ok_and(|infos| infos.barrier);
         let blocks = barrier || !may_reorder(&self.session, request.opcode);
@@ -561,7 +580,7 @@ impl Connection {
                 reply.status(status);
                 self.closing = self.closing.or(reply.must_close());
                 let ns = clock.monotonic_ns().saturating_sub(begun.started_ns);
-                took(self, &begun, ns, SpentOn::Elsewhere, &begun.steps);
+                took(self, &begun, ns, (SpentOn::Elsewhere, Some(status)), &begun.steps);
                 return None;
             }
         };
@@ -580,7 +599,7 @@ impl Connection {
             thread,
             work_bytes: &mut self.work_bytes,
         };
-        let Handled { outcome, pass } = dispatch(desk, &request);
+        let Handled { outcome, pass, answered } = dispatch(desk, &request);
         let audit = match outcome {
             Outcome::Prepared(_) | Outcome::Later(_) => kv::begun(&self.node, &self.session, &request),
             _ => None,
@@ -595,7 +614,7 @@ impl Connection {
                 if begun.is_measured {
                     record_time(self, begun.envelope.opcode, ns);
                 }
-                took(self, &begun, ns, SpentOn::Elsewhere, &begun.steps);
+                took(self, &begun, ns, (SpentOn::Elsewhere, answered), &begun.steps);
                 return None;
             }
             Outcome::Close(reason) => {
@@ -637,8 +656,11 @@ impl Connection {
         self.closing = self.closing.or(reply.must_close());
         let write = WaitStep::SyncWrite(prepared.outcome.times());
         match &later.begun.steps[..] {
-            [] => took(self, &later.begun, ns, SpentOn::SyncWrite, &[write]),
-            before => took(self, &later.begun, ns, SpentOn::SyncWrite, &[before, &[write]].concat()),
+            [] => took(self, &later.begun, ns, (SpentOn::SyncWrite, status), &[write]),
+            before => {
+                let steps = [before, &[write]].concat();
+                took(self, &later.begun, ns, (SpentOn::SyncWrite, status), &steps);
+            }
         }
         status
     }
@@ -652,9 +674,8 @@ impl Connection {
         }
         let Some(opcode) = self.counters.last_command() else { return };
         let began_ns = self.node.env().clock.monotonic_ns().saturating_sub(ns);
-        let took = Took { opcode, opaque: 0, ns, spent_on: SpentOn::Turn, requests, began_ns };
-        let (worker, nothing) = (self.counters.number(), Subject::default());
-        note::note_if_slow(&self.node, &self.session, worker, &took, &nothing, &[]);
+        let took = Took { opcode, status: None, ns, spent_on: SpentOn::Turn, requests, began_ns };
+        note::note_if_slow(&self.node, &self.session, self.counters.number(), &took, &self.last, &[]);
     }
 
     /// Whether the node may still serve what it has of documents, as it did when a request came that is answered now.
@@ -678,6 +699,6 @@ impl Connection {
         if later.begun.is_measured {
             record_time(self, later.begun.envelope.opcode, ns);
         }
-        took(self, &later.begun, ns, SpentOn::Answer, &later.begun.steps);
+        took(self, &later.begun, ns, (SpentOn::Answer, Some(answer.status)), &later.begun.steps);
     }
 }

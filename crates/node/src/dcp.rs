@@ -43,6 +43,8 @@ pub struct Handle {
     streams: AtomicUsize,
     unacknowledged_bytes: AtomicU64,
     sent_bytes: AtomicU64,
+    /// When it was opened, on the monotonic clock.
+    created: Duration,
     /// Of a producer.
     progress: OnceLock<Arc<Progress>>,
 }
@@ -82,6 +84,16 @@ impl Handle {
     /// Bytes of messages that were sent.
     pub fn sent_bytes(&self) -> u64 {
         self.sent_bytes.load(Ordering::Relaxed)
+    }
+
+    /// When it was opened, on the monotonic clock.
+    pub fn created(&self) -> Duration {
+        self.created
+    }
+
+    /// Whether it is to end: another one took its name.
+    pub fn is_replaced(&self) -> bool {
+        self.is_replaced.load(Ordering::Relaxed)
     }
 
     /// How far the streams of a producer are; `None` for a consumer.
@@ -151,6 +163,7 @@ impl DcpConnection {
             streams: AtomicUsize::new(0),
             unacknowledged_bytes: AtomicU64::new(0),
             sent_bytes: AtomicU64::new(0),
+            created: bucket.env().clock.monotonic(),
             progress: OnceLock::new(),
         });
         registry.enter(&handle);
@@ -185,7 +198,7 @@ impl DcpConnection {
 
     /// Whether another connection took its name.
     pub fn is_replaced(&self) -> bool {
-        self.handle.is_replaced.load(Ordering::Relaxed)
+        self.handle.is_replaced()
     }
 
     /// Sends what there is, up to about `most` bytes.

@@ -65,13 +65,15 @@ pub struct Handled {
     pub outcome: Outcome,
     /// What let it through: an answer that comes later needs it, too.
     pub pass: Option<Pass>,
+    /// The status of the answer, sent or kept silent; `None` if that comes later.
+    pub answered: Option<Status>,
 }
 
 /// Handles one request. What was done while the node's lease ended is not answered: its connection is closed.
 pub fn dispatch(desk: Desk<'_>, request: &Request<'_>) -> Handled {
     let Desk { session, node, out, counters, now, looks, elapsed_us, finish, thread, work_bytes } = desk;
     if let Err(reason) = session.follow_users(node, out) {
-        return Handled { outcome: Outcome::Close(reason), pass: None };
+        return Handled { outcome: Outcome::Close(reason), pass: None, answered: None };
     }
     let (row, mark) = (find(request.opcode), out.mark());
     let (is_closed, pass) = match row.map_or(Ok(None), |row| let_through(row, node, session)) {
@@ -82,18 +84,18 @@ pub fn dispatch(desk: Desk<'_>, request: &Request<'_>) -> Handled {
     let is_closed = is_closed.filter(|closed| !matches!(closed, Closed::NoTraffic) || finish.is_none());
     if is_closed.is_some() && finish.is_some() {
         // What was done is not told by who may not serve any more.
-        return Handled { outcome: Outcome::Close(CloseReason::Fenced), pass };
+        return Handled { outcome: Outcome::Close(CloseReason::Fenced), pass, answered: None };
     }
     let out_again = &mut *out;
     let desk =
         Desk { session, node, out: out_again, counters, now, looks, elapsed_us, finish, thread, work_bytes };
-    let outcome = handle(desk, row, is_closed, request);
+    let (outcome, answered) = handle(desk, row, is_closed, request);
     let is_over = pass.is_some_and(|pass| !node.fence().still_lets(pass, node.env().clock.monotonic_ns()));
     if is_over && !waits(&outcome) {
         out.cut(mark);
-        return Handled { outcome: Outcome::Close(CloseReason::Fenced), pass };
+        return Handled { outcome: Outcome::Close(CloseReason::Fenced), pass, answered: None };
     }
-    Handled { outcome, pass }
+    Handled { outcome, pass, answered }
 }
 
 /// Whether a request is not answered yet.
@@ -113,7 +115,7 @@ fn handle(
     row: Option<&'static Row>,
     closed: Option<Closed>,
     request: &Request<'_>,
-) -> Outcome {
+) -> (Outcome, Option<Status>) {
     let envelope = Envelope {
         opcode: request.opcode,
         opaque: request.opaque,
@@ -129,7 +131,7 @@ fn handle(
         Err(refused) => {
             refuse(&mut reply, desk.node, desk.session, refused);
             kv::not_admitted(desk.node, desk.session, row, reply.answered());
-            return reply.must_close().map_or(Outcome::Done, Outcome::Close);
+            return (reply.must_close().map_or(Outcome::Done, Outcome::Close), reply.answered());
         }
     };
     let mut ctx = Context {
@@ -146,12 +148,12 @@ fn handle(
         reply,
     };
     if let Some(turned_away) = turned_away(&mut ctx, closed) {
-        return turned_away;
+        return (turned_away, ctx.reply.answered());
     }
     if desk.finish.is_none()
         && let Some(kept) = kv::refused(&mut ctx, request).or_else(|| apply(&mut ctx))
     {
-        return kept;
+        return (kept, ctx.reply.answered());
     }
     let outcome = match (desk.finish, infos.impersonate) {
         (Some(finish), _) => finish(&mut ctx),
@@ -173,10 +175,11 @@ fn handle(
     {
         ctx.session.times(ctx.node).of_worker(ctx.reply.worker()).tally.count(counted);
     }
-    match ctx.reply.must_close() {
+    let outcome = match ctx.reply.must_close() {
         Some(reason) => Outcome::Close(reason),
         None => outcome,
-    }
+    };
+    (outcome, ctx.reply.answered())
 }
 
 /// Answers a command that is not handled here, or not now, although nothing is wrong with it.

@@ -46,6 +46,7 @@ pub mod injections;
 pub mod kept_by;
 pub mod kept_users;
 mod layout;
+pub mod log_levels;
 mod login_throttle;
 mod lone_writer;
 mod long_work;

@@ -54,6 +54,8 @@ pub struct Session {
     pub exchange: Option<Box<Exchange>>,
     /// How the client calls itself.
     pub agent: Option<Box<str>>,
+    /// How the client calls the connection.
+    pub client_id: Option<Box<str>>,
     /// What makes it a connection for streams.
     pub dcp: Option<Box<DcpConnection>>,
     /// The newest cluster map that was sent to the client.

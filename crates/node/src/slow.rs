@@ -7,19 +7,20 @@
 pub mod export;
 pub mod limits;
 pub(crate) mod note;
+pub mod packet;
 pub mod spans;
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use base::VbId;
 use base::rate_limit::RateLimit;
 use parking_lot::Mutex;
-use protocol::opcode;
+use protocol::{Request, Status, opcode};
 
 use self::export::TraceQueue;
 use self::limits::SlowLimits;
+use self::packet::Packet;
 use self::spans::Span;
 use crate::user_data::UserData;
 
@@ -55,8 +56,21 @@ impl SpentOn {
 /// What a request was about.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Subject {
-    pub(crate) vbucket: VbId,
-    pub(crate) key: Box<[u8]>,
+    pub(crate) key: Vec<u8>,
+    pub(crate) packet: Packet,
+}
+
+impl Subject {
+    pub(crate) fn of(request: &Request<'_>) -> Subject {
+        Subject { key: request.key.to_vec(), packet: Packet::of(request) }
+    }
+
+    /// Takes another request's place without memory of its own.
+    pub(crate) fn take(&mut self, request: &Request<'_>) {
+        self.key.clear();
+        self.key.extend_from_slice(request.key);
+        self.packet = Packet::of(request);
+    }
 }
 
 /// An operation that took long.
@@ -72,12 +86,14 @@ pub struct SlowOperation {
     pub opcode: u8,
     /// The requests that took so long together.
     pub requests: u64,
-    /// As the client sent it; 0 for a turn.
-    pub opaque: u32,
-    /// The vBucket; 0 for a turn.
-    pub vbucket: VbId,
-    /// The key; empty for a turn.
+    /// How it was answered, if that is known.
+    pub status: Option<Status>,
+    /// The request; of several requests of one turn, the last one.
+    pub packet: Packet,
+    /// Its key.
     pub key: Box<[u8]>,
+    /// How the client calls the connection, as it said in HELLO.
+    pub connection_id: Option<Box<str>>,
     /// The selected bucket.
     pub bucket: Option<String>,
     /// Where the client is.
@@ -86,6 +102,13 @@ pub struct SlowOperation {
     pub worker: usize,
     /// Where the time went; of a turn its waits for locks.
     pub spans: Vec<Span>,
+}
+
+impl SlowOperation {
+    /// Tells it from others, in the field's form: the connection's name for itself and the opaque.
+    pub fn cid(&self) -> String {
+        format!("{}/{:x}", self.connection_id.as_deref().unwrap_or("-"), self.packet.opaque)
+    }
 }
 
 /// Operations of a node that took long.
@@ -102,7 +125,7 @@ pub struct SlowLog {
 /// A request, or a turn, that took so long.
 pub(crate) struct Took {
     pub(crate) opcode: u8,
-    pub(crate) opaque: u32,
+    pub(crate) status: Option<Status>,
     pub(crate) ns: u64,
     pub(crate) spent_on: SpentOn,
     pub(crate) requests: u64,
@@ -114,17 +137,23 @@ impl SlowLog {
     /// Keeps an operation that took longer than it may, and logs it if none was logged a moment ago.
     pub(crate) fn note(&self, operation: SlowOperation, now: Duration) {
         if let Some(left_out) = self.told.admit(now) {
-            let SlowOperation { took_ns, spent_on, requests, vbucket, worker, opaque, .. } = operation;
+            let SlowOperation { took_ns, spent_on, requests, worker, .. } = operation;
+            let redacted = format!("<ud>{}</ud>", operation.key.escape_ascii());
             tracing::warn!(
                 bucket = operation.bucket.as_deref().unwrap_or_default(),
                 command = opcode::name(operation.opcode).unwrap_or("unknown"),
                 duration_us = took_ns / 1000,
+                duration = packet::duration_text(took_ns),
+                status = operation.status.map_or("", Status::name),
                 trace = spent_on.name(),
                 spans = %spans::trace(&operation.spans),
                 requests,
-                opaque,
-                %vbucket,
-                key = %UserData(operation.key.escape_ascii()),
+                cid = operation.cid(),
+                connection_id = operation.connection_id.as_deref().unwrap_or_default(),
+                opaque = operation.packet.opaque,
+                vbucket = %operation.packet.vbucket,
+                packet = %operation.packet.as_json(operation.opcode, Some(&redacted)),
+                key = redacted,
                 peer = %operation.peer.map_or(String::new(), |peer| UserData(peer).to_string()),
                 worker,
                 left_out,
@@ -155,10 +184,11 @@ mod tests {
             took_ns: 1,
             spent_on: SpentOn::Turn,
             opcode: 0,
+            status: None,
             requests: 1,
-            opaque,
-            vbucket: VbId(0),
+            packet: Packet { opaque, ..Packet::default() },
             key: Box::default(),
+            connection_id: None,
             bucket: Some(bucket.to_owned()),
             peer: None,
             worker: 0,
@@ -171,7 +201,7 @@ mod tests {
         let log = SlowLog::default();
         (0..100).for_each(|opaque| log.note(operation("a", opaque), Duration::ZERO));
         log.note(operation("b", 7), Duration::ZERO);
-        let kept: Vec<u32> = log.of_bucket("a").iter().map(|one| one.opaque).collect();
+        let kept: Vec<u32> = log.of_bucket("a").iter().map(|one| one.packet.opaque).collect();
         assert_eq!(kept, (37..100).collect::<Vec<_>>());
         assert_eq!(log.of_bucket("b").len(), 1);
     }

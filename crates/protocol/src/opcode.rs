@@ -11,6 +11,14 @@ macro_rules! opcodes {
                 _ => None,
             }
         }
+
+        /// The name of its constant here.
+        const fn constant_name(opcode: u8) -> Option<&'static str> {
+            match opcode {
+                $($code => Some(stringify!($constant)),)*
+                _ => None,
+            }
+        }
     };
 }
 
@@ -148,3 +156,42 @@ opcodes! {
 
 /// The request with which a server tells a client of a new cluster map (magic 0x82, so it shares its number with `Set`).
 pub const CLUSTERMAP_CHANGE_NOTIFICATION: u8 = 0x01;
+
+/// The command's name as kv_engine prints it in metrics and logs (`GET`, `SUBDOC_MULTI_LOOKUP`), if the number belongs to
+/// one.
+pub const fn field_name(opcode: u8) -> Option<&'static str> {
+    match opcode {
+        DELETE_VBUCKET => Some("DEL_VBUCKET"),
+        DCP_BUFFER_ACK => Some("DCP_BUFFER_ACKNOWLEDGEMENT"),
+        DELETE_WITH_META => Some("DEL_WITH_META"),
+        DELETEQ_WITH_META => Some("DELQ_WITH_META"),
+        SET_COLLECTIONS_MANIFEST => Some("COLLECTIONS_SET_MANIFEST"),
+        GET_COLLECTIONS_MANIFEST => Some("COLLECTIONS_GET_MANIFEST"),
+        GET_COLLECTION_ID => Some("COLLECTIONS_GET_ID"),
+        GET_SCOPE_ID => Some("COLLECTIONS_GET_SCOPE_ID"),
+        UPDATE_EXTERNAL_USER_PERMISSIONS => Some("UPDATE_USER_PERMISSIONS"),
+        DROP_PRIVILEGE => Some("DROP_PRIVILEGES"),
+        EWOULDBLOCK_CTL => Some("EWB_CTL"),
+        opcode => constant_name(opcode),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_command_has_a_name_of_its_own_in_the_field() {
+        let mut names: Vec<&str> = (0..=u8::MAX).filter_map(field_name).collect();
+        let count = names.len();
+        assert_eq!(count, (0..=u8::MAX).filter_map(name).count());
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count);
+        let field = [GET, GAT, SUBDOC_MULTI_LOOKUP, DELETE_WITH_META, 0x30].map(field_name);
+        assert_eq!(
+            field,
+            [Some("GET"), Some("GAT"), Some("SUBDOC_MULTI_LOOKUP"), Some("DEL_WITH_META"), None]
+        );
+    }
+}

@@ -114,8 +114,8 @@ fn spans(operation: &SlowOperation, random: &dyn Random) -> Vec<Span> {
         text("db.system.name", "couchbase"),
         text("stave.spent_on", operation.spent_on.name()),
         number("stave.requests", operation.requests),
-        number("stave.opaque", operation.opaque.into()),
-        number("stave.vbucket", operation.vbucket.0.into()),
+        number("stave.opaque", operation.packet.opaque.into()),
+        number("stave.vbucket", operation.packet.vbucket.0.into()),
         number("stave.worker", operation.worker as u64),
     ];
     attributes.extend(operation.bucket.as_deref().map(|bucket| text("db.namespace", bucket)));

@@ -22,40 +22,57 @@ enum Shape {
     Json(&'static str, &'static [&'static str]),
     /// Get Command Timer's JSON under the group's name.
     Timer,
-    /// It may be empty.
-    Any,
+    /// Names and values, of which some names end so, whatever identity stands before that.
+    Ends(&'static [&'static str]),
+    /// JSON under each name, with these fields.
+    EachJson(&'static [&'static str]),
+    /// There is nothing to tell.
+    Empty,
     /// It is refused with this status.
     Refused(Status),
 }
 
-use Shape::{Any, Bars, Json, Refused, Some as Has, Timer};
+use Shape::{Bars, EachJson, Empty, Ends, Json, Refused, Some as Has, Timer};
+
+const COLLECTION: Shape = Ends(&[":name", ":scope_name", ":items", ":collections_mem_used", ":data_size"]);
+const SCOPE: Shape = Ends(&[":name", ":collections", ":items", ":collections_mem_used", ":data_size"]);
 
 /// What `cbstats` and `mcstat` send for each command, `VB` standing for the vBucket of a document `k`.
 const SENT: &[(&str, Shape)] = &[
     ("", Has(&["curr_items", "ep_queue_size", "mem_used", "vb_active_num", "uptime"])),
-    ("allocator", Any),
+    ("allocator", Has(&["process_system_used", "process_system_held"])),
+    ("audit", Has(&["enabled", "dropped_events"])),
     ("checkpoint", Has(&["vb_0:open_checkpoint_id", "vb_0:num_checkpoint_items"])),
     ("checkpoint 0", Has(&["vb_0:last_closed_checkpoint_id"])),
-    ("client_connection_details", Any),
-    ("clocks", Any),
+    ("client_connection_details", EachJson(&["current", "disconnect", "last_used", "total"])),
+    ("clocks", Has(&["clock_fine_overhead_ns", "clock_fine_resolution_ns"])),
     ("collections", Has(&["manifest_uid"])),
-    ("collections _default._default", Any),
-    ("collections-byid 0x0", Any),
+    ("collections _default._default", COLLECTION),
+    ("collections-byid 0x0", COLLECTION),
     ("collections-details", Has(&["vb_0:manifest:uid"])),
     ("collections-details 0", Has(&["vb_0:manifest:uid"])),
     ("config", Has(&["ep_max_size"])),
-    ("connections", Any),
-    ("dcp", Has(&["ep_dcp_count", "ep_dcp_producer_count"])),
-    ("dcpagg :", Has(&[":total:count", ":total:producer_count"])),
+    ("connections", Has(&["curr_connections", "max_connections", "refused_connections"])),
+    (
+        "dcp",
+        Has(&["ep_dcp_count", "ep_dcp_producer_count", "ep_dcp_items_remaining", "ep_dcp_streams_left_out"]),
+    ),
+    (
+        "dcpagg :",
+        Has(&[":total:count", ":total:producer_count", ":total:items_sent", ":total:items_remaining"]),
+    ),
     ("dcp-vbtakeover VB", Has(&["status", "estimate", "vb_items"])),
-    ("disk-failures", Any),
-    ("disk-slowness 1", Any),
+    ("disk-failures", Has(&["rw_0:failure_set", "rw_0:failure_get"])),
+    ("disk-slowness 1", Has(&["pending_disk_read_num", "pending_disk_write_slow_num"])),
     ("diskinfo", Has(&["ep_db_data_size", "ep_db_file_size"])),
     ("diskinfo detail", Has(&["vb_0:data_size", "vb_0:file_size"])),
-    ("dispatcher", Any),
-    ("durability-monitor VB", Any),
+    ("dispatcher", Ends(&["flusher:state", "fetcher:state"])),
+    (
+        "durability-monitor VB",
+        Ends(&[":state", ":num_tracked", ":high_prepared_seqno", ":high_completed_seqno"]),
+    ),
     ("eviction", Bars),
-    ("external-auth-timings", Any),
+    ("external-auth-timings", Empty),
     ("failovers", Has(&["vb_0:num_entries", "vb_0:0:id", "vb_0:0:seq"])),
     ("failovers 0", Has(&["vb_0:num_entries"])),
     ("frequency-counters", Bars),
@@ -63,43 +80,45 @@ const SENT: &[(&str, Shape)] = &[
     ("hash", Has(&["vb_0:size", "vb_0:counted", "max_count"])),
     ("hash detail", Has(&["vb_0:size"])),
     ("key k VB", Has(&["key_cas", "key_flags", "key_exptime", "key_is_dirty"])),
+    ("key-byid k VB 0x0", Has(&["key_cas", "key_flags", "key_exptime", "key_is_dirty"])),
     ("kvstore", Has(&["rw_0:io_num_write"])),
     ("kvtimings", Bars),
-    ("manifest", Any),
+    ("manifest", Has(&["manifest_uid"])),
     ("memory", Has(&["mem_used", "ep_mem_high_wat"])),
     ("no such group", Refused(Status::KeyEnoent)),
     ("prev-vbucket", Has(&["vb_0"])),
-    ("range-scans", Any),
+    ("range-scans", Empty),
     ("responses", Json("responses", &["0"])),
     ("runtimes", Bars),
     ("scheduler", Bars),
     ("scopes", Has(&["manifest_uid"])),
-    ("scopes _default", Any),
-    ("scopes-byid 0x0", Any),
-    ("scopes-details", Any),
-    ("settings", Any),
+    ("scopes _default", SCOPE),
+    ("scopes-byid 0x0", SCOPE),
+    ("scopes-details", Has(&["vb_0:manifest_uid", "vb_0:scopes"])),
+    ("settings", Has(&["maxconns", "num_threads", "interface_kv", "interface_http"])),
     ("stat-timings", Bars),
     ("subdoc_execute", Timer),
     ("json_validate", Timer),
     ("snappy_decompress", Timer),
     ("tasks", Json("ep_tasks:tasks", &["tid", "type", "name", "state", "total_runtime_ns", "num_runs"])),
-    ("tasks-all", Any),
-    ("threads", Any),
+    ("tasks-all", Json("ep_tasks:tasks", &["tid", "bucket", "name", "state", "num_runs"])),
+    ("threads", Has(&["num_frontend_threads_actual", "num_writer_threads_configured"])),
     ("timings", Bars),
     ("tracing", Refused(Status::KeyEnoent)),
     ("uuid", Has(&["uuid"])),
     ("vbucket", Has(&["vb_0"])),
     ("vbucket 0", Has(&["vb_0"])),
-    ("vbucket-details", Has(&["vb_0:high_seqno", "vb_0:num_items", "vb_0:ht_memory"])),
+    ("vbucket-details", Has(&["vb_0:high_seqno", "vb_0:num_items", "vb_0:num_non_resident"])),
     ("vbucket-details 0", Has(&["vb_0:high_seqno"])),
     ("vbucket-durability-state", Has(&["vb_0:high_prepared_seqno"])),
     ("vbucket-durability-state 0", Has(&["vb_0:high_prepared_seqno"])),
     ("vbucket-seqno", Has(&["vb_0:high_seqno", "vb_0:uuid"])),
     ("vbucket-seqno 0", Has(&["vb_0:high_seqno"])),
     ("vkey k VB", Has(&["key_valid"])),
+    ("vkey-byid k VB 0x0", Has(&["key_valid"])),
     ("warmup", Has(&["ep_warmup_thread", "ep_warmup_key_count"])),
     ("workload", Has(&["ep_workload:num_readers"])),
-    ("reset", Any),
+    ("reset", Empty),
 ];
 
 /// A group, or the status that it is refused with.
@@ -170,7 +189,21 @@ fn differs(client: &mut Client, group: &str, shape: Shape) -> Option<String> {
         Err(status) => return Some(format!("{group} is refused with {status:?}")),
     };
     match shape {
-        Any | Refused(_) => {}
+        Refused(_) => {}
+        Empty => return (!told.is_empty()).then(|| format!("{group} is not empty: {told:?}")),
+        Ends(ends) => {
+            let is_missing = |end: &&&str| !told.keys().any(|name| name.ends_with(**end));
+            let missing: Vec<_> = ends.iter().filter(is_missing).collect();
+            return (!missing.is_empty()).then(|| format!("{group} has no {missing:?}: {told:?}"));
+        }
+        EachJson(fields) => {
+            let is_so = |text: &String| {
+                let of: Value = serde_json::from_str(text).expect("JSON");
+                fields.iter().all(|field| of.get(field).is_some())
+            };
+            let is_told = !told.is_empty() && told.values().all(is_so);
+            return (!is_told).then(|| format!("{group} has not all of {fields:?}: {told:?}"));
+        }
         Has(names) => {
             let missing: Vec<_> = names.iter().filter(|name| !told.contains_key(**name)).collect();
             return (!missing.is_empty()).then(|| format!("{group} has no {missing:?}: {told:?}"));

@@ -195,7 +195,82 @@ fn elsewhere(client: &mut Client) {
     (0..2).for_each(|_| expect(client, &get, Status::NotMyVbucket));
 }
 
-const STEPS: [Step; 10] = [
+/// The CAS of what is asked for.
+fn cas_of(client: &mut Client, key: &[u8]) -> Cas {
+    let found = client.request(&parts(opcode::GET, key, &[], &[]));
+    assert_eq!(found.status, Status::Success);
+    found.cas
+}
+
+/// Changes with the document's own CAS.
+fn agree(client: &mut Client) {
+    for _ in 0..3 {
+        let cas = cas_of(client, b"k6");
+        let set = RequestParts { cas, ..parts(opcode::SET, b"k6", &[0; 8], VALUE) };
+        expect(client, &set, Status::Success);
+    }
+}
+
+/// Changes of what is not there.
+fn absent(client: &mut Client) {
+    // An increment that makes no document.
+    let extras = [&[0; 16][..], &[0xff; 4]].concat();
+    expect(client, &parts(opcode::INCREMENT, b"gone", &extras, &[]), Status::KeyEnoent);
+    (0..2).for_each(|_| expect(client, &parts(opcode::DECREMENT, b"gone", &extras, &[]), Status::KeyEnoent));
+    (0..3).for_each(|_| expect(client, &parts(opcode::DELETE, b"gone", &[], &[]), Status::KeyEnoent));
+    let set = parts(opcode::SET, b"gone", &[0; 8], VALUE);
+    (0..4).for_each(|_| expect(client, &RequestParts { cas: Cas(1), ..set }, Status::KeyEnoent));
+}
+
+/// Documents stored and deleted with metadata of elsewhere: newer ones, and then those that lose.
+fn with_meta(client: &mut Client) {
+    // Near the node's clock, so that it is not far off.
+    let now = cas_of(client, b"k6").0;
+    let extras =
+        |revision: u64| [&[0; 8][..], &revision.to_be_bytes(), &(now + revision).to_be_bytes()].concat();
+    for (revision, status) in [(2_000, Status::Success), (1_000, Status::KeyEexists)] {
+        expect(client, &parts(opcode::SET_WITH_META, b"meta", &extras(revision), VALUE), status);
+    }
+    for (revision, status) in
+        [(1_000, Status::KeyEexists), (1_500, Status::KeyEexists), (3_000, Status::Success)]
+    {
+        expect(client, &parts(opcode::DELETE_WITH_META, b"meta", &extras(revision), &[]), status);
+    }
+}
+
+/// Documents stored and deleted whose new metadata are answered.
+fn answered(client: &mut Client) {
+    let extras = |mutation: u32| [&mutation.to_be_bytes()[..], &[0; 8]].concat();
+    (0..2).for_each(|_| {
+        expect(client, &parts(opcode::RETURN_META, b"told", &extras(1), VALUE), Status::Success);
+    });
+    expect(client, &parts(opcode::RETURN_META, b"told", &extras(3), &[]), Status::Success);
+}
+
+/// A document that has expired when it is asked for: the time is long over.
+fn expire(client: &mut Client) {
+    let extras = [&[0; 4][..], &(31 * 24 * 3_600_u32).to_be_bytes()].concat();
+    expect(client, &parts(opcode::SET, b"old", &extras, VALUE), Status::Success);
+    (0..2).for_each(|_| expect(client, &parts(opcode::GET, b"old", &[], &[]), Status::KeyEnoent));
+}
+
+/// A value that has left memory and comes back from the disk; an ephemeral bucket keeps what it has.
+fn fetch(client: &mut Client) {
+    for key in [b"k7", b"k8", b"k9"] {
+        let _ = client.request(&parts(opcode::EVICT_KEY, key, &[], &[]));
+        expect(client, &parts(opcode::GET, key, &[], &[]), Status::Success);
+    }
+}
+
+/// A password that is wrong.
+fn guess(client: &mut Client) {
+    let mut stranger = client.again();
+    let plain = parts(opcode::SASL_AUTH, b"PLAIN", &[], b"\0Administrator\0wrong");
+    let plain = RequestParts { vbucket: VbId(0), ..plain };
+    expect(&mut stranger, &plain, Status::AuthError);
+}
+
+const STEPS: [Step; 17] = [
     ("store", store),
     ("hit", hit),
     ("miss", miss),
@@ -206,6 +281,13 @@ const STEPS: [Step; 10] = [
     ("prepare", prepare),
     ("meta", meta),
     ("elsewhere", elsewhere),
+    ("agree", agree),
+    ("absent", absent),
+    ("with_meta", with_meta),
+    ("answered", answered),
+    ("expire", expire),
+    ("fetch", fetch),
+    ("guess", guess),
 ];
 
 /// How a number is measured, and what is true of every number of that unit.

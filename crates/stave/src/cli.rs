@@ -78,6 +78,7 @@ pub(crate) enum Command {
     Delete(commands::document::DeleteFlags),
     Keys(commands::keys::KeysFlags),
     SetParam(commands::set_param::SetParamFlags),
+    LogLevel(commands::log_level::LogLevelFlags),
     /// Print a server's figures
     Stats(commands::stats::StatsFlags),
     /// Print how long operations of a node took
@@ -258,6 +259,7 @@ fn dispatch(env: &Env, command: Command) -> anyhow::Result<Outcome> {
         Command::Delete(flags) => commands::document::delete(env, &flags),
         Command::Keys(flags) => commands::keys::run(env, &flags),
         Command::SetParam(flags) => commands::set_param::run(env, &flags),
+        Command::LogLevel(flags) => commands::log_level::run(&flags),
         Command::Certs(flags) => commands::certs::run(env, &flags),
         Command::Stats(flags) => commands::stats::run(env, &flags),
         Command::Timings(flags) => commands::timings::run(env, &flags),

@@ -11,6 +11,7 @@ use base::encryption::WrappingKeys;
 use base::env::Env;
 use node::Node;
 use node::config::{LogConfig, LogFormat};
+use node::log_levels::LogLevels;
 use node::recent_log::RecentLog;
 use parking_lot::Mutex;
 use tracing_subscriber::fmt::MakeWriter;
@@ -31,7 +32,6 @@ type Lines = Box<dyn Layer<Registry> + Send + Sync>;
 /// The log, which can be told to say more or less, in another form, or elsewhere.
 pub struct Log {
     lines: reload::Handle<Lines, Registry>,
-    filter: Box<dyn Fn(EnvFilter) -> Result<(), String>>,
     destination: Destination,
     /// What STAVE_LOG says, which wins over the configuration.
     by_environment: Option<String>,
@@ -39,6 +39,8 @@ pub struct Log {
     keys: LogKeys,
     /// The last lines.
     pub recent: RecentLog,
+    /// How much is logged.
+    pub levels: LogLevels,
 }
 
 impl Log {
@@ -46,20 +48,24 @@ impl Log {
     pub fn start() -> anyhow::Result<Log> {
         let by_environment = environment("STAVE_LOG");
         let wanted = by_environment.as_deref().unwrap_or(DEFAULT);
-        let filter = filter(wanted).map_err(|why| WrongArguments(format!("STAVE_LOG={wanted}: {why}")))?;
+        let levels_filter =
+            filter(wanted).map_err(|why| WrongArguments(format!("STAVE_LOG={wanted}: {why}")))?;
         let format = environment("STAVE_LOG_FORMAT").map_or(Ok(LogFormat::Text), |format| {
             format.parse().map_err(|why| WrongArguments(format!("STAVE_LOG_FORMAT={format}: {why}")))
         })?;
         let destination = Destination::default();
         let (lines, lines_handle) = reload::Layer::new(layer(format, &destination));
-        let (filter, filter_handle) = reload::Layer::new(filter);
+        let (layer_of_levels, filter_handle) = reload::Layer::new(levels_filter);
         let recent = RecentLog::default();
         let kept = tracing_subscriber::fmt::layer().with_writer(RecentLines(recent.clone()));
         let kept = kept.log_internal_errors(false).json().flatten_event(true);
-        let _ = tracing_subscriber::registry().with(lines).with(kept).with(filter).try_init();
-        let filter = move |filter| filter_handle.reload(filter).map_err(|error| error.to_string());
-        let (lines, filter, keys) = (lines_handle, Box::new(filter), LogKeys::default());
-        Ok(Log { lines, filter, destination, by_environment, format, keys, recent })
+        let _ = tracing_subscriber::registry().with(lines).with(kept).with(layer_of_levels).try_init();
+        let levels = LogLevels::default();
+        levels.drive(wanted, move |wanted| {
+            filter_handle.reload(filter(wanted)?).map_err(|error| error.to_string())
+        });
+        let (lines, keys) = (lines_handle, LogKeys::default());
+        Ok(Log { lines, destination, by_environment, format, keys, recent, levels })
     }
 
     /// Logs as the configuration says; its level counts if STAVE_LOG says nothing. What is different now, or why nothing
@@ -74,7 +80,7 @@ impl Log {
     ) -> Result<String, String> {
         self.keys.decide(wrapping.is_some());
         let wanted = configured.level.as_deref().unwrap_or(DEFAULT);
-        let filter = filter_of(configured)?;
+        filter_of(configured)?;
         let file = match &configured.file {
             Some(file) => {
                 let disk = self.keys.disk(env, &file.path, wrapping, rotates)?;
@@ -92,9 +98,10 @@ impl Log {
             self.format = format;
         }
         if let Some(stays) = &self.by_environment {
+            self.levels.follow(stays)?;
             return Ok(format!("the log stays as STAVE_LOG={stays} has it"));
         }
-        (self.filter)(filter)?;
+        self.levels.follow(wanted)?;
         Ok(format!("log = {wanted:?}"))
     }
 }

@@ -134,3 +134,26 @@ fn a_level_that_does_not_exist_is_refused_and_an_empty_one_is_the_usual() {
     let log = Node::start(folder.path(), Some("off")).end(Signal::TERM);
     assert_eq!(log, "");
 }
+
+#[test]
+fn a_running_node_logs_more_when_it_is_told_to() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let node = Node::start(folder.path(), Some("warn"));
+    let level = |levels: &[&str]| {
+        let mut command = stave(Path::new("unused"), None);
+        let output = command.arg("log-level").args(levels).args(["--addr", &node.http]).output();
+        let output = output.expect("it runs");
+        let said = String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned();
+        (output.status.code(), said)
+    };
+    assert_eq!(level(&[]), (Some(0), "warn\n".to_owned()));
+    let more = "info,engine=debug";
+    assert_eq!(level(&[more]), (Some(0), format!("{more} (until the node starts again: warn)\n")));
+    let (code, said) = level(&["loud"]);
+    assert!(code == Some(2) && said.contains("there is no level"), "{said}");
+    let (code, said) = level(&["--json"]);
+    assert!(code == Some(0) && said.contains(r#""configured":"warn""#) && said.contains(more), "{said}");
+    let log = node.end(Signal::TERM);
+    assert!(!log.contains(": started"), "that was no warning: {log}");
+    assert!(log.contains("log levels changed") && log.contains("SIGTERM"), "{log}");
+}

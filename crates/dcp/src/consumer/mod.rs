@@ -18,8 +18,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::limits::MAX_FRAME_BODY_BYTES;
-use base::{Seqno, VbId};
-use engine::{Bucket, Follower};
+use base::{Seqno, VbId, VbUuid};
+use engine::{Bucket, Follower, ReplicaPosition};
 use protocol::dcp::{StreamFlags, StreamRequest};
 use protocol::{HEADER_BYTES, RequestParts, opcode, write_request};
 
@@ -59,6 +59,33 @@ pub struct ConsumerConfig {
     pub change_streams: bool,
 }
 
+/// What a producer is asked for of a vBucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VbAsked {
+    /// Of all messages of the stream.
+    pub opaque: u32,
+    /// The last change that was here.
+    pub start: Seqno,
+    /// The history that this belongs to.
+    pub uuid: VbUuid,
+    /// The snapshot of which a part was here.
+    pub snapshot_start: Seqno,
+    /// Its end.
+    pub snapshot_end: Seqno,
+}
+
+impl VbAsked {
+    fn of(position: &ReplicaPosition, opaque: u32) -> VbAsked {
+        VbAsked {
+            opaque,
+            start: position.start,
+            uuid: position.uuid,
+            snapshot_start: position.snapshot_start,
+            snapshot_end: position.snapshot_end,
+        }
+    }
+}
+
 /// Where one vBucket stands.
 #[derive(Clone, Copy, Debug)]
 pub struct VbProgress {
@@ -76,6 +103,10 @@ pub struct VbProgress {
     pub blocked_for: Option<Duration>,
     /// Why it does not stream.
     pub trouble: Option<Trouble>,
+    /// What its producer was asked for last.
+    pub asked: Option<VbAsked>,
+    /// Messages that came and are not applied, changes of one batch as one.
+    pub queued: usize,
 }
 
 /// A connection to one node for many vBuckets of a bucket.
@@ -170,6 +201,8 @@ impl Consumer {
                 source_high: track.source_high,
                 blocked_for: track.blocked_for,
                 trouble: track.trouble,
+                asked: track.position.as_ref().map(|position| VbAsked::of(position, track.opaque)),
+                queued: track.queue.len(),
             })
         })
     }

@@ -47,6 +47,7 @@ impl Producer {
             return wait(due);
         }
         self.noop_sent = true;
+        self.progress.note_noop(true);
         // By the plan, not by when somebody came to look: being late does not add up.
         self.noop_at = Some((due + interval).max(now));
         self.noop_opaque = self.noop_opaque.wrapping_add(1);

@@ -69,7 +69,7 @@ impl Producer {
         };
         self.bucket.streams().look_for(vb, wanted)?;
         self.check_filter(&filter)?;
-        if self.streams_of(vb).any(|stream| stream.stream_id == filter.stream_id) {
+        if self.streams_of(vb).any(|stream| stream.figures.stream_id == filter.stream_id) {
             return Err(Status::KeyEexists.into());
         }
         let mut request = *request;
@@ -107,6 +107,7 @@ impl Producer {
         let mut stream =
             Box::new(Stream::new(opaque, &request, filter.stream_id, interest, &start, hears_of_prepares));
         let interest_bytes = Interest::bytes_of(stream.interest_size);
+        self.progress.enter(&stream.figures);
         let slot = &mut self.slots[usize::from(vb.0)];
         stream.next = slot.take();
         *slot = Some(stream);

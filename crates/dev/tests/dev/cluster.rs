@@ -43,6 +43,7 @@ pub fn config(folder: &Path, nodes: u16, replicas: u8) -> DevConfig {
         tls: None,
         seed: None,
         recent_log: node::recent_log::RecentLog::default(),
+        log_levels: node::log_levels::LogLevels::default(),
         nodes,
         buckets: vec![BucketSpec { replicas, flush_enabled: true, ..spec }],
         data: folder.to_owned(),

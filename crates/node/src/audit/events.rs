@@ -104,6 +104,7 @@ events! {
     ConfigurationReloaded 61445 "stave" "reload configuration" "The configuration file was read again" ON ALWAYS,
     TrafficSwitched 61446 "stave" "switch traffic" "Clients were kept from a bucket's documents, or let in again" ON ALWAYS,
     KeysRead 61447 "stave" "read keys" "Keys or documents were read without naming them: a scan, keys in order, a random one" OFF FILTERABLE,
+    LogLevelsChanged 61448 "stave" "change log levels" "How much a node logs was changed" ON ALWAYS,
 }
 
 impl AuditEvent {

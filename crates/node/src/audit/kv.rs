@@ -12,6 +12,7 @@ use super::sessions::{in_bucket, invalid_packet, record_of};
 use crate::command::{Row, find};
 use crate::commands::mutate_with_meta;
 use crate::context::{Context, Outcome};
+use crate::log_levels;
 use crate::node::Node;
 use crate::session::Session;
 
@@ -65,6 +66,7 @@ fn event_of(opcode: u8) -> Option<AuditEvent> {
         SET_PARAM => AuditEvent::BucketModified,
         SET_COLLECTIONS_MANIFEST => AuditEvent::ManifestSet,
         SET_VBUCKET | DELETE_VBUCKET | COMPACT_DB => AuditEvent::VbucketChanged,
+        VERBOSITY => AuditEvent::LogLevelsChanged,
         DISABLE_TRAFFIC | ENABLE_TRAFFIC => AuditEvent::TrafficSwitched,
         RANGE_SCAN_CREATE | GET_KEYS | GET_RANDOM_KEY | PREPARE_SNAPSHOT => AuditEvent::KeysRead,
         _ => return None,
@@ -216,6 +218,9 @@ impl Deed<'_> {
                 let uid = bucket.map_or(0, |bucket| bucket.collections().manifest().uid().0);
                 let name = bucket.map_or("", |bucket| bucket.name());
                 record.with("bucket_name", name).with("new_manifest_uid", format!("{uid:x}"))
+            }
+            AuditEvent::LogLevelsChanged => {
+                record.with("log_levels", log_levels::of_verbosity(request.extras).unwrap_or("default"))
             }
             AuditEvent::TrafficSwitched => in_bucket(record, self.session).with("command", self.row.name),
             // Which ones comes with the answers: a record says where they are from.

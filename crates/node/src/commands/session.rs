@@ -6,6 +6,7 @@ use protocol::{Request, Status, error_map as map};
 
 use crate::close_reason::CloseReason;
 use crate::context::{Context, Outcome, send_cluster_map};
+use crate::log_levels;
 use crate::reply::Answer;
 use crate::version::SERVER_VERSION;
 
@@ -88,7 +89,9 @@ pub fn hello(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
         granted.remove(Feature::SnappyEverywhere);
     }
     let before = std::mem::replace(&mut ctx.session.features, granted);
-    ctx.session.agent = (!request.key.is_empty()).then(|| agent(request.key));
+    let object: Option<serde_json::Value> = serde_json::from_slice(request.key).ok();
+    ctx.session.agent = (!request.key.is_empty()).then(|| agent(request.key, object.as_ref()));
+    ctx.session.client_id = object.as_ref().and_then(client_id);
     // The time that this took was measured only if that had been agreed on before (recorded: hello/dependencies).
     ctx.reply.set_features(before.and(granted));
     let value = granted.encode();
@@ -97,10 +100,17 @@ pub fn hello(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
 }
 
 /// How the client calls itself: as it is, or in the field `a` of an object.
-fn agent(key: &[u8]) -> Box<str> {
-    let object: Option<serde_json::Value> = serde_json::from_slice(key).ok();
-    let name = object.as_ref().and_then(|object| object["a"].as_str());
+fn agent(key: &[u8], object: Option<&serde_json::Value>) -> Box<str> {
+    let name = object.and_then(|object| object["a"].as_str());
     name.map_or_else(|| key.escape_ascii().to_string(), str::to_owned).into()
+}
+
+/// How the client calls the connection: the field `i` of an object, of which the field keeps so much.
+fn client_id(object: &serde_json::Value) -> Option<Box<str>> {
+    const MOST_CHARS: usize = 33;
+    let id = object["i"].as_str()?;
+    let is_plain = |c: char| c.is_ascii_graphic();
+    Some(id.chars().map(|c| if is_plain(c) { c } else { '.' }).take(MOST_CHARS).collect::<String>().into())
 }
 
 /// Sends the error map.
@@ -177,9 +187,17 @@ pub fn version(ctx: &mut Context<'_>, _: &Request<'_>) -> Outcome {
     Outcome::Done
 }
 
-/// Accepts a level of verbosity; what is logged is decided when the node starts.
-pub fn verbosity(ctx: &mut Context<'_>, _: &Request<'_>) -> Outcome {
-    ctx.status(Status::Success)
+/// Has the log say more, or as much as the configuration says.
+pub fn verbosity(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
+    // A node that nothing hosts has no log of its own.
+    let Some(host) = ctx.node.host() else { return ctx.status(Status::Success) };
+    match host.config().log_levels.set(log_levels::of_verbosity(request.extras)) {
+        Ok((before, after)) => {
+            tracing::info!(before, after, "log levels changed");
+            ctx.status(Status::Success)
+        }
+        Err(why) => ctx.error(Status::NotSupported, &why),
+    }
 }
 
 /// Answers and closes.

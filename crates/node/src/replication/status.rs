@@ -40,6 +40,8 @@ pub struct LinkStatus {
     pub counts: ConsumerCounts,
     /// Bytes that came and are not acknowledged.
     pub unacknowledged_bytes: u64,
+    /// Bytes that may be on their way to it; 0 while it is not connected.
+    pub buffer_bytes: u64,
     /// Connections that were made.
     pub connections: u64,
     /// Connections that were given up because the source broke the protocol.
@@ -77,6 +79,7 @@ impl LinkStatus {
             },
             counts,
             unacknowledged_bytes: inner.consumer.as_ref().map_or(0, dcp::Consumer::unacknowledged_bytes),
+            buffer_bytes: inner.consumer.as_ref().map_or(0, |consumer| consumer.config().buffer_bytes.into()),
             connections: inner.connections,
             violations: inner.violations,
             last_error: inner.last_error.clone(),
@@ -118,5 +121,7 @@ fn waiting(link: &Link, vb: VbId, mode: Mode) -> VbProgress {
         source_high: None,
         blocked_for: None,
         trouble: None,
+        asked: None,
+        queued: 0,
     }
 }

@@ -16,7 +16,7 @@ pub(crate) fn note_if_slow(
 ) {
     let bucket = session.bucket.as_ref().map(|bucket| &***bucket);
     if took.ns > node.events().slow.limits.limit_ns(took.opcode, bucket) {
-        note(node, session, worker, took, subject.clone(), steps);
+        note(node, session, worker, took, subject, steps);
     }
 }
 
@@ -26,13 +26,13 @@ pub(super) fn note(
     session: &Session,
     worker: usize,
     took: &Took,
-    subject: Subject,
+    subject: &Subject,
     steps: &[WaitStep],
 ) {
     let clock = &node.env().clock;
     let replica = |place| {
         let bucket = session.bucket.as_ref()?;
-        bucket.inspect(subject.vbucket, |vb| vb.topology()?.replica(place).map(Into::into))?
+        bucket.inspect(subject.packet.vbucket, |vb| vb.topology()?.replica(place).map(Into::into))?
     };
     let spans = match took.spent_on {
         SpentOn::Turn => spans::lock_spans(&engine::lock_waits_since(took.began_ns), took.began_ns),
@@ -44,9 +44,10 @@ pub(super) fn note(
         spent_on: took.spent_on,
         opcode: took.opcode,
         requests: took.requests,
-        opaque: took.opaque,
-        vbucket: subject.vbucket,
-        key: subject.key,
+        status: took.status,
+        packet: subject.packet,
+        key: (&*subject.key).into(),
+        connection_id: session.client_id.clone(),
         bucket: session.bucket.as_ref().map(|bucket| bucket.name().to_owned()),
         peer: session.peer,
         worker,

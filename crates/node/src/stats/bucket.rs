@@ -1,9 +1,6 @@
-//! Groups about the bucket as a whole: the main numbers, identity, loading after a start, streams.
-
-use std::collections::BTreeMap;
+//! Groups about the bucket as a whole: the main numbers, identity, loading after a start.
 
 use base::limits;
-use dcp::Side;
 use engine::{BucketKind, BucketStats, STATES, StateStats, StoreTimes, WarmupState, WarmupStats};
 use vbucket::failover_table::MAX_ENTRIES;
 
@@ -15,7 +12,6 @@ use super::memory::put_memory;
 use super::ops::put_ops;
 use super::{Sheet, node};
 use crate::naming::storage_backend;
-use crate::replication::{LinkState, LinkStatus};
 use crate::tally::{self, Counted};
 
 /// No name, or nothing but spaces: the node around the bucket, then the bucket.
@@ -153,6 +149,7 @@ fn put_state(state: &str, of: &StateStats, sheet: &mut Sheet) {
     put("perc_mem_resident", resident_percent(of));
     put("ht_memory", of.table_bytes);
     put("ht_item_memory", of.item_bytes);
+    put("meta_data_memory", of.table_bytes);
     put("checkpoint_memory", of.checkpoint_item_bytes + of.checkpoint_overhead_bytes);
     put("checkpoint_memory_queue", of.checkpoint_item_bytes);
     put("checkpoint_memory_overhead", of.checkpoint_overhead_bytes);
@@ -168,6 +165,8 @@ fn put_state(state: &str, of: &StateStats, sheet: &mut Sheet) {
     put("expired", of.ops.expirations);
     put("ops_get", of.ops.get_hits + of.ops.get_misses);
     put("ops_store", of.ops.stores);
+    put("ops_create", of.written.created);
+    put("ops_update", of.written.updated);
     put("ops_delete", of.ops.deletes);
     put("ops_reject", of.ops.conflicts);
 }
@@ -209,73 +208,4 @@ fn put_warmup_state(stats: &WarmupStats, sheet: &mut Sheet) {
 pub fn uuid(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
     sheet.put("uuid", inquiry.bucket.uuid());
     Ok(())
-}
-
-/// `dcp`: the connections that stream this bucket's changes.
-pub fn dcp(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
-    let name = inquiry.bucket.name();
-    let mut all = inquiry.node.streams().all();
-    all.retain(|handle| handle.bucket() == name);
-    let producers = all.iter().filter(|handle| handle.side() == Side::Producer).count();
-    let links = inquiry.node.replication().status(Some(name));
-    sheet.put("ep_dcp_count", all.len() + links.len());
-    sheet.put("ep_dcp_producer_count", producers);
-    sheet.put("ep_dcp_consumer_count", all.len() - producers + links.len());
-    for handle in all {
-        let name = handle.name();
-        let side = if handle.side() == Side::Producer { "producer" } else { "consumer" };
-        sheet.put(format!("eq_dcpq:{name}:type"), side);
-        sheet.put(format!("eq_dcpq:{name}:num_streams"), handle.streams());
-        sheet.put(format!("eq_dcpq:{name}:unacked_bytes"), handle.unacknowledged_bytes());
-        sheet.put(format!("eq_dcpq:{name}:total_bytes_sent"), handle.sent_bytes());
-    }
-    links.iter().for_each(|link| put_consumer(link, sheet));
-    Ok(())
-}
-
-/// `dcpagg SEPARATOR`: connections for streams, summed by what their names have before the first separator, and all of
-/// them as `:total`.
-pub fn dcp_by_name(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
-    let separator = std::str::from_utf8(args[0]);
-    let separator = separator.map_err(|_| Refused::Invalid("The separator must be text"))?;
-    let bucket = inquiry.bucket.name();
-    // Connections, producers, bytes sent, bytes that are not acknowledged.
-    let mut sums: BTreeMap<String, [u64; 4]> = BTreeMap::from([(":total".to_owned(), [0; 4])]);
-    for handle in inquiry.node.streams().all().iter().filter(|handle| handle.bucket() == bucket) {
-        let is_producer = handle.side() == Side::Producer;
-        let figures = [1, u64::from(is_producer), handle.sent_bytes(), handle.unacknowledged_bytes()];
-        let name = handle.name();
-        // Clients' names often begin with what kind they are, as in `eq_dcpq:replication:...`.
-        let group = name.split(separator).next().unwrap_or_default().to_owned();
-        for group in [group, ":total".to_owned()] {
-            let sum = sums.entry(group).or_default();
-            std::iter::zip(sum, figures).for_each(|(sum, figure)| *sum += figure);
-        }
-    }
-    for (group, [connections, producers, sent_bytes, unacknowledged_bytes]) in sums {
-        let mut sheet = sheet.under(group);
-        sheet.put("count", connections);
-        sheet.put("producer_count", producers);
-        sheet.put("total_bytes", sent_bytes);
-        sheet.put("unacked_bytes", unacknowledged_bytes);
-    }
-    Ok(())
-}
-
-/// A connection on which this node is sent changes, in the field's names.
-fn put_consumer(link: &LinkStatus, sheet: &mut Sheet) {
-    let name = &link.name;
-    let mut put = |what: &str, value: String| sheet.put(format!("eq_dcpq:{name}:{what}"), value);
-    put("type", "consumer".to_owned());
-    put("connected", (link.state == LinkState::Connected).to_string());
-    put("num_streams", link.streaming().to_string());
-    put("unacked_bytes", link.unacknowledged_bytes.to_string());
-    put("total_acked_bytes", link.counts.acknowledged_bytes.to_string());
-    put("total_bytes_received", link.counts.bytes.to_string());
-    put("total_backoffs", link.counts.full.to_string());
-    for progress in &link.vbuckets {
-        let vb = progress.vb;
-        put(&format!("stream_{vb}_state"), progress.stage.name().to_owned());
-        put(&format!("stream_{vb}_last_received_seqno"), progress.high.to_string());
-    }
 }

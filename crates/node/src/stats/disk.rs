@@ -95,11 +95,16 @@ pub fn kvstore(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<
     sheet.put("failure_compaction", inquiry.bucket.compaction().compaction_stats().failed);
     sheet.put("io_bg_fetch_docs_read", fetches.fetched);
     sheet.put("io_num_write", store.items_saved);
-    // Only in a log-structured store.
-    if let Some(log) = store.log {
-        sheet.put("log_write_amplification", format_args!("{:.3}", log.write_amplification()));
-        sheet.put("log_space_amplification", format_args!("{:.3}", log.space_amplification()));
-    }
+    sheet.put("numLoadedVb", inquiry.bucket.loading().warmup_stats().vbuckets_loaded);
+    let Some(log) = store.log else { return Ok(()) };
+    sheet.put("block_cache_hits", log.cache.hits);
+    sheet.put("block_cache_misses", log.cache.misses);
+    let flushed = log.written.segments + log.written.runs + log.written.manifests;
+    let compacted = log.written.merges + log.written.rewrites;
+    sheet.put("io_total_write_bytes", flushed + compacted);
+    sheet.put("io_compaction_write_bytes", compacted);
+    sheet.put("log_write_amplification", format_args!("{:.3}", log.write_amplification()));
+    sheet.put("log_space_amplification", format_args!("{:.3}", log.space_amplification()));
     Ok(())
 }
 

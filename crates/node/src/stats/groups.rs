@@ -5,8 +5,8 @@ use protocol::Status;
 use super::inquiry::{Inquiry, Refused};
 use super::timings::STAT_GROUPS;
 use super::{
-    Sheet, audit, bucket, checkpoint, chores, collection, config, disk, eviction, frequency, hash, heap, key,
-    locks, memory, node, resets, takeover, tasks, vbucket,
+    Sheet, audit, bucket, checkpoint, chores, collection, config, dcp, disk, eviction, frequency, hash, heap,
+    key, locks, memory, node, resets, takeover, tasks, vbucket,
 };
 use crate::command_rules::Extent;
 use crate::node::Node;
@@ -200,7 +200,13 @@ pub static GROUPS: &[Group] = &[
     group("compression", NONE, Stats, eviction::compression, "How values are compressed"),
     group("config", EXACT, SimpleStats, config::config, "The settings that can be changed, as they are now"),
     of_node("connections", NodeSupervisor, node::connections, "How many connections the node has"),
-    group("dcp", EXACT, Stats, bucket::dcp, "Connections for streams"),
+    group(
+        "dcp",
+        EXACT,
+        Stats,
+        dcp::connections,
+        "Connections for streams and their streams, at most 4,096 of these; others are counted",
+    ),
     group(
         "dcp-vbtakeover",
         Args::needed("VB [NAME]", 1, 2),
@@ -212,7 +218,7 @@ pub static GROUPS: &[Group] = &[
         "dcpagg",
         Args::needed("SEPARATOR", 1, 1),
         Stats,
-        bucket::dcp_by_name,
+        dcp::by_name,
         "Connections for streams, summed by the beginning of their names",
     ),
     group("disk-failures", NONE, Stats, disk::failures, "Operations of the store that failed"),

@@ -18,7 +18,8 @@ use crate::version::SERVER_VERSION;
 /// What the answer says it is.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Writes the metrics of a node and its buckets. Looks at memory alone: each vBucket is locked once, no file is opened.
+/// Writes the metrics of a node and its buckets. Looks at memory alone: each vBucket is locked once, and once more if the bucket
+/// sends changes; no file is opened.
 pub fn render(node: &Node, out: &mut String) {
     let buckets = node.buckets().into_iter();
     let buckets: Vec<Numbers> = buckets.map(|(_, bucket)| Numbers::of(node, bucket)).collect();

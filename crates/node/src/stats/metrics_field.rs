@@ -10,6 +10,8 @@ use engine::StateStats;
 
 use super::eviction::resident_percent;
 use super::memory::used_bytes;
+use super::metrics_more::{MORE, MORE_BY_STATE, OF_NODE_TOO, put_clocks, put_subdoc};
+use super::metrics_streams;
 use super::page::{Kind, Numbers, Page};
 use crate::counters::Totals;
 use crate::node::Node;
@@ -17,10 +19,14 @@ use crate::tally::Counted;
 
 /// All of them.
 pub(super) fn put(node: &Node, buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
-    put_node(node, &node.totals(), page)?;
+    let totals = node.totals();
+    put_node(node, &totals, page)?;
+    put_subdoc(&totals, page)?;
     put_ops(buckets, page)?;
     put_buckets(buckets, page)?;
-    put_by_state(buckets, page)
+    put_by_state(buckets, page)?;
+    put_clocks(buckets, page)?;
+    metrics_streams::put(node, buckets, page)
 }
 
 pub(super) type NodeFamily = (&'static str, Kind, &'static str, fn(&Node, &Totals) -> u64);
@@ -38,7 +44,10 @@ pub(super) const OF_NODE: [NodeFamily; 6] = [
 ];
 
 fn put_node(node: &Node, totals: &Totals, page: &mut Page<'_>) -> fmt::Result {
-    OF_NODE.iter().try_for_each(|(name, kind, help, value)| page.one(name, *kind, help, value(node, totals)))
+    OF_NODE
+        .iter()
+        .chain(&OF_NODE_TOO)
+        .try_for_each(|(name, kind, help, value)| page.one(name, *kind, help, value(node, totals)))
 }
 
 /// The family of operations.
@@ -47,11 +56,12 @@ pub(super) const OPS_NAME: &str = "kv_ops";
 type Operation = (&'static str, Option<&'static str>, fn(&Numbers) -> u64);
 
 /// What is told of operations by `op` and `result`.
-pub(super) const OPS: [Operation; 14] = [
+pub(super) const OPS: [Operation; 17] = [
     ("get", Some("hit"), |n| n.all.ops.get_hits),
     ("get", Some("miss"), |n| n.all.ops.get_misses),
     ("set", None, |n| n.all.ops.stores),
     ("delete", Some("hit"), |n| n.all.ops.deletes),
+    ("delete", Some("miss"), |n| n.times.counted(Counted::DeleteMiss)),
     ("incr", Some("hit"), |n| n.times.counted(Counted::IncrementHit)),
     ("incr", Some("miss"), |n| n.times.counted(Counted::IncrementMiss)),
     ("decr", Some("hit"), |n| n.times.counted(Counted::DecrementHit)),
@@ -62,6 +72,8 @@ pub(super) const OPS: [Operation; 14] = [
     ("get_meta", None, |n| n.times.counted(Counted::GetMeta)),
     ("set_meta", None, |n| n.times.counted(Counted::SetMeta)),
     ("del_meta", None, |n| n.times.counted(Counted::DeleteMeta)),
+    ("set_ret_meta", None, |n| n.times.counted(Counted::SetReturningMeta)),
+    ("del_ret_meta", None, |n| n.times.counted(Counted::DeleteReturningMeta)),
 ];
 
 fn put_ops(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
@@ -144,7 +156,10 @@ pub(super) const FAMILIES: [Family; 33] = [
 ];
 
 fn put_buckets(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
-    FAMILIES.iter().try_for_each(|(name, kind, help, value)| page.each(buckets, name, *kind, help, value))
+    FAMILIES
+        .iter()
+        .chain(&MORE)
+        .try_for_each(|(name, kind, help, value)| page.each(buckets, name, *kind, help, value))
 }
 
 pub(super) type StateFamily = (&'static str, &'static str, fn(&StateStats) -> u64);
@@ -168,7 +183,7 @@ pub(super) const BY_STATE: [StateFamily; 14] = [
 ];
 
 fn put_by_state(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
-    for (name, help, value) in BY_STATE {
+    for (name, help, value) in BY_STATE.into_iter().chain(MORE_BY_STATE) {
         page.by_state(buckets, name, help, value)?;
     }
     let name = "kv_vb_perc_mem_resident_ratio";

@@ -19,7 +19,7 @@ fn put_requests(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
     page.head(name, Kind::Histogram, "How long requests took, of one turn of a connection in 64.")?;
     for numbers in buckets {
         for (opcode, counts) in numbers.times.commands() {
-            if let Some(opcode) = protocol::opcode::name(opcode) {
+            if let Some(opcode) = protocol::opcode::field_name(opcode) {
                 page.histogram(name, &[("bucket", numbers.bucket.name()), ("opcode", opcode)], &counts)?;
             }
         }
@@ -55,6 +55,15 @@ fn put_store(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
     page.head(name, Kind::Histogram, "How long fetchers read for clients.")?;
     for (bucket, times) in &times {
         page.histogram(name, &[("bucket", bucket)], &times.fetch)?;
+    }
+    let name = "kv_disk_seconds";
+    page.head(
+        name,
+        Kind::Histogram,
+        "How long the disk took, by what it did: commit, a batch of one vBucket.",
+    )?;
+    for (bucket, times) in &times {
+        page.histogram(name, &[("bucket", bucket), ("op", "commit")], &times.commit)?;
     }
     let name = "stave_store_operation_seconds";
     page.head(name, Kind::Histogram, "How long operations of the store took.")?;

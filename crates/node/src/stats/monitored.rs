@@ -7,10 +7,10 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use base::{Seqno, VbId, VbState};
-use dcp::Side;
+use base::VbState;
 use engine::{Bucket, StateStats, StoreTimes};
 
+use super::dcp;
 use super::memory::used_bytes;
 use super::page::Numbers;
 use crate::cluster::serving;
@@ -242,36 +242,18 @@ pub fn look(node: &Node, bucket: &Arc<Bucket>, machine: &MachineLook) -> Box<[f6
 
 /// The figures of each of [`STREAMERS`], in the order of [`OF_STREAMER`].
 fn streamers(node: &Node, bucket: &Arc<Bucket>) -> [[u64; OF_STREAMER.len()]; STREAMERS.len()] {
-    let name = bucket.name();
     let mut all = [[0; OF_STREAMER.len()]; STREAMERS.len()];
-    let mut enter = |name: &str, figures: [u64; OF_STREAMER.len()]| {
-        std::iter::zip(&mut all[kind_of(name)], figures).for_each(|(sum, figure)| *sum += figure);
-    };
-    let mut handles = node.streams().all();
-    handles.retain(|handle| handle.bucket() == name);
-    // Nobody needs them who has no producer.
-    let high: Vec<Seqno> = if handles.iter().any(|handle| handle.side() == Side::Producer) {
-        let high = |vb| bucket.inspect(VbId(vb), |vb| vb.high_seqno()).unwrap_or_default();
-        (0..bucket.vbuckets()).map(high).collect()
-    } else {
-        Vec::new()
-    };
-    for handle in handles {
-        let high = |vb: VbId| high.get(usize::from(vb.0)).copied().unwrap_or_default();
-        let (remaining, sent) =
-            handle.progress().map_or((0, 0), |progress| (progress.remaining(high), progress.changes()));
-        let is_producer = u64::from(handle.side() == Side::Producer);
-        let (backlog, bytes) = (handle.unacknowledged_bytes(), handle.sent_bytes());
-        enter(&handle.name(), [1, is_producer, remaining, backlog, sent, bytes, 0]);
-    }
-    for link in node.replication().status(Some(name)) {
-        enter(&link.name, [1, 0, 0, 0, 0, 0, link.counts.full]);
+    for of in dcp::figures(node, bucket) {
+        let producers = u64::from(of.is_producer);
+        let sums =
+            [1, producers, of.items_remaining, of.backlog_bytes, of.items_sent, of.sent_bytes, of.backoffs];
+        std::iter::zip(&mut all[kind_of(&of.name)], sums).for_each(|(sum, figure)| *sum += figure);
     }
     all
 }
 
 /// Which of [`STREAMERS`] a connection is of.
-fn kind_of(name: &str) -> usize {
+pub(super) fn kind_of(name: &str) -> usize {
     let name = name.strip_prefix("eq_dcpq:").unwrap_or(name);
     let is_of =
         |prefix: &str| name.strip_prefix(prefix).is_some_and(|rest| rest.starts_with([':', '-', '_', '/']));

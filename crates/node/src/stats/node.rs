@@ -19,6 +19,7 @@ use crate::kept_by::KeptBy;
 use crate::naming;
 use crate::node::Node;
 use crate::privilege::Privilege;
+use crate::slow::packet::duration_text;
 use crate::version::SERVER_VERSION;
 
 const GETS: &[u8] = &[GET, GETQ, GETK, GETKQ, GET_REPLICA, GET_EX, GET_EX_REPLICA, GAT, GATQ, GET_LOCKED];
@@ -50,8 +51,8 @@ const OTHER_CHANGES: &[u8] = &[
     DELETEQ_WITH_META,
     RETURN_META,
 ];
-const SUBDOC_LOOKUPS: &[u8] = &[SUBDOC_GET, SUBDOC_EXISTS, SUBDOC_GET_COUNT, SUBDOC_MULTI_LOOKUP];
-const SUBDOC_CHANGES: &[u8] = &[
+pub(super) const SUBDOC_LOOKUPS: &[u8] = &[SUBDOC_GET, SUBDOC_EXISTS, SUBDOC_GET_COUNT, SUBDOC_MULTI_LOOKUP];
+pub(super) const SUBDOC_CHANGES: &[u8] = &[
     SUBDOC_DICT_ADD,
     SUBDOC_DICT_UPSERT,
     SUBDOC_DELETE,
@@ -65,7 +66,7 @@ const SUBDOC_CHANGES: &[u8] = &[
     SUBDOC_MULTI_MUTATION,
 ];
 
-fn requests(totals: &Totals, opcodes: &[u8]) -> u64 {
+pub(super) fn requests(totals: &Totals, opcodes: &[u8]) -> u64 {
     opcodes.iter().map(|opcode| totals.requests[usize::from(*opcode)]).sum()
 }
 
@@ -391,9 +392,19 @@ pub fn slow_operations(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) ->
         }
         sheet.put("requests", one.requests);
         sheet.put("ended", one.ended_unix_ns / 1_000_000_000);
-        sheet.put("opaque", one.opaque);
-        sheet.put("vbucket", one.vbucket);
+        sheet.put("opaque", one.packet.opaque);
+        sheet.put("vbucket", one.packet.vbucket);
+        sheet.put("duration", duration_text(one.took_ns));
+        sheet.put("cid", one.cid());
+        if let Some(id) = &one.connection_id {
+            sheet.put("connection_id", id);
+        }
+        if let Some(status) = one.status {
+            sheet.put("status", status.name());
+        }
         sheet.put("worker", one.worker);
+        // The key is a row of its own, for those who may know it.
+        sheet.put("packet", one.packet.as_json(one.opcode, None));
         if inquiry.rights.whole.has(Privilege::MetaRead) {
             sheet.put("key", one.key.escape_ascii());
         }

@@ -4,6 +4,7 @@ mod asked;
 mod clocks;
 mod latency;
 mod scrapes;
+mod streams;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -789,13 +790,13 @@ fn histograms_are_told_to_prometheus() {
     metrics::render(&world.node, &mut text);
     let samples = parse_metrics(&text);
     let of = |name: &str, labels: &str| samples[&format!("{name}{{bucket=\"travel\",{labels}}}")];
-    let get = |end: &str| of("kv_cmd_duration_seconds_bucket", &format!("opcode=\"Get\",le=\"{end}\""));
+    let get = |end: &str| of("kv_cmd_duration_seconds_bucket", &format!("opcode=\"GET\",le=\"{end}\""));
     assert_eq!(["0.000001", "0.000004", "0.000016", "67.108864", "+Inf"].map(get), [1.0, 2.0, 3.0, 3.0, 4.0]);
-    assert_eq!(of("kv_cmd_duration_seconds_count", "opcode=\"Get\""), 4.0);
-    assert_eq!(of("kv_cmd_duration_seconds_sum", "opcode=\"Get\""), 100.000_008_9);
+    assert_eq!(of("kv_cmd_duration_seconds_count", "opcode=\"GET\""), 4.0);
+    assert_eq!(of("kv_cmd_duration_seconds_sum", "opcode=\"GET\""), 100.000_008_9);
     let labels = "level=\"persist_to_majority\"";
     assert_eq!(of("kv_sync_write_commit_duration_seconds_sum", labels), 0.002);
-    assert!(!text.contains("opcode=\"Set\""), "nothing was recorded");
+    assert!(!text.contains("opcode=\"SET\""), "nothing was recorded");
 }
 
 /// Figures under the field's names move with what they count.

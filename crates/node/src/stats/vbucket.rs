@@ -105,6 +105,8 @@ pub fn details(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Resu
     each(inquiry, asked(args)?, |vb| {
         sheet.put(format_args!("vb_{}", vb.id), vb.state.name());
         put_details(vb, sheet);
+        put_disk(inquiry, vb.id, sheet);
+        put_sync_writes(inquiry, vb.id, sheet);
         put_clock(inquiry, vb, sheet);
         put_history(inquiry, vb.id, sheet);
         // Only of one whose files cannot be read.
@@ -118,6 +120,24 @@ pub fn details(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Resu
         }
         Ok(())
     })
+}
+
+/// How large its files are, as the store knows from its last look at them: nothing is read. Nothing in memory alone.
+fn put_disk(inquiry: &Inquiry<'_>, vb: VbId, sheet: &mut Sheet) {
+    let Some((file_bytes, used_bytes)) = engine::file_usage_of(inquiry.bucket, vb) else { return };
+    let mut sheet = sheet.under(format_args!("vb_{vb}"));
+    sheet.put("db_file_size", file_bytes);
+    sheet.put("db_data_size", used_bytes);
+}
+
+/// How far durable writes are.
+fn put_sync_writes(inquiry: &Inquiry<'_>, vb: VbId, sheet: &mut Sheet) {
+    let seqnos =
+        |vb: &VBucket| (vb.sync_writes().high_prepared_seqno(), vb.sync_writes().high_completed_seqno());
+    let Some((prepared, completed)) = inquiry.bucket.inspect(vb, seqnos) else { return };
+    let mut sheet = sheet.under(format_args!("vb_{vb}"));
+    sheet.put("high_prepared_seqno", prepared);
+    sheet.put("high_completed_seqno", completed);
 }
 
 /// How far the history of changes reaches back, where the bucket can keep one.
@@ -150,12 +170,15 @@ fn put_clock(inquiry: &Inquiry<'_>, vb: &VbStats, sheet: &mut Sheet) {
 fn put_details(vb: &VbStats, sheet: &mut Sheet) {
     let mut sheet = sheet.under(format_args!("vb_{}", vb.id));
     sheet.put("num_items", vb.documents);
+    sheet.put("num_non_resident", vb.without_value);
+    sheet.put("num_ejects", vb.ops.ejects);
     sheet
         .put("ht_num_deleted_items", vb.tombstones.saturating_sub(vb.evicted_tombstones).min(vb.table_items));
     sheet.put("ht_num_items", vb.table_items);
     sheet.put("evicted_items", vb.evicted_documents);
     sheet.put("evicted_deleted_items", vb.evicted_tombstones);
     sheet.put("bloom_filter_memory", vb.filter_bytes);
+    sheet.put("bloom_filter_size", vb.filter_bytes * 8);
     sheet.put("ht_num_in_memory_items", vb.documents - vb.without_value.min(vb.documents));
     sheet.put(
         "ht_num_in_memory_non_resident_items",
@@ -166,10 +189,15 @@ fn put_details(vb: &VbStats, sheet: &mut Sheet) {
     sheet.put("checkpoint_memory", vb.checkpoints.item_bytes + vb.checkpoints.overhead_bytes);
     sheet.put("ops_get", vb.ops.get_hits + vb.ops.get_misses);
     sheet.put("ops_store", vb.ops.stores);
+    sheet.put("ops_create", vb.written.created);
+    sheet.put("ops_update", vb.written.updated);
     sheet.put("ops_delete", vb.ops.deletes);
     sheet.put("ops_reject", vb.ops.conflicts);
     sheet.put("expired", vb.ops.expirations);
     sheet.put("queue_size", vb.checkpoints.unpersisted_items);
+    sheet.put("queue_fill", vb.enqueued());
+    sheet.put("queue_drain", vb.ops.drained);
+    sheet.put("rollback_item_count", vb.ops.rolled_back);
     sheet.put("flush_queued", vb.flush_queued);
     sheet.put("high_seqno", vb.high_seqno);
     sheet.put("last_persisted_seqno", vb.persisted_seqno);

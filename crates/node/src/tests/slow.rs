@@ -4,7 +4,7 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use base::env::Env;
-use protocol::{RequestParts, opcode};
+use protocol::{RequestParts, Status, opcode};
 
 use super::{connect_as, durable_set, feed, get, node_in, node_of, request, set, users, vb};
 use crate::output::Output;
@@ -28,6 +28,11 @@ fn a_turn_that_took_long_is_kept_with_its_last_command() {
     let [one] = &kept[..] else { panic!("a turn without requests is none: {kept:?}") };
     assert_eq!((one.opcode, one.requests, one.took_ns), (opcode::GET, 2, 501 * MS));
     assert_eq!(one.spent_on, SpentOn::Turn);
+    assert_eq!(
+        (&*one.key, one.packet.vbucket, one.packet.opaque),
+        (&b"k"[..], vb(b"k"), 2),
+        "the last request"
+    );
     let (_, bucket) = &node.buckets()[0];
     bucket.set_param("slow_operation_threshold", "100").expect("a valid value");
     feed(&mut connection, &get(b"k", 3));
@@ -57,7 +62,12 @@ fn a_write_that_waited_long_is_kept_with_its_key() {
     write(b"slow", 2, 600);
     let kept = node.events().slow.of_bucket("default");
     let [one] = &kept[..] else { panic!("one took longer than half a second: {kept:?}") };
-    assert_eq!((one.opcode, one.opaque, one.took_ns), (opcode::SET, 2, 600 * MS));
-    assert_eq!((&*one.key, one.vbucket, one.spent_on), (&b"slow"[..], vb(b"slow"), SpentOn::SyncWrite));
+    assert_eq!((one.opcode, one.packet.opaque, one.took_ns), (opcode::SET, 2, 600 * MS));
+    assert_eq!(
+        (&*one.key, one.packet.vbucket, one.spent_on),
+        (&b"slow"[..], vb(b"slow"), SpentOn::SyncWrite)
+    );
+    let told = (one.status, one.packet.extras_len, one.cid());
+    assert_eq!(told, (Some(Status::Success), 8, "-/2".to_owned()));
     assert_eq!(trace(&one.spans), "flush_queue=0:600000 flush=600000:0 answer=600000:0");
 }

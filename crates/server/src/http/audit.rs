@@ -129,6 +129,7 @@ static AUDITED: &[AuditedRoute] = {
             E::CertificatesConfigured,
             &[Self_, Form("state", "state"), Json("prefixes", "prefixes")],
         ),
+        audited("POST", super::log_levels::PATH, E::LogLevelsChanged, &[Form("level", "log_levels")]),
         audited("POST", "/settings/security", E::SecurityConfigured, &[Settings]),
         audited(
             "POST",

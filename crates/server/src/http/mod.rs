@@ -22,6 +22,7 @@ mod encryption_keys;
 mod failures;
 mod figures;
 mod health;
+mod log_levels;
 mod logs;
 mod manage;
 mod methods;

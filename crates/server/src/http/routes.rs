@@ -11,9 +11,9 @@ use super::origin::{self, Listens};
 use super::shared::Shared;
 use super::{
     alternate, audit, audit_settings, auto_failover, bucket_stats, buckets, certificates, changes, cluster,
-    cluster_status, compaction, documents, encryption_keys, failures, figures, health, logs, manage, methods,
-    metrics, migration, node_secret, paths, patience, pools, promise, range, replication, sample_requests,
-    scopes, security, settings, slow_limits, stream, ui, user_lists, users, zoom,
+    cluster_status, compaction, documents, encryption_keys, failures, figures, health, log_levels, logs,
+    manage, methods, metrics, migration, node_secret, paths, patience, pools, promise, range, replication,
+    sample_requests, scopes, security, settings, slow_limits, stream, ui, user_lists, users, zoom,
 };
 
 /// A method of an address.
@@ -187,6 +187,8 @@ fn cluster_routes() -> Vec<Route> {
         delete(alternate::PATH, ClusterAdmin, alternate::delete),
         get(slow_limits::PATH, User, slow_limits::show),
         post(slow_limits::PATH, ClusterAdmin, slow_limits::change),
+        get(log_levels::PATH, ClusterAdmin, log_levels::show),
+        post(log_levels::PATH, ClusterAdmin, log_levels::change),
         get("/logs", Log, logs::show),
         get("/v1/cluster", ClusterAdmin, cluster_status::show),
     ]

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use base::Cas;
 use base::env::{Clock, Env};
 use base64::Engine;
 use node::{Config, Settings};
@@ -175,6 +176,7 @@ pub struct Frame {
     pub magic: u8,
     pub opcode: u8,
     pub status: Status,
+    pub cas: Cas,
     pub extras: Vec<u8>,
     pub key: Vec<u8>,
     pub value: Vec<u8>,
@@ -218,6 +220,12 @@ impl Client {
         let mut client = Client { stream };
         client.send(&node::fuzz::login("Administrator", "password", "default", &[]));
         client
+    }
+
+    /// Another one of the same server, that has said nothing.
+    pub fn again(&self) -> Client {
+        let server = self.stream.peer_addr().expect("it is connected");
+        Client { stream: TcpStream::connect(server).expect("the server listens") }
     }
 
     /// A client that has said nothing.
@@ -302,6 +310,7 @@ impl Client {
             magic: head[0],
             opcode: head[1],
             status: Status::from_code(u16::from_be_bytes([head[6], head[7]])).expect("a known status"),
+            cas: Cas(u64::from_be_bytes(*head[16..].first_chunk().expect("it is there"))),
             extras: extras.to_vec(),
             key: key.to_vec(),
             value: value.to_vec(),

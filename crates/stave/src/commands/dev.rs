@@ -17,6 +17,7 @@ use base::limits::DEFAULT_VBUCKETS;
 use clap::Args;
 use dev::{DevCluster, DevConfig, DevTimes, DevTls, MOST_NODES, Seed};
 use node::config::{BucketSpec, MOST_REPLICAS};
+use node::log_levels::LogLevels;
 use node::recent_log::RecentLog;
 use rustix::process::Pid;
 use serde_json::{Value, json};
@@ -183,6 +184,7 @@ impl DevFlags {
             tls: None,
             seed: None,
             recent_log: RecentLog::default(),
+            log_levels: LogLevels::default(),
             nodes: self.nodes,
             buckets: self.bucket.iter().map(spec).collect::<Result<_, _>>()?,
             data,
@@ -213,8 +215,9 @@ pub fn run(env: &Env, flags: DevFlags) -> anyhow::Result<Outcome> {
         .map(|own| (own.ca.clone(), own.certificate.clone(), own.key.clone()))
         .map(|(ca, certificate, key)| DevTls { ca, certificate, key });
     let seed_file = flags.seed_file.clone();
-    let recent_log = log.recent.clone();
-    let mut config = DevConfig { descriptors, tls, recent_log, ..flags.config(folder.path().to_owned())? };
+    let (recent_log, log_levels) = (log.recent.clone(), log.levels.clone());
+    let mut config =
+        DevConfig { descriptors, tls, recent_log, log_levels, ..flags.config(folder.path().to_owned())? };
     if let Some(path) = seed_file {
         add_seed(env, &path, &mut config)?;
     }

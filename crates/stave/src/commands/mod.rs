@@ -23,6 +23,7 @@ pub mod health;
 pub(crate) mod http_flags;
 pub mod import;
 pub mod keys;
+pub mod log_level;
 mod login_flags;
 pub mod migrate;
 pub mod password;

@@ -316,7 +316,7 @@ pub fn run(env: &Env, flags: ServeFlags, ignored: &[String]) -> anyhow::Result<O
     setup.open_keys().iter().chain(ignored).for_each(|what| tracing::warn!("{what}"));
     let Setup { config, join, access, .. } = setup;
     let made_up = config.password_was_generated.then(|| config.users[0].clone());
-    let config = Config { recent_log: log.recent.clone(), ..config };
+    let config = Config { recent_log: log.recent.clone(), log_levels: log.levels.clone(), ..config };
     let server = server::serve(config, env.clone())?;
     log.hand_over_keys(server.node());
     let mut again = Again { env, flags, descriptors, log, terminal };

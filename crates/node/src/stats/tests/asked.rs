@@ -202,7 +202,7 @@ fn a_reset_has_stats_begin_again() {
     assert_eq!(timings["Get_mean"], "20.500");
     let mut text = String::new();
     metrics::render(&world.node, &mut text);
-    assert!(text.contains("kv_cmd_duration_seconds_count{bucket=\"travel\",opcode=\"Get\"} 2"), "{text}");
+    assert!(text.contains("kv_cmd_duration_seconds_count{bucket=\"travel\",opcode=\"GET\"} 2"), "{text}");
     assert_eq!(world.refusal("reset everything"), Some(Status::Einval));
     let refused = world.ask_as(Privileges::of(&[Privilege::SimpleStats]), "reset").map(drop);
     assert_eq!(refused, Err(Refused::Denied("Stats")));

@@ -16,7 +16,10 @@ fn counters(world: &World) -> BTreeMap<String, f64> {
         let name = series.split('{').next().unwrap_or_default();
         // The field's figures of vBuckets by state are gauges whose names Prometheus would not have for such.
         let is_of_states = name == "kv_ep_vb_total" || name.starts_with("kv_vb_");
-        types.get(name) == Some(&"gauge") || is_of_states
+        // So are sums of connections that are there, and these.
+        let others = ["kv_collection_item_count", "kv_ep_hlc_drift_count"];
+        let is_field_s = name.starts_with("kv_dcp_") || others.contains(&name);
+        types.get(name) == Some(&"gauge") || is_of_states || is_field_s
     };
     let mut samples = parse_metrics(&text);
     samples.retain(|series, _| !is_gauge(series));
