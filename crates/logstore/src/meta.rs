@@ -173,8 +173,8 @@ impl VbMeta {
 
     /// Gives up the points behind the barrier.
     fn reset(&mut self) {
-        let barrier = self.barrier;
-        self.points.retain(|point| point.commit >= barrier);
+        let (barrier, last) = (self.barrier, self.last().commit);
+        self.points.retain(|point| point.commit >= barrier || point.commit == last);
         self.settle();
     }
 
@@ -246,7 +246,8 @@ impl VbMeta {
             self.epochs.push((point.epoch, u64::MAX));
         }
         self.points.push(point.clone());
-        self.points.retain(|point| !commit.forgets.contains(&point.commit));
+        let last = commit.point.commit;
+        self.points.retain(|point| point.commit == last || !commit.forgets.contains(&point.commit));
         if let Some(extent) = &commit.extent {
             Arc::make_mut(&mut self.extents).push(extent.clone());
         }

@@ -179,7 +179,7 @@ fn a_pause_leaves_what_waits_to_commits() {
     }
     let paused = store.stats();
     assert!(paused.runs < 40 && paused.item_bytes < 4 * paused.live_bytes, "{paused:?}");
-    assert!(paused.written.merges > 0 && paused.written.rewrites > 0, "{paused:?}");
+    assert!(paused.written.merges > 0, "{paused:?}");
     tuned(&store, 25, 3, false);
     settle(&store);
     let after = store.stats();

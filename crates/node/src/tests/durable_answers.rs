@@ -220,7 +220,7 @@ fn check(scene: &mut Scene, row: &Row, asked: Asked, extras: &[u8], value: &[u8]
 }
 
 #[test]
-pub(super) fn a_success_leaves_only_after_the_commit() {
+fn a_success_leaves_only_after_the_commit() {
     let mut scene = Scene::new();
     let documents = ROWS.iter().filter(|row| row.key == crate::command_rules::Key::Document);
     for row in documents {
@@ -234,6 +234,16 @@ pub(super) fn a_success_leaves_only_after_the_commit() {
                 assert_eq!(row.durability, Durability::Invalid, "{}", row.name);
             }
         }
+    }
+}
+
+/// Two commands that carry no durability, and are sync writes where the bucket asks for that.
+#[test]
+pub(super) fn touch_and_return_meta_are_answered_behind_their_commit() {
+    let mut scene = Scene::new();
+    for row in ROWS.iter().filter(|row| matches!(row.opcode, opcode::TOUCH | opcode::RETURN_META)) {
+        let Effect::Changes { extras, value, exists } = effect(row) else { panic!("{} changes", row.name) };
+        check(&mut scene, row, Asked::ByBucket(DurabilityLevel::Majority), &extras, &value, exists);
     }
 }
 

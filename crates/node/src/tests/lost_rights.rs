@@ -84,9 +84,6 @@ pub(super) fn a_session_ends_with_its_bucket() {
     assert_eq!(looks(&mut admin), Some(CloseReason::BucketGone));
     assert_eq!(looks(&mut guest), None, "its bucket is another one");
 
-    let mut late = connect(&node);
-    let (answers, _) = feed(&mut late, &login("admin", "password", "default", &[]));
-    assert_eq!(statuses(&answers).last().map(|(_, status)| *status), Some(Status::KeyEnoent));
     let again = node_of(false).bucket("default").expect("it is served");
     let spec = BucketSpec::parse("default").expect("valid");
     node.served().serve(Served { spec: spec.clone(), bucket: Arc::clone(&bucket) });

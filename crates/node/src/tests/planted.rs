@@ -35,7 +35,7 @@ const TESTS: [fn(); 22] = [
     login::tests::a_node_that_wants_the_password_as_it_is_does_not_get_it,
     roles::each_command_is_for_the_roles_of_the_table,
     answers_keep_their_order_unless_agreed_otherwise,
-    durable_answers::a_success_leaves_only_after_the_commit,
+    durable_answers::touch_and_return_meta_are_answered_behind_their_commit,
     lost_rights::a_session_ends_with_its_bucket,
     lost_rights::what_a_lost_role_allowed_is_refused_with_the_next_request,
 ];
