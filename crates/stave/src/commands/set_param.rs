@@ -236,6 +236,7 @@ mod tests {
 
     use super::*;
     use crate::client::fake_server::{FakeServer, Habits};
+    use crate::test_server::{BUCKET, TestServer};
 
     fn open() -> (FakeServer, Client) {
         let server = FakeServer::start(Habits::default());
@@ -289,6 +290,13 @@ mod tests {
             assert!(told("cluster").ends_with("after each start of a node, with --all-nodes at every node"));
             assert!(told("node").contains("give the bucket a table with its type"));
         }
+    }
+
+    #[test]
+    fn a_node_says_what_keeps_its_bucket() {
+        let server = TestServer::start();
+        assert_eq!(kept_by(&mut server.client(), BUCKET).as_deref(), Some("configuration"));
+        assert_eq!(kept_by(&mut server.client(), "none"), None);
     }
 
     #[test]
