@@ -86,7 +86,7 @@ fn buckets_come_change_and_go() {
     assert!(field(&shown, "quota").starts_with("256 MiB on each"), "{shown}");
     let told = run("bucket edit orders --replicas 1");
     assert!(
-        told.contains("`stave cluster rebalance`; warning: there are too few nodes for 1 replica, 1 node"),
+        told.contains("`stave cluster rebalance`; warning: there are too few nodes (1) for 1 replica"),
         "{told}"
     );
     assert_eq!(run("bucket edit orders --no-flush"), "bucket orders was changed\n");
@@ -201,7 +201,7 @@ fn what_is_doubtful_is_done_with_a_warning() {
     run("bucket delete tiny --yes");
     let told = run("bucket add many --quota 100MiB --replicas 2");
     assert!(
-        told.starts_with("bucket many was added; warning: there are too few nodes for 2 replicas"),
+        told.starts_with("bucket many was added; warning: there are too few nodes (1) for 2 replicas"),
         "{told}"
     );
     run("bucket delete many --yes");
