@@ -471,6 +471,14 @@ fn not_everybody_may_read_changes_and_not_everything_is_understood() {
     {
         assert_eq!(status(&format!("default/changes?{wrong}"), ADMIN), 400, "{wrong}");
     }
+    // What is known is told.
+    for (wrong, told) in [
+        ("color=red", "there is no parameter `color`: there are since, cursor, nodes, tokens, collections,"),
+        ("format=xml", "`format=xml` is not understood: format takes ndjson or sse"),
+    ] {
+        let text = get(&server, &format!("default/changes?{wrong}")).text();
+        assert!(text.contains(told), "{text}");
+    }
     server.stop().expect("a clean stop");
 }
 

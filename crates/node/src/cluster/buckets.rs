@@ -444,3 +444,15 @@ impl From<ManifestWrong> for ManifestError {
         wrong.0
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_is_down_is_told_with_what_to_do() {
+        let error = told(ClusterError::Refused(Refused::NodeDown(NodeId(2))));
+        assert!(matches!(&error, BucketError::NotNow(_)), "{error:?}");
+        assert!(error.to_string().contains("fail it over first (stave cluster failover n_2)"), "{error}");
+    }
+}

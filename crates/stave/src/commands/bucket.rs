@@ -310,10 +310,9 @@ fn nodes(target: &HttpTarget) -> Option<usize> {
 /// What is said if there are no nodes for so many replicas.
 fn too_few_nodes(target: &HttpTarget, replicas: u8) -> Option<String> {
     let nodes = nodes(target).filter(|nodes| *nodes <= usize::from(replicas))?;
-    let (replicas, nodes) =
-        (counted(u64::from(replicas), "replica", "replicas"), counted(nodes as u64, "node", "nodes"));
+    let replicas = counted(u64::from(replicas), "replica", "replicas");
     Some(format!(
-        "; warning: there are too few nodes for {replicas}, {nodes}: durable writes are refused if they need more copies than \
+        "; warning: there are too few nodes ({nodes}) for {replicas}: durable writes are refused if they need more copies than \
          there are"
     ))
 }

@@ -230,6 +230,7 @@ mod tests {
 
     use super::*;
     use crate::client::fake_server::{FakeServer, Habits};
+    use crate::test_server::{BUCKET, TestServer};
 
     fn open() -> (FakeServer, Client) {
         let server = FakeServer::start(Habits::default());
@@ -288,6 +289,13 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn a_node_says_what_keeps_its_bucket() {
+        let server = TestServer::start();
+        assert_eq!(kept_by(&mut server.client(), BUCKET).as_deref(), Some("configuration"));
+        assert_eq!(kept_by(&mut server.client(), "none"), None);
     }
 
     #[test]

@@ -183,3 +183,22 @@ fn a_migration_that_is_cut_off_anywhere_leaves_one_of_both_whole() {
     }
     assert!(steps > 30 && ended > 3, "{steps} steps were cut off, {ended} only ended");
 }
+
+#[test]
+fn a_bucket_that_is_not_there_is_told_with_both_ways() {
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        flags: MigrateFlags,
+    }
+    let server = crate::test_server::TestServer::start();
+    let addr = server.http_addr();
+    let words = ["stave", "nob", "--backend", "magma", "--addr", &addr, "--password", "password"];
+    let line = <Line as clap::Parser>::parse_from(words);
+    let why = run(&Env::real(), &line.flags).expect_err("there is none").to_string();
+    assert!(
+        why.starts_with("there is no bucket nob, and no folder of this name; `stave bucket list`"),
+        "{why}"
+    );
+    assert!(why.contains("data/buckets/nob"), "{why}");
+}
