@@ -31,6 +31,7 @@ mod context;
 pub mod counters;
 pub mod data_dir;
 pub mod dcp;
+pub mod dcp_inbound;
 mod dispatch;
 pub mod doors;
 pub mod down;

@@ -21,6 +21,9 @@ use protocol::{Limits, Parsed, parse};
 use serde_json::{Value, json};
 use server::Server;
 
+#[path = "replication/fed.rs"]
+mod fed;
+
 const VBUCKETS: u16 = 16;
 /// "Administrator:password"
 const ADMIN: &str = "Basic QWRtaW5pc3RyYXRvcjpwYXNzd29yZA==";

@@ -265,6 +265,11 @@ impl Replication {
         self.links(bucket).iter().map(|link| link.status()).collect()
     }
 
+    /// Whether a vBucket follows another node over a link.
+    pub fn follows(&self, bucket: &str, vb: VbId) -> bool {
+        self.links(Some(bucket)).iter().any(|link| link.inner.lock().wanted.contains_key(&vb))
+    }
+
     fn links(&self, bucket: Option<&str>) -> Vec<Arc<Link>> {
         let state = self.shared.state.lock();
         let all = state.links.iter().filter(|((of, _), _)| bucket.is_none_or(|name| of == name));
