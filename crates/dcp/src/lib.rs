@@ -3,6 +3,7 @@
 mod agreement;
 mod consumer;
 mod content;
+mod file_fill;
 mod filter;
 mod frame_writer;
 #[doc(hidden)]
@@ -23,6 +24,7 @@ pub use consumer::{
     TURN_MESSAGES, Trouble, VbProgress,
 };
 pub use content::Features;
+pub use file_fill::{FileFill, FillFailure, FillStep};
 pub use filter::{Filter, FilterRefusal, MOST_FILTER_BYTES};
 pub use producer::{AcknowledgeRefusal, Producer, Progress, Step, StreamRequestRefusal, Tick};
 pub use sink::Sink;

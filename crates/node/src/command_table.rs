@@ -270,15 +270,11 @@ pub static ROWS: &[Row] = &[
         .in_bucket()
         .needs(Administrator)
         .key(Key::Optional),
-    Row::refused(
-        DOWNLOAD_SNAPSHOT,
-        "Fill a vBucket with the files of another node",
-        "a node fills its vBuckets by streams: its cluster, or stave replicate, says from where",
-    )
-    .in_bucket()
-    .needs(Administrator)
-    .value(ValueRule::Required)
-    .datatype(JSON),
+    Row::new(DOWNLOAD_SNAPSHOT, file_snapshot::download, "Copy the file of a vBucket from another node")
+        .in_bucket()
+        .needs(Administrator)
+        .value(ValueRule::Required)
+        .datatype(JSON),
     Row::new(GET_FILE_FRAGMENT, file_snapshot::fragment, "Bytes of a file of a snapshot")
         .leaves(Leaves::Always)
         .in_bucket()

@@ -126,11 +126,11 @@ impl Registry {
 pub struct DcpConnection {
     handle: Arc<Handle>,
     registry: Arc<Registry>,
-    role: Role,
+    role: DcpRole,
 }
 
 /// Which end of the streams it is.
-enum Role {
+enum DcpRole {
     Producer(Box<Producer>),
     Consumer(Box<Inbound>),
 }
@@ -168,11 +168,11 @@ impl DcpConnection {
             Side::Producer => {
                 let producer = Producer::new(Arc::clone(bucket), handle.name(), agreed, features, wake);
                 handle.progress.get_or_init(|| Arc::clone(producer.progress()));
-                Role::Producer(Box::new(producer))
+                DcpRole::Producer(Box::new(producer))
             }
             Side::Consumer => {
                 let name = agreed.consumer_name;
-                Role::Consumer(Box::new(Inbound::open(bucket, handle.name(), name, features, wake)))
+                DcpRole::Consumer(Box::new(Inbound::open(bucket, handle.name(), name, features, wake)))
             }
         };
         DcpConnection { handle, registry: Arc::clone(registry), role }
@@ -181,22 +181,22 @@ impl DcpConnection {
     /// The producing half; nothing if the connection consumes.
     pub fn producer(&mut self) -> Option<&mut Producer> {
         match &mut self.role {
-            Role::Producer(producer) => Some(producer),
-            Role::Consumer(_) => None,
+            DcpRole::Producer(producer) => Some(producer),
+            DcpRole::Consumer(_) => None,
         }
     }
 
     /// The consuming half; nothing if the connection produces.
     pub fn consumer(&mut self) -> Option<&mut Inbound> {
         match &mut self.role {
-            Role::Producer(_) => None,
-            Role::Consumer(consumer) => Some(consumer),
+            DcpRole::Producer(_) => None,
+            DcpRole::Consumer(consumer) => Some(consumer),
         }
     }
 
     /// Whether what came waits for memory, so that nothing more is to be read.
     pub fn waits_for_room(&self) -> bool {
-        matches!(&self.role, Role::Consumer(consumer) if consumer.waits_for_room())
+        matches!(&self.role, DcpRole::Consumer(consumer) if consumer.waits_for_room())
     }
 
     /// Bytes that it holds beside the bucket's changes.
@@ -204,8 +204,8 @@ impl DcpConnection {
         let named = size_of::<DcpConnection>() + size_of::<Handle>() + 2 * self.handle.name.len();
         named
             + match &self.role {
-                Role::Producer(producer) => producer.held_bytes(),
-                Role::Consumer(_) => size_of::<Inbound>(),
+                DcpRole::Producer(producer) => producer.held_bytes(),
+                DcpRole::Consumer(_) => size_of::<Inbound>(),
             }
     }
 
@@ -230,11 +230,11 @@ impl DcpConnection {
     pub fn step(&mut self, most: usize, waker: &Waker, out: &mut Output) -> Result<Step, CloseReason> {
         let before = out.len();
         let (step, streams, unacknowledged_bytes) = match &mut self.role {
-            Role::Producer(producer) => {
+            DcpRole::Producer(producer) => {
                 let step = producer.step(out, most);
                 (Ok(step), producer.streams(), producer.unacknowledged_bytes())
             }
-            Role::Consumer(consumer) => {
+            DcpRole::Consumer(consumer) => {
                 let step = consumer.step(&mut Context::from_waker(waker), out);
                 (step, consumer.streams(), consumer.unacknowledged_bytes())
             }
@@ -248,8 +248,8 @@ impl DcpConnection {
     /// Takes the client's answer to a message; false if the connection has to end for it.
     pub fn answered(&mut self, answer: &ClientAnswer<'_>, out: &mut Output) -> bool {
         match &mut self.role {
-            Role::Producer(producer) => producer.answered(answer.opcode, answer.opaque, answer.status),
-            Role::Consumer(consumer) => {
+            DcpRole::Producer(producer) => producer.answered(answer.opcode, answer.opaque, answer.status),
+            DcpRole::Consumer(consumer) => {
                 consumer.answered(answer, out.bytes());
                 true
             }
@@ -259,8 +259,8 @@ impl DcpConnection {
     /// What is due at `now`: a noop is written, or the connection is found dead. Answers when to look again.
     pub fn tick(&mut self, now: Duration, out: &mut Output) -> Result<Option<Duration>, &'static str> {
         let producer = match &mut self.role {
-            Role::Producer(producer) => producer,
-            Role::Consumer(consumer) => return consumer.tick(now, out).map(Some),
+            DcpRole::Producer(producer) => producer,
+            DcpRole::Consumer(consumer) => return consumer.tick(now, out).map(Some),
         };
         loop {
             match producer.tick(now) {

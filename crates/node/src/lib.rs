@@ -37,6 +37,7 @@ pub mod doors;
 pub mod down;
 pub mod elsewhere;
 mod fair_queue;
+mod file_fill;
 pub mod folder_keys;
 pub mod form;
 pub mod fuzz;

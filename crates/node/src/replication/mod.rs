@@ -4,6 +4,7 @@
 //! Who polls the links is outside ([`crate::doors::LinkRunner`]), and so is who connects them ([`Dial`]).
 //! What is declared is not kept on disk: whoever declares it does so again after a restart.
 
+pub mod download;
 mod drive;
 mod following;
 mod link;

@@ -327,7 +327,7 @@ impl Script {
 
 fn value_of(node: &Node, vb: u16, key: &str) -> Option<Vec<u8>> {
     let (bucket, key) = (node.bucket(), DocKey::new(key.as_bytes()));
-    let found = bucket.documents().peek_as_is(VbId(vb), key, bucket.now()).ok()??;
+    let found = bucket.documents().get_replica(VbId(vb), key, bucket.now()).ok()?;
     Some(found.version.value().to_vec())
 }
 
@@ -428,6 +428,57 @@ fn a_fed_stream_ends_with_the_role_and_with_the_bucket() {
     node.server().node().replication().want(&node.bucket(), &sources).expect("it may");
     script.stream.write_all(&add_stream(3, 0)).expect("the node reads");
     script.refused(opcode::DCP_ADD_STREAM, Status::KeyEexists);
-    assert_eq!(node.http("DELETE", "/v1/buckets/default", &Value::Null).0, 200);
+    assert_eq!(node.http("DELETE", "/pools/default/buckets/default", &Value::Null).0, 200);
     assert!(read(&mut script.stream).is_none(), "the bucket is gone");
+}
+
+#[test]
+fn what_is_fed_waits_in_the_socket_for_room_in_memory() {
+    const LARGE: usize = 1 << 20;
+    const CHANGES: u64 = 160;
+    const QUOTA: u64 = 100 << 20;
+    let mut node = Node { server: None, folder: tempfile::tempdir().expect("a folder") };
+    let settings = format!(
+        "kv = \"127.0.0.1:0\"\nhttp = \"127.0.0.1:0\"\npassword = \"password\"\nvbuckets = {VBUCKETS}\n\
+         buckets = [\"default:100MiB\"]\n"
+    );
+    let settings = Settings::parse(&settings).expect("valid settings");
+    let config =
+        Config::new(settings, node.folder.path().to_owned(), 1, String::new).expect("a configuration");
+    node.server = Some(server::serve(config, Env::real()).expect("the node starts"));
+    node.set_roles(VbState::Replica);
+    let mut client = logged_in(&node);
+    let mut persistence = |opcode| {
+        send(&mut client, &RequestParts { opcode, ..RequestParts::default() });
+        assert_eq!(status(&read(&mut client).expect("an answer")), Status::Success);
+    };
+    // What is not on disk cannot leave memory.
+    persistence(opcode::STOP_PERSISTENCE);
+    let mut script = Script::begin(&node);
+    let stream = script.stream(0);
+    let mut writer = Script { stream: script.stream.try_clone().expect("a handle") };
+    let written = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&written);
+    let thread = std::thread::spawn(move || {
+        writer.marker(0, stream, 1, CHANGES);
+        for seqno in 1..=CHANGES {
+            writer.mutation_of(0, stream, seqno, &vec![seqno as u8; LARGE], 0);
+            counted.store(seqno, Ordering::Relaxed);
+        }
+    });
+    let high = || node.high_seqnos()[0].0;
+    let mut still = (Instant::now(), 0);
+    while still.0.elapsed() < Duration::from_millis(1_500) {
+        if high() > still.1 {
+            still = (Instant::now(), high());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let held = node.bucket().memory().held_bytes();
+    assert!(high() < CHANGES && written.load(Ordering::Relaxed) < CHANGES, "{held} bytes held");
+    assert!(held < QUOTA + (8 << 20), "{held} bytes held");
+    persistence(opcode::START_PERSISTENCE);
+    eventually("all is applied", || high() == CHANGES);
+    thread.join().expect("it does not panic");
+    script.is_silent();
 }
