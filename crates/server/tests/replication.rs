@@ -21,6 +21,8 @@ use protocol::{Limits, Parsed, parse};
 use serde_json::{Value, json};
 use server::Server;
 
+#[path = "replication/by_file.rs"]
+mod by_file;
 #[path = "replication/fed.rs"]
 mod fed;
 

@@ -203,18 +203,7 @@ impl Consumer {
                 .and_then(|stream| self.bucket.replicas().seqno_advanced(stream, *seqno))
                 .map(|_| track.applied = *seqno),
             Work::State(state) => return Ok(self.take_role(vb, track, *state, out)),
-            Work::End(reason) => {
-                // The history is another one now: it is asked for at once.
-                if let EndReason::Unknown(code) = reason
-                    && let Some(left_out) = engine::admit_log(&self.bucket, "unknown end of a stream")
-                {
-                    let (bucket, name) = (self.bucket.name(), self.config.name.as_str());
-                    tracing::warn!(bucket, link = name, %vb, code, left_out, "a stream ended for an unknown reason");
-                }
-                let is_sudden = *reason != EndReason::Rollback;
-                track.failures = if is_sudden { track.failures } else { 0 };
-                return Ok(Done::Ended(Trouble::Ended(*reason)));
-            }
+            Work::End(reason) => return Ok(self.producer_ended(vb, track, *reason)),
         };
         match outcome {
             Ok(()) => {
@@ -231,6 +220,20 @@ impl Consumer {
                 }
             },
         }
+    }
+
+    /// The producer ended a stream.
+    fn producer_ended(&self, vb: VbId, track: &mut super::Track, reason: EndReason) -> Done {
+        // The history is another one now: it is asked for at once.
+        if let EndReason::Unknown(code) = reason
+            && let Some(left_out) = engine::admit_log(&self.bucket, "unknown end of a stream")
+        {
+            let (bucket, name) = (self.bucket.name(), self.config.name.as_str());
+            tracing::warn!(bucket, link = name, %vb, code, left_out, "a stream ended for an unknown reason");
+        }
+        let is_sudden = reason != EndReason::Rollback;
+        track.failures = if is_sudden { track.failures } else { 0 };
+        Done::Ended(Trouble::Ended(reason))
     }
 
     fn accepted(&mut self, track: &mut super::Track, log: Vec<FailoverEntry>) -> Result<(), ReplicaRefusal> {

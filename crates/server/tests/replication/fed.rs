@@ -18,7 +18,7 @@ const ADD: u32 = 1_000;
 /// By which the fed node takes part in sync writes.
 const FED_NAME: &str = "fed";
 
-fn logged_in(node: &Node) -> TcpStream {
+pub fn logged_in(node: &Node) -> TcpStream {
     let mut stream = TcpStream::connect(node.server().kv_addr()).expect("the node listens");
     stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
     let login = node::fuzz::login("Administrator", "password", "default", &Agreed::of(&WANTED).encode());
@@ -29,7 +29,7 @@ fn logged_in(node: &Node) -> TcpStream {
     stream
 }
 
-fn read(stream: &mut TcpStream) -> Option<Vec<u8>> {
+pub fn read(stream: &mut TcpStream) -> Option<Vec<u8>> {
     let mut frame = vec![0; 24];
     stream.read_exact(&mut frame).ok()?;
     let body = u32::from_be_bytes(frame[8..12].try_into().expect("four bytes")) as usize;
@@ -38,7 +38,7 @@ fn read(stream: &mut TcpStream) -> Option<Vec<u8>> {
     Some(frame)
 }
 
-fn status(frame: &[u8]) -> Status {
+pub fn status(frame: &[u8]) -> Status {
     Status::from_code(u16::from_be_bytes([frame[6], frame[7]])).expect("a known status")
 }
 
@@ -46,7 +46,7 @@ fn opaque(frame: &[u8]) -> u32 {
     u32::from_be_bytes(frame[12..16].try_into().expect("four bytes"))
 }
 
-fn value(frame: &[u8]) -> &[u8] {
+pub fn value(frame: &[u8]) -> &[u8] {
     let (key, extras) = (usize::from(u16::from_be_bytes([frame[2], frame[3]])), usize::from(frame[4]));
     &frame[24 + extras + key..]
 }
@@ -57,7 +57,7 @@ fn bytes(parts: &RequestParts<'_>) -> Vec<u8> {
     out
 }
 
-fn send(stream: &mut TcpStream, parts: &RequestParts<'_>) {
+pub fn send(stream: &mut TcpStream, parts: &RequestParts<'_>) {
     stream.write_all(&bytes(parts)).expect("the node reads");
 }
 
