@@ -4,6 +4,7 @@ mod agreement;
 mod consumer;
 mod content;
 mod figures;
+mod file_fill;
 mod filter;
 mod frame_writer;
 #[doc(hidden)]
@@ -25,6 +26,7 @@ pub use consumer::{
 };
 pub use content::Features;
 pub use figures::{StreamFigures, StreamMoment, StreamStage};
+pub use file_fill::{FileFill, FillFailure, FillStep};
 pub use filter::{Filter, FilterRefusal, MOST_FILTER_BYTES};
 pub use producer::{
     AcknowledgeRefusal, Pause, Producer, Progress, Step, StreamKey, StreamRequestRefusal, Tick,

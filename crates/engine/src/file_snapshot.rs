@@ -9,14 +9,15 @@
 //! - None is forgotten: it ends when nothing was read of it for [`FILE_SNAPSHOT_LEASE`], and with the role and the history of
 //!   its vBucket. A crash leaves nothing behind, since nothing is written.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use base::env::Env;
 use base::{Seqno, VbId, VbUuid};
-use kvstore::{Failure, KvStore, VbucketFile};
+use kvstore::{Couch, CouchConfig, Failure, KvStore, Snapshot, VbucketFile};
 use parking_lot::Mutex;
 
 use crate::config::{BucketConfig, BucketKind};
@@ -116,6 +117,36 @@ impl FileSnapshot {
 #[derive(Default)]
 pub(crate) struct FileSnapshotTable {
     by_vb: Mutex<HashMap<VbId, Arc<FileSnapshot>>>,
+    /// vBuckets whose file comes from another node, or is read to fill them.
+    incoming: Arc<Mutex<BTreeSet<VbId>>>,
+}
+
+/// The folder with files of other nodes, in that of the bucket.
+const INCOMING: &str = "downloads";
+
+/// The place for the file of a vBucket that comes from another node; nobody else has it meanwhile.
+pub struct IncomingFile {
+    vb: VbId,
+    folder: PathBuf,
+    taken: Arc<Mutex<BTreeSet<VbId>>>,
+}
+
+impl IncomingFile {
+    /// A folder for it alone. Something may be left in it of what was begun before.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Where the whole file is.
+    pub fn path(&self) -> PathBuf {
+        self.folder.join(format!("{}.couch.1", self.vb))
+    }
+}
+
+impl Drop for IncomingFile {
+    fn drop(&mut self) {
+        self.taken.lock().remove(&self.vb);
+    }
 }
 
 /// Snapshots by file: the parts of a bucket that they need.
@@ -183,6 +214,42 @@ impl FileSnapshots<'_> {
         // Another request may have made one meanwhile.
         let kept = Arc::clone(self.table.by_vb.lock().entry(vb).or_insert_with(|| Arc::clone(&made)));
         Ok(self.figures_of(&kept))
+    }
+
+    /// The place for a vBucket's file of another node.
+    pub fn incoming(&self, vb: VbId) -> Result<IncomingFile, FileSnapshotRefusal> {
+        if self.config.kind == BucketKind::Ephemeral {
+            return Err(FileSnapshotRefusal::Refused(Refusal::NoDisk));
+        }
+        if !self.store.has_vbucket_files() {
+            return Err(FileSnapshotRefusal::NoFiles);
+        }
+        if vb.0 >= self.config.vbuckets {
+            return Err(FileSnapshotRefusal::Refused(Refusal::NotMyVbucket));
+        }
+        let taken = Arc::clone(&self.table.incoming);
+        if !taken.lock().insert(vb) {
+            return Err(FileSnapshotRefusal::Busy);
+        }
+        let folder = self.config.dir.join(INCOMING).join(vb.to_string());
+        Ok(IncomingFile { vb, folder, taken })
+    }
+
+    /// What is in a file that came; `None` if none did. Reads the disk.
+    pub fn read_incoming(&self, file: &IncomingFile) -> Result<Option<Box<dyn Snapshot>>, Failure> {
+        let path = file.path();
+        // A folder that is not there holds no file.
+        let names = self.env.disk.read_dir(file.folder()).unwrap_or_default();
+        if !names.iter().any(|name| path.ends_with(name)) {
+            return Ok(None);
+        }
+        let (couch, vb) = Couch::open_file(self.env.clone(), &path, CouchConfig::default())?;
+        couch.snapshot(vb)
+    }
+
+    /// Removes a file that came, with its folder.
+    pub fn remove_incoming(&self, file: &IncomingFile) -> std::io::Result<()> {
+        self.env.disk.remove_dir_all(file.folder())
     }
 
     /// Ends the snapshot of a vBucket.

@@ -120,7 +120,9 @@ pub use expiry::ExpiryStats;
 pub use failure::Failure;
 pub use fetch_queue::{FetchPin, Fetched};
 pub use fetcher::{FetchStats, Fetching, read_from_disk};
-pub use file_snapshot::{FILE_SNAPSHOT_LEASE, FileSnapshotFigures, FileSnapshotRefusal, FileSnapshots};
+pub use file_snapshot::{
+    FILE_SNAPSHOT_LEASE, FileSnapshotFigures, FileSnapshotRefusal, FileSnapshots, IncomingFile,
+};
 pub use flush_queue::FlushQueue;
 pub use flusher::Flushing;
 pub use follower::Follower;

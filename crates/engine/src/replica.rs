@@ -210,6 +210,11 @@ impl Replicas {
         if is_valid { Ok(shard) } else { Err(ReplicaRefusal::NotReplica) }
     }
 
+    /// Whether a stream is not void.
+    pub fn is_followed(&self, stream: ReplicaStream) -> bool {
+        self.replica(stream).is_ok()
+    }
+
     /// A marker announces a snapshot: what follows lies in it.
     pub fn begin_snapshot(
         &self,

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use dcp::Disconnect;
 use protocol::{FrameError, Status};
 
 /// Why a connection is closed.
@@ -19,6 +20,8 @@ pub enum CloseReason {
     StatusNotUnderstood(Status),
     /// The request cannot be answered by any server of this protocol.
     Violation(&'static str),
+    /// What a client that feeds vBuckets passes on cannot be gone on with.
+    Feed(Disconnect),
     /// The client took too long.
     TooSlow(&'static str),
     /// Another client came when all places were taken, and this one had not logged in.
@@ -50,6 +53,7 @@ impl fmt::Display for CloseReason {
                 write!(f, "{} would have to be sent without extended errors agreed on", status.name())
             }
             CloseReason::Violation(what) => write!(f, "protocol violation: {what}"),
+            CloseReason::Feed(disconnect) => write!(f, "protocol violation: {disconnect}"),
             CloseReason::TooSlow(what) => write!(f, "too slow: {what}"),
             CloseReason::CrowdedOut => f.write_str("another client came, and this one had not logged in"),
             CloseReason::HeldMost => {
@@ -80,7 +84,7 @@ impl CloseReason {
         match self {
             CloseReason::Frame(_) => Some(0),
             CloseReason::StatusNotUnderstood(_) => Some(1),
-            CloseReason::Violation(_) => Some(2),
+            CloseReason::Violation(_) | CloseReason::Feed(_) => Some(2),
             CloseReason::TooSlow(_) => Some(3),
             CloseReason::Tls(_) => Some(4),
             CloseReason::Quit

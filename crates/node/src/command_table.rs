@@ -272,15 +272,11 @@ pub static ROWS: &[Row] = &[
         .in_bucket()
         .needs(Administrator)
         .key(Key::Optional),
-    Row::refused(
-        DOWNLOAD_SNAPSHOT,
-        "Fill a vBucket with the files of another node",
-        "a node fills its vBuckets by streams: its cluster, or stave replicate, says from where",
-    )
-    .in_bucket()
-    .needs(Administrator)
-    .value(ValueRule::Required)
-    .datatype(JSON),
+    Row::new(DOWNLOAD_SNAPSHOT, file_snapshot::download, "Copy the file of a vBucket from another node")
+        .in_bucket()
+        .needs(Administrator)
+        .value(ValueRule::Required)
+        .datatype(JSON),
     Row::new(GET_FILE_FRAGMENT, file_snapshot::fragment, "Bytes of a file of a snapshot")
         .leaves(Leaves::Always)
         .in_bucket()
@@ -576,6 +572,8 @@ pub static ROWS: &[Row] = &[
         .extras(16)
         .key(Key::Required)
         .cas(NoCas),
+    dcp_in(DCP_SEQNO_ADVANCED, consumer::of_stream, "Up to here a stream has no more changes").extras(8),
+    dcp_in(DCP_OSO_SNAPSHOT, consumer::of_stream, "A snapshot in the order of keys begins or ends").extras(4),
 ];
 
 /// Commands that servers once had: answered as "not supported", not as "unknown".

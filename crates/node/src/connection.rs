@@ -323,7 +323,7 @@ impl Connection {
             match parsed {
                 Parsed::Incomplete { need } => return Next::Bytes(need),
                 Parsed::Answer { answer, total_len } => {
-                    if self.session.dcp.as_mut().is_some_and(|dcp| !dcp.answered(&answer)) {
+                    if self.session.dcp.as_mut().is_some_and(|dcp| !dcp.answered(&answer, out)) {
                         self.closing = Some(CloseReason::Violation("a message of a stream was refused"));
                     }
                     ahead.pass(total_len);
@@ -492,7 +492,21 @@ impl Connection {
         if connection.is_replaced() {
             self.closing = self.closing.or(Some(CloseReason::Replaced));
         }
-        self.closing.is_none() && connection.step(most, out) == dcp::Step::More
+        if self.closing.is_some() {
+            return false;
+        }
+        match connection.step(most, cx.waker(), out) {
+            Ok(step) => step == dcp::Step::More,
+            Err(reason) => {
+                self.closing = Some(reason);
+                false
+            }
+        }
+    }
+
+    /// Whether nothing more is to be read for now: what came waits for memory, and this is woken when there may be some.
+    pub fn waits_for_room(&self) -> bool {
+        self.session.dcp.as_ref().is_some_and(|dcp| dcp.waits_for_room())
     }
 
     /// Does what is due at `now` on the monotonic clock; answers when to look again.

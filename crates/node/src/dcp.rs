@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
-use std::task::Waker;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use dcp::{Agreement, Features, Producer, Progress, Side, Sink, Step, Tick};
@@ -13,6 +13,8 @@ use parking_lot::Mutex;
 use protocol::frame::ClientAnswer;
 use protocol::{RequestParts, opcode, write_request};
 
+use crate::close_reason::CloseReason;
+use crate::dcp_inbound::Inbound;
 use crate::output::Output;
 use crate::wake_queue;
 
@@ -136,7 +138,13 @@ impl Registry {
 pub struct DcpConnection {
     handle: Arc<Handle>,
     registry: Arc<Registry>,
-    producer: Option<Producer>,
+    role: DcpRole,
+}
+
+/// Which end of the streams it is.
+enum DcpRole {
+    Producer(Box<Producer>),
+    Consumer(Box<Inbound>),
 }
 
 impl Drop for DcpConnection {
@@ -167,25 +175,51 @@ impl DcpConnection {
             progress: OnceLock::new(),
         });
         registry.enter(&handle);
-        let producer = (agreed.side == Side::Producer).then(|| {
-            let woken = Arc::clone(&handle);
-            Producer::new(Arc::clone(bucket), handle.name(), agreed, features, move || woken.wake())
-        });
-        if let Some(producer) = &producer {
-            handle.progress.get_or_init(|| Arc::clone(producer.progress()));
-        }
-        DcpConnection { handle, registry: Arc::clone(registry), producer }
+        let woken = Arc::clone(&handle);
+        let wake = move || woken.wake();
+        let role = match agreed.side {
+            Side::Producer => {
+                let producer = Producer::new(Arc::clone(bucket), handle.name(), agreed, features, wake);
+                handle.progress.get_or_init(|| Arc::clone(producer.progress()));
+                DcpRole::Producer(Box::new(producer))
+            }
+            Side::Consumer => {
+                let name = agreed.consumer_name;
+                DcpRole::Consumer(Box::new(Inbound::open(bucket, handle.name(), name, features, wake)))
+            }
+        };
+        DcpConnection { handle, registry: Arc::clone(registry), role }
     }
 
     /// The producing half; nothing if the connection consumes.
     pub fn producer(&mut self) -> Option<&mut Producer> {
-        self.producer.as_mut()
+        match &mut self.role {
+            DcpRole::Producer(producer) => Some(producer),
+            DcpRole::Consumer(_) => None,
+        }
+    }
+
+    /// The consuming half; nothing if the connection produces.
+    pub fn consumer(&mut self) -> Option<&mut Inbound> {
+        match &mut self.role {
+            DcpRole::Producer(_) => None,
+            DcpRole::Consumer(consumer) => Some(consumer),
+        }
+    }
+
+    /// Whether what came waits for memory, so that nothing more is to be read.
+    pub fn waits_for_room(&self) -> bool {
+        matches!(&self.role, DcpRole::Consumer(consumer) if consumer.waits_for_room())
     }
 
     /// Bytes that it holds beside the bucket's changes.
     pub fn held_bytes(&self) -> usize {
         let named = size_of::<DcpConnection>() + size_of::<Handle>() + 2 * self.handle.name.len();
-        named + self.producer.as_ref().map_or(0, Producer::held_bytes)
+        named
+            + match &self.role {
+                DcpRole::Producer(producer) => producer.held_bytes(),
+                DcpRole::Consumer(_) => size_of::<Inbound>(),
+            }
     }
 
     /// Remembers whom to wake when there is something to send.
@@ -201,28 +235,46 @@ impl DcpConnection {
         self.handle.is_replaced()
     }
 
-    /// Sends what there is, up to about `most` bytes.
-    pub fn step(&mut self, most: usize, out: &mut Output) -> Step {
-        let Some(producer) = &mut self.producer else { return Step::Idle };
+    /// Sends what there is, up to about `most` bytes, or applies what came.
+    ///
+    /// # Errors
+    ///
+    /// Why the connection has to end.
+    pub fn step(&mut self, most: usize, waker: &Waker, out: &mut Output) -> Result<Step, CloseReason> {
         let before = out.len();
-        let step = producer.step(out, most);
-        self.handle.streams.store(producer.streams(), Ordering::Relaxed);
-        self.handle.unacknowledged_bytes.store(producer.unacknowledged_bytes(), Ordering::Relaxed);
+        let (step, streams, unacknowledged_bytes) = match &mut self.role {
+            DcpRole::Producer(producer) => {
+                let step = producer.step(out, most);
+                (Ok(step), producer.streams(), producer.unacknowledged_bytes())
+            }
+            DcpRole::Consumer(consumer) => {
+                let step = consumer.step(&mut Context::from_waker(waker), out);
+                (step, consumer.streams(), consumer.unacknowledged_bytes())
+            }
+        };
+        self.handle.streams.store(streams, Ordering::Relaxed);
+        self.handle.unacknowledged_bytes.store(unacknowledged_bytes, Ordering::Relaxed);
         self.handle.sent_bytes.fetch_add((out.len() - before) as u64, Ordering::Relaxed);
         step
     }
 
     /// Takes the client's answer to a message; false if the connection has to end for it.
-    pub fn answered(&mut self, answer: &ClientAnswer) -> bool {
-        match &mut self.producer {
-            Some(producer) => producer.answered(answer.opcode, answer.opaque, answer.status),
-            None => true,
+    pub fn answered(&mut self, answer: &ClientAnswer<'_>, out: &mut Output) -> bool {
+        match &mut self.role {
+            DcpRole::Producer(producer) => producer.answered(answer.opcode, answer.opaque, answer.status),
+            DcpRole::Consumer(consumer) => {
+                consumer.answered(answer, out.bytes());
+                true
+            }
         }
     }
 
     /// What is due at `now`: a noop is written, or the connection is found dead. Answers when to look again.
     pub fn tick(&mut self, now: Duration, out: &mut Output) -> Result<Option<Duration>, &'static str> {
-        let Some(producer) = &mut self.producer else { return Ok(None) };
+        let producer = match &mut self.role {
+            DcpRole::Producer(producer) => producer,
+            DcpRole::Consumer(consumer) => return consumer.tick(now, out).map(Some),
+        };
         loop {
             match producer.tick(now) {
                 Tick::Never => return Ok(None),

@@ -12,6 +12,7 @@ use base::env::{Env, Task};
 
 use crate::changes::exchange::{ReaderExchange, ReaderTarget};
 use crate::kept_users::security::SecuritySettings;
+use crate::replication::download::Download;
 use crate::replication::{LinkLimits, Links};
 
 /// A source of time limits for handlers that wait: the runtime, or a simulation.
@@ -60,6 +61,12 @@ pub trait LinkRunner: Send + Sync {
     /// Begins to run every link that is there and every one that comes, until [`Links::is_stopping`]; the task ends when
     /// none works on a bucket any more.
     fn start(&self, env: &Env, links: Arc<Links>) -> io::Result<Task>;
+
+    /// Begins to copy the file of a vBucket from another node. The task ends when that is done, or has failed.
+    fn download(&self, env: &Env, download: Download) -> io::Result<Task> {
+        drop((env, download));
+        Err(io::Error::new(io::ErrorKind::NotConnected, "this node cannot connect to others"))
+    }
 
     /// How much each link takes upon itself.
     fn limits(&self) -> LinkLimits {

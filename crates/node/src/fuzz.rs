@@ -17,11 +17,15 @@ use crate::cluster::{flushed, founding, noted, seen_users};
 use crate::config::{BucketSpec, Config, Settings};
 use crate::connection::{Connection, Next};
 use crate::counters::WorkerCounters;
+use crate::dcp::STEP_BYTES;
 use crate::node::Node;
 use crate::output::Output;
 use crate::roles::Grant;
 use crate::small_files::{bucket_faults, node_faults};
 use crate::{form, kept_users, node_files};
+
+/// Steps of a connection that streams or is streamed to.
+const MOST_STEPS: usize = 100;
 
 /// Feeds bytes to a fresh connection, then to one that has logged in and selected a bucket.
 pub fn connection(node: &Arc<Node>, login: &[u8], bytes: &[u8]) {
@@ -29,6 +33,14 @@ pub fn connection(node: &Arc<Node>, login: &[u8], bytes: &[u8]) {
     let mut connection = fresh(node);
     feed(&mut connection, login);
     feed(&mut connection, bytes);
+    let (mut out, cx) = (Output::default(), Context::from_waker(Waker::noop()));
+    // What came for vBuckets that it feeds is applied.
+    for _ in 0..MOST_STEPS {
+        if !connection.stream(STEP_BYTES, &cx, &mut out) {
+            return;
+        }
+        out.clear();
+    }
 }
 
 fn fresh(node: &Arc<Node>) -> Connection {

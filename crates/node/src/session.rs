@@ -166,6 +166,9 @@ impl Session {
         if let Some(mut dcp) = self.dcp.take() {
             if let Some(producer) = dcp.producer() {
                 producer.end_forbidden(|wanted| self.may_stream(wanted), out);
+            } else if !self.may(Privilege::DcpConsumer) {
+                // A message that is left out would be a gap in what it feeds.
+                return Err(CloseReason::UserChanged);
             }
             self.dcp = Some(dcp);
         }

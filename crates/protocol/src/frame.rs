@@ -42,7 +42,7 @@ pub enum Parsed<'a> {
     /// One that nobody waits for is passed over in silence.
     Answer {
         /// What it says.
-        answer: ClientAnswer,
+        answer: ClientAnswer<'a>,
         /// Bytes it took.
         total_len: usize,
     },
@@ -52,13 +52,15 @@ pub enum Parsed<'a> {
 
 /// What a client answers to a request of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ClientAnswer {
+pub struct ClientAnswer<'a> {
     /// To which command.
     pub opcode: u8,
     /// How it went, see [`crate::Status`].
     pub status: u16,
     /// The opaque of the request.
     pub opaque: u32,
+    /// What it brings.
+    pub value: &'a [u8],
 }
 
 /// Why bytes are not a frame.
@@ -204,8 +206,8 @@ pub fn parse(bytes: &[u8], limits: Limits) -> Parsed<'_> {
         return Parsed::Incomplete { need: total_len };
     };
     if is_answer {
-        let answer =
-            ClientAnswer { opcode: header.opcode, status: header.vbucket_or_status, opaque: header.opaque };
+        let (status, opaque) = (header.vbucket_or_status, header.opaque);
+        let answer = ClientAnswer { opcode: header.opcode, status, opaque, value };
         return Parsed::Answer { answer, total_len };
     }
     let request = Request {

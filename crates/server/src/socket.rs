@@ -212,7 +212,7 @@ impl Socket {
             match next {
                 Next::Close(reason) if !self.has_unsent() => return Poll::Ready(reason),
                 Next::Close(_) | Next::Later => return Poll::Pending,
-                _ if self.must_take_first() => return Poll::Pending,
+                _ if self.must_take_first() || self.connection.waits_for_room() => return Poll::Pending,
                 Next::Turn => self.handle_partial(),
                 Next::Bytes(need) if need > SCRATCH_BYTES && !self.reserve(need) => return Poll::Pending,
                 Next::Bytes(need) => {

@@ -21,6 +21,11 @@ use protocol::{Limits, Parsed, parse};
 use serde_json::{Value, json};
 use server::Server;
 
+#[path = "replication/by_file.rs"]
+mod by_file;
+#[path = "replication/fed.rs"]
+mod fed;
+
 const VBUCKETS: u16 = 16;
 /// "Administrator:password"
 const ADMIN: &str = "Basic QWRtaW5pc3RyYXRvcjpwYXNzd29yZA==";

@@ -3,9 +3,9 @@
 //! Sources: `docs/dcp/documentation/commands/{open-connection,control}.md`.
 
 use protocol::dcp::OpenFlags;
-use protocol::{RequestParts, Status, opcode, write_request};
+use protocol::{RequestParts, Status, opcode};
 
-use super::{ConsumerConfig, Disconnect};
+use super::{ConsumerConfig, Disconnect, send};
 
 /// Opaques of what is not about a stream begin here; those of streams are below.
 pub(super) const OTHER_OPAQUES: u32 = 0x8000_0000;
@@ -42,25 +42,27 @@ fn controls(config: &ConsumerConfig) -> Vec<(&'static str, String, bool)> {
 pub(super) fn open(config: &ConsumerConfig, out: &mut Vec<u8>) {
     let flags =
         OpenFlags::PRODUCER | OpenFlags::XATTRS | OpenFlags::DELETE_TIMES | OpenFlags::DELETED_USER_XATTRS;
-    let mut send = |parts: RequestParts<'_>| {
-        let fits = write_request(out, &parts);
-        assert!(fits, "names and values of controls are short");
-    };
-    send(RequestParts {
+    let parts = RequestParts {
         opcode: opcode::DCP_OPEN,
         opaque: OPEN,
         key: config.name.as_bytes(),
         extras: &OpenFlags(flags).encode(),
         ..RequestParts::default()
-    });
+    };
+    send(out, &parts);
+}
+
+/// Writes what a connection for changes is to have agreed on.
+pub(super) fn agree(config: &ConsumerConfig, out: &mut Vec<u8>) {
     for (at, (key, value, _)) in controls(config).iter().enumerate() {
-        send(RequestParts {
+        let parts = RequestParts {
             opcode: opcode::DCP_CONTROL,
             opaque: FIRST_CONTROL + at as u32,
             key: key.as_bytes(),
             value: value.as_bytes(),
             ..RequestParts::default()
-        });
+        };
+        send(out, &parts);
     }
 }
 

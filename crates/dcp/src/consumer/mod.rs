@@ -7,6 +7,7 @@ mod controls;
 mod counts;
 mod decode;
 mod disconnect;
+mod led;
 mod prepares;
 mod receive;
 mod settle;
@@ -27,6 +28,7 @@ use crate::content::Features;
 use controls::OTHER_OPAQUES;
 pub use counts::ConsumerCounts;
 pub use disconnect::Disconnect;
+use led::Led;
 pub use settle::{RollBack, Settled};
 use track::Track;
 pub use track::{Mode, Stage, Trouble};
@@ -135,6 +137,8 @@ pub struct Consumer {
     counts: ConsumerCounts,
     /// Who is told when prepares are on disk.
     prepared: Option<Arc<Follower>>,
+    /// Of a connection whose other end says what is followed; nothing if this node does.
+    led: Option<Led>,
 }
 
 impl Consumer {
@@ -157,12 +161,16 @@ impl Consumer {
             received: ConsumerTurn::default(),
             counts: ConsumerCounts::default(),
             prepared: None,
+            led: None,
         }
     }
 
-    /// Writes what a connection for changes begins with.
+    /// Writes what a connection for changes begins with: that it is one, if this node opened it, and what is agreed on.
     pub fn open(&mut self, out: &mut Vec<u8>) {
-        controls::open(&self.config, out);
+        if self.led.is_none() {
+            controls::open(&self.config, out);
+        }
+        controls::agree(&self.config, out);
     }
 
     /// What it counted.
@@ -250,16 +258,13 @@ impl Consumer {
 
     /// Asks for a stream from where the vBucket stands; later, if that cannot be said now.
     fn ask(&mut self, vb: VbId, out: &mut Vec<u8>) {
-        let now = self.now();
         let position = self.bucket.replicas().replica_position(vb);
         let opaque = self.next_opaque;
         let Some(track) = self.track(vb) else { return };
         let position = match position {
             Ok(position) => position,
             Err(refusal) => {
-                track.pause(now, Trouble::Here(settle::why(refusal)));
-                let again_at = track.again_at;
-                self.pausing.insert((again_at, vb));
+                self.put_off(vb, Trouble::Here(settle::why(refusal)), out);
                 return;
             }
         };
@@ -270,10 +275,14 @@ impl Consumer {
         track.acknowledged = Seqno(0);
         track.acknowledge_at = None;
         track.stream = None;
-        let flags = match track.mode {
+        let flags = match (&mut track.added, track.mode) {
+            (Some(added), _) => {
+                added.begin(position.start);
+                added.flags.0
+            }
             // A life that may not serve has replicas only, and may have less than who would follow it.
-            Mode::Replicate => StreamFlags::ACTIVE_ONLY,
-            Mode::TakeOver => StreamFlags::TAKEOVER,
+            (None, Mode::Replicate) => StreamFlags::ACTIVE_ONLY,
+            (None, Mode::TakeOver) => StreamFlags::TAKEOVER,
         };
         self.next_opaque = (opaque + 1) % OTHER_OPAQUES;
         let extras = StreamRequest {
@@ -299,16 +308,26 @@ impl Consumer {
 
     /// A rollback that was to be done is done, or was not possible: why.
     pub fn rolled_back(&mut self, vb: VbId, outcome: Result<Seqno, &'static str>, out: &mut Vec<u8>) {
-        let now = self.now();
-        let Some(track) = self.track(vb).filter(|track| track.stage == Stage::RollingBack) else { return };
+        if self.track(vb).is_none_or(|track| track.stage != Stage::RollingBack) {
+            return;
+        }
         match outcome {
             Ok(_) => self.ask(vb, out),
-            Err(what) => {
-                track.pause(now, Trouble::Here(what));
-                let again_at = track.again_at;
-                self.pausing.insert((again_at, vb));
-            }
+            Err(what) => self.put_off(vb, Trouble::Here(what), out),
         }
+    }
+
+    /// A vBucket is not followed now: it is asked for again after a pause, by whoever says what is followed.
+    fn put_off(&mut self, vb: VbId, trouble: Trouble, out: &mut Vec<u8>) {
+        if self.led.is_some() {
+            self.end_added(vb, trouble, out);
+            return;
+        }
+        let now = self.now();
+        let Some(track) = self.track(vb) else { return };
+        track.pause(now, trouble);
+        let again_at = track.again_at;
+        self.pausing.insert((again_at, vb));
     }
 
     /// What is due at `now`, a time of the monotonic clock: streams that are asked for again, and the producer's last
@@ -316,6 +335,9 @@ impl Consumer {
     pub fn tick(&mut self, now: Duration, out: &mut Vec<u8>) -> Result<Duration, Disconnect> {
         if std::mem::take(&mut self.is_heard) {
             self.heard_at = now;
+        }
+        if self.led.is_some() {
+            return self.tick_led(now, out);
         }
         let dead_at = self.heard_at + 2 * Duration::from_secs(self.config.noop_interval_s.into());
         if now >= dead_at {

@@ -54,7 +54,7 @@ impl Consumer {
             } else {
                 match parse_response(rest, MAX_FRAME_BODY_BYTES) {
                     ParsedResponse::Response { response, total_len } => {
-                        self.on_answer(&response)?;
+                        self.on_answer(&response, out)?;
                         self.received.count(1, total_len as u64);
                         consumed += total_len;
                     }
@@ -83,13 +83,15 @@ impl Consumer {
         }
     }
 
-    fn on_answer(&mut self, response: &ResponseView<'_>) -> Result<(), Disconnect> {
+    fn on_answer(&mut self, response: &ResponseView<'_>, out: &mut Vec<u8>) -> Result<(), Disconnect> {
         if response.magic == magic::SERVER_REQUEST {
             // A new cluster map, for those who route requests.
             return Ok(());
         }
         match response.opcode {
-            opcode::DCP_STREAM_REQ => self.on_stream_answer(response),
+            opcode::DCP_STREAM_REQ => {
+                self.on_stream_answer(response.opaque, response.status_code, response.value, out)
+            }
             opcode::DCP_OPEN | opcode::DCP_CONTROL => {
                 controls::answered(&self.config, response.opcode, response.opaque, response.status_code)
             }
@@ -120,18 +122,24 @@ impl Consumer {
         Ok(())
     }
 
-    fn on_stream_answer(&mut self, response: &ResponseView<'_>) -> Result<(), Disconnect> {
+    pub(super) fn on_stream_answer(
+        &mut self,
+        opaque: u32,
+        status_code: u16,
+        value: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(), Disconnect> {
+        let unreadable = Disconnect::Unreadable(opcode::DCP_STREAM_REQ);
         // There are at most as many as vBuckets, so nobody keeps an index of opaques.
         let is_asked = |track: &super::Track| {
-            track.opaque == response.opaque && track.stage == Stage::Asked && track.opaque < OTHER_OPAQUES
+            track.opaque == opaque && track.stage == Stage::Asked && track.opaque < OTHER_OPAQUES
         };
         let at = self.tracks.iter().position(|track| track.as_deref().is_some_and(is_asked));
         // It was given up meanwhile.
         let Some(vb) = at.map(|at| VbId(at as u16)) else { return Ok(()) };
-        let now = self.now();
-        match response.status() {
+        match Status::from_code(status_code) {
             Some(Status::Success) => {
-                let log = failover_log(response.value).ok_or(Disconnect::Unreadable(response.opcode))?;
+                let log = failover_log(value).ok_or(unreadable)?;
                 if let Some(track) = self.track(vb) {
                     track.stage = Stage::Streaming;
                     track.trouble = None;
@@ -140,27 +148,26 @@ impl Consumer {
                 Ok(())
             }
             Some(Status::Rollback) => {
-                let to = response.value.try_into().map(|bytes| Seqno(u64::from_be_bytes(bytes)));
-                let to = to.map_err(|_| Disconnect::Unreadable(response.opcode))?;
-                self.roll_back(vb, to);
+                let to = value.try_into().map(|bytes| Seqno(u64::from_be_bytes(bytes)));
+                self.roll_back(vb, to.map_err(|_| unreadable)?, out);
                 Ok(())
             }
             _ => {
                 self.counts.ends += 1;
-                let trouble = Trouble::Status(response.status_code);
-                self.pause(vb, now, trouble);
+                self.pause(vb, Trouble::Status(status_code), out);
                 Ok(())
             }
         }
     }
 
-    pub(super) fn pause(&mut self, vb: VbId, now: std::time::Duration, trouble: Trouble) {
-        let Some(track) = self.track(vb) else { return };
-        track.pause(now, trouble);
-        let again_at = track.again_at;
-        if !planted::is(Bug::RefusedStreamForgotten) {
-            self.pausing.insert((again_at, vb));
+    /// The producer does not send a vBucket's changes.
+    pub(super) fn pause(&mut self, vb: VbId, trouble: Trouble, out: &mut Vec<u8>) {
+        if planted::is(Bug::RefusedStreamForgotten) {
+            let now = self.now();
+            self.track(vb).into_iter().for_each(|track| track.pause(now, trouble));
+            return;
         }
+        self.put_off(vb, trouble, out);
     }
 
     fn on_request(&mut self, request: &Request<'_>, bytes: u64, out: &mut Vec<u8>) -> Result<(), Disconnect> {
@@ -189,7 +196,7 @@ impl Consumer {
         self.on_message(&message, bytes)
     }
 
-    fn on_message(&mut self, message: &Message<'_>, bytes: u64) -> Result<(), Disconnect> {
+    pub(super) fn on_message(&mut self, message: &Message<'_>, bytes: u64) -> Result<(), Disconnect> {
         let vb = message.vb;
         let violation = |what| Disconnect::Violation(vb, what);
         match message.what {

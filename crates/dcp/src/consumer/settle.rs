@@ -5,7 +5,7 @@ use std::time::Duration;
 use base::{Seqno, VbId, VbState};
 use engine::{Incoming, Refusal, ReplicaRefusal};
 use protocol::dcp::EndReason;
-use protocol::{Response, opcode};
+use protocol::{Response, Status, opcode};
 use vbucket::{FailoverEntry, Misplaced};
 
 use super::track::{Queued, Stage, Trouble, Work};
@@ -106,6 +106,7 @@ impl Consumer {
             return Ok(Left::Nothing);
         };
         let mut left = Left::Nothing;
+        let mut ended = None;
         while let Some(mut queued) = track.queue.pop_front() {
             if turn.is_over() {
                 track.queue.push_front(queued);
@@ -134,8 +135,7 @@ impl Consumer {
                     self.applied_bytes += before;
                     self.give_up_queue(&mut track);
                     self.counts.ends += 1;
-                    track.pause(self.now(), trouble);
-                    self.pausing.insert((track.again_at, vb));
+                    ended = Some(trouble);
                 }
                 Ok(Done::TakenOver) => {
                     self.held_bytes -= before;
@@ -154,6 +154,9 @@ impl Consumer {
         }
         track.is_due = !matches!(left, Left::Nothing);
         self.tracks[usize::from(vb.0)] = Some(track);
+        if let Some(trouble) = ended {
+            self.put_off(vb, trouble, out);
+        }
         Ok(left)
     }
 
@@ -166,10 +169,19 @@ impl Consumer {
     ) -> Result<Done, Disconnect> {
         // What comes behind the role of the active one, or behind the end, is the end of the stream and no more.
         if track.stage == Stage::TakenOver {
-            return Ok(Done::Yes);
+            return Ok(match queued.work {
+                Work::End(reason) if self.led.is_some() => Done::Ended(Trouble::Ended(reason)),
+                _ => Done::Yes,
+            });
         }
         let outcome = match &mut queued.work {
-            Work::Accepted(log) => self.accepted(track, std::mem::take(log)),
+            Work::Accepted(log) => {
+                let accepted = self.accepted(track, std::mem::take(log));
+                if accepted.is_ok() {
+                    super::led::tell_added(track, Status::Success, out);
+                }
+                accepted
+            }
             Work::Snapshot(snapshot, acknowledge) => {
                 let begun = stream_of(track)
                     .and_then(|stream| self.bucket.replicas().begin_snapshot(stream, snapshot));
@@ -191,18 +203,7 @@ impl Consumer {
                 .and_then(|stream| self.bucket.replicas().seqno_advanced(stream, *seqno))
                 .map(|_| track.applied = *seqno),
             Work::State(state) => return Ok(self.take_role(vb, track, *state, out)),
-            Work::End(reason) => {
-                // The history is another one now: it is asked for at once.
-                if let EndReason::Unknown(code) = reason
-                    && let Some(left_out) = engine::admit_log(&self.bucket, "unknown end of a stream")
-                {
-                    let (bucket, name) = (self.bucket.name(), self.config.name.as_str());
-                    tracing::warn!(bucket, link = name, %vb, code, left_out, "a stream ended for an unknown reason");
-                }
-                let is_sudden = *reason != EndReason::Rollback;
-                track.failures = if is_sudden { track.failures } else { 0 };
-                return Ok(Done::Ended(Trouble::Ended(*reason)));
-            }
+            Work::End(reason) => return Ok(self.producer_ended(vb, track, *reason)),
         };
         match outcome {
             Ok(()) => {
@@ -219,6 +220,20 @@ impl Consumer {
                 }
             },
         }
+    }
+
+    /// The producer ended a stream.
+    fn producer_ended(&self, vb: VbId, track: &mut super::Track, reason: EndReason) -> Done {
+        // The history is another one now: it is asked for at once.
+        if let EndReason::Unknown(code) = reason
+            && let Some(left_out) = engine::admit_log(&self.bucket, "unknown end of a stream")
+        {
+            let (bucket, name) = (self.bucket.name(), self.config.name.as_str());
+            tracing::warn!(bucket, link = name, %vb, code, left_out, "a stream ended for an unknown reason");
+        }
+        let is_sudden = reason != EndReason::Rollback;
+        track.failures = if is_sudden { track.failures } else { 0 };
+        Done::Ended(Trouble::Ended(reason))
     }
 
     fn accepted(&mut self, track: &mut super::Track, log: Vec<FailoverEntry>) -> Result<(), ReplicaRefusal> {
@@ -255,15 +270,14 @@ impl Consumer {
     }
 
     /// A vBucket has to forget what the producer's history does not have.
-    pub(super) fn roll_back(&mut self, vb: VbId, to: Seqno) {
-        let now = self.now();
+    pub(super) fn roll_back(&mut self, vb: VbId, to: Seqno, out: &mut Vec<u8>) {
         let Some(track) = self.track(vb) else { return };
         track.rollbacks += 1;
         let is_endless = track.rollbacks > MOST_ROLLBACKS || to > track.applied;
         if is_endless {
             track.rollbacks = 0;
             self.counts.ends += 1;
-            self.pause(vb, now, Trouble::Rollback);
+            self.pause(vb, Trouble::Rollback, out);
             return;
         }
         track.stage = Stage::RollingBack;

@@ -8,6 +8,8 @@ use engine::{Incoming, ReplicaPosition, ReplicaStream};
 use protocol::dcp::EndReason;
 use vbucket::{FailoverEntry, IncomingSnapshot};
 
+use super::led::Added;
+
 /// What is to become of a vBucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
@@ -102,6 +104,8 @@ pub(super) struct Track {
     pub(super) blocked_for: Option<Duration>,
     /// Why it is pausing.
     pub(super) trouble: Option<Trouble>,
+    /// Of a vBucket that is followed because the other end said so.
+    pub(super) added: Option<Added>,
 }
 
 /// Why a vBucket does not stream.
@@ -155,6 +159,7 @@ impl Track {
             blocked_since: None,
             blocked_for: None,
             trouble: None,
+            added: None,
         }
     }
 

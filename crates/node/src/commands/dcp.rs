@@ -21,7 +21,7 @@ pub(super) const CONSUMES: CloseReason = CloseReason::Violation("a consumer was 
 /// What opening with a value says: the name under which the other end takes part in durable writes.
 enum Value {
     None,
-    ConsumerName,
+    ConsumerName(String),
     Empty,
 }
 
@@ -40,7 +40,8 @@ fn value_of(request: &Request<'_>) -> Option<Value> {
         fields if fields.is_empty() => Some(Value::Empty),
         fields => {
             let is_known = fields.keys().all(|key| key == "consumer_name");
-            (is_known && fields.get("consumer_name")?.is_string()).then_some(Value::ConsumerName)
+            let name = fields.get("consumer_name")?.as_str()?;
+            is_known.then(|| Value::ConsumerName(name.to_owned()))
         }
     }
 }
@@ -58,13 +59,13 @@ pub fn open(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     if let Err(denied) = cx.require(needed) {
         return denied;
     }
-    match value_of(request) {
-        Some(Value::None) => {}
-        Some(Value::Empty) if is_producer => {}
-        Some(Value::ConsumerName) if !is_producer => {}
+    let consumer_name = match value_of(request) {
+        Some(Value::None) => None,
+        Some(Value::Empty) if is_producer => None,
+        Some(Value::ConsumerName(name)) if !is_producer => Some(name),
         Some(Value::Empty) => return Outcome::Close(CloseReason::Violation("a consumer without a name")),
         _ => return cx.invalid("The value must be JSON with the name of a consumer"),
-    }
+    };
     let session = &cx.session;
     let features = Features {
         collections: session.has(Feature::Collections),
@@ -77,7 +78,7 @@ pub fn open(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
         return cx.status(Status::Einval);
     }
     let agreed = match Agreement::open(flags, request.key, features.snappy) {
-        Ok(agreed) => agreed,
+        Ok(agreed) => Agreement { consumer_name, ..agreed },
         Err(status) => return cx.status(status),
     };
     let bucket = cx.bucket();
@@ -154,7 +155,7 @@ fn may_stream(cx: &mut Context<'_>, filter: &[u8]) -> Result<(), Outcome> {
 pub fn close_stream(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     let stream_id = cx.infos.stream_id;
     let Some(connection) = &mut cx.session.dcp else { return cx.invalid(NOT_DCP) };
-    let Some(producer) = connection.producer() else { return consumer::close_stream(cx) };
+    let Some(producer) = connection.producer() else { return consumer::close_stream(cx, request) };
     // The answer comes first, then the end of the stream.
     let mut end = Vec::new();
     let status = producer.close_stream(request.vbucket, stream_id, &mut end);

@@ -1,7 +1,7 @@
-//! DCP: what a producer sends to a consumer, when the client is the producer.
+//! DCP: what a producer sends to a consumer, when the client is the producer, or stands between the two.
 //!
-//! Replicas are filled over links that the node itself opens, so a consumer that a client opened never has a stream: what
-//! belongs to one is answered as the original answers it then.
+//! A client that opened a consumer adds a stream; this node then asks the client for it, as a consumer asks a producer, and
+//! applies what comes to a replica or pending vBucket. A message that is taken has no answer.
 //! Sources: `docs/dcp/documentation/commands/`, and the recorded answers.
 
 use protocol::dcp::StreamFlags;
@@ -11,6 +11,7 @@ use protocol::{Request, Status, opcode};
 use super::dcp::NOT_DCP;
 use crate::close_reason::CloseReason;
 use crate::context::{Context, Outcome};
+use crate::dcp_inbound::Inbound;
 
 /// The highest number of a system event, and of a version of one.
 const MOST_EVENT: (u32, u8) = (5, 2);
@@ -51,6 +52,9 @@ fn system_event_fault(extras: &[u8]) -> Fault {
     extras.get(12).is_none_or(|version| *version > MOST_EVENT.1).then_some("Invalid system event version")
 }
 
+/// No stream of a consumer that a client opened has an id.
+const NO_STREAM_IDS: &str = "Internal consumer does not support stream-id";
+
 /// A snapshot marker; the original says nothing about one whose extras are malformed.
 pub fn snapshot_marker(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     let value = match request.extras {
@@ -66,7 +70,7 @@ pub fn snapshot_marker(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     if consumes(cx) && start > end {
         return cx.status(Status::Einval);
     }
-    no_stream(cx, request)
+    take(cx, request)
 }
 
 /// What belongs to a stream.
@@ -83,54 +87,92 @@ pub fn of_stream(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     if consumes(cx) && seqno == 0 {
         return cx.status(Status::Einval);
     }
-    no_stream(cx, request)
+    take(cx, request)
 }
 
 /// A consumer's client shows that it lives.
-pub fn noop(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
-    if consumes(cx) { cx.status(Status::Success) } else { no_stream(cx, request) }
+pub fn noop(cx: &mut Context<'_>, _: &Request<'_>) -> Outcome {
+    match consumer(cx) {
+        Ok(consumer) => {
+            consumer.heard();
+            cx.status(Status::Success)
+        }
+        Err(refused) => refused,
+    }
 }
 
-/// A consumer is asked to follow a vBucket: an active vBucket follows no node, and the rest follows over the node's links.
+/// A consumer is asked to follow a vBucket; the answer comes with the one of the producer.
 pub fn add_stream(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     if let Some(fault) = fault(request) {
         return cx.invalid(fault);
     }
-    if !consumes(cx) {
-        return no_stream(cx, request);
+    let flags = StreamFlags(decode_u32(request.extras).unwrap_or(0));
+    if let Err(refused) = consumer(cx) {
+        return refused;
     }
-    match cx.bucket().state_of(request.vbucket) {
-        None | Some(base::VbState::Active) => cx.not_my_vbucket(),
-        Some(_) => {
-            let what = "Replicas follow over links between nodes: declare them with PUT \
-                        /v1/buckets/BUCKET/replication";
-            cx.error(Status::NotSupported, what)
-        }
+    if cx.infos.stream_id.is_some() {
+        return cx.invalid(NO_STREAM_IDS);
     }
+    let bucket = cx.bucket();
+    if cx.node.replication().follows(bucket.name(), request.vbucket) {
+        return cx.error(Status::KeyEexists, "This node follows another node with the vbucket, over a link");
+    }
+    if flags.has(StreamFlags::TAKEOVER) && cx.node.host().is_some_and(|host| host.config().is_member) {
+        return cx.error(Status::NotSupported, "The nodes of a cluster hand vbuckets over themselves");
+    }
+    fed(cx, |consumer, out| consumer.add_stream(request.vbucket, request.opaque, flags, out))
 }
 
 /// A consumer is to close a stream.
-pub fn close_stream(cx: &mut Context<'_>) -> Outcome {
+pub fn close_stream(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     if cx.infos.stream_id.is_some() {
-        return cx.invalid("Internal consumer does not support stream-id");
+        return cx.invalid(NO_STREAM_IDS);
     }
-    cx.status(Status::KeyEnoent)
+    let mut said = Vec::new();
+    let status = match consumer(cx) {
+        Ok(consumer) => consumer.remove_stream(request.vbucket, &mut said),
+        Err(refused) => return refused,
+    };
+    let outcome = cx.status(status.err().unwrap_or_default());
+    cx.reply.append(&said);
+    outcome
 }
 
 fn consumes(cx: &mut Context<'_>) -> bool {
-    cx.session.dcp.as_mut().is_some_and(|connection| connection.producer().is_none())
+    cx.session.dcp.as_mut().is_some_and(|connection| connection.consumer().is_some())
 }
 
-/// There is no stream that a message could belong to; a producer is never sent any.
-fn no_stream(cx: &mut Context<'_>, _: &Request<'_>) -> Outcome {
+/// The consuming half of a connection; a producer is never sent what belongs to one.
+fn consumer<'a>(cx: &'a mut Context<'_>) -> Result<&'a mut Inbound, Outcome> {
     if cx.session.dcp.is_none() {
-        return cx.invalid(NOT_DCP);
+        return Err(cx.invalid(NOT_DCP));
     }
-    if consumes(cx) {
-        return match cx.infos.stream_id {
-            Some(_) => cx.invalid("Internal consumer does not support stream-id"),
-            None => cx.status(Status::KeyEnoent),
-        };
+    let producing = Outcome::Close(CloseReason::Violation("a producer was sent a message of a stream"));
+    cx.session.dcp.as_mut().and_then(|connection| connection.consumer()).ok_or(producing)
+}
+
+/// Has the consuming half do something that may have it say something; a refusal is the answer.
+fn fed(cx: &mut Context<'_>, act: impl FnOnce(&mut Inbound, &mut Vec<u8>) -> Result<(), Status>) -> Outcome {
+    let mut said = Vec::new();
+    let outcome = match consumer(cx) {
+        Ok(consumer) => act(consumer, &mut said),
+        Err(refused) => return refused,
+    };
+    let outcome = match outcome {
+        Ok(()) => Outcome::Done,
+        Err(Status::NotSupported) => {
+            cx.error(Status::NotSupported, "Changes out of order were not agreed on")
+        }
+        Err(status) => cx.status(status),
+    };
+    cx.reply.append(&said);
+    outcome
+}
+
+/// Takes a message of a stream. If there is none it could belong to, that is the answer.
+fn take(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
+    if consumes(cx) && cx.infos.stream_id.is_some() {
+        return cx.invalid(NO_STREAM_IDS);
     }
-    Outcome::Close(CloseReason::Violation("a producer was sent a message of a stream"))
+    fed(cx, |consumer, out| consumer.take(request, out))
 }

@@ -1,10 +1,13 @@
-//! Snapshots by file: a client copies the file of a vBucket in fragments while the node goes on (docs/adr/0167).
+//! Snapshots by file: a client copies the file of a vBucket in fragments while the node goes on (docs/adr/0167), or has the
+//! node copy one from another node (docs/adr/0181).
 
-use engine::{FileSnapshotFigures, FileSnapshotRefusal};
+use engine::{FileSnapshotFigures, FileSnapshotRefusal, completion};
 use protocol::{Request, Status};
 use serde_json::{Value, json};
 
-use crate::context::{Context, Outcome};
+use crate::context::{Context, LaterReply, LaterValue, Outcome};
+use crate::replication::Password;
+use crate::replication::download::Download;
 use crate::reply::Answer;
 
 /// A fragment has no more bytes than this, and its checksums.
@@ -100,6 +103,102 @@ pub fn fragment(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     }
     cx.reply.send_made(&Answer::default(), bytes, 0);
     Outcome::Done
+}
+
+/// Bytes that a download asks for and writes at once, and after which it makes them durable, if the client does not say.
+const WRITE_BYTES: u64 = 1 << 20;
+const FSYNC_BYTES: u64 = 50 << 20;
+
+/// Download snapshot: copies the file of a vBucket from another node; answers when it is here, or why it is not.
+pub fn download(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
+    let wanted = match WantedDownload::parse(request.value) {
+        Ok(wanted) => wanted,
+        Err(what) => return cx.invalid(what),
+    };
+    let links = &cx.node.doors().links;
+    if wanted.has_tls && !links.is_encrypted() {
+        return cx.error(Status::NotSupported, "This node has no tls-ca for connections to other nodes");
+    }
+    let bucket = cx.bucket();
+    let into = match bucket.file_snapshots().incoming(cx.vbucket) {
+        Ok(into) => into,
+        Err(refusal) => return refuse(cx, refusal),
+    };
+    let (done, outcome) = completion();
+    let download = Download {
+        env: bucket.env().clone(),
+        node: wanted.node,
+        bucket: wanted.bucket,
+        username: wanted.username,
+        password: wanted.password,
+        vb: cx.vbucket,
+        vbuckets: bucket.vbuckets(),
+        into,
+        write_bytes: wanted.write_bytes,
+        fsync_bytes: wanted.fsync_bytes,
+        fails_fast: wanted.fails_fast,
+        done,
+    };
+    if let Err(error) = links.download(bucket.env(), download) {
+        return cx.error(Status::Etmpfail, &error.to_string());
+    }
+    Outcome::Later(Box::pin(async move {
+        match outcome.await {
+            Some(Ok(_)) => LaterReply::status(Status::Success),
+            Some(Err(failure)) => {
+                let json = json!({ "error": { "context": failure.to_string() } }).to_string();
+                let value = LaterValue::Json(json.into_bytes());
+                LaterReply { value, ..LaterReply::status(failure.status()) }
+            }
+            None => LaterReply::status(Status::Etmpfail),
+        }
+    }))
+}
+
+/// What a client wants to have downloaded.
+struct WantedDownload {
+    node: String,
+    bucket: String,
+    username: String,
+    password: Password,
+    has_tls: bool,
+    write_bytes: u64,
+    fsync_bytes: u64,
+    fails_fast: bool,
+}
+
+impl WantedDownload {
+    fn parse(value: &[u8]) -> Result<WantedDownload, &'static str> {
+        let json = object_of(value).ok_or("The value must be a JSON object")?;
+        let text = |name: &str| json.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
+        let bucket = text("bucket").ok_or("bucket must be the name of a bucket")?.to_owned();
+        let host = text("host").ok_or("host must be the name or address of a node")?;
+        let port = json.get("port").and_then(Value::as_u64).and_then(|port| u16::try_from(port).ok());
+        let port = port.filter(|port| *port > 0).ok_or("port must be a number of 1 to 65535")?;
+        let sasl = json.get("sasl").and_then(Value::as_object).ok_or("sasl must be an object")?;
+        if sasl.get("mechanism").is_some_and(|mechanism| mechanism != "PLAIN") {
+            return Err("the mechanism must be PLAIN");
+        }
+        let login = |name: &str| sasl.get(name).and_then(Value::as_str).map(str::to_owned);
+        let username = login("username").ok_or("sasl must have a username")?;
+        let password = Password::from(login("password").ok_or("sasl must have a password")?);
+        let number = |name: &str, default: u64| match json.get(name) {
+            None => Some(default),
+            Some(number) => number.as_u64(),
+        };
+        let write_bytes = number("write_size", WRITE_BYTES).filter(|bytes| *bytes > 0);
+        let fails_fast = json.get("allow_fail_fast").map_or(Some(true), Value::as_bool);
+        Ok(WantedDownload {
+            node: if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") },
+            bucket,
+            username,
+            password,
+            has_tls: json.get("tls").is_some_and(|tls| !tls.is_null()),
+            write_bytes: write_bytes.ok_or("write_size must be a number above 0")?,
+            fsync_bytes: number("fsync_interval", FSYNC_BYTES).ok_or("fsync_interval must be a number")?,
+            fails_fast: fails_fast.ok_or("allow_fail_fast must be true or false")?,
+        })
+    }
 }
 
 /// Which bytes a client wants.
@@ -208,6 +307,31 @@ mod tests {
         assert_eq!(id_of(text.as_bytes()).map(uuid_text).as_deref(), Some(text));
         for wrong in ["", "f7970e20ca1b405985423196e93f6927", "F7970E20-CA1B-4059-8542-3196E93F6927", "x"] {
             assert_eq!(id_of(wrong.as_bytes()), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_download_is_said() {
+        let good = json!({
+            "bucket": "b", "host": "::1", "port": 11210, "sasl": { "username": "u", "password": "p" },
+        });
+        let parse = |json: &Value| WantedDownload::parse(json.to_string().as_bytes());
+        let wanted = parse(&good).expect("it is well formed");
+        assert_eq!((&*wanted.node, wanted.write_bytes, wanted.fails_fast), ("[::1]:11210", 1 << 20, true));
+        for (name, wrong) in [
+            ("bucket", json!("")),
+            ("host", json!(1)),
+            ("port", json!(0)),
+            ("port", json!(70_000)),
+            ("sasl", json!({ "username": "u" })),
+            ("sasl", json!({ "username": "u", "password": "p", "mechanism": "SCRAM-SHA1" })),
+            ("write_size", json!(0)),
+            ("fsync_interval", json!("1")),
+            ("allow_fail_fast", json!(1)),
+        ] {
+            let mut json = good.clone();
+            json[name] = wrong;
+            assert!(parse(&json).is_err(), "{json}");
         }
     }
 

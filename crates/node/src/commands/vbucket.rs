@@ -7,6 +7,7 @@ use protocol::{Request, Status};
 
 use crate::commands::observe::{PERSISTENCE_TIMEOUT_MS, first_of};
 use crate::context::{Context, LaterReply, Outcome};
+use crate::file_fill;
 use crate::reply::Answer;
 
 /// Get vBucket: its state as a number of four bytes.
@@ -36,16 +37,19 @@ pub fn set_vbucket(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     if has_topology && request.datatype != Datatype::JSON.0 {
         return cx.invalid("The value must have the datatype JSON");
     }
-    let topology = if has_topology {
-        match topology(request.value, state) {
-            Ok(topology) => topology,
+    let WantedRole { topology, by_file } = if has_topology {
+        match wanted(request.value, state) {
+            Ok(wanted) => wanted,
             Err(context) => return cx.invalid(&context),
         }
     } else {
-        None
+        WantedRole::default()
     };
     if request.vbucket.0 >= cx.bucket().vbuckets() {
         return cx.error(Status::Erange, "There is no such vbucket");
+    }
+    if by_file && let Err(failure) = file_fill::fill(&cx.bucket(), request.vbucket) {
+        return cx.error(failure.status(), &failure.to_string());
     }
     match cx.bucket().roles().set_vbucket_state(request.vbucket, state, topology) {
         Ok(()) => Outcome::Then(tell_set),
@@ -72,20 +76,36 @@ fn tell_set(cx: &mut Context<'_>) -> Outcome {
     }
 }
 
-/// The replication topology of a request's JSON: one or two chains of node names, the active node first.
-fn topology(json: &[u8], state: VbState) -> Result<Option<Topology>, String> {
+/// What the JSON of a request says of a vBucket beside its state.
+#[derive(Default)]
+struct WantedRole {
+    /// One or two chains of node names, the active node first.
+    topology: Option<Topology>,
+    /// Whether it is filled with the file that was downloaded for it.
+    by_file: bool,
+}
+
+fn wanted(json: &[u8], state: VbState) -> Result<WantedRole, String> {
     const NOT_JSON: &str = "The value must be JSON";
     let value: serde_json::Value = serde_json::from_slice(json).map_err(|_| NOT_JSON.to_owned())?;
     // As recorded, something else than an object says nothing, and an object may be empty.
-    let Some(object) = value.as_object().filter(|object| !object.is_empty()) else { return Ok(None) };
+    let Some(object) = value.as_object().filter(|object| !object.is_empty()) else {
+        return Ok(WantedRole::default());
+    };
+    let by_file = match object.get("use_snapshot") {
+        None => false,
+        Some(kind) if kind == "fbr" && state != VbState::Dead => true,
+        Some(_) => return Err("use_snapshot must be \"fbr\", of a vBucket that is not dead".to_owned()),
+    };
     let Some(topology) = object.get("topology") else {
-        return Err("The value must have a topology".to_owned());
+        let refused = Err("The value must have a topology".to_owned());
+        return if by_file { Ok(WantedRole { topology: None, by_file }) } else { refused };
     };
     if state != VbState::Active {
         return Err("A topology belongs to active vBuckets only".to_owned());
     }
     match engine::topology_from_json(topology) {
-        Ok(topology) => Ok(Some(topology)),
+        Ok(topology) => Ok(WantedRole { topology: Some(topology), by_file }),
         Err(error) => Err(error.to_string()),
     }
 }

@@ -4,6 +4,7 @@
 //! Who polls the links is outside ([`crate::doors::LinkRunner`]), and so is who connects them ([`Dial`]).
 //! What is declared is not kept on disk: whoever declares it does so again after a restart.
 
+pub mod download;
 mod drive;
 mod following;
 mod link;
@@ -263,6 +264,11 @@ impl Replication {
     /// Where the links stand; of one bucket, if it is named.
     pub fn status(&self, bucket: Option<&str>) -> Vec<LinkStatus> {
         self.links(bucket).iter().map(|link| link.status()).collect()
+    }
+
+    /// Whether a vBucket follows another node over a link.
+    pub fn follows(&self, bucket: &str, vb: VbId) -> bool {
+        self.links(Some(bucket)).iter().any(|link| link.inner.lock().wanted.contains_key(&vb))
     }
 
     fn links(&self, bucket: Option<&str>) -> Vec<Arc<Link>> {

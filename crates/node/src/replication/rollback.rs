@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 
 use base::env::{Env, Task};
@@ -35,11 +35,19 @@ pub struct Rollbacks {
 struct FinishedRollback {
     done: Mutex<Option<RolledBack>>,
     news: Notify,
+    /// Is told, too.
+    wake: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl Rollbacks {
-    pub(super) fn new(env: Env, bucket: Arc<Bucket>) -> Rollbacks {
+    pub(crate) fn new(env: Env, bucket: Arc<Bucket>) -> Rollbacks {
         Rollbacks { env, bucket, ordered: VecDeque::new(), thread: None, outcome: Arc::default() }
+    }
+
+    /// Calls `wake`, from any thread, when one is done: for who looks with [`Rollbacks::try_next`] alone.
+    pub(crate) fn waking(self, wake: impl Fn() + Send + Sync + 'static) -> Rollbacks {
+        self.outcome.wake.get_or_init(|| Box::new(wake));
+        self
     }
 
     /// Has it done.
@@ -73,6 +81,7 @@ impl Rollbacks {
             // Who hears of it may close the bucket.
             drop(bucket);
             outcome.news.notify_one();
+            outcome.wake.get().into_iter().for_each(|wake| wake());
         };
         let name = format!("rollback-{}", self.bucket.name());
         self.thread = Some(self.env.spawn.spawn(&name, Box::new(job)).map_err(LinkError::Thread)?);

@@ -114,6 +114,71 @@ fn a_replica_shows_whole_documents_too() {
     assert_eq!(ask(&mut admin, opcode::GET_EX, "k").0, Some(Status::NotMyVbucket));
 }
 
+/// Looks attributes up, and says what the document and each of them comes to.
+fn look_up(
+    client: &mut Connection,
+    key: &str,
+    flags: u8,
+    attributes: &[&str],
+) -> (Status, Vec<(Status, String)>) {
+    let mut value = Vec::new();
+    for attribute in attributes {
+        value.extend_from_slice(&[opcode::SUBDOC_GET, 0x04]);
+        value.extend_from_slice(&(attribute.len() as u16).to_be_bytes());
+        value.extend_from_slice(attribute.as_bytes());
+    }
+    let (key, vbucket) = ([b"\0", key.as_bytes()].concat(), vb(key.as_bytes()));
+    let parts =
+        RequestParts { opcode: opcode::SUBDOC_MULTI_LOOKUP, key: &key, vbucket, ..Default::default() };
+    let (answers, _) = feed(client, &request(&RequestParts { extras: &[flags], value: &value, ..parts }));
+    let told = each(&answers, |answer| {
+        let mut rest = answer.value;
+        let mut results = Vec::new();
+        while let [a, b, c, d, e, f, behind @ ..] = rest {
+            let status = Status::from_code(u16::from_be_bytes([*a, *b])).expect("a known status");
+            let (value, next) = behind.split_at(u32::from_be_bytes([*c, *d, *e, *f]) as usize);
+            results.push((status, String::from_utf8_lossy(value).into_owned()));
+            rest = next;
+        }
+        (answer.status().expect("a known status"), results)
+    });
+    told.into_iter().next().expect("one answer")
+}
+
+#[test]
+fn a_replica_shows_the_attributes_of_a_tombstone_to_who_asks_for_deleted_documents() {
+    const ACCESS_DELETED: u8 = 0x04;
+    const REPLICA_READ: u8 = 0x20;
+    let node = node();
+    let features = [NEEDED, &[Feature::SubdocReplicaRead]].concat();
+    let mut admin = connect_as(&node, "admin", &features);
+    let all = value(&[("_txn", "{\"id\":7}"), ("u", "1")], "{}");
+    store(&mut admin, "k", Datatype::JSON.with(Datatype::XATTR), &all);
+    assert_eq!(ask(&mut admin, opcode::DELETE, "k").0, Some(Status::Success));
+    let bucket = node.bucket("default").expect("it is served");
+    bucket.roles().set_vbucket_state(vb(b"k"), base::VbState::Replica, None).expect("there");
+    // What a deletion leaves is the node's own attributes.
+    let (status, results) = look_up(&mut admin, "k", ACCESS_DELETED | REPLICA_READ, &["_txn.id"]);
+    assert_eq!((status, results), (Status::SubdocSuccessDeleted, vec![(Status::Success, "7".to_owned())]));
+    assert_eq!(look_up(&mut admin, "k", REPLICA_READ, &["_txn.id"]).0, Status::KeyEnoent);
+    assert_eq!(look_up(&mut admin, "k", ACCESS_DELETED, &["_txn.id"]).0, Status::NotMyVbucket);
+    assert_eq!(ask(&mut admin, opcode::GET_REPLICA, "k").0, Some(Status::KeyEnoent));
+    assert_eq!(ask(&mut admin, opcode::GET_EX_REPLICA, "k").0, Some(Status::KeyEnoent));
+}
+
+#[test]
+fn several_attributes_of_users_are_looked_up_at_once_by_those_who_agreed_to_it() {
+    let node = node();
+    let all = value(&[("a", "1"), ("b", "2")], "{}");
+    let mut plain = connect_as(&node, "admin", NEEDED);
+    store(&mut plain, "k", Datatype::JSON.with(Datatype::XATTR), &all);
+    assert_eq!(look_up(&mut plain, "k", 0, &["a", "b"]).0, Status::SubdocXattrInvalidKeyCombo);
+    let features = [NEEDED, &[Feature::SubdocAllowsAccessOnMultipleXattrKeys]].concat();
+    let mut agreed = connect_as(&node, "admin", &features);
+    let both = vec![(Status::Success, "1".to_owned()), (Status::Success, "2".to_owned())];
+    assert_eq!(look_up(&mut agreed, "k", 0, &["a", "b"]), (Status::Success, both));
+}
+
 #[test]
 fn a_document_chosen_by_chance_has_its_attributes_if_that_is_asked() {
     let node = node();

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::{Arc, mpsc};
 
 use ::node::doors::{LinkRunner, Timer};
+use ::node::replication::download::{Download, DownloadDial, run_download};
 use ::node::replication::{Dial, Link, LinkError, Links, Pace, run};
 use base::env::{Env, Task};
 use tokio::runtime::{Builder, LocalOptions};
@@ -28,6 +29,17 @@ impl LinkRunner for RuntimeLinks {
         self.0.for_documents().is_some()
     }
 
+    fn download(&self, env: &Env, download: Download) -> io::Result<Task> {
+        let tls = self.0.clone();
+        let job =
+            move || match Builder::new_current_thread().enable_all().build_local(LocalOptions::default()) {
+                Ok(runtime) => runtime.block_on(run_download(download, &FileDial(tls))),
+                // Who waits for it is told that it was given up.
+                Err(_) => drop(download),
+            };
+        env.spawn.spawn("download", Box::new(job))
+    }
+
     fn start(&self, env: &Env, links: Arc<Links>) -> io::Result<Task> {
         let (report, reported) = mpsc::channel();
         let tls = self.0.clone();
@@ -44,6 +56,21 @@ impl LinkRunner for RuntimeLinks {
             Ok(error) => Err(error),
             Err(mpsc::RecvError) => Ok(thread),
         }
+    }
+}
+
+/// Connects to copy files.
+struct FileDial(PeerTls);
+
+impl DownloadDial for FileDial {
+    type Wire = Wire;
+
+    async fn connect(&self, env: &Env, node: &str) -> Result<Wire, LinkError> {
+        Wire::connect(env, node, self.0.for_documents()).await
+    }
+
+    fn timer(&self) -> &dyn Timer {
+        &RuntimeTimer
     }
 }
 

@@ -143,6 +143,74 @@ fn what_the_other_bucket_loses_in_a_failover_is_sent_again() {
     to.stop();
 }
 
+/// A document or a tombstone with the attributes that mobile clients and their gateways write, as another cluster sends it.
+fn store_mobile(server: &TestServer, key: &str, revision: u64, is_deleted: bool) {
+    let pairs = [
+        (
+            "_sync",
+            format!("{{\"rev\":\"{revision}-abc\",\"sequence\":{revision},\"cas\":\"0x{revision:016x}\"}}"),
+        ),
+        ("_vv", format!("{{\"cvCas\":\"0x{revision:016x}\",\"src\":\"s\",\"ver\":\"0x1\"}}")),
+        ("_mou", format!("{{\"cas\":\"0x{revision:016x}\",\"pRev\":\"{}\"}}", revision - 1)),
+    ];
+    let mut section = Vec::new();
+    for (name, value) in &pairs {
+        let pair = [name.as_bytes(), b"\0", value.as_bytes(), b"\0"].concat();
+        section.extend_from_slice(&(pair.len() as u32).to_be_bytes());
+        section.extend_from_slice(&pair);
+    }
+    let body: &[u8] = if is_deleted { b"" } else { b"{\"of\":\"a phone\"}" };
+    let value = [&(section.len() as u32).to_be_bytes()[..], &section, body].concat();
+    let plain = if is_deleted { base::Datatype::RAW } else { base::Datatype::JSON };
+    let kind = if is_deleted { base::ItemKind::Deletion } else { base::ItemKind::Mutation };
+    let meta = base::VersionMeta {
+        cas: base::Cas((1_700_000_000_000_000_000 + (revision << 20)) & !0xffff),
+        rev_seqno: base::RevSeqno(revision),
+        kind,
+        ..base::VersionMeta::default()
+    };
+    let request = engine::WithMetaRequest {
+        key: base::DocKey::new(key.as_bytes()),
+        value: &value,
+        datatype: plain.with(base::Datatype::XATTR),
+        meta,
+        add: false,
+        expected: base::Cas::ANY,
+        force: true,
+        regenerate_cas: false,
+        late: None,
+    };
+    let bucket = server.bucket();
+    let vb = base::vbucket_map::vbucket_of(key.as_bytes(), bucket.vbuckets());
+    bucket.documents().apply_with_meta(vb, &request, bucket.now()).expect("it is stored");
+}
+
+#[test]
+fn attributes_of_mobile_clients_come_along_with_documents_and_tombstones() {
+    let (mut from, mut to) = (TestServer::start(), TestServer::start());
+    (0..60).for_each(|at| store_mobile(&from, &format!("m{at}"), 2 + at, false));
+    let done = following(&from, &to, &[], |following| {
+        following.wait_until_same(&from, &to);
+        (0..60).for_each(|at| store_mobile(&from, &format!("m{at}"), 100 + at, at % 3 == 0));
+        following.wait_until_same(&from, &to);
+    });
+    done.expect("it goes on");
+    let there = crate::test_server::contents(&to);
+    let (mut documents, mut tombstones) = (0, 0);
+    for ((_, key), (is_deleted, _, revision, .., value)) in &there {
+        let text = String::from_utf8_lossy(value);
+        assert!(*revision >= 100, "{key:?}");
+        for attribute in ["_sync", "_vv", "_mou"] {
+            assert!(text.contains(attribute), "{attribute} of {key:?} is missing: {text}");
+        }
+        assert!(text.contains(&format!("\"sequence\":{revision}")), "{text}");
+        *if *is_deleted { &mut tombstones } else { &mut documents } += 1;
+    }
+    assert_eq!((documents, tombstones), (40, 20));
+    from.stop();
+    to.stop();
+}
+
 #[test]
 fn two_buckets_that_follow_each_other_become_the_same_after_each_partition() {
     const PARTITIONS: u32 = 20;

@@ -1,0 +1,445 @@
+//! The file of a vBucket is copied from another node, in fragments with checksums, into the bucket's folder: to fill a
+//! vBucket of this node with it (docs/adr/0181).
+//!
+//! # Guarantees
+//!
+//! - What is in the folder under the name of a file is whole: fragments are written under another name, and the file is
+//!   renamed once all are durable.
+//! - A connection that breaks is made again, and the copy goes on where it stood as long as the source has the snapshot.
+//! - No more than one fragment is in memory.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::future::poll_fn;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::VbId;
+use base::env::{Env, File, OpenMode};
+use base::limits::MAX_FRAME_BODY_BYTES;
+use engine::{Completer, IncomingFile};
+use protocol::{ParsedResponse, RequestParts, Status, magic, opcode, parse_response, write_request};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha512};
+
+use super::login::{LinkError, Login, WANTED};
+use super::source::Password;
+use super::wire::{Wire, first_of, log_in};
+use crate::doors::Timer;
+use crate::sasl::client::SaltedPassword;
+
+/// Connections that may break one after the other without a fragment in between.
+const MOST_TRIES: u32 = 5;
+const PAUSE: Duration = Duration::from_millis(250);
+/// How long an answer may take.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// The largest fragment that is asked for.
+const MOST_FRAGMENT_BYTES: u64 = 16 << 20;
+/// How long a manifest may be.
+const MOST_MANIFEST_BYTES: usize = 64 << 10;
+/// Bytes of a checksum.
+const CHECKSUM_BYTES: usize = 4;
+const BACKEND: &str = "couchstore";
+/// The newest format that is read here.
+const MOST_VERSION: u64 = 14;
+
+/// What a copy came to: bytes of the file.
+pub type Downloaded = Result<u64, DownloadFailure>;
+
+/// Why there is no copy. No text has a password in it.
+#[derive(Debug)]
+pub enum DownloadFailure {
+    /// There is no connection, or it broke again and again.
+    Link(LinkError),
+    /// The source refuses something.
+    Refused(&'static str, u16),
+    /// What the source says of the snapshot cannot be used: why.
+    Manifest(&'static str),
+    /// A fragment, or the whole, has another checksum.
+    Checksum,
+    /// There is less room on the disk than the file takes.
+    NoRoom,
+    /// The disk failed.
+    Disk(io::Error),
+}
+
+impl DownloadFailure {
+    /// What is answered.
+    pub fn status(&self) -> Status {
+        match self {
+            DownloadFailure::Manifest(_) => Status::NotSupported,
+            DownloadFailure::Link(_) | DownloadFailure::NoRoom => Status::Etmpfail,
+            DownloadFailure::Refused(_, code) => Status::from_code(*code).unwrap_or(Status::Einternal),
+            DownloadFailure::Checksum | DownloadFailure::Disk(_) => Status::Einternal,
+        }
+    }
+}
+
+impl fmt::Display for DownloadFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DownloadFailure::Link(error) => error.fmt(f),
+            DownloadFailure::Refused(what, code) => {
+                write!(f, "the source refuses {what} with status 0x{code:02x}")
+            }
+            DownloadFailure::Manifest(what) => write!(f, "the snapshot cannot be used here: {what}"),
+            DownloadFailure::Checksum => f.write_str("what came has another checksum: download it again"),
+            DownloadFailure::NoRoom => f.write_str(
+                "the disk has less room than the file takes: make room, or allow it to fail later",
+            ),
+            DownloadFailure::Disk(error) => write!(f, "the file cannot be written: {error}"),
+        }
+    }
+}
+
+impl From<LinkError> for DownloadFailure {
+    fn from(error: LinkError) -> DownloadFailure {
+        DownloadFailure::Link(error)
+    }
+}
+
+impl From<io::Error> for DownloadFailure {
+    fn from(error: io::Error) -> DownloadFailure {
+        DownloadFailure::Disk(error)
+    }
+}
+
+/// Who connects to the source.
+pub trait DownloadDial {
+    /// The connections that it makes.
+    type Wire: Wire;
+
+    /// Connects to a node, HOST:PORT.
+    fn connect(&self, env: &Env, node: &str) -> impl Future<Output = Result<Self::Wire, LinkError>>;
+
+    /// Time limits and pauses.
+    fn timer(&self) -> &dyn Timer;
+}
+
+/// What is to be copied, and where.
+pub struct Download {
+    /// The outside world, with the bucket's disk.
+    pub env: Env,
+    /// The source, HOST:PORT.
+    pub node: String,
+    /// The bucket there.
+    pub bucket: String,
+    /// Who logs in.
+    pub username: String,
+    /// That user's password.
+    pub password: Password,
+    /// The vBucket.
+    pub vb: VbId,
+    /// vBuckets of the bucket.
+    pub vbuckets: u16,
+    /// Where the file goes; nothing else is copied there meanwhile.
+    pub into: IncomingFile,
+    /// Bytes that are asked for and written at once.
+    pub write_bytes: u64,
+    /// Bytes after which what was written is made durable; 0 if that is done once, at the end.
+    pub fsync_bytes: u64,
+    /// Whether it fails at once if there is less room than the file takes.
+    pub fails_fast: bool,
+    /// Is told how it went.
+    pub done: Completer<Downloaded>,
+}
+
+/// What the source says of its snapshot.
+struct SourceManifest {
+    uuid: String,
+    file: u64,
+    bytes: u64,
+    sha512: Option<String>,
+}
+
+impl SourceManifest {
+    fn parse(json: &[u8], vb: VbId) -> Result<SourceManifest, DownloadFailure> {
+        let wrong = DownloadFailure::Manifest;
+        if json.len() > MOST_MANIFEST_BYTES {
+            return Err(wrong("its description is too long"));
+        }
+        let manifest: Value =
+            serde_json::from_slice(json).map_err(|_| wrong("its description is no JSON"))?;
+        let storage = &manifest["storage"];
+        if storage.get("backend").is_some_and(|backend| backend != BACKEND) {
+            return Err(wrong("its files are of another store"));
+        }
+        if storage["version"].as_u64().is_some_and(|version| version > MOST_VERSION) {
+            return Err(wrong("its files have a newer format"));
+        }
+        if manifest["deks"].as_array().is_some_and(|deks| !deks.is_empty()) {
+            return Err(wrong("its files are encrypted"));
+        }
+        if manifest["vbid"] != json!(vb.0) {
+            return Err(wrong("it is of another vBucket"));
+        }
+        let Some([file]) = manifest["files"].as_array().map(Vec::as_slice) else {
+            return Err(wrong("it has not exactly one file"));
+        };
+        let uuid = manifest["uuid"].as_str().filter(|uuid| is_plain(uuid)).ok_or(wrong("it has no UUID"))?;
+        let id = file["id"].as_u64().ok_or(wrong("its file has no number"))?;
+        let bytes = file["size"].as_str().and_then(|size| size.parse().ok());
+        let bytes = bytes.or(file["size"].as_u64()).ok_or(wrong("its file has no size"))?;
+        let sha512 = file["sha512"].as_str().map(str::to_owned);
+        Ok(SourceManifest { uuid: uuid.to_owned(), file: id, bytes, sha512 })
+    }
+}
+
+/// Whether it can be part of a file's name.
+fn is_plain(uuid: &str) -> bool {
+    (1..=64).contains(&uuid.len()) && uuid.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+}
+
+/// An answer of the source.
+struct SourceAnswer {
+    status: u16,
+    value: Vec<u8>,
+}
+
+impl SourceAnswer {
+    fn success(self, what: &'static str) -> Result<Vec<u8>, DownloadFailure> {
+        if self.status == Status::Success.code() {
+            return Ok(self.value);
+        }
+        Err(DownloadFailure::Refused(what, self.status))
+    }
+}
+
+/// Copies, and tells how that went.
+pub async fn run_download(download: Download, dial: &impl DownloadDial) {
+    let outcome = download.copy(dial).await;
+    let Download { bucket, node, vb, done, into, .. } = download;
+    if let Err(error) = &outcome {
+        tracing::info!(bucket, source = node, %vb, %error, "the file of a vBucket was not downloaded");
+    }
+    // Another one may begin when the client hears of this one.
+    drop(into);
+    done.complete(outcome);
+}
+
+impl Download {
+    async fn copy(&self, dial: &impl DownloadDial) -> Downloaded {
+        let (mut known, mut failures, mut before) = (None, 0, 0);
+        loop {
+            let mut written = 0;
+            match self.attempt(dial, &mut known, &mut written).await {
+                Err(DownloadFailure::Link(error)) if is_passing(&error) => {
+                    failures = if written > before { 0 } else { failures + 1 };
+                    before = before.max(written);
+                    if failures >= MOST_TRIES {
+                        return Err(DownloadFailure::Link(error));
+                    }
+                    dial.timer().after(PAUSE * (failures + 1)).await;
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// One connection. `written` is how much of the file is here.
+    async fn attempt(
+        &self,
+        dial: &impl DownloadDial,
+        known: &mut Option<SaltedPassword>,
+        written: &mut u64,
+    ) -> Downloaded {
+        let opening = async {
+            let mut wire = dial.connect(&self.env, &self.node).await?;
+            let (username, password) = (Cow::Borrowed(&*self.username), Cow::Borrowed(&self.password));
+            let (env, bucket, vbuckets) = (&self.env, &*self.bucket, self.vbuckets);
+            let login = Login { env, username, password, bucket, vbuckets, wanted: WANTED };
+            log_in(&mut wire, login, known).await?;
+            Ok(wire)
+        };
+        let mut wire = first_of(opening, too_late(dial)).await?;
+        let wanted = json!({ "storage": { "backend": BACKEND, "max_version": MOST_VERSION } }).to_string();
+        let prepare = self.request(opcode::PREPARE_SNAPSHOT, b"", wanted.as_bytes());
+        let answer = first_of(ask(&mut wire, &prepare), too_late(dial)).await?;
+        let manifest = SourceManifest::parse(&answer.success("to prepare a snapshot")?, self.vb)?;
+        let (part, file) = self.part(&manifest)?;
+        *written = file.len()?.min(manifest.bytes);
+        file.set_len(*written)?;
+        let mut unsynced = 0;
+        while *written < manifest.bytes {
+            let length = (manifest.bytes - *written).min(self.write_bytes.clamp(1, MOST_FRAGMENT_BYTES));
+            let wanted = json!({
+                "id": manifest.file, "offset": written.to_string(), "length": length.to_string(),
+                "checksum_length": length.to_string(),
+            });
+            let wanted = wanted.to_string();
+            let request =
+                self.request(opcode::GET_FILE_FRAGMENT, manifest.uuid.as_bytes(), wanted.as_bytes());
+            let answer = first_of(ask(&mut wire, &request), too_late(dial)).await?;
+            let value = answer.success("a fragment of a file")?;
+            let fragment = checked(&value, length)?;
+            file.write_at(fragment, *written)?;
+            *written += fragment.len() as u64;
+            unsynced += fragment.len() as u64;
+            if self.fsync_bytes > 0 && unsynced >= self.fsync_bytes {
+                file.sync_data()?;
+                unsynced = 0;
+            }
+        }
+        self.finish(&part, &*file, &manifest)?;
+        // The snapshot would end by itself; whether it does so now does not matter here.
+        let release = self.request(opcode::RELEASE_SNAPSHOT, manifest.uuid.as_bytes(), b"");
+        let _ = first_of(ask(&mut wire, &release), too_late(dial)).await;
+        Ok(manifest.bytes)
+    }
+
+    fn request<'a>(&self, opcode: u8, key: &'a [u8], value: &'a [u8]) -> RequestParts<'a> {
+        let datatype = if value.is_empty() { 0 } else { base::Datatype::JSON.0 };
+        RequestParts { opcode, vbucket: self.vb, key, value, datatype, ..RequestParts::default() }
+    }
+
+    /// The part of the file that is here, or an empty one. What is left of other snapshots is removed.
+    fn part(&self, manifest: &SourceManifest) -> Result<(PathBuf, Arc<dyn File>), DownloadFailure> {
+        let (disk, folder) = (&self.env.disk, self.into.folder());
+        disk.create_dir_all_synced(folder)?;
+        let name = format!("{}.part", manifest.uuid);
+        for other in disk.read_dir(folder)?.iter().filter(|other| **other != name) {
+            disk.remove_file(&folder.join(other))?;
+        }
+        let has_room = disk.room(folder).is_none_or(|room| room.free_bytes >= manifest.bytes);
+        if self.fails_fast && !has_room {
+            return Err(DownloadFailure::NoRoom);
+        }
+        let path = folder.join(name);
+        let file = disk.open(&path, OpenMode::Create)?;
+        Ok((path, file))
+    }
+
+    /// Looks at the whole, makes it durable and gives it its name.
+    fn finish(
+        &self,
+        part: &PathBuf,
+        file: &dyn File,
+        manifest: &SourceManifest,
+    ) -> Result<(), DownloadFailure> {
+        file.sync_data()?;
+        let disk = &self.env.disk;
+        if let Some(wanted) = &manifest.sha512
+            && sha512_of(file, manifest.bytes)? != wanted.to_ascii_lowercase()
+        {
+            disk.remove_file(part)?;
+            return Err(DownloadFailure::Checksum);
+        }
+        disk.rename(part, &self.into.path())?;
+        disk.sync_dir(self.into.folder())?;
+        Ok(())
+    }
+}
+
+/// The bytes of a fragment, of which a checksum that stands behind them holds. Sources that know of no checksums send none.
+fn checked(value: &[u8], length: u64) -> Result<&[u8], DownloadFailure> {
+    if value.len() as u64 == length {
+        return Ok(value);
+    }
+    let (bytes, checksum) = value.split_last_chunk::<CHECKSUM_BYTES>().ok_or(DownloadFailure::Checksum)?;
+    let is_right = bytes.len() as u64 == length && crc32c::crc32c(bytes) == u32::from_be_bytes(*checksum);
+    if is_right { Ok(bytes) } else { Err(DownloadFailure::Checksum) }
+}
+
+fn sha512_of(file: &dyn File, bytes: u64) -> io::Result<String> {
+    let (mut hasher, mut at, mut buf) = (Sha512::new(), 0, vec![0; 1 << 20]);
+    while at < bytes {
+        let want = usize::try_from(bytes - at).unwrap_or(usize::MAX).min(buf.len());
+        let read = file.read_at(buf.get_mut(..want).unwrap_or_default(), at)?;
+        if read == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        hasher.update(buf.get(..read).unwrap_or_default());
+        at += read as u64;
+    }
+    Ok(hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+async fn too_late<T>(dial: &impl DownloadDial) -> Result<T, LinkError> {
+    dial.timer().after(ANSWER_TIMEOUT).await;
+    Err(LinkError::TimeOut)
+}
+
+/// Whether another connection may do better.
+fn is_passing(error: &LinkError) -> bool {
+    matches!(error, LinkError::Connect(_) | LinkError::Io(_) | LinkError::Closed | LinkError::TimeOut)
+}
+
+/// Makes a request, and waits for its answer.
+async fn ask<W: Wire>(wire: &mut W, request: &RequestParts<'_>) -> Result<SourceAnswer, LinkError> {
+    if !write_request(wire.parts().1, request) {
+        return Err(LinkError::TooLong);
+    }
+    loop {
+        wire.send()?;
+        let mut answer = None;
+        let mut consumed = 0;
+        match parse_response(wire.parts().0, MAX_FRAME_BODY_BYTES) {
+            ParsedResponse::Bad(_) => return Err(LinkError::NotANode),
+            ParsedResponse::Incomplete { .. } => {}
+            ParsedResponse::Response { response, total_len } => {
+                consumed = total_len;
+                if response.magic != magic::SERVER_REQUEST {
+                    answer =
+                        Some(SourceAnswer { status: response.status_code, value: response.value.to_vec() });
+                }
+            }
+        }
+        wire.consume(consumed);
+        match answer {
+            Some(answer) => return Ok(answer),
+            None if consumed > 0 => {}
+            None => poll_fn(|cx| wire.poll_turn(true, cx)).await?,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fragment_is_taken_with_its_checksum_or_without_one() {
+        let with = [&b"bytes"[..], &crc32c::crc32c(b"bytes").to_be_bytes()].concat();
+        assert_eq!(checked(&with, 5).ok(), Some(&b"bytes"[..]));
+        assert_eq!(checked(b"bytes", 5).ok(), Some(&b"bytes"[..]));
+        let mut flipped = with.clone();
+        flipped[2] ^= 1;
+        for (value, length) in [(&flipped[..], 5), (&with[..], 4), (b"byt", 5), (b"", 5)] {
+            assert!(checked(value, length).is_err(), "{value:?} {length}");
+        }
+    }
+
+    #[test]
+    fn a_manifest_says_what_cannot_be_used() {
+        let with = |change: &dyn Fn(&mut Value)| {
+            let mut manifest = json!({
+                "uuid": "f7970e20-ca1b-4059-8542-3196e93f6927", "vbid": 3, "deks": [],
+                "storage": { "backend": "couchstore", "version": 13 },
+                "files": [{ "id": 1, "path": "3.couch.1", "size": "4096" }],
+            });
+            change(&mut manifest);
+            SourceManifest::parse(manifest.to_string().as_bytes(), VbId(3))
+        };
+        let good = with(&|_| {}).expect("it can be used");
+        assert_eq!((good.file, good.bytes, good.sha512), (1, 4096, None));
+        assert_eq!(with(&|it| it["files"][0]["size"] = json!(7)).expect("a number").bytes, 7);
+        let wrong: [&dyn Fn(&mut Value); 8] = [
+            &|it| it["storage"]["backend"] = json!("magma"),
+            &|it| it["storage"]["version"] = json!(15),
+            &|it| it["deks"] = json!([{}]),
+            &|it| it["vbid"] = json!(4),
+            &|it| it["files"] = json!([]),
+            &|it| it["files"][0]["size"] = json!("x"),
+            &|it| it["files"][0]["id"] = json!(null),
+            &|it| it["uuid"] = json!("../../etc"),
+        ];
+        for change in wrong {
+            assert!(matches!(with(change), Err(DownloadFailure::Manifest(_))));
+        }
+        assert!(
+            SourceManifest::parse(b"[", VbId(3)).is_err() && SourceManifest::parse(b"[]", VbId(3)).is_err()
+        );
+    }
+}

@@ -1,0 +1,157 @@
+//! vBuckets that are filled with files of another node: downloaded through a proxy that can cut and flip, then filled, then
+//! followed by streams.
+
+use std::net::{SocketAddr, TcpListener};
+
+use protocol::{RequestParts, Status, opcode};
+
+use super::fed::{logged_in, read, send, status, value};
+use super::*;
+
+/// Passes bytes on, and does harm to what the source sends.
+struct Between {
+    addr: SocketAddr,
+    connections: Arc<AtomicU64>,
+    /// Bytes that the source sent.
+    passed: Arc<AtomicU64>,
+}
+
+impl Between {
+    /// The first connection is cut after so many bytes, and a bit behind `flip` of each one is flipped.
+    fn to(source: SocketAddr, cut: u64, flip: u64) -> Between {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let addr = listener.local_addr().expect("an address");
+        let (connections, passed) = (Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
+        let between = Between { addr, connections: Arc::clone(&connections), passed: Arc::clone(&passed) };
+        std::thread::spawn(move || {
+            while let Ok((here, _)) = listener.accept() {
+                let is_first = connections.fetch_add(1, Ordering::SeqCst) == 0;
+                let there = TcpStream::connect(source).expect("the source listens");
+                let clone = |stream: &TcpStream| stream.try_clone().expect("a handle");
+                let (mut up, mut down) = ((clone(&here), clone(&there)), (there, here));
+                std::thread::spawn(move || {
+                    let _ = std::io::copy(&mut up.0, &mut up.1);
+                    let _ = up.1.shutdown(std::net::Shutdown::Both);
+                });
+                let passed = Arc::clone(&passed);
+                std::thread::spawn(move || {
+                    let (mut buf, mut of_this) = (vec![0; 8 << 10], 0);
+                    while let Ok(bytes @ 1..) = down.0.read(&mut buf) {
+                        if (of_this..of_this + bytes as u64).contains(&flip) {
+                            buf[(flip - of_this) as usize] ^= 1;
+                        }
+                        of_this += bytes as u64;
+                        passed.fetch_add(bytes as u64, Ordering::SeqCst);
+                        if (is_first && of_this > cut) || down.1.write_all(&buf[..bytes]).is_err() {
+                            break;
+                        }
+                    }
+                    let _ = (
+                        down.0.shutdown(std::net::Shutdown::Both),
+                        down.1.shutdown(std::net::Shutdown::Both),
+                    );
+                });
+            }
+        });
+        between
+    }
+}
+
+const NEVER: u64 = u64::MAX;
+
+fn ask(client: &mut TcpStream, vb: u16, opcode: u8, extras: &[u8], json: &Value) -> (Status, String) {
+    let json = json.to_string();
+    let parts = RequestParts { opcode, vbucket: VbId(vb), extras, datatype: 1, ..RequestParts::default() };
+    send(client, &RequestParts { value: json.as_bytes(), ..parts });
+    let answer = read(client).expect("an answer");
+    (status(&answer), String::from_utf8_lossy(value(&answer)).into_owned())
+}
+
+fn download(client: &mut TcpStream, vb: u16, source: SocketAddr, password: &str) -> (Status, String) {
+    let json = json!({
+        "bucket": "default", "host": source.ip().to_string(), "port": source.port(), "write_size": 65_536,
+        "sasl": { "mechanism": "PLAIN", "username": "Administrator", "password": password },
+    });
+    ask(client, vb, opcode::DOWNLOAD_SNAPSHOT, &[], &json)
+}
+
+fn fill(client: &mut TcpStream, vb: u16, state: VbState) -> (Status, String) {
+    ask(client, vb, opcode::SET_VBUCKET, &[state as u8], &json!({ "use_snapshot": "fbr" }))
+}
+
+#[test]
+fn replicas_are_filled_with_files_and_followed_by_streams() {
+    let (active, mut replica) = (Node::start(), Node::start());
+    (0..3_000).for_each(|at| change(&active.bucket(), at));
+    assert!(active.bucket().flushing().flush_all());
+    replica.set_roles(VbState::Dead);
+    let mut client = logged_in(&replica);
+    let source = active.server().kv_addr();
+    for vb in 0..VBUCKETS {
+        assert_eq!(fill(&mut client, vb, VbState::Replica).0, Status::KeyEnoent, "nothing was downloaded");
+        assert_eq!(download(&mut client, vb, source, "password"), (Status::Success, String::new()));
+        assert_eq!(fill(&mut client, vb, VbState::Replica), (Status::Success, String::new()));
+    }
+    assert_eq!(active.high_seqnos(), replica.high_seqnos());
+    assert_same(&active, &replica);
+    assert_eq!(fill(&mut client, 0, VbState::Replica).0, Status::KeyEnoent, "the file is gone");
+    assert_eq!(download(&mut client, 0, source, "password").0, Status::Success);
+    let (refused, why) = fill(&mut client, 0, VbState::Replica);
+    assert!(refused == Status::KeyEexists && why.contains("not an empty replica"), "{refused:?} {why}");
+    // It is a replica as any other one, also after a restart.
+    replica.stop();
+    replica.start_again();
+    (3_000..4_000).for_each(|at| change(&active.bucket(), at));
+    replica.follow(&active.source(Mode::Replicate));
+    caught_up(&active, &replica);
+    assert_same(&active, &replica);
+    let counts = replica.link().counts;
+    assert!(counts.rollbacks == 0 && counts.changes < 1_200, "{counts:?}");
+}
+
+#[test]
+fn a_download_goes_on_after_a_cut_and_finds_what_was_flipped() {
+    let (active, replica) = (Node::start(), Node::start());
+    let keys: Vec<String> =
+        (0..).map(|at| format!("large{at}")).filter(|key| vb_of(key) == VbId(5)).take(12).collect();
+    for (at, key) in (0_u64..).zip(&keys) {
+        // What cannot be compressed, so that the file is large.
+        let mut seed = at + 1;
+        let mut next = || {
+            seed ^= seed << 13;
+            seed ^= seed >> 7;
+            seed ^= seed << 17;
+            seed as u8
+        };
+        let body: Vec<u8> = (0..300_000).map(|_| next()).collect();
+        set(&active.bucket(), key, &body, 0).expect("stored");
+    }
+    assert!(active.bucket().flushing().flush_all());
+    replica.set_roles(VbState::Dead);
+    let mut client = logged_in(&replica);
+    let source = active.server().kv_addr();
+    let (refused, why) = download(&mut client, 5, source, "wrong");
+    assert!(refused == Status::Etmpfail && why.contains("password is another one"), "{refused:?} {why}");
+    let flipping = Between::to(source, NEVER, 1_000_000);
+    let (refused, why) = download(&mut client, 5, flipping.addr, "password");
+    assert!(refused == Status::Einternal && why.contains("checksum"), "{refused:?} {why}");
+    let cutting = Between::to(source, 2_000_000, NEVER);
+    assert_eq!(download(&mut client, 5, cutting.addr, "password"), (Status::Success, String::new()));
+    assert_eq!(cutting.connections.load(Ordering::SeqCst), 2);
+    // The part that came before is not sent again: neither that of the first connection nor that of the download before.
+    let passed = cutting.passed.load(Ordering::SeqCst);
+    assert!((2_000_000..4_000_000).contains(&passed), "{passed} bytes for 3,600,000");
+    assert_eq!(fill(&mut client, 5, VbState::Active), (Status::Success, String::new()));
+    assert_eq!(active.high_seqnos()[5], replica.high_seqnos()[5]);
+    for key in &keys {
+        let of = |node: &Node| {
+            let (bucket, key) = (node.bucket(), DocKey::new(key.as_bytes()));
+            let found = bucket.documents().get(VbId(5), key, bucket.now()).expect("it is there");
+            found.version.value().to_vec()
+        };
+        assert!(of(&active) == of(&replica), "{key}");
+    }
+    assert_eq!(fill(&mut client, 5, VbState::Dead).0, Status::Einval);
+    let wrong = json!({ "use_snapshot": "fusion" });
+    assert_eq!(ask(&mut client, 6, opcode::SET_VBUCKET, &[2], &wrong).0, Status::Einval);
+}
