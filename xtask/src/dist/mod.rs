@@ -132,15 +132,23 @@ pub fn run(options: &Packages) -> Result<bool> {
 
 /// Writes where these files come from.
 fn told_from(made: &[PathBuf], options: &Packages) -> Result<PathBuf> {
-    let given = options.binary.as_ref().map(std::fs::read).transpose()?;
-    let read = |path: &PathBuf| anyhow::Ok((name_of(path), std::fs::read(path)?));
-    let files = made.iter().map(read).collect::<Result<Vec<_>>>()?;
-    let subjects: Vec<provenance::Subject<'_>> =
-        files.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice())).collect();
-    let sources = provenance::Sources::of_tree()?;
-    let bytes = provenance::make(&sources, options, given.as_deref(), &subjects)?;
+    let sum_of =
+        |path: &Path| anyhow::Ok(sha256(&std::fs::read(path).with_context(|| path.display().to_string())?));
+    let mut inputs = vec![("Cargo.lock".to_owned(), sum_of(&tree::root().join("Cargo.lock"))?)];
+    if let Some(program) = &options.binary {
+        inputs.push(("program".to_owned(), sum_of(program)?));
+    }
+    let compiler = output(Command::new("rustc").arg("--version").current_dir(tree::root()))?;
+    let origin = provenance::Origin {
+        commit: commit()?,
+        inputs,
+        compiler: compiler.trim().to_owned(),
+        target: options.target.clone(),
+        image: options.image,
+    };
+    let files = made.iter().map(|path| Ok((name_of(path), sum_of(path)?))).collect::<Result<Vec<_>>>()?;
     let path = options.out.join(format!("stave-{}.intoto.json", sbom::version()?));
-    std::fs::write(&path, bytes).with_context(|| path.display().to_string())?;
+    std::fs::write(&path, provenance::make(&origin, &files)?).with_context(|| path.display().to_string())?;
     Ok(path)
 }
 

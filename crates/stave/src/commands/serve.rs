@@ -20,6 +20,7 @@ use sd_notify::NotifyState;
 use server::Server;
 use server::etcd::{EtcdAccess, EtcdAddress, EtcdStore};
 
+use self::host_names::HostNameError;
 use self::signals::{Again, Terminal};
 use super::encryption_flags::{self, EncryptionFlags};
 use super::etcd_flags::{self, EtcdFlags, first_line};
@@ -224,7 +225,11 @@ impl Setup {
         }
         let access = etcd_flags::access(env, &settings)?;
         settings.descriptors = descriptors;
-        host_names::resolve(env, &mut settings)?;
+        host_names::resolve(env, &mut settings).map_err(|error| match error {
+            // A name server that answers later is no mistake of a configuration.
+            HostNameError::Unresolved(what) => anyhow::Error::msg(what),
+            HostNameError::Elsewhere(what) => WrongArguments(what).into(),
+        })?;
         let data_dir = match &settings.data {
             Some(dir) => dir.clone(),
             None => Home::of_process().data_dir()?,

@@ -3,21 +3,29 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 
-use anyhow::{anyhow, bail};
 use base::env::Env;
 use node::Settings;
 
-use crate::cli::WrongArguments;
-
 /// How a name becomes addresses.
 type Resolve<'r> = &'r dyn Fn(&str, u16) -> io::Result<Vec<SocketAddr>>;
+
+/// What is wrong with a name.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum HostNameError {
+    /// It has no address, which may be otherwise later.
+    #[error("{0}")]
+    Unresolved(String),
+    /// One of its addresses is not of this machine.
+    #[error("{0}")]
+    Elsewhere(String),
+}
 
 /// Puts addresses in the place of names.
 ///
 /// # Errors
 ///
 /// If a name has no address, or one that is not of this machine.
-pub(super) fn resolve(env: &Env, settings: &mut Settings) -> anyhow::Result<()> {
+pub(super) fn resolve(env: &Env, settings: &mut Settings) -> Result<(), HostNameError> {
     let is_ours = |ip: IpAddr| env.network.listen(SocketAddr::new(ip, 0)).map(drop);
     for (setting, text) in [
         ("kv", &mut settings.kv),
@@ -42,7 +50,7 @@ fn resolved(
     text: &str,
     resolve: Resolve<'_>,
     is_ours: &dyn Fn(IpAddr) -> io::Result<()>,
-) -> anyhow::Result<String> {
+) -> Result<String, HostNameError> {
     let mut all = Vec::new();
     for one in text.split(',').map(str::trim) {
         let Some((host, port)) = name_of(one) else {
@@ -50,17 +58,19 @@ fn resolved(
             continue;
         };
         let mut found = resolve(host, port).map_err(|error| {
-            anyhow!("{setting} = {one:?}: {host} cannot be resolved: {error}; give IP:PORT")
+            let what = format!("{setting} = {one:?}: {host} cannot be resolved: {error}; give IP:PORT");
+            HostNameError::Unresolved(what)
         })?;
         // Others are told of the first one: that is one of IPv4, if there is any.
         found.sort_by_key(|addr| (addr.is_ipv6(), *addr));
         found.dedup();
         if found.is_empty() {
-            bail!("{setting} = {one:?}: {host} has no address; give IP:PORT");
+            let what = format!("{setting} = {one:?}: {host} has no address; give IP:PORT");
+            return Err(HostNameError::Unresolved(what));
         }
         for addr in found {
             is_ours(addr.ip()).map_err(|error| {
-                WrongArguments(format!(
+                HostNameError::Elsewhere(format!(
                     "{setting} = {one:?}: {} is an address of {host}, and this machine cannot listen there ({error}): \
                      name this machine, or give IP:PORT",
                     addr.ip()
