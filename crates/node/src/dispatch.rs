@@ -175,10 +175,7 @@ fn handle(
     {
         ctx.session.times(ctx.node).of_worker(ctx.reply.worker()).tally.count(counted);
     }
-    let outcome = match ctx.reply.must_close() {
-        Some(reason) => Outcome::Close(reason),
-        None => outcome,
-    };
+    let outcome = ctx.reply.must_close().map_or(outcome, Outcome::Close);
     (outcome, ctx.reply.answered())
 }
 

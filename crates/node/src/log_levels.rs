@@ -15,7 +15,7 @@ const MOST_BYTES: usize = 1 << 10;
 type Apply = Box<dyn Fn(&str) -> Result<(), String> + Send + Sync>;
 
 #[derive(Default)]
-struct State {
+struct HeldLevels {
     /// What configuration or environment say.
     configured: String,
     /// What was said since, until the next start.
@@ -23,14 +23,14 @@ struct State {
 }
 
 #[derive(Default)]
-struct Inner {
+struct SharedLevels {
     apply: OnceLock<Apply>,
-    state: Mutex<State>,
+    state: Mutex<HeldLevels>,
 }
 
 /// The levels of the process's log. Clones are of the same ones.
 #[derive(Clone, Default)]
-pub struct LogLevels(Arc<Inner>);
+pub struct LogLevels(Arc<SharedLevels>);
 
 /// What holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,7 +83,7 @@ impl LogLevels {
         let Some(apply) = self.0.apply.get() else { return Ok(()) };
         let mut state = self.0.state.lock();
         apply(configured)?;
-        *state = State { configured: configured.to_owned(), own: None };
+        *state = HeldLevels { configured: configured.to_owned(), own: None };
         Ok(())
     }
 }

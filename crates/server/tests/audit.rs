@@ -75,6 +75,7 @@ fn use_http(server: &Server) {
     taken(server, "DELETE", "/settings/rbac/groups/readers", "");
     taken(server, "POST", "/settings/passwordPolicy", "minLength=8");
     taken(server, "POST", "/settings/security", "disableUIOverHttp=false");
+    taken(server, "POST", "/node/settings/log", "level=warn");
     taken(server, "POST", "/settings/clientCertAuth", r#"{"state":"disable","prefixes":[]}"#);
     let (code, told) = http(server, "POST", "/settings/passwordPolicy", "minLength=9&minDigits=2");
     assert!(code == 400 && told.contains("minDigits"), "what is refused is no change: {code} {told}");
@@ -121,6 +122,7 @@ fn use_kv(server: &Server) {
     for switch in [opcode::DISABLE_TRAFFIC, opcode::ENABLE_TRAFFIC] {
         assert_eq!(ask(&mut admin, switch, b"", b"", &[]), Status::Success);
     }
+    assert_eq!(ask(&mut admin, opcode::VERBOSITY, b"", b"", &[0, 0, 0, 1]), Status::Success);
     let mut reader = log_in(server, "ann", SECRET);
     assert_eq!(ask(&mut reader, opcode::SET, b"key-1", value, &[0; 8]), Status::Eaccess);
     drop(log_in(server, "ann", "wrong-secret"));
@@ -177,6 +179,8 @@ const LIST: &[(u64, &str, &str, &str)] = &[
     (61_446, "Administrator", "/command", "EnableTraffic"),
     (61_447, "Administrator", "/command", "GetRandomKey"),
     (61_447, "Administrator", "/command", "GetKeys"),
+    (61_448, "Administrator", "/log_levels", "warn"),
+    (61_448, "Administrator", "/log_levels", "debug"),
 ];
 
 fn is_there(records: &[Value], (id, user, field, wanted): &(u64, &str, &str, &str)) -> bool {
@@ -191,6 +195,8 @@ fn each_event_of_the_list_is_recorded_and_no_secret_is() {
     let folder = tempfile::tempdir().expect("a folder");
     let reader = "[[user]]\nname = \"reader\"\npassword = \"password\"\nrole = \"data_reader[*]\"";
     let server = start(folder.path(), reader);
+    let levels = server.node().host().expect("it is hosted").config().log_levels.clone();
+    levels.drive("info", |_| Ok(()));
     taken(&server, "POST", "/settings/audit", "auditdEnabled=true&disabled=");
     use_http(&server);
     use_kv(&server);

@@ -93,8 +93,7 @@ impl Producer {
         } else {
             self.bucket.streams().begin_stream(vb, &self.follower, &at, wanted, only_active)?
         };
-        let is_disk_only = request.flags.has(StreamFlags::DISK_ONLY);
-        if is_disk_only && request.start > start.persisted_seqno {
+        if request.flags.has(StreamFlags::DISK_ONLY) && request.start > start.persisted_seqno {
             self.forget_if_empty(vb);
             return Err(Status::Erange.into());
         }

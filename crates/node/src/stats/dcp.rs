@@ -1,7 +1,7 @@
 //! Groups about connections that stream this bucket's changes: each of them with its streams, and their sums by name.
 //!
-//! No lock is held for longer than a part of one connection's streams takes, and an answer has a most: who has more
-//! streams is told how many were left out.
+//! No lock is held for longer than a part of one connection's streams takes. An answer has a limit, and counts the streams
+//! that it leaves out.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -12,6 +12,7 @@ use dcp::{
     Agreement, BackfillOrder, Pause, Priority, Progress, Side, Stage, StreamFigures, StreamKey, VbProgress,
 };
 use engine::Bucket;
+use protocol::Status;
 
 use super::Sheet;
 use super::inquiry::{Inquiry, Refused};
@@ -19,7 +20,7 @@ use crate::dcp::Handle;
 use crate::node::Node;
 use crate::replication::{LinkState, LinkStatus};
 
-/// Streams of which an answer tells.
+/// Streams in an answer, at most.
 const MOST_STREAMS: usize = 4_096;
 /// Streams that are listed while a connection's lock is held.
 const STREAMS_A_LOOK: usize = 64;
@@ -122,8 +123,13 @@ pub(super) fn figures(node: &Node, bucket: &Bucket) -> Vec<ConnectionFigures> {
     all
 }
 
-/// `dcp`: each connection, and behind it its streams.
-pub fn connections(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+/// `dcp [skip]`: each connection, and behind it its streams.
+pub fn connections(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    let most = match args.first() {
+        None => MOST_STREAMS,
+        Some(&b"skip") => 0,
+        Some(_) => return Err(Refused::Status(Status::KeyEnoent)),
+    };
     let handles = handles(inquiry.node, inquiry.bucket);
     let links = inquiry.node.replication().status(Some(inquiry.bucket.name()));
     let highs = Highs::of(inquiry.bucket, &handles);
@@ -135,7 +141,7 @@ pub fn connections(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Res
     sheet.put("ep_dcp_num_running_backfills", progress().map(|of| of.backfills().0).sum::<u64>());
     sheet.put("ep_dcp_items_sent", progress().map(|of| of.changes()).sum::<u64>());
     sheet.put("ep_dcp_items_remaining", progress().map(|of| highs.remaining(of)).sum::<u64>());
-    let mut streams = Streams { left: MOST_STREAMS, left_out: 0 };
+    let mut streams = Streams { left: most, left_out: 0 };
     for handle in &handles {
         put_connection(handle, &highs, sheet);
         if let Some(progress) = handle.progress() {

@@ -202,10 +202,10 @@ pub static GROUPS: &[Group] = &[
     of_node("connections", NodeSupervisor, node::connections, "How many connections the node has"),
     group(
         "dcp",
-        EXACT,
+        optional("[skip]").or_not_found(),
         Stats,
         dcp::connections,
-        "Connections for streams and their streams, at most 4,096 of these; others are counted",
+        "Connections for streams and their streams, at most 4,096 of these; others are counted; `skip` for connections alone",
     ),
     group(
         "dcp-vbtakeover",

@@ -199,6 +199,10 @@ pub(super) fn put_clocks(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Resul
             }
         }
     }
+    let head =
+        ("kv_memory_used_bytes", Kind::Gauge, "Memory of documents: metadata, key and value are one piece.");
+    let used = |n: &Numbers| vec![("storedvalues", n.all.item_bytes)];
+    page.each_of(buckets, ("for", used), head, |bytes| *bytes)?;
     let head = ("kv_ep_compaction_purged", Kind::Counter, "What compactions left out for good.");
     let purged = |n: &Numbers| vec![("tombstones", n.compactions.tombstones_purged)];
     page.each_of(buckets, ("for", purged), head, |count| *count)

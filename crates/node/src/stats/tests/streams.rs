@@ -146,4 +146,8 @@ fn streams_beyond_the_most_are_counted() {
         connections.len()
     );
     assert_eq!(stats["ep_dcp_count"], "520");
+    let stats = world.stats("dcp skip");
+    assert!(!stats.keys().any(|name| name.contains(":stream_")));
+    assert_eq!(stats["ep_dcp_streams_left_out"], "4160");
+    assert_eq!(world.refusal("dcp some"), Some(Status::KeyEnoent));
 }

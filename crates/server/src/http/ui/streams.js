@@ -29,11 +29,11 @@ export async function open(body, context) {
       const rows = [], counts = [], problems = [];
       for (const id of ids) {
         try {
-          const dcp = await stats(context.bucket, id, "dcp");
+          const dcp = await stats(context.bucket, id, "dcp skip");
           for (const [name, one] of connections(dcp.stats)) {
             const moved = one.type === "consumer" ? one.total_bytes_received : one.total_bytes_sent;
-            const state = one.paused === "true" ? `paused: ${one.paused_reason || ""}` : one.connected === "false" ? "not connected" : one.type === "consumer" ? "receives" : "sends";
-            rows.push([id, h("span", { class: "break" }, name), one.type || "", one.num_streams ?? "", bytes(Number(moved || 0)), bytes(Number(one.unacked_bytes || 0)), state]);
+            const state = one.paused_current_reason === "BufferLogFull" ? "waits for acknowledgements" : one.connected === "false" ? "not connected" : one.type === "consumer" ? "receives" : "sends";
+            rows.push([id, h("span", { class: "break" }, name), one.type || "", one.num_streams ?? "", one.items_remaining ?? "", bytes(Number(moved || 0)), bytes(Number(one.unacked_bytes || 0)), state]);
           }
           const states = (await stats(context.bucket, id, "vbucket")).stats;
           const of = (state) => states.filter(([, value]) => value === state).length;
@@ -43,7 +43,7 @@ export async function open(body, context) {
           problems.push(error.message);
         }
       }
-      fill(streams, problems.map((problem) => h("p", { class: "problem" }, problem)), table(["Node", "Connection", "Kind", "#Streams", "#Moved", "#Not acknowledged", "State"], rows, "No connection for streams."));
+      fill(streams, problems.map((problem) => h("p", { class: "problem" }, problem)), table(["Node", "Connection", "Kind", "#Streams", "#Changes left", "#Moved", "#Not acknowledged", "State"], rows, "No connection for streams."));
       fill(roles, table(["Node", "#Active", "#Replica", "#Pending", "#Not there"], counts));
       try {
         const told = await get(`/v1/buckets/${encode(context.bucket)}/replication`);
