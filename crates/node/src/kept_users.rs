@@ -4,7 +4,6 @@
 //! *Guarantee:* passwords are never kept, only what SCRAM checks them with. What is in memory is what is in the file. A
 //! file that is damaged lets no kept user in, and is not written over.
 
-pub mod password_hash;
 pub mod security;
 pub(crate) mod stored;
 
@@ -22,7 +21,6 @@ use crate::sasl::hash::{HashKeys, HashSecret, Hashing};
 use crate::sasl::scram::{ScramKeys, ScramSecret};
 use crate::user::{LoginKeys, User};
 use crate::written;
-use password_hash::PasswordHash;
 use security::SecuritySettings;
 use stored::StoredUsers;
 
@@ -88,6 +86,40 @@ pub struct KeptUser {
     /// What a password is checked with that comes as it is. Users of earlier versions have none until then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     hash: Option<HashSecret>,
+}
+
+/// What checks a password, and when that was set. It has no `Debug` that shows it.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PasswordHash {
+    changed_s: u64,
+    secrets: Vec<ScramSecret>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    hash: Option<HashSecret>,
+}
+
+impl PasswordHash {
+    /// Reads it from a field of a form.
+    ///
+    /// # Errors
+    ///
+    /// It is not what [`KeptUser::password_hash`] gives, or its secrets cannot be used.
+    pub fn parse(text: &str) -> Result<PasswordHash, UsersRefusal> {
+        let wrong = |what: String| UsersRefusal::Field("passwordHash", what);
+        let hash: PasswordHash = serde_json::from_str(text)
+            .map_err(|error| wrong(format!("It is not what GET /settings/rbac/backup returns: {error}")))?;
+        let mut user = KeptUser::without_password();
+        hash.clone().put_into(&mut user);
+        match user.keys() {
+            Some(_) => Ok(hash),
+            None => Err(wrong("Its secrets cannot be read by this version.".to_owned())),
+        }
+    }
+
+    fn put_into(self, user: &mut KeptUser) {
+        let PasswordHash { changed_s, secrets, hash } = self;
+        (user.password_changed_s, user.secrets, user.hash) = (changed_s, secrets, hash);
+    }
 }
 
 /// A group: its members have its roles.
@@ -313,6 +345,23 @@ impl KeptUser {
             None => None,
         };
         Some(LoginKeys { scram: [sha1.keys(a)?, sha256.keys(b)?, sha512.keys(c)?], hash })
+    }
+
+    /// What checks the user's password.
+    pub fn password_hash(&self) -> PasswordHash {
+        let KeptUser { password_changed_s, secrets, hash, .. } = self;
+        PasswordHash { changed_s: *password_changed_s, secrets: secrets.clone(), hash: hash.clone() }
+    }
+
+    fn without_password() -> KeptUser {
+        KeptUser {
+            title: String::new(),
+            roles: Vec::new(),
+            groups: Vec::new(),
+            password_changed_s: 0,
+            secrets: Vec::new(),
+            hash: None,
+        }
     }
 
     fn set_password(&mut self, password: &NewPassword, env: &Env) {

@@ -5,10 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use ::node::calendar::timestamp;
-use ::node::kept_users::password_hash::PasswordHash;
 use ::node::kept_users::{
-    EntryKind, KeptGroup, KeptUser, KeptUsers, NewPassword, PasswordPolicy, UNKNOWN_GROUP, UNKNOWN_USER,
-    UserForm, UsersRefusal,
+    EntryKind, KeptGroup, KeptUser, KeptUsers, NewPassword, PasswordHash, PasswordPolicy, UNKNOWN_GROUP,
+    UNKNOWN_USER, UserForm, UsersRefusal,
 };
 use ::node::roles::{ALL_BUCKETS, Grant, NoGrant, ROLES, RoleRow, Takes};
 use ::node::user::User;

@@ -106,7 +106,7 @@ fn settings_in(told: &Value) -> BucketSettings {
 fn differing(is: &BucketSettings, wanted: &BucketSettings) -> Vec<String> {
     let differs = |(name, wanted): (&String, &String)| {
         let is = is.get(name).map_or("nothing", String::as_str);
-        // A cluster without a key tells that nothing is encrypted.
+        // A cluster without a key answers that nothing is encrypted.
         (is != wanted && name != "encryptionAtRest").then(|| format!("{name} is {is}, and was {wanted}"))
     };
     wanted.iter().filter_map(differs).collect()

@@ -103,7 +103,7 @@ pub(crate) fn follow_bucket(
 ) -> anyhow::Result<FollowCounts> {
     let held = &repository.lock_log(&target.bucket)?;
     // Keys are made before the log is opened, which takes them as they are.
-    repository.sealer_to_write(&target.bucket)?;
+    repository.sealer_to_log(&target.bucket)?;
     let begun = env.clock.unix_ns();
     let mut counts = FollowCounts::default();
     let (mut again, mut attempts) = (None, 0);

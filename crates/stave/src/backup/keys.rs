@@ -68,6 +68,11 @@ impl BackupKeys {
         BackupKeys { wrapping, sealers: Mutex::default() }
     }
 
+    /// Whether there is a key.
+    pub(super) fn is_given(&self) -> bool {
+        self.wrapping.is_some()
+    }
+
     fn known(&self) -> MutexGuard<'_, BTreeMap<PathBuf, Option<Sealer>>> {
         self.sealers.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -88,9 +93,8 @@ impl BackupKeys {
     /// What encrypts what is written there, with keys that are made if there are none; `None` if nothing is to be encrypted.
     pub(super) fn to_write(&self, env: &Env, folder: &Path) -> Result<Option<Sealer>, BackupError> {
         let (place, encrypts) = (folder.display().to_string(), self.wrapping.is_some());
-        let ring = KeyRing::open(env, folder, &place, self.wrapping.as_ref(), encrypts, |said| {
-            eprintln!("stave: {said}")
-        });
+        let wrapping = self.wrapping.as_ref();
+        let ring = KeyRing::open(env, folder, &place, wrapping, encrypts, |_| ());
         let ring = ring.map_err(|error| refused(folder, error))?;
         let sealer = ring.and_then(|ring| Sealer::new(env, ring.keys()));
         self.known().insert(folder.to_owned(), sealer.clone());

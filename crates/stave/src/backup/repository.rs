@@ -124,7 +124,21 @@ impl<'e> Repository<'e> {
         self.keys.to_read(self.env, folder)
     }
 
-    /// What encrypts that is written of a bucket; `None` if no key was given and nothing is encrypted there.
+    /// What encrypts the log of a bucket. Keys that are missing are made under the lock on the backups: two processes that
+    /// made some at once would lose those of one of them.
+    pub(super) fn sealer_to_log(&self, bucket: &str) -> Result<Option<Sealer>, BackupError> {
+        let found = self.sealer(bucket)?;
+        if found.is_some() || !self.keys.is_given() {
+            return Ok(found);
+        }
+        let lock = self.lock(bucket)?;
+        let made = self.sealer_to_write(bucket);
+        lock.check()?;
+        made
+    }
+
+    /// What encrypts that is written of a bucket, by who holds the lock on its backups; `None` if no key was given and
+    /// nothing is encrypted there.
     pub(super) fn sealer_to_write(&self, bucket: &str) -> Result<Option<Sealer>, BackupError> {
         self.keys.to_write(self.env, &self.folder(bucket))
     }

@@ -64,6 +64,8 @@ pub(crate) struct Taken {
     /// vBuckets that are there from their beginning, although this backup goes on from another one: their history is
     /// another one by now.
     pub(crate) again: usize,
+    /// Why the settings of the bucket are not in it, if they are not.
+    pub(crate) without_settings: Option<String>,
 }
 
 /// How far it is, for whoever waits.
@@ -145,10 +147,11 @@ pub(crate) fn take(
         failed: None,
     };
     again += taking.run(target, plans)?;
-    let state = BucketState { users, ..what_the_bucket_is(env, target, options)? };
+    let (state, without_settings) = what_the_bucket_is(env, target, options)?;
+    let state = BucketState { users, ..state };
     lock.check()?;
     let manifest = taking.writer.finish(&target.bucket, env.clock.unix_s().into(), state)?;
-    Ok(Taken { manifest, kept, unchanged, again })
+    Ok(Taken { manifest, kept, unchanged, again, without_settings })
 }
 
 /// How far each active vBucket of a node is.
@@ -539,23 +542,28 @@ fn http_target(env: &Env, target: &Target, options: &TakeOptions) -> anyhow::Res
     http_of(Some(&mut Client::open(env, target)?), target, options.http.as_deref())
 }
 
-/// Whether the last write wins, which collections there are, and the settings. Without the latter a backup is as good: a
-/// node may be out of reach over HTTP.
-fn what_the_bucket_is(env: &Env, target: &Target, options: &TakeOptions) -> anyhow::Result<BucketState> {
+/// Whether the last write wins, which collections there are, and the settings, or why these are missing. Without them a
+/// backup is as good: a node may be out of reach over HTTP.
+fn what_the_bucket_is(
+    env: &Env,
+    target: &Target,
+    options: &TakeOptions,
+) -> anyhow::Result<(BucketState, Option<String>)> {
     let mut client = Client::open(env, target)?;
     let manifest = client.collections_manifest()?;
     let http = http_of(Some(&mut client), target, options.http.as_deref());
     let settings = http.and_then(|http| settings_of(&http, &target.bucket));
-    let settings = settings.unwrap_or_else(|error| {
-        eprintln!("stave: the settings of bucket `{}` are not in the backup: {error:#}", target.bucket);
-        None
-    });
-    Ok(BucketState {
+    let (settings, missing) = match settings {
+        Ok(settings) => (settings.unwrap_or_default(), None),
+        Err(error) => (BTreeMap::new(), Some(format!("{error:#}"))),
+    };
+    let state = BucketState {
         by_time: resolves_by_time(&mut client)?,
         collections: manifest.context("the server has no collections")?,
-        settings: settings.unwrap_or_default(),
+        settings,
         users: None,
-    })
+    };
+    Ok((state, missing))
 }
 
 #[cfg(test)]

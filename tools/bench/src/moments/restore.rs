@@ -8,7 +8,7 @@ use harness::child::release_build;
 use harness::stave::Stave;
 use harness::tree::Scratch;
 
-use super::{MomentOptions, command, filled, start, text, told};
+use super::common::{MomentOptions, command, filled, start, text, told};
 use crate::load::{Peer, ensure_clean, number};
 use crate::report::{Goal, Report, median};
 
@@ -24,7 +24,7 @@ pub fn run(options: &MomentOptions) -> Result<Report> {
     let backups = scratch.path().join("backups");
     told(&mut command(&server, &["backup", "--to", text(&backups)?]))?;
     server.stop()?;
-    let mut report = Report::new("restore", options.output.json);
+    let mut report = Report::new("restore", options.json);
     let mut ratios = Vec::new();
     println!("{:<6} {:>14} {:>14}", "round", "load/s", "restore/s");
     for round in 1..=options.rounds {

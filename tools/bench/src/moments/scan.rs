@@ -11,9 +11,7 @@ use harness::stave::Stave;
 use harness::tree::Scratch;
 use protocol::{RequestParts, Status, opcode};
 
-use super::{MomentOptions, filled, p99_beside};
-use crate::dcp::drain;
-use crate::load::number;
+use super::common::{MomentOptions, filled, p99_beside, stream_rate};
 use crate::process::resident_bytes;
 use crate::report::{Goal, Report, median};
 
@@ -38,7 +36,7 @@ pub fn run(options: &MomentOptions) -> Result<Report> {
     release_build()?;
     let scratch = Scratch::new("scan")?;
     let server = filled(&scratch, "scan", options)?;
-    let mut report = Report::new("scan", options.output.json);
+    let mut report = Report::new("scan", options.json);
     measure(&server, options, &mut report)?;
     server.stop()?;
     Ok(report)
@@ -48,10 +46,10 @@ pub(super) fn measure(server: &Stave, options: &MomentOptions, report: &mut Repo
     let mut rates = [Vec::new(), Vec::new()];
     let before = resident_bytes(server.pid())?;
     // The first one warms what is cached.
-    drain(server, 1)?;
+    stream_rate(server)?;
     println!("{:<6} {:>14} {:>14} {:>14}", "round", "stream/s", "keys/s", "documents/s");
     for round in 1..=options.rounds {
-        let stream = number(&drain(server, 1)?, "/items_per_second")?;
+        let stream = stream_rate(server)?;
         let (keys, documents) = (scan_rate(server, options, true)?, scan_rate(server, options, false)?);
         println!("{round:<6} {stream:>14.0} {keys:>14.0} {documents:>14.0}");
         rates[0].push(keys / stream);

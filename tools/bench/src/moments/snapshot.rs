@@ -10,7 +10,7 @@ use harness::stave::Stave;
 use harness::tree::Scratch;
 use protocol::{RequestParts, Status, opcode};
 
-use super::{MomentOptions, filled};
+use super::common::{MomentOptions, filled};
 use crate::process::resident_bytes;
 use crate::report::{Report, median};
 
@@ -26,7 +26,7 @@ pub fn run(options: &MomentOptions) -> Result<Report> {
     release_build()?;
     let scratch = Scratch::new("snapshot")?;
     let server = filled(&scratch, "snapshot", options)?;
-    let mut report = Report::new("snapshot", options.output.json);
+    let mut report = Report::new("snapshot", options.json);
     measure(&server, options, &mut report)?;
     server.stop()?;
     Ok(report)
