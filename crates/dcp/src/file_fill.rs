@@ -86,7 +86,7 @@ pub struct FileFill {
     last: Seqno,
     reading: Reading,
     frames: Vec<u8>,
-    /// What the consumer says, to nobody.
+    /// What the consumer says; no producer hears it.
     said: Vec<u8>,
 }
 

@@ -124,7 +124,7 @@ pub(crate) struct FileSnapshotTable {
 /// The folder with files of other nodes, in that of the bucket.
 const INCOMING: &str = "downloads";
 
-/// The place for the file of a vBucket that comes from another node; nobody else has it meanwhile.
+/// The place for the file of a vBucket that comes from another node, exclusively until this is dropped.
 pub struct IncomingFile {
     vb: VbId,
     folder: PathBuf,

@@ -184,6 +184,12 @@ fn what_is_wrong_is_refused_and_what_is_gone_is_not_found() {
     for bucket in ["log", "memory"] {
         let mut other = Client::connect(&server, bucket, &[]);
         assert_eq!(prepare(&mut other, "{}").status, Status::NotSupported, "{bucket}");
+        let source = json!({
+            "bucket": "default", "host": "127.0.0.1", "port": 1, "sasl": { "username": "u", "password": "p" },
+        });
+        let (source, opcode, datatype) = (source.to_string(), opcode::DOWNLOAD_SNAPSHOT, Datatype::JSON.0);
+        let parts = RequestParts { opcode, value: source.as_bytes(), datatype, ..RequestParts::default() };
+        assert_eq!(other.request(&parts).status, Status::NotSupported, "{bucket}");
     }
     let (uuid, size) = parts_of(&prepare(&mut client, "{}").json());
     let mut ask = |uuid: &str, id: u64, offset: u64, length: u64| {
@@ -206,7 +212,7 @@ fn what_is_wrong_is_refused_and_what_is_gone_is_not_found() {
     assert_eq!(release(&mut client, ""), Status::KeyEnoent);
     let (opcode, datatype) = (opcode::DOWNLOAD_SNAPSHOT, Datatype::JSON.0);
     let download = RequestParts { opcode, value: b"{}", datatype, vbucket: VB0, ..RequestParts::default() };
-    assert_eq!(client.request(&download).status, Status::NotSupported);
+    assert_eq!(client.request(&download).status, Status::Einval, "it does not say from where");
 }
 
 #[test]

@@ -163,7 +163,7 @@ const STAY: &[(u8, &str)] = &[
     (opcode::SET_CLUSTER_CONFIG, "it is not supported"),
     (opcode::UPDATE_EXTERNAL_USER_PERMISSIONS, "it is not supported"),
     (opcode::EWOULDBLOCK_CTL, "it is not supported"),
-    (opcode::DOWNLOAD_SNAPSHOT, "it is not supported"),
+    (opcode::DOWNLOAD_SNAPSHOT, "a long value is refused, and another thread copies"),
     (opcode::DCP_OPEN, "it changes its session; a long value is refused"),
     (opcode::DCP_STREAM_REQ, "it changes its streams; what a long value names is refused"),
     (opcode::DCP_CONTROL, "it changes its session; a long value is refused"),

@@ -1,8 +1,8 @@
 //! A consumer whose other end says which vBuckets it follows: a client that opened the connection, and that passes on what
 //! it is sent to a producer, and what the producer answers and sends.
 //!
-//! The rest is that of a consumer which this node leads itself. What is over is not asked for again, though: the client does that
-//! if it wants to; and a message that cannot be taken is answered with a status.
+//! The rest is that of a consumer which this node leads itself. But a stream that is over is not asked for again: the
+//! client does that if it wants to. And a message that cannot be taken is answered with a status.
 //! Sources: `docs/dcp/documentation/commands/*.md`, and the recorded answers.
 
 use std::collections::BTreeMap;

@@ -317,7 +317,8 @@ impl Consumer {
         }
     }
 
-    /// A vBucket is not followed now: it is asked for again after a pause, by whoever says what is followed.
+    /// A vBucket is not followed now: it is asked for again after a pause, by this node or, if a client
+    /// leads, by the client.
     fn put_off(&mut self, vb: VbId, trouble: Trouble, out: &mut Vec<u8>) {
         if self.led.is_some() {
             self.end_added(vb, trouble, out);

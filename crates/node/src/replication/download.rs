@@ -207,7 +207,7 @@ impl SourceAnswer {
     }
 }
 
-/// Copies, and tells how that went.
+/// Copies the file, and completes [`Download::done`] with the outcome.
 pub async fn run_download(download: Download, dial: &impl DownloadDial) {
     let outcome = download.copy(dial).await;
     let Download { bucket, node, vb, done, into, .. } = download;
