@@ -296,6 +296,45 @@ fn a_node_that_was_ejected_keeps_what_it_has() {
     check(&nodes[2], &ledger);
 }
 
+/// Waits until the cluster refuses a command for this reason.
+fn await_refusal(asked: &Node, arguments: &[&str], why: &str) -> String {
+    loop {
+        let output = stave_cluster(asked, arguments);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success(), "{arguments:?} was done");
+        if said.contains(why) {
+            return said;
+        }
+    }
+}
+
+#[test]
+fn the_last_copies_go_only_if_their_node_is_named() {
+    let world = World::new();
+    let mut nodes = start(&world, &["a", "b", "c"], 0);
+    let mut ledger = BTreeMap::new();
+    write_some(&nodes[0], &mut ledger, "value");
+    drop(nodes.pop());
+    run(&nodes[0], &["failover", "n_3", "--unsafe"]);
+    nodes.push(world.node("c"));
+    let kept = "n_3 may have kept them";
+    await_refusal(&nodes[0], &["rebalance"], kept);
+    await_refusal(&nodes[0], &["add", "n_3", "--full"], kept);
+    await_refusal(&nodes[0], &["remove", "n_3"], kept);
+    await_refusal(&nodes[0], &["remove", "n_2", "n_3"], kept);
+    // It is taken back, and down again before the rebalance.
+    run(&nodes[0], &["add", "n_3"]);
+    await_refusal(&nodes[0], &["add", "n_3", "--full"], kept);
+    drop(nodes.pop());
+    while !run(&nodes[0], &["status"]).contains("n_3 is down") {}
+    let said = refused(&nodes[0], &["rebalance"]);
+    assert!(said.contains(kept) && !said.contains("cluster remove"), "{said}");
+    assert!(refused(&nodes[0], &["remove", "n_3"]).contains(kept));
+    nodes.push(world.node("c"));
+    while !stave_cluster(&nodes[0], &["rebalance"]).status.success() {}
+    check(&nodes[0], &ledger);
+}
+
 fn files(folder: &Path) -> usize {
     std::fs::read_dir(folder).map_or(0, Iterator::count)
 }
