@@ -20,6 +20,7 @@ mod held;
 mod mover;
 mod record;
 mod routes;
+mod unrecorded;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -207,14 +208,16 @@ fn disk_failed<'p>(operation: &'static str, path: &'p Path) -> impl Fn(std::io::
 }
 
 /// Whether a move of the bucket in a folder is not over: then its documents are in two stores, which only a node brings
-/// together.
+/// together. Without a record, the folder of another store says so if it may have vBuckets.
 ///
 /// # Errors
 ///
-/// If the record of the move cannot be read.
+/// If the record of the move, or that folder, cannot be read.
 pub fn is_moving(disk: &dyn base::env::Disk, dir: &Path) -> Result<bool, Failure> {
-    let record = MoveRecord::look(disk, dir)?;
-    Ok(record.is_some_and(|record| record.stage != RecordStage::Done))
+    match MoveRecord::look(disk, dir)? {
+        Some(record) => Ok(record.stage != RecordStage::Done),
+        None => unrecorded::may_have_vbuckets(disk, dir),
+    }
 }
 
 impl Movable {
@@ -238,8 +241,11 @@ impl Movable {
             RecordStage::Done => record.to,
             _ => record.from,
         });
+        if record.is_none() {
+            unrecorded::check(&env, dir, backend, &*open)?;
+        }
         if record.as_ref().is_none_or(|record| record.stage == RecordStage::Done) {
-            // What a move that never began has left. If it cannot be removed, the next move tries again.
+            // What a move that never began, or is over, has left. If it cannot be removed, the next move tries again.
             let _ = env.disk.remove_dir_all(&elsewhere(dir));
         }
         let first = Arc::new(Side { store: open(env.clone(), first_of)?, backend: first_of });
@@ -342,6 +348,9 @@ impl Movable {
         if let Some(vb) = unknown {
             return Err(MoveRefused::Unknown(vb));
         }
+        if before.is_none() {
+            unrecorded::check(&self.env, &self.dir, first.backend, &*self.open)?;
+        }
         let new = self.plan_of(MoveRecord::new(first.backend, to));
         let other = self.make_other(&first, &new)?;
         self.lanes.iter().for_each(|lane| lane.is_elsewhere.store(false, Ordering::SeqCst));
@@ -411,6 +420,8 @@ impl Movable {
     pub fn noted(&self) -> Result<(), Failure> {
         let mut plan = self.plan.lock();
         if plan.as_ref().is_some_and(|plan| plan.record.stage == RecordStage::Done) {
+            // Without the record, what a cancelled move has left would be taken for vBuckets that moved.
+            remove_elsewhere(&self.env, &self.dir)?;
             MoveRecord::remove(&*self.env.disk, &self.dir)?;
             *plan = None;
             *self.shown.lock() = None;
