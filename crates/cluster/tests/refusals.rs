@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use base::VbState;
 use cluster::apply::{ApplyTarget, Following, Given, apply_bucket, let_go};
-use cluster::{Agent, Bucket, Chain, NodeId, Refusals, State};
+use cluster::{Agent, Bucket, Chain, NodeId, Refusals, State, Status, Step};
 use support::{BUCKET, three};
 
 /// A node to which some changes of single vBuckets are refused.
@@ -15,6 +15,7 @@ use support::{BUCKET, three};
 struct Picky {
     roles: RefCell<BTreeMap<u16, VbState>>,
     followed: RefCell<Vec<u16>>,
+    removed: RefCell<Vec<u16>>,
     refuses: Vec<(u16, VbState)>,
 }
 
