@@ -59,6 +59,14 @@ pub struct Movable {
 struct Side {
     store: Arc<dyn KvStore>,
     backend: StorageBackend,
+    /// How many snapshots of each vBucket are held: the store is left when there is none.
+    readers: Mutex<BTreeMap<VbId, u32>>,
+}
+
+impl Side {
+    fn new(store: Arc<dyn KvStore>, backend: StorageBackend) -> Arc<Side> {
+        Arc::new(Side { store, backend, readers: Mutex::default() })
+    }
 }
 
 /// Which stores there are.
@@ -134,7 +142,8 @@ pub enum MoveRefused {
     NotMoving,
     /// All vBuckets are in the new store.
     #[error(
-        "all vBuckets are in the new store already, and the move ends: move the bucket back when it has ended"
+        "all vBuckets are in the new store already, and the move cannot be cancelled: wait for its end, then move the bucket \
+         back"
     )]
     TooLate,
     /// It keeps a history of changes, which only one of the stores can.
@@ -199,6 +208,8 @@ pub struct MoveProgress {
     pub time: Duration,
     /// vBuckets that cannot be moved, and why.
     pub left: Vec<(VbId, String)>,
+    /// vBuckets of which something still reads the store that is given up: the move ends when that ends.
+    pub waits_for: Vec<VbId>,
     /// Why the last step failed, if it did.
     pub failure: Option<String>,
 }
@@ -248,7 +259,7 @@ impl Movable {
             // What a move that never began, or is over, has left. If it cannot be removed, the next move tries again.
             let _ = env.disk.remove_dir_all(&elsewhere(dir));
         }
-        let first = Arc::new(Side { store: open(env.clone(), first_of)?, backend: first_of });
+        let first = Side::new(open(env.clone(), first_of)?, first_of);
         let (sides, plan) = (RwLock::new(Sides::One(first)), Mutex::default());
         let dir = dir.to_owned();
         let movable = Movable { env, dir, open, sides, lanes, plan, shown: Mutex::default() };
@@ -305,7 +316,7 @@ impl Movable {
     fn open_other(&self, plan: &MovePlan) -> Result<Arc<Side>, Failure> {
         let env = Env { disk: Arc::new(plan.relocated.clone()), ..self.env.clone() };
         let backend = plan.record.to;
-        Ok(Arc::new(Side { store: (self.open)(env, backend)?, backend }))
+        Ok(Side::new((self.open)(env, backend)?, backend))
     }
 
     /// The store in which the bucket is kept; the first one as long as a move is not over.
@@ -329,8 +340,10 @@ impl Movable {
         let mut plan = self.plan.lock();
         // Of a bucket that was moved before, it may be on record alone where it is.
         let before = plan.as_ref().map(|plan| plan.record.clone());
-        if before.as_ref().is_some_and(|before| before.stage != RecordStage::Done) {
-            return Err(MoveRefused::Moving);
+        match before.as_ref().map(|before| before.stage) {
+            None | Some(RecordStage::Done) => {}
+            Some(RecordStage::Moving) => return Err(MoveRefused::Moving),
+            Some(RecordStage::Clearing | RecordStage::Bringing) => return Err(MoveRefused::TooLate),
         }
         let Sides::One(first) = self.sides.read().clone() else { return Err(MoveRefused::Moving) };
         if first.backend == to {
@@ -487,6 +500,11 @@ impl Movable {
             items: plan.items,
             time: self.env.clock.monotonic().saturating_sub(plan.began),
             left: plan.left.iter().map(|(vb, why)| (*vb, why.clone())).collect(),
+            waits_for: plan
+                .leaving
+                .iter()
+                .flat_map(|side| side.readers.lock().keys().copied().collect::<Vec<_>>())
+                .collect(),
             failure: failure.map(ToString::to_string),
         });
     }

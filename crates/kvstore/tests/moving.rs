@@ -408,11 +408,15 @@ fn what_was_read_before_is_read_to_its_end() {
             assert!(world.save(steps % (VBS - 1), 1));
             steps += 1;
         }
-        assert_eq!(world.store.progress().map(|progress| progress.stage), Some(MoveStage::Ending));
+        let progress = world.store.progress().expect("it is under way");
+        assert_eq!(progress.stage, MoveStage::Ending);
+        assert_eq!(progress.waits_for, (0..VBS - 1).map(VbId).collect::<Vec<_>>(), "the snapshots are held");
+        assert!(matches!(world.store.begin(backend), Err(MoveRefused::TooLate)));
         assert!(snapshots.iter().zip(&before).all(|(snapshot, before)| read(&**snapshot) == *before));
         world.check("read from the other store");
         drop(snapshots);
         assert_eq!(world.store.step().expect("a step"), MoveStep::Worked);
+        assert!(world.store.progress().is_some_and(|progress| progress.waits_for.is_empty()));
         assert!(world.move_beside(false));
         world.check("the other store alone");
     }
