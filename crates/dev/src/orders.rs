@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use ::cluster::{Command, Node, NodeId, Refused, Status, View, command};
 use ::node::injections::Injection;
+use ::node::kept_users::security::SecuritySettings;
+use ::node::kept_users::{KeptUsers, UsersRefusal};
 
 use super::config::{DevError, MOST_NODES};
 use super::node::moved;
@@ -339,9 +341,27 @@ impl Shared {
         }
         // Also a node that came back in the middle of its failover may have lost what it was active for.
         self.rebalance(wait)?;
+        self.reset_security()?;
         self.empty_buckets()?;
         self.settle(wait)?;
         self.sow()
+    }
+
+    /// Settings of security that a test has set go: what nodes were started with counts again.
+    fn reset_security(&self) -> Result<(), DevError> {
+        let node = self.nodes().iter().find_map(|node| node.node()).ok_or(DevError::Nobody)?;
+        node.accounts().refresh(&node);
+        if node.accounts().security().is_unset() {
+            return Ok(());
+        }
+        let unset = |kept: &mut KeptUsers| {
+            kept.set_security(SecuritySettings::default());
+            Ok(())
+        };
+        let refused = |refusal: UsersRefusal| {
+            DevError::Refused(format!("the settings of security cannot be reset: {refusal:?}"))
+        };
+        node.accounts().change_kept(&node, unset).map_err(refused)
     }
 
     fn empty_buckets(&self) -> Result<(), DevError> {
