@@ -2,6 +2,7 @@
 
 use anyhow::bail;
 use base::env::Env;
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
 use node::form::escaped;
 use serde_json::Value;
@@ -47,6 +48,7 @@ enum BucketCommand {
   stave bucket show orders --json | jq .basicStats.itemCount")]
     Show {
         /// The bucket
+        #[arg(value_parser = NonEmptyStringValueParser::new())]
         name: String,
         #[command(flatten)]
         to: HttpFlags,
@@ -58,6 +60,7 @@ enum BucketCommand {
   stave bucket add cache --quota 512MiB --type ephemeral --eviction nruEviction --replicas 0 --flush")]
     Add {
         /// The bucket
+        #[arg(value_parser = NonEmptyStringValueParser::new())]
         name: String,
         #[command(flatten)]
         new: NewBucketFlags,
@@ -72,6 +75,7 @@ enum BucketCommand {
   stave bucket edit orders --no-flush --max-ttl 0")]
     Edit {
         /// The bucket
+        #[arg(value_parser = NonEmptyStringValueParser::new())]
         name: String,
         /// Memory that the bucket may use on each node, in whole MiB: 256MiB, 1GiB
         #[arg(long, value_name = "SIZE", value_parser = parse_quota)]
@@ -91,6 +95,7 @@ enum BucketCommand {
 The bucket must allow it: `stave bucket edit orders --flush`.")]
     Flush {
         /// The bucket
+        #[arg(value_parser = NonEmptyStringValueParser::new())]
         name: String,
         /// Its documents are removed for good, which has to be said
         #[arg(long)]
@@ -103,6 +108,7 @@ The bucket must allow it: `stave bucket edit orders --flush`.")]
   stave bucket delete orders --yes")]
     Delete {
         /// The bucket
+        #[arg(value_parser = NonEmptyStringValueParser::new())]
         name: String,
         /// Its documents are removed for good, which has to be said
         #[arg(long)]
