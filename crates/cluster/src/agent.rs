@@ -63,9 +63,21 @@ impl Agent {
         self.status == Status::Active && self.is_admitted
     }
 
-    /// Whether the node shall have a bucket at all.
+    /// Whether the node makes buckets that it does not have. A new node keeps those that it has from an earlier membership.
     pub fn has_buckets(&self) -> bool {
         self.status != Status::New
+    }
+
+    /// Whether the node comes with the next rebalance, and without the copies that it has kept.
+    pub(crate) fn comes_without_copies(&self) -> bool {
+        matches!(self.status, Status::New | Status::FullRecovery)
+    }
+
+    /// Whether a copy that the node kept until the rebalance in which it came goes now: no chain has it, and no choice asks
+    /// for it.
+    pub(crate) fn gives_up_kept(&self, bucket: &Bucket, vb: u16) -> bool {
+        let is_asked = matches!(bucket.steps.get(&vb), Some(Step::Choose { .. }));
+        self.status == Status::Active && !is_asked && !bucket.chain(vb).contains(&Some(self.id))
     }
 
     /// What a vBucket shall be, `is` being what it is; nothing if it is not there.
@@ -84,9 +96,9 @@ impl Agent {
             Status::Active if !self.is_admitted && is.is_some() => return Want::Hold,
             Status::Active if !self.is_admitted => return Want::HandedOver,
             Status::Active => {}
-            Status::New | Status::FullRecovery => return Want::Gone,
-            Status::FailedOver | Status::DeltaRecovery if is.is_some() => return Want::Keep,
-            Status::FailedOver | Status::DeltaRecovery => return Want::Gone,
+            // Until a rebalance gives each vBucket an owner, its copy may be the last one, whatever is asked of the node.
+            _ if is.is_some() => return Want::Keep,
+            _ => return Want::Gone,
         }
         let (me, chain) = (Some(self.id), bucket.chain(vb));
         let target = bucket.target_of(vb);

@@ -70,13 +70,19 @@ pub trait ApplyTarget {
     fn remove(&self, vb: u16) -> Result<(), Self::Error>;
 }
 
-/// The topologies that the active vBuckets of a bucket were given last, so that only changes are asked for.
+/// What a process knows of a bucket from the last time that it applied the document.
 #[derive(Clone, Debug)]
-pub struct Given<T>(BTreeMap<u16, T>);
+pub struct Given<T> {
+    /// The topologies that the active vBuckets were given last, so that only changes are asked for.
+    topologies: BTreeMap<u16, T>,
+    /// The node is to come without the copies that it has kept. After a restart it comes with them, as if it had been taken
+    /// back with its copies: the streams of replicas end what differs either way.
+    drops_kept: bool,
+}
 
 impl<T> Default for Given<T> {
     fn default() -> Self {
-        Given(BTreeMap::new())
+        Given { topologies: BTreeMap::new(), drops_kept: false }
     }
 }
 
@@ -118,6 +124,30 @@ fn part_with<S: ApplyTarget>(
         }
     }
     parting
+}
+
+/// Removes the copies that a node kept which comes without them, once a rebalance has begun: from then on each vBucket has an
+/// owner, and those that begin with a copy of this node are in a chain.
+fn drop_kept<S: ApplyTarget>(
+    agent: &Agent,
+    bucket: &Bucket,
+    target: &S,
+    given: &mut Given<S::Topology>,
+    refused: &mut Collected<S::Error>,
+) {
+    if agent.comes_without_copies() {
+        given.drops_kept = true;
+        return;
+    }
+    if !std::mem::take(&mut given.drops_kept) {
+        return;
+    }
+    for vb in bucket.vbuckets().filter(|vb| agent.gives_up_kept(bucket, *vb)) {
+        if target.role(vb).is_some() {
+            let gone = target.set_role(vb, VbState::Dead).and_then(|()| target.remove(vb));
+            given.drops_kept |= refused.note(gone).is_none();
+        }
+    }
 }
 
 /// Has a bucket that could not be made what the document says serve nothing that the document does not let it. What it
@@ -168,6 +198,7 @@ pub fn apply_bucket<S: ApplyTarget>(
 ) -> Result<(), Refusals<S::Error>> {
     let mut refused = Collected(Vec::new());
     let parting = part_with(agent, bucket, target, &mut refused);
+    drop_kept(agent, bucket, target, given, &mut refused);
     let roles: Roles = bucket.vbuckets().map(|vb| (vb, target.role(vb))).collect();
     let role_was = |vb: u16| roles.get(&vb).copied().flatten();
     let mut wants = agent.wants(bucket, role_was);
@@ -177,7 +208,7 @@ pub fn apply_bucket<S: ApplyTarget>(
     wants.extend(parting.into_iter().filter(|vb| !stays_out(*vb)).map(|vb| (vb, Want::Keep)));
     let following = to_follow(&wants, target, &mut refused);
     refused.note_all(target.follow(&following));
-    given.0.retain(|vb, _| matches!(wants.get(vb), Some(Want::Active { .. })));
+    given.topologies.retain(|vb, _| matches!(wants.get(vb), Some(Want::Active { .. })));
     for (vb, want) in &wants {
         let is = target.role(*vb);
         let done = match want {
@@ -235,14 +266,14 @@ fn activate<S: ApplyTarget>(
         let Some(topology) = refused.note(target.topology(*vb, topology)) else { continue };
         let done = if roles.get(vb).copied().flatten() != Some(VbState::Active) {
             target.activate(*vb, topology.clone()).map(|()| true)
-        } else if given.0.get(vb) != Some(&topology) {
+        } else if given.topologies.get(vb) != Some(&topology) {
             // One that was handed over since its role was looked at stays so: two would serve it.
             target.lead_on(*vb, topology.clone())
         } else {
             continue;
         };
         if refused.note(done) == Some(true) {
-            given.0.insert(*vb, topology);
+            given.topologies.insert(*vb, topology);
         }
     }
 }

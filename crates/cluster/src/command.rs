@@ -3,6 +3,7 @@
 mod buckets;
 mod damage;
 mod failover;
+mod kept;
 mod limits;
 mod rebalance;
 
@@ -26,11 +27,11 @@ pub enum Command {
         /// The life that asks.
         incarnation: u64,
     },
-    /// A node that was failed over shall come back with the next rebalance.
+    /// A node that was failed over shall come back with the next rebalance. It keeps its copies until that begins.
     Recover {
         /// Which.
         node: NodeId,
-        /// With the copies that it has.
+        /// With the copies that it has; without them only if no vBucket needs them.
         delta: bool,
     },
     /// A node loses everything that it is active for, now.
@@ -59,7 +60,7 @@ pub enum Command {
     },
     /// What is being moved is finished or given up, and nothing new begun.
     CancelRebalance,
-    /// A node that has nothing leaves.
+    /// A node without a share leaves, unless it may have kept the last copies of vBuckets.
     Eject {
         /// Which.
         node: NodeId,
@@ -212,9 +213,6 @@ pub enum Refused {
     /// No vBucket of the bucket waits for damaged copies.
     #[error("no vBucket of bucket {0} waits for a damaged copy")]
     NothingToGiveUp(String),
-    /// The node still drops the copies that it had.
-    #[error("{0} still drops its copies")]
-    Dropping(NodeId),
     /// The document would not be sound.
     #[error(transparent)]
     Invalid(#[from] Invalid),
@@ -224,7 +222,7 @@ pub enum Refused {
 pub fn apply(view: &View, command: &Command) -> Result<State, Refused> {
     let state = match command {
         Command::Join { uuid, address, incarnation } => join(&view.state, uuid, address, *incarnation),
-        Command::Recover { node, delta } => recover(&view.state, *node, *delta)?,
+        Command::Recover { node, delta } => recover(view, *node, *delta)?,
         Command::FailOver { node, force } => {
             failover::check(view, *node, *force)?;
             fail_over(&view.state, *node, *force)
@@ -233,7 +231,7 @@ pub fn apply(view: &View, command: &Command) -> Result<State, Refused> {
         Command::FailOverGracefully { node } => rebalance::graceful(view, *node)?,
         Command::Rebalance { eject } => rebalance::begin(view, eject)?,
         Command::CancelRebalance => rebalance::cancel(&view.state)?,
-        Command::Eject { node } => eject(&view.state, *node)?,
+        Command::Eject { node } => eject(view, *node)?,
         Command::GiveUpDamaged { name } => damage::give_up(view, name)?,
         Command::SetAutoFailover(settings) => {
             let mut state = view.state.next();
@@ -280,7 +278,8 @@ fn node_of(state: &State, id: NodeId) -> Result<&Node, Refused> {
     state.nodes.get(&id).ok_or(Refused::NoSuchNode)
 }
 
-fn recover(state: &State, id: NodeId, delta: bool) -> Result<State, Refused> {
+fn recover(view: &View, id: NodeId, delta: bool) -> Result<State, Refused> {
+    let state = &view.state;
     match node_of(state, id)?.status {
         Status::FailedOver | Status::DeltaRecovery | Status::FullRecovery => {}
         status => return Err(Refused::WrongStatus(id, status)),
@@ -292,6 +291,9 @@ fn recover(state: &State, id: NodeId, delta: bool) -> Result<State, Refused> {
     if !delta && state.is_choosing() {
         return Err(Refused::FailingOver);
     }
+    if !delta {
+        kept::check_one(view, id)?;
+    }
     let mut state = state.next();
     if let Some(node) = state.nodes.get_mut(&id) {
         node.status = if delta { Status::DeltaRecovery } else { Status::FullRecovery };
@@ -300,7 +302,8 @@ fn recover(state: &State, id: NodeId, delta: bool) -> Result<State, Refused> {
     Ok(state)
 }
 
-fn eject(state: &State, id: NodeId) -> Result<State, Refused> {
+fn eject(view: &View, id: NodeId) -> Result<State, Refused> {
+    let state = &view.state;
     let status = node_of(state, id)?.status;
     if status == Status::Active || state.is_choosing() {
         return Err(Refused::WrongStatus(id, status));
@@ -313,6 +316,7 @@ fn eject(state: &State, id: NodeId) -> Result<State, Refused> {
     {
         return Err(Refused::WrongStatus(id, status));
     }
+    kept::check_one(view, id)?;
     state.nodes.remove(&id);
     Ok(state)
 }

@@ -146,8 +146,15 @@ pub enum Status {
     FailedOver,
     /// Was failed over and comes back with its copies by the next rebalance.
     DeltaRecovery,
-    /// Was failed over and comes back by the next rebalance without its copies.
+    /// Was failed over and comes back by the next rebalance without its copies, which it keeps until then.
     FullRecovery,
+}
+
+impl Status {
+    /// Whether a node that was failed over keeps its copies, for vBuckets that no other node has.
+    pub(crate) fn keeps_copies(self) -> bool {
+        matches!(self, Status::FailedOver | Status::DeltaRecovery | Status::FullRecovery)
+    }
 }
 
 impl fmt::Display for Status {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use base::VbState;
 use cluster::apply::{ApplyTarget, Following, Given, apply_bucket, let_go};
-use cluster::{Agent, Bucket, Chain, NodeId, Refusals, State};
+use cluster::{Agent, Bucket, Chain, NodeId, Refusals, State, Status, Step};
 use support::{BUCKET, three};
 
 /// A node to which some changes of single vBuckets are refused.
@@ -15,6 +15,7 @@ use support::{BUCKET, three};
 struct Picky {
     roles: RefCell<BTreeMap<u16, VbState>>,
     followed: RefCell<Vec<u16>>,
+    removed: RefCell<Vec<u16>>,
     refuses: Vec<(u16, VbState)>,
 }
 
@@ -59,6 +60,7 @@ impl ApplyTarget for Picky {
     }
 
     fn remove(&self, vb: u16) -> Result<(), u16> {
+        self.removed.borrow_mut().push(vb);
         self.roles.borrow_mut().remove(&vb);
         Ok(())
     }
@@ -112,4 +114,33 @@ fn all_refusals_of_letting_go_are_told() {
     assert_eq!(refused(let_go(&agent, &bucket, &target)), [0, 2]);
     let (active, replica) = (VbState::Active, VbState::Replica);
     assert_eq!(target.roles(), [active, replica, active, replica]);
+}
+
+#[test]
+fn a_node_that_comes_without_its_copies_drops_them_when_the_rebalance_begins() {
+    let (mut state, mut bucket) = half_and_half();
+    let (me, first) = (NodeId(3), NodeId(1));
+    bucket.map.iter_mut().for_each(|chain| *chain = vec![Some(first), None, None]);
+    // It begins with the copy that this node kept of vBucket 3, and builds one of vBucket 0.
+    let mut begun = bucket.clone();
+    begun.target = begun.map.clone();
+    begun.map[3] = vec![Some(me), None, None];
+    begun.target[0] = vec![Some(first), Some(me), None];
+    begun.steps.insert(0, Step::Build);
+    let dead = VbState::Dead;
+    for status in [Status::New, Status::FullRecovery, Status::DeltaRecovery] {
+        state.nodes.get_mut(&me).expect("it is there").status = status;
+        let agent = |state: &State| Agent::new(state, "3", 10).expect("it is a node");
+        let mut target = Picky::having(dead, &[]);
+        let mut given = Given::default();
+        assert_eq!(refused(apply_bucket(&agent(&state), &bucket, &target, &mut given)), [0; 0]);
+        assert_eq!((target.roles(), target.removed.borrow().len()), (vec![dead; 4], 0), "{status}");
+        state.nodes.get_mut(&me).expect("it is there").status = Status::Active;
+        target.refuses.clear();
+        assert_eq!(refused(apply_bucket(&agent(&state), &begun, &target, &mut given)), [0; 0]);
+        let (removed, roles) = (target.removed.take(), target.roles.take());
+        let wanted: &[u16] = if status == Status::DeltaRecovery { &[1, 2] } else { &[0, 1, 2] };
+        assert_eq!(removed, wanted, "{status}");
+        assert_eq!(roles.into_iter().collect::<Vec<_>>(), [(0, VbState::Replica), (3, VbState::Active)]);
+    }
 }

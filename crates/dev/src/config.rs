@@ -269,7 +269,7 @@ fn instead_of(error: &ClusterError) -> &'static str {
         Refused::LastNode => "; start or recover another node first",
         Refused::CannotHandOver(_) => ", or with mode=hard",
         Refused::NodeDown(_) => "; start, thaw or join it first, or fail it over",
-        Refused::Rebalancing | Refused::FailingOver | Refused::Dropping(_) => "; try again when that is over",
+        Refused::Rebalancing | Refused::FailingOver => "; try again when that is over",
         _ => "",
     }
 }

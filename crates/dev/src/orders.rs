@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use ::cluster::{Command, Node, NodeId, Refused, Status, View, command};
 use ::node::injections::Injection;
+use ::node::kept_users::security::SecuritySettings;
+use ::node::kept_users::{KeptUsers, UsersRefusal};
 
 use super::config::{DevError, MOST_NODES};
 use super::node::moved;
@@ -214,10 +216,7 @@ impl Shared {
         let asked = Command::Rebalance { eject: Vec::new() };
         let refused = self.view()?.and_then(|view| Some((command::apply(&view, &asked).err()?, view)));
         let eject = match refused {
-            Some((Refused::WouldBeEmpty { .. }, view)) => {
-                let failed = view.state.nodes.iter().filter(|(_, node)| node.status == Status::FailedOver);
-                failed.map(|(id, _)| *id).collect()
-            }
+            Some((Refused::WouldBeEmpty { nodes, .. }, view)) => with_failed_over(&view, nodes),
             _ => Vec::new(),
         };
         self.ask(&Command::Rebalance { eject })?;
@@ -252,6 +251,18 @@ impl Shared {
         Ok(number)
     }
 
+    /// A node without a share leaves, even if it may have the last copies of vBuckets: these begin empty.
+    fn eject(&self, node: NodeId) -> Result<(), DevError> {
+        let asked = Command::Eject { node };
+        let refused = self.view()?.and_then(|view| Some((command::apply(&view, &asked).err()?, view)));
+        match refused {
+            Some((Refused::WouldBeEmpty { nodes, .. }, view)) => {
+                self.ask(&Command::Rebalance { eject: with_failed_over(&view, nodes) })
+            }
+            _ => self.ask(&asked),
+        }
+    }
+
     /// A node leaves, and its documents with it.
     fn remove(&self, number: u16, rebalance: bool, wait: Duration) -> Result<(), DevError> {
         if let Some((node, status)) = self.id_of(number)? {
@@ -265,7 +276,7 @@ impl Shared {
                         self.check_others(number)?;
                         self.check_up(|other, status| other != number && status != Status::FailedOver)?;
                     }
-                    self.ask(&Command::Eject { node })?;
+                    self.eject(node)?;
                 }
             }
             let is_gone =
@@ -330,9 +341,27 @@ impl Shared {
         }
         // Also a node that came back in the middle of its failover may have lost what it was active for.
         self.rebalance(wait)?;
+        self.reset_security()?;
         self.empty_buckets()?;
         self.settle(wait)?;
         self.sow()
+    }
+
+    /// Settings of security that a test has set go: what nodes were started with counts again.
+    fn reset_security(&self) -> Result<(), DevError> {
+        let node = self.nodes().iter().find_map(|node| node.node()).ok_or(DevError::Nobody)?;
+        node.accounts().refresh(&node);
+        if node.accounts().security().is_unset() {
+            return Ok(());
+        }
+        let unset = |kept: &mut KeptUsers| {
+            kept.set_security(SecuritySettings::default());
+            Ok(())
+        };
+        let refused = |refusal: UsersRefusal| {
+            DevError::Refused(format!("the settings of security cannot be reset: {refusal:?}"))
+        };
+        node.accounts().change_kept(&node, unset).map_err(refused)
     }
 
     fn empty_buckets(&self) -> Result<(), DevError> {
@@ -344,4 +373,11 @@ impl Shared {
         }
         Ok(())
     }
+}
+
+/// These nodes and all that were failed over: a rebalance that names some has to name those, too.
+fn with_failed_over(view: &View, nodes: Vec<NodeId>) -> Vec<NodeId> {
+    let failed = view.state.nodes.iter().filter(|(_, node)| node.status == Status::FailedOver);
+    let failed = failed.map(|(id, _)| *id).filter(|id| !nodes.contains(id)).collect::<Vec<_>>();
+    nodes.into_iter().chain(failed).collect()
 }

@@ -91,10 +91,7 @@ impl Shared {
 
     /// What the cluster says about one of its nodes, with the name that people know.
     fn refused(&self, refused: Refused) -> Result<(), DevError> {
-        let (Refused::NodeDown(id)
-        | Refused::CannotHandOver(id)
-        | Refused::WrongStatus(id, _)
-        | Refused::Dropping(id)) = refused
+        let (Refused::NodeDown(id) | Refused::CannotHandOver(id) | Refused::WrongStatus(id, _)) = refused
         else {
             return Err(ClusterError::Refused(refused).into());
         };

@@ -20,6 +20,7 @@ mod held;
 mod mover;
 mod record;
 mod routes;
+mod unrecorded;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -58,6 +59,14 @@ pub struct Movable {
 struct Side {
     store: Arc<dyn KvStore>,
     backend: StorageBackend,
+    /// How many snapshots of each vBucket are held: the store is left when there is none.
+    readers: Mutex<BTreeMap<VbId, u32>>,
+}
+
+impl Side {
+    fn new(store: Arc<dyn KvStore>, backend: StorageBackend) -> Arc<Side> {
+        Arc::new(Side { store, backend, readers: Mutex::default() })
+    }
 }
 
 /// Which stores there are.
@@ -133,7 +142,8 @@ pub enum MoveRefused {
     NotMoving,
     /// All vBuckets are in the new store.
     #[error(
-        "all vBuckets are in the new store already, and the move ends: move the bucket back when it has ended"
+        "all vBuckets are in the new store already, and the move cannot be cancelled: wait for its end, then move the bucket \
+         back"
     )]
     TooLate,
     /// It keeps a history of changes, which only one of the stores can.
@@ -198,6 +208,8 @@ pub struct MoveProgress {
     pub time: Duration,
     /// vBuckets that cannot be moved, and why.
     pub left: Vec<(VbId, String)>,
+    /// vBuckets of which something still reads the store that is given up: the move ends when that ends.
+    pub waits_for: Vec<VbId>,
     /// Why the last step failed, if it did.
     pub failure: Option<String>,
 }
@@ -207,14 +219,16 @@ fn disk_failed<'p>(operation: &'static str, path: &'p Path) -> impl Fn(std::io::
 }
 
 /// Whether a move of the bucket in a folder is not over: then its documents are in two stores, which only a node brings
-/// together.
+/// together. Without a record, the folder of another store says so if it may have vBuckets.
 ///
 /// # Errors
 ///
-/// If the record of the move cannot be read.
+/// If the record of the move, or that folder, cannot be read.
 pub fn is_moving(disk: &dyn base::env::Disk, dir: &Path) -> Result<bool, Failure> {
-    let record = MoveRecord::look(disk, dir)?;
-    Ok(record.is_some_and(|record| record.stage != RecordStage::Done))
+    match MoveRecord::look(disk, dir)? {
+        Some(record) => Ok(record.stage != RecordStage::Done),
+        None => unrecorded::may_have_vbuckets(disk, dir),
+    }
 }
 
 impl Movable {
@@ -238,11 +252,14 @@ impl Movable {
             RecordStage::Done => record.to,
             _ => record.from,
         });
+        if record.is_none() {
+            unrecorded::check(&env, dir, backend, &*open)?;
+        }
         if record.as_ref().is_none_or(|record| record.stage == RecordStage::Done) {
-            // What a move that never began has left. If it cannot be removed, the next move tries again.
+            // What a move that never began, or is over, has left. If it cannot be removed, the next move tries again.
             let _ = env.disk.remove_dir_all(&elsewhere(dir));
         }
-        let first = Arc::new(Side { store: open(env.clone(), first_of)?, backend: first_of });
+        let first = Side::new(open(env.clone(), first_of)?, first_of);
         let (sides, plan) = (RwLock::new(Sides::One(first)), Mutex::default());
         let dir = dir.to_owned();
         let movable = Movable { env, dir, open, sides, lanes, plan, shown: Mutex::default() };
@@ -299,7 +316,7 @@ impl Movable {
     fn open_other(&self, plan: &MovePlan) -> Result<Arc<Side>, Failure> {
         let env = Env { disk: Arc::new(plan.relocated.clone()), ..self.env.clone() };
         let backend = plan.record.to;
-        Ok(Arc::new(Side { store: (self.open)(env, backend)?, backend }))
+        Ok(Side::new((self.open)(env, backend)?, backend))
     }
 
     /// The store in which the bucket is kept; the first one as long as a move is not over.
@@ -323,8 +340,10 @@ impl Movable {
         let mut plan = self.plan.lock();
         // Of a bucket that was moved before, it may be on record alone where it is.
         let before = plan.as_ref().map(|plan| plan.record.clone());
-        if before.as_ref().is_some_and(|before| before.stage != RecordStage::Done) {
-            return Err(MoveRefused::Moving);
+        match before.as_ref().map(|before| before.stage) {
+            None | Some(RecordStage::Done) => {}
+            Some(RecordStage::Moving) => return Err(MoveRefused::Moving),
+            Some(RecordStage::Clearing | RecordStage::Bringing) => return Err(MoveRefused::TooLate),
         }
         let Sides::One(first) = self.sides.read().clone() else { return Err(MoveRefused::Moving) };
         if first.backend == to {
@@ -341,6 +360,9 @@ impl Movable {
             .find(|vb| usize::from(vb.0) >= self.vbuckets());
         if let Some(vb) = unknown {
             return Err(MoveRefused::Unknown(vb));
+        }
+        if before.is_none() {
+            unrecorded::check(&self.env, &self.dir, first.backend, &*self.open)?;
         }
         let new = self.plan_of(MoveRecord::new(first.backend, to));
         let other = self.make_other(&first, &new)?;
@@ -411,6 +433,8 @@ impl Movable {
     pub fn noted(&self) -> Result<(), Failure> {
         let mut plan = self.plan.lock();
         if plan.as_ref().is_some_and(|plan| plan.record.stage == RecordStage::Done) {
+            // Without the record, what a cancelled move has left would be taken for vBuckets that moved.
+            remove_elsewhere(&self.env, &self.dir)?;
             MoveRecord::remove(&*self.env.disk, &self.dir)?;
             *plan = None;
             *self.shown.lock() = None;
@@ -476,6 +500,11 @@ impl Movable {
             items: plan.items,
             time: self.env.clock.monotonic().saturating_sub(plan.began),
             left: plan.left.iter().map(|(vb, why)| (*vb, why.clone())).collect(),
+            waits_for: plan
+                .leaving
+                .iter()
+                .flat_map(|side| side.readers.lock().keys().copied().collect::<Vec<_>>())
+                .collect(),
             failure: failure.map(ToString::to_string),
         });
     }

@@ -408,11 +408,15 @@ fn what_was_read_before_is_read_to_its_end() {
             assert!(world.save(steps % (VBS - 1), 1));
             steps += 1;
         }
-        assert_eq!(world.store.progress().map(|progress| progress.stage), Some(MoveStage::Ending));
+        let progress = world.store.progress().expect("it is under way");
+        assert_eq!(progress.stage, MoveStage::Ending);
+        assert_eq!(progress.waits_for, (0..VBS - 1).map(VbId).collect::<Vec<_>>(), "the snapshots are held");
+        assert!(matches!(world.store.begin(backend), Err(MoveRefused::TooLate)));
         assert!(snapshots.iter().zip(&before).all(|(snapshot, before)| read(&**snapshot) == *before));
         world.check("read from the other store");
         drop(snapshots);
         assert_eq!(world.store.step().expect("a step"), MoveStep::Worked);
+        assert!(world.store.progress().is_some_and(|progress| progress.waits_for.is_empty()));
         assert!(world.move_beside(false));
         world.check("the other store alone");
     }
@@ -464,6 +468,59 @@ fn what_may_not_be_moved_is_refused() {
     let world = filled(&SimHandles::new(2), COUCHSTORE, 2);
     world.store.save_state(VbId(9), &state(0)).expect("a save");
     assert!(matches!(world.store.begin(MAGMA), Err(MoveRefused::Unknown(VbId(9)))));
+}
+
+/// The record of a move is lost, at any moment of the move: no vBucket is thrown away with it.
+#[test]
+fn without_the_record_of_a_move_no_vbucket_is_thrown_away() {
+    let (dir, folder) = (Path::new(DIR), Path::new(DIR).join("migration"));
+    for backend in BOTH {
+        let (mut refused, mut began) = (0, 0);
+        for steps in 0..80 {
+            let handles = SimHandles::new(steps);
+            let env = handles.env();
+            let mut world = filled(&handles, backend, 3);
+            world.store.begin(other(backend)).expect("it begins");
+            for _ in 0..steps {
+                world.store.step().expect("no fault is planned");
+            }
+            let progress = world.store.progress().expect("it is not noted");
+            if progress.stage != MoveStage::Copying {
+                break;
+            }
+            let env = if steps % 2 == 0 { over(&handles.disk.crash(steps), steps) } else { env };
+            world.store.close().expect("everything is filed");
+            let records = ["migration.json", "migration.json.copy"].map(|name| dir.join(name));
+            let kept = records.clone().map(|path| read_all(&env, &path));
+            records.iter().for_each(|path| env.disk.remove_file(path).expect("it was there"));
+            let opened = try_open(env.clone(), backend);
+            // The vBucket of which nothing is stored moves first, and leaves nothing.
+            if progress.vbuckets <= 1 && opened.is_ok() {
+                began += 1;
+                continue;
+            }
+            let why = opened.err().expect("vBuckets have moved").to_string();
+            assert!(why.contains("the record of the move to that store is missing"), "{why}");
+            assert!(env.disk.read_dir(&folder).is_ok_and(|names| !names.is_empty()), "it stays");
+            assert!(is_moving(&*env.disk, dir).expect("it is listed"), "tools do not read half of it");
+            refused += 1;
+            // Put back, the record has the move go on.
+            for (path, bytes) in records.iter().zip(kept) {
+                let file = env.disk.open(path, OpenMode::Create).expect("made");
+                file.write_at(&bytes, 0).expect("written");
+            }
+            world.store = open(env, backend);
+            world.check("with the record");
+        }
+        assert!(refused > 10 && began > 0, "{backend:?}: {refused} refused, {began} began again");
+    }
+}
+
+fn read_all(env: &Env, path: &Path) -> Vec<u8> {
+    let file = env.disk.open(path, OpenMode::Read).expect("there");
+    let mut bytes = vec![0; usize::try_from(file.len().expect("a length")).expect("it is small")];
+    file.read_at(&mut bytes, 0).expect("read");
+    bytes
 }
 
 #[test]

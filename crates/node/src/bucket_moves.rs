@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::RateLimit;
-use kvstore::Movable;
+use kvstore::{Movable, MoveProgress, MoveStage, StorageBackend};
 use parking_lot::{Condvar, Mutex};
 
 /// How long a move waits for something else, or after a failure, before it goes on.
@@ -17,6 +17,14 @@ pub(crate) struct BucketMove {
     is_stopping: Mutex<bool>,
     wake: Condvar,
     pub(crate) told_of_failure: RateLimit,
+}
+
+/// The move of a bucket that is in two stores.
+pub(crate) struct MoveUnderWay {
+    pub(crate) bucket: String,
+    pub(crate) to: StorageBackend,
+    pub(crate) vbuckets: u64,
+    pub(crate) of_vbuckets: u64,
 }
 
 /// The stores of a node's buckets.
@@ -34,6 +42,15 @@ impl BucketMoves {
 
     pub(crate) fn get(&self, name: &str) -> Option<Arc<BucketMove>> {
         self.0.lock().get(name).cloned()
+    }
+
+    /// A move that is not over.
+    pub(crate) fn under_way(&self) -> Option<MoveUnderWay> {
+        self.0.lock().iter().find_map(|(bucket, found)| {
+            let MoveProgress { stage, to, vbuckets, of_vbuckets, .. } = found.movable.progress()?;
+            let bucket = bucket.clone();
+            (stage != MoveStage::Done).then_some(MoveUnderWay { bucket, to, vbuckets, of_vbuckets })
+        })
     }
 
     /// Lets the thread that moves a bucket end; none begins any more.

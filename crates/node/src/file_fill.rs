@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use base::{VbId, VbState};
@@ -117,7 +117,7 @@ fn wait(mut room: Completion<()>) {
     let bell = Arc::<RoomBell>::default();
     let waker = Waker::from(Arc::clone(&bell));
     let polled = std::pin::Pin::new(&mut room).poll(&mut Context::from_waker(&waker));
-    if let Poll::Pending = polled {
+    if polled.is_pending() {
         let mut has_rung = bell.has_rung.lock();
         if !*has_rung {
             bell.rings.wait_for(&mut has_rung, LOOK_FOR_ROOM);

@@ -60,7 +60,10 @@ pub fn begin(node: &Arc<Node>, name: &str, to: StorageBackend) -> Result<(), Buc
 /// If it does not move, if all of it is in the new store, or if the disk refuses.
 pub fn cancel(node: &Arc<Node>, name: &str) -> Result<(), BucketError> {
     let _changing = node.changing.lock();
-    let (_, found) = movable(node, name)?;
+    // A node that is to found a cluster waits for the end of the move, whichever way it ends.
+    let begun = node.host().and_then(|host| host.moves().get(name));
+    let begun = begun.filter(|found| found.movable.progress().is_some());
+    let found = begun.map_or_else(|| movable(node, name).map(|(_, found)| found), Ok)?;
     found.movable.cancel().map_err(|refused| refusal(name, refused))?;
     found.wake();
     tracing::info!(bucket = name, "the bucket goes back to the store in which it was");

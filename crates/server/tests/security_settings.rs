@@ -328,6 +328,14 @@ fn who_has_no_other_way_in_shows_a_certificate_before_it_becomes_mandatory() {
     assert!(refused == 400 && why.contains("set enable first"), "{why}");
     assert_eq!(post(&without, ROOT, "enable").0, 200);
     assert_eq!(post(&without, ROOT, "mandatory").0, 400);
+    // The certificate must stand for a user, and by the rules that are asked for.
+    let stranger = Arc::new(place.certified("stranger", Vec::new()));
+    let (refused, why) = post(&stranger, ROOT, "mandatory");
+    assert!(refused == 400 && why.contains("which is no user"), "{why}");
+    let by_mail = json!([{ "path": "san.email", "prefix": "zzz", "delimiter": "" }]);
+    let body = rules("mandatory", &by_mail);
+    let (refused, why) = ask(&mut connect(at, &by_cn), "POST", CERTIFICATES, None, &body).expect("an answer");
+    assert!(refused == 400 && why.contains("by other prefixes"), "{why}");
     assert_eq!(post(&by_cn, None, "mandatory").0, 200);
     assert_eq!([code(at, &without, ROOT), code(at, &by_cn, None)], [None, Some(200)]);
     server.stop().expect("a clean stop");

@@ -168,8 +168,8 @@ impl Node {
         let incarnation = self.member.held.life().incarnation();
         let Some(agent) = Agent::new(state, &self.member.uuid, incarnation) else { return Ok(false) };
         let Some(bucket) = state.buckets.get(BUCKET) else { return Ok(true) };
-        if !agent.has_buckets() {
-            if self.bucket.is_some() || self.is_down {
+        if !agent.has_buckets() && (self.bucket.is_none() || self.is_down) {
+            if self.is_down {
                 self.drop_bucket();
                 self.member.given = Given::default();
             }

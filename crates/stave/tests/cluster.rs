@@ -81,12 +81,17 @@ impl World {
     }
 
     fn node_with(&self, name: &str, more: &[&str]) -> Node {
+        let join = format!("etcd://{}/test", self.etcd.addr);
+        self.lone(name, &[&["--join", &join], more].concat())
+    }
+
+    /// Starts a node that belongs to no cluster unless these flags say so.
+    fn lone(&self, name: &str, more: &[&str]) -> Node {
         let mut child = Command::new(env!("CARGO_BIN_EXE_stave"))
             .args(["serve", "--config"])
             .arg(&self.config)
             .arg("--data")
             .arg(self.data(name))
-            .args(["--join", &format!("etcd://{}/test", self.etcd.addr)])
             .args(more)
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -296,6 +301,45 @@ fn a_node_that_was_ejected_keeps_what_it_has() {
     check(&nodes[2], &ledger);
 }
 
+/// Waits until the cluster refuses a command for this reason.
+fn await_refusal(asked: &Node, arguments: &[&str], why: &str) -> String {
+    loop {
+        let output = stave_cluster(asked, arguments);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success(), "{arguments:?} was done");
+        if said.contains(why) {
+            return said;
+        }
+    }
+}
+
+#[test]
+fn the_last_copies_go_only_if_their_node_is_named() {
+    let world = World::new();
+    let mut nodes = start(&world, &["a", "b", "c"], 0);
+    let mut ledger = BTreeMap::new();
+    write_some(&nodes[0], &mut ledger, "value");
+    drop(nodes.pop());
+    run(&nodes[0], &["failover", "n_3", "--unsafe"]);
+    nodes.push(world.node("c"));
+    let kept = "n_3 may have kept them";
+    await_refusal(&nodes[0], &["rebalance"], kept);
+    await_refusal(&nodes[0], &["add", "n_3", "--full"], kept);
+    await_refusal(&nodes[0], &["remove", "n_3"], kept);
+    await_refusal(&nodes[0], &["remove", "n_2", "n_3"], kept);
+    // It is taken back, and down again before the rebalance.
+    run(&nodes[0], &["add", "n_3"]);
+    await_refusal(&nodes[0], &["add", "n_3", "--full"], kept);
+    drop(nodes.pop());
+    while !run(&nodes[0], &["status"]).contains("n_3 is down") {}
+    let said = refused(&nodes[0], &["rebalance"]);
+    assert!(said.contains(kept) && !said.contains("cluster remove"), "{said}");
+    assert!(refused(&nodes[0], &["remove", "n_3"]).contains(kept));
+    nodes.push(world.node("c"));
+    while !stave_cluster(&nodes[0], &["rebalance"]).status.success() {}
+    check(&nodes[0], &ledger);
+}
+
 fn files(folder: &Path) -> usize {
     std::fs::read_dir(folder).map_or(0, Iterator::count)
 }
@@ -474,6 +518,30 @@ fn damage(data: &Path, vb: usize) {
     let from = bytes.len().saturating_sub(4096);
     bytes[from..].iter_mut().for_each(|byte| *byte ^= 1);
     std::fs::write(folder.join(name), bytes).expect("written");
+}
+
+/// The cluster would be told of one store, and the node would end in the other one.
+#[test]
+fn a_node_founds_no_cluster_before_its_buckets_are_in_one_store() {
+    let world = World::new();
+    let path = "/v1/buckets/default/migration";
+    stop(world.lone("a", &[]));
+    // A vBucket that cannot be read keeps the move from ending.
+    damage(&world.data("a"), 3);
+    let node = world.lone("a", &[]);
+    let (code, told) = http(&node, "POST", path, "storageBackend=magma");
+    assert_eq!(code, 202, "{told}");
+    while json(&node, path)["vbuckets"] != VBUCKETS - 1 {}
+    stop(node);
+    let node = world.node("a");
+    assert!(node.line.starts_with("not ready kv="), "{}", node.line);
+    let (_, told) = http(&node, "GET", "/v1/cluster", "");
+    assert!(told.contains("founds the cluster when bucket default is in one store"), "{told}");
+    let (code, told) = http(&node, "DELETE", path, "");
+    assert_eq!(code, 202, "{told}");
+    while !http(&node, "GET", "/v1/cluster", "").1.contains("\"default\"") {}
+    assert_eq!(json(&node, path)["storageBackend"], "couchstore");
+    stop(node);
 }
 
 /// Waits until every vBucket has its two copies, and none is damaged.

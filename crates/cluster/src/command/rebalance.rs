@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Refused, limits, node_of};
+use super::{Refused, kept, limits, node_of};
 use crate::placement;
 use crate::state::present;
 use crate::state::{Bucket, Chain, NodeId, Purpose, Rebalance, State, Status, Step};
@@ -33,38 +33,24 @@ fn leavers(state: &State, named: &[NodeId]) -> Result<Vec<NodeId>, Refused> {
     }
 }
 
-/// Refuses to begin a vBucket empty while a failed over node, which the request does not name as leaving, may have kept a
-/// copy of it. A node that is alive reports which copies it has kept.
-fn given_up(view: &View, state: &State, named: &[NodeId]) -> Result<(), Refused> {
-    let failed = view.state.nodes.iter().filter(|(_, node)| node.status == Status::FailedOver);
-    let unnamed: Vec<NodeId> = failed.map(|(id, _)| *id).filter(|id| !named.contains(id)).collect();
-    let (mut vbuckets, mut holders) = (0, BTreeSet::new());
-    for (name, bucket) in &state.buckets {
-        let was_unserved = |vb: u16| view.state.buckets.get(name).is_some_and(|was| was.has_no_copy(vb));
-        for vb in bucket.vbuckets().filter(|vb| was_unserved(*vb)) {
-            let begins_with = bucket.active(vb).filter(|id| view.has_kept(*id, name, vb));
-            if begins_with.is_none() {
-                let may_have = |id: &NodeId| view.alive(*id).is_none() || view.has_kept(*id, name, vb);
-                let may_have: Vec<NodeId> = unnamed.iter().copied().filter(may_have).collect();
-                vbuckets += usize::from(!may_have.is_empty());
-                holders.extend(may_have);
-            }
-        }
-    }
-    match vbuckets {
-        0 => Ok(()),
-        vbuckets => Err(Refused::WouldBeEmpty { vbuckets, nodes: holders.into_iter().collect() }),
-    }
+/// Refuses to begin a vBucket empty while a node that the request does not name as leaving may have kept a copy of it. Those
+/// that were failed over leave, and those that are down are refused with advice to let them leave: neither saves a copy.
+fn given_up(view: &View, named: &[NodeId]) -> Result<(), Refused> {
+    let comes = |id: &NodeId| {
+        let status = view.state.nodes.get(id).map(|node| node.status);
+        status != Some(Status::FailedOver) && view.report(*id).is_some()
+    };
+    let unnamed = kept::without_share(view).filter(|id| !named.contains(id));
+    let (saved, lost): (Vec<NodeId>, Vec<NodeId>) = unnamed.partition(comes);
+    kept::check(view, &lost, &saved)
 }
 
-pub(super) fn begin(view: &View, named: &[NodeId]) -> Result<State, Refused> {
-    quiet(&view.state)?;
-    for id in named {
-        node_of(&view.state, *id)?;
-    }
-    let eject = leavers(&view.state, named)?;
+/// The nodes between which the vBuckets are spread, and which of those that come have kept copies that count.
+type Comers = (BTreeSet<NodeId>, BTreeMap<String, BTreeMap<u16, Vec<NodeId>>>);
+
+fn comers(view: &View, eject: &[NodeId]) -> Result<Comers, Refused> {
     let mut nodes = BTreeSet::new();
-    let mut kept: BTreeMap<String, BTreeMap<u16, Vec<NodeId>>> = BTreeMap::new();
+    let mut copies: BTreeMap<String, BTreeMap<u16, Vec<NodeId>>> = BTreeMap::new();
     for (id, node) in &view.state.nodes {
         let leaves = eject.contains(id);
         let has_copies = node.status == Status::Active;
@@ -75,23 +61,33 @@ pub(super) fn begin(view: &View, named: &[NodeId]) -> Result<State, Refused> {
             continue;
         }
         nodes.insert(*id);
-        let copies = view.report(*id).map(|report| &report.kept);
-        match node.status {
-            Status::FullRecovery if copies.is_none_or(|kept| !kept.is_empty()) => {
-                return Err(Refused::Dropping(*id));
-            }
-            Status::DeltaRecovery => {
-                for (bucket, vbs) in copies.into_iter().flatten() {
-                    let bucket = kept.entry(bucket.clone()).or_default();
-                    vbs.iter().for_each(|vb| bucket.entry(*vb).or_default().push(*id));
-                }
-            }
-            _ => {}
+        if has_copies {
+            continue;
+        }
+        // A node that comes without its copies has them still: it keeps the last one of a vBucket.
+        let is_last =
+            |name: &str, vb: u16| view.state.buckets.get(name).is_some_and(|bucket| bucket.has_no_copy(vb));
+        let kept = view.report(*id).map(|report| &report.kept);
+        for (name, vbs) in kept.into_iter().flatten() {
+            let counts = |vb: &&u16| node.status == Status::DeltaRecovery || is_last(name, **vb);
+            let bucket = copies.entry(name.clone()).or_default();
+            vbs.iter().filter(counts).for_each(|vb| bucket.entry(*vb).or_default().push(*id));
         }
     }
     if nodes.is_empty() {
         return Err(Refused::LastNode);
     }
+    Ok((nodes, copies))
+}
+
+pub(super) fn begin(view: &View, named: &[NodeId]) -> Result<State, Refused> {
+    quiet(&view.state)?;
+    for id in named {
+        node_of(&view.state, *id)?;
+    }
+    given_up(view, named)?;
+    let eject = leavers(&view.state, named)?;
+    let (nodes, copies) = comers(view, &eject)?;
     // Those that come get every bucket; those that are active have them already.
     let come = nodes.iter().copied().filter(|id| !view.state.is_active(*id));
     limits::check(view, &view.state, come)?;
@@ -104,19 +100,24 @@ pub(super) fn begin(view: &View, named: &[NodeId]) -> Result<State, Refused> {
     for (name, bucket) in &mut state.buckets {
         bucket.missing.clear();
         let nothing = BTreeMap::new();
-        let kept = kept.get(name).unwrap_or(&nothing);
-        bucket.target = placement::target(&bucket.map, kept, &nodes, usize::from(bucket.replicas));
+        let copies = copies.get(name).unwrap_or(&nothing);
+        bucket.target = placement::target(&bucket.map, copies, &nodes, usize::from(bucket.replicas));
         for (vb, (chain, target)) in (0..).zip(bucket.map.iter_mut().zip(&mut bucket.target)) {
-            // Nobody has it any more, or only one who has kept a copy: it begins with what that one has.
+            // No node has it any more, or only one that has kept a copy: it begins with what that one has.
             if present(chain).next().is_none() {
-                chain[0] = present(target).find(|id| !view.is_unusable(*id, name, vb));
+                let holders = copies.get(&vb).map_or(&[][..], Vec::as_slice);
+                let mut usable = present(target)
+                    .filter(|id| holders.contains(id))
+                    .chain(holders.iter().copied())
+                    .chain(present(target))
+                    .filter(|id| !view.is_unusable(*id, name, vb));
+                chain[0] = usable.next();
             }
             if chain[0].is_none() {
                 target.clone_from(chain);
             }
         }
     }
-    given_up(view, &state, named)?;
     state.auto_failover.count = 0;
     Ok(moving(state, Purpose::Rebalance { eject }))
 }

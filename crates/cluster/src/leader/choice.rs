@@ -366,7 +366,7 @@ impl Question<'_> {
         let keeps = |(id, node): (&NodeId, &Node)| {
             let kept =
                 |report: &Report| report.kept.get(self.name).is_some_and(|kept| kept.contains(&self.vb));
-            let is_away = !matches!(node.status, Status::Active | Status::New);
+            let is_away = node.status.keeps_copies();
             // The memory of a process that is gone is gone, too.
             let is_dead = self.bucket.is_ephemeral() && self.is_late && self.view.alive(*id).is_none();
             is_away && !is_dead && self.view.bucket_since(*id, self.name, self.since).is_none_or(kept)
@@ -393,8 +393,7 @@ impl Question<'_> {
     /// over. Each of them that is alive is heard first.
     fn kept_by_others(&self) -> Result<Option<(u64, u64, NodeId)>, Silent> {
         let nodes = self.view.state.nodes.iter();
-        let is_away = |status| matches!(status, Status::FailedOver | Status::DeltaRecovery);
-        let away = nodes.filter(|(id, node)| is_away(node.status) && self.view.alive(**id).is_some());
+        let away = nodes.filter(|(id, node)| node.status.keeps_copies() && self.view.alive(**id).is_some());
         let mut best = None;
         for id in away.map(|(id, _)| *id).filter(|id| !self.is_unusable(*id)) {
             match self.view.bucket_since(id, self.name, self.since) {
@@ -434,7 +433,7 @@ impl Question<'_> {
         }
         let status = self.view.state.nodes.get(&id)?.status;
         let report = self.view.bucket_since(id, self.name, self.since)?;
-        let is_away = matches!(status, Status::FailedOver | Status::DeltaRecovery);
+        let is_away = status.keeps_copies();
         report.of(self.name, self.vb).filter(|_| is_away).map(|copy| copy.state.is_some())
     }
 

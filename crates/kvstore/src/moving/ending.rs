@@ -16,7 +16,7 @@ const UNFINISHED: &str = ".new";
 
 /// Whether a file is a store's own. Catalogs are, too, but a folder without one is taken for none: those of the other store
 /// replace them.
-fn is_of_store(name: &str) -> bool {
+pub(super) fn is_of_store(name: &str) -> bool {
     let whole = name.strip_suffix(UNFINISHED).unwrap_or(name);
     whole.contains(".couch.") || is_log_file(whole) || name.starts_with("journal.")
 }

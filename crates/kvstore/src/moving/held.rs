@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use base::{DocKey, Seqno, Version};
+use base::{DocKey, Seqno, VbId, Version};
 
 use super::Side;
 use crate::change::{Change, ChangesWanted, Reading};
@@ -13,9 +13,32 @@ use crate::store::{Snapshot, Values};
 
 /// A snapshot and the store that it is of.
 pub(super) struct HeldSnapshot {
-    pub(super) snapshot: Box<dyn Snapshot>,
+    snapshot: Box<dyn Snapshot>,
     /// Dropped behind the snapshot.
-    pub(super) _side: Arc<Side>,
+    _reader: SideReader,
+}
+
+/// Keeps a store, which counts those that read it.
+struct SideReader {
+    side: Arc<Side>,
+    vb: VbId,
+}
+
+impl HeldSnapshot {
+    pub(super) fn new(snapshot: Box<dyn Snapshot>, side: &Arc<Side>, vb: VbId) -> HeldSnapshot {
+        *side.readers.lock().entry(vb).or_default() += 1;
+        HeldSnapshot { snapshot, _reader: SideReader { side: Arc::clone(side), vb } }
+    }
+}
+
+impl Drop for SideReader {
+    fn drop(&mut self) {
+        let mut readers = self.side.readers.lock();
+        if let Some(count) = readers.get_mut(&self.vb) {
+            *count -= 1;
+        }
+        readers.retain(|_, count| *count > 0);
+    }
 }
 
 impl Snapshot for HeldSnapshot {

@@ -34,9 +34,7 @@ impl Movable {
     fn hold(&self, vb: VbId, take: impl Fn(&dyn KvStore) -> Taken) -> Taken {
         self.ask(vb, |side| {
             let taken = take(&*side.store)?;
-            Ok(taken.map(|snapshot| {
-                Box::new(HeldSnapshot { snapshot, _side: side.clone() }) as Box<dyn Snapshot>
-            }))
+            Ok(taken.map(|snapshot| Box::new(HeldSnapshot::new(snapshot, side, vb)) as Box<dyn Snapshot>))
         })
     }
 

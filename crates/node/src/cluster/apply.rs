@@ -222,8 +222,9 @@ impl LocalBuckets {
             let uuid = self.noted.lock().get(&name).map(|note| note.uuid.clone());
             let fate = membership::fate(state, &name, uuid.as_deref());
             let outcome = match fate {
-                // A node that was taken back without its copies has no buckets before its share comes.
-                Fate::Stays if agent.has_buckets() => continue,
+                // What a new node has of this bucket from an earlier membership stays until a rebalance has begun. A bucket
+                // of its own, which only has the name, goes.
+                Fate::Stays if agent.has_buckets() || uuid.is_some() => continue,
                 Fate::Unknown => self.keep_unknown(&name, asked),
                 Fate::Stays | Fate::Replaced | Fate::Deleted => self.drop_bucket(&name, asked),
             };

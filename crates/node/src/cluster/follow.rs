@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use ::cluster::store::{Commit, MAX_PUTS, Put, Snapshot, Store, Swap, Version};
 use ::cluster::{Agent, Command, Leader, LeaderConfig, Stale, Standing, State, Status, View, command, keys};
+use engine::BucketKind;
 
 use super::ClusterError;
 use super::apply::{Failed, LocalBuckets};
@@ -20,7 +21,9 @@ use super::trouble::{Trouble, Troubles};
 use super::users::ClusterUsers;
 use super::vouched::vouch_all;
 use crate::bucket_list;
-use crate::config::UserSpec;
+use crate::bucket_moves::MoveUnderWay;
+use crate::config::{BucketSpec, UserSpec};
+use crate::naming;
 use crate::node::Node;
 use crate::user_data::UserData;
 use ::cluster::state::{NextIds, Reader};
@@ -313,6 +316,8 @@ impl Follower {
         let incarnation = self.lease.incarnation();
         let mut state = command::found(&self.uuid, &self.lease.told_address(), incarnation);
         for (spec, bucket) in self.node.buckets() {
+            // The configuration may still name the store in which the bucket was before it moved.
+            let spec = BucketSpec { backend: bucket.backend(), ..spec };
             let random = &self.node.env().random;
             let create = Command::CreateBucket {
                 name: spec.name.clone(),
@@ -344,7 +349,8 @@ impl Follower {
             ));
         }
         let was_member = !self.buckets.noted.lock().is_empty();
-        was_member.then(|| self.keeps_what_it_has("etcd holds no cluster of this name")).flatten()
+        let kept = was_member.then(|| self.keeps_what_it_has("etcd holds no cluster of this name")).flatten();
+        kept.or_else(|| self.node.host()?.moves().under_way().map(|what| waits_for(&what)))
     }
 
     /// A state was read that is followed: before the node does or reports anything that it says.
@@ -446,7 +452,8 @@ impl Follower {
         (!names.is_empty()).then(|| {
             format!(
                 "{why}, and it keeps its copies of {}: start it with another --data to join as a new node, or take it \
-                 back, without these copies, by `stave cluster add {}`",
+                 back by `stave cluster add {}`: the next rebalance drops those of these copies that the cluster does \
+                 not need",
                 names.join(", "),
                 self.lease.told_address().http()
             )
@@ -544,4 +551,14 @@ fn log(before: &State, after: &State) {
     if let Some(finished) = after.finished.as_ref().filter(|_| after.finished != before.finished) {
         tracing::info!(epoch, revision, outcome = ?finished.outcome, "a rebalance has ended");
     }
+}
+
+/// Why a node founds no cluster yet: its nodes keep a bucket in the same store, and one of this node's buckets is in two.
+fn waits_for(what: &MoveUnderWay) -> String {
+    let MoveUnderWay { bucket, to, vbuckets, of_vbuckets } = what;
+    let to = naming::storage_backend(BucketKind::Persistent, *to);
+    format!(
+        "this node founds the cluster when bucket {bucket} is in one store: it is being moved to {to}, where {vbuckets} of \
+         {of_vbuckets} vBuckets are; wait, or end the move with `stave migrate {bucket} --cancel`"
+    )
 }

@@ -12,7 +12,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::future::poll_fn;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -312,12 +312,7 @@ impl Download {
     }
 
     /// Looks at the whole, makes it durable and gives it its name.
-    fn finish(
-        &self,
-        part: &PathBuf,
-        file: &dyn File,
-        manifest: &SourceManifest,
-    ) -> Result<(), DownloadFailure> {
+    fn finish(&self, part: &Path, file: &dyn File, manifest: &SourceManifest) -> Result<(), DownloadFailure> {
         file.sync_data()?;
         let disk = &self.env.disk;
         if let Some(wanted) = &manifest.sha512

@@ -2,10 +2,9 @@
 //! addresses and form fields of the field's REST interface where it has them.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use ::cluster::state::State as Document;
-use ::cluster::{Command, NodeId, Refused, Status, View};
+use ::cluster::{Command, NodeId, Status, View};
 use ::node::cluster::ClusterError;
 use axum::Json;
 use axum::http::StatusCode;
@@ -16,10 +15,6 @@ use super::cluster_order::{Form, NAME_A_NODE, Order, Wrong, ask_now, node_id, ot
 
 /// Where nodes of the field are reached for HTTP.
 const HTTP_PORT: u16 = 8091;
-
-/// How long a rebalance waits for nodes that come back without their copies and still drop them, and how often it looks.
-const DROPPED_WITHIN: Duration = Duration::from_secs(20);
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// `POST /controller/failOver`: `otpNode`, `allowUnsafe` if documents may be lost, and with it `nodeStopped` if the node
 /// has stopped for certain.
@@ -86,19 +81,7 @@ pub(super) async fn give_up_damaged(order: Order) -> Result<StatusCode, Wrong> {
 
 /// `POST /controller/rebalance`: `ejectedNodes`, and `knownNodes`, which must be all that there are if it is given.
 pub(super) async fn rebalance(order: Order) -> Result<StatusCode, Wrong> {
-    let asked = order.carry_out(|cluster, form| {
-        let clock = &cluster.node_env().clock;
-        let end = clock.monotonic() + DROPPED_WITHIN;
-        loop {
-            match ask_now(cluster, |view| spread(&view.state, form)) {
-                Err(Wrong::Error(ClusterError::Refused(Refused::Dropping(_)))) if clock.monotonic() < end => {
-                    cluster.wait_for_news(LOOK_AGAIN);
-                }
-                asked => return asked.map(drop),
-            }
-        }
-    });
-    asked.await.map(|()| StatusCode::OK)
+    order.ask(|view, form| spread(&view.state, form)).await
 }
 
 fn spread(document: &Document, form: &Form) -> Result<Command, Wrong> {

@@ -131,9 +131,7 @@ fn what_to_do(why: &Refused) -> String {
         Refused::Rebalancing => {
             "; wait until it has ended, or end it (stave cluster rebalance --stop)".to_owned()
         }
-        Refused::FailingOver | Refused::Flushing(_) | Refused::Dropping(_) => {
-            "; ask again when that is over".to_owned()
-        }
+        Refused::FailingOver | Refused::Flushing(_) => "; ask again when that is over".to_owned(),
         _ => String::new(),
     }
 }

@@ -4,7 +4,7 @@ use ::cluster::damage::{self, Wrong};
 use ::cluster::filling::{Filling, fillings};
 use ::cluster::leader::{awaited, lacking, missed, settling};
 use ::cluster::state::{AutoFailover, Outcome, Purpose, State as Document};
-use ::cluster::{Command, Node, NodeId, Status, View, command};
+use ::cluster::{Command, Node, NodeId, Refused, Status, View, command};
 use ::node::cluster::serving::{of_failed_over, still_joining};
 use ::node::form::escaped;
 use axum::Json;
@@ -328,10 +328,13 @@ fn notes(view: &View) -> Vec<String> {
         match node.status {
             Status::Active if view.alive(*id).is_none() => notes.push(of_absent(view, *id)),
             Status::New | Status::DeltaRecovery | Status::FullRecovery if view.alive(*id).is_none() => {
-                notes.push(format!(
-                    "{id} is down, and without it there is no rebalance: start it, or let it leave (stave cluster \
-                     remove {id})"
-                ));
+                notes.push(match command::apply(view, &Command::Eject { node: *id }) {
+                    Err(refused @ Refused::WouldBeEmpty { .. }) => format!("{id} is down: {refused}"),
+                    _ => format!(
+                        "{id} is down, and without it there is no rebalance: start it, or let it leave (stave cluster \
+                         remove {id})"
+                    ),
+                });
             }
             Status::New | Status::DeltaRecovery | Status::FullRecovery if state.rebalance.is_none() => {
                 notes.push(format!("{id} has its share after the next rebalance: stave cluster rebalance"));

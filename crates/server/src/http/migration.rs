@@ -109,6 +109,7 @@ fn describe(name: &str, found: &Migration) -> Value {
         "items": progress.items,
         "itemsPerSecond": rate,
         "left": left.collect::<Vec<_>>(),
+        "waitsFor": progress.waits_for.iter().map(|vb| vb.0).collect::<Vec<u16>>(),
         "failure": progress.failure,
     });
     if let (Some(told), Value::Object(more)) = (told.as_object_mut(), more) {

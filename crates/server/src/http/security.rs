@@ -131,7 +131,8 @@ pub(super) async fn change_client_certificates(
     body: Bytes,
 ) -> Answered {
     let clients = ClientCertificates::parse(&body).map_err(|errors| wrong(&errors))?;
-    if let Some(why) = cannot_be(&shared, &by, clients.state) {
+    let Json(present) = client_certificates(State(shared.clone())).await;
+    if let Some(why) = cannot_be(&shared, &by, (&present, &clients)) {
         return Err(wrong(&[format!("state - {why}")]));
     }
     set(&shared, move |present| {
@@ -140,8 +141,9 @@ pub(super) async fn change_client_certificates(
     .await
 }
 
-/// Why a state cannot be what clients' certificates are now.
-fn cannot_be(shared: &Shared, by: &By, state: CertificateState) -> Option<String> {
+/// Why a state cannot be what clients' certificates are now; `present` is what is set.
+fn cannot_be(shared: &Shared, by: &By, (present, clients): (&Value, &ClientCertificates)) -> Option<String> {
+    let state = clients.state;
     if state == CertificateState::Disable {
         return None;
     }
@@ -157,14 +159,28 @@ fn cannot_be(shared: &Shared, by: &By, state: CertificateState) -> Option<String
     }
     // Otherwise the caller would be the first one who is not let in.
     let has_plain_port = shared.node.host().is_some_and(|host| !host.config().plain_http().is_empty());
-    if state == CertificateState::Mandatory && !has_plain_port && by.certified.is_none() {
+    if state != CertificateState::Mandatory || has_plain_port {
+        return None;
+    }
+    let Some(name) = by.certified.as_deref() else {
         return Some(
             "HTTP without TLS is off (--http off), and you have shown no certificate, without which nobody is let in any \
              more: set enable first, and ask for mandatory with a certificate that stands for a user"
                 .to_owned(),
         );
+    };
+    if shared.node.accounts().users().get(name.as_bytes()).is_none() {
+        return Some(format!(
+            "HTTP without TLS is off (--http off), and your certificate stands for {name:?}, which is no user: no client would \
+             be let in by it any more; ask for mandatory with a certificate that stands for a user"
+        ));
     }
-    None
+    // The name was found by the rules of before.
+    (present["prefixes"] != clients.told()["prefixes"]).then(|| {
+        "HTTP without TLS is off (--http off), and by other prefixes your certificate may stand for no user: set enable with \
+         these prefixes first, connect again, and ask for mandatory with them then"
+            .to_owned()
+    })
 }
 
 /// The answer to who asks for the console, if it is not served on that way.

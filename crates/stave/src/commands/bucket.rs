@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use anyhow::bail;
 use base::env::Env;
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
 use node::form::escaped;
 use serde_json::Value;
@@ -49,6 +50,7 @@ enum BucketCommand {
   stave bucket show orders --json | jq .basicStats.itemCount")]
     Show {
         /// The bucket
+        #[arg(value_parser = NonEmptyStringValueParser::new())]
         name: String,
         #[command(flatten)]
         to: HttpFlags,
@@ -60,6 +62,7 @@ enum BucketCommand {
   stave bucket add cache --quota 512MiB --type ephemeral --eviction nruEviction --replicas 0 --flush")]
     Add {
         /// The bucket
+        #[arg(value_parser = NonEmptyStringValueParser::new())]
         name: String,
         #[command(flatten)]
         new: NewBucketFlags,
@@ -75,6 +78,7 @@ enum BucketCommand {
   stave bucket edit orders --history-seconds 86400 --history-bytes 10GiB")]
     Edit {
         /// The bucket
+        #[arg(value_parser = NonEmptyStringValueParser::new())]
         name: String,
         /// Memory that the bucket may use on each node, in whole MiB: 256MiB, 1GiB
         #[arg(long, value_name = "SIZE", value_parser = parse_quota)]
@@ -94,6 +98,7 @@ enum BucketCommand {
 The bucket must allow it: `stave bucket edit orders --flush`.")]
     Flush {
         /// The bucket
+        #[arg(value_parser = NonEmptyStringValueParser::new())]
         name: String,
         /// Its documents are removed for good, which has to be said
         #[arg(long)]
@@ -106,6 +111,7 @@ The bucket must allow it: `stave bucket edit orders --flush`.")]
   stave bucket delete orders --yes")]
     Delete {
         /// The bucket
+        #[arg(value_parser = NonEmptyStringValueParser::new())]
         name: String,
         /// Its documents are removed for good, which has to be said
         #[arg(long)]

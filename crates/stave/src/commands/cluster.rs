@@ -303,15 +303,18 @@ fn remove(env: &Env, to: &To, nodes: &[String]) -> anyhow::Result<String> {
     let target = to.target()?;
     let cluster = target.request("GET", "/v1/cluster", None)?;
     all_known(&cluster, nodes)?;
-    let has_share = |node: &String| find(&cluster, node).is_some_and(|(_, status)| status == "active");
-    if nodes.iter().any(has_share) {
+    let has_share = |node: &&String| find(&cluster, node).is_some_and(|(_, status)| status == "active");
+    let (with_share, without): (Vec<&String>, Vec<&String>) = nodes.iter().partition(has_share);
+    // One by one and first: the cluster refuses this of a node that may have the last copies of vBuckets. A rebalance that
+    // names the node would give them up.
+    for node in without {
+        target.form("/controller/ejectNode", &[("otpNode", node)])?;
+    }
+    if !with_share.is_empty() {
         until(env, &target, &is_no_repair)?;
-        target.form("/controller/rebalance", &[("ejectedNodes", &nodes.join(","))])?;
+        let names: Vec<&str> = with_share.into_iter().map(String::as_str).collect();
+        target.form("/controller/rebalance", &[("ejectedNodes", &names.join(","))])?;
         rebalanced(&until(env, &target, &is_quiet)?)?;
-    } else {
-        for node in nodes {
-            target.form("/controller/ejectNode", &[("otpNode", node)])?;
-        }
     }
     let said = match nodes {
         [node] => format!("{node} has left; its folder of data stays where it is"),

@@ -16,8 +16,12 @@ use serde_json::{Value, json};
 use super::check::journal::lies_beside;
 use super::check::place::vbucket_and_revision;
 use super::encryption_flags::EncryptionFlags;
+use super::stored_bucket::refuse_moving;
 use crate::cli::{Outcome, WrongArguments, key_error};
 use crate::units::{bytes, thousands};
+
+/// The folder in a bucket's that has the files of the store to which the bucket moves.
+const MIGRATION: &str = "migration";
 
 /// Print what a file of documents, or a bucket's folder, holds.
 ///
@@ -77,6 +81,9 @@ pub fn run(env: &Env, flags: &DumpFlags) -> anyhow::Result<Outcome> {
     if !is_folder && flags.vbucket.is_some() {
         bail!(WrongArguments("--vbucket goes with a bucket's folder: a file holds one vBucket".to_owned()));
     }
+    let bucket = path.parent().filter(|_| !is_folder);
+    let bucket = bucket.map(|dir| dir.parent().filter(|_| dir.ends_with(MIGRATION)).unwrap_or(dir));
+    bucket.map_or(Ok(()), |dir| refuse_moving(env, dir))?;
     if !is_folder && lies_beside(&*env.disk, &path) {
         eprintln!(
             "stave: newer changes may be in the journal beside the file; stave dump of the folder reads them, too"

@@ -34,7 +34,8 @@ const FIRST_PAGE: usize = 32;
   stave keys --bucket orders --collection shop.carts | wc -l
   stave keys --prefix session:: | xargs -d '\\n' -n 1 stave delete
 
-Each key is followed by a newline, whatever bytes it has. With --json each is an object on a line of its own,
+Each key is followed by a newline. Control characters and bytes that are no UTF-8 are printed as \\n, \\u{1b} or \\xff, so
+that a terminal does not obey them; --raw prints every key as it is. With --json each is an object on a line of its own,
 {\"key\":\"user::42\"}, or {\"key_base64\":\"/w==\"} if the key is no UTF-8.")]
 pub struct KeysFlags {
     /// Only keys that begin with this
@@ -49,6 +50,9 @@ pub struct KeysFlags {
     /// Print each key as a JSON object
     #[arg(long)]
     json: bool,
+    /// Print keys as they are, control characters included
+    #[arg(long, conflicts_with = "json")]
+    raw: bool,
     #[command(flatten)]
     server: ServerFlags,
 }
@@ -90,7 +94,7 @@ fn of_vbuckets(
             let wanted = keys.iter().take_while(|key| key.starts_with(prefix)).take(*left);
             let mut written = 0;
             for key in wanted {
-                write_key(flags.json, key, out)?;
+                write_key(flags, key, out)?;
                 written += 1;
             }
             *left -= written;
@@ -103,13 +107,28 @@ fn of_vbuckets(
     Ok(())
 }
 
-fn write_key(json: bool, key: &[u8], out: &mut dyn Write) -> io::Result<()> {
-    match (json, str::from_utf8(key)) {
-        (false, _) => out.write_all(key)?,
+fn write_key(flags: &KeysFlags, key: &[u8], out: &mut dyn Write) -> io::Result<()> {
+    match (flags.json, str::from_utf8(key)) {
+        (false, _) if flags.raw => out.write_all(key)?,
+        (false, _) => write_shown(key, out)?,
         (true, Ok(text)) => write!(out, "{}", json!({ "key": text }))?,
         (true, Err(_)) => write!(out, "{}", json!({ "key_base64": BASE64.encode(key) }))?,
     }
     out.write_all(b"\n")
+}
+
+/// Writes a key so that a terminal shows it and obeys none of it.
+fn write_shown(key: &[u8], out: &mut dyn Write) -> io::Result<()> {
+    for chunk in key.utf8_chunks() {
+        for character in chunk.valid().chars() {
+            match character.is_control() {
+                true => write!(out, "{}", character.escape_default())?,
+                false => write!(out, "{character}")?,
+            }
+        }
+        chunk.invalid().iter().try_for_each(|byte| write!(out, "\\x{byte:02x}"))?;
+    }
+    Ok(())
 }
 
 /// An ephemeral bucket answers that it has no disk.

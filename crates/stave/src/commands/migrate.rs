@@ -20,6 +20,7 @@ use serde_json::json;
 use super::check::place::data_dir_of;
 use super::encryption_flags::EncryptionFlags;
 use super::http_flags::HttpFlags;
+use super::stored_bucket::refuse_moving;
 use crate::cli::{Outcome, WrongArguments};
 use crate::units::{bytes, thousands};
 
@@ -103,6 +104,7 @@ fn of_stopped_node(
             data.display()
         );
     }
+    refuse_moving(env, &dir)?;
     let err = std::io::stderr();
     let in_place = err.is_terminal();
     let mut progress = MigrateLine { env, next: env.clock.monotonic() + EACH, err: Box::new(err), in_place };

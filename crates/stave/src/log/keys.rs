@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use base::encryption::{DataKeys, EncryptedDisk, KeyRing, WrappingKeys};
+use base::encryption::{DataKeys, EncryptedDisk, KeyRing, WrappingKeys, key_of_file};
 use base::env::{Disk, Env};
 use node::Node;
 use node::at_rest::{self, rekey};
@@ -35,10 +35,16 @@ impl LogKeys {
         wrapping: Option<&WrappingKeys>,
         rotates: bool,
     ) -> Result<Arc<dyn Disk>, String> {
-        if self.is_encrypted != Some(true) {
-            return Ok(Arc::clone(&env.disk));
-        }
         let told = |error: &dyn std::fmt::Display| format!("log-file {}: {error}", file.display());
+        if self.is_encrypted != Some(true) {
+            // Plain lines behind encrypted ones could be read by no tool, and a start with the key would leave them so.
+            return match key_of_file(&*env.beneath().disk, file) {
+                Ok(Some(_)) => Err(told(
+                    &"the file is encrypted, and no key is given: give the key (--encryption-key-file), or name another file",
+                )),
+                _ => Ok(Arc::clone(&env.disk)),
+            };
+        }
         let file = std::path::absolute(file).map_err(|error| told(&error))?;
         let folder = file.parent().unwrap_or(&file).to_owned();
         let keys = match &self.open {
@@ -61,5 +67,35 @@ impl LogKeys {
         if let Some(ring) = self.ring.take() {
             rekey::add_log(node, ring);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base::env::OpenMode;
+
+    use super::*;
+
+    #[test]
+    fn without_the_key_nothing_is_written_to_an_encrypted_log() {
+        let (env, folder) = (Env::real(), tempfile::tempdir().expect("a folder"));
+        let file = folder.path().join("stave.log");
+        let wrapping = WrappingKeys::parse(&"7".repeat(64), "the test").expect("a key");
+        let log = |key: Option<&WrappingKeys>| {
+            let mut keys = LogKeys::default();
+            keys.decide(key.is_some());
+            keys.disk(&env, &file, key, false)
+        };
+        assert!(log(None).is_ok(), "there is no file yet");
+        let disk = log(Some(&wrapping)).expect("its keys are made");
+        let opened = disk.open(&file, OpenMode::Create).expect("a file");
+        opened.write_at(b"line", 0).expect("written");
+        let why = log(None).err().expect("it is encrypted");
+        assert!(why.contains("stave.log: the file is encrypted, and no key is given"), "{why}");
+        assert!(log(Some(&wrapping)).is_ok());
+        env.disk.remove_file(&file).expect("it goes");
+        let plain = env.disk.open(&file, OpenMode::Create).expect("a file");
+        plain.write_at(b"a line that is plain", 0).expect("written");
+        assert!(log(None).is_ok());
     }
 }

@@ -1,5 +1,7 @@
 //! Connections for streams, and how far each of their streams is.
 
+use std::task::Waker;
+
 use dcp::{Agreement, Features};
 use protocol::dcp::{OpenFlags, StreamFlags, StreamRequest};
 
@@ -78,14 +80,14 @@ fn a_producer_is_told_with_its_streams() {
     has(&world.stats("dcp"), prefix, &[("items_remaining", "2"), ("items_sent", "0")]);
     has(&world.stats("dcp"), stream, &[("state", "pending"), ("last_sent_seqno", "0")]);
     let mut out = Output::default();
-    connection.step(1 << 20, &mut out);
+    connection.step(1 << 20, Waker::noop(), &mut out).expect("it goes on");
     let stats = world.stats("dcp");
     has(&stats, prefix, CONNECTION);
     has(&stats, stream, STREAM);
     connection.producer().expect("a producer").acknowledge(10);
     world.set("d", 1);
     has(&world.stats("dcp"), prefix, &[("total_acked_bytes", "10"), ("items_remaining", "1")]);
-    connection.step(1 << 20, &mut out);
+    connection.step(1 << 20, Waker::noop(), &mut out).expect("it goes on");
     has(&world.stats("dcp"), prefix, &[("paused_count", "2"), ("unpaused_count", "1")]);
     has(&world.stats("dcpagg :"), "xdcr:", &[("count", "1"), ("items_sent", "3"), ("backoff", "0")]);
     let producer = connection.producer().expect("a producer");
@@ -115,7 +117,7 @@ fn a_backfill_is_told() {
     assert!(world.bucket.flushing().flush_all());
     connection.producer().expect("a producer").request(VbId(1), 1, &request, b"").expect("it is served");
     let mut out = Output::default();
-    connection.step(1 << 20, &mut out);
+    connection.step(1 << 20, Waker::noop(), &mut out).expect("it goes on");
     has(&world.stats("dcp"), "eq_dcpq:tail:", &[("backfill_num_active", "1")]);
     has(
         &world.stats("dcp"),
@@ -133,7 +135,7 @@ fn streams_beyond_the_most_are_counted() {
         .map(|at| {
             let mut connection = open(&world, format!("many{at:04}").as_bytes());
             (0..8).for_each(|vb| begin(&mut connection, vb));
-            connection.step(1 << 10, &mut Output::default());
+            connection.step(1 << 10, Waker::noop(), &mut Output::default()).expect("it goes on");
             connection
         })
         .collect();

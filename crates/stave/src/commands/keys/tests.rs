@@ -84,10 +84,12 @@ fn keys_of_a_collection_are_listed_and_bytes_that_are_no_text() {
     let longest = [vec![b'k'; 246], vec![0xff; 246]];
     store(&mut client, longest.clone().into_iter().chain([b"\xff".to_vec(), b"text".to_vec()]));
     flush(&server);
-    let raw = keys(&server, "--collection shop.carts").expect("keys");
+    let raw = keys(&server, "--collection shop.carts --raw").expect("keys");
     let mut found: Vec<&[u8]> = raw.split(|byte| *byte == b'\n').filter(|key| !key.is_empty()).collect();
     found.sort_unstable();
     assert_eq!(found, [&longest[0][..], b"text", b"\xff", &longest[1][..]]);
+    let shown = lines(&server, "--collection shop.carts");
+    assert!(shown.contains(&"\\xff".to_owned()) && shown.contains(&"text".to_owned()), "{shown:?}");
     let listed = lines(&server, "--collection shop.carts --json");
     for line in ["{\"key\":\"text\"}", "{\"key_base64\":\"/w==\"}"] {
         assert!(listed.iter().any(|told| told == line), "{listed:?}");
@@ -95,6 +97,17 @@ fn keys_of_a_collection_are_listed_and_bytes_that_are_no_text() {
     assert_eq!(lines(&server, ""), ["outside"]);
     let why = keys(&server, "--collection shop.none").expect_err("no such collection");
     assert!(why.contains("there is no collection `shop.none`"), "{why}");
+}
+
+#[test]
+fn a_key_does_not_command_the_terminal() {
+    let shown = |key: &[u8]| {
+        let mut out = Vec::new();
+        write_shown(key, &mut out).expect("written");
+        String::from_utf8(out).expect("text")
+    };
+    assert_eq!(shown("a\u{1b}[2Jb\n\u{9b}é\\".as_bytes()), "a\\u{1b}[2Jb\\n\\u{9b}é\\");
+    assert_eq!(shown(b"\xff\x00k"), "\\xff\\u{0}k");
 }
 
 #[test]

@@ -16,6 +16,8 @@ use crate::commands::status_line::StatusLine;
 use crate::commands::{bucket, rbac};
 use crate::units::thousands;
 
+/// vBuckets that the line names.
+const NAMED: usize = 8;
 /// How often the node is asked.
 const ASK: Duration = Duration::from_millis(500);
 
@@ -98,7 +100,17 @@ fn progress(now: &Value, left: Option<Duration>) -> String {
     let (done, of) = (number(now, "vbuckets"), number(now, "ofVbuckets"));
     let (items, rate) = (thousands(number(now, "items")), thousands(number(now, "itemsPerSecond")));
     let state = text(now, "state");
+    let read = now["waitsFor"].as_array().filter(|read| !read.is_empty());
     match now["failure"].as_str() {
+        None if read.is_some() => {
+            let named: Vec<String> = read.into_iter().flatten().take(NAMED).map(Value::to_string).collect();
+            let more = if read.is_some_and(|read| read.len() > NAMED) { ", …" } else { "" };
+            format!(
+                "{state}: waits for readers of the store that is left, of vBuckets {}{more}: a stream of changes, a backup or \
+                 a scan that began before; `stave stats dcp` shows the streams",
+                named.join(", ")
+            )
+        }
         None => {
             let left = left.map_or(String::new(), |left| format!(", about {} s left", left.as_secs() + 1));
             format!("{state}: {done} of {of} vBuckets, {items} records, {rate}/s{left}")
@@ -161,6 +173,12 @@ mod tests {
         assert!(progress(&now, left).ends_with(", about 91 s left"), "{}", progress(&now, left));
         now["vbuckets"] = json!(1000);
         assert_eq!(stuck(&now), None);
+        now["waitsFor"] = json!([3, 7]);
+        assert!(
+            progress(&now, None)
+                .starts_with("copying: waits for readers of the store that is left, of vBuckets 3, 7:")
+        );
+        now["waitsFor"] = json!([]);
         now["left"] = json!([{ "vbucket": 7, "reason": "it is damaged" }]);
         assert_eq!(stuck(&now), None, "others may still be moved");
         now["vbuckets"] = json!(1023);
