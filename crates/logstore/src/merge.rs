@@ -12,7 +12,7 @@ use crate::run::{Merged, Run, RunWriter, Stored, split_key};
 use crate::shard::{Shard, ShardState};
 use crate::work::Progress;
 
-/// The most runs that are merged at once.
+/// The most runs that are merged at once: more than are asked for to be of one size (`Tuning::merge_runs`, at most 8).
 const MOST_RUNS: usize = 12;
 /// From this number of runs on the newest are merged, whatever their sizes.
 const TOO_MANY_RUNS: usize = 40;

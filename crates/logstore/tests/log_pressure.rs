@@ -209,7 +209,7 @@ fn amplification_follows_what_is_asked_for() {
         let stats = store.stats();
         (stats.write_amplification(), stats.space_amplification(), stats.written)
     };
-    let (tidy, lazy) = (amplified(5, 2), amplified(90, 16));
+    let (tidy, lazy) = (amplified(5, 2), amplified(90, 8));
     assert!(tidy.0 > lazy.0 && lazy.0 >= 1.0, "written: {tidy:?}, {lazy:?}");
     assert!(tidy.1 < lazy.1 && tidy.1 >= 1.0, "on disk: {tidy:?}, {lazy:?}");
     assert!(tidy.2.merges > lazy.2.merges, "{tidy:?}, {lazy:?}");

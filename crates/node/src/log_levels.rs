@@ -10,6 +10,8 @@ use parking_lot::Mutex;
 
 /// Longer levels are not taken.
 const MOST_BYTES: usize = 1 << 10;
+/// The levels under which a change of the levels is logged.
+const OF_A_CHANGE: &str = "info";
 
 /// Has the log follow levels as they are written in the configuration; why it does not.
 type Apply = Box<dyn Fn(&str) -> Result<(), String> + Send + Sync>;
@@ -75,6 +77,10 @@ impl LogLevels {
         apply(&after)?;
         let before = state.own.take().unwrap_or_else(|| state.configured.clone());
         state.own = wanted.map(str::to_owned);
+        // Whatever the levels before and after: a log that falls silent says by whose doing.
+        apply(OF_A_CHANGE)?;
+        tracing::info!(before, after, "log levels changed");
+        apply(&after)?;
         Ok((before, after))
     }
 
@@ -140,6 +146,8 @@ mod tests {
         assert_eq!(levels.set(Some("trace")), Ok(("info".to_owned(), "trace".to_owned())));
         assert_eq!(levels.follow("warn"), Ok(()));
         assert_eq!(levels.levels(), told("warn", "warn"));
-        assert_eq!(*seen.lock(), ["debug", "info", "trace", "warn"]);
+        let each_logged =
+            ["debug", "info", "debug", "info", "info", "info", "trace", "info", "trace", "warn"];
+        assert_eq!(*seen.lock(), each_logged);
     }
 }

@@ -445,7 +445,7 @@ pub static SETTINGS: &[Setting] = &[
     row(
         Key::LogMergeRuns,
         "log_merge_runs",
-        Kind::Count { least: 2, most: 16 },
+        Kind::Count { least: 2, most: 8 },
         4,
         "A log-structured bucket merges so many runs of its key index that are about as large: more writes less, and \
          reads look into more runs",

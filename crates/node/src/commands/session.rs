@@ -192,10 +192,7 @@ pub fn verbosity(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     // A node that nothing hosts has no log of its own.
     let Some(host) = ctx.node.host() else { return ctx.status(Status::Success) };
     match host.config().log_levels.set(log_levels::of_verbosity(request.extras)) {
-        Ok((before, after)) => {
-            tracing::info!(before, after, "log levels changed");
-            ctx.status(Status::Success)
-        }
+        Ok(_) => ctx.status(Status::Success),
         Err(why) => ctx.error(Status::NotSupported, &why),
     }
 }

@@ -20,7 +20,7 @@ use sd_notify::NotifyState;
 use server::Server;
 use server::etcd::{EtcdAccess, EtcdAddress, EtcdStore};
 
-use self::host_names::HostNameError;
+use self::host_names::{HostNameError, KnownNames};
 use self::signals::{Again, Terminal};
 use super::encryption_flags::{self, EncryptionFlags};
 use super::etcd_flags::{self, EtcdFlags, first_line};
@@ -205,7 +205,12 @@ struct Setup {
 }
 
 impl Setup {
-    fn read(env: &Env, mut flags: ServeFlags, descriptors: Option<u64>) -> anyhow::Result<Setup> {
+    fn read(
+        env: &Env,
+        mut flags: ServeFlags,
+        descriptors: Option<u64>,
+        names: &mut KnownNames,
+    ) -> anyhow::Result<Setup> {
         let mut file = match &flags.config {
             Some(path) => read_file(env, path)?,
             None => Settings::default(),
@@ -225,7 +230,7 @@ impl Setup {
         }
         let access = etcd_flags::access(env, &settings)?;
         settings.descriptors = descriptors;
-        host_names::resolve(env, &mut settings).map_err(|error| match error {
+        host_names::resolve(env, &mut settings, names).map_err(|error| match error {
             // A name server that answers later is no mistake of a configuration.
             HostNameError::Unresolved(what) => anyhow::Error::msg(what),
             HostNameError::Elsewhere(what) => WrongArguments(what).into(),
@@ -311,7 +316,8 @@ pub fn run(env: &Env, flags: ServeFlags, ignored: &[String]) -> anyhow::Result<O
     // Before the first password or key is read.
     keep_memory_private();
     let descriptors = raise_descriptor_limit();
-    let setup = Setup::read(env, flags.clone(), descriptors)?;
+    let mut names = KnownNames::default();
+    let setup = Setup::read(env, flags.clone(), descriptors, &mut names)?;
     if flags.check {
         ignored.iter().for_each(|what| say(what));
         return check(env, &setup);
@@ -324,7 +330,7 @@ pub fn run(env: &Env, flags: ServeFlags, ignored: &[String]) -> anyhow::Result<O
     let config = Config { recent_log: log.recent.clone(), log_levels: log.levels.clone(), ..config };
     let server = server::serve(config, env.clone())?;
     log.hand_over_keys(server.node());
-    let mut again = Again { env, flags, descriptors, log, terminal };
+    let mut again = Again { env, flags, descriptors, names, log, terminal };
     let cluster = match join.map(|address| join_cluster(env, &server, &address, access)).transpose() {
         Ok(cluster) => cluster,
         Err(error) => {

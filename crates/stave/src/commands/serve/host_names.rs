@@ -1,5 +1,6 @@
 //! Names of hosts among the addresses that a node listens at: each becomes all of its addresses, when the configuration is read.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 
@@ -8,6 +9,11 @@ use node::Settings;
 
 /// How a name becomes addresses.
 type Resolve<'r> = &'r dyn Fn(&str, u16) -> io::Result<Vec<SocketAddr>>;
+
+/// What names with ports became. A reload takes them from here: a node goes on listening where it does, and a name server
+/// that does not answer keeps no certificate from being taken.
+#[derive(Default)]
+pub(super) struct KnownNames(BTreeMap<String, String>);
 
 /// What is wrong with a name.
 #[derive(Debug, thiserror::Error)]
@@ -20,12 +26,16 @@ pub(super) enum HostNameError {
     Elsewhere(String),
 }
 
-/// Puts addresses in the place of names.
+/// Puts addresses in the place of names, each as it is known or becomes known now.
 ///
 /// # Errors
 ///
 /// If a name has no address, or one that is not of this machine.
-pub(super) fn resolve(env: &Env, settings: &mut Settings) -> Result<(), HostNameError> {
+pub(super) fn resolve(
+    env: &Env,
+    settings: &mut Settings,
+    known: &mut KnownNames,
+) -> Result<(), HostNameError> {
     let is_ours = |ip: IpAddr| env.network.listen(SocketAddr::new(ip, 0)).map(drop);
     for (setting, text) in [
         ("kv", &mut settings.kv),
@@ -34,7 +44,7 @@ pub(super) fn resolve(env: &Env, settings: &mut Settings) -> Result<(), HostName
         ("http-tls", &mut settings.http_tls),
     ] {
         if let Some(text) = text {
-            *text = resolved(setting, text, &by_system, &is_ours)?;
+            *text = resolved(setting, text, &by_system, &is_ours, known)?;
         }
     }
     Ok(())
@@ -50,6 +60,7 @@ fn resolved(
     text: &str,
     resolve: Resolve<'_>,
     is_ours: &dyn Fn(IpAddr) -> io::Result<()>,
+    known: &mut KnownNames,
 ) -> Result<String, HostNameError> {
     let mut all = Vec::new();
     for one in text.split(',').map(str::trim) {
@@ -57,6 +68,10 @@ fn resolved(
             all.push(one.to_owned());
             continue;
         };
+        if let Some(known) = known.0.get(one) {
+            all.push(known.clone());
+            continue;
+        }
         let mut found = resolve(host, port).map_err(|error| {
             let what = format!("{setting} = {one:?}: {host} cannot be resolved: {error}; give IP:PORT");
             HostNameError::Unresolved(what)
@@ -64,11 +79,12 @@ fn resolved(
         // Others are told of the first one: that is one of IPv4, if there is any.
         found.sort_by_key(|addr| (addr.is_ipv6(), *addr));
         found.dedup();
+        found.retain(|addr| !is_link_local(addr.ip()));
         if found.is_empty() {
             let what = format!("{setting} = {one:?}: {host} has no address; give IP:PORT");
             return Err(HostNameError::Unresolved(what));
         }
-        for addr in found {
+        for addr in &found {
             is_ours(addr.ip()).map_err(|error| {
                 HostNameError::Elsewhere(format!(
                     "{setting} = {one:?}: {} is an address of {host}, and this machine cannot listen there ({error}): \
@@ -76,10 +92,17 @@ fn resolved(
                     addr.ip()
                 ))
             })?;
-            all.push(addr.to_string());
         }
+        let addresses: Vec<String> = found.iter().map(SocketAddr::to_string).collect();
+        known.0.insert(one.to_owned(), addresses.join(","));
+        all.extend(addresses);
     }
     Ok(all.join(","))
+}
+
+/// An address that is one of a network card's only: it needs the card's name, and clients elsewhere cannot use it.
+fn is_link_local(ip: IpAddr) -> bool {
+    matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
 }
 
 /// Host and port, if an address has the name of a host. `localhost` is one that needs no resolving.
@@ -96,7 +119,7 @@ mod tests {
 
     fn by_table(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
         let all: &[&str] = match host {
-            "db1.example" => &["::1", "10.0.0.7", "10.0.0.7"],
+            "db1.example" => &["::1", "10.0.0.7", "10.0.0.7", "fe80::1"],
             "elsewhere" => &["192.0.2.1"],
             "empty" => &[],
             _ => return Err(io::Error::other("no such name")),
@@ -109,7 +132,8 @@ mod tests {
             true => Err(io::Error::other("not ours")),
             false => Ok(()),
         };
-        resolved("kv", text, &by_table, &is_ours).map_err(|error| error.to_string())
+        resolved("kv", text, &by_table, &is_ours, &mut KnownNames::default())
+            .map_err(|error| error.to_string())
     }
 
     #[test]
@@ -132,6 +156,19 @@ mod tests {
     }
 
     #[test]
+    fn a_name_is_resolved_once() {
+        let mut known = KnownNames::default();
+        let mut ask = |resolve: Resolve<'_>| {
+            resolved("kv", "db1.example:1", resolve, &|_| Ok(()), &mut known)
+                .map_err(|error| error.to_string())
+        };
+        let at_start = ask(&by_table);
+        let gone = |_: &str, _| Err(io::Error::other("no server answers"));
+        assert_eq!(ask(&gone), at_start);
+        assert_eq!(at_start.as_deref(), Ok("10.0.0.7:1,[::1]:1"));
+    }
+
+    #[test]
     fn a_name_that_is_of_no_use_is_refused_with_the_setting() {
         for (text, words) in [
             ("nowhere:1", "kv = \"nowhere:1\": nowhere cannot be resolved: no such name; give IP:PORT"),
@@ -150,10 +187,11 @@ mod tests {
     fn the_settings_of_a_node_are_resolved() {
         let env = Env::real();
         let mut settings = Settings { kv: Some("127.0.0.1:1".to_owned()), ..Settings::default() };
-        resolve(&env, &mut settings).expect("no name");
+        let mut known = KnownNames::default();
+        resolve(&env, &mut settings, &mut known).expect("no name");
         assert_eq!(settings.kv.as_deref(), Some("127.0.0.1:1"));
         let mut settings = Settings { http_tls: Some("no.such.name.invalid:1".to_owned()), ..settings };
-        let why = resolve(&env, &mut settings).expect_err("reserved by RFC 2606").to_string();
+        let why = resolve(&env, &mut settings, &mut known).expect_err("reserved by RFC 2606").to_string();
         assert!(why.starts_with("http-tls = \"no.such.name.invalid:1\""), "{why}");
     }
 }

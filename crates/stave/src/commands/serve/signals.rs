@@ -4,6 +4,7 @@ use base::env::{Env, OpenMode};
 use server::Server;
 use server::signals::Signal;
 
+use super::host_names::KnownNames;
 use super::{ServeFlags, Setup};
 use crate::log::Log;
 
@@ -12,6 +13,7 @@ pub(super) struct Again<'e> {
     pub(super) env: &'e Env,
     pub(super) flags: ServeFlags,
     pub(super) descriptors: Option<u64>,
+    pub(super) names: KnownNames,
     pub(super) log: Log,
     pub(super) terminal: Terminal,
 }
@@ -65,7 +67,7 @@ impl Again<'_> {
 
     /// A file that is not valid changes nothing.
     fn reload(&mut self, server: &Server) {
-        let setup = match Setup::read(self.env, self.flags.clone(), self.descriptors) {
+        let setup = match Setup::read(self.env, self.flags.clone(), self.descriptors, &mut self.names) {
             Ok(setup) => setup,
             Err(error) => {
                 let error = format!("{error:#}");
