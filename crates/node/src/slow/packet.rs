@@ -64,7 +64,7 @@ impl Packet {
 /// `raw`, or all that the bits say.
 fn datatype_names(datatype: u8) -> Value {
     let names = ["json", "snappy", "xattr"].into_iter().enumerate();
-    let set: Vec<&str> = names.filter(|(bit, _)| datatype & 1 << bit != 0).map(|(_, name)| name).collect();
+    let set: Vec<&str> = names.filter(|(bit, _)| datatype & (1 << bit) != 0).map(|(_, name)| name).collect();
     if set.is_empty() { json!("raw") } else { json!(set) }
 }
 

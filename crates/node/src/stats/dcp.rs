@@ -333,22 +333,17 @@ fn put_followed(name: &str, progress: &VbProgress, sheet: &mut Sheet) {
     put("snap_end_seqno", &asked.snapshot_end.0);
 }
 
+/// What is summed, in the order of the sums.
+const SUMS: [&str; 7] =
+    ["count", "producer_count", "items_sent", "items_remaining", "total_bytes", "unacked_bytes", "backoff"];
+
 /// `dcpagg SEPARATOR`: connections for streams, summed by what their names have before the first separator, and all of
 /// them as `:total`.
 pub fn by_name(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
     let separator = std::str::from_utf8(args[0]);
     let separator = separator.map_err(|_| Refused::Invalid("The separator must be text"))?;
-    const NAMES: [&str; 7] = [
-        "count",
-        "producer_count",
-        "items_sent",
-        "items_remaining",
-        "total_bytes",
-        "unacked_bytes",
-        "backoff",
-    ];
-    let mut sums: BTreeMap<String, [u64; NAMES.len()]> =
-        BTreeMap::from([(":total".to_owned(), [0; NAMES.len()])]);
+    let mut sums: BTreeMap<String, [u64; SUMS.len()]> =
+        BTreeMap::from([(":total".to_owned(), [0; SUMS.len()])]);
     for of in figures(inquiry.node, inquiry.bucket) {
         let figures = [
             1,
@@ -368,7 +363,7 @@ pub fn by_name(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Resu
     }
     for (group, sums) in sums {
         let mut sheet = sheet.under(group);
-        std::iter::zip(NAMES, sums).for_each(|(name, sum)| sheet.put(name, sum));
+        std::iter::zip(SUMS, sums).for_each(|(name, sum)| sheet.put(name, sum));
     }
     Ok(())
 }
