@@ -69,7 +69,9 @@ const STREAM: &[(&str, &str)] = &[
 #[test]
 fn a_producer_is_told_with_its_streams() {
     let world = World::new();
-    (world.set("a", 1), world.set("b", 1), world.set("c", 2));
+    world.set("a", 1);
+    world.set("b", 1);
+    world.set("c", 2);
     let mut connection = open(&world, b"xdcr:one");
     for (name, value) in [("connection_buffer_size", "100000"), ("enable_noop", "true")] {
         let producer = connection.producer().expect("a producer");
@@ -107,7 +109,8 @@ fn a_producer_is_told_with_its_streams() {
 #[test]
 fn a_backfill_is_told() {
     let world = World::new();
-    (world.set("a", 1), world.set("b", 1));
+    world.set("a", 1);
+    world.set("b", 1);
     let mut connection = open(&world, b"tail");
     let request = StreamRequest {
         flags: StreamFlags(StreamFlags::DISK_ONLY),
