@@ -218,7 +218,9 @@ fn orders(seed: u64, rule: ConflictRule) -> Result<(), String> {
             let (key, seen) = (*key, *seen);
             let sent = Sent { key, seen, rule, add: false, expected: 0, regenerate: false };
             let times = 1 + random.below(2);
-            (0..times).for_each(|_| drop(side.send(&sent)));
+            for _ in 0..times {
+                side.send(&sent);
+            }
         }
     }
     for key in 0..KEYS as u8 {

@@ -5,9 +5,10 @@
 //!
 //! - Of passwords there is only what checks them.
 //! - What is there and is another one is never changed unless that was asked for; it is named.
+#![allow(clippy::disallowed_methods, reason = "the client's end is not part of a node")]
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use base::env::Env;
@@ -141,11 +142,11 @@ pub(crate) fn create_bucket(
     fields.extend(settings.iter().map(|(name, value)| (&**name, &**value)));
     http.form("/pools/default/buckets", &fields)
         .with_context(|| format!("bucket `{bucket}` cannot be made with the settings of the backup"))?;
-    let until = Instant::now() + PATIENCE;
+    let until = env.clock.monotonic() + PATIENCE;
     loop {
         match Client::open(env, target) {
             Ok(_) => return Ok(()),
-            Err(_) if Instant::now() < until => std::thread::sleep(Duration::from_millis(50)),
+            Err(_) if env.clock.monotonic() < until => std::thread::sleep(Duration::from_millis(50)),
             Err(error) => return Err(error).with_context(|| format!("bucket `{bucket}`, which was made")),
         }
     }

@@ -219,6 +219,7 @@ fn is_uuid(text: &str) -> bool {
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "a test waits for the disk")]
 mod tests {
     use base::Datatype;
 

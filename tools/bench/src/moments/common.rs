@@ -79,6 +79,7 @@ pub fn told(command: &mut Command) -> Result<Value> {
     last_json(&String::from_utf8_lossy(&output.stdout)).context("it printed no JSON")
 }
 
+/// A path as an argument.
 pub fn text(path: &Path) -> Result<&str> {
     path.to_str().context("the scratch folder has a name that is no text")
 }

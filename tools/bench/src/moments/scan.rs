@@ -1,6 +1,5 @@
 //! `bench scan`: range scans of a whole bucket by one client, beside a stream of the same documents.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use anyhow::{Result, bail, ensure};
@@ -74,9 +73,10 @@ fn scan_rate(server: &Stave, options: &MomentOptions, key_only: bool) -> Result<
     let (begun, mut count) = (Instant::now(), 0);
     for vb in (0..VBUCKETS).map(VbId) {
         let Some(id) = create(&mut client, vb, key_only)? else { continue };
-        while let Some(more) = go_on(&mut client, vb, &id, key_only)? {
-            count += more.0;
-            if more.1 {
+        loop {
+            let (more, is_complete) = go_on(&mut client, vb, &id, key_only)?;
+            count += more;
+            if is_complete {
                 break;
             }
         }
@@ -107,7 +107,7 @@ fn create(client: &mut Client, vb: VbId, key_only: bool) -> Result<Option<[u8; I
 }
 
 /// How many documents came, and whether these were the last ones.
-fn go_on(client: &mut Client, vb: VbId, id: &[u8], key_only: bool) -> Result<Option<(u64, bool)>> {
+fn go_on(client: &mut Client, vb: VbId, id: &[u8], key_only: bool) -> Result<(u64, bool)> {
     let limits = [[0; 4], [0; 4], BATCH_BYTES.to_be_bytes()].concat();
     client.push(&RequestParts {
         opcode: opcode::RANGE_SCAN_CONTINUE,
@@ -122,8 +122,8 @@ fn go_on(client: &mut Client, vb: VbId, id: &[u8], key_only: bool) -> Result<Opt
         count += items_in(&answer.value, key_only)?;
         match Status::from_code(answer.status_code) {
             Some(Status::Success) => {}
-            Some(Status::RangeScanMore) => return Ok(Some((count, false))),
-            Some(Status::RangeScanComplete) => return Ok(Some((count, true))),
+            Some(Status::RangeScanMore) => return Ok((count, false)),
+            Some(Status::RangeScanComplete) => return Ok((count, true)),
             _ => bail!("a scan of vBucket {vb} ended: status 0x{:02x}", answer.status_code),
         }
     }
@@ -159,19 +159,19 @@ fn pass_over(bytes: &[u8]) -> Option<&[u8]> {
 /// How many scans are open at once, and how many were refused as too many.
 fn many(server: &Stave) -> Result<(usize, usize)> {
     let mut client = Client::connect(&server.kv)?;
-    let (mut open, refused) = (Vec::new(), AtomicU64::new(0));
+    let (mut open, mut refused) = (Vec::new(), 0);
     for at in 0..AT_ONCE {
         let vb = VbId((at % usize::from(VBUCKETS)) as u16);
         match create(&mut client, vb, true) {
             Ok(Some(id)) => open.push((vb, id)),
             Ok(None) => {}
-            Err(_) => drop(refused.fetch_add(1, Ordering::Relaxed)),
+            Err(_) => refused += 1,
         }
     }
     for (vb, id) in &open {
-        while let Some((_, false)) = go_on(&mut client, *vb, id, true)? {}
+        while !go_on(&mut client, *vb, id, true)?.1 {}
     }
-    Ok((open.len(), refused.into_inner() as usize))
+    Ok((open.len(), refused))
 }
 
 #[cfg(test)]
