@@ -105,7 +105,6 @@ fn hasty(target: Target) -> Target {
 }
 
 /// What each node says; `None` for one that does not answer. All are asked at once.
-#[expect(clippy::disallowed_methods, reason = "the client's end is not part of a node")]
 fn looks(env: &Env, nodes: Vec<Target>) -> BTreeMap<String, Option<Look>> {
     std::thread::scope(|scope| {
         let ask = |node: Target| {
