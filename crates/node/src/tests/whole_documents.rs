@@ -132,7 +132,10 @@ fn look_up(
         RequestParts { opcode: opcode::SUBDOC_MULTI_LOOKUP, key: &key, vbucket, ..Default::default() };
     let (answers, _) = feed(client, &request(&RequestParts { extras: &[flags], value: &value, ..parts }));
     let told = each(&answers, |answer| {
-        let mut rest = answer.value;
+        let status = answer.status().expect("a known status");
+        // What is refused as a whole has no results, but may have something else to say.
+        let has_results = matches!(status, Status::Success | Status::SubdocSuccessDeleted);
+        let mut rest: &[u8] = if has_results { answer.value } else { &[] };
         let mut results = Vec::new();
         while let [a, b, c, d, e, f, behind @ ..] = rest {
             let status = Status::from_code(u16::from_be_bytes([*a, *b])).expect("a known status");
@@ -140,7 +143,7 @@ fn look_up(
             results.push((status, String::from_utf8_lossy(value).into_owned()));
             rest = next;
         }
-        (answer.status().expect("a known status"), results)
+        (status, results)
     });
     told.into_iter().next().expect("one answer")
 }

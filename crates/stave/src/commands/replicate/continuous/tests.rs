@@ -188,8 +188,9 @@ fn store_mobile(server: &TestServer, key: &str, revision: u64, is_deleted: bool)
 #[test]
 fn attributes_of_mobile_clients_come_along_with_documents_and_tombstones() {
     let (mut from, mut to) = (TestServer::start(), TestServer::start());
+    let folder = tempfile::tempdir().expect("a folder");
     (0..60).for_each(|at| store_mobile(&from, &format!("m{at}"), 2 + at, false));
-    let done = following(&from, &to, &[], |following| {
+    let done = following(&from, &to, &["--checkpoint", &path(&folder, "mobile")], |following| {
         following.wait_until_same(&from, &to);
         (0..60).for_each(|at| store_mobile(&from, &format!("m{at}"), 100 + at, at % 3 == 0));
         following.wait_until_same(&from, &to);
