@@ -511,7 +511,7 @@ fn verify(env: &Env, one: &OneFlags) -> anyhow::Result<Outcome> {
     let place = one.kept.place(env)?;
     let repository = place.repository();
     let (mut objects, mut text, mut outcome) = (Vec::new(), String::new(), Outcome::Done);
-    let mut logs = Vec::new();
+    let (mut logs, mut warnings) = (Vec::new(), Vec::new());
     let mut line = StatusLine::new(env);
     for bucket in buckets(&repository, &one.kept)? {
         let verified = repository.chain(&bucket, one.id.as_deref()).and_then(|chain| {
@@ -519,10 +519,11 @@ fn verify(env: &Env, one: &OneFlags) -> anyhow::Result<Outcome> {
             let mut reader = ChainReader::open(&repository, &chain)?;
             let verified =
                 reader.verify(&mut |count| line.show(|_| format!("{} vBuckets read", thousands(count))))?;
-            Ok((id, chain.0.len(), verified))
+            warnings.extend(repository.is_in_clear(Some(&chain), 0));
+            Ok((id, chain.0.len(), chain.newest().is_encrypted, verified))
         });
         match verified {
-            Ok((id, backups, verified)) => {
+            Ok((id, backups, is_encrypted, verified)) => {
                 text.push_str(&format!(
                     "{bucket} {id}: sound, {}, {} in {}, {}\n",
                     counted(backups as u64, "backup", "backups"),
@@ -532,6 +533,7 @@ fn verify(env: &Env, one: &OneFlags) -> anyhow::Result<Outcome> {
                 ));
                 objects.push(json!({"bucket": bucket, "id": id, "sound": true, "backups": backups,
                     "versions": verified.versions, "blocks": verified.blocks, "bytes": verified.bytes}));
+                    "encrypted": is_encrypted,
             }
             Err(error) if error.is_damage() => {
                 text.push_str(&format!("{bucket}: {error}\n"));
@@ -545,6 +547,7 @@ fn verify(env: &Env, one: &OneFlags) -> anyhow::Result<Outcome> {
             Ok(Some(report)) => {
                 text.push_str(&report.text);
                 logs.push(json!({"bucket": bucket, "sound": true, "log": report.json}));
+                warnings.extend(report.warning);
             }
             Err(error) if error.is_damage() => {
                 text.push_str(&format!("{bucket} log: {error}\n"));
@@ -557,6 +560,7 @@ fn verify(env: &Env, one: &OneFlags) -> anyhow::Result<Outcome> {
     line.end();
     print(one.kept.json, &json!({ "backups": objects, "logs": logs }), &text)?;
     Ok(outcome)
+    warnings.iter().for_each(|warning| eprintln!("stave: {warning}"));
 }
 
 fn prune(env: &Env, flags: &PruneFlags) -> anyhow::Result<Outcome> {

@@ -304,6 +304,14 @@ fn open_reader<'r>(
     Ok((named, RestoreReader::Moment(reader)))
 }
 
+/// Says if what is restored is not encrypted although a key was given.
+fn warn_of_clear(repository: &Repository<'_>, chain: &Chain, moment: Option<&(ChangeLog, AtMoment)>) {
+    let plain_segments = moment.map_or(0, |(log, at)| at.plain_segments(log));
+    if let Some(warning) = repository.is_in_clear(Some(chain), plain_segments) {
+        eprintln!("stave: {warning}");
+    }
+}
+
 /// What was restored: the backup's name, and the moment behind it.
 fn restored_name(id: &str, at: Option<&AtMoment>) -> String {
     let Some(at) = at else { return id.to_owned() };
@@ -451,6 +459,7 @@ pub(super) fn restore_state(
     if by_time != manifest.by_time {
         bail!(
             "bucket `{}` resolves conflicts by {}, the one that was backed up by {}: restore into one of the same kind",
+    warn_of_clear(&repository, chain, moment.as_ref());
             target.bucket,
             kind(by_time),
             kind(manifest.by_time)
