@@ -293,6 +293,30 @@ fn sealer(env: &Env) -> Sealer {
 }
 
 #[test]
+fn keys_for_the_log_are_made_under_the_lock_on_the_backups() {
+    let (env, dir) = (Env::real(), tempfile::tempdir().expect("a folder"));
+    let repository = || Repository::new(&env, dir.path()).with_keys(key("5"));
+    let (of_backup, of_log) = (repository(), repository());
+    // Another command makes a backup, and has made no keys yet.
+    let lock = of_backup.lock(BUCKET).expect("free");
+    let said = of_log.sealer_to_log(BUCKET).map(drop).expect_err("held").to_string();
+    assert!(said.contains("another process works on the backups"), "{said}");
+    let made = of_backup.sealer_to_write(BUCKET).expect("made").expect("a key was given");
+    // With keys the lock is not needed, and they are the same ones.
+    let found = repository().sealer_to_log(BUCKET).expect("read").expect("they are there");
+    let mut piece = Vec::new();
+    found.seal(b"here", b"content", &mut piece);
+    assert_eq!(made.open(b"here", &piece).as_deref(), Ok(&b"content"[..]));
+    drop(lock);
+    of_log.sealer_to_log(BUCKET).expect("read").expect("they are there");
+    // Without a key nothing is made, and no lock is taken.
+    let lock = of_backup.lock("other").expect("free");
+    let plain = Repository::new(&env, dir.path());
+    assert!(plain.sealer_to_log("other").expect("plain").is_none());
+    drop(lock);
+}
+
+#[test]
 fn a_plain_piece_of_an_encrypted_backup_is_refused() {
     let (env, _) = Env::sim(1);
     let sealer = sealer(&env);
