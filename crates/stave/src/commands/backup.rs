@@ -73,7 +73,8 @@ pub struct BackupFlags {
     /// Copy users and groups of the cluster, too, with what checks their passwords; for a full administrator
     #[arg(long)]
     users: bool,
-    /// Where to ask for settings and users over HTTP, if not where the node says that it listens
+    /// Where to ask for settings and users over HTTP, if not where the node says that it listens. Without TLS this sends the
+    /// password in clear: a node on another machine is asked only if this or --users is given
     #[arg(long, value_name = "HOST:PORT")]
     http: Option<String>,
     /// The most that is read from the cluster in a second, before compression: 512KiB, 50MiB; at least 128KiB
@@ -532,8 +533,8 @@ fn verify(env: &Env, one: &OneFlags) -> anyhow::Result<Outcome> {
                     bytes(verified.bytes)
                 ));
                 objects.push(json!({"bucket": bucket, "id": id, "sound": true, "backups": backups,
-                    "versions": verified.versions, "blocks": verified.blocks, "bytes": verified.bytes}));
                     "encrypted": is_encrypted,
+                    "versions": verified.versions, "blocks": verified.blocks, "bytes": verified.bytes}));
             }
             Err(error) if error.is_damage() => {
                 text.push_str(&format!("{bucket}: {error}\n"));
@@ -546,8 +547,8 @@ fn verify(env: &Env, one: &OneFlags) -> anyhow::Result<Outcome> {
             Ok(None) => {}
             Ok(Some(report)) => {
                 text.push_str(&report.text);
-                logs.push(json!({"bucket": bucket, "sound": true, "log": report.json}));
                 warnings.extend(report.warning);
+                logs.push(json!({"bucket": bucket, "sound": true, "log": report.json}));
             }
             Err(error) if error.is_damage() => {
                 text.push_str(&format!("{bucket} log: {error}\n"));
@@ -559,8 +560,8 @@ fn verify(env: &Env, one: &OneFlags) -> anyhow::Result<Outcome> {
     }
     line.end();
     print(one.kept.json, &json!({ "backups": objects, "logs": logs }), &text)?;
-    Ok(outcome)
     warnings.iter().for_each(|warning| eprintln!("stave: {warning}"));
+    Ok(outcome)
 }
 
 fn prune(env: &Env, flags: &PruneFlags) -> anyhow::Result<Outcome> {
