@@ -203,15 +203,23 @@ impl Connection {
     }
 
     /// The client has shown a certificate that stands for this user, and has logged in by that if there is such a user.
-    /// If not, that is told when the client asks for something without logging in: nodes of a cluster show certificates of
-    /// no user, and log in by password.
+    /// If not, or if this node does not let it in now, that is told when the client asks for something without logging in:
+    /// nodes of a cluster show certificates of no user, and log in by password.
     pub fn certified(&mut self, name: &str) {
         match self.node.accounts().users().get(name.as_bytes()) {
             Some(user) if stale_users::lets_in(&self.node, user) => {
                 self.session.log_in(Arc::clone(user));
                 sessions::logged_in(&self.node, &self.session);
             }
-            Some(_) => {}
+            Some(_) => {
+                sessions::login_put_off(
+                    &self.node,
+                    &self.session,
+                    name.as_bytes(),
+                    stale_users::USERS_MAY_HAVE_CHANGED,
+                );
+                self.session.put_off = Some(name.into());
+            }
             None => self.session.unknown_certified = Some(name.into()),
         }
     }

@@ -8,7 +8,7 @@ use base::{Cas, DocKey, Moment, VbId};
 use protocol::feature::Feature;
 use protocol::{FrameInfos, Request, Status, opcode};
 
-use crate::audit::kv;
+use crate::audit::{kv, sessions};
 use crate::close_reason::CloseReason;
 use crate::command::{Row, find};
 use crate::command_rules::{Access, Durability, Extent, Key, Leaves, Silence, Thread};
@@ -23,7 +23,7 @@ use crate::privilege::Privilege;
 use crate::reply::{Envelope, Reply};
 use crate::roles::{Permission, Rights};
 use crate::session::Session;
-use crate::tally;
+use crate::{stale_users, tally};
 
 /// What a request is handled with.
 pub struct Desk<'a> {
@@ -125,8 +125,7 @@ fn handle(
     };
     let mut reply = Reply::new(desk.out, desk.counters, envelope, desk.elapsed_us);
     desk.session.follow_manifest();
-    let admitted = admit(row, desk.session, request);
-    let (row, infos, key) = match admitted {
+    let (row, infos, key) = match admit_or_log_in(row, desk.node, desk.session, request) {
         Ok(admitted) => admitted,
         Err(refused) => {
             refuse(&mut reply, desk.node, desk.session, refused);
@@ -190,10 +189,50 @@ fn turned_away(ctx: &mut Context<'_>, closed: Option<Closed>) -> Option<Outcome>
     Some(ctx.error(Status::NotSupported, why))
 }
 
+/// Admits a request, and logs the client in by its certificate for it, if that was put off when it connected.
+fn admit_or_log_in<'a>(
+    row: Option<&'static Row>,
+    node: &Node,
+    session: &mut Session,
+    request: &Request<'a>,
+) -> Result<Admitted<'a>, Refused> {
+    match admit(row, session, request) {
+        Err(Refused::NoAccess) if let_in_later(node, session) => admit(row, session, request),
+        admitted => admitted,
+    }
+}
+
+/// Whether the client is logged in by now by a certificate whose user this node did not let in when it connected.
+#[cold]
+fn let_in_later(node: &Node, session: &mut Session) -> bool {
+    if session.is_authenticated() {
+        return false;
+    }
+    let Some(name) = session.put_off.take() else { return false };
+    match node.accounts().users().get(name.as_bytes()) {
+        Some(user) if stale_users::lets_in(node, user) => {
+            session.log_in(Arc::clone(user));
+            sessions::logged_in(node, session);
+            true
+        }
+        Some(_) => {
+            session.put_off = Some(name);
+            false
+        }
+        None => {
+            session.unknown_certified = Some(name);
+            false
+        }
+    }
+}
+
 fn refuse(reply: &mut Reply<'_>, node: &Node, session: &Session, refused: Refused) {
     match refused {
         Refused::Status(status) => reply.status(status),
         Refused::Error(status, context) => reply.error(status, &context),
+        Refused::NoAccess if !session.is_authenticated() && session.put_off.is_some() => {
+            reply.error_for_all(Status::Etmpfail, stale_users::USERS_MAY_HAVE_CHANGED);
+        }
         Refused::NoAccess => match session.unknown_certified.as_deref() {
             Some(name) if !session.is_authenticated() => {
                 let context = node.events().unknown_certified(name, node.env().clock.monotonic());

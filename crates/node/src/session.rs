@@ -50,6 +50,9 @@ pub struct Session {
     pub lost_bucket: Option<Weak<Bucket>>,
     /// The user that the client's certificate names, if there is no such user.
     pub unknown_certified: Option<Box<str>>,
+    /// The user that it names, if there is one and this node did not let it in when the client connected (record 178): it is
+    /// let in with a later request.
+    pub put_off: Option<Box<str>>,
     /// A login under way.
     pub exchange: Option<Box<Exchange>>,
     /// How the client calls itself.

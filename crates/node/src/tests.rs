@@ -29,6 +29,7 @@ use crate::served::Served;
 use crate::user::Users;
 
 mod capabilities;
+mod certificates;
 mod conflicts;
 mod counted;
 mod dcp_answers;

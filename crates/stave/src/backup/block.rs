@@ -233,7 +233,11 @@ impl OpenBlock {
             return Err(format!("a block of {} bytes is longer than any", header.raw));
         }
         let opened = match sealer {
-            _ if header.form & SEALED == 0 => None,
+            None if header.form & SEALED == 0 => None,
+            // Who has no key could have put it there.
+            Some(_) if header.form & SEALED == 0 => {
+                return Err("a block of an encrypted backup is not encrypted".to_owned());
+            }
             None => return Err("a block is encrypted, and its folder has no encryption-keys".to_owned()),
             Some(sealer) => {
                 let opened = sealer.open(&header.bound(), &block[HEADER_BYTES..]);

@@ -8,6 +8,7 @@
 #![allow(clippy::disallowed_methods, reason = "the client's end is not part of a node")]
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -72,6 +73,45 @@ pub(crate) fn http_of(
         with_http_port(host, target.tls.is_some())
     };
     Ok(target.over_http(told.unwrap_or_else(usual)))
+}
+
+/// Whether a password may be sent in clear to where a node says that it listens over HTTP: only to this machine, and only if
+/// the address that was given is on it, too. A map that anyone can have changed must not make it go elsewhere.
+fn stays_here(target: &Target, http: &HttpTarget) -> bool {
+    is_loopback(&target.addr) && is_loopback(&http.addr)
+}
+
+/// Whether an address, with or without a port, is one of this machine alone.
+fn is_loopback(addr: &str) -> bool {
+    let host = addr.rsplit_once(':').map_or(addr, |(host, _)| host);
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let ip = host.parse::<IpAddr>().or_else(|_| addr.parse());
+    ip.map_or(host.eq_ignore_ascii_case("localhost"), |ip| ip.to_canonical().is_loopback())
+}
+
+/// Where to ask for settings that were not asked for by name. Over HTTP the password is sent as it is: without TLS it goes
+/// nowhere but to this machine, unless `is_asked`.
+pub(super) fn http_unasked(
+    client: &mut Client,
+    target: &Target,
+    given: Option<&str>,
+    is_asked: bool,
+) -> anyhow::Result<HttpTarget> {
+    let http = http_of(Some(client), target, given)?;
+    check_clear(target, &http, is_asked || given.is_some())?;
+    Ok(http)
+}
+
+fn check_clear(target: &Target, http: &HttpTarget, is_asked: bool) -> anyhow::Result<()> {
+    if is_asked || target.tls.is_some() || stays_here(target, http) {
+        return Ok(());
+    }
+    bail!(
+        "they are at {} over HTTP, where the password would be sent in clear: give --tls-ca, or --http {} if the network is \
+         to be trusted",
+        http.addr,
+        http.addr
+    )
 }
 
 /// The settings of a bucket; `None` if there is none of this name.
@@ -255,5 +295,34 @@ mod tests {
             differing(&other, &settings),
             ["maxTTL is nothing, and was 0", "replicaNumber is 1, and was 2"]
         );
+    }
+
+    #[test]
+    fn a_password_goes_to_other_machines_in_clear_only_if_that_was_asked_for() {
+        let checked = |addr: &str, http: &str, is_asked| {
+            let target = Target { addr: addr.to_owned(), ..Target::default() };
+            check_clear(&target, &target.over_http(http.to_owned()), is_asked)
+                .map_err(|error| error.to_string())
+        };
+        for (addr, http) in [
+            ("127.0.0.1:11210", "127.0.0.1:8091"),
+            ("localhost:11210", "127.0.0.2:8091"),
+            ("[::1]:11210", "[::1]:8091"),
+            ("[::ffff:127.0.0.1]:11210", "LOCALHOST:8091"),
+        ] {
+            assert_eq!(checked(addr, http, false), Ok(()), "{addr} {http}");
+        }
+        for (addr, http) in [
+            ("127.0.0.1:11210", "10.0.0.1:8091"),
+            ("10.0.0.1:11210", "127.0.0.1:8091"),
+            ("10.0.0.1:11210", "10.0.0.1:8091"),
+            ("127.0.0.1.example.com:11210", "127.0.0.1:8091"),
+            ("127.0.0.1:11210", "localhost.example.com:8091"),
+            ("127.0.0.1:11210", ""),
+        ] {
+            let said = checked(addr, http, false).expect_err(http);
+            assert!(said.contains("in clear") && said.contains("--tls-ca"), "{said}");
+            assert_eq!(checked(addr, http, true), Ok(()), "{addr} {http}");
+        }
     }
 }

@@ -148,6 +148,12 @@ impl Run<'_> {
         let floor = self.env.clock.unix_ns();
         let show = &mut |how_far: &HowFar| self.say(FollowNews::Backup(how_far));
         let taken = take(self.env, self.target, self.repository, &self.options.take, interrupted, show)?;
+        if let Some(why) = &taken.without_settings {
+            let bucket = &taken.manifest.bucket;
+            self.say(FollowNews::Trouble(format!(
+                "the settings of bucket `{bucket}` are not in the backup: {why}"
+            )));
+        }
         let chain = self.repository.chain(&self.target.bucket, Some(&taken.manifest.id))?;
         let lines = self.repository.lines(chain.newest())?;
         Ok(lines.values().map(|line| LogPosition::at(line.uuid, line.to, floor)).collect())

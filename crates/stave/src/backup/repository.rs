@@ -17,6 +17,7 @@ use super::log::LOG;
 use super::manifest::{BackupHead, BackupManifest, VbucketLine, VersionCounts};
 use super::objects::{NotLocked, ObjectLock, ObjectStore};
 use super::{BackupError, writer};
+use crate::units::counted;
 
 /// The list of vBuckets.
 pub(super) const LINES: &str = "vbuckets";
@@ -302,6 +303,12 @@ impl<'e> Repository<'e> {
                 BackupError::Missing(format!("{} has no complete backup {id}{what}", folder.display()))
             })?;
             next = backup.manifest.base.clone();
+            let later: Option<&Backup> = chain.last();
+            if let Some(later) = later.filter(|later| later.is_encrypted != backup.is_encrypted) {
+                let (is, later) = (words_of(backup.is_encrypted), &later.manifest.id);
+                let what = format!("it is {is}, unlike backup {later}, which goes on from it");
+                return Err(BackupError::damaged(&backup.folder.join(MANIFEST), what));
+            }
             // An identifier is the moment at which a backup began, so that a chain ends.
             if next.as_ref().is_some_and(|next| *next >= id) {
                 return Err(BackupError::damaged(
@@ -390,6 +397,23 @@ impl<'e> Repository<'e> {
         Ok(lines.into_iter().map(|line| (line.vb, line)).collect())
     }
 
+    /// What is to be told if a key was given and a backup, or so many segments of the log, are not encrypted: without the
+    /// key they can be written as well.
+    pub(crate) fn is_in_clear(&self, chain: Option<&Chain>, plain_segments: usize) -> Option<String> {
+        let backup = chain.map(Chain::newest).filter(|newest| !newest.is_encrypted);
+        let backup = backup.map(|newest| format!("backup {}", newest.manifest.id));
+        let segments = counted(plain_segments as u64, "segment of the log", "segments of the log");
+        let segments = (plain_segments > 0).then_some(segments);
+        let plain: Vec<String> = [backup, segments].into_iter().flatten().collect();
+        (self.keys.is_given() && !plain.is_empty()).then(|| {
+            format!(
+                "a key was given, and not encrypted: {}; without the key such files can be written, too, so make sure that \
+                 they are from before backups were encrypted",
+                plain.join(" and ")
+            )
+        })
+    }
+
     fn read(&self, path: &Path, most: u64) -> Result<Vec<u8>, BackupError> {
         let failed = |source| BackupError::Io { operation: "read", path: path.to_owned(), source };
         let file = self.disk().open(path, OpenMode::Read).map_err(failed)?;
@@ -429,6 +453,10 @@ pub(super) fn manifest_file(folder: &Path, id: &str) -> SmallFile {
 /// The same if it is encrypted.
 pub(super) fn sealed_manifest(folder: &Path, id: &str) -> SmallFile {
     manifest_file(folder, id).of_version(SEALED_VERSION)
+}
+
+fn words_of(is_encrypted: bool) -> &'static str {
+    if is_encrypted { "encrypted" } else { "not encrypted" }
 }
 
 /// The folder of a bucket, of a backup's.

@@ -13,7 +13,7 @@ use base::{Datatype, DocKey, Seqno, VbId, VbUuid};
 use protocol::dcp::{Message, OpenFlags, What};
 
 use super::block::{BlockBuilder, Version};
-use super::bucket_state::{BucketState, http_of, read_users, settings_of};
+use super::bucket_state::{BucketState, http_of, http_unasked, read_users, settings_of};
 use super::manifest::{BackupHead, BackupManifest, VbucketLine};
 use super::repository::Repository;
 use super::writer::BackupWriter;
@@ -551,7 +551,7 @@ fn what_the_bucket_is(
 ) -> anyhow::Result<(BucketState, Option<String>)> {
     let mut client = Client::open(env, target)?;
     let manifest = client.collections_manifest()?;
-    let http = http_of(Some(&mut client), target, options.http.as_deref());
+    let http = http_unasked(&mut client, target, options.http.as_deref(), options.users);
     let settings = http.and_then(|http| settings_of(&http, &target.bucket));
     let (settings, missing) = match settings {
         Ok(settings) => (settings.unwrap_or_default(), None),

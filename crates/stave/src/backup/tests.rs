@@ -7,8 +7,9 @@ use base::env::sim::{SimDisk, SimHandles};
 use base::env::{Env, OpenMode};
 use base::{Datatype, DocKey, VbId};
 
-use super::block::{BlockBuilder, Version};
+use super::block::{BlockBuilder, BlockPlace, OpenBlock, Version};
 use super::bucket_state::BucketState;
+use super::lines::{LineSeal, line_of, lines_in};
 use super::manifest::{BackupHead, VbucketLine};
 use super::repository::Repository;
 use super::writer::BackupWriter;
@@ -79,14 +80,18 @@ fn two_backups(env: &Env) {
 }
 
 fn two_backups_with(env: &Env, sealer: Option<Sealer>) {
-    let mut full = begin_with(env, head("20261127T000000Z", 11, None), sealer.clone());
+    two_backups_of(env, sealer.clone(), sealer);
+}
+
+fn two_backups_of(env: &Env, first: Option<Sealer>, second: Option<Sealer>) {
+    let mut full = begin_with(env, head("20261127T000000Z", 11, None), first);
     let big = "v".repeat(5000);
     let first =
         vbucket(&mut full, 0, 0, &[&[(1, "a", "one"), (2, "b", &big)], &[(5, "a", "two"), (6, "c", "x")]]);
     let second = vbucket(&mut full, 1, 0, &[&[(3, "d", "old")]]);
     full.complete(&[first, second]).expect("written");
     finish(full);
-    let mut later = begin_with(env, head("20261127T000001Z", 12, Some("20261127T000000Z")), sealer);
+    let mut later = begin_with(env, head("20261127T000001Z", 12, Some("20261127T000000Z")), second);
     let first = vbucket(&mut later, 0, 6, &[&[(7, "b", ""), (9, "e", "new")]]);
     let second = vbucket(&mut later, 1, 0, &[&[(2, "f", "other")]]);
     later.complete(&[first, second]).expect("written");
@@ -191,11 +196,7 @@ fn key(digit: &str) -> Option<WrappingKeys> {
 
 /// Two backups, encrypted with the key of fives.
 fn two_encrypted_backups(env: &Env) {
-    env.disk.create_dir_all_synced(&Path::new(DIR).join(BUCKET)).expect("made");
-    let repository = Repository::new(env, Path::new(DIR)).with_keys(key("5"));
-    let sealer = repository.sealer_to_write(BUCKET).expect("keys are made");
-    assert!(sealer.is_some());
-    two_backups_with(env, sealer);
+    two_backups_with(env, Some(sealer(env)));
 }
 
 #[test]
@@ -282,6 +283,91 @@ fn an_encrypted_block_with_the_right_checksum_is_not_one_that_was_changed() {
     }
     file.write_at(&block, 0).expect("mended");
     assert_eq!(read_with(&env, key("5")).expect("all is back"), expected());
+}
+
+/// Keys in the folder of the bucket; what encrypts with them.
+fn sealer(env: &Env) -> Sealer {
+    env.disk.create_dir_all_synced(&Path::new(DIR).join(BUCKET)).expect("made");
+    let repository = Repository::new(env, Path::new(DIR)).with_keys(key("5"));
+    repository.sealer_to_write(BUCKET).expect("keys are made").expect("a key was given")
+}
+
+#[test]
+fn keys_for_the_log_are_made_under_the_lock_on_the_backups() {
+    let (env, dir) = (Env::real(), tempfile::tempdir().expect("a folder"));
+    let repository = || Repository::new(&env, dir.path()).with_keys(key("5"));
+    let (of_backup, of_log) = (repository(), repository());
+    // Another command makes a backup, and has made no keys yet.
+    let lock = of_backup.lock(BUCKET).expect("free");
+    let said = of_log.sealer_to_log(BUCKET).map(drop).expect_err("held").to_string();
+    assert!(said.contains("another process works on the backups"), "{said}");
+    let made = of_backup.sealer_to_write(BUCKET).expect("made").expect("a key was given");
+    // With keys the lock is not needed, and they are the same ones.
+    let found = repository().sealer_to_log(BUCKET).expect("read").expect("they are there");
+    let mut piece = Vec::new();
+    found.seal(b"here", b"content", &mut piece);
+    assert_eq!(made.open(b"here", &piece).as_deref(), Ok(&b"content"[..]));
+    drop(lock);
+    of_log.sealer_to_log(BUCKET).expect("read").expect("they are there");
+    // Without a key nothing is made, and no lock is taken.
+    let lock = of_backup.lock("other").expect("free");
+    let plain = Repository::new(&env, dir.path());
+    assert!(plain.sealer_to_log("other").expect("plain").is_none());
+    drop(lock);
+}
+
+#[test]
+fn a_plain_piece_of_an_encrypted_backup_is_refused() {
+    let (env, _) = Env::sim(1);
+    let sealer = sealer(&env);
+    let mut encoder = snap::raw::Encoder::new();
+    for (form, is_taken) in [(None, false), (Some(&sealer), true)] {
+        let (mut builder, mut block) = (BlockBuilder::default(), Vec::new());
+        push(&mut builder, 1, "a", "one");
+        builder.seal(11, VbId(0), form, &mut encoder, &mut block);
+        let place = BlockPlace(1, 0, block.len() as u32, 1, 1, 1);
+        let opened = OpenBlock::default().open(&block, 11, VbId(0), &place, Some(&sealer));
+        assert_eq!(opened.is_ok(), is_taken, "{opened:?}");
+        if let Err(what) = opened {
+            assert!(what.contains("of an encrypted backup is not encrypted"), "{what}");
+        }
+        let id = "20261127T000000Z";
+        let line = line_of(&head(id, 11, None), LineSeal { sealer: form, id });
+        let read = |sealer| lines_in::<BackupHead>(line.as_bytes(), LineSeal { sealer, id }).0.len();
+        assert_eq!(read(Some(&sealer)), usize::from(is_taken));
+        assert_eq!(read(None), usize::from(!is_taken));
+    }
+}
+
+#[test]
+fn a_chain_is_encrypted_as_a_whole_or_not_at_all() {
+    for (first, second) in [(false, true), (true, false)] {
+        let (env, _) = Env::sim(1);
+        let sealer = sealer(&env);
+        let of = |is: bool| is.then(|| sealer.clone());
+        two_backups_of(&env, of(first), of(second));
+        let error = read_with(&env, key("5")).expect_err("half of it is in clear");
+        let said = error.to_string();
+        assert!(error.is_damage() && said.contains("unlike backup 20261127T000001Z"), "{said}");
+    }
+}
+
+#[test]
+fn a_plain_backup_is_told_of_if_a_key_was_given() {
+    let (env, _) = Env::sim(1);
+    two_backups(&env);
+    let told = |key| {
+        let repository = Repository::new(&env, Path::new(DIR)).with_keys(key);
+        let chain = repository.chain(BUCKET, None).expect("sound");
+        repository.is_in_clear(Some(&chain), 2)
+    };
+    let said = told(key("5")).expect("it is in clear");
+    assert!(said.contains("backup 20261127T000001Z and 2 segments of the log"), "{said}");
+    assert_eq!(told(None), None);
+    let (env, _) = Env::sim(1);
+    two_encrypted_backups(&env);
+    let repository = Repository::new(&env, Path::new(DIR)).with_keys(key("5"));
+    assert_eq!(repository.is_in_clear(Some(&repository.chain(BUCKET, None).expect("sound")), 0), None);
 }
 
 #[test]

@@ -73,7 +73,8 @@ pub struct BackupFlags {
     /// Copy users and groups of the cluster, too, with what checks their passwords; for a full administrator
     #[arg(long)]
     users: bool,
-    /// Where to ask for settings and users over HTTP, if not where the node says that it listens
+    /// Where to ask for settings and users over HTTP, if not where the node says that it listens. Without TLS this sends the
+    /// password in clear: a node on another machine is asked only if this or --users is given
     #[arg(long, value_name = "HOST:PORT")]
     http: Option<String>,
     /// The most that is read from the cluster in a second, before compression: 512KiB, 50MiB; at least 128KiB
@@ -511,7 +512,7 @@ fn verify(env: &Env, one: &OneFlags) -> anyhow::Result<Outcome> {
     let place = one.kept.place(env)?;
     let repository = place.repository();
     let (mut objects, mut text, mut outcome) = (Vec::new(), String::new(), Outcome::Done);
-    let mut logs = Vec::new();
+    let (mut logs, mut warnings) = (Vec::new(), Vec::new());
     let mut line = StatusLine::new(env);
     for bucket in buckets(&repository, &one.kept)? {
         let verified = repository.chain(&bucket, one.id.as_deref()).and_then(|chain| {
@@ -519,10 +520,11 @@ fn verify(env: &Env, one: &OneFlags) -> anyhow::Result<Outcome> {
             let mut reader = ChainReader::open(&repository, &chain)?;
             let verified =
                 reader.verify(&mut |count| line.show(|_| format!("{} vBuckets read", thousands(count))))?;
-            Ok((id, chain.0.len(), verified))
+            warnings.extend(repository.is_in_clear(Some(&chain), 0));
+            Ok((id, chain.0.len(), chain.newest().is_encrypted, verified))
         });
         match verified {
-            Ok((id, backups, verified)) => {
+            Ok((id, backups, is_encrypted, verified)) => {
                 text.push_str(&format!(
                     "{bucket} {id}: sound, {}, {} in {}, {}\n",
                     counted(backups as u64, "backup", "backups"),
@@ -531,6 +533,7 @@ fn verify(env: &Env, one: &OneFlags) -> anyhow::Result<Outcome> {
                     bytes(verified.bytes)
                 ));
                 objects.push(json!({"bucket": bucket, "id": id, "sound": true, "backups": backups,
+                    "encrypted": is_encrypted,
                     "versions": verified.versions, "blocks": verified.blocks, "bytes": verified.bytes}));
             }
             Err(error) if error.is_damage() => {
@@ -544,6 +547,7 @@ fn verify(env: &Env, one: &OneFlags) -> anyhow::Result<Outcome> {
             Ok(None) => {}
             Ok(Some(report)) => {
                 text.push_str(&report.text);
+                warnings.extend(report.warning);
                 logs.push(json!({"bucket": bucket, "sound": true, "log": report.json}));
             }
             Err(error) if error.is_damage() => {
@@ -556,6 +560,7 @@ fn verify(env: &Env, one: &OneFlags) -> anyhow::Result<Outcome> {
     }
     line.end();
     print(one.kept.json, &json!({ "backups": objects, "logs": logs }), &text)?;
+    warnings.iter().for_each(|warning| eprintln!("stave: {warning}"));
     Ok(outcome)
 }
 

@@ -48,8 +48,8 @@ With --conflict newest a document that was changed or deleted since the backup s
 bucket back to an earlier state, flush it first, or give --conflict force (documents that were made since then stay).
 What stays is told as `left as the bucket had them`, and with --json as `conflicts`, whether it is newer or the same.
 With --at, --at-seqno or --before each vBucket is restored as it was at a moment, from the log that
-`stave backup --follow` writes. A moment that the log does not have, or does not tell apart from others, is refused with the
-nearest ones that can be restored. What was rolled back in a failover is not restored.
+`stave backup --follow` writes; settings and users are those of the backup that the log goes on from. A moment that the log
+does not have, or does not tell apart from others, is refused with the nearest ones that can be restored. What was rolled back in a failover is not restored.
 A restore that was broken off can be given again.")]
 pub struct RestoreFlags {
     #[command(flatten)]
@@ -304,6 +304,14 @@ fn open_reader<'r>(
     Ok((named, RestoreReader::Moment(reader)))
 }
 
+/// Says if what is restored is not encrypted although a key was given.
+fn warn_of_clear(repository: &Repository<'_>, chain: &Chain, moment: Option<&(ChangeLog, AtMoment)>) {
+    let plain_segments = moment.map_or(0, |(log, at)| at.plain_segments(log));
+    if let Some(warning) = repository.is_in_clear(Some(chain), plain_segments) {
+        eprintln!("stave: {warning}");
+    }
+}
+
 /// What was restored: the backup's name, and the moment behind it.
 fn restored_name(id: &str, at: Option<&AtMoment>) -> String {
     let Some(at) = at else { return id.to_owned() };
@@ -351,7 +359,13 @@ fn before(
         return Ok(None);
     }
     let place = BackupPlace::open(env, &flags.state.from, &flags.state.store)?;
-    let chain = place.repository().chain(source, flags.state.id.as_deref())?;
+    let repository = place.repository();
+    let moment = find_moment(&flags.state, &repository, source)?;
+    // Settings and users are those of the backup that the documents are restored from, as far as it has them.
+    let chain = match &moment {
+        Some((_, at)) => &at.chain,
+        None => &repository.chain(source, flags.state.id.as_deref())?,
+    };
     let manifest = &chain.newest().manifest;
     if flags.users && manifest.users.is_none() {
         bail!("backup {} has no users: it was made without --users", manifest.id);
@@ -445,6 +459,7 @@ pub(super) fn restore_state(
         Some((_, at)) => &at.chain,
         None => &repository.chain(source, state.id.as_deref())?,
     };
+    warn_of_clear(&repository, chain, moment.as_ref());
     let manifest = &chain.newest().manifest;
     let (named, mut reader) = open_reader(&repository, moment.as_ref(), chain)?;
     let by_time = resolves_by_time(&mut Client::open(env, &target)?)?;

@@ -46,6 +46,14 @@ pub(crate) struct AtMoment {
     bases: Vec<u64>,
 }
 
+impl AtMoment {
+    /// How many segments of its part of the log are not encrypted.
+    pub(crate) fn plain_segments(&self, log: &ChangeLog) -> usize {
+        let of_epoch = log.segments.get(self.epoch.segments.clone()).unwrap_or_default();
+        of_epoch.iter().filter(|segment| !segment.is_encrypted).count()
+    }
+}
+
 /// What an epoch does not tell apart at a moment.
 struct GapsOfEpoch {
     /// By vBucket.

@@ -148,7 +148,9 @@ impl ChangeLog {
         disk: &dyn Disk,
         segment: &Segment,
     ) -> Result<SegmentFile, BackupError> {
-        SegmentFile::open(disk, &self.folder, segment.number, self.sealer.as_ref())
+        let mut file = SegmentFile::open(disk, &self.folder, segment.number, self.sealer.as_ref())?;
+        file.is_encrypted = Some(segment.is_encrypted);
+        Ok(file)
     }
 
     /// Reads the log, and keeps so many frames and gaps at the most.
@@ -214,6 +216,10 @@ impl ChangeLog {
             return Err(BackupError::damaged(&segment.path, what));
         }
         let Some(before) = self.segments.last() else { return Ok(()) };
+        if before.is_encrypted && !segment.is_encrypted {
+            let what = "it is not encrypted, and the segment before it is";
+            return Err(BackupError::damaged(&segment.path, what));
+        }
         if before.number + 1 != segment.number {
             let missing = segment_path(&self.folder, before.number + 1);
             return Err(BackupError::damaged(&missing, "it is missing"));
@@ -223,6 +229,11 @@ impl ChangeLog {
             return Err(BackupError::damaged(&before.path, what));
         }
         Ok(())
+    }
+
+    /// How many of its segments are not encrypted.
+    pub(crate) fn plain_segments(&self) -> usize {
+        self.segments.iter().filter(|segment| !segment.is_encrypted).count()
     }
 
     /// The epochs, the oldest first.

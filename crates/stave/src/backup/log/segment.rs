@@ -32,6 +32,8 @@ pub(super) struct Segment {
     pub(super) horizon: u64,
     /// When the last whole group was written.
     pub(super) moment: u64,
+    /// Whether its frames are encrypted.
+    pub(super) is_encrypted: bool,
 }
 
 /// An open segment.
@@ -39,6 +41,8 @@ pub(super) struct SegmentFile {
     pub(super) path: PathBuf,
     file: Arc<dyn File>,
     seal: FrameSeal,
+    /// Whether its frames are encrypted, once that is known: all of them are, or none is.
+    pub(super) is_encrypted: Option<bool>,
     pub(super) len: u64,
     buffer: Vec<u8>,
     /// Which bytes of the file the buffer has.
@@ -57,7 +61,7 @@ impl SegmentFile {
         let opened = disk.open(&path, OpenMode::Read).and_then(|file| Ok((file.len()?, file)));
         let (len, file) =
             opened.map_err(|source| BackupError::Io { operation: "open", path: path.clone(), source })?;
-        Ok(SegmentFile { path, file, seal, len, buffer: Vec::new(), from: 0 })
+        Ok(SegmentFile { path, file, seal, is_encrypted: None, len, buffer: Vec::new(), from: 0 })
     }
 
     /// Up to `count` bytes from `at` on; fewer at the end of the file.
@@ -79,10 +83,24 @@ impl SegmentFile {
     }
 
     /// The frame at a place, if all of it is there and its header is whole.
+    ///
+    /// # Errors
+    ///
+    /// Beside those of reading: its segment is encrypted and it is not, or the other way round. Without the key frames in
+    /// clear can be written, and would else count.
     pub(super) fn header(&mut self, at: u64) -> Result<Option<FrameHeader>, BackupError> {
         let len = self.len;
         let header = FrameHeader::read(self.bytes(at, HEADER_BYTES)?);
-        Ok(header.filter(|header| at + header.len() <= len))
+        let header = header.filter(|header| at + header.len() <= len);
+        let differs = |header: &FrameHeader| self.is_encrypted.is_some_and(|is| is != header.is_sealed());
+        match header.filter(differs) {
+            None => Ok(header),
+            Some(header) => {
+                let is = if header.is_sealed() { "encrypted" } else { "not encrypted" };
+                let what = format!("the frame at byte {at} is {is}, unlike the first one of its segment");
+                Err(BackupError::damaged(&self.path, what))
+            }
+        }
     }
 
     /// The body of a frame, inflated into `raw`; the inner error says what is wrong with it. One that is whole and cannot be
@@ -174,6 +192,7 @@ pub(super) fn read_segment(
     if state.segment != number {
         return Err(BackupError::damaged(&file.path, format!("it is segment {}", state.segment)));
     }
+    file.is_encrypted = Some(header.is_sealed());
     let mut found = GroupsFound {
         end: header.len(),
         is_sealed: false,
@@ -205,6 +224,7 @@ pub(super) fn read_segment(
         len: file.len,
         horizon: found.commit.horizon,
         moment: found.commit.moment,
+        is_encrypted: header.is_sealed(),
         path: file.path,
     }))
 }

@@ -3,11 +3,15 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use base::encryption::{DataKeys, Sealer};
 use base::env::Env;
 use base::env::sim::{Call, Effect, Fault, On, SplitMix64};
 use base::{Datatype, DocKey, Seqno, VbId, VbUuid};
 use protocol::dcp::Marker;
 
+use super::frame::{FrameHeader, FrameKind, FrameSeal};
+use super::position::{GroupCommit, SnapshotMarks};
+use super::writer::LogPlace;
 use super::{AtMoment, ChangeLog, LogPosition, LogWriter, LoggedChange, MomentReader, WantedMoment};
 use crate::backup::block::{BlockBuilder, Version};
 use crate::backup::bucket_state::BucketState;
@@ -818,4 +822,66 @@ fn a_log_is_read_once_for_its_frames_and_gaps() {
     let ((kept, segments), (again, _)) = (reads(1 << 20), reads(0));
     println!("{kept} reads of {segments} segments, {again} if frames are not kept");
     assert!(kept + 3 * segments < again, "{kept} {again} {segments}");
+}
+
+/// What encrypts; its keys are kept nowhere.
+fn sealer(env: &Env) -> Sealer {
+    Sealer::new(env, &DataKeys::ephemeral(env)).expect("there is a key")
+}
+
+#[test]
+fn plain_frames_and_segments_behind_encrypted_ones_are_refused() {
+    let (env, _) = Env::sim(1);
+    let sealer = sealer(&env);
+    let scan = || ChangeLog::scan(&env, &folder(), BUCKET, Some(&sealer), 1 << 20);
+    let begin = |segment: u32, previous_len: Option<u64>, sealer: Option<Sealer>| {
+        let (epoch, horizon, why) = (77, BEGIN_NS, "the log begins".to_owned());
+        let place = LogPlace { epoch, segment, previous_len, horizon, why, sealer, most_age_ns: 1 << 60 };
+        let positions: Vec<LogPosition> = (0..4).map(|vb| LogPosition::at(vb, 5, BEGIN_NS)).collect();
+        let marks = vec![SnapshotMarks::default(); positions.len()];
+        LogWriter::begin(&env.disk, &folder(), BUCKET, place, (positions, marks), BEGIN_NS + 9)
+            .expect("begun")
+    };
+    begin(1, None, Some(sealer.clone()));
+    let log = scan().expect("sound");
+    assert_eq!((log.segments.len(), log.plain_segments()), (1, 0));
+    let end = log.segments[0].end;
+
+    // A group whose checksums are right, in clear.
+    let commit = serde_json::to_vec(&GroupCommit { horizon: BEGIN_NS + 5, ..GroupCommit::default() });
+    let header = FrameHeader::new(77, 1, FrameKind::Commit, VbId(0));
+    let path = folder().join("segment-00000001");
+    let file = env.disk.open(&path, base::env::OpenMode::ReadWrite).expect("it is there");
+    for (form, is_taken) in [(None, false), (Some(sealer.clone()), true)] {
+        let (mut frame, seal) = (Vec::new(), FrameSeal { sealer: form, segment: 1 });
+        header.seal(commit.as_ref().expect("JSON"), &seal, &mut snap::raw::Encoder::new(), &mut frame);
+        file.set_len(end).and_then(|()| file.write_at(&frame, end)).expect("written");
+        match scan() {
+            Ok(log) => assert!(is_taken && log.segments[0].end > end, "a plain frame was taken"),
+            Err(error) => {
+                let said = error.to_string();
+                assert!(
+                    !is_taken && error.is_damage() && said.contains("is not encrypted, unlike"),
+                    "{said}"
+                );
+            }
+        }
+    }
+    let end = scan().expect("sound").segments[0].end;
+    begin(2, Some(end), None);
+    let error = scan().map(drop).expect_err("a plain segment");
+    assert!(error.is_damage() && error.to_string().contains("the segment before it is"), "{error}");
+}
+
+#[test]
+fn a_log_that_was_plain_goes_on_encrypted_and_its_plain_segments_are_counted() {
+    let (env, _) = Env::sim(1);
+    let (writer, _) = groups(&env);
+    drop(writer);
+    let sealer = sealer(&env);
+    let scan = || ChangeLog::scan(&env, &folder(), BUCKET, Some(&sealer), 1 << 20).expect("sound");
+    drop(scan().go_on(BEGIN_NS + 9_000_000_000).expect("it goes on"));
+    let log = scan();
+    assert_eq!((log.segments.len(), log.plain_segments()), (2, 1));
+    log.verify(&*env.disk).expect("sound");
 }

@@ -15,6 +15,8 @@ const MOST_JSON_GAPS: usize = 1000;
 pub(super) struct LogReport {
     pub(super) text: String,
     pub(super) json: Value,
+    /// What is to be told beside it.
+    pub(super) warning: Option<String>,
 }
 
 /// Reads a log, without its entries; with all its gaps by name if `is_long`. `None` if there is none.
@@ -86,7 +88,7 @@ fn describe(log: &ChangeLog, bucket: &str, is_long: bool) -> Result<Option<LogRe
         let torn = bytes(log.torn_bytes());
         text.push_str(&format!("{} {torn} at the end are not whole, and do not count\n", head("log")));
     }
-    Ok(Some(LogReport { text, json: json!(parts) }))
+    Ok(Some(LogReport { text, json: json!(parts), warning: None }))
 }
 
 /// What a line about a log begins with: in a list below the columns of backups, whose moment it has none of.
@@ -105,7 +107,9 @@ pub(super) fn verify(
     let (frames, changes) = log.verify(&*env.disk)?;
     let (shown, of_frames) = (thousands(changes), thousands(frames));
     let text = format!("{bucket} log: sound, {shown} changes in {of_frames} frames\n{}", report.text);
-    Ok(Some(LogReport { text, json: json!({"parts": report.json, "changes": changes, "frames": frames}) }))
+    let warning = repository.is_in_clear(None, log.plain_segments());
+    let json = json!({"parts": report.json, "changes": changes, "frames": frames});
+    Ok(Some(LogReport { text, json, warning }))
 }
 
 /// How many segments at the beginning of a log are not needed if `oldest` is the oldest backup that is gone on from, and no

@@ -5,7 +5,7 @@ use clap::Parser;
 use serde_json::Value;
 
 use crate::cli::{Cli, Command, Outcome};
-use crate::client::HttpTarget;
+use crate::client::{Client, HttpTarget, Target};
 use crate::test_server::TestServer;
 
 /// Runs `stave backup` or `stave restore` against a node.
@@ -143,4 +143,37 @@ fn users_are_for_a_full_administrator_and_for_backups_that_have_them() {
         stave(&server, &["restore", "--from", dir, "--bucket", "travel", "--users"]).expect_err("no users");
     assert!(said.contains("was made without --users"), "{said}");
     server.stop();
+}
+
+#[test]
+fn users_of_a_moment_are_those_of_the_backup_in_front_of_it() {
+    let (mut server, mut other) = (TestServer::start(), TestServer::start());
+    let folder = tempfile::tempdir().expect("a folder");
+    let dir = folder.path().to_str().expect("text");
+    let (http, there) = (server.http_target(), other.http_target());
+    furnish(&http);
+    let follow = ["backup", "--to", dir, "--bucket", "travel", "--users", "--follow", "--once-caught-up"];
+    stave(&server, &follow).expect("a backup and a log");
+    // Later there is another user, another setting, and a document.
+    put(
+        &http,
+        "/settings/rbac/users/local/late",
+        &[("password", "canary-99"), ("roles", "data_reader[travel]")],
+    );
+    http.form("/pools/default/buckets/travel", &[("maxTTL", "5000000")]).expect("changed");
+    let target = Target { bucket: "travel".to_owned(), ..server.target() };
+    let mut client = Client::open(&Env::real(), &target).expect("the bucket is there");
+    client.set(b"k", b"v", 0).expect("stored");
+    drop(client);
+    stave(&server, &follow).expect("the log goes on");
+    stave(&server, &["backup", "--to", dir, "--bucket", "travel", "--users"]).expect("a newer backup");
+
+    let restore =
+        ["restore", "--from", dir, "--bucket", "travel", "--create-bucket", "--users", "--before", "k"];
+    stave(&other, &restore).expect("restored");
+    assert_eq!(bucket_of(&there, "travel")["maxTTL"], 4_000_000);
+    as_user(&there, "ann", "canary-77").request("GET", "/whoami", None).expect("of that moment");
+    assert!(as_user(&there, "late", "canary-99").request("GET", "/whoami", None).is_err(), "made later");
+    server.stop();
+    other.stop();
 }

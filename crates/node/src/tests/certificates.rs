@@ -1,0 +1,97 @@
+//! Clients that log in by a certificate: at a member that is cut off, and when it is not any more (record 178).
+
+use std::path::Path;
+use std::time::Duration;
+
+use base::env::{Env, OpenMode, SimHandles};
+use protocol::{RequestParts, Status, opcode};
+
+use super::{connect, feed, node_in, request, statuses, user};
+use crate::audit::events::AuditEvent;
+use crate::audit::record::AuditRecord;
+use crate::config::Role;
+use crate::connection::Connection;
+use crate::kept_users::stored::StoredUsers;
+use crate::kept_users::{KeptUsers, NewPassword, UserForm};
+use crate::node::Node;
+use crate::roles::Grant;
+use crate::sasl::hash::Hashing;
+use crate::user::Users;
+
+const DATA: &str = "/data";
+
+/// A member that is cut off, and knows `ann` from the coordination store. What happens is recorded.
+fn cut_off() -> (std::sync::Arc<Node>, SimHandles) {
+    let (env, sim) = Env::sim(7);
+    let configured = Users::new(&[user("admin", Role::Admin, None)], &*env.random);
+    let admin = configured.get(b"admin").expect("there");
+    let mut kept = KeptUsers::default();
+    let form = UserForm {
+        password: Some(NewPassword::new("secret-1".to_owned(), Hashing::CHEAP)),
+        roles: Grant::parse_list("data_reader[*]").expect("a role"),
+        ..UserForm::default()
+    };
+    kept.put_user(admin, "ann", &form, &env).expect("a new user");
+    let node = node_in(env, configured.with_kept(&kept), false);
+    node.env().disk.create_dir_all(Path::new(DATA)).expect("a folder");
+    node.audit.read(Path::new(DATA));
+    let on = [("auditdEnabled", "true"), ("disabled", "")]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let record = AuditRecord::new(AuditEvent::AuditConfigured).by(b"admin");
+    node.audit.change(&on, |_| true, record).expect("valid settings");
+    node.fence().close();
+    node.accounts().note_followed(1);
+    sim.clock.advance(Duration::from_secs(60));
+    (node, sim)
+}
+
+fn select(connection: &mut Connection) -> Status {
+    let key = b"default";
+    let parts = RequestParts { opcode: opcode::SELECT_BUCKET, key, ..RequestParts::default() };
+    let (answers, _) = feed(connection, &request(&parts));
+    statuses(&answers)[0].1
+}
+
+/// How often the audit log has this text.
+fn recorded(node: &Node, text: &str) -> usize {
+    node.audit.write_step();
+    let path = Path::new(DATA).join("audit").join("audit.log");
+    let file = node.env().disk.open(&path, OpenMode::Read).expect("the file is there");
+    let mut bytes = vec![0; file.len().expect("a length") as usize];
+    file.read_at(&mut bytes, 0).expect("a read");
+    String::from_utf8(bytes).expect("text").matches(text).count()
+}
+
+#[test]
+fn a_certificate_that_a_cut_off_member_puts_off_logs_in_once_it_reads_the_store() {
+    let (node, _sim) = cut_off();
+    let mut connection = connect(&node);
+    connection.certified("ann");
+    for _ in 0..3 {
+        assert_eq!(select(&mut connection), Status::Etmpfail);
+    }
+    assert!(!connection.session().is_authenticated());
+    assert_eq!((recorded(&node, "put_off"), recorded(&node, "\"id\":20485")), (1, 0), "once");
+    // Users of the configuration are let in at once, and unknown ones never.
+    for (name, is_in) in [("admin", Status::Success), ("stranger", Status::Eaccess)] {
+        let mut other = connect(&node);
+        other.certified(name);
+        assert_eq!(select(&mut other), is_in, "{name}");
+    }
+    node.accounts().note_followed(node.env().clock.monotonic_ns());
+    assert_eq!(select(&mut connection), Status::Success);
+    assert!(connection.session().user.as_ref().is_some_and(|user| user.name() == "ann"));
+    assert_eq!((recorded(&node, "put_off"), recorded(&node, "\"id\":20485")), (1, 2));
+}
+
+#[test]
+fn a_user_who_was_removed_meanwhile_is_not_let_in() {
+    let (node, _sim) = cut_off();
+    let mut connection = connect(&node);
+    connection.certified("ann");
+    assert_eq!(select(&mut connection), Status::Etmpfail);
+    let _ = node.accounts().take(&node, StoredUsers::default(), None);
+    node.accounts().note_followed(node.env().clock.monotonic_ns());
+    assert_eq!(select(&mut connection), Status::Eaccess);
+    assert!(!connection.session().is_authenticated());
+}
