@@ -374,7 +374,7 @@ impl Producer {
                     continue;
                 }
             }
-            stream.note();
+            crate::stream::note(stream);
             at = &mut at.as_mut().expect("it had its turn").next;
         }
         self.progress.add_changes(allowance.changes);

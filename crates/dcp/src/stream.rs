@@ -78,6 +78,36 @@ pub(crate) struct Stream {
     max_visible: Seqno,
 }
 
+/// Tells other threads how far a stream is.
+pub(crate) fn note(stream: &Stream) {
+    let stage = match (&stream.phase, stream.handover) {
+        (Phase::Done(_), _) => StreamStage::Dead,
+        (Phase::Disk(_), _) => StreamStage::Backfilling,
+        (_, handover) if handover.waits() => StreamStage::TakeoverWait,
+        (Phase::Memory(_), Handover::None) => StreamStage::InMemory,
+        (Phase::Memory(_), _) => StreamStage::TakeoverSend,
+        (Phase::Begin, _) => StreamStage::Pending,
+    };
+    let has_cursor = match &stream.phase {
+        Phase::Memory(_) => true,
+        Phase::Disk(disk) => disk.cursor.is_some(),
+        Phase::Begin | Phase::Done(_) => false,
+    };
+    let pending = stream.pending.as_deref();
+    stream.figures.note(&StreamMoment {
+        stage,
+        has_cursor,
+        sent: stream.sent,
+        read: pending
+            .map_or(stream.sent, |pending| pending.end.unwrap_or(pending.last_wanted))
+            .max(stream.sent),
+        snapshot_end: if stream.next_marker.is_first() { Seqno(0) } else { stream.announced_end() },
+        waiting_items: pending.map_or(0, Pending::items),
+        waiting_list_bytes: pending.map_or(0, Pending::list_bytes),
+        backfill_bytes: pending.map_or(0, Pending::frame_bytes),
+    });
+}
+
 impl Stream {
     pub(crate) fn new(
         opaque: u32,
@@ -259,36 +289,6 @@ impl Stream {
             Some((state, _, uuid, _)) if state == self.state && uuid == self.uuid => None,
             _ => Some(EndReason::StateChanged),
         }
-    }
-
-    /// Tells other threads how far it is.
-    pub(crate) fn note(&self) {
-        let stage = match (&self.phase, self.handover) {
-            (Phase::Done(_), _) => StreamStage::Dead,
-            (Phase::Disk(_), _) => StreamStage::Backfilling,
-            (_, handover) if handover.waits() => StreamStage::TakeoverWait,
-            (Phase::Memory(_), Handover::None) => StreamStage::InMemory,
-            (Phase::Memory(_), _) => StreamStage::TakeoverSend,
-            (Phase::Begin, _) => StreamStage::Pending,
-        };
-        let has_cursor = match &self.phase {
-            Phase::Memory(_) => true,
-            Phase::Disk(disk) => disk.cursor.is_some(),
-            Phase::Begin | Phase::Done(_) => false,
-        };
-        let pending = self.pending.as_deref();
-        self.figures.note(&StreamMoment {
-            stage,
-            has_cursor,
-            sent: self.sent,
-            read: pending
-                .map_or(self.sent, |pending| pending.end.unwrap_or(pending.last_wanted))
-                .max(self.sent),
-            snapshot_end: if self.next_marker.is_first() { Seqno(0) } else { self.announced_end() },
-            waiting_items: pending.map_or(0, Pending::items),
-            waiting_list_bytes: pending.map_or(0, Pending::list_bytes),
-            backfill_bytes: pending.map_or(0, Pending::frame_bytes),
-        });
     }
 
     /// Ends, and says so.

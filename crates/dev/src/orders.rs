@@ -341,27 +341,10 @@ impl Shared {
         }
         // Also a node that came back in the middle of its failover may have lost what it was active for.
         self.rebalance(wait)?;
-        self.reset_security()?;
+        reset_security(self)?;
         self.empty_buckets()?;
         self.settle(wait)?;
         self.sow()
-    }
-
-    /// Settings of security that a test has set go: what nodes were started with counts again.
-    fn reset_security(&self) -> Result<(), DevError> {
-        let node = self.nodes().iter().find_map(|node| node.node()).ok_or(DevError::Nobody)?;
-        node.accounts().refresh(&node);
-        if node.accounts().security().is_unset() {
-            return Ok(());
-        }
-        let unset = |kept: &mut KeptUsers| {
-            kept.set_security(SecuritySettings::default());
-            Ok(())
-        };
-        let refused = |refusal: UsersRefusal| {
-            DevError::Refused(format!("the settings of security cannot be reset: {refusal:?}"))
-        };
-        node.accounts().change_kept(&node, unset).map_err(refused)
     }
 
     fn empty_buckets(&self) -> Result<(), DevError> {
@@ -373,6 +356,23 @@ impl Shared {
         }
         Ok(())
     }
+}
+
+/// Settings of security that a test has set go: what nodes were started with counts again.
+fn reset_security(shared: &Shared) -> Result<(), DevError> {
+    let node = shared.nodes().iter().find_map(|node| node.node()).ok_or(DevError::Nobody)?;
+    node.accounts().refresh(&node);
+    if node.accounts().security().is_unset() {
+        return Ok(());
+    }
+    let unset = |kept: &mut KeptUsers| {
+        kept.set_security(SecuritySettings::default());
+        Ok(())
+    };
+    let refused = |refusal: UsersRefusal| {
+        DevError::Refused(format!("the settings of security cannot be reset: {refusal:?}"))
+    };
+    node.accounts().change_kept(&node, unset).map_err(refused)
 }
 
 /// These nodes and all that were failed over: a rebalance that names some has to name those, too.

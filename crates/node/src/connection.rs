@@ -158,6 +158,12 @@ fn limits(session: &Session) -> Limits {
     if session.is_authenticated() { Limits::AUTHENTICATED } else { Limits::UNAUTHENTICATED }
 }
 
+/// A prepare that is waited for is counted.
+fn await_prepare(counters: &WorkerCounters, prepared: Prepared) -> Waits {
+    counters.sync_write_begins();
+    Waits::Prepared(prepared)
+}
+
 impl Drop for Connection {
     fn drop(&mut self) {
         let waiting = self.later.iter().filter(|later| matches!(later.waits, Waits::Prepared(_)));
@@ -412,7 +418,7 @@ impl Connection {
                 self.closing = Some(reason);
                 return;
             }
-            Outcome::Prepared(prepared) => self.await_prepare(prepared),
+            Outcome::Prepared(prepared) => await_prepare(&self.counters, prepared),
             Outcome::Later(answer) => Waits::Answer(answer),
             Outcome::Again(ready) => {
                 self.parked_bytes += frame.len();
@@ -465,11 +471,6 @@ impl Connection {
         self.parked_bytes += frame.len();
         let ready = elsewhere::begin(&self.session, &self.node, Arc::clone(&frame), looks, pin);
         Waits::Again { frame, looks: looks + 1, ready }
-    }
-
-    fn await_prepare(&self, prepared: Prepared) -> Waits {
-        self.counters.sync_write_begins();
-        Waits::Prepared(prepared)
     }
 
     /// Looks at what may be different about the node: closes if the selected bucket is gone, and tells a client that
@@ -643,7 +644,7 @@ impl Connection {
                 self.closing = self.closing.or(Some(reason));
                 return None;
             }
-            Outcome::Prepared(prepared) => self.await_prepare(prepared),
+            Outcome::Prepared(prepared) => await_prepare(&self.counters, prepared),
             Outcome::Later(answer) => Waits::Answer(answer),
             Outcome::Again(ready) => {
                 self.parked_bytes += frame.len();

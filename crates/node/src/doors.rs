@@ -14,12 +14,7 @@ use crate::changes::exchange::{ReaderExchange, ReaderTarget};
 use crate::kept_users::security::SecuritySettings;
 use crate::replication::download::Download;
 use crate::replication::{LinkLimits, Links};
-
-/// A source of time limits for handlers that wait: the runtime, or a simulation.
-pub trait Timer: Send + Sync {
-    /// Ready after `duration`.
-    fn after(&self, duration: Duration) -> Pin<Box<dyn Future<Output = ()>>>;
-}
+pub use crate::timer::Timer;
 
 /// JSON for another node.
 #[derive(Clone, Copy, Debug)]

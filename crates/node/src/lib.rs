@@ -90,6 +90,7 @@ pub mod stats;
 mod status_map;
 mod sync_write;
 pub mod tally;
+pub(crate) mod timer;
 pub mod user;
 pub mod user_data;
 pub mod version;

@@ -27,8 +27,8 @@ use sha2::{Digest, Sha512};
 use super::login::{LinkError, Login, WANTED};
 use super::source::Password;
 use super::wire::{Wire, first_of, log_in};
-use crate::doors::Timer;
 use crate::sasl::client::SaltedPassword;
+use crate::timer::Timer;
 
 /// Connections that may break one after the other without a fragment in between.
 const MOST_TRIES: u32 = 5;

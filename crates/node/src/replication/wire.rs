@@ -8,8 +8,8 @@ use dcp::Features;
 
 use super::link::Link;
 use super::login::{LinkError, LoggingIn, Login};
-use crate::doors::Timer;
 use crate::sasl::client::SaltedPassword;
+use crate::timer::Timer;
 
 /// A connection to another node: bytes that came and are not read yet, and bytes that are not sent yet.
 pub trait Wire {
