@@ -38,7 +38,7 @@ pub use following::{Following, Stepped};
 pub use link::{Link, LinkState};
 pub use link_limits::LinkLimits;
 pub use login::{LinkError, LoggingIn, Login};
-pub use rollback::{Rollbacks, RolledBack};
+pub use rollback::{LeftRollbacks, Rollbacks, RolledBack};
 pub use run::run;
 pub use source::{Password, Source, Sources};
 pub use status::{LinkStatus, TakeOvers, lag_of};
