@@ -117,8 +117,16 @@ impl FileSnapshot {
 #[derive(Default)]
 pub(crate) struct FileSnapshotTable {
     by_vb: Mutex<HashMap<VbId, Arc<FileSnapshot>>>,
-    /// vBuckets whose file comes from another node, or is read to fill them.
-    incoming: Arc<Mutex<BTreeSet<VbId>>>,
+    incoming: Arc<Mutex<Incoming>>,
+}
+
+/// Files of other nodes.
+#[derive(Default)]
+struct Incoming {
+    /// vBuckets whose file comes, or is read to fill them.
+    taken: BTreeSet<VbId>,
+    /// What was begun last for each since the bucket was opened: of other parts it is not known what of them is durable.
+    begun: HashMap<VbId, String>,
 }
 
 /// The folder with files of other nodes, in that of the bucket.
@@ -128,7 +136,7 @@ const INCOMING: &str = "downloads";
 pub struct IncomingFile {
     vb: VbId,
     folder: PathBuf,
-    taken: Arc<Mutex<BTreeSet<VbId>>>,
+    incoming: Arc<Mutex<Incoming>>,
 }
 
 impl IncomingFile {
@@ -141,11 +149,23 @@ impl IncomingFile {
     pub fn path(&self) -> PathBuf {
         self.folder.join(format!("{}.couch.1", self.vb))
     }
+
+    /// Notes that a part with this name is written. Whether one was before, since the bucket was opened, with nothing else
+    /// behind it: then what is of it in the folder is what was written.
+    pub fn goes_on(&self, part: &str) -> bool {
+        let before = self.incoming.lock().begun.insert(self.vb, part.to_owned());
+        before.is_some_and(|before| before == part)
+    }
+
+    /// What was written cannot be relied on: the disk failed.
+    pub fn forget(&self) {
+        self.incoming.lock().begun.remove(&self.vb);
+    }
 }
 
 impl Drop for IncomingFile {
     fn drop(&mut self) {
-        self.taken.lock().remove(&self.vb);
+        self.incoming.lock().taken.remove(&self.vb);
     }
 }
 
@@ -227,12 +247,12 @@ impl FileSnapshots<'_> {
         if vb.0 >= self.config.vbuckets {
             return Err(FileSnapshotRefusal::Refused(Refusal::NotMyVbucket));
         }
-        let taken = Arc::clone(&self.table.incoming);
-        if !taken.lock().insert(vb) {
+        let incoming = Arc::clone(&self.table.incoming);
+        if !incoming.lock().taken.insert(vb) {
             return Err(FileSnapshotRefusal::Busy);
         }
         let folder = self.config.dir.join(INCOMING).join(vb.to_string());
-        Ok(IncomingFile { vb, folder, taken })
+        Ok(IncomingFile { vb, folder, incoming })
     }
 
     /// What is in a file that came; `None` if none did. Reads the disk.

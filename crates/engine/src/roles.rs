@@ -18,6 +18,7 @@ use crate::flusher::Flushing;
 use crate::loader::Loading;
 use crate::persistence::PersistenceWaiters;
 use crate::refusal::Refusal;
+use crate::replica::ReplicaStream;
 use crate::shard::{Shard, dead};
 use crate::shard_guard::Holder;
 use crate::sync_waiters::GivenUp;
@@ -76,6 +77,30 @@ impl Roles {
             return Ok(false);
         }
         self.set_role_alone(vb, VbState::Active, Some(topology)).map(|()| true)
+    }
+
+    /// Gives a vBucket another role if it has the one `from`, or is not there; false if it has another one by now.
+    pub fn change_role(&self, vb: VbId, from: Option<VbState>, to: VbState) -> Result<bool, Refusal> {
+        // No other role is given between the look and the change.
+        let _roles = self.flushing.roles_of(vb);
+        if self.core.state_of(vb) != from {
+            return Ok(false);
+        }
+        if from == Some(to) { Ok(true) } else { self.set_role_alone(vb, to, None).map(|()| true) }
+    }
+
+    /// Gives the vBucket of a stream a role that its producer hands over; false if the stream is void by now.
+    pub fn hand_over(&self, stream: ReplicaStream, state: VbState) -> Result<bool, Refusal> {
+        let vb = stream.vb;
+        // No other role is given between the look and the change.
+        let _roles = self.flushing.roles_of(vb);
+        let has_role = match self.core.vbuckets.loaded(vb, Holder::Roles) {
+            Ok(shard) if shard.vb.is_following() && shard.replica_stream == stream.number => {
+                shard.vb.state() == state
+            }
+            _ => return Ok(false),
+        };
+        if has_role { Ok(true) } else { self.set_role_alone(vb, state, None).map(|()| true) }
     }
 
     /// For whoever holds the roles.

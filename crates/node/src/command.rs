@@ -57,6 +57,9 @@ pub struct Row {
     pub leaves: Leaves,
     /// Why it is refused as not supported once its request is checked; `None` if it is not.
     pub refused: Option<&'static str>,
+    /// Whether it is a message of a stream into the bucket: its key and its datatype are as the producer agreed on them, on a
+    /// connection of its own.
+    pub brings_changes: bool,
     /// Why a node of a cluster refuses it as not supported; `None` if it does not.
     pub not_in_cluster: Option<&'static str>,
     /// What handles it.
@@ -89,6 +92,7 @@ impl Row {
             privileges: Privileges::NONE,
             extent: Extent::Bucket,
             refused: None,
+            brings_changes: false,
             not_in_cluster: None,
             handler,
         }
@@ -147,6 +151,11 @@ impl Row {
     /// Only for a node alone: why.
     pub(crate) const fn not_in_cluster(self, why: &'static str) -> Row {
         Row { not_in_cluster: Some(why), ..self }
+    }
+
+    /// A message of a stream.
+    pub(crate) const fn brings_changes(self) -> Row {
+        Row { brings_changes: true, ..self }
     }
 
     pub(crate) const fn extras(self, len: u8) -> Row {

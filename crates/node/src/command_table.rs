@@ -62,9 +62,14 @@ const fn dcp(opcode: u8, handler: Handler, doc: &'static str) -> Row {
     Row::new(opcode, handler, doc).without_bucket(Status::Einval).needs(DcpProducer).cas(AnyCas).in_order()
 }
 
-/// A message that brings changes into the bucket.
-const fn dcp_in(opcode: u8, handler: Handler, doc: &'static str) -> Row {
+/// What a consumer is told.
+const fn to_consumer(opcode: u8, handler: Handler, doc: &'static str) -> Row {
     Row::new(opcode, handler, doc).without_bucket(Status::Einval).needs(DcpConsumer).cas(AnyCas).in_order()
+}
+
+/// A message of a stream, which brings changes into the bucket.
+const fn dcp_in(opcode: u8, handler: Handler, doc: &'static str) -> Row {
+    to_consumer(opcode, handler, doc).brings_changes()
 }
 
 /// Every command.
@@ -523,7 +528,7 @@ pub static ROWS: &[Row] = &[
         .datatype(JSON)
         .cas(AnyCas)
         .in_order(),
-    dcp_in(DCP_ADD_STREAM, consumer::add_stream, "Ask the consumer for a stream").extras(4),
+    to_consumer(DCP_ADD_STREAM, consumer::add_stream, "Ask the consumer for a stream").extras(4),
     dcp(DCP_CLOSE_STREAM, streams::close_stream, "End a stream"),
     dcp(DCP_STREAM_REQ, streams::stream_request, "Begin a stream").extras(48).value(ValueRule::Optional),
     dcp(DCP_GET_FAILOVER_LOG, streams::get_failover_log, "The histories of a vBucket"),

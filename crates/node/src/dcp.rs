@@ -16,6 +16,7 @@ use protocol::{RequestParts, opcode, write_request};
 use crate::close_reason::CloseReason;
 use crate::dcp_inbound::Inbound;
 use crate::output::Output;
+use crate::replication::LeftRollbacks;
 use crate::wake_queue;
 
 /// Bytes of messages that are made before the socket gets them.
@@ -106,14 +107,18 @@ impl Handle {
 
 /// The connections of a node that stream, by bucket and name: of two with the same name the first is closed.
 #[derive(Default)]
-pub struct Registry(Mutex<ByName>);
+pub struct Registry {
+    by_name: Mutex<ByName>,
+    /// What consumers had begun when they ended.
+    left: Arc<LeftRollbacks>,
+}
 
 type ByName = HashMap<(String, Vec<u8>), Weak<Handle>>;
 
 impl Registry {
     fn enter(&self, handle: &Arc<Handle>) {
         let key = (handle.bucket.clone(), handle.name.clone());
-        let before = self.0.lock().insert(key, Arc::downgrade(handle));
+        let before = self.by_name.lock().insert(key, Arc::downgrade(handle));
         if let Some(before) = before.and_then(|before| before.upgrade()) {
             before.is_replaced.store(true, Ordering::Relaxed);
             before.wake();
@@ -122,15 +127,20 @@ impl Registry {
 
     fn leave(&self, handle: &Arc<Handle>) {
         let key = (handle.bucket.clone(), handle.name.clone());
-        let mut all = self.0.lock();
+        let mut all = self.by_name.lock();
         if all.get(&key).is_some_and(|there| there.as_ptr() == Arc::as_ptr(handle)) {
             all.remove(&key);
         }
     }
 
+    /// Waits for the rollbacks that connections had begun which have ended; false if one panicked. For who closes the buckets.
+    pub fn join_rollbacks(&self) -> bool {
+        self.left.join()
+    }
+
     /// All that are connected.
     pub fn all(&self) -> Vec<Arc<Handle>> {
-        self.0.lock().values().filter_map(Weak::upgrade).collect()
+        self.by_name.lock().values().filter_map(Weak::upgrade).collect()
     }
 }
 
@@ -185,7 +195,8 @@ impl DcpConnection {
             }
             Side::Consumer => {
                 let name = agreed.consumer_name;
-                DcpRole::Consumer(Box::new(Inbound::open(bucket, handle.name(), name, features, wake)))
+                let left = &registry.left;
+                DcpRole::Consumer(Box::new(Inbound::open(bucket, handle.name(), name, features, left, wake)))
             }
         };
         DcpConnection { handle, registry: Arc::clone(registry), role }

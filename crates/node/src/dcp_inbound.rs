@@ -17,7 +17,7 @@ use protocol::{Request, Status};
 
 use crate::close_reason::CloseReason;
 use crate::output::Output;
-use crate::replication::Rollbacks;
+use crate::replication::{LeftRollbacks, Rollbacks};
 
 /// Bytes that may be on their way to this node, on one connection: as many as on a link.
 const BUFFER_BYTES: u32 = 10 << 20;
@@ -34,18 +34,21 @@ pub struct Inbound {
     is_new: bool,
     /// Something could not be applied for want of memory; ready when there may be room.
     room: Option<Completion<()>>,
+    /// The state machine has had the message that is being handled.
+    has_taken: bool,
     /// Why the connection has to end.
     closing: Option<CloseReason>,
 }
 
 impl Inbound {
     /// A connection of that name on which nothing is followed yet. `consumer_name` is that by which this node takes part in
-    /// sync writes. `wake` is called, from any thread, when there is something to say.
+    /// sync writes. What rolls back when the connection ends is `left`. `wake` is called, from any thread, when there is something to say.
     pub fn open(
         bucket: &Arc<Bucket>,
         name: String,
         consumer_name: Option<String>,
         features: Features,
+        left: &Arc<LeftRollbacks>,
         wake: impl Fn() + Clone + Send + Sync + 'static,
     ) -> Inbound {
         let config = ConsumerConfig {
@@ -53,13 +56,15 @@ impl Inbound {
             consumer_name,
             buffer_bytes: BUFFER_BYTES,
             noop_interval_s: NOOP_INTERVAL_S,
-            features,
+            // What the producer may send was agreed on with the client, on another connection.
+            features: Features { snappy: true, json: true, ..features },
             change_streams: bucket.backend() == StorageBackend::LogStructured,
         };
         let mut consumer = Consumer::led(Arc::clone(bucket), config);
         consumer.on_prepared(wake.clone());
-        let rollbacks = Rollbacks::new(bucket.env().clone(), Arc::clone(bucket)).waking(wake);
-        Inbound { bucket: Arc::clone(bucket), consumer, rollbacks, is_new: true, room: None, closing: None }
+        let rollbacks = Rollbacks::new(bucket.env().clone(), Arc::clone(bucket)).waking(wake).leaving(left);
+        let bucket = Arc::clone(bucket);
+        Inbound { bucket, consumer, rollbacks, is_new: true, room: None, has_taken: false, closing: None }
     }
 
     /// vBuckets that are fed.
@@ -100,7 +105,15 @@ impl Inbound {
 
     /// See [`Consumer::take`].
     pub fn take(&mut self, request: &Request<'_>, out: &mut Vec<u8>) -> Result<(), Status> {
+        self.has_taken = true;
         self.consumer.take(request, out)
+    }
+
+    /// A message of a stream was handled. Whatever refused it before it could be taken, the stream would have a gap without it.
+    pub fn note_message(&mut self, request: &Request<'_>, out: &mut Vec<u8>) {
+        if !std::mem::take(&mut self.has_taken) {
+            self.consumer.refused(request, out);
+        }
     }
 
     /// The producer has shown that it lives.
@@ -163,6 +176,40 @@ impl Inbound {
     ///
     /// The producer is silent.
     pub fn tick(&mut self, now: Duration, out: &mut Output) -> Result<Duration, &'static str> {
+        if self.room.is_some() {
+            // Nothing is read meanwhile: what shows that the producer lives waits in the socket, too.
+            self.consumer.heard();
+        }
         self.consumer.tick(now, out.bytes()).map_err(|_| "the producer is silent")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base::VbState;
+    use base::env::Env;
+    use engine::{BucketConfig, completion};
+
+    use super::*;
+
+    #[test]
+    fn who_waits_for_memory_takes_no_one_for_silent() {
+        let (env, _handles) = Env::sim(1);
+        let config = BucketConfig { vbuckets: 1, ..BucketConfig::new("default", "/data".into()) };
+        let bucket = Bucket::open(config, env, Arc::new(kvstore::Memory::default()));
+        let bucket = Arc::new(bucket.expect("an empty bucket opens"));
+        bucket.roles().set_vbucket_state(VbId(0), VbState::Replica, None).expect("there is one");
+        let features = Features { collections: true, snappy: true, json: true };
+        let mut inbound = Inbound::open(&bucket, "fed".to_owned(), None, features, &Arc::default(), || {});
+        inbound.add_stream(VbId(0), 1, StreamFlags(0), &mut Vec::new()).expect("it is a replica");
+        let (_comes, room) = completion();
+        inbound.room = Some(room);
+        let mut out = Output::default();
+        let now = bucket.env().clock.monotonic();
+        let later = |periods: u32| now + Duration::from_secs(u64::from(NOOP_INTERVAL_S)) * 3 * periods;
+        assert!(inbound.tick(later(1), &mut out).is_ok(), "nothing is read meanwhile");
+        inbound.room = None;
+        assert!(inbound.tick(later(1) + Duration::from_secs(1), &mut out).is_ok());
+        assert!(inbound.tick(later(2), &mut out).is_err());
     }
 }

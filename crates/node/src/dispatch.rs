@@ -86,16 +86,37 @@ pub fn dispatch(desk: Desk<'_>, request: &Request<'_>) -> Handled {
         // What was done is not told by who may not serve any more.
         return Handled { outcome: Outcome::Close(CloseReason::Fenced), pass, answered: None };
     }
-    let out_again = &mut *out;
-    let desk =
-        Desk { session, node, out: out_again, counters, now, looks, elapsed_us, finish, thread, work_bytes };
+    let (session_again, out_again) = (&mut *session, &mut *out);
+    let desk = Desk {
+        session: session_again,
+        out: out_again,
+        node,
+        counters,
+        now,
+        looks,
+        elapsed_us,
+        finish,
+        thread,
+        work_bytes,
+    };
     let (outcome, answered) = handle(desk, row, is_closed, request);
+    if row.is_some_and(|row| row.brings_changes) {
+        note_message(session, request, out);
+    }
     let is_over = pass.is_some_and(|pass| !node.fence().still_lets(pass, node.env().clock.monotonic_ns()));
     if is_over && !waits(&outcome) {
         out.cut(mark);
         return Handled { outcome: Outcome::Close(CloseReason::Fenced), pass, answered: None };
     }
     Handled { outcome, pass, answered }
+}
+
+/// A message of a stream was handled. If something refused it before the stream had it, the stream ends behind the answer.
+fn note_message(session: &mut Session, request: &Request<'_>, out: &mut Output) {
+    let consumer = session.dcp.as_mut().and_then(|connection| connection.consumer());
+    if let Some(consumer) = consumer {
+        consumer.note_message(request, out.bytes());
+    }
 }
 
 /// Whether a request is not answered yet.

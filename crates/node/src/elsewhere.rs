@@ -12,6 +12,7 @@ use protocol::{Limits, Parsed, Status, parse};
 use crate::close_reason::CloseReason;
 use crate::command::find;
 use crate::command_rules::{Leaves, Thread};
+use crate::commands::vbucket::fills;
 use crate::context::{Context, Outcome, Ready};
 use crate::counters::WorkerCounters;
 use crate::dispatch::{Desk, dispatch};
@@ -44,6 +45,7 @@ pub(crate) fn begin(
     };
     let lane = match find(request.opcode).map(|row| row.leaves) {
         Some(Leaves::Overview) => &node.lanes().overviews,
+        _ if fills(&request) => &node.lanes().fills,
         _ => &node.lanes().long_work,
     };
     let (session, its_node, began_ns) = (session.share(), Arc::clone(node), node.env().clock.monotonic_ns());

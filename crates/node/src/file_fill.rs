@@ -1,4 +1,4 @@
-//! A vBucket is filled with the file that was downloaded for it (docs/adr/0181), on a thread for long work.
+//! A vBucket is filled with the file that was downloaded for it (docs/adr/0181), on a thread for that.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,6 +8,7 @@ use std::time::Duration;
 use base::{VbId, VbState};
 use dcp::{FileFill, FillFailure, FillStep};
 use engine::{Bucket, Completion, FileSnapshotRefusal, Refusal};
+use kvstore::Snapshot;
 use parking_lot::{Condvar, Mutex};
 use protocol::Status;
 
@@ -30,6 +31,8 @@ pub(crate) enum NotFilled {
     Fill(FillFailure),
     /// There was no room for it in memory.
     NoRoom,
+    /// The node stops, or the bucket is deleted.
+    Stopped,
 }
 
 impl NotFilled {
@@ -38,7 +41,9 @@ impl NotFilled {
         match self {
             NotFilled::NoFile => Status::KeyEnoent,
             NotFilled::Fill(FillFailure::NotEmpty) => Status::KeyEexists,
-            NotFilled::File(FileSnapshotRefusal::Busy) | NotFilled::NoRoom => Status::Etmpfail,
+            NotFilled::File(FileSnapshotRefusal::Busy) | NotFilled::NoRoom | NotFilled::Stopped => {
+                Status::Etmpfail
+            }
             NotFilled::Fill(FillFailure::Refused(_) | FillFailure::Ended) => Status::Etmpfail,
             NotFilled::File(_) => Status::NotSupported,
             NotFilled::Role(refusal) => status_of(*refusal),
@@ -56,6 +61,9 @@ impl fmt::Display for NotFilled {
             }
             NotFilled::Role(refusal) => write!(f, "the vBucket cannot be made a replica: {refusal:?}"),
             NotFilled::Fill(failure) => failure.fmt(f),
+            NotFilled::Stopped => {
+                f.write_str("the node stops, or the bucket is deleted: the vBucket has a part of the file")
+            }
             NotFilled::NoRoom => {
                 f.write_str("memory was short for too long: the vBucket has a part of the file")
             }
@@ -64,20 +72,20 @@ impl fmt::Display for NotFilled {
 }
 
 /// Makes a vBucket an empty replica, and fills it with the file that was downloaded for it, which is removed then. Reads
-/// the disk, and waits for room in memory.
-pub(crate) fn fill(bucket: &Arc<Bucket>, vb: VbId) -> Result<(), NotFilled> {
+/// the disk, and waits for room in memory; ends when it `is_wanted` no more.
+pub(crate) fn fill(bucket: &Arc<Bucket>, vb: VbId, is_wanted: &dyn Fn() -> bool) -> Result<(), NotFilled> {
     let files = bucket.file_snapshots();
     let file = files.incoming(vb).map_err(NotFilled::File)?;
     let snapshot = files.read_incoming(&file).map_err(|failure| NotFilled::Fill(failure.into()))?;
     let snapshot = snapshot.ok_or(NotFilled::NoFile)?;
-    let state = bucket.streams().stream_state(vb);
-    if state.is_some_and(|(_, _, _, high)| high.0 > 0) || bucket.state_of(vb) == Some(VbState::Active) {
-        return Err(NotFilled::Fill(FillFailure::NotEmpty));
-    }
-    bucket.roles().set_vbucket_state(vb, VbState::Replica, None).map_err(NotFilled::Role)?;
-    let mut fill = FileFill::begin(Arc::clone(bucket), vb, snapshot).map_err(NotFilled::Fill)?;
+    // What cannot be read changes no role.
+    snapshot.state().map_err(|failure| NotFilled::Fill(failure.into()))?;
+    let mut fill = begin(bucket, vb, snapshot)?;
     let mut looks = 0;
     loop {
+        if !is_wanted() {
+            return Err(NotFilled::Stopped);
+        }
         match fill.step().map_err(NotFilled::Fill)? {
             FillStep::Done => break,
             FillStep::More => looks = 0,
@@ -97,6 +105,26 @@ pub(crate) fn fill(bucket: &Arc<Bucket>, vb: VbId) -> Result<(), NotFilled> {
         tracing::warn!(bucket, %vb, %error, left_out, "the file that a vBucket was filled with is still there");
     }
     Ok(())
+}
+
+/// Makes a vBucket a replica, if it is empty and not active, and begins to fill it. If that fails it has the role again that
+/// it had.
+fn begin(bucket: &Arc<Bucket>, vb: VbId, snapshot: Box<dyn Snapshot>) -> Result<FileFill, NotFilled> {
+    let not_empty = || NotFilled::Fill(FillFailure::NotEmpty);
+    let (before, roles) = (bucket.state_of(vb), bucket.roles());
+    let has_changes = bucket.streams().stream_state(vb).is_some_and(|(_, _, _, high)| high.0 > 0);
+    if has_changes || before == Some(VbState::Active) {
+        return Err(not_empty());
+    }
+    // Whoever gave it another role meanwhile goes first.
+    if !roles.change_role(vb, before, VbState::Replica).map_err(NotFilled::Role)? {
+        return Err(not_empty());
+    }
+    FileFill::begin(Arc::clone(bucket), vb, snapshot).map_err(|failure| {
+        // The failure is what is told.
+        let _ = roles.change_role(vb, Some(VbState::Replica), before.unwrap_or(VbState::Dead));
+        NotFilled::Fill(failure)
+    })
 }
 
 /// Wakes the thread that waits.

@@ -28,17 +28,20 @@ pub fn check<'a>(row: &Row, session: &Session, request: &Request<'a>) -> Result<
         _ => {}
     }
     if request.datatype != 0 {
-        check_datatype(row.datatype, session, request.datatype)?;
+        check_datatype(row, session, request.datatype)?;
     }
     if row.is_vbucket_zero && request.vbucket.0 != 0 {
         return Err("Request vbucket id must be 0".to_owned());
     }
     match row.key {
         Key::Document => document_key(session, request.key),
-        _ if request.key.len() > limits::MAX_KEY_BYTES => {
-            Err(format!("Key length exceeds {}", limits::MAX_KEY_BYTES))
+        _ => {
+            // Of a document with its collection, where that was agreed on.
+            let is_prefixed = row.brings_changes && session.has(Feature::Collections);
+            let most = if is_prefixed { limits::MAX_PREFIXED_KEY_BYTES } else { limits::MAX_KEY_BYTES };
+            let is_too_long = request.key.len() > most;
+            if is_too_long { Err(format!("Key length exceeds {most}")) } else { Ok(DocKey::new(&[])) }
         }
-        _ => Ok(DocKey::new(&[])),
     }
 }
 
@@ -68,9 +71,12 @@ fn check_value(rule: ValueRule, len: usize, has_key: bool) -> Result<(), String>
     }
 }
 
-fn check_datatype(allowed: u8, session: &Session, datatype: u8) -> Result<(), String> {
-    if datatype & !allowed != 0 {
+fn check_datatype(row: &Row, session: &Session, datatype: u8) -> Result<(), String> {
+    if datatype & !row.datatype != 0 {
         return Err("Request datatype invalid".to_owned());
+    }
+    if row.brings_changes {
+        return Ok(());
     }
     let bits = [(Feature::Json, "json"), (Feature::Snappy, "snappy"), (Feature::Xattr, "xattr")];
     let missing = bits

@@ -6,7 +6,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use base::env::Env;
@@ -22,6 +22,9 @@ const MOST_WAITING: usize = 256;
 
 /// Passwords that are worked on at the same time, at most: each may need much memory.
 const MOST_PASSWORDS: usize = 4;
+
+/// vBuckets that are filled with files at the same time, at most: each reads a disk and fills memory.
+const MOST_FILLS: usize = 2;
 
 /// An operation that reads or writes this number of bytes leaves its worker: less takes at most five milliseconds.
 pub(crate) const LONG_BYTES: usize = 1 << 20;
@@ -60,6 +63,9 @@ pub struct Lanes {
     pub overviews: Arc<LongWork>,
     /// Keys that are derived of passwords.
     pub passwords: Arc<LongWork>,
+    /// vBuckets that are filled with files: each may take minutes, and ends with the node.
+    pub fills: Arc<LongWork>,
+    is_stopping: AtomicBool,
 }
 
 impl Lanes {
@@ -70,21 +76,30 @@ impl Lanes {
             long_work: lane("long-work", workers),
             overviews: lane("overview", workers.min(1)),
             passwords: lane("password", workers.div_ceil(2).min(MOST_PASSWORDS)),
+            fills: lane("fill", workers.min(MOST_FILLS)),
+            is_stopping: AtomicBool::new(false),
         }
     }
 
-    /// All of them, by what figures call them.
+    /// Those that figures tell of, by what they call them.
     pub fn named(&self) -> [(&'static str, &Arc<LongWork>); 3] {
         [("long_work", &self.long_work), ("overviews", &self.overviews), ("passwords", &self.passwords)]
     }
 
+    /// Whether what takes minutes is to end: the buckets are about to be closed.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.is_stopping.load(Ordering::Relaxed)
+    }
+
     /// What their threads have counted.
     pub(crate) fn counters(&self) -> impl Iterator<Item = &Arc<WorkerCounters>> + Clone {
-        self.long_work.counters().iter().chain(self.overviews.counters())
+        self.long_work.counters().iter().chain(self.overviews.counters()).chain(self.fills.counters())
     }
 
     /// Waits until nothing is under way any more: the buckets are about to be closed.
     pub fn wait_until_idle(&self) {
+        self.is_stopping.store(true, Ordering::Relaxed);
+        self.fills.wait_until_idle();
         self.named().into_iter().for_each(|(_, lane)| lane.wait_until_idle());
     }
 }

@@ -503,7 +503,8 @@ impl Server {
         let threads = [self.control, self.http].into_iter().chain(self.workers);
         let panicked = threads.map(Task::join).filter(|sound| !sound).count();
         self.node.lanes().wait_until_idle();
-        let are_sound = self.node.replication().stop() && panicked == 0;
+        let are_left_sound = self.node.streams().join_rollbacks();
+        let are_sound = self.node.replication().stop() && are_left_sound && panicked == 0;
         EndedThreads { are_sound, audit: self.audit }
     }
 }

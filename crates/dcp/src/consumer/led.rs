@@ -94,6 +94,12 @@ fn status_of(trouble: Trouble) -> Status {
     }
 }
 
+/// Bytes of a whole message.
+fn bytes_of(request: &Request<'_>) -> u64 {
+    let parts = [request.frame_infos, request.extras, request.key, request.value];
+    HEADER_BYTES as u64 + parts.into_iter().map(|part| part.len() as u64).sum::<u64>()
+}
+
 impl Consumer {
     /// A consumer for vBuckets of `bucket` that a client adds; none yet.
     pub fn led(bucket: Arc<Bucket>, config: ConsumerConfig) -> Consumer {
@@ -158,19 +164,35 @@ impl Consumer {
     ///
     /// The answer to a message that is not taken.
     pub fn take(&mut self, request: &Request<'_>, out: &mut Vec<u8>) -> Result<(), Status> {
-        let parts = [request.frame_infos, request.extras, request.key, request.value];
-        let bytes = HEADER_BYTES as u64 + parts.into_iter().map(|part| part.len() as u64).sum::<u64>();
+        let Some(message) = Message::read(request) else {
+            self.refused(request, out);
+            return Err(Status::Einval);
+        };
+        let bytes = bytes_of(request);
         self.is_heard = true;
         self.counts.bytes += bytes;
-        let taken = match Message::read(request) {
-            Some(message) => self.take_message(&message, bytes, out),
-            None => Err(Status::Einval),
-        };
+        let taken = self.take_message(&message, bytes, out);
         if taken.is_err() {
             // The producer counts it among what is on its way.
             self.applied_bytes += bytes;
         }
         taken
+    }
+
+    /// A message was refused without being looked at here: it cannot be read, or is not what was agreed on. Without it the
+    /// vBucket would have a gap, so its stream ends.
+    pub fn refused(&mut self, request: &Request<'_>, out: &mut Vec<u8>) {
+        let bytes = bytes_of(request);
+        self.is_heard = true;
+        self.counts.bytes += bytes;
+        self.counts.unsupported += 1;
+        // The producer counts it among what is on its way.
+        self.applied_bytes += bytes;
+        let (vb, opaque) = (request.vbucket, request.opaque);
+        if self.track(vb).is_some_and(|track| track.opaque == opaque && track.stage == Stage::Streaming) {
+            self.close_added(vb, EndReason::Closed, out);
+        }
+        self.acknowledge(out);
     }
 
     fn take_message(&mut self, message: &Message<'_>, bytes: u64, out: &mut Vec<u8>) -> Result<(), Status> {

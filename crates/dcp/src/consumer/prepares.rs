@@ -51,6 +51,10 @@ impl Consumer {
         else {
             return;
         };
+        // Looked at behind the prepares: those of another stream are not this producer's.
+        if track.stream.is_none_or(|stream| !bucket.replicas().is_followed(stream)) {
+            return;
+        }
         track.acknowledged = prepared;
         let (opaque, Seqno(prepared)) = (track.opaque, prepared);
         let extras = prepared.to_be_bytes();

@@ -252,11 +252,16 @@ impl Consumer {
 
     /// The producer hands the vBucket over, step by step; each is answered when it is done here.
     fn take_role(&mut self, vb: VbId, track: &mut super::Track, state: VbState, out: &mut Vec<u8>) -> Done {
-        if self.bucket.state_of(vb) != Some(state)
-            && self.bucket.roles().set_vbucket_state(vb, state, None).is_err()
-        {
+        // Whoever gave it another role meanwhile, or removed it, does not want what the producer hands over.
+        let taken = track.stream.map_or(Ok(false), |stream| self.bucket.roles().hand_over(stream, state));
+        let refused = match taken {
+            Ok(true) => None,
+            Ok(false) => Some(why_not(ReplicaRefusal::NotReplica)),
+            Err(_) => Some("the vBucket cannot be given its role"),
+        };
+        if let Some(why) = refused {
             super::close_stream(vb, out);
-            return Done::Ended(Trouble::Here("the vBucket cannot be given its role"));
+            return Done::Ended(Trouble::Here(why));
         }
         let (opcode, opaque) = (opcode::DCP_SET_VBUCKET_STATE, track.opaque);
         Response { opcode, opaque, ..Response::default() }.write(out);

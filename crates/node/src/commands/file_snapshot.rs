@@ -1,13 +1,16 @@
 //! Snapshots by file: a client copies the file of a vBucket in fragments while the node goes on (docs/adr/0167), or has the
 //! node copy one from another node (docs/adr/0181).
 
-use engine::{FileSnapshotFigures, FileSnapshotRefusal, completion};
+use std::sync::{Arc, Weak};
+
+use engine::{Bucket, FileSnapshotFigures, FileSnapshotRefusal, completion};
 use protocol::{Request, Status};
 use serde_json::{Value, json};
 
 use crate::context::{Context, LaterReply, LaterValue, Outcome};
+use crate::node::Node;
 use crate::replication::Password;
-use crate::replication::download::Download;
+use crate::replication::download::{Download, DownloadBucket, DownloadCharge};
 use crate::reply::Answer;
 
 /// A fragment has no more bytes than this, and its checksums.
@@ -124,8 +127,21 @@ pub fn download(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
         Ok(into) => into,
         Err(refusal) => return refuse(cx, refusal),
     };
+    let Some(place) = cx.node.replication().downloads().take() else {
+        return cx.error(Status::Etmpfail, "As many files come from other nodes as may at the same time");
+    };
+    let memory = bucket.memory();
+    let charge = DownloadCharge::of(memory.account(), wanted.write_bytes);
+    if !memory.admits(memory.held_bytes()) {
+        return cx
+            .error(Status::Etmpfail, "There is no room in memory for a fragment: give a smaller write_size");
+    }
+    let target = Target { node: Arc::downgrade(cx.node), bucket: Arc::downgrade(&bucket) };
     let (done, outcome) = completion();
     let download = Download {
+        target: Box::new(target),
+        charge,
+        place,
         env: bucket.env().clone(),
         node: wanted.node,
         bucket: wanted.bucket,
@@ -153,6 +169,35 @@ pub fn download(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
             None => LaterReply::status(Status::Etmpfail),
         }
     }))
+}
+
+/// The bucket for which a file is copied. It is held for moments: who deletes it waits for those who do.
+struct Target {
+    node: Weak<Node>,
+    bucket: Weak<Bucket>,
+}
+
+impl Target {
+    fn is_of(&self, node: &Node) -> bool {
+        let name = self.bucket.upgrade().map(|bucket| bucket.name().to_owned());
+        let there = name.and_then(|name| node.bucket(&name));
+        let is_same = there.is_some_and(|there| std::ptr::eq(Arc::as_ptr(&there), self.bucket.as_ptr()));
+        is_same && !node.lanes().is_stopping()
+    }
+}
+
+impl DownloadBucket for Target {
+    fn is_there(&self) -> bool {
+        self.node.upgrade().is_some_and(|node| self.is_of(&node))
+    }
+
+    fn hold(&self, act: &mut dyn FnMut()) {
+        let Some(node) = self.node.upgrade() else { return };
+        let _changing = node.changing.lock();
+        if self.is_of(&node) {
+            act();
+        }
+    }
 }
 
 /// What a client wants to have downloaded.

@@ -1,9 +1,11 @@
 //! Administration of vBuckets: get, set and delete their state.
 
+use std::sync::Arc;
+
 use base::{Datatype, Seqno, VbState};
 use engine::{CompactOutcome, CompactRequest, Topology};
 use protocol::reader::Reader;
-use protocol::{Request, Status};
+use protocol::{Request, Status, opcode};
 
 use crate::commands::observe::{PERSISTENCE_TIMEOUT_MS, first_of};
 use crate::context::{Context, LaterReply, Outcome};
@@ -48,13 +50,22 @@ pub fn set_vbucket(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     if request.vbucket.0 >= cx.bucket().vbuckets() {
         return cx.error(Status::Erange, "There is no such vbucket");
     }
-    if by_file && let Err(failure) = file_fill::fill(&cx.bucket(), request.vbucket) {
+    let (node, bucket) = (cx.node, Arc::clone(&cx.bucket()));
+    let is_there = || node.bucket(bucket.name()).is_some_and(|there| Arc::ptr_eq(&there, &bucket));
+    let is_wanted = || !node.lanes().is_stopping() && is_there();
+    if by_file && let Err(failure) = file_fill::fill(&bucket, request.vbucket, &is_wanted) {
         return cx.error(failure.status(), &failure.to_string());
     }
     match cx.bucket().roles().set_vbucket_state(request.vbucket, state, topology) {
         Ok(()) => Outcome::Then(tell_set),
         Err(refusal) => cx.refuse(refusal),
     }
+}
+
+/// Whether a request may have a vBucket filled with a file, which takes long: its handler looks closer.
+pub(crate) fn fills(request: &Request<'_>) -> bool {
+    const NAME: &[u8] = b"use_snapshot";
+    request.opcode == opcode::SET_VBUCKET && request.value.windows(NAME.len()).any(|part| part == NAME)
 }
 
 /// Answers when what was prepared alone in the vBucket is committed.

@@ -6,7 +6,10 @@
 //! - What is in the folder under the name of a file is whole: fragments are written under another name, and the file is
 //!   renamed once all are durable.
 //! - A connection that breaks is made again, and the copy goes on where it stood as long as the source has the snapshot.
-//! - No more than one fragment is in memory.
+//! - No more than one fragment is in memory, once; it is charged to the bucket.
+//! - Nothing is written for a bucket that is gone, nor into one that was made again under its name.
+//! - It goes on behind what was written since the bucket was opened, and behind nothing else: what was not durable when the
+//!   power failed may be anything.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,14 +19,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::VbId;
 use base::env::{Env, File, OpenMode};
 use base::limits::MAX_FRAME_BODY_BYTES;
+use base::{Account, Part, VbId};
 use engine::{Completer, IncomingFile};
 use protocol::{ParsedResponse, RequestParts, Status, magic, opcode, parse_response, write_request};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha512};
 
+use super::download_places::DownloadPlace;
 use super::login::{LinkError, Login, WANTED};
 use super::source::Password;
 use super::wire::{Wire, first_of, log_in};
@@ -63,6 +67,8 @@ pub enum DownloadFailure {
     NoRoom,
     /// The disk failed.
     Disk(io::Error),
+    /// The bucket is gone, or the node stops.
+    Gone,
 }
 
 impl DownloadFailure {
@@ -70,7 +76,7 @@ impl DownloadFailure {
     pub fn status(&self) -> Status {
         match self {
             DownloadFailure::Manifest(_) => Status::NotSupported,
-            DownloadFailure::Link(_) | DownloadFailure::NoRoom => Status::Etmpfail,
+            DownloadFailure::Link(_) | DownloadFailure::NoRoom | DownloadFailure::Gone => Status::Etmpfail,
             DownloadFailure::Refused(_, code) => Status::from_code(*code).unwrap_or(Status::Einternal),
             DownloadFailure::Checksum | DownloadFailure::Disk(_) => Status::Einternal,
         }
@@ -90,6 +96,7 @@ impl fmt::Display for DownloadFailure {
                 "the disk has less room than the file takes: make room, or allow it to fail later",
             ),
             DownloadFailure::Disk(error) => write!(f, "the file cannot be written: {error}"),
+            DownloadFailure::Gone => f.write_str("the bucket is gone, or the node stops"),
         }
     }
 }
@@ -118,6 +125,41 @@ pub trait DownloadDial {
     fn timer(&self) -> &dyn Timer;
 }
 
+/// The bucket for which a file is copied.
+pub trait DownloadBucket: Send + Sync {
+    /// Whether it is there, and the node does not stop.
+    fn is_there(&self) -> bool;
+
+    /// Does something in its folder, if it is there, while it can neither go nor be made again.
+    fn hold(&self, act: &mut dyn FnMut());
+}
+
+/// Memory of a bucket that is charged until this is dropped.
+pub struct DownloadCharge {
+    account: Account,
+    bytes: usize,
+}
+
+impl DownloadCharge {
+    /// Charges a fragment of a copy that asks for so many bytes at once.
+    pub fn of(account: &Account, write_bytes: u64) -> DownloadCharge {
+        let bytes = fragment_bytes(write_bytes) as usize + CHECKSUM_BYTES;
+        account.charge(Part::Other, bytes);
+        DownloadCharge { account: account.clone(), bytes }
+    }
+}
+
+impl Drop for DownloadCharge {
+    fn drop(&mut self) {
+        self.account.release(Part::Other, self.bytes);
+    }
+}
+
+/// Bytes of a fragment, of a copy that wants to write so many at once.
+fn fragment_bytes(write_bytes: u64) -> u64 {
+    write_bytes.clamp(1, MOST_FRAGMENT_BYTES)
+}
+
 /// What is to be copied, and where.
 pub struct Download {
     /// The outside world, with the bucket's disk.
@@ -136,6 +178,12 @@ pub struct Download {
     pub vbuckets: u16,
     /// Where the file goes; nothing else is copied there meanwhile.
     pub into: IncomingFile,
+    /// The bucket here.
+    pub target: Box<dyn DownloadBucket>,
+    /// What is held in memory.
+    pub charge: DownloadCharge,
+    /// One of the few at a time.
+    pub place: DownloadPlace,
     /// Bytes that are asked for and written at once.
     pub write_bytes: u64,
     /// Bytes after which what was written is made durable; 0 if that is done once, at the end.
@@ -192,30 +240,23 @@ fn is_plain(uuid: &str) -> bool {
     (1..=64).contains(&uuid.len()) && uuid.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }
 
-/// An answer of the source.
-struct SourceAnswer {
-    status: u16,
-    value: Vec<u8>,
-}
-
-impl SourceAnswer {
-    fn success(self, what: &'static str) -> Result<Vec<u8>, DownloadFailure> {
-        if self.status == Status::Success.code() {
-            return Ok(self.value);
-        }
-        Err(DownloadFailure::Refused(what, self.status))
-    }
+/// Whether the source answered with success.
+fn success(status: u16, what: &'static str) -> Result<(), DownloadFailure> {
+    if status == Status::Success.code() { Ok(()) } else { Err(DownloadFailure::Refused(what, status)) }
 }
 
 /// Copies the file, and completes [`Download::done`] with the outcome.
 pub async fn run_download(download: Download, dial: &impl DownloadDial) {
     let outcome = download.copy(dial).await;
-    let Download { bucket, node, vb, done, into, .. } = download;
+    let Download { bucket, node, vb, done, into, charge, place, .. } = download;
     if let Err(error) = &outcome {
         tracing::info!(bucket, source = node, %vb, %error, "the file of a vBucket was not downloaded");
     }
     // Another one may begin when the client hears of this one.
-    drop(into);
+    if let Err(DownloadFailure::Disk(_)) = &outcome {
+        into.forget();
+    }
+    drop((into, charge, place));
     done.complete(outcome);
 }
 
@@ -223,6 +264,9 @@ impl Download {
     async fn copy(&self, dial: &impl DownloadDial) -> Downloaded {
         let (mut known, mut failures, mut before) = (None, 0, 0);
         loop {
+            if !self.target.is_there() {
+                return Err(DownloadFailure::Gone);
+            }
             let mut written = 0;
             match self.attempt(dial, &mut known, &mut written).await {
                 Err(DownloadFailure::Link(error)) if is_passing(&error) => {
@@ -256,14 +300,17 @@ impl Download {
         let mut wire = first_of(opening, too_late(dial)).await?;
         let wanted = json!({ "storage": { "backend": BACKEND, "max_version": MOST_VERSION } }).to_string();
         let prepare = self.request(opcode::PREPARE_SNAPSHOT, b"", wanted.as_bytes());
-        let answer = first_of(ask(&mut wire, &prepare), too_late(dial)).await?;
-        let manifest = SourceManifest::parse(&answer.success("to prepare a snapshot")?, self.vb)?;
-        let (part, file) = self.part(&manifest)?;
+        let told = |status, value: &[u8]| {
+            success(status, "to prepare a snapshot")?;
+            SourceManifest::parse(value, self.vb)
+        };
+        let manifest = first_of(ask(&mut wire, &prepare, told), too_late(dial)).await??;
+        let (part, file) = self.held(|| self.part(&manifest))?;
         *written = file.len()?.min(manifest.bytes);
         file.set_len(*written)?;
         let mut unsynced = 0;
         while *written < manifest.bytes {
-            let length = (manifest.bytes - *written).min(self.write_bytes.clamp(1, MOST_FRAGMENT_BYTES));
+            let length = (manifest.bytes - *written).min(fragment_bytes(self.write_bytes));
             let wanted = json!({
                 "id": manifest.file, "offset": written.to_string(), "length": length.to_string(),
                 "checksum_length": length.to_string(),
@@ -271,12 +318,20 @@ impl Download {
             let wanted = wanted.to_string();
             let request =
                 self.request(opcode::GET_FILE_FRAGMENT, manifest.uuid.as_bytes(), wanted.as_bytes());
-            let answer = first_of(ask(&mut wire, &request), too_late(dial)).await?;
-            let value = answer.success("a fragment of a file")?;
-            let fragment = checked(&value, length)?;
-            file.write_at(fragment, *written)?;
-            *written += fragment.len() as u64;
-            unsynced += fragment.len() as u64;
+            let at = *written;
+            // It is written from where it came to: no second copy of it is made.
+            let wrote = |status, value: &[u8]| {
+                success(status, "a fragment of a file")?;
+                let fragment = checked(value, length)?;
+                if !self.target.is_there() {
+                    return Err(DownloadFailure::Gone);
+                }
+                file.write_at(fragment, at)?;
+                Ok(fragment.len() as u64)
+            };
+            let bytes = first_of(ask(&mut wire, &request, wrote), too_late(dial)).await??;
+            *written += bytes;
+            unsynced += bytes;
             if self.fsync_bytes > 0 && unsynced >= self.fsync_bytes {
                 file.sync_data()?;
                 unsynced = 0;
@@ -285,7 +340,7 @@ impl Download {
         self.finish(&part, &*file, &manifest)?;
         // The snapshot would end by itself; whether it does so now does not matter here.
         let release = self.request(opcode::RELEASE_SNAPSHOT, manifest.uuid.as_bytes(), b"");
-        let _ = first_of(ask(&mut wire, &release), too_late(dial)).await;
+        let _ = first_of(ask(&mut wire, &release, |_, _: &[u8]| ()), too_late(dial)).await;
         Ok(manifest.bytes)
     }
 
@@ -294,7 +349,15 @@ impl Download {
         RequestParts { opcode, vbucket: self.vb, key, value, datatype, ..RequestParts::default() }
     }
 
-    /// The part of the file that is here, or an empty one. What is left of other snapshots is removed.
+    /// Does something in the bucket's folder, if the bucket is there.
+    fn held<T>(&self, act: impl Fn() -> Result<T, DownloadFailure>) -> Result<T, DownloadFailure> {
+        let mut outcome = Err(DownloadFailure::Gone);
+        self.target.hold(&mut || outcome = act());
+        outcome
+    }
+
+    /// The part of the file that is here, if it is known to be good, or an empty one. What is left of other snapshots is
+    /// removed.
     fn part(&self, manifest: &SourceManifest) -> Result<(PathBuf, Arc<dyn File>), DownloadFailure> {
         let (disk, folder) = (&self.env.disk, self.into.folder());
         disk.create_dir_all_synced(folder)?;
@@ -306,8 +369,11 @@ impl Download {
         if self.fails_fast && !has_room {
             return Err(DownloadFailure::NoRoom);
         }
-        let path = folder.join(name);
+        let path = folder.join(&name);
         let file = disk.open(&path, OpenMode::Create)?;
+        if !self.into.goes_on(&name) {
+            file.set_len(0)?;
+        }
         Ok((path, file))
     }
 
@@ -321,9 +387,10 @@ impl Download {
             disk.remove_file(part)?;
             return Err(DownloadFailure::Checksum);
         }
-        disk.rename(part, &self.into.path())?;
-        disk.sync_dir(self.into.folder())?;
-        Ok(())
+        self.held(|| {
+            disk.rename(part, &self.into.path())?;
+            Ok(disk.sync_dir(self.into.folder())?)
+        })
     }
 }
 
@@ -361,8 +428,12 @@ fn is_passing(error: &LinkError) -> bool {
     matches!(error, LinkError::Connect(_) | LinkError::Io(_) | LinkError::Closed | LinkError::TimeOut)
 }
 
-/// Makes a request, and waits for its answer.
-async fn ask<W: Wire>(wire: &mut W, request: &RequestParts<'_>) -> Result<SourceAnswer, LinkError> {
+/// Makes a request, waits for its answer, and has `take` make something of its status and its value.
+async fn ask<W: Wire, T>(
+    wire: &mut W,
+    request: &RequestParts<'_>,
+    take: impl Fn(u16, &[u8]) -> T,
+) -> Result<T, LinkError> {
     if !write_request(wire.parts().1, request) {
         return Err(LinkError::TooLong);
     }
@@ -376,8 +447,7 @@ async fn ask<W: Wire>(wire: &mut W, request: &RequestParts<'_>) -> Result<Source
             ParsedResponse::Response { response, total_len } => {
                 consumed = total_len;
                 if response.magic != magic::SERVER_REQUEST {
-                    answer =
-                        Some(SourceAnswer { status: response.status_code, value: response.value.to_vec() });
+                    answer = Some(take(response.status_code, response.value));
                 }
             }
         }

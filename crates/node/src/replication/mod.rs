@@ -5,6 +5,7 @@
 //! What is declared is not kept on disk: whoever declares it does so again after a restart.
 
 pub mod download;
+mod download_places;
 mod drive;
 mod following;
 mod link;
@@ -33,12 +34,13 @@ use crate::news::Hearing;
 use crate::node_login::NodeLogins;
 use crate::notify::Notify;
 
+pub use download_places::{DownloadPlace, DownloadPlaces};
 pub use drive::Drive;
 pub use following::{Following, Stepped};
 pub use link::{Link, LinkState};
 pub use link_limits::LinkLimits;
 pub use login::{LinkError, LoggingIn, Login};
-pub use rollback::{Rollbacks, RolledBack};
+pub use rollback::{LeftRollbacks, Rollbacks, RolledBack};
 pub use run::run;
 pub use source::{Password, Source, Sources};
 pub use status::{LinkStatus, TakeOvers, lag_of};
@@ -103,6 +105,7 @@ pub struct Replication {
     memory: Arc<ConnectionMemory>,
     /// As whom nodes of the same cluster log in.
     logins: Arc<NodeLogins>,
+    downloads: DownloadPlaces,
 }
 
 /// What who runs the links shares with others.
@@ -159,7 +162,13 @@ impl Replication {
             memory,
             runner,
             logins,
+            downloads: DownloadPlaces::default(),
         }
+    }
+
+    /// Places for files of vBuckets that come from other nodes.
+    pub fn downloads(&self) -> &DownloadPlaces {
+        &self.downloads
     }
 
     /// The same with another runner of links.

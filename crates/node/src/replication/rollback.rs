@@ -18,6 +18,25 @@ use crate::notify::Notify;
 /// How a rollback went: the vBucket, and where it stands now, or why it could not be done.
 pub type RolledBack = (VbId, Result<Seqno, &'static str>);
 
+/// Rollbacks under way whose connections have ended: neither waits for the other, and who closes the buckets waits for both.
+#[derive(Default)]
+pub struct LeftRollbacks(Mutex<Vec<Task>>);
+
+impl LeftRollbacks {
+    fn keep(&self, thread: Task) {
+        let mut left = self.0.lock();
+        // No more than are under way.
+        left.retain(Task::is_running);
+        left.push(thread);
+    }
+
+    /// Waits for all of them; false if one panicked.
+    pub fn join(&self) -> bool {
+        let left = std::mem::take(&mut *self.0.lock());
+        left.into_iter().map(Task::join).filter(|sound| !sound).count() == 0
+    }
+}
+
 /// Rolls back for one link: one vBucket after the other, each on a thread that ends with it. There is at most one rollback
 /// under way or asked for of each vBucket and connection.
 pub struct Rollbacks {
@@ -28,6 +47,8 @@ pub struct Rollbacks {
     /// What rolls back, until its outcome is taken.
     thread: Option<Task>,
     outcome: Arc<FinishedRollback>,
+    /// Who waits for what is under way when this is dropped; nothing if that waits itself.
+    left: Option<Arc<LeftRollbacks>>,
 }
 
 /// The outcome of the rollback under way.
@@ -41,7 +62,13 @@ struct FinishedRollback {
 
 impl Rollbacks {
     pub(crate) fn new(env: Env, bucket: Arc<Bucket>) -> Rollbacks {
-        Rollbacks { env, bucket, ordered: VecDeque::new(), thread: None, outcome: Arc::default() }
+        Rollbacks { env, bucket, ordered: VecDeque::new(), thread: None, outcome: Arc::default(), left: None }
+    }
+
+    /// Leaves what is under way there when it is dropped: on a thread that others wait for, too.
+    pub(crate) fn leaving(mut self, left: &Arc<LeftRollbacks>) -> Rollbacks {
+        self.left = Some(Arc::clone(left));
+        self
     }
 
     /// Calls `wake`, from any thread, when one is done: for who looks with [`Rollbacks::try_next`] alone.
@@ -137,7 +164,13 @@ impl Rollbacks {
 impl Drop for Rollbacks {
     /// What was begun is brought to its end: the bucket may be closed behind that.
     fn drop(&mut self) {
-        self.join();
+        match (&self.left, self.thread.take()) {
+            (Some(left), Some(thread)) => left.keep(thread),
+            (_, thread) => {
+                self.thread = thread;
+                self.join();
+            }
+        }
     }
 }
 
@@ -156,5 +189,50 @@ fn roll_back(bucket: &Bucket, vb: VbId, to: Seqno) -> Result<Seqno, &'static str
             Err("its files cannot be rolled back: see the log of this node")
         }
         Err(_) => Err("the vBucket here is no replica"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::mpsc::{Receiver, channel};
+
+    use base::env::{RealSpawn, Spawn};
+    use engine::BucketConfig;
+
+    use super::*;
+
+    /// Threads that begin when they are let.
+    struct Gated(Mutex<Option<Receiver<()>>>);
+
+    impl Spawn for Gated {
+        fn spawn(&self, name: &str, job: Box<dyn FnOnce() + Send>) -> io::Result<Task> {
+            let gate = self.0.lock().take();
+            let gated = move || {
+                let _ = gate.map(|gate| gate.recv());
+                job();
+            };
+            RealSpawn.spawn(name, Box::new(gated))
+        }
+    }
+
+    #[test]
+    fn what_is_under_way_is_left_to_those_who_wait_for_it() {
+        let (env, _handles) = Env::sim(1);
+        let config = BucketConfig { vbuckets: 1, ..BucketConfig::new("default", "/data".into()) };
+        let bucket = Bucket::open(config, env.clone(), Arc::new(kvstore::Memory::default()));
+        let bucket = Arc::new(bucket.expect("an empty bucket opens"));
+        let (open, gate) = channel();
+        let env = Env { spawn: Arc::new(Gated(Mutex::new(Some(gate)))), ..env };
+        let left = Arc::<LeftRollbacks>::default();
+        let mut rollbacks = Rollbacks::new(env, bucket).leaving(&left);
+        let outcome = Arc::clone(&rollbacks.outcome);
+        rollbacks.order(RollBack { vb: VbId(0), to: Seqno(0) }).expect("a thread");
+        // It would wait without end.
+        drop(rollbacks);
+        assert!(outcome.done.lock().is_none());
+        open.send(()).expect("it waits");
+        assert!(left.join(), "it ends soundly");
+        assert!(outcome.done.lock().is_some(), "it was brought to its end");
     }
 }

@@ -109,9 +109,8 @@ fn replicas_are_filled_with_files_and_followed_by_streams() {
     assert!(counts.rollbacks == 0 && counts.changes < 1_200, "{counts:?}");
 }
 
-#[test]
-fn a_download_goes_on_after_a_cut_and_finds_what_was_flipped() {
-    let (active, replica) = (Node::start(), Node::start());
+/// vBucket 5 gets some large documents, 3.6 MB; their keys.
+fn large_documents(active: &Node) -> Vec<String> {
     let keys: Vec<String> =
         (0..).map(|at| format!("large{at}")).filter(|key| vb_of(key) == VbId(5)).take(12).collect();
     for (at, key) in (0_u64..).zip(&keys) {
@@ -127,6 +126,13 @@ fn a_download_goes_on_after_a_cut_and_finds_what_was_flipped() {
         set(&active.bucket(), key, &body, 0).expect("stored");
     }
     assert!(active.bucket().flushing().flush_all());
+    keys
+}
+
+#[test]
+fn a_download_goes_on_after_a_cut_and_finds_what_was_flipped() {
+    let (active, replica) = (Node::start(), Node::start());
+    let keys = large_documents(&active);
     replica.set_roles(VbState::Dead);
     let mut client = logged_in(&replica);
     let source = active.server().kv_addr();
@@ -154,4 +160,50 @@ fn a_download_goes_on_after_a_cut_and_finds_what_was_flipped() {
     assert_eq!(fill(&mut client, 5, VbState::Dead).0, Status::Einval);
     let wrong = json!({ "use_snapshot": "fusion" });
     assert_eq!(ask(&mut client, 6, opcode::SET_VBUCKET, &[2], &wrong).0, Status::Einval);
+}
+
+#[test]
+fn a_download_goes_on_behind_what_is_known_to_be_good_only() {
+    let (active, mut replica) = (Node::start(), Node::start());
+    large_documents(&active);
+    replica.set_roles(VbState::Dead);
+    let source = active.server().kv_addr();
+    let flipping = Between::to(source, NEVER, 3_000_000);
+    assert_eq!(download(&mut logged_in(&replica), 5, flipping.addr, "password").0, Status::Einternal);
+    // What of a part was durable when a node ended is not known.
+    replica.stop();
+    replica.start_again();
+    let whole = Between::to(source, NEVER, NEVER);
+    assert_eq!(download(&mut logged_in(&replica), 5, whole.addr, "password").0, Status::Success);
+    assert!(whole.passed.load(Ordering::SeqCst) > 3_600_000, "all of it came again");
+}
+
+#[test]
+fn no_download_makes_the_folder_of_a_deleted_bucket_again() {
+    let (active, replica) = (Node::start(), Node::start());
+    large_documents(&active);
+    replica.set_roles(VbState::Dead);
+    // A source that lets no one in, until the bucket is gone.
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let addr = listener.local_addr().expect("an address");
+    let mut client = logged_in(&replica);
+    let json = json!({
+        "bucket": "default", "host": addr.ip().to_string(), "port": addr.port(),
+        "sasl": { "username": "Administrator", "password": "password" },
+    });
+    let json = json.to_string();
+    let parts =
+        RequestParts { opcode: opcode::DOWNLOAD_SNAPSHOT, vbucket: VbId(5), ..RequestParts::default() };
+    send(&mut client, &RequestParts { datatype: 1, value: json.as_bytes(), ..parts });
+    let (mut here, _) = listener.accept().expect("it connects");
+    assert_eq!(replica.http("DELETE", "/pools/default/buckets/default", &Value::Null).0, 200);
+    let mut there = TcpStream::connect(active.server().kv_addr()).expect("the source listens");
+    let (mut from, mut to) = (there.try_clone().expect("a handle"), here.try_clone().expect("a handle"));
+    let back = std::thread::spawn(move || drop(std::io::copy(&mut from, &mut to)));
+    // It ends by itself, without having written anything.
+    let _ = std::io::copy(&mut here, &mut there);
+    let _ = there.shutdown(std::net::Shutdown::Both);
+    back.join().expect("it does not panic");
+    let folder = replica.folder.path().join("buckets/default");
+    assert!(!folder.exists(), "{}", folder.display());
 }

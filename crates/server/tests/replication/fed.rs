@@ -5,7 +5,7 @@ use std::thread::JoinHandle;
 
 use base::DurabilityLevel;
 use parking_lot::Mutex;
-use protocol::dcp::{Marker, Mutation};
+use protocol::dcp::{Marker, Mutation, Prepare};
 use protocol::feature::{Feature, Features as Agreed};
 use protocol::{Durability, FrameInfos, RequestParts, Response, Status, magic, opcode, write_request};
 
@@ -19,9 +19,13 @@ const ADD: u32 = 1_000;
 const FED_NAME: &str = "fed";
 
 pub fn logged_in(node: &Node) -> TcpStream {
+    logged_in_with(node, &WANTED)
+}
+
+fn logged_in_with(node: &Node, features: &[Feature]) -> TcpStream {
     let mut stream = TcpStream::connect(node.server().kv_addr()).expect("the node listens");
     stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-    let login = node::fuzz::login("Administrator", "password", "default", &Agreed::of(&WANTED).encode());
+    let login = node::fuzz::login("Administrator", "password", "default", &Agreed::of(features).encode());
     stream.write_all(&login).expect("the node reads");
     for _ in 0..3 {
         assert_eq!(status(&read(&mut stream).expect("an answer")), Status::Success);
@@ -62,7 +66,10 @@ pub fn send(stream: &mut TcpStream, parts: &RequestParts<'_>) {
 }
 
 fn open(node: &Node, name: &str, flags: u32, value: &[u8]) -> TcpStream {
-    let mut stream = logged_in(node);
+    open_on(logged_in(node), name, flags, value)
+}
+
+fn open_on(mut stream: TcpStream, name: &str, flags: u32, value: &[u8]) -> TcpStream {
     let extras = [[0; 4], flags.to_be_bytes()].concat();
     let datatype = if value.is_empty() { 0 } else { 1 };
     let parts = RequestParts { opcode: opcode::DCP_OPEN, key: name.as_bytes(), ..RequestParts::default() };
@@ -256,10 +263,14 @@ impl Script {
 
     /// Asks to add a stream; the request for it.
     fn asked(&mut self, vb: u16) -> Vec<u8> {
-        self.stream.write_all(&add_stream(vb, 0x20)).expect("the node reads");
+        self.asked_with(vb, 0x20)
+    }
+
+    fn asked_with(&mut self, vb: u16, flags: u32) -> Vec<u8> {
+        self.stream.write_all(&add_stream(vb, flags)).expect("the node reads");
         let request = self.next();
         assert_eq!((request[0], request[1]), (magic::REQUEST, opcode::DCP_STREAM_REQ));
-        assert_eq!(request[24..28], [0, 0, 0, 0x20], "the flags are passed on");
+        assert_eq!(request[24..28], flags.to_be_bytes(), "the flags are passed on");
         request
     }
 
@@ -273,20 +284,22 @@ impl Script {
     /// Begins a stream; its opaque.
     fn stream(&mut self, vb: u16) -> u32 {
         let request = self.asked(vb);
-        self.answer(&request, Status::Success, &[HISTORY.to_be_bytes(), [0; 8]].concat());
+        self.begun(vb, &request)
+    }
+
+    /// Accepts what was asked for.
+    fn begun(&mut self, vb: u16, request: &[u8]) -> u32 {
+        self.answer(request, Status::Success, &[HISTORY.to_be_bytes(), [0; 8]].concat());
         let added = self.next();
         assert_eq!((added[1], status(&added)), (opcode::DCP_ADD_STREAM, Status::Success));
         assert_eq!(opaque(&added), ADD + u32::from(vb));
-        assert_eq!(added[24..28], opaque(&request).to_be_bytes());
-        opaque(&request)
+        assert_eq!(added[24..28], opaque(request).to_be_bytes());
+        opaque(request)
     }
 
     fn message(&mut self, vb: u16, opaque: u32, what: What, key: &[u8], value: &[u8], datatype: u8) {
-        let message =
-            Message { vb: VbId(vb), opaque, stream_id: None, cas: Cas(5), datatype, key, value, what };
-        let mut out = Vec::new();
-        message.write(&mut out);
-        self.stream.write_all(&out).expect("the node reads");
+        let frame = frame_of(vb, opaque, what, key, value, datatype);
+        self.stream.write_all(&frame).expect("the node reads");
     }
 
     fn marker(&mut self, vb: u16, opaque: u32, start: u64, end: u64) {
@@ -300,9 +313,14 @@ impl Script {
     }
 
     fn mutation_of(&mut self, vb: u16, opaque: u32, seqno: u64, value: &[u8], datatype: u8) {
-        let (by_seqno, rev_seqno) = (Seqno(seqno), RevSeqno(1));
-        let mutation = Mutation { by_seqno, rev_seqno, ..Mutation::default() };
-        self.message(vb, opaque, What::Mutation(mutation), format!("\0k{seqno}").as_bytes(), value, datatype);
+        self.message(
+            vb,
+            opaque,
+            What::Mutation(a_mutation(seqno)),
+            format!("\0k{seqno}").as_bytes(),
+            value,
+            datatype,
+        );
     }
 
     /// Nothing is answered to what was sent: a sign of life is, at once.
@@ -323,6 +341,17 @@ impl Script {
         assert_eq!((frame[0], frame[1]), (magic::REQUEST, opcode::DCP_CLOSE_STREAM));
         assert_eq!(frame[6..8], vb.to_be_bytes());
     }
+}
+
+fn frame_of(vb: u16, opaque: u32, what: What, key: &[u8], value: &[u8], datatype: u8) -> Vec<u8> {
+    let message = Message { vb: VbId(vb), opaque, stream_id: None, cas: Cas(5), datatype, key, value, what };
+    let mut out = Vec::new();
+    message.write(&mut out);
+    out
+}
+
+fn a_mutation(seqno: u64) -> Mutation {
+    Mutation { by_seqno: Seqno(seqno), rev_seqno: RevSeqno(1), ..Mutation::default() }
 }
 
 fn value_of(node: &Node, vb: u16, key: &str) -> Option<Vec<u8>> {
@@ -481,4 +510,108 @@ fn what_is_fed_waits_in_the_socket_for_room_in_memory() {
     eventually("all is applied", || high() == CHANGES);
     thread.join().expect("it does not panic");
     script.is_silent();
+}
+
+#[test]
+fn what_a_valid_producer_sends_is_taken_whatever_the_client_agreed_on() {
+    let node = Node::start();
+    node.set_roles(VbState::Replica);
+    let client = logged_in_with(&node, &[Feature::Collections]);
+    let mut script = Script { stream: open_on(client, "a consumer", 0, b"") };
+    let stream = script.stream(0);
+    script.marker(0, stream, 1, 4);
+    let longest = [&b"\0"[..], &[b'k'; 250]].concat();
+    script.message(0, stream, What::Mutation(a_mutation(1)), &longest, b"v", 0);
+    script.mutation_of(0, stream, 2, b"{}", 1);
+    // One byte, of a literal.
+    script.mutation_of(0, stream, 3, &[1, 0, b'v'], 2);
+    let prepare = Prepare { mutation: a_mutation(4), is_deletion: false, level: 1 };
+    script.message(0, stream, What::Prepare(prepare), &longest, b"w", 0);
+    script.is_silent();
+    eventually("all is applied", || node.high_seqnos()[0] == Seqno(4));
+    for key in ["k2", "k3", &"k".repeat(250)] {
+        assert!(value_of(&node, 0, key).is_some(), "{key}");
+    }
+}
+
+#[test]
+fn a_message_that_is_refused_leaves_no_gap() {
+    let node = Node::start();
+    node.set_roles(VbState::Replica);
+    let mut script = Script::begin(&node);
+    let mutation = || What::Mutation(a_mutation(2));
+    let prepare = || What::Prepare(Prepare { mutation: a_mutation(2), is_deletion: false, level: 1 });
+    let longer = [&b"\0"[..], &[b'k'; 251]].concat();
+    for vb in 0..7 {
+        let stream = script.stream(vb);
+        let frame = |what, key: &[u8], datatype| frame_of(vb, stream, what, key, b"v", datatype);
+        let mut wrong = match vb {
+            0..3 => frame(mutation(), b"\0k2", 0),
+            3 => frame(mutation(), b"\0k2", 8),
+            4 => frame(mutation(), &longer, 0),
+            5 => frame(prepare(), b"\0k2", 0),
+            _ => frame_of(vb, stream, What::SystemEvent(Seqno(2), 99, 0), b"name", b"", 0),
+        };
+        match vb {
+            // Extended metadata.
+            0 => wrong[24 + 29] = 1,
+            // An extra byte belongs to the key.
+            1 => (wrong[3], wrong[4]) = (4, 30),
+            // No mutation has seqno 0.
+            2 => wrong[24..32].fill(0),
+            // A prepare without CAS.
+            5 => wrong[16..24].fill(0),
+            _ => {}
+        }
+        script.marker(vb, stream, 1, 3);
+        script.mutation(vb, stream, 1);
+        script.stream.write_all(&wrong).expect("the node reads");
+        script.refused(wrong[1], Status::Einval);
+        script.closes(vb);
+        script.mutation(vb, stream, 3);
+        script.is_silent();
+        let high = node.high_seqnos()[usize::from(vb)];
+        assert!(high <= Seqno(1) && value_of(&node, vb, "k3").is_none(), "{vb}: {high}");
+        // It is followed again from where it stands.
+        script.stream(vb);
+    }
+}
+
+#[test]
+fn a_void_stream_hands_nothing_over() {
+    let node = Node::start();
+    node.set_roles(VbState::Pending);
+    let mut script = Script::begin(&node);
+    for vb in 0..2 {
+        let request = script.asked_with(vb, StreamFlags::TAKEOVER);
+        let stream = script.begun(vb, &request);
+        let (bucket, vb_id) = (node.bucket(), VbId(vb));
+        bucket.roles().set_vbucket_state(vb_id, VbState::Dead, None).expect("there is one");
+        if vb == 1 {
+            bucket.roles().delete_vbucket(vb_id).expect("it is dead").expect("the disk works");
+        }
+        script.message(vb, stream, What::SetVbucketState(VbState::Active), b"", b"", 0);
+        script.closes(vb);
+        script.is_silent();
+        assert_eq!(bucket.state_of(vb_id), [Some(VbState::Dead), None][usize::from(vb)]);
+    }
+}
+
+#[test]
+fn a_void_stream_acknowledges_no_prepares_of_another() {
+    let node = Node::start();
+    node.set_roles(VbState::Replica);
+    let mut first = Script::begin(&node);
+    first.stream(0);
+    let name = format!("{{\"consumer_name\":\"{FED_NAME}\"}}");
+    let mut second = Script { stream: open(&node, "another consumer", 0, name.as_bytes()) };
+    let stream = second.stream(0);
+    second.marker(0, stream, 1, 1);
+    // It is acknowledged when it is on disk, which both connections hear of.
+    let prepare = Prepare { mutation: a_mutation(1), is_deletion: false, level: 3 };
+    second.message(0, stream, What::Prepare(prepare), b"\0k1", b"v", 0);
+    let frame = second.next();
+    assert_eq!((frame[1], opaque(&frame)), (opcode::DCP_SEQNO_ACKNOWLEDGED, stream));
+    first.closes(0);
+    first.is_silent();
 }
