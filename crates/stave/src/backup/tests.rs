@@ -83,15 +83,15 @@ fn two_backups_with(env: &Env, sealer: Option<Sealer>) {
     two_backups_of(env, sealer.clone(), sealer);
 }
 
-fn two_backups_of(env: &Env, first: Option<Sealer>, second: Option<Sealer>) {
-    let mut full = begin_with(env, head("20261127T000000Z", 11, None), first);
+fn two_backups_of(env: &Env, of_first: Option<Sealer>, of_second: Option<Sealer>) {
+    let mut full = begin_with(env, head("20261127T000000Z", 11, None), of_first);
     let big = "v".repeat(5000);
     let first =
         vbucket(&mut full, 0, 0, &[&[(1, "a", "one"), (2, "b", &big)], &[(5, "a", "two"), (6, "c", "x")]]);
     let second = vbucket(&mut full, 1, 0, &[&[(3, "d", "old")]]);
     full.complete(&[first, second]).expect("written");
     finish(full);
-    let mut later = begin_with(env, head("20261127T000001Z", 12, Some("20261127T000000Z")), second);
+    let mut later = begin_with(env, head("20261127T000001Z", 12, Some("20261127T000000Z")), of_second);
     let first = vbucket(&mut later, 0, 6, &[&[(7, "b", ""), (9, "e", "new")]]);
     let second = vbucket(&mut later, 1, 0, &[&[(2, "f", "other")]]);
     later.complete(&[first, second]).expect("written");
