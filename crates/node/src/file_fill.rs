@@ -116,7 +116,7 @@ fn begin(bucket: &Arc<Bucket>, vb: VbId, snapshot: Box<dyn Snapshot>) -> Result<
     if has_changes || before == Some(VbState::Active) {
         return Err(not_empty());
     }
-    // Whoever gave it another role meanwhile goes first.
+    // Another role that it was given meanwhile goes first.
     if !roles.change_role(vb, before, VbState::Replica).map_err(NotFilled::Role)? {
         return Err(not_empty());
     }

@@ -252,7 +252,7 @@ impl Consumer {
 
     /// The producer hands the vBucket over, step by step; each is answered when it is done here.
     fn take_role(&mut self, vb: VbId, track: &mut super::Track, state: VbState, out: &mut Vec<u8>) -> Done {
-        // Whoever gave it another role meanwhile, or removed it, does not want what the producer hands over.
+        // If it was removed or given another role meanwhile, what the producer hands over is not wanted any more.
         let taken = track.stream.map_or(Ok(false), |stream| self.bucket.roles().hand_over(stream, state));
         let refused = match taken {
             Ok(true) => None,
