@@ -117,12 +117,12 @@ impl FileSnapshot {
 #[derive(Default)]
 pub(crate) struct FileSnapshotTable {
     by_vb: Mutex<HashMap<VbId, Arc<FileSnapshot>>>,
-    incoming: Arc<Mutex<Incoming>>,
+    incoming: Arc<Mutex<IncomingParts>>,
 }
 
 /// Files of other nodes.
 #[derive(Default)]
-struct Incoming {
+struct IncomingParts {
     /// vBuckets whose file comes, or is read to fill them.
     taken: BTreeSet<VbId>,
     /// What was begun last for each since the bucket was opened: of other parts it is not known what of them is durable.
@@ -136,7 +136,7 @@ const INCOMING: &str = "downloads";
 pub struct IncomingFile {
     vb: VbId,
     folder: PathBuf,
-    incoming: Arc<Mutex<Incoming>>,
+    incoming: Arc<Mutex<IncomingParts>>,
 }
 
 impl IncomingFile {
