@@ -21,7 +21,7 @@ const SAID_ELSEWHERE: [(&str, &[&str]); 5] = [
     ("crates/node/src/hosting.rs", &["flush", "file", "keep", "compact", "fetch", "load", "backfill"]),
     ("crates/node/src/cluster/mod.rs", &["lease", "promises", "cluster", "users"]),
     ("crates/node/src/replication/rollback.rs", &["rollback-"]),
-    ("crates/node/src/long_work.rs", &["long-work", "overview", "password"]),
+    ("crates/node/src/long_work.rs", &["long-work", "overview", "password", "fill"]),
     ("crates/dev/src/cluster.rs", &["open", "stop"]),
 ];
 /// Where a name that is not said there is taken by a `spawn`.
