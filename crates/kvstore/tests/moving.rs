@@ -488,8 +488,12 @@ fn without_the_record_of_a_move_no_vbucket_is_thrown_away() {
             if progress.stage != MoveStage::Copying {
                 break;
             }
-            let env = if steps % 2 == 0 { over(&handles.disk.crash(steps), steps) } else { env };
-            world.store.close().expect("everything is filed");
+            let env = if steps % 2 == 0 {
+                over(&handles.disk.crash(steps), steps)
+            } else {
+                world.store.close().expect("everything is filed");
+                env
+            };
             let records = ["migration.json", "migration.json.copy"].map(|name| dir.join(name));
             let kept = records.clone().map(|path| read_all(&env, &path));
             records.iter().for_each(|path| env.disk.remove_file(path).expect("it was there"));

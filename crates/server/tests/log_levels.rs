@@ -48,7 +48,9 @@ fn log_levels_are_changed_while_a_node_runs() {
     );
     assert_eq!(http(&server, "POST", PATH, "level=error").0, 200);
     assert_eq!(http(&server, "POST", PATH, "level=default").0, 200);
-    let expected = ["warn,engine=debug", "debug", "trace", "trace", "info", "error", "info"];
+    // The line that tells of a change is logged between the levels before and after it.
+    let changes = ["warn,engine=debug", "debug", "trace", "trace", "info", "error", "info"];
+    let expected: Vec<&str> = changes.into_iter().flat_map(|level| [level, "info", level]).collect();
     assert_eq!(*followed.lock().expect("whole"), expected);
     server.stop().expect("a clean stop");
 }
