@@ -23,6 +23,7 @@ const WITHOUT_A_TASK: &[(&str, &str)] = &[
     ("range_scans", "closes files that were only read"),
     ("save", "is `save_group` of one"),
     ("save_state", "is `save_group` of one"),
+    ("tune", "notes what later steps go by"),
     ("counts", "is part of `states`"),
     ("stored_vbucket", "is `states` of one"),
     ("filed_counts", "is `counts` without the journal"),
