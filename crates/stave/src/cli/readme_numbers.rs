@@ -29,14 +29,16 @@ fn versions_are_those_that_are_built_and_tested_with() {
 #[test]
 fn documents_that_survive_are_those_that_were_measured() {
     let documents = between(README, "lost none of ", " documents");
-    let row = format!("| documents lost in 50 rounds of `kill -9` under load | 0 of {documents} |");
-    assert!(README.contains("Fifty rounds of `kill -9` under load") && MEASUREMENTS.contains(&row), "{row}");
+    let row = MEASUREMENTS.lines().find(|row| row.contains("lost in 50 rounds of `kill -9` under load"));
+    let row = row.expect("measurements.md has the rounds");
+    assert!(README.contains("Fifty rounds of `kill -9` under load"), "README.md has the rounds");
+    assert!(row.contains(&format!("| 0 of {documents} |")), "{row}");
 }
 
 /// Reads, writes and both; inserts, of which memcached needs more than twice as much, are not in the claim.
 #[test]
 fn processor_time_beside_memcached_is_what_was_measured() {
-    let claim = between(README, "an operation costs ", " times the processor time that memcached needs");
+    let claim = between(README, "An operation costs ", " times the processor time that memcached needs");
     let (least, most) = claim.split_once(" to ").expect("two numbers");
     let table = between(PERFORMANCE, "| | memcached | redis | redis-aof | stave |\n", "\n\n");
     let kinds = ["mixed_", "reads_", "writes_"];
