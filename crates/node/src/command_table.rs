@@ -578,7 +578,6 @@ pub static ROWS: &[Row] = &[
         .key(Key::Required)
         .cas(NoCas),
     dcp_in(DCP_SEQNO_ADVANCED, consumer::of_stream, "Up to here a stream has no more changes").extras(8),
-    dcp_in(DCP_OSO_SNAPSHOT, consumer::of_stream, "A snapshot in the order of keys begins or ends").extras(4),
 ];
 
 /// Commands that servers once had: answered as "not supported", not as "unknown".

@@ -80,7 +80,6 @@ fn well_formed() -> Vec<Case> {
         stream(opcode::DCP_COMMIT, &with::<16>(15, 2), b"k"),
         stream(opcode::DCP_ABORT, &with::<16>(15, 2), b"k"),
         stream(opcode::DCP_SEQNO_ADVANCED, &numbered::<8>(), b""),
-        stream(opcode::DCP_OSO_SNAPSHOT, &[0, 0, 0, 1], b""),
     ]
 }
 

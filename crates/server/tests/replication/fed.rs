@@ -399,7 +399,7 @@ fn a_scripted_producer_is_answered_as_a_consumer_answers() {
     script.marker(0, again, 3, 9);
     script.message(0, again, What::SeqnoAdvanced(Seqno(9)), b"", b"", 0);
     script.message(0, again, What::OutOfOrder(true), b"", b"", 0);
-    script.refused(opcode::DCP_OSO_SNAPSHOT, Status::NotSupported);
+    script.refused(opcode::DCP_OSO_SNAPSHOT, Status::UnknownCommand);
     script.is_silent();
     script.message(0, again, What::End(protocol::dcp::EndReason::Ok), b"", b"", 0);
     script.is_silent();
