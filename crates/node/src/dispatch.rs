@@ -75,7 +75,7 @@ pub fn dispatch(desk: Desk<'_>, request: &Request<'_>) -> Handled {
     if let Err(reason) = session.follow_users(node, out) {
         return Handled { outcome: Outcome::Close(reason), pass: None, answered: None };
     }
-    let (row, mark) = (find(request.opcode), out.mark());
+    let (row, mark) = (row_of(session, request.opcode), out.mark());
     let (is_closed, pass) = match row.map_or(Ok(None), |row| let_through(row, node, session)) {
         Ok(pass) => (None, pass),
         Err(closed) => (Some(closed), None),
@@ -298,6 +298,13 @@ fn let_through(row: &Row, node: &Node, session: &Session) -> Result<Option<Pass>
         (false, false) => Err(Closed::NoTraffic),
         (false, true) => Ok(pass),
     }
+}
+
+/// The row of a command, if there is such a command on this connection. Where nothing is fed, a seqno that advances is as
+/// unknown as it is to the original that was recorded.
+fn row_of(session: &mut Session, code: u8) -> Option<&'static Row> {
+    let mut is_fed = || session.dcp.as_mut().is_some_and(|connection| connection.consumer().is_some());
+    find(code).filter(|_| code != opcode::DCP_SEQNO_ADVANCED || is_fed())
 }
 
 type Admitted<'a> = (&'static Row, FrameInfos<'a>, DocKey<'a>);
