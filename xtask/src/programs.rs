@@ -4,8 +4,10 @@
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use chaos::simulate;
 use harness::child::{cargo, is_installed, without_own_names};
 use harness::failures;
@@ -14,6 +16,9 @@ use serde_json::Value;
 
 /// Packages whose tests search states and seeds: they use up a processor, and measure no time.
 const COMPUTE: [&str; 6] = ["sim", "simulation", "cluster", "kvstore", "logstore", "dcp"];
+
+/// How many programs run at a time beside others.
+const ROWS_BESIDE: usize = 2;
 
 /// A test program, as cargo built it.
 pub struct Program {
@@ -92,35 +97,50 @@ pub enum Which {
     Mistakes,
 }
 
-/// Runs each of the programs, one after the other, and prints what each printed when it ends.
-/// `beside` others: with the lowest priority.
-pub fn run<'a>(
-    programs: impl IntoIterator<Item = &'a Program>,
-    which: Which,
-    beside: bool,
-) -> Result<Totals> {
-    let mut totals = Totals::default();
-    for program in programs {
-        let output = program.run(which, beside)?;
-        let text = String::from_utf8_lossy(&output.stdout);
-        let errors = String::from_utf8_lossy(&output.stderr);
-        let ran = text.lines().filter_map(Totals::of_cargo_line).fold(Totals::default(), sum);
-        let counted = match which {
-            Which::Tests => judged(ran, output.status.success()),
-            Which::Mistakes => mistakes(&text, ran, output.status.success()),
-        };
-        totals += counted;
-        text.lines().for_each(failures::note_line);
-        if which == Which::Tests || counted != Totals::default() {
-            println!("\n     Running {}: {}\n{text}{errors}", program.package, program.source);
-        }
-        if counted.failed > ran.failed {
-            let what = format!("{}: {} ended with {}", program.package, program.source, output.status);
-            println!("FAIL {what}");
-            failures::note(&what);
-        }
+/// Runs the programs and prints what each printed when it ends: one after the other, or `beside` others, with the lowest
+/// priority, some at a time, because the last tests of a program leave processors idle.
+pub fn run<'a, P>(programs: P, which: Which, beside: bool) -> Result<Totals>
+where
+    P: IntoIterator<Item = &'a Program>,
+    P::IntoIter: Send,
+{
+    let queue = Mutex::new(programs.into_iter());
+    let rows = if beside { ROWS_BESIDE } else { 1 };
+    thread::scope(|scope| {
+        let rows: Vec<_> = (0..rows).map(|_| scope.spawn(|| row(&queue, which, beside))).collect();
+        let ended =
+            rows.into_iter().map(|row| row.join().map_err(|_| anyhow!("a row of programs panicked"))?);
+        ended.collect::<Result<Vec<Totals>>>().map(|all| all.into_iter().fold(Totals::default(), sum))
+    })
+}
+
+/// Runs programs of the queue until there is none left.
+fn row<'a>(queue: &Mutex<impl Iterator<Item = &'a Program>>, which: Which, beside: bool) -> Result<Totals> {
+    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+    std::iter::from_fn(next)
+        .map(|program| one(program, which, beside))
+        .try_fold(Totals::default(), |all, counted| counted.map(|counted| sum(all, counted)))
+}
+
+fn one(program: &Program, which: Which, beside: bool) -> Result<Totals> {
+    let output = program.run(which, beside)?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let ran = text.lines().filter_map(Totals::of_cargo_line).fold(Totals::default(), sum);
+    let counted = match which {
+        Which::Tests => judged(ran, output.status.success()),
+        Which::Mistakes => mistakes(&text, ran, output.status.success()),
+    };
+    text.lines().for_each(failures::note_line);
+    if which == Which::Tests || counted != Totals::default() {
+        println!("\n     Running {}: {}\n{text}{errors}", program.package, program.source);
     }
-    Ok(totals)
+    if counted.failed > ran.failed {
+        let what = format!("{}: {} ended with {}", program.package, program.source, output.status);
+        println!("FAIL {what}");
+        failures::note(&what);
+    }
+    Ok(counted)
 }
 
 impl Program {
