@@ -196,6 +196,10 @@ pub fn fate(state: &State, name: &str, uuid: Option<&str>) -> Fate {
     }
 }
 
+#[cfg(all(test, debug_assertions))]
+#[path = "../../simulation/src/known.rs"]
+mod known;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -269,6 +273,19 @@ mod tests {
         );
         let many = (0..40).fold(joined, |state, at| Membership::of(&state).adopt(&state, at));
         assert!(many.check().is_ok(), "those that are remembered have a limit");
+    }
+
+    /// Mistakes in the product that these tests show (`base::planted`).
+    #[test]
+    #[cfg(debug_assertions)]
+    fn mistakes_in_the_product_are_found() {
+        known::must_find(known::Simulator::Branches, |seed| {
+            // Nothing depends on it.
+            if seed == 0 {
+                a_state_that_was_made_without_what_was_seen_is_not_followed();
+            }
+            Ok(())
+        });
     }
 
     #[test]

@@ -49,6 +49,8 @@ pub enum Simulator {
     Conflicts,
     /// The same: of what fits into the coordination store, `crates/cluster/tests/sizes.rs`.
     Sizes,
+    /// The same: of states of a store that was restored, `crates/cluster/src/membership.rs`.
+    Branches,
     /// The same: of what goes on while a vBucket goes back, `crates/engine/tests/rollback.rs`.
     Rollbacks,
     /// The same, by seed: of the history of changes on replicas, `crates/dcp/tests/history_replicas.rs`.
@@ -150,7 +152,7 @@ pub const KNOWN: &[(Bug, Simulator, u64)] = &[
     (Bug::FailedBucketServes, Simulator::Logic, 3094),
     (Bug::OlderStateFollowed, Simulator::Logic, 1834),
     (Bug::BranchesCompared, Simulator::Logic, 490),
-    (Bug::TenuresCompared, Simulator::Logic, 9289),
+    (Bug::TenuresCompared, Simulator::Branches, 0),
     (Bug::AbsentMeansDeleted, Simulator::Logic, 12),
     (Bug::DamagedStillCounts, Simulator::Logic, 2),
     (Bug::DamagedNotNeeded, Simulator::Logic, 3509),

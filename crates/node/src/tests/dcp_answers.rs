@@ -79,7 +79,6 @@ fn well_formed() -> Vec<Case> {
         case(opcode::DCP_SEQNO_ACKNOWLEDGED, &[0; 8], b"", Is(Status::Einval), Closed),
         stream(opcode::DCP_COMMIT, &with::<16>(15, 2), b"k"),
         stream(opcode::DCP_ABORT, &with::<16>(15, 2), b"k"),
-        stream(opcode::DCP_SEQNO_ADVANCED, &numbered::<8>(), b""),
     ]
 }
 

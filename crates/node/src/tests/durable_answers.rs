@@ -250,7 +250,9 @@ pub(super) fn touch_and_return_meta_are_answered_behind_their_commit() {
 #[test]
 fn what_carries_no_durability_refuses_it() {
     let mut scene = Scene::new();
-    for row in ROWS.iter().filter(|row| row.durability == Durability::Invalid) {
+    // A seqno that advances is a command on fed connections alone.
+    let is_known = |row: &&Row| row.opcode != opcode::DCP_SEQNO_ADVANCED;
+    for row in ROWS.iter().filter(|row| row.durability == Durability::Invalid).filter(is_known) {
         let parts = well_formed(row);
         let frame_infos: &[u8] = &[0x11, 1];
         let bytes = request(&RequestParts { frame_infos, ..parts });
