@@ -23,10 +23,6 @@ const ROWS_BESIDE: usize = 2;
 /// A test program, as cargo built it.
 pub struct Program {
     package: String,
-    /// `lib`, `bin` or `test`.
-    kind: String,
-    /// Of the target: the library's, or the test's.
-    name: String,
     /// In the tree, for the headline.
     source: String,
     executable: PathBuf,
@@ -75,13 +71,10 @@ fn program(message: &Value) -> Option<Program> {
     if message["reason"] != "compiler-artifact" || message["profile"]["test"] != true {
         return None;
     }
-    let target = &message["target"];
     let folder = Path::new(message["manifest_path"].as_str()?).parent()?.to_owned();
-    let source = Path::new(target["src_path"].as_str()?);
+    let source = Path::new(message["target"]["src_path"].as_str()?);
     Some(Program {
         package: folder.file_name()?.to_str()?.to_owned(),
-        kind: target["kind"][0].as_str()?.to_owned(),
-        name: target["name"].as_str()?.to_owned(),
         source: source.strip_prefix(&folder).unwrap_or(source).display().to_string(),
         executable: message["executable"].as_str()?.into(),
         folder,
@@ -108,25 +101,21 @@ where
     let rows = if beside { ROWS_BESIDE } else { 1 };
     thread::scope(|scope| {
         let rows: Vec<_> = (0..rows).map(|_| scope.spawn(|| row(&queue, which, beside))).collect();
-        let ended =
-            rows.into_iter().map(|row| row.join().map_err(|_| anyhow!("a row of programs panicked"))?);
-        ended.collect::<Result<Vec<Totals>>>().map(|all| all.into_iter().fold(Totals::default(), sum))
+        rows.into_iter().map(|row| row.join().map_err(|_| anyhow!("a row of programs panicked"))?).sum()
     })
 }
 
 /// Runs programs of the queue until there is none left.
 fn row<'a>(queue: &Mutex<impl Iterator<Item = &'a Program>>, which: Which, beside: bool) -> Result<Totals> {
     let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
-    std::iter::from_fn(next)
-        .map(|program| one(program, which, beside))
-        .try_fold(Totals::default(), |all, counted| counted.map(|counted| sum(all, counted)))
+    std::iter::from_fn(next).map(|program| one(program, which, beside)).sum()
 }
 
 fn one(program: &Program, which: Which, beside: bool) -> Result<Totals> {
     let output = program.run(which, beside)?;
     let text = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
-    let ran = text.lines().filter_map(Totals::of_cargo_line).fold(Totals::default(), sum);
+    let ran = text.lines().filter_map(Totals::of_cargo_line).sum::<Totals>();
     let counted = match which {
         Which::Tests => judged(ran, output.status.success()),
         Which::Mistakes => mistakes(&text, ran, output.status.success()),
@@ -144,11 +133,6 @@ fn one(program: &Program, which: Which, beside: bool) -> Result<Totals> {
 }
 
 impl Program {
-    /// Whether it may have tests that look for planted mistakes.
-    pub fn looks_for_mistakes(&self) -> bool {
-        self.kind == "lib" || simulate::SIMULATORS.contains(&self.name.as_str())
-    }
-
     fn run(&self, which: Which, beside: bool) -> Result<Output> {
         let mut command = if beside && is_installed("nice") {
             let mut nice = Command::new("nice");
@@ -175,7 +159,7 @@ impl Program {
 
 /// What a search for mistakes found; a test that failed counts if no mistake does.
 fn mistakes(text: &str, ran: Totals, succeeded: bool) -> Totals {
-    let mut found = text.lines().filter_map(simulate::verdict).fold(Totals::default(), sum);
+    let mut found = text.lines().filter_map(simulate::verdict).sum::<Totals>();
     if found.failed == 0 {
         found.failed = ran.failed.max(u64::from(!succeeded));
     }
@@ -188,11 +172,6 @@ pub fn judged(mut totals: Totals, passed: bool) -> Totals {
         totals += Totals::one(false);
     }
     totals
-}
-
-fn sum(mut all: Totals, more: Totals) -> Totals {
-    all += more;
-    all
 }
 
 #[cfg(test)]
@@ -216,7 +195,6 @@ mod tests {
         let stops = program(&message(true)).unwrap();
         assert_eq!((stops.package.as_str(), stops.source.as_str()), ("sim", "tests/stops.rs"));
         assert_eq!(stops.folder, Path::new("/stave/crates/sim"));
-        assert!(stops.looks_for_mistakes());
         assert!(program(&message(false)).is_none());
         assert!(program(&json!({"reason": "build-finished", "success": true})).is_none());
     }

@@ -1,7 +1,6 @@
 //! What `check`, `test`, `ci` and `fix` consist of.
 
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 use std::thread;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -186,42 +185,47 @@ fn check_steps() -> Result<Totals> {
 
 fn test_steps(quick: bool, release: Background) -> Result<Totals> {
     headline("build of the tests");
-    let programs = Arc::new(Programs::build()?);
+    let programs = Programs::build()?;
     // Waited for before a test runs: some tests measure time.
     headline("release build");
     let mut totals = Totals::one(release.wait()?);
     let built = totals.good();
     totals += Totals::one(programs.complete);
-    let beside = {
-        let programs = Arc::clone(&programs);
-        thread::spawn(move || beside_steps(&programs, quick || !built))
-    };
-    totals += step("tests that mostly wait", || waiting_tests(&programs));
+    let is_whole = built && !quick;
+    totals += thread::scope(|scope| {
+        let beside = scope.spawn(|| beside_steps(&programs, is_whole));
+        let mut totals = waiting_steps(&programs, built, is_whole);
+        totals += beside.join().map_err(|_| anyhow!("the thread that runs steps beside others panicked"))?;
+        anyhow::Ok(totals)
+    })?;
+    if is_whole {
+        totals += last_steps();
+    }
+    Ok(totals)
+}
+
+/// What leaves a processor idle most of the time. `built`: there is a release binary.
+fn waiting_steps(programs: &Programs, built: bool, is_whole: bool) -> Totals {
+    let mut totals = step("tests that mostly wait", || waiting_tests(programs));
     if built {
         totals += step("recordings", || replay::run(&replay::ReplayOptions::default()));
     }
-    if built && !quick {
+    if is_whole {
         totals += step("kill -9", || kill::run(&kill::KillOptions::rounds(KILL_ROUNDS)));
         let without = kill::KillOptions::rounds(KILL_ROUNDS_WITHOUT_JOURNAL).without_journal();
         totals += step("kill -9 without a journal", || kill::run(&without));
         let encrypted = kill::KillOptions::rounds(KILL_ROUNDS_ENCRYPTED).encrypted(true);
         totals += step("kill -9 with encrypted files", || kill::run(&encrypted));
     }
-    totals += beside.join().map_err(|_| anyhow!("the thread that runs steps beside others panicked"))?;
-    if built && !quick {
-        totals += last_steps();
-    }
-    Ok(totals)
+    totals
 }
 
 /// What uses up a processor, beside steps that mostly wait.
-fn beside_steps(programs: &Programs, quick: bool) -> Totals {
+fn beside_steps(programs: &Programs, is_whole: bool) -> Totals {
     let mut totals = step("tests that compute", || programs::run(&programs.computing, Which::Tests, true));
-    if !quick {
-        totals += step("planted mistakes", || {
-            let all = programs.computing.iter().chain(&programs.waiting);
-            programs::run(all.filter(|program| program.looks_for_mistakes()), Which::Mistakes, true)
-        });
+    if is_whole {
+        let all = programs.computing.iter().chain(&programs.waiting);
+        totals += step("planted mistakes", || programs::run(all, Which::Mistakes, true));
         // Fetched and built ahead; what fails here is told by its suite.
         let mut prepare = conformance_command();
         prepare.arg("--prepare");

@@ -64,7 +64,7 @@ impl Agent {
     }
 
     /// Whether the node makes buckets that it does not have. A new node keeps those that it has from an earlier membership.
-    pub fn has_buckets(&self) -> bool {
+    pub fn makes_buckets(&self) -> bool {
         self.status != Status::New
     }
 

@@ -213,12 +213,7 @@ impl Shared {
     /// Rebalances. A vBucket that only failed over nodes have begins empty: the test that forced the failover accepted the
     /// loss.
     pub(super) fn rebalance(&self, wait: Duration) -> Result<(), DevError> {
-        let asked = Command::Rebalance { eject: Vec::new() };
-        let refused = self.view()?.and_then(|view| Some((command::apply(&view, &asked).err()?, view)));
-        let eject = match refused {
-            Some((Refused::WouldBeEmpty { nodes, .. }, view)) => with_failed_over(&view, nodes),
-            _ => Vec::new(),
-        };
+        let eject = self.to_name(&Command::Rebalance { eject: Vec::new() })?;
         self.ask(&Command::Rebalance { eject })?;
         self.settle(wait)
     }
@@ -251,16 +246,21 @@ impl Shared {
         Ok(number)
     }
 
+    /// The nodes that a rebalance has to name in the place of this command, because they may have the last copies of vBuckets;
+    /// none if the command is not refused for that.
+    fn to_name(&self, asked: &Command) -> Result<Vec<NodeId>, DevError> {
+        let Some(view) = self.view()? else { return Ok(Vec::new()) };
+        Ok(match command::apply(&view, asked) {
+            Err(Refused::WouldBeEmpty { nodes, .. }) => with_failed_over(&view, nodes),
+            _ => Vec::new(),
+        })
+    }
+
     /// A node without a share leaves, even if it may have the last copies of vBuckets: these begin empty.
     fn eject(&self, node: NodeId) -> Result<(), DevError> {
         let asked = Command::Eject { node };
-        let refused = self.view()?.and_then(|view| Some((command::apply(&view, &asked).err()?, view)));
-        match refused {
-            Some((Refused::WouldBeEmpty { nodes, .. }, view)) => {
-                self.ask(&Command::Rebalance { eject: with_failed_over(&view, nodes) })
-            }
-            _ => self.ask(&asked),
-        }
+        let eject = self.to_name(&asked)?;
+        self.ask(&if eject.is_empty() { asked } else { Command::Rebalance { eject } })
     }
 
     /// A node leaves, and its documents with it.

@@ -63,6 +63,12 @@ pub struct VbStats {
     pub ops: OpCounts,
     /// Changes that brought documents.
     pub written: Written,
+    /// The last change that clients may see.
+    pub visible_seqno: Seqno,
+    /// The last prepare.
+    pub prepared_seqno: Seqno,
+    /// The last prepare that was committed or aborted.
+    pub completed_seqno: Seqno,
     /// Whether it waits for the flusher.
     pub flush_queued: bool,
     /// Its list of items in seqno order; nothing if it has a disk.
@@ -261,6 +267,9 @@ impl VbStats {
             checkpoints,
             ops: shard.ops,
             written: vbucket::written(vb),
+            visible_seqno: vb.max_visible_seqno(),
+            prepared_seqno: vb.sync_writes().high_prepared_seqno(),
+            completed_seqno: vb.sync_writes().high_completed_seqno(),
             flush_queued: shard.flush_queued,
             seq_list: vb.seq_list().map(vbucket::SeqList::counts),
         }

@@ -20,8 +20,8 @@ pub struct Prepared<'a> {
     pub datatype: Datatype,
 }
 
-/// Checks a body that a client sent, of a length that `stored_len` allows (`sent` tells only whether it is compressed), finds out whether it is JSON, and
-/// keeps the compressed form, if it may, where that is smaller.
+/// Checks a body that a client sent, of a length that `stored_len` allows (`sent` tells only whether it is compressed), finds
+/// out whether it is JSON, and keeps the compressed form, if it may, where that is smaller.
 pub fn prepare<'a>(
     body: &'a [u8],
     sent: Datatype,

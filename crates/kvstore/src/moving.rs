@@ -37,7 +37,7 @@ use crate::failure::Failure;
 use crate::files::StorageBackend;
 use crate::store::KvStore;
 use mover::Copying;
-pub(crate) use record::ELSEWHERE as MIGRATION;
+pub use record::ELSEWHERE as MIGRATION;
 use record::{MoveRecord, RecordStage, elsewhere};
 
 /// Opens the store of the bucket's folder, with the disk of a world.

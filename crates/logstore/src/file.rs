@@ -13,7 +13,7 @@ use crate::block::{self, Packer, Span};
 use crate::failure::Failure;
 use crate::history::Keeping;
 use crate::identity::FileId;
-use crate::tuning::PresentTuning;
+use crate::tuning::Tuning;
 use crate::{run, segment};
 
 /// What a file is.
@@ -62,7 +62,8 @@ pub(crate) struct Files {
     pub(crate) beside: AtomicU64,
     owner: Mutex<u128>,
     pub(crate) keeping: Keeping,
-    pub(crate) tuning: PresentTuning,
+    /// As it is now: what begins after a change goes by it.
+    pub(crate) tuning: Mutex<Tuning>,
 }
 
 /// What was written for.
@@ -126,7 +127,7 @@ impl Files {
             beside: AtomicU64::new(0),
             owner: Mutex::new(owner),
             keeping: Keeping { clock: env.clock.clone(), limits: Mutex::default() },
-            tuning: PresentTuning::default(),
+            tuning: Mutex::default(),
         }
     }
 

@@ -187,7 +187,7 @@ fn mark_bad(inputs: &[Arc<Run>], failure: &Failure) {
 /// The range of runs, the newest first, that are to be merged: enough of one size class, with smaller ones between
 /// them.
 fn neighbours(metas: &[RunMeta], is_bad: &[bool], shard: &Shard) -> Option<std::ops::Range<usize>> {
-    let enough = shard.files.tuning.merge_runs().max(2);
+    let enough = shard.files.tuning.lock().merge_runs.max(2);
     let classes: Vec<u32> = metas.iter().map(|run| class(run, shard.config.small_run_bytes)).collect();
     let highest = classes.iter().copied().max()?;
     for most in 0..=highest {

@@ -61,7 +61,7 @@ impl LogStore {
         let names = env.disk.read_dir(dir).map_err(failed("list"))?;
         let files = Arc::new(Files::new(env, dir, config.owner, config.most_open_files));
         let Config { waste_percent, merge_runs, .. } = config;
-        files.tuning.set(Tuning { waste_percent, merge_runs, is_paused: false });
+        *files.tuning.lock() = Tuning { waste_percent, merge_runs, is_paused: false };
         let listing = list(names);
         for name in &listing.unfinished {
             env.disk.remove_file(&files.path(name)).map_err(failed("remove an unfinished manifest of"))?;

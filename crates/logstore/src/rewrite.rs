@@ -193,6 +193,7 @@ impl Shard {
     pub(crate) fn wasteful(&self) -> Option<BTreeSet<u64>> {
         let state = self.state.read();
         let live = state.meta.live_bytes();
+        let waste_percent = self.files.tuning.lock().waste_percent;
         let is_good = |number: &u64| state.segments.get(number).is_some_and(|segment| !segment.file.is_bad());
         let mut worst: Vec<(u64, u64, u64)> = Vec::new();
         let mut small: Vec<u64> = Vec::new();
@@ -201,7 +202,7 @@ impl Shard {
         {
             let live = live.get(number).copied().unwrap_or(0);
             let waste = 100 - 100 * live.min(*bytes) / (*bytes).max(1);
-            if waste >= self.files.tuning.waste_percent() || live == 0 {
+            if waste >= waste_percent || live == 0 {
                 worst.push((waste, *number, live));
             }
             if *len < self.config.small_segment_bytes {

@@ -190,7 +190,7 @@ impl LogStore {
 
     /// From now on files are merged and rewritten as this says.
     pub fn tune(&self, tuning: Tuning) {
-        self.files.tuning.set(tuning);
+        *self.files.tuning.lock() = tuning;
     }
 
     /// From now on so much history is kept, and every vBucket has one that begins behind its last commit if it had none:

@@ -86,7 +86,7 @@ impl Shard {
         }
         let aged = self.age_history()?;
         // What is under way rests, too, and goes on where it is.
-        if self.files.tuning.is_paused() {
+        if self.files.tuning.lock().is_paused {
             return Ok(aged);
         }
         let merged = self.merge_step(&mut work)?;
@@ -155,7 +155,7 @@ impl Shard {
     /// Does some of what waits to be done if that is much: the more, the more there is and the more was committed. So
     /// what is committed all the time is slowed, and what waits has a limit.
     pub(crate) fn keep_pace(&self, committed: u64) {
-        let (merging, rewriting) = self.debt().of_commit(committed, self.files.tuning.waste_percent());
+        let (merging, rewriting) = self.debt().of_commit(committed, self.files.tuning.lock().waste_percent);
         if merging == 0 && rewriting == 0 {
             return;
         }

@@ -33,7 +33,7 @@ use crate::slow::spans::WaitStep;
 use crate::slow::{self, SpentOn, Subject, Took, note};
 use crate::stale_users;
 use crate::sync_write::{Prepared, SharedWaker};
-use crate::{elsewhere, push};
+use crate::{certificate_login, elsewhere, push};
 
 /// Requests of a connection that may wait for something at the same time.
 const MAX_LATER: usize = 64;
@@ -212,21 +212,9 @@ impl Connection {
     /// If not, or if this node does not let it in now, that is told when the client asks for something without logging in:
     /// nodes of a cluster show certificates of no user, and log in by password.
     pub fn certified(&mut self, name: &str) {
-        match self.node.accounts().users().get(name.as_bytes()) {
-            Some(user) if stale_users::lets_in(&self.node, user) => {
-                self.session.log_in(Arc::clone(user));
-                sessions::logged_in(&self.node, &self.session);
-            }
-            Some(_) => {
-                sessions::login_put_off(
-                    &self.node,
-                    &self.session,
-                    name.as_bytes(),
-                    stale_users::USERS_MAY_HAVE_CHANGED,
-                );
-                self.session.put_off = Some(name.into());
-            }
-            None => self.session.unknown_certified = Some(name.into()),
+        if !certificate_login::log_in(&self.node, &mut self.session, name) && self.session.put_off.is_some() {
+            let why = stale_users::USERS_MAY_HAVE_CHANGED;
+            sessions::login_put_off(&self.node, &self.session, name.as_bytes(), why);
         }
     }
 

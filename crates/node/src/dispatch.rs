@@ -8,7 +8,7 @@ use base::{Cas, DocKey, Moment, VbId};
 use protocol::feature::Feature;
 use protocol::{FrameInfos, Request, Status, opcode};
 
-use crate::audit::{kv, sessions};
+use crate::audit::kv;
 use crate::close_reason::CloseReason;
 use crate::command::{Row, find};
 use crate::command_rules::{Access, Durability, Extent, Key, Leaves, Silence, Thread};
@@ -23,7 +23,7 @@ use crate::privilege::Privilege;
 use crate::reply::{Envelope, Reply};
 use crate::roles::{Permission, Rights};
 use crate::session::Session;
-use crate::{stale_users, tally};
+use crate::{certificate_login, stale_users, tally};
 
 /// What a request is handled with.
 pub struct Desk<'a> {
@@ -229,22 +229,8 @@ fn let_in_later(node: &Node, session: &mut Session) -> bool {
     if session.is_authenticated() {
         return false;
     }
-    let Some(name) = session.put_off.take() else { return false };
-    match node.accounts().users().get(name.as_bytes()) {
-        Some(user) if stale_users::lets_in(node, user) => {
-            session.log_in(Arc::clone(user));
-            sessions::logged_in(node, session);
-            true
-        }
-        Some(_) => {
-            session.put_off = Some(name);
-            false
-        }
-        None => {
-            session.unknown_certified = Some(name);
-            false
-        }
-    }
+    let name = session.put_off.take();
+    name.is_some_and(|name| certificate_login::log_in(node, session, &name))
 }
 
 fn refuse(reply: &mut Reply<'_>, node: &Node, session: &Session, refused: Refused) {

@@ -14,6 +14,7 @@ pub mod bucket_form;
 pub mod bucket_list;
 mod bucket_moves;
 pub mod calendar;
+mod certificate_login;
 pub mod changes;
 pub mod client_addresses;
 pub mod close_reason;

@@ -138,7 +138,7 @@ impl SlowLog {
     pub(crate) fn note(&self, operation: SlowOperation, now: Duration) {
         if let Some(left_out) = self.told.admit(now) {
             let SlowOperation { took_ns, spent_on, requests, worker, .. } = operation;
-            let redacted = format!("<ud>{}</ud>", operation.key.escape_ascii());
+            let redacted = UserData(operation.key.escape_ascii()).to_string();
             tracing::warn!(
                 bucket = operation.bucket.as_deref().unwrap_or_default(),
                 command = opcode::name(operation.opcode).unwrap_or("unknown"),

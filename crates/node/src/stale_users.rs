@@ -2,6 +2,7 @@
 
 use crate::node::Node;
 use crate::user::User;
+use crate::user_data::UserData;
 
 /// What such a user is told.
 pub const USERS_MAY_HAVE_CHANGED: &str = "This node does not reach the coordination store and serves nothing, and its \
@@ -12,7 +13,7 @@ pub fn lets_in(node: &Node, user: &User) -> bool {
     let clock = &node.env().clock;
     let is_let_in = node.accounts().lets_in(user, clock.monotonic_ns(), node.fence());
     if !is_let_in && let Some(left_out) = node.events().not_let_in.admit(clock.monotonic()) {
-        let user = format!("<ud>{}</ud>", user.name());
+        let user = UserData(user.name());
         tracing::warn!(
             %user,
             left_out,

@@ -168,7 +168,7 @@ impl Node {
         let incarnation = self.member.held.life().incarnation();
         let Some(agent) = Agent::new(state, &self.member.uuid, incarnation) else { return Ok(false) };
         let Some(bucket) = state.buckets.get(BUCKET) else { return Ok(true) };
-        if !agent.has_buckets() && (self.bucket.is_none() || self.is_down) {
+        if !agent.makes_buckets() && (self.bucket.is_none() || self.is_down) {
             if self.is_down {
                 self.drop_bucket();
                 self.member.given = Given::default();
@@ -207,7 +207,7 @@ impl Node {
         let state = &view.state;
         let Some(local) = &self.bucket else { return Ok(()) };
         let incarnation = self.member.held.life().incarnation();
-        let agent = Agent::new(state, &self.member.uuid, incarnation).filter(Agent::has_buckets);
+        let agent = Agent::new(state, &self.member.uuid, incarnation).filter(Agent::makes_buckets);
         let is_in_life = self.member.become_in == Some(incarnation);
         if let (Some(agent), Some(bucket), true) = (agent, state.buckets.get(BUCKET), is_in_life) {
             let target =

@@ -264,7 +264,7 @@ fn dispatch(env: &Env, command: Command) -> anyhow::Result<Outcome> {
         Command::Stats(flags) => commands::stats::run(env, &flags),
         Command::Timings(flags) => commands::timings::run(env, &flags),
         Command::Top(flags) => commands::top::run(env, &flags),
-        Command::Health(flags) => commands::health::run(env, &flags),
+        Command::Health(flags) => commands::health::run(&flags),
         Command::Collect(flags) => commands::collect::run(env, &flags),
         Command::Check(flags) => commands::check::run(env, &flags),
         Command::Compact(flags) => commands::compact::run(env, &flags),

@@ -134,6 +134,9 @@ fn an_address_for_the_other_protocol_is_not_enough() {
     let ended = stave(none.path(), &variables, &["get", "k"]).output().expect("it runs");
     assert_eq!(ended.status.code(), Some(3), "it asks the address of the variable: {}", text(&ended));
     assert!(text(&ended).contains("127.0.0.1:1"), "{}", text(&ended));
+    let variables = [("STAVE_ADDR", "db.example:1")];
+    let ended = stave(none.path(), &variables, &["health", "--timeout", "1s"]).output().expect("it runs");
+    assert_ne!(ended.status.code(), Some(2), "it sends no password: {}", text(&ended));
 }
 
 #[test]

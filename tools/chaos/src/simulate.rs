@@ -48,35 +48,11 @@ pub fn run(options: &SimulateOptions) -> Result<bool> {
 /// What tests are called that look for planted mistakes.
 pub const LOOKS_FOR_MISTAKES: [&str; 2] = ["mistakes_in_the_product", "each_mistake"];
 
-/// Test programs that do, beside unit tests: of the workspace.
-pub const SIMULATORS: [&str; 17] = [
-    "planted",
-    "simulation",
-    "replication",
-    "engine",
-    "sync_writes",
-    "crash_states",
-    "stops",
-    "mutate",
-    "disk_errors",
-    "log_model",
-    "unreadable",
-    "manifest_cost",
-    "small_files",
-    "rollback",
-    "sizes",
-    "disk_threads",
-    "signals",
-];
-
 /// Looks for the mistakes that are planted in the product with so many seeds from 0 on. Each mistake that a simulator
 /// found counts.
 fn search_mistakes(seeds: u64) -> Result<Totals> {
     // Of the whole workspace: a choice of packages would be built with other features of what they need.
-    let mut command = cargo(&["test", "--workspace", "--locked", "--no-fail-fast", "--lib"]);
-    SIMULATORS.iter().for_each(|target| {
-        command.args(["--test", target]);
-    });
+    let mut command = cargo(&["test", "--workspace", "--locked", "--no-fail-fast", "--lib", "--tests"]);
     command.args(["--", "--nocapture"]).args(LOOKS_FOR_MISTAKES);
     command.env("PLANTED_SEARCH", seeds.to_string());
     let mut found = Totals::default();

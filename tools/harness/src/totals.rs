@@ -1,6 +1,7 @@
 //! How many passed, how many failed.
 
 use std::fmt;
+use std::iter::Sum;
 use std::ops::AddAssign;
 
 /// Counts of verdicts.
@@ -37,6 +38,15 @@ impl AddAssign for Totals {
     fn add_assign(&mut self, other: Totals) {
         self.passed += other.passed;
         self.failed += other.failed;
+    }
+}
+
+impl Sum for Totals {
+    fn sum<I: Iterator<Item = Totals>>(all: I) -> Totals {
+        all.fold(Totals::default(), |mut sum, one| {
+            sum += one;
+            sum
+        })
     }
 }
 

@@ -57,7 +57,7 @@ pub struct Progress {
     pauses: [AtomicU64; Pause::ALL.len()],
 }
 
-/// Connections before had no stream that could panic while it held the lock; what is behind it is whole in any case.
+/// A thread that panicked leaves what is behind a lock whole: nothing is changed there in two steps.
 fn lock<T>(it: &Mutex<T>) -> MutexGuard<'_, T> {
     it.lock().unwrap_or_else(PoisonError::into_inner)
 }

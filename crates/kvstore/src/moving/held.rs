@@ -1,5 +1,6 @@
 //! Snapshots that keep their store, so that its files stay until they are dropped.
 
+use std::collections::btree_map::Entry;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -33,11 +34,12 @@ impl HeldSnapshot {
 
 impl Drop for SideReader {
     fn drop(&mut self) {
-        let mut readers = self.side.readers.lock();
-        if let Some(count) = readers.get_mut(&self.vb) {
-            *count -= 1;
+        if let Entry::Occupied(mut count) = self.side.readers.lock().entry(self.vb) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
         }
-        readers.retain(|_, count| *count > 0);
     }
 }
 

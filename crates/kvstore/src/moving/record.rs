@@ -13,7 +13,7 @@ use crate::files::StorageBackend;
 /// The file.
 pub(super) const FILE: &str = "migration.json";
 /// The folder in the bucket's that the other store has until the move is over.
-pub(crate) const ELSEWHERE: &str = "migration";
+pub const ELSEWHERE: &str = "migration";
 
 /// How far a move is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]

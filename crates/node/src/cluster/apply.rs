@@ -155,7 +155,7 @@ impl LocalBuckets {
             asked.forget(name);
         }
         let mut refused = Vec::new();
-        if agent.has_buckets() {
+        if agent.makes_buckets() {
             // The roles do not wait for settings and a manifest that cannot be.
             let may_go_on = self.make_bucket(name, bucket, asked, &mut refused);
             if !may_go_on {
@@ -224,7 +224,7 @@ impl LocalBuckets {
             let outcome = match fate {
                 // What a new node has of this bucket from an earlier membership stays until a rebalance has begun. A bucket
                 // of its own, which only has the name, goes.
-                Fate::Stays if agent.has_buckets() || uuid.is_some() => continue,
+                Fate::Stays if agent.makes_buckets() || uuid.is_some() => continue,
                 Fate::Unknown => self.keep_unknown(&name, asked),
                 Fate::Stays | Fate::Replaced | Fate::Deleted => self.drop_bucket(&name, asked),
             };
@@ -382,7 +382,7 @@ impl LocalBuckets {
     /// Has a bucket that could not be made what the document says serve nothing that the document does not let this life.
     pub(super) fn let_go_of(&self, view: &View, incarnation: u64, name: &str) -> Result<(), ApplyError> {
         let Some(local) = self.node.bucket(name) else { return Ok(()) };
-        let agent = Agent::new(&view.state, &self.uuid, incarnation).filter(Agent::has_buckets);
+        let agent = Agent::new(&view.state, &self.uuid, incarnation).filter(Agent::makes_buckets);
         let uuid = self.noted.lock().get(name).map(|note| note.uuid.clone());
         let stays = membership::fate(&view.state, name, uuid.as_deref()) == Fate::Stays;
         match (agent, view.state.buckets.get(name).filter(|_| stays)) {

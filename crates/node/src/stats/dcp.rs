@@ -39,8 +39,6 @@ pub(super) struct ConnectionFigures {
     pub(super) sent_bytes: u64,
     /// Bytes on their way, or here and not acknowledged.
     pub(super) unacknowledged_bytes: u64,
-    /// Bytes that a producer has on its way.
-    pub(super) backlog_bytes: u64,
     /// How often memory was too short for what came.
     pub(super) backoffs: u64,
     /// Its streams.
@@ -79,7 +77,7 @@ fn pauses(progress: &Progress) -> (u64, u64) {
 fn handles(node: &Node, bucket: &Bucket) -> Vec<Arc<Handle>> {
     let mut all = node.streams().all();
     all.retain(|handle| handle.bucket() == bucket.name());
-    all.sort_unstable_by_key(|handle| handle.name());
+    all.sort_by_cached_key(|handle| handle.name());
     all
 }
 
@@ -97,7 +95,6 @@ pub(super) fn figures(node: &Node, bucket: &Bucket) -> Vec<ConnectionFigures> {
             items_remaining: progress.map_or(0, |progress| highs.remaining(progress)),
             sent_bytes: handle.sent_bytes(),
             unacknowledged_bytes: handle.unacknowledged_bytes(),
-            backlog_bytes: handle.unacknowledged_bytes(),
             backoffs: 0,
             streams: handle.streams() as u64,
             paused,
@@ -114,7 +111,6 @@ pub(super) fn figures(node: &Node, bucket: &Bucket) -> Vec<ConnectionFigures> {
         items_remaining: 0,
         sent_bytes: 0,
         unacknowledged_bytes: link.unacknowledged_bytes,
-        backlog_bytes: 0,
         backoffs: link.counts.full,
         paused: 0,
         unpaused: 0,

@@ -82,12 +82,8 @@ pub(super) const MORE: [Family; 31] = [
         "Changes that the flusher left out for later ones.",
         |n| n.saves.deduplicated,
     ),
-    ("kv_ep_db_file_size_bytes", Kind::Gauge, "Bytes of the bucket's files.", |n| {
-        engine::file_usage(&n.bucket).0
-    }),
-    ("kv_ep_db_data_size_bytes", Kind::Gauge, "Bytes of the bucket's files that are in use.", |n| {
-        engine::file_usage(&n.bucket).1
-    }),
+    ("kv_ep_db_file_size_bytes", Kind::Gauge, "Bytes of the bucket's files.", |n| n.files.0),
+    ("kv_ep_db_data_size_bytes", Kind::Gauge, "Bytes of the bucket's files that are in use.", |n| n.files.1),
     ("kv_ep_pending_compactions", Kind::Gauge, "Compactions that wait or are under way.", |n| {
         n.compactions.waiting + n.compactions.under_way
     }),

@@ -106,8 +106,8 @@ const OF_BUCKET: [MonitoredOfBucket; 42] = [
     ("ep_replica_hlc_drift", Level, |of| of.numbers.stats.of(VbState::Replica).clock.drift_us),
     ("ep_replica_hlc_drift_count", Level, |of| of.numbers.stats.of(VbState::Replica).clock.foreign),
     ("ep_replica_ahead_exceptions", Level, |of| of.numbers.stats.of(VbState::Replica).clock.ahead),
-    ("couch_docs_actual_disk_size", Level, |of| engine::file_usage(&of.numbers.bucket).0),
-    ("couch_docs_data_size", Level, |of| engine::file_usage(&of.numbers.bucket).1),
+    ("couch_docs_actual_disk_size", Level, |of| of.numbers.files.0),
+    ("couch_docs_data_size", Level, |of| of.numbers.files.1),
     ("disk_commit_count", Counter, |of| of.times.commit.total()),
     ("disk_commit_total", Counter, |of| of.times.commit.sum_ns() / 1_000),
     ("disk_update_count", Counter, |of| saved(of).0),
@@ -245,8 +245,8 @@ fn streamers(node: &Node, bucket: &Arc<Bucket>) -> [[u64; OF_STREAMER.len()]; ST
     let mut all = [[0; OF_STREAMER.len()]; STREAMERS.len()];
     for of in dcp::figures(node, bucket) {
         let producers = u64::from(of.is_producer);
-        let sums =
-            [1, producers, of.items_remaining, of.backlog_bytes, of.items_sent, of.sent_bytes, of.backoffs];
+        let backlog = if of.is_producer { of.unacknowledged_bytes } else { 0 };
+        let sums = [1, producers, of.items_remaining, backlog, of.items_sent, of.sent_bytes, of.backoffs];
         std::iter::zip(&mut all[kind_of(&of.name)], sums).for_each(|(sum, figure)| *sum += figure);
     }
     all

@@ -30,6 +30,8 @@ pub(super) struct Numbers {
     pub(super) compression: CompressionStats,
     pub(super) purged: PurgeStats,
     pub(super) moved: DefragmenterStats,
+    /// Bytes of its files, and of what is in use in them.
+    pub(super) files: (u64, u64),
 }
 
 impl Numbers {
@@ -39,6 +41,7 @@ impl Numbers {
             all: stats.all(),
             stats,
             store: bucket.store_stats(),
+            files: engine::file_usage(&bucket),
             fetches: bucket.fetching().fetch_stats(),
             compactions: bucket.compaction().compaction_stats(),
             saves: bucket.flushing().save_stats(),

@@ -106,7 +106,6 @@ pub fn details(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Resu
         sheet.put(format_args!("vb_{}", vb.id), vb.state.name());
         put_details(vb, sheet);
         put_disk(inquiry, vb.id, sheet);
-        put_sync_writes(inquiry, vb.id, sheet);
         put_clock(inquiry, vb, sheet);
         put_history(inquiry, vb.id, sheet);
         // Only of one whose files cannot be read.
@@ -128,16 +127,6 @@ fn put_disk(inquiry: &Inquiry<'_>, vb: VbId, sheet: &mut Sheet) {
     let mut sheet = sheet.under(format_args!("vb_{vb}"));
     sheet.put("db_file_size", file_bytes);
     sheet.put("db_data_size", used_bytes);
-}
-
-/// How far durable writes are.
-fn put_sync_writes(inquiry: &Inquiry<'_>, vb: VbId, sheet: &mut Sheet) {
-    let seqnos =
-        |vb: &VBucket| (vb.sync_writes().high_prepared_seqno(), vb.sync_writes().high_completed_seqno());
-    let Some((prepared, completed)) = inquiry.bucket.inspect(vb, seqnos) else { return };
-    let mut sheet = sheet.under(format_args!("vb_{vb}"));
-    sheet.put("high_prepared_seqno", prepared);
-    sheet.put("high_completed_seqno", completed);
 }
 
 /// How far the history of changes reaches back, where the bucket can keep one.
@@ -200,6 +189,8 @@ fn put_details(vb: &VbStats, sheet: &mut Sheet) {
     sheet.put("rollback_item_count", vb.ops.rolled_back);
     sheet.put("flush_queued", vb.flush_queued);
     sheet.put("high_seqno", vb.high_seqno);
+    sheet.put("high_prepared_seqno", vb.prepared_seqno);
+    sheet.put("high_completed_seqno", vb.completed_seqno);
     sheet.put("last_persisted_seqno", vb.persisted_seqno);
     sheet.put("purge_seqno", vb.purge_seqno);
     sheet.put("uuid", vb.uuid);
@@ -231,17 +222,9 @@ pub fn seqnos(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Resul
         let mut sheet = sheet.under(format_args!("vb_{}", vb.id));
         sheet.put("abs_high_seqno", vb.high_seqno);
         sheet.put("high_seqno", vb.high_seqno);
-        let seqnos = |vb: &VBucket| {
-            (
-                vb.max_visible_seqno(),
-                vb.sync_writes().high_prepared_seqno(),
-                vb.sync_writes().high_completed_seqno(),
-            )
-        };
-        let (visible, prepared, completed) = inquiry.bucket.inspect(vb.id, seqnos).unwrap_or_default();
-        sheet.put("max_visible_seqno", visible);
-        sheet.put("high_prepared_seqno", prepared);
-        sheet.put("high_completed_seqno", completed);
+        sheet.put("max_visible_seqno", vb.visible_seqno);
+        sheet.put("high_prepared_seqno", vb.prepared_seqno);
+        sheet.put("high_completed_seqno", vb.completed_seqno);
         sheet.put("last_persisted_seqno", vb.persisted_seqno);
         // What is on disk is one consistent snapshot that ends there: a batch is written whole or not at all.
         sheet.put("last_persisted_snap_start", vb.persisted_seqno);

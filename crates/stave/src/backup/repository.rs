@@ -399,7 +399,7 @@ impl<'e> Repository<'e> {
 
     /// What is to be told if a key was given and a backup, or so many segments of the log, are not encrypted: without the
     /// key they can be written as well.
-    pub(crate) fn is_in_clear(&self, chain: Option<&Chain>, plain_segments: usize) -> Option<String> {
+    pub(crate) fn clear_warning(&self, chain: Option<&Chain>, plain_segments: usize) -> Option<String> {
         let backup = chain.map(Chain::newest).filter(|newest| !newest.is_encrypted);
         let backup = backup.map(|newest| format!("backup {}", newest.manifest.id));
         let segments = counted(plain_segments as u64, "segment of the log", "segments of the log");

@@ -39,6 +39,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// How a backup is made.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TakeOptions {
+    /// Documents alone, without the settings of the bucket: for a copy that does not stay.
+    pub(crate) documents_only: bool,
     /// Everything, whatever earlier backups have.
     pub(crate) is_full: bool,
     /// The backup to go on from; the newest one if it is not given.
@@ -551,8 +553,12 @@ fn what_the_bucket_is(
 ) -> anyhow::Result<(BucketState, Option<String>)> {
     let mut client = Client::open(env, target)?;
     let manifest = client.collections_manifest()?;
-    let http = http_unasked(&mut client, target, options.http.as_deref(), options.users);
-    let settings = http.and_then(|http| settings_of(&http, &target.bucket));
+    let settings = if options.documents_only {
+        Ok(None)
+    } else {
+        let http = http_unasked(&mut client, target, options.http.as_deref(), options.users);
+        http.and_then(|http| settings_of(&http, &target.bucket))
+    };
     let (settings, missing) = match settings {
         Ok(settings) => (settings.unwrap_or_default(), None),
         Err(error) => (BTreeMap::new(), Some(format!("{error:#}"))),

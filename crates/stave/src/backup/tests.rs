@@ -231,7 +231,7 @@ fn encrypted_backups_are_read_with_their_key_alone() {
 }
 
 #[test]
-fn every_flipped_bit_of_an_encrypted_backup_is_noticed_and_nothing_is_in_clear() {
+fn every_flipped_bit_of_an_encrypted_backup_is_noticed_and_nothing_clear_warning() {
     let (env, handles) = Env::sim(1);
     two_encrypted_backups(&env);
     let (mut noticed, files) = (0, handles.disk.contents());
@@ -359,7 +359,7 @@ fn a_plain_backup_is_told_of_if_a_key_was_given() {
     let told = |key| {
         let repository = Repository::new(&env, Path::new(DIR)).with_keys(key);
         let chain = repository.chain(BUCKET, None).expect("sound");
-        repository.is_in_clear(Some(&chain), 2)
+        repository.clear_warning(Some(&chain), 2)
     };
     let said = told(key("5")).expect("it is in clear");
     assert!(said.contains("backup 20261127T000001Z and 2 segments of the log"), "{said}");
@@ -367,7 +367,7 @@ fn a_plain_backup_is_told_of_if_a_key_was_given() {
     let (env, _) = Env::sim(1);
     two_encrypted_backups(&env);
     let repository = Repository::new(&env, Path::new(DIR)).with_keys(key("5"));
-    assert_eq!(repository.is_in_clear(Some(&repository.chain(BUCKET, None).expect("sound")), 0), None);
+    assert_eq!(repository.clear_warning(Some(&repository.chain(BUCKET, None).expect("sound")), 0), None);
 }
 
 #[test]

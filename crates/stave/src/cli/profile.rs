@@ -189,7 +189,9 @@ impl ServerProfile {
 /// Refuses to ask this machine with a user and a password that are those of a server elsewhere: the environment names that
 /// server for the other protocol alone.
 fn check_variables(chosen: &ArgMatches) -> anyhow::Result<()> {
-    if chosen.try_get_one::<String>("addr").is_err()
+    // A command that does not log in sends no password to the wrong server.
+    if chosen.try_contains_id("password").is_err()
+        || chosen.try_get_one::<String>("addr").is_err()
         || chosen.value_source("addr") != Some(ValueSource::DefaultValue)
     {
         return Ok(());

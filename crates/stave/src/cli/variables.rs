@@ -7,7 +7,8 @@ use node::Settings;
 
 const PREFIX: &str = "STAVE_";
 /// Variables that are not a flag's: of the log, of secrets, of tests, and those of the helpers for tests.
-const WITHOUT_FLAG: [&str; 9] = [
+const WITHOUT_FLAG: [&str; 11] = [
+    "STAVE_BACKUP_KEY",
     "STAVE_BIN",
     "STAVE_CONNECTION_STRING",
     "STAVE_CORE_DUMPS",
@@ -15,6 +16,7 @@ const WITHOUT_FLAG: [&str; 9] = [
     "STAVE_ETCD_PASSWORD",
     "STAVE_LOG",
     "STAVE_LOG_FORMAT",
+    "STAVE_NEW_PASSWORD",
     "STAVE_PLANTED",
     "STAVE_WAIT",
 ];
@@ -138,6 +140,8 @@ mod tests {
             "STAVE_PASSWORD",
             "STAVE_LOG",
             "STAVE_ENCRYPTION_KEY",
+            "STAVE_BACKUP_KEY",
+            "STAVE_NEW_PASSWORD",
             "STAVE_TLS_CIPHER_SUITES",
             "STAVE_SASL_MECHANISMS",
             "STAVE_TLS_SASL_MECHANISMS",

@@ -77,9 +77,10 @@ impl HttpTarget {
             None if status == 401 => {
                 anyhow!("{} does not know {}, or the password is another one", self.addr, self.username)
             }
-            // What nodes answer for a bucket, in the words that SDKs compare.
+            // What nodes answer for a bucket, in the words that SDKs compare, and for an address that they do not know.
             None if status == 404 && body.trim() == "Requested resource not found." => anyhow!(
-                "{} has no such bucket, or {} may not see it; `stave bucket list` shows those that this user sees",
+                "{} has no such bucket, or {} may not see it (`stave bucket list` shows those that this user sees), or the \
+                 node is too old to know this command",
                 self.addr,
                 self.username
             ),

@@ -258,6 +258,7 @@ fn take_options(flags: &BackupFlags) -> TakeOptions {
     let needs_base = flags.since.as_ref().is_some_and(|since| since.eq_ignore_ascii_case(LAST));
     let since = flags.since.clone().filter(|_| !needs_base);
     TakeOptions {
+        documents_only: false,
         is_full: flags.full,
         since,
         needs_base,
@@ -495,7 +496,9 @@ fn show(env: &Env, one: &OneFlags) -> anyhow::Result<Outcome> {
         text.push_str(&state_text(&newest.manifest));
         let mut object = backup_json(newest);
         object["settings"] = json!(newest.manifest.settings);
-        object["users"] = json!(newest.manifest.users.as_ref().map(|users| count_users(users).0));
+        let counts = newest.manifest.users.as_ref().map(count_users);
+        object["users"] = json!(counts.map(|(users, _)| users));
+        object["groups"] = json!(counts.map(|(_, groups)| groups));
         object["chain"] = json!(ids);
         object["collections"] = Value::Object(collections);
         if let Some(report) = log::report(&repository, &bucket, true)? {
@@ -520,7 +523,7 @@ fn verify(env: &Env, one: &OneFlags) -> anyhow::Result<Outcome> {
             let mut reader = ChainReader::open(&repository, &chain)?;
             let verified =
                 reader.verify(&mut |count| line.show(|_| format!("{} vBuckets read", thousands(count))))?;
-            warnings.extend(repository.is_in_clear(Some(&chain), 0));
+            warnings.extend(repository.clear_warning(Some(&chain), 0));
             Ok((id, chain.0.len(), chain.newest().is_encrypted, verified))
         });
         match verified {

@@ -20,9 +20,6 @@ use super::stored_bucket::refuse_moving;
 use crate::cli::{Outcome, WrongArguments, key_error};
 use crate::units::{bytes, thousands};
 
-/// The folder in a bucket's that has the files of the store to which the bucket moves.
-const MIGRATION: &str = "migration";
-
 /// Print what a file of documents, or a bucket's folder, holds.
 ///
 /// A file is told as of its last valid header. It is only read, and may be in use by a node: what is committed meanwhile
@@ -82,7 +79,7 @@ pub fn run(env: &Env, flags: &DumpFlags) -> anyhow::Result<Outcome> {
         bail!(WrongArguments("--vbucket goes with a bucket's folder: a file holds one vBucket".to_owned()));
     }
     let bucket = path.parent().filter(|_| !is_folder);
-    let bucket = bucket.map(|dir| dir.parent().filter(|_| dir.ends_with(MIGRATION)).unwrap_or(dir));
+    let bucket = bucket.map(|dir| dir.parent().filter(|_| dir.ends_with(kvstore::MIGRATION)).unwrap_or(dir));
     bucket.map_or(Ok(()), |dir| refuse_moving(env, dir))?;
     if !is_folder && lies_beside(&*env.disk, &path) {
         eprintln!(

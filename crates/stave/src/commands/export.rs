@@ -205,7 +205,7 @@ fn copy(env: &Env, flags: &ExportFlags, folder: &Path) -> anyhow::Result<()> {
     let target = flags.server.target(Dialect::Couchbase)?;
     let mut line = StatusLine::new(env);
     let repository = Repository::new(env, folder);
-    let options = TakeOptions { max_rate: flags.max_rate, ..TakeOptions::default() };
+    let options = TakeOptions { max_rate: flags.max_rate, documents_only: true, ..TakeOptions::default() };
     let taken = take(env, &target, &repository, &options, &interrupted, &mut |now| {
         line.show(|seconds| {
             format!(

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use base::env::Env;
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 use serde_json::json;
@@ -56,7 +55,7 @@ struct HealthAnswer {
 }
 
 /// Runs the command.
-pub fn run(_env: &Env, flags: &HealthFlags) -> anyhow::Result<Outcome> {
+pub fn run(flags: &HealthFlags) -> anyhow::Result<Outcome> {
     let tls = flags.tls.trust()?;
     let target = HttpTarget {
         addr: full_addr(&flags.addr, tls.is_some()),
@@ -145,14 +144,13 @@ mod tests {
 
     #[test]
     fn a_node_is_well_or_does_not_answer() {
-        let env = Env::real();
         let mut server = TestServer::start();
         let addr = server.http_addr();
         for ready in [false, true] {
-            assert_eq!(run(&env, &flags(&addr, ready)).expect("it answers"), Outcome::Done);
+            assert_eq!(run(&flags(&addr, ready)).expect("it answers"), Outcome::Done);
         }
         server.stop();
-        assert_eq!(run(&env, &flags(&addr, true)).expect("no wrong arguments"), Outcome::NotWell);
+        assert_eq!(run(&flags(&addr, true)).expect("no wrong arguments"), Outcome::NotWell);
     }
 
     #[test]

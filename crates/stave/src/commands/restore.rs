@@ -307,7 +307,7 @@ fn open_reader<'r>(
 /// Says if what is restored is not encrypted although a key was given.
 fn warn_of_clear(repository: &Repository<'_>, chain: &Chain, moment: Option<&(ChangeLog, AtMoment)>) {
     let plain_segments = moment.map_or(0, |(log, at)| at.plain_segments(log));
-    if let Some(warning) = repository.is_in_clear(Some(chain), plain_segments) {
+    if let Some(warning) = repository.clear_warning(Some(chain), plain_segments) {
         eprintln!("stave: {warning}");
     }
 }

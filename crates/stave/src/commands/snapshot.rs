@@ -226,7 +226,6 @@ mod tests {
     use super::*;
     use crate::test_server::TestServer;
 
-    #[expect(clippy::disallowed_methods, reason = "the flusher of a real node is waited for")]
     fn prepare(client: &mut Client, vbucket: VbId) {
         let (datatype, value) = (Datatype::JSON.0, &b"{}"[..]);
         let opcode = opcode::PREPARE_SNAPSHOT;

@@ -6,7 +6,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::value::RawValue;
 
-use super::{Body, Line, Ordered};
+use super::{Body, Line, Ordered, decoded, key_of};
 
 /// Columns of a whole document: what `stave export --format csv` writes, and `stave import csv` reads without `--key`.
 const COLUMNS: [&str; 8] =
@@ -93,20 +93,13 @@ impl Line {
             let at = columns.iter().position(|column| column == name);
             at.and_then(|at| fields.get(at)).map(String::as_str).filter(|field| !field.is_empty())
         };
-        let bytes = |name: &str, text: &str| {
-            BASE64.decode(text).map_err(|error| format!("{name} is not base64: {error}"))
-        };
         let number = |name: &str| match field(name) {
             None => Ok(0),
             Some(text) => {
                 text.parse::<u32>().map_err(|_| format!("{name} is no number of 32 bits: {text:?}"))
             }
         };
-        let key = match (field("key"), field("key_base64")) {
-            (Some(key), None) => key.as_bytes().to_vec(),
-            (None, Some(key)) => bytes("key_base64", key)?,
-            _ => return Err("it needs either key or key_base64".to_owned()),
-        };
+        let key = key_of(field("key"), field("key_base64"))?;
         let body = match (field("value"), field("value_base64")) {
             (Some(text), None) => {
                 serde_json::from_str::<&RawValue>(text)
@@ -114,7 +107,7 @@ impl Line {
                 Body::Json(text.trim().to_owned())
             }
             // An empty document has an empty field, too.
-            (None, text) => Body::Bytes(bytes("value_base64", text.unwrap_or_default())?),
+            (None, text) => Body::Bytes(decoded("value_base64", text.unwrap_or_default())?),
             (Some(_), Some(_)) => return Err("it needs either value or value_base64".to_owned()),
         };
         let xattrs = match field("xattrs") {
@@ -134,8 +127,8 @@ impl Line {
     pub(crate) fn encode_members(&self, members: &[MemberPath]) -> Option<String> {
         let key = std::str::from_utf8(&self.key).ok()?;
         let Body::Json(text) = &self.body else { return None };
-        object(text)?;
-        let fields = members.iter().map(|path| path.text(text).unwrap_or_default());
+        let document = object(text)?;
+        let fields = members.iter().map(|path| path.text(&document).unwrap_or_default());
         let fields: Vec<String> = std::iter::once(key.to_owned()).chain(fields).collect();
         Some(row(fields.iter().map(String::as_str)))
     }
@@ -167,9 +160,10 @@ impl MemberPath {
         &self.0
     }
 
-    fn text(&self, document: &str) -> Option<String> {
-        let mut json = document;
-        for name in self.0.split('.') {
+    fn text(&self, document: &BTreeMap<String, &RawValue>) -> Option<String> {
+        let mut names = self.0.split('.');
+        let mut json = document.get(names.next()?)?.get();
+        for name in names {
             json = object(json)?.get(name)?.get();
         }
         match json {

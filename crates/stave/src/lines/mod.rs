@@ -140,6 +140,20 @@ fn refused(error: &serde_json::Error) -> String {
     }
 }
 
+/// Bytes of a field in base64.
+fn decoded(name: &str, text: &str) -> Result<Vec<u8>, String> {
+    BASE64.decode(text).map_err(|error| format!("{name} is not base64: {error}"))
+}
+
+/// A key, of whose two forms there must be one.
+fn key_of(key: Option<&str>, key_base64: Option<&str>) -> Result<Vec<u8>, String> {
+    match (key, key_base64) {
+        (Some(key), None) => Ok(key.as_bytes().to_vec()),
+        (None, Some(key)) => decoded("key_base64", key),
+        _ => Err("it needs either key or key_base64".to_owned()),
+    }
+}
+
 impl Line {
     /// The line, without its end.
     pub(crate) fn encode(&self) -> Result<String, serde_json::Error> {
@@ -182,17 +196,10 @@ impl Line {
     /// Reads a line; what is wrong with one that is none.
     pub(crate) fn decode(line: &str) -> Result<Line, String> {
         let written: WrittenLine<'_> = serde_json::from_str(line).map_err(|error| refused(&error))?;
-        let bytes = |name: &str, text: &str| {
-            BASE64.decode(text).map_err(|error| format!("{name} is not base64: {error}"))
-        };
-        let key = match (written.key, written.key_base64) {
-            (Some(key), None) => key.into_bytes(),
-            (None, Some(key)) => bytes("key_base64", &key)?,
-            _ => return Err("it needs either key or key_base64".to_owned()),
-        };
+        let key = key_of(written.key.as_deref(), written.key_base64.as_deref())?;
         let body = match (written.value, written.value_base64) {
             (Some(value), None) => Body::Json(value.get().to_owned()),
-            (None, Some(value)) => Body::Bytes(bytes("value_base64", &value)?),
+            (None, Some(value)) => Body::Bytes(decoded("value_base64", &value)?),
             _ => return Err("it needs either value or value_base64".to_owned()),
         };
         let xattrs = written.xattrs.map_or(Vec::new(), |members| members.0);

@@ -5,12 +5,10 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use harness::child::release_build;
 use harness::client::Client;
 use harness::stave::Stave;
-use harness::tree::Scratch;
 
-use super::common::{MomentOptions, command, filled, p99_beside, stream_rate, text, told};
+use super::common::{MomentOptions, command, p99_beside, stream_rate, text, told, with_filled};
 use crate::filling::Filling;
 use crate::load::number;
 use crate::report::{Goal, Report, median};
@@ -28,22 +26,10 @@ const KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccdde
 
 /// Measures.
 pub fn run(options: &MomentOptions) -> Result<Report> {
-    options.check()?;
-    release_build()?;
-    let scratch = Scratch::new("backup")?;
-    let server = filled(&scratch, "backup", options)?;
-    let mut report = Report::new("backup", options.json);
-    measure(&server, scratch.path(), options, &mut report)?;
-    server.stop()?;
-    Ok(report)
+    with_filled("backup", options, |server, scratch, report| measure(server, scratch, options, report))
 }
 
-pub(super) fn measure(
-    server: &Stave,
-    scratch: &Path,
-    options: &MomentOptions,
-    report: &mut Report,
-) -> Result<()> {
+fn measure(server: &Stave, scratch: &Path, options: &MomentOptions, report: &mut Report) -> Result<()> {
     let key = scratch.join("key");
     fs::write(&key, KEY)?;
     let mut rates = [Vec::new(), Vec::new()];

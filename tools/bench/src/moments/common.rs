@@ -5,6 +5,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
+use harness::child::release_build;
 use harness::client::Client;
 use harness::stave::{BUCKET, PASSWORD, Start, Stave, USER};
 use harness::tree;
@@ -13,6 +14,7 @@ use serde_json::Value;
 
 use crate::filling::Filling;
 use crate::load::{Peer, ensure_clean, last_json, number};
+use crate::report::Report;
 
 /// How much.
 #[derive(Args)]
@@ -43,6 +45,22 @@ impl MomentOptions {
     pub fn filling(&self, generation: u32) -> Filling {
         Filling { documents: self.documents, generation }
     }
+}
+
+/// Measures a node that has the documents on disk.
+pub fn with_filled(
+    name: &'static str,
+    options: &MomentOptions,
+    measure: impl FnOnce(&Stave, &Path, &mut Report) -> Result<()>,
+) -> Result<Report> {
+    options.check()?;
+    release_build()?;
+    let scratch = Scratch::new(name)?;
+    let server = filled(&scratch, name, options)?;
+    let mut report = Report::new(name, options.json);
+    measure(&server, scratch.path(), &mut report)?;
+    server.stop()?;
+    Ok(report)
 }
 
 /// The memory of the bucket: no write is refused, and what is read comes from files or from memory as it does in use.

@@ -6,14 +6,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use harness::child::release_build;
 use harness::client::Client;
 use harness::stave::Stave;
-use harness::tree::Scratch;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use super::common::{MomentOptions, command, filled, text};
+use super::common::{MomentOptions, command, text, with_filled};
 use crate::load::{Peer, ensure_clean, last_json, number};
 use crate::process::cpu_seconds;
 use crate::report::{Report, median};
@@ -28,22 +26,10 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// Measures.
 pub fn run(options: &MomentOptions) -> Result<Report> {
-    options.check()?;
-    release_build()?;
-    let scratch = Scratch::new("follow")?;
-    let server = filled(&scratch, "follow", options)?;
-    let mut report = Report::new("follow", options.json);
-    measure(&server, scratch.path(), options, &mut report)?;
-    server.stop()?;
-    Ok(report)
+    with_filled("follow", options, |server, scratch, report| measure(server, scratch, options, report))
 }
 
-pub(super) fn measure(
-    server: &Stave,
-    scratch: &Path,
-    options: &MomentOptions,
-    report: &mut Report,
-) -> Result<()> {
+fn measure(server: &Stave, scratch: &Path, options: &MomentOptions, report: &mut Report) -> Result<()> {
     let (mut costs, mut lags, mut own, mut gaps) = (Vec::new(), Vec::new(), Vec::new(), 0.0);
     println!(
         "{:<6} {:>12} {:>12} {:>14} {:>10}",

@@ -1,5 +1,5 @@
-//! `bench scan`, `backup`, `restore`, `follow` and `snapshot`: what issue 22 asks of reading, copying and bringing back a
-//! bucket, each beside what it is measured by in the same run.
+//! `bench scan`, `backup`, `restore`, `follow` and `snapshot`: reading, copying and bringing back a bucket, each beside what
+//! it is measured by in the same run.
 
 pub mod backup;
 mod common;

@@ -42,7 +42,7 @@ pub fn run(options: &MomentOptions) -> Result<Report> {
 }
 
 /// Documents a second of the load generator, which sends as many at once on one connection as a restore does.
-pub(super) fn load_rate(server: &Stave, options: &MomentOptions) -> Result<f64> {
+fn load_rate(server: &Stave, options: &MomentOptions) -> Result<f64> {
     let (keys, seconds) = (options.documents.to_string(), options.seconds.to_string());
     let arguments = ["--connections", "1", "--threads", "1", "--keys", &keys, "--key-size", "20"];
     let more = ["--value-size", "512", "--set-percent", "100", "--pipeline", "64", "--seconds", &seconds];
@@ -52,7 +52,7 @@ pub(super) fn load_rate(server: &Stave, options: &MomentOptions) -> Result<f64> 
 }
 
 /// Documents a second of a restore, all of which must be stored.
-pub(super) fn restore_rate(server: &Stave, backups: &Path, options: &MomentOptions) -> Result<f64> {
+fn restore_rate(server: &Stave, backups: &Path, options: &MomentOptions) -> Result<f64> {
     let begun = Instant::now();
     let restored = told(&mut command(server, &["restore", "--from", text(backups)?]))?;
     let documents = number(&restored, "/documents")?;

@@ -3,14 +3,13 @@
 use std::time::Instant;
 
 use anyhow::{Result, bail, ensure};
+use base::leb128::decode_leb128;
 use base::{Datatype, VbId};
-use harness::child::release_build;
 use harness::client::Client;
 use harness::stave::Stave;
-use harness::tree::Scratch;
 use protocol::{RequestParts, Status, opcode};
 
-use super::common::{MomentOptions, filled, p99_beside, stream_rate};
+use super::common::{MomentOptions, p99_beside, stream_rate, with_filled};
 use crate::process::resident_bytes;
 use crate::report::{Goal, Report, median};
 
@@ -31,17 +30,10 @@ const MEMORY_GOAL_MIB: f64 = 64.0;
 
 /// Measures.
 pub fn run(options: &MomentOptions) -> Result<Report> {
-    options.check()?;
-    release_build()?;
-    let scratch = Scratch::new("scan")?;
-    let server = filled(&scratch, "scan", options)?;
-    let mut report = Report::new("scan", options.json);
-    measure(&server, options, &mut report)?;
-    server.stop()?;
-    Ok(report)
+    with_filled("scan", options, |server, _, report| measure(server, options, report))
 }
 
-pub(super) fn measure(server: &Stave, options: &MomentOptions, report: &mut Report) -> Result<()> {
+fn measure(server: &Stave, options: &MomentOptions, report: &mut Report) -> Result<()> {
     let mut rates = [Vec::new(), Vec::new()];
     let before = resident_bytes(server.pid())?;
     // The first one warms what is cached.
@@ -145,15 +137,8 @@ fn items_in(mut bytes: &[u8], key_only: bool) -> Result<u64> {
 
 /// What is behind a LEB128 length and as many bytes.
 fn pass_over(bytes: &[u8]) -> Option<&[u8]> {
-    let (mut len, mut shift) = (0usize, 0);
-    for (at, byte) in bytes.iter().enumerate().take(5) {
-        len |= usize::from(byte & 0x7f) << shift;
-        shift += 7;
-        if byte & 0x80 == 0 {
-            return bytes.get(at + 1 + len..);
-        }
-    }
-    None
+    let (len, at) = decode_leb128(bytes)?;
+    bytes.get(at + len as usize..)
 }
 
 /// How many scans are open at once, and how many were refused as too many.

@@ -4,13 +4,11 @@ use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use base::{Datatype, VbId};
-use harness::child::release_build;
 use harness::client::Client;
 use harness::stave::Stave;
-use harness::tree::Scratch;
 use protocol::{RequestParts, Status, opcode};
 
-use super::common::{MomentOptions, filled};
+use super::common::{MomentOptions, with_filled};
 use crate::process::resident_bytes;
 use crate::report::{Report, median};
 
@@ -22,17 +20,10 @@ const VBUCKETS: u16 = 1024;
 
 /// Measures.
 pub fn run(options: &MomentOptions) -> Result<Report> {
-    options.check()?;
-    release_build()?;
-    let scratch = Scratch::new("snapshot")?;
-    let server = filled(&scratch, "snapshot", options)?;
-    let mut report = Report::new("snapshot", options.json);
-    measure(&server, options, &mut report)?;
-    server.stop()?;
-    Ok(report)
+    with_filled("snapshot", options, |server, _, report| measure(server, options, report))
 }
 
-pub(super) fn measure(server: &Stave, options: &MomentOptions, report: &mut Report) -> Result<()> {
+fn measure(server: &Stave, options: &MomentOptions, report: &mut Report) -> Result<()> {
     let mut client = Client::connect(&server.kv)?;
     // What is in the journal alone is filed by the first one.
     let first = prepare_all(&mut client)?;

@@ -107,7 +107,7 @@ pub(super) fn verify(
     let (frames, changes) = log.verify(&*env.disk)?;
     let (shown, of_frames) = (thousands(changes), thousands(frames));
     let text = format!("{bucket} log: sound, {shown} changes in {of_frames} frames\n{}", report.text);
-    let warning = repository.is_in_clear(None, log.plain_segments());
+    let warning = repository.clear_warning(None, log.plain_segments());
     let json = json!({"parts": report.json, "changes": changes, "frames": frames});
     Ok(Some(LogReport { text, json, warning }))
 }

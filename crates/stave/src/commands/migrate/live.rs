@@ -101,21 +101,21 @@ fn progress(now: &Value, left: Option<Duration>) -> String {
     let (items, rate) = (thousands(number(now, "items")), thousands(number(now, "itemsPerSecond")));
     let state = text(now, "state");
     let read = now["waitsFor"].as_array().filter(|read| !read.is_empty());
-    match now["failure"].as_str() {
-        None if read.is_some() => {
-            let named: Vec<String> = read.into_iter().flatten().take(NAMED).map(Value::to_string).collect();
-            let more = if read.is_some_and(|read| read.len() > NAMED) { ", …" } else { "" };
+    match (now["failure"].as_str(), read) {
+        (None, Some(read)) => {
+            let named: Vec<String> = read.iter().take(NAMED).map(Value::to_string).collect();
+            let more = if read.len() > NAMED { ", …" } else { "" };
             format!(
                 "{state}: waits for readers of the store that is left, of vBuckets {}{more}: a stream of changes, a backup or \
                  a scan that began before; `stave stats dcp` shows the streams",
                 named.join(", ")
             )
         }
-        None => {
+        (None, None) => {
             let left = left.map_or(String::new(), |left| format!(", about {} s left", left.as_secs() + 1));
             format!("{state}: {done} of {of} vBuckets, {items} records, {rate}/s{left}")
         }
-        Some(failure) => format!("{state}: {done} of {of} vBuckets; trying again: {failure}"),
+        (Some(failure), _) => format!("{state}: {done} of {of} vBuckets; trying again: {failure}"),
     }
 }
 
