@@ -95,6 +95,17 @@ pub struct StreamFigures {
 
 const HAS_CURSOR: u8 = 0x80;
 
+/// One thread writes: a load and a store are enough.
+fn add(it: &AtomicU64, more: u64) {
+    it.store(it.load(Ordering::Relaxed) + more, Ordering::Relaxed);
+}
+
+fn raise(it: &AtomicU64, to: u64) {
+    if it.load(Ordering::Relaxed) < to {
+        it.store(to, Ordering::Relaxed);
+    }
+}
+
 impl StreamFigures {
     pub(crate) fn new(
         vb: VbId,
@@ -157,8 +168,8 @@ impl StreamFigures {
         let cursor = if moment.has_cursor { HAS_CURSOR } else { 0 };
         self.stage.store(moment.stage as u8 | cursor, Ordering::Relaxed);
         // What was sent in the middle of a snapshot was noted already.
-        self.sent.fetch_max(moment.sent.0, Ordering::Relaxed);
-        self.read.fetch_max(moment.read.0, Ordering::Relaxed);
+        raise(&self.sent, moment.sent.0);
+        raise(&self.read, moment.read.0);
         put(&self.snapshot_end, moment.snapshot_end.0);
         put(&self.waiting_items, moment.waiting_items);
         put(&self.waiting_list_bytes, moment.waiting_list_bytes);
@@ -167,15 +178,15 @@ impl StreamFigures {
 
     /// Everything up to here was sent, in the middle of a snapshot.
     pub(crate) fn note_sent(&self, to: Seqno) {
-        self.sent.fetch_max(to.0, Ordering::Relaxed);
+        raise(&self.sent, to.0);
     }
 
     pub(crate) fn add_from_disk(&self, changes: u64) {
-        self.from_disk.fetch_add(changes, Ordering::Relaxed);
+        add(&self.from_disk, changes);
     }
 
     pub(crate) fn add_from_memory(&self, changes: u64) {
-        self.from_memory.fetch_add(changes, Ordering::Relaxed);
+        add(&self.from_memory, changes);
     }
 }
 

@@ -206,8 +206,7 @@ impl Replicas {
     /// Locks the vBucket of a stream that is not void.
     fn replica(&self, stream: ReplicaStream) -> Result<ShardGuard<'_>, ReplicaRefusal> {
         let shard = self.core.vbuckets.loaded(stream.vb, Holder::FrontEnd)?;
-        let is_valid = shard.vb.is_following() && shard.replica_stream == stream.number;
-        if is_valid { Ok(shard) } else { Err(ReplicaRefusal::NotReplica) }
+        if shard.follows(stream) { Ok(shard) } else { Err(ReplicaRefusal::NotReplica) }
     }
 
     /// Whether a stream is not void.

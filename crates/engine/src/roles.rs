@@ -95,9 +95,7 @@ impl Roles {
         // No other role is given between the look and the change.
         let _roles = self.flushing.roles_of(vb);
         let has_role = match self.core.vbuckets.loaded(vb, Holder::Roles) {
-            Ok(shard) if shard.vb.is_following() && shard.replica_stream == stream.number => {
-                shard.vb.state() == state
-            }
+            Ok(shard) if shard.follows(stream) => shard.vb.state() == state,
             _ => return Ok(false),
         };
         if has_role { Ok(true) } else { self.set_role_alone(vb, state, None).map(|()| true) }

@@ -10,6 +10,7 @@ use vbucket::{BucketContext, CollectionOps, Origin, VBucket};
 use crate::checkpoint_stats::CheckpointStats;
 use crate::counters::OpCounts;
 use crate::follower::Follower;
+use crate::replica::ReplicaStream;
 use crate::sync_waiters::SyncWaiters;
 
 /// A vBucket and what the engine keeps under the same lock.
@@ -77,6 +78,11 @@ impl Shard {
         for follower in &self.followers {
             follower.mark(self.vb.id());
         }
+    }
+
+    /// Whether a stream of a replica's changes is not void.
+    pub(crate) fn follows(&self, stream: ReplicaStream) -> bool {
+        self.vb.is_following() && self.replica_stream == stream.number
     }
 
     /// Seqnos that are not on disk yet; none will be if there is no disk.

@@ -34,6 +34,7 @@ pub use couch::{
     CatalogReport, CompactionSteps, Couch, CouchConfig, check_catalog, check_recorded, content_meta_of,
     rev_meta_of,
 };
+pub use couchstore::FORMAT as COUCH_FORMAT;
 pub use failure::Failure;
 pub use files::{FilesConfig, StorageBackend};
 pub use journal::JournalStats;

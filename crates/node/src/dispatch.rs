@@ -86,10 +86,9 @@ pub fn dispatch(desk: Desk<'_>, request: &Request<'_>) -> Handled {
         // What was done is not told by who may not serve any more.
         return Handled { outcome: Outcome::Close(CloseReason::Fenced), pass, answered: None };
     }
-    let (session_again, out_again) = (&mut *session, &mut *out);
     let desk = Desk {
-        session: session_again,
-        out: out_again,
+        session: &mut *session,
+        out: &mut *out,
         node,
         counters,
         now,

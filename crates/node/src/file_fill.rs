@@ -108,7 +108,7 @@ pub(crate) fn fill(bucket: &Arc<Bucket>, vb: VbId, is_wanted: &dyn Fn() -> bool)
 }
 
 /// Makes a vBucket a replica, if it is empty and not active, and begins to fill it. If that fails it has the role again that
-/// it had.
+/// it had; one that was not there is dead.
 fn begin(bucket: &Arc<Bucket>, vb: VbId, snapshot: Box<dyn Snapshot>) -> Result<FileFill, NotFilled> {
     let not_empty = || NotFilled::Fill(FillFailure::NotEmpty);
     let (before, roles) = (bucket.state_of(vb), bucket.roles());

@@ -180,12 +180,9 @@ impl Session {
 
     /// Whether the selected bucket is still served, or the one that would be selected if the user had a right in it.
     pub fn is_bucket_served(&self, node: &Node) -> bool {
-        let is_served = |bucket: &Arc<Bucket>| {
-            node.bucket(bucket.name()).is_some_and(|there| Arc::ptr_eq(&there, bucket))
-        };
         match (&self.bucket, &self.lost_bucket) {
-            (Some(bucket), _) => is_served(bucket) || planted::is(Bug::DeletedBucketStays),
-            (None, Some(lost)) => lost.upgrade().is_some_and(|bucket| is_served(&bucket)),
+            (Some(bucket), _) => node.serves(bucket) || planted::is(Bug::DeletedBucketStays),
+            (None, Some(lost)) => lost.upgrade().is_some_and(|bucket| node.serves(&bucket)),
             (None, None) => true,
         }
     }

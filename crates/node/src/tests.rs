@@ -21,10 +21,12 @@ use crate::config::{BucketSpec, ConnectionLimits, Role, UserSpec};
 use crate::connection::{Connection, Next};
 use crate::counters::WorkerCounters;
 use crate::fuzz::{feed, login};
+use crate::kept_users::{KeptUsers, NewPassword, UserForm};
 use crate::node::Node;
 use crate::output::Output;
 use crate::privilege::Privileges;
-use crate::roles::{ROLES, Takes};
+use crate::roles::{Grant, ROLES, Takes};
+use crate::sasl::hash::Hashing;
 use crate::served::Served;
 use crate::user::Users;
 
@@ -72,6 +74,20 @@ fn node_of(has_long_work: bool) -> Arc<Node> {
     let (env, _) = Env::sim(7);
     let users = users(&env);
     node_in(env, users, has_long_work)
+}
+
+/// Users: the configured `admin`, and `ann`, whom the coordination store holds.
+fn users_with_ann(env: &Env) -> Users {
+    let configured = Users::new(&[user("admin", Role::Admin, None)], &*env.random);
+    let admin = configured.get(b"admin").expect("there");
+    let mut kept = KeptUsers::default();
+    let form = UserForm {
+        password: Some(NewPassword::new("secret-1".to_owned(), Hashing::CHEAP)),
+        roles: Grant::parse_list("data_reader[*]").expect("a role"),
+        ..UserForm::default()
+    };
+    kept.put_user(admin, "ann", &form, env).expect("a new user");
+    configured.with_kept(&kept)
 }
 
 pub(crate) fn node_in(env: Env, users: Users, has_long_work: bool) -> Arc<Node> {

@@ -283,16 +283,8 @@ impl Consumer {
         }
     }
 
-    /// What is due: the other end is silent, or a vBucket's role changed while nothing came for it.
-    pub(super) fn tick_led(&mut self, now: Duration, out: &mut Vec<u8>) -> Result<Duration, Disconnect> {
-        if self.streams() == 0 {
-            // Who follows nothing is sent nothing.
-            self.heard_at = now;
-        }
-        let dead_at = self.heard_at + 2 * Duration::from_secs(self.config.noop_interval_s.into());
-        if now >= dead_at {
-            return Err(Disconnect::Silent);
-        }
+    /// What is due: a vBucket's role changed while nothing came for it. Answers when to look again.
+    pub(super) fn tick_led(&mut self, now: Duration, out: &mut Vec<u8>) -> Duration {
         if now >= self.seqnos_at {
             self.seqnos_at = now + ASK_SEQNOS_EVERY;
             for vb in (0..self.bucket.vbuckets()).map(VbId) {
@@ -302,6 +294,6 @@ impl Consumer {
                 }
             }
         }
-        Ok(self.seqnos_at.min(dead_at))
+        self.seqnos_at
     }
 }

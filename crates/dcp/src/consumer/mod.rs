@@ -337,12 +337,16 @@ impl Consumer {
         if std::mem::take(&mut self.is_heard) {
             self.heard_at = now;
         }
-        if self.led.is_some() {
-            return self.tick_led(now, out);
+        if self.led.is_some() && self.streams() == 0 {
+            // Who follows nothing because a client leads is sent nothing.
+            self.heard_at = now;
         }
         let dead_at = self.heard_at + 2 * Duration::from_secs(self.config.noop_interval_s.into());
         if now >= dead_at {
             return Err(Disconnect::Silent);
+        }
+        if self.led.is_some() {
+            return Ok(self.tick_led(now, out).min(dead_at));
         }
         while let Some((_, vb)) = self.pausing.first().copied().filter(|(at, _)| *at <= now) {
             self.pausing.pop_first();

@@ -179,10 +179,8 @@ struct Target {
 
 impl Target {
     fn is_of(&self, node: &Node) -> bool {
-        let name = self.bucket.upgrade().map(|bucket| bucket.name().to_owned());
-        let there = name.and_then(|name| node.bucket(&name));
-        let is_same = there.is_some_and(|there| std::ptr::eq(Arc::as_ptr(&there), self.bucket.as_ptr()));
-        is_same && !node.lanes().is_stopping()
+        let is_served = self.bucket.upgrade().is_some_and(|bucket| node.serves(&bucket));
+        is_served && !node.lanes().is_stopping()
     }
 }
 

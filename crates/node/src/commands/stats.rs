@@ -4,7 +4,6 @@ use base::DocKey;
 use protocol::{Request, Status};
 
 use crate::context::{Context, Outcome};
-use crate::privilege::Privilege;
 use crate::reply::Answer;
 use crate::roles::roles_with;
 use crate::stats::inquiry::Refused;
@@ -46,8 +45,8 @@ fn refuse(cx: &mut Context<'_>, refused: Refused) -> Outcome {
         },
         Refused::NoCollection(status) => crate::context::unknown(cx, status),
         Refused::Denied(privilege) => {
-            let roles = Privilege::from_name(privilege.as_bytes()).map(roles_with).unwrap_or_default();
-            let context = format!("The stat group needs the privilege {privilege} (of roles like {roles})");
+            let (name, roles) = (privilege.name(), roles_with(privilege));
+            let context = format!("The stat group needs the privilege {name} (of roles like {roles})");
             cx.error(Status::Eaccess, &context)
         }
     }

@@ -47,7 +47,7 @@ const MOST_MANIFEST_BYTES: usize = 64 << 10;
 const CHECKSUM_BYTES: usize = 4;
 const BACKEND: &str = "couchstore";
 /// The newest format that is read here.
-const MOST_VERSION: u64 = 14;
+const MOST_VERSION: u64 = kvstore::COUCH_FORMAT.read.1 as u64;
 
 /// What a copy came to: bytes of the file.
 pub type Downloaded = Result<u64, DownloadFailure>;

@@ -30,7 +30,7 @@ impl LeftRollbacks {
         left.push(thread);
     }
 
-    /// Waits for all of them; false if one panicked.
+    /// Waits for all of them; false if one panicked that had not ended when another one was left.
     pub fn join(&self) -> bool {
         let left = std::mem::take(&mut *self.0.lock());
         left.into_iter().map(Task::join).filter(|sound| !sound).count() == 0
@@ -164,13 +164,12 @@ impl Rollbacks {
 impl Drop for Rollbacks {
     /// What was begun is brought to its end: the bucket may be closed behind that.
     fn drop(&mut self) {
-        match (&self.left, self.thread.take()) {
-            (Some(left), Some(thread)) => left.keep(thread),
-            (_, thread) => {
-                self.thread = thread;
-                self.join();
-            }
+        if let Some(left) = &self.left
+            && let Some(thread) = self.thread.take()
+        {
+            left.keep(thread);
         }
+        self.join();
     }
 }
 

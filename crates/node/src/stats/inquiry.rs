@@ -27,7 +27,7 @@ impl Inquiry<'_> {
     pub(super) fn require_in(&self, id: CollectionId, privilege: Privilege) -> Result<(), Refused> {
         match self.rights.check_collection(Privileges::of(&[privilege]), id) {
             Permission::Allowed => Ok(()),
-            Permission::Denied(privilege) => Err(Refused::Denied(privilege.name())),
+            Permission::Denied(privilege) => Err(Refused::Denied(privilege)),
             Permission::Hidden => Err(Refused::NoCollection(Status::UnknownCollection)),
         }
     }
@@ -55,7 +55,7 @@ pub enum Refused {
     /// There is no such scope or collection; the status says which of them.
     NoCollection(Status),
     /// The client lacks the privilege for this group.
-    Denied(&'static str),
+    Denied(Privilege),
 }
 
 impl Refused {

@@ -92,7 +92,7 @@ pub fn produce(question: Question<'_>, key: &[u8]) -> Result<Sheet, Refused> {
         Extent::Bucket | Extent::Collection => rights.whole,
     };
     if !granted.has(group.privilege) {
-        return Err(Refused::Denied(group.privilege.name()));
+        return Err(Refused::Denied(group.privilege));
     }
     check_count(&group.args, args.len())?;
     let mut sheet = Sheet::default();

@@ -240,9 +240,12 @@ fn a_group_needs_its_privilege() {
     let world = World::new();
     let simple = Privileges::of(&[Privilege::SimpleStats]);
     assert!(world.ask_as(simple, "").is_ok());
-    assert_eq!(world.ask_as(simple, "threads").err(), Some(Refused::Denied("Stats")));
-    assert_eq!(world.ask_as(simple, "bucket_details").err(), Some(Refused::Denied("NodeSupervisor")));
-    assert_eq!(world.ask_as(simple, "key a 0").err(), Some(Refused::Denied("MetaRead")));
+    assert_eq!(world.ask_as(simple, "threads").err(), Some(Refused::Denied(Privilege::Stats)));
+    assert_eq!(
+        world.ask_as(simple, "bucket_details").err(),
+        Some(Refused::Denied(Privilege::NodeSupervisor))
+    );
+    assert_eq!(world.ask_as(simple, "key a 0").err(), Some(Refused::Denied(Privilege::MetaRead)));
 }
 
 #[test]

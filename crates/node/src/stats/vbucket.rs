@@ -5,7 +5,6 @@ use engine::VbStats;
 use engine::settings::Key;
 use kvstore::StorageBackend;
 use protocol::Status;
-use vbucket::VBucket;
 
 use super::Sheet;
 use super::inquiry::{Inquiry, Refused, parse_number, parse_vbucket};

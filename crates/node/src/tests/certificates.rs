@@ -6,33 +6,20 @@ use std::time::Duration;
 use base::env::{Env, OpenMode, SimHandles};
 use protocol::{RequestParts, Status, opcode};
 
-use super::{connect, feed, node_in, request, statuses, user};
+use super::{connect, feed, node_in, request, statuses, users_with_ann};
 use crate::audit::events::AuditEvent;
 use crate::audit::record::AuditRecord;
-use crate::config::Role;
 use crate::connection::Connection;
 use crate::kept_users::stored::StoredUsers;
-use crate::kept_users::{KeptUsers, NewPassword, UserForm};
 use crate::node::Node;
-use crate::roles::Grant;
-use crate::sasl::hash::Hashing;
-use crate::user::Users;
 
 const DATA: &str = "/data";
 
 /// A member that is cut off, and knows `ann` from the coordination store. What happens is recorded.
 fn cut_off() -> (std::sync::Arc<Node>, SimHandles) {
     let (env, sim) = Env::sim(7);
-    let configured = Users::new(&[user("admin", Role::Admin, None)], &*env.random);
-    let admin = configured.get(b"admin").expect("there");
-    let mut kept = KeptUsers::default();
-    let form = UserForm {
-        password: Some(NewPassword::new("secret-1".to_owned(), Hashing::CHEAP)),
-        roles: Grant::parse_list("data_reader[*]").expect("a role"),
-        ..UserForm::default()
-    };
-    kept.put_user(admin, "ann", &form, &env).expect("a new user");
-    let node = node_in(env, configured.with_kept(&kept), false);
+    let users = users_with_ann(&env);
+    let node = node_in(env, users, false);
     node.env().disk.create_dir_all(Path::new(DATA)).expect("a folder");
     node.audit.read(Path::new(DATA));
     let on = [("auditdEnabled", "true"), ("disabled", "")]

@@ -7,17 +7,14 @@ use std::task::{Context, Waker};
 use base::env::{Env, SimHandles};
 use protocol::{RequestParts, Status, opcode};
 
-use super::{feed, node_in, request, simple, statuses, user};
+use super::{feed, node_in, request, simple, statuses, user, users_with_ann};
 use crate::audit::record::Ends;
 use crate::config::Role;
 use crate::connection::{Connection, Next};
 use crate::connection_memory::Held;
-use crate::kept_users::{KeptUsers, NewPassword, UserForm};
 use crate::node::Node;
 use crate::node_login::NodeSecret;
 use crate::output::Output;
-use crate::roles::Grant;
-use crate::sasl::hash::Hashing;
 use crate::user::Users;
 
 const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
@@ -28,16 +25,7 @@ const MOST: usize = 257;
 /// A node where a password of `ann` must be derived.
 fn node() -> (Arc<Node>, SimHandles) {
     let (env, sim) = Env::sim(7);
-    let configured = Users::new(&[user("admin", Role::Admin, None)], &*env.random);
-    let admin = configured.get(b"admin").expect("there");
-    let mut kept = KeptUsers::default();
-    let form = UserForm {
-        password: Some(NewPassword::new("secret-1".to_owned(), Hashing::CHEAP)),
-        roles: Grant::parse_list("data_reader[*]").expect("a role"),
-        ..UserForm::default()
-    };
-    kept.put_user(admin, "ann", &form, &env).expect("a new user");
-    let users = configured.with_kept(&kept);
+    let users = users_with_ann(&env);
     (node_in(env, users, true), sim)
 }
 

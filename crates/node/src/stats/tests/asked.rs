@@ -205,7 +205,7 @@ fn a_reset_has_stats_begin_again() {
     assert!(text.contains("kv_cmd_duration_seconds_count{bucket=\"travel\",opcode=\"GET\"} 2"), "{text}");
     assert_eq!(world.refusal("reset everything"), Some(Status::Einval));
     let refused = world.ask_as(Privileges::of(&[Privilege::SimpleStats]), "reset").map(drop);
-    assert_eq!(refused, Err(Refused::Denied("Stats")));
+    assert_eq!(refused, Err(Refused::Denied(Privilege::Stats)));
 }
 
 /// Figures of the node need no bucket; others say that one is missing.
