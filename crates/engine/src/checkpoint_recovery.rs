@@ -329,10 +329,15 @@ impl Chore for CheckpointRecovery {
         if !checkpoints.relief.disposal.free(|| slice.is_over()) || !has_recovered {
             return Next::Again;
         }
-        if checkpoints.core.context.checkpoints.pressure() >= Pressure::Recover {
+        let is_pressed = || checkpoints.core.context.checkpoints.pressure() >= Pressure::Recover;
+        if is_pressed() {
             return Next::After(PRESSED_PAUSE);
         }
-        checkpoints.relief.is_called.store(false, Ordering::Relaxed);
+        // Whoever found it called until now has woken nobody: it looks again.
+        checkpoints.relief.is_called.swap(false, Ordering::SeqCst);
+        if is_pressed() {
+            return Next::After(PRESSED_PAUSE);
+        }
         Next::After(CALM_PAUSE)
     }
 }

@@ -190,9 +190,22 @@ impl LongWork {
         let is_begun = env.spawn.spawn(self.thread, Box::new(move || pool.work(job))).is_ok();
         if !is_begun {
             self.refused.fetch_add(1, Ordering::Relaxed);
-            self.leave();
+            self.give_up_place();
         }
         is_begun
+    }
+
+    /// There is no thread for a place that was taken. What was left for it meanwhile is refused if no other one runs.
+    fn give_up_place(&self) {
+        let mut left = Vec::new();
+        let mut queue = self.queue.lock();
+        queue.running -= 1;
+        if queue.running == 0 {
+            left.extend(std::iter::from_fn(|| queue.waiting.pop()));
+            self.idle.notify_all();
+        }
+        drop(queue);
+        self.refused.fetch_add(left.len() as u64, Ordering::Relaxed);
     }
 
     fn work(&self, first: Job) {
@@ -200,17 +213,22 @@ impl LongWork {
         while let Some(job) = next {
             job();
             self.done.fetch_add(1, Ordering::Relaxed);
-            next = self.queue.lock().waiting.pop();
+            next = self.next_or_leave();
         }
-        self.leave();
     }
 
-    fn leave(&self) {
+    /// What the thread does next, or nothing, and then it does not count any more. Both under one lock: whoever finds all
+    /// threads running leaves a job for one that still looks.
+    fn next_or_leave(&self) -> Option<Job> {
         let mut queue = self.queue.lock();
-        queue.running -= 1;
-        if queue.running == 0 {
-            self.idle.notify_all();
+        let next = queue.waiting.pop();
+        if next.is_none() {
+            queue.running -= 1;
+            if queue.running == 0 {
+                self.idle.notify_all();
+            }
         }
+        next
     }
 
     /// Gives up what waits, of which nothing was acknowledged, and waits until nothing is under way any more: the buckets
@@ -266,6 +284,22 @@ mod tests {
         assert!(pool.submit(&env, None, Box::new(|| {})));
         pool.wait_until_idle();
     }
+
+    #[test]
+    fn a_job_that_comes_while_the_last_thread_leaves_is_done() {
+        let env = Env::real();
+        let pool = Arc::new(LongWork::new("test", 1));
+        let (done, is_done) = mpsc::channel();
+        // Each comes at the moment at which the thread has nothing more to do.
+        for n in 0..5_000 {
+            let done = done.clone();
+            assert!(pool.submit(&env, None, Box::new(move || done.send(n).expect("the test waits"))));
+            assert_eq!(is_done.recv_timeout(Duration::from_secs(30)), Ok(n));
+        }
+        pool.wait_until_idle();
+        assert_eq!((pool.under_way(), pool.done()), (0, 5_000));
+    }
+
     #[test]
     fn a_stop_gives_up_what_waits() {
         let env = Env::real();
