@@ -44,6 +44,10 @@ pub(super) enum Order {
 /// What to do with a node that the cluster does not know.
 const LEFT: &str = "has left the cluster for good; remove it, and add another one with POST /v1/dev/nodes";
 
+fn settle(shared: &Shared, at_most: Duration) -> Result<(), DevError> {
+    if shared.wait(at_most, is_settled)? { Ok(()) } else { shared.not_settled(at_most) }
+}
+
 impl Shared {
     /// Does something to a node. Orders that wait do so until nothing is under way any more, and no longer than they are
     /// told to: what comes of them comes then later.
@@ -109,10 +113,6 @@ impl Shared {
         }
     }
 
-    fn settle(&self, at_most: Duration) -> Result<(), DevError> {
-        if self.wait(at_most, is_settled)? { Ok(()) } else { self.not_settled(at_most) }
-    }
-
     /// What was ordered is not at its end; whoever did not want to wait for that did not ask.
     fn not_settled(&self, waited: Duration) -> Result<(), DevError> {
         if waited.is_zero() {
@@ -157,7 +157,7 @@ impl Shared {
             false => Command::FailOver { node, force },
         };
         self.ask(&command)?;
-        self.settle(wait)
+        settle(self, wait)
     }
 
     fn recover(&self, number: u16, delta: bool, rebalance: bool, wait: Duration) -> Result<(), DevError> {
@@ -178,7 +178,7 @@ impl Shared {
                 }
                 self.ask(&Command::Recover { node, delta })?;
                 // The rebalance needs to know what copies it has.
-                self.settle(wait)?;
+                settle(self, wait)?;
             }
         }
         if rebalance { self.rebalance(wait) } else { Ok(()) }
@@ -215,7 +215,7 @@ impl Shared {
     pub(super) fn rebalance(&self, wait: Duration) -> Result<(), DevError> {
         let eject = self.to_name(&Command::Rebalance { eject: Vec::new() })?;
         self.ask(&Command::Rebalance { eject })?;
-        self.settle(wait)
+        settle(self, wait)
     }
 
     /// Another node.
@@ -343,7 +343,7 @@ impl Shared {
         self.rebalance(wait)?;
         reset_security(self)?;
         self.empty_buckets()?;
-        self.settle(wait)?;
+        settle(self, wait)?;
         self.sow()
     }
 

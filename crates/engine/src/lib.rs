@@ -141,9 +141,10 @@ pub use range_scan::{
 };
 pub use read::{ByChance, Found, Observed, Seen};
 pub use refusal::Refusal;
-pub use replica::{Applied, Incoming, ReplicaPosition, ReplicaRefusal, ReplicaStream, Replicas};
+pub use replica::{Applied, Incoming, ReplicaPosition, ReplicaRefusal, Replicas};
 pub use roles::Roles;
 pub use settings::{Changed, HISTORY_NEEDS_LOG, SettingError, Settings};
+pub use shard::ReplicaStream;
 pub use shard_guard::{FRONT_END_SAMPLE, HOLDERS, Holder, LockWait, lock_waits_since};
 pub use small_files::{small_file_faults, uuid_in};
 pub use standing::Standing;

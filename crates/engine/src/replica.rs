@@ -23,6 +23,7 @@ use crate::completion::{Completer, Completion, completion};
 use crate::evict::Eviction;
 use crate::flush_queue::LARGE_BACKLOG;
 use crate::refusal::Refusal;
+use crate::shard::ReplicaStream;
 use crate::shard_guard::{Holder, ShardGuard};
 use crate::value;
 
@@ -49,16 +50,6 @@ pub struct ReplicaPosition {
     pub purge: Seqno,
     /// Tells the vBucket from one that takes its place.
     pub(crate) incarnation: u64,
-}
-
-/// A producer's acceptance to send a vBucket's changes. It is void once another stream of the vBucket is accepted,
-/// or the vBucket gets another role or another content.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReplicaStream {
-    /// Which vBucket.
-    pub vb: VbId,
-    /// Which of its streams; never used again.
-    pub(crate) number: u64,
 }
 
 /// A change that a producer sent.

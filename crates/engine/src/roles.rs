@@ -18,8 +18,7 @@ use crate::flusher::Flushing;
 use crate::loader::Loading;
 use crate::persistence::PersistenceWaiters;
 use crate::refusal::Refusal;
-use crate::replica::ReplicaStream;
-use crate::shard::{Shard, dead};
+use crate::shard::{ReplicaStream, Shard, dead};
 use crate::shard_guard::Holder;
 use crate::sync_waiters::GivenUp;
 

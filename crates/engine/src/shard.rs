@@ -10,8 +10,17 @@ use vbucket::{BucketContext, CollectionOps, Origin, VBucket};
 use crate::checkpoint_stats::CheckpointStats;
 use crate::counters::OpCounts;
 use crate::follower::Follower;
-use crate::replica::ReplicaStream;
 use crate::sync_waiters::SyncWaiters;
+
+/// A producer's acceptance to send a vBucket's changes. It is void once another stream of the vBucket is accepted,
+/// or the vBucket gets another role or another content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReplicaStream {
+    /// Which vBucket.
+    pub vb: VbId,
+    /// Which of its streams; never used again.
+    pub(crate) number: u64,
+}
 
 /// A vBucket and what the engine keeps under the same lock.
 pub(crate) struct Shard {

@@ -324,11 +324,6 @@ impl Node {
         self.served.get(name)
     }
 
-    /// Whether this very bucket is served: not deleted, and no other one of its name in its place.
-    pub fn serves(&self, bucket: &Arc<Bucket>) -> bool {
-        self.bucket(bucket.name()).is_some_and(|there| Arc::ptr_eq(&there, bucket))
-    }
-
     /// All buckets with what they were asked to be, by name.
     pub fn buckets(&self) -> Vec<(BucketSpec, Arc<Bucket>)> {
         self.served.all()

@@ -59,6 +59,11 @@ impl ServedBuckets {
         self.served.read().get(name).map(|served| Arc::clone(&served.bucket))
     }
 
+    /// Whether this very bucket is served: not deleted, and no other one of its name in its place.
+    pub(crate) fn serves(&self, bucket: &Arc<Bucket>) -> bool {
+        self.get(bucket.name()).is_some_and(|there| Arc::ptr_eq(&there, bucket))
+    }
+
     /// All buckets with what they were asked to be, by name.
     pub(crate) fn all(&self) -> Vec<(BucketSpec, Arc<Bucket>)> {
         self.served.read().values().map(|served| (served.spec.clone(), Arc::clone(&served.bucket))).collect()

@@ -181,8 +181,8 @@ impl Session {
     /// Whether the selected bucket is still served, or the one that would be selected if the user had a right in it.
     pub fn is_bucket_served(&self, node: &Node) -> bool {
         match (&self.bucket, &self.lost_bucket) {
-            (Some(bucket), _) => node.serves(bucket) || planted::is(Bug::DeletedBucketStays),
-            (None, Some(lost)) => lost.upgrade().is_some_and(|bucket| node.serves(&bucket)),
+            (Some(bucket), _) => node.served().serves(bucket) || planted::is(Bug::DeletedBucketStays),
+            (None, Some(lost)) => lost.upgrade().is_some_and(|bucket| node.served().serves(&bucket)),
             (None, None) => true,
         }
     }

@@ -179,7 +179,7 @@ struct Target {
 
 impl Target {
     fn is_of(&self, node: &Node) -> bool {
-        let is_served = self.bucket.upgrade().is_some_and(|bucket| node.serves(&bucket));
+        let is_served = self.bucket.upgrade().is_some_and(|bucket| node.served().serves(&bucket));
         is_served && !node.lanes().is_stopping()
     }
 }

@@ -51,7 +51,7 @@ pub fn set_vbucket(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
         return cx.error(Status::Erange, "There is no such vbucket");
     }
     let (node, bucket) = (cx.node, Arc::clone(&cx.bucket()));
-    let is_wanted = || !node.lanes().is_stopping() && node.serves(&bucket);
+    let is_wanted = || !node.lanes().is_stopping() && node.served().serves(&bucket);
     if by_file && let Err(failure) = file_fill::fill(&bucket, request.vbucket, &is_wanted) {
         return cx.error(failure.status(), &failure.to_string());
     }
