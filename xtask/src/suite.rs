@@ -308,30 +308,39 @@ fn conformance_command() -> Command {
 }
 
 /// Suites that run beside each other, each with servers of its own: they mostly wait.
-const BESIDE: [&[&str]; 2] = [
-    &["python", "node", "collections", "helpers", "kubernetes", "s3"],
-    &["go", "rust", "java", "upstream", "console"],
+const BESIDE: [&[&str]; 3] = [
+    &["python", "node", "console", "s3"],
+    &["go", "rust", "collections", "helpers"],
+    &["java", "upstream", "kubernetes"],
 ];
 /// Suites that measure how long nodes take to fail: they run alone.
 const ALONE: &[&str] = &["cluster"];
 
 fn conformance() -> Result<Totals> {
-    let [first, second] = BESIDE;
-    let mut beside = conformance_command();
-    beside.args(second).stdout(Stdio::piped()).stderr(Stdio::inherit());
-    let child = beside.spawn().context("cannot run the SDK suites")?;
-    let others = thread::spawn(move || child.wait_with_output());
-    let mut totals = suites(first)?;
-    let output =
-        others.join().map_err(|_| anyhow!("the thread that reads the suites' output panicked"))??;
-    let text = String::from_utf8_lossy(&output.stdout);
-    print!("{text}");
-    let mut of_others = Totals::default();
-    text.lines().for_each(failures::note_line);
-    text.lines().filter_map(conformance_row).for_each(|row| of_others += row);
-    totals += programs::judged(of_others, output.status.success());
+    let [first, others @ ..] = BESIDE;
+    let mut totals = thread::scope(|scope| {
+        let others = others.map(|names| scope.spawn(|| suites_beside(names)));
+        let mut totals = suites(first)?;
+        for other in others {
+            totals +=
+                other.join().map_err(|_| anyhow!("the thread that reads the suites' output panicked"))??;
+        }
+        anyhow::Ok(totals)
+    })?;
     totals += suites(ALONE)?;
     Ok(totals)
+}
+
+/// Runs suites, and prints what they printed when they have ended.
+fn suites_beside(names: &[&str]) -> Result<Totals> {
+    let mut command = conformance_command();
+    command.args(names).stdin(Stdio::null()).stderr(Stdio::inherit());
+    let output = command.stdout(Stdio::piped()).output().context("cannot run the SDK suites")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    print!("{text}");
+    text.lines().for_each(failures::note_line);
+    let totals = text.lines().filter_map(conformance_row).sum();
+    Ok(programs::judged(totals, output.status.success()))
 }
 
 fn suites(names: &[&str]) -> Result<Totals> {

@@ -1,7 +1,8 @@
 """What an application sees through the Python SDK while nodes of its cluster fail: durable writes, and none of them lost.
 
 Every writer owns some documents and counts up in them; a number that was acknowledged must be there afterwards, or a
-higher one that was tried. The cluster is that of `stave dev`, whose control endpoint brings about the failures.
+higher one that was tried. Beside them one scans documents that do not change: a scan that ends without an error has each
+of them once, whichever nodes failed or gave vBuckets away meanwhile. The cluster is that of `stave dev`, whose control endpoint brings about the failures.
 """
 
 import json
@@ -23,7 +24,9 @@ from couchbase.exceptions import (
     RequestCanceledException,
     UnAmbiguousTimeoutException,
 )
-from couchbase.options import ClusterOptions, UpsertOptions
+from couchbase.kv_range_scan import PrefixScan
+from couchbase.mutation_state import MutationState
+from couchbase.options import ClusterOptions, ScanOptions, UpsertOptions
 
 LEVELS = (
     DurabilityLevel.MAJORITY,
@@ -35,6 +38,10 @@ KEYS_A_WRITER = 40
 TIMEOUT = timedelta(milliseconds=2500)
 # How long writers may take until they go on after a failure: an SDK may wait seconds before it connects again.
 GO_ON_WITHIN_S = 20
+# Documents that are scanned, over all vBuckets and nodes.
+SCANNED = 300
+# How long scans may fail after nodes did, until one has ended without an error.
+SCAN_AGAIN_WITHIN_S = 30
 COLUMNS = ("ok", "retried", "timeouts", "ambiguous", "cancelled", "impossible", "other")
 
 
@@ -47,11 +54,14 @@ class Tally:
         self.phases = {}
         self.tried, self.acknowledged = {}, {}
         self.others = set()
+        self.scans = {}
+        self.wrong_scans = []
         self.done = False
 
     def begin(self, phase):
         with self.lock:
             self.phase = self.phases[phase] = dict.fromkeys(COLUMNS, 0) | {"pause": 0.0, "writers": set()}
+            self.scan = self.scans[phase] = {"whole": 0, "failed": 0, "after": 0}
 
     def count(self, what):
         with self.lock:
@@ -73,6 +83,31 @@ class Tally:
                     return True
             time.sleep(0.02)
         return False
+
+    def wait_for_a_scan(self):
+        """Waits for a scan that begins now to end without an error; false if none did."""
+        with self.lock:
+            scan = self.scan
+            scan["after"] = 0
+        deadline = time.monotonic() + SCAN_AGAIN_WITHIN_S
+        while time.monotonic() < deadline:
+            with self.lock:
+                # The first one may have begun before.
+                if scan["after"] >= 2:
+                    return True
+            time.sleep(0.02)
+        return False
+
+    def scanned(self, wrong):
+        with self.lock:
+            self.scan["whole"] += 1
+            self.scan["after"] += 1
+            if wrong:
+                self.wrong_scans.append(f"{list(self.phases)[-1]}: {wrong}")
+
+    def scan_failed(self):
+        with self.lock:
+            self.scan["failed"] += 1
 
     def acknowledge(self, key, number, writer, pause):
         with self.lock:
@@ -113,6 +148,32 @@ def write(collection, tally, name, level):
                     last = now
                     break
                 tally.count("retried")
+
+
+def store_for_scans(collection):
+    """The documents that are scanned, saved on their nodes: scans show what is saved."""
+    state = MutationState(*(collection.upsert(f"scan:{at}", {"n": at}) for at in range(SCANNED)))
+    options = ScanOptions(ids_only=True, consistent_with=state, timeout=timedelta(seconds=20))
+    assert sum(1 for _ in collection.scan(PrefixScan("scan:"), options)) == SCANNED
+
+
+def scan(collection, tally):
+    """Scans again and again; what a scan shows that ends without an error is each document once."""
+    expected = sorted(f"scan:{at}" for at in range(SCANNED))
+    options = ScanOptions(ids_only=True, timeout=timedelta(seconds=10))
+    while not tally.done:
+        try:
+            found = sorted(one.id for one in collection.scan(PrefixScan("scan:"), options))
+        except CouchbaseException:
+            # A node failed, or a vBucket went to another one: the SDK says so.
+            tally.scan_failed()
+            time.sleep(0.02)
+            continue
+        wrong = None
+        if found != expected:
+            missing, more = set(expected) - set(found), len(found) - len(set(found))
+            wrong = f"a scan has {len(found)} of {SCANNED}: missing {sorted(missing)[:5]}, {more} of them twice"
+        tally.scanned(wrong)
 
 
 def order(path, method="POST"):
@@ -188,22 +249,27 @@ def main():
         for level in LEVELS
         for at in range(WRITERS_A_LEVEL)
     ]
-    for writer in writers:
-        writer.start()
+    store_for_scans(collection)
+    scanner = threading.Thread(target=scan, args=(collection, tally), daemon=True)
+    for thread in [*writers, scanner]:
+        thread.start()
+    scans = True
     for name, bring_about in PHASES:
         tally.begin(name)
         bring_about()
         time.sleep(1)
         if not tally.wait_for_all():
             break
+        scans = scans and tally.wait_for_a_scan()
     tally.done = True
-    for writer in writers:
-        writer.join(10)
+    for thread in [*writers, scanner]:
+        thread.join(10)
     lost = check(collection, tally)
     cluster.close()
     report(tally, lost)
     written = all(len(phase["writers"]) == len(writers) for phase in tally.phases.values())
-    sys.exit(0 if written and not lost and not tally.others else 1)
+    scanned = scans and not tally.wrong_scans
+    sys.exit(0 if written and scanned and not lost and not tally.others else 1)
 
 
 def report(tally, lost):
@@ -213,7 +279,9 @@ def report(tally, lost):
         print(f"{name:<10}{counts}   {phase['pause'] * 1000:.0f} ms")
         if len(phase["writers"]) < len(LEVELS) * WRITERS_A_LEVEL:
             print(f"only {len(phase['writers'])} writers have gone on")
-    for line in sorted(tally.others) + lost[:10]:
+    for name, scan_ in tally.scans.items():
+        print(f"scans {name:<10} {scan_['whole']:>5} whole {scan_['failed']:>5} failed")
+    for line in sorted(tally.others) + lost[:10] + tally.wrong_scans[:10]:
         print(line)
     sums = " ".join(f"{column} {sum(phase[column] for phase in tally.phases.values())}" for column in COLUMNS)
     pause = max(phase["pause"] for phase in tally.phases.values())
