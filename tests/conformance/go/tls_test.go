@@ -59,8 +59,8 @@ func TestTlsWithAnotherCaIsNotTrusted(t *testing.T) {
 func TestTlsAtANameThatIsNotInTheCertificateIsNotTrusted(t *testing.T) {
 	needsTls(t)
 	conn := os.Getenv("STAVE_CONN")
-	// Another address of this machine, which the certificate does not name.
-	elsewhere := "couchbases://127.0.0.2" + conn[strings.LastIndex(conn, ":"):]
+	// Another name of this machine, which the certificate does not have.
+	elsewhere := "couchbases://localhost" + conn[strings.LastIndex(conn, ":"):]
 	wantRefused(t, "the name is not the server's", elsewhere, os.Getenv("STAVE_CA"), password())
 }
 
@@ -90,12 +90,13 @@ func TestTlsWithAnExpiredCertificateIsNotTrusted(t *testing.T) {
 	conn := "couchbases://" + listener.Addr().String()
 	wantRefused(t, "the certificate has ended", conn, os.Getenv("STAVE_CA"), password())
 	ok(t, listener.Close())
-	count := 0
+	isNamed := false
 	for err := range heard {
-		count++
-		wantTrue(t, err != nil && strings.Contains(err.Error(), "certificate"), "the client names the certificate")
+		wantTrue(t, err != nil, "no client goes on")
+		// One that is closed meanwhile says nothing.
+		isNamed = isNamed || strings.Contains(err.Error(), "certificate")
 	}
-	wantTrue(t, count > 0, "the client came")
+	wantTrue(t, isNamed, "a client came, and named the certificate")
 }
 
 func TestTlsCertificateTakesThePlaceOfAPassword(t *testing.T) {

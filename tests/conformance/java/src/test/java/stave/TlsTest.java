@@ -1,7 +1,6 @@
 package stave;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
-import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
@@ -102,8 +101,8 @@ class TlsTest {
 
   @Test
   void aNameThatIsNotInTheCertificateIsNotTrusted() {
-    // Another address of this machine, which the certificate does not name.
-    refused("couchbases://127.0.0.2" + CONN.substring(CONN.lastIndexOf(':')), file("STAVE_CA"), password());
+    // Another name of this machine, which the certificate does not have.
+    refused("couchbases://localhost" + CONN.substring(CONN.lastIndexOf(':')), file("STAVE_CA"), password());
   }
 
   /** A server that shows an expired certificate hears from the client why it goes away. */
@@ -126,8 +125,9 @@ class TlsTest {
       listener.close();
       server.join();
     }
-    assertFalse(heard.isEmpty(), "the client came");
-    assertTrue(heard.stream().allMatch(why -> why.contains("certificate")), heard.toString());
+    // A connection that is closed meanwhile says nothing.
+    assertTrue(heard.stream().anyMatch(why -> why.contains("certificate")), heard.toString());
+    assertTrue(heard.stream().noneMatch(why -> why.startsWith("bytes")), heard.toString());
   }
 
   /** What clients say of the certificate, until the socket is closed. */
@@ -136,9 +136,9 @@ class TlsTest {
       try (SSLSocket connection = (SSLSocket) listener.accept()) {
         try {
           connection.startHandshake();
-          heard.add("bytes: " + connection.getInputStream().read());
+          heard.add(connection.getInputStream().read() < 0 ? "end" : "bytes");
         } catch (IOException error) {
-          heard.add(error.getMessage());
+          heard.add(String.valueOf(error.getMessage()));
         }
       } catch (IOException closed) {
         return;
