@@ -4,16 +4,17 @@
 # SDK and its core against one node and against a cluster; and the helpers for tests in five languages, with the example
 # of each one's README.
 # Backups go to an S3-compatible store from PyPI, and come back.
+# `cbc` of libcouchbase is built from the sources in a package from npm, and is used with TLS and without.
 # The manifests for Kubernetes are checked, and their pods run on this machine, if it is run as root.
 # With TLS the suites of Python, Go, Rust, Java and Node.js are run once more. The console is driven in Chromium; screenshots are in $STAVE_PICTURES, or in
 # tests/conformance/console/pictures.
-#   run.sh --stave PATH_TO_BINARY [--prepare] [python|go|rust|java|node|cluster|collections|upstream|helpers|console|kubernetes|s3]...
+#   run.sh --stave PATH_TO_BINARY [--prepare] [python|go|rust|java|node|cluster|collections|upstream|helpers|console|kubernetes|s3|cbc]...
 # With --prepare it fetches and builds what the suites need, and runs none of them.
 # In the table, `python` ran against `stave serve`, `python-3` against `stave dev --nodes 3 --replicas 1`.
 set -uo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-usage="usage: $0 --stave PATH_TO_BINARY [--prepare] [python|go|rust|java|node|cluster|collections|upstream|helpers|console|kubernetes|s3]..."
+usage="usage: $0 --stave PATH_TO_BINARY [--prepare] [python|go|rust|java|node|cluster|collections|upstream|helpers|console|kubernetes|s3|cbc]..."
 stave=
 prepare_only=
 suites=()
@@ -22,7 +23,7 @@ while (($#)); do
   case $1 in
     --stave) stave=${2:?$usage}; shift 2 ;;
     --prepare) prepare_only=1; shift ;;
-    python | go | rust | java | node | cluster | collections | upstream | helpers | console | kubernetes | s3) suites+=("$1"); shift ;;
+    python | go | rust | java | node | cluster | collections | upstream | helpers | console | kubernetes | s3 | cbc) suites+=("$1"); shift ;;
     *) echo "$usage" >&2; exit 2 ;;
   esac
 done
@@ -30,7 +31,7 @@ done
 [[ -x $stave ]] || { echo "$stave is not an executable file" >&2; exit 2; }
 # Suites run in folders of their own.
 stave=$(realpath "$stave")
-((${#suites[@]})) || suites=(python go rust java node cluster collections upstream helpers console kubernetes s3)
+((${#suites[@]})) || suites=(python go rust java node cluster collections upstream helpers console kubernetes s3 cbc)
 
 work=$(mktemp -d)
 server=
@@ -145,6 +146,15 @@ prepare_s3() {
   local venv=$here/s3/.venv
   [[ -x $venv/bin/pip ]] || python3 -m venv "$venv" || return 1
   "$venv/bin/pip" install --quiet --disable-pip-version-check --requirement "$here/s3/requirements.txt"
+}
+
+prepare_cbc() {
+  need python3 python3 python3 --version || return 1
+  need npm npm npm --version || return 1
+  need cmake cmake cmake --version || return 1
+  need "a C++ compiler" g++ c++ --version || return 1
+  need "OpenSSL with its headers" libssl-dev test -e /usr/include/openssl/ssl.h || return 1
+  "$here/cbc/build.sh"
 }
 
 # The first block of a README in a language, as it is written.
@@ -472,6 +482,23 @@ run_s3() {
   fi
 }
 
+# The command line of libcouchbase, against a node of its own.
+run_cbc() {
+  local log=$work/cbc.log passes failures
+  echo "== cbc"
+  (cd "$here/cbc" && STAVE=$stave PYTHONDONTWRITEBYTECODE=1 timeout 120 python3 test_cbc.py 2>&1) | tee "$log"
+  local status=${PIPESTATUS[0]}
+  failures=$(grep -cE '^(FAIL|ERROR): ' "$log")
+  passes=$(sed -nE 's/^Ran ([0-9]+) tests? in .*/\1/p' "$log")
+  passes=$((${passes:-0} > failures ? passes - failures : 0))
+  if ((status == 0 && passes > 0 && failures == 0)); then
+    printf 'cbc\t%s\t0\t-\tpassed\n' "$passes" >>"$table"
+  else
+    printf 'cbc\t%s\t%s\t-\tFAILED\n' "$passes" "$((failures > 0 ? failures : 1))" >>"$table"
+    return 1
+  fi
+}
+
 # The manifests, and their pods in namespaces of their own, where there can be some.
 run_kubernetes() {
   local log=$work/kubernetes.log passes failures skips namespaces=() program
@@ -507,7 +534,7 @@ printf 'suite\tpassed\tfailed\tdurable writes honoured / refused\tresult\n' >"$t
 for suite in "${suites[@]}"; do
   if "prepare_$suite"; then
     case $suite in
-      cluster | collections | upstream | helpers | console | kubernetes | s3) own+=("$suite") ;;
+      cluster | collections | upstream | helpers | console | kubernetes | s3 | cbc) own+=("$suite") ;;
       *) ready+=("$suite") ;;
     esac
   else
@@ -563,8 +590,9 @@ for suite in "${ready[@]}"; do
 done
 if ((${#encrypted[@]})); then
   # Certificates of the node's CA, and of another one, which clients must not trust.
+  # They name no host, so that `localhost` is a wrong name.
   for ca in certs strange; do
-    "$stave" certs init --out "$work/$ca" &&
+    "$stave" certs init --out "$work/$ca" --name 127.0.0.1 &&
       "$stave" certs client --ca "$work/$ca" --out "$work/$ca-client" --user Administrator || failed=1
   done
   expired "$work/expired-both.pem" || { echo "openssl made no expired certificate" >&2; failed=1; }

@@ -310,7 +310,7 @@ fn conformance_command() -> Command {
 /// Suites that run beside each other, each with servers of its own: they mostly wait.
 const BESIDE: [&[&str]; 3] = [
     &["python", "node", "console", "s3"],
-    &["go", "rust", "collections", "helpers"],
+    &["go", "rust", "collections", "helpers", "cbc"],
     &["java", "upstream", "kubernetes"],
 ];
 /// Suites that measure how long nodes take to fail: they run alone.
@@ -370,6 +370,7 @@ fn conformance_row(line: &str) -> Option<Totals> {
         "console",
         "kubernetes",
         "s3",
+        "cbc",
     ];
     if !suites.contains(&suite.trim_start_matches("cluster-").split('-').next().unwrap_or(suite)) {
         return None;
@@ -397,6 +398,7 @@ mod tests {
         assert_eq!(conformance_row("helpers-java     6       0   -             passed"), totals(6, 0));
         assert_eq!(conformance_row("console         12       0   -             passed"), totals(12, 0));
         assert_eq!(conformance_row("kubernetes   13       0   -             passed"), totals(13, 0));
+        assert_eq!(conformance_row("cbc           10       0   -             passed"), totals(10, 0));
         assert_eq!(conformance_row("collections    1       0   -          passed"), totals(1, 0));
         assert_eq!(conformance_row("cluster-go: ok 12808 retried 509"), None);
         assert_eq!(conformance_row("suite passed failed"), None);

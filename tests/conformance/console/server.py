@@ -17,7 +17,7 @@ class Server:
     def __init__(self, binary, *args):
         self.binary, self.args = binary, list(args)
         self.kv = self.http = "127.0.0.1:0"
-        self.control = None
+        self.control = self.kvs = None
         self.start()
 
     def start(self):
@@ -29,6 +29,8 @@ class Server:
                 self.kv, self.http = found.groups()
                 control = re.search(r" control=(\S+)", line)
                 self.control = control and control[1]
+                kvs = re.search(r" kvs=(\S+)", line)
+                self.kvs = kvs and kvs[1]
                 return
         raise AssertionError(f"{command} ended before it was ready")
 

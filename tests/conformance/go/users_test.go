@@ -5,7 +5,6 @@ import (
 	"sort"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/couchbase/gocb/v2"
 )
@@ -88,18 +87,4 @@ func TestUserMayWhatItsRolesSay(t *testing.T) {
 	must(again.Bucket(os.Getenv("STAVE_BUCKET")).DefaultCollection().Get(key, &gocb.GetOptions{Timeout: long}))(t)
 	ok(t, again.Close(nil))
 	ok(t, users.DropUser(name, nil))
-}
-
-func TestTlsWithAnotherCaIsNotTrusted(t *testing.T) {
-	if os.Getenv("STAVE_CA") == "" {
-		t.Skip("the server is used without TLS here")
-	}
-	roots := must(trusted(os.Getenv("STAVE_STRANGE_CA")))(t)
-	strange := must(gocb.Connect(os.Getenv("STAVE_CONN"), gocb.ClusterOptions{
-		Authenticator:  gocb.PasswordAuthenticator{Username: os.Getenv("STAVE_USER"), Password: os.Getenv("STAVE_PASSWORD")},
-		SecurityConfig: gocb.SecurityConfig{TLSRootCAs: roots},
-	}))(t)
-	err := strange.Bucket(os.Getenv("STAVE_BUCKET")).WaitUntilReady(2*time.Second, nil)
-	wantTrue(t, err != nil, "the server is not trusted")
-	ok(t, strange.Close(nil))
 }

@@ -71,8 +71,3 @@ test('a user does what its roles allow, and changes its password', async () => {
   await again.close()
   await users.dropUser(username)
 })
-
-test('another CA is not trusted', { skip: !process.env.STAVE_CA }, async () => {
-  const connecting = connect({ security: { trustStorePath: env('STAVE_STRANGE_CA') } })
-  await assert.rejects(connecting, couchbase.CouchbaseError)
-})

@@ -37,10 +37,11 @@ def test_another_ca_is_not_trusted(server):
     refused(server["STAVE_CONN"], server, os.environ["STAVE_STRANGE_CA"])
 
 
+@pytest.mark.xfail(strict=True, reason="this version of the SDK does not look at the name (CXXCBC-838)")
 def test_a_name_that_is_not_in_the_certificate_is_not_trusted(server):
     port = server["STAVE_CONN"].rsplit(":", 1)[1]
-    # Another address of this machine, which the certificate does not name.
-    refused(f"couchbases://127.0.0.2:{port}", server, os.environ["STAVE_CA"])
+    # Another name of this machine, which the certificate does not have.
+    refused(f"couchbases://localhost:{port}", server, os.environ["STAVE_CA"])
 
 
 def test_plain_bytes_are_refused_at_the_port_for_tls(server):
