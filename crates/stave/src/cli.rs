@@ -4,6 +4,7 @@ mod failure;
 mod named_files;
 mod over_environment;
 pub(crate) mod profile;
+mod secret_flags;
 mod variables;
 
 use std::ffi::OsString;
@@ -226,9 +227,12 @@ pub fn run() -> ExitCode {
     let given = profile::matches(&command, &args, &profile::ProfileFile::of_user());
     let cli = given.and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)));
     let ended = match cli.map_err(anyhow::Error::downcast::<clap::Error>) {
-        Ok((cli, matches)) => named_files::are_there(&matches)
-            .map_err(anyhow::Error::new)
-            .and_then(|()| dispatch(&Env::real(), cli.command)),
+        Ok((cli, matches)) => {
+            secret_flags::leave_the_process_list(&command, &args, &matches);
+            named_files::are_there(&matches)
+                .map_err(anyhow::Error::new)
+                .and_then(|()| dispatch(&Env::real(), cli.command))
+        }
         // Help, too.
         Err(Ok(wrong)) => return failure::refuse(&failure::worded(wrong, command, &args), in_json),
         Err(Err(error)) => Err(error),

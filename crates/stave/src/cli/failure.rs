@@ -57,7 +57,8 @@ pub(super) fn worded(mut error: clap::Error, mut command: clap::Command, args: &
                 error.remove(ContextKind::Suggested);
             }
         }
-        ErrorKind::ArgumentConflict => {
+        // A variable that is wrong is named, and not a flag that was not given.
+        ErrorKind::ArgumentConflict | ErrorKind::InvalidValue | ErrorKind::ValueValidation => {
             for kind in [ContextKind::InvalidArg, ContextKind::PriorArg] {
                 let variable = error.get(kind).and_then(|told| variable_of(told, &command, &words));
                 if let Some(variable) = variable {

@@ -1,4 +1,5 @@
-//! Flags win over the environment: a variable is left out if its flag cannot be used with one of the command line.
+//! Flags win over the environment: a variable is left out if its flag cannot be used with one of the command line. An empty
+//! variable is one that is not set, as files of containers write it.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -14,14 +15,19 @@ pub(super) fn without_overruled(command: Command, args: &[OsString]) -> Command 
     let words = args.iter().filter_map(|arg| arg.to_str()).take_while(|word| *word != "--");
     let flags = words.filter_map(|word| word.strip_prefix("--"));
     let given = flags.map(|flag| flag.split('=').next().unwrap_or(flag)).collect();
-    leave_out(command, &given)
+    let set = std::env::vars_os();
+    let empty = set.filter(|(_, value)| value.is_empty()).map(|(name, _)| name).collect();
+    leave_out(command, &given, &empty)
 }
 
-fn leave_out(mut command: Command, given: &BTreeSet<&str>) -> Command {
-    for id in overruled(&command, given) {
+fn leave_out(mut command: Command, given: &BTreeSet<&str>, empty: &BTreeSet<OsString>) -> Command {
+    let is_empty = |arg: &&Arg| arg.get_env().is_some_and(|name| empty.contains(name));
+    let mut ids = overruled(&command, given);
+    ids.extend(command.get_arguments().filter(is_empty).map(|arg| arg.get_id().clone()));
+    for id in ids {
         command = command.mut_arg(id, |arg| arg.env(Resettable::<OsStr>::Reset));
     }
-    command.mut_subcommands(|sub| leave_out(sub, given))
+    command.mut_subcommands(|sub| leave_out(sub, given, empty))
 }
 
 /// The arguments whose variables are left out.
@@ -84,6 +90,19 @@ mod tests {
         assert_eq!(left_out("stave serve --password-file f --password secret"), [""; 0]);
         // What comes behind `--` is no flag.
         assert_eq!(left_out("stave set k -- --password-file"), [""; 0]);
+    }
+
+    #[test]
+    fn an_empty_variable_is_not_set() {
+        let empty = BTreeSet::from([OsString::from("STAVE_DATA"), OsString::from("STAVE_ADDR")]);
+        let command = leave_out(Cli::command(), &BTreeSet::new(), &empty);
+        let variables = |name: &str| {
+            let command = command.find_subcommand(name).expect("there is one");
+            command.get_arguments().filter_map(Arg::get_env).map(|name| name.to_owned()).collect::<Vec<_>>()
+        };
+        assert!(!variables("serve").contains(&"STAVE_DATA".into()));
+        assert!(!variables("get").contains(&"STAVE_ADDR".into()));
+        assert!(variables("serve").contains(&"STAVE_KV".into()));
     }
 
     #[test]

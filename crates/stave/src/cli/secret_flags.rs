@@ -1,0 +1,132 @@
+//! A secret among the arguments is read by every user of the machine: the process begins again without it, and with its
+//! variable, which only its own user and root read.
+
+use std::ffi::{OsStr, OsString};
+use std::process::ExitStatus;
+
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches, Command};
+
+/// The arguments and the environment with which a process begins again.
+#[derive(Debug, PartialEq, Eq)]
+struct Again {
+    args: Vec<OsString>,
+    /// Variables with their values.
+    set: Vec<(OsString, OsString)>,
+    /// Variables that cannot be used beside those.
+    unset: Vec<OsString>,
+}
+
+/// Replaces this process if a secret is among its arguments. Comes back if none is, or if the program cannot be begun
+/// again: it then goes on with what it was given.
+pub(super) fn leave_the_process_list(command: &Command, args: &[OsString], matches: &ArgMatches) {
+    let Some(again) = without_secrets(command, args, matches) else { return };
+    let Ok(program) = std::env::current_exe() else { return };
+    let mut process = std::process::Command::new(program);
+    process.args(&again.args).envs(again.set);
+    again.unset.iter().for_each(|name| {
+        process.env_remove(name);
+    });
+    let _ = replace(process, args);
+}
+
+#[cfg(unix)]
+fn replace(mut process: std::process::Command, args: &[OsString]) -> std::io::Result<ExitStatus> {
+    use std::os::unix::process::CommandExt as _;
+
+    if let Some(name) = args.first() {
+        process.arg0(name);
+    }
+    Err(process.exec())
+}
+
+/// A process cannot be replaced here; another one would have another number.
+#[cfg(not(unix))]
+fn replace(_: std::process::Command, _: &[OsString]) -> std::io::Result<ExitStatus> {
+    Err(std::io::ErrorKind::Unsupported.into())
+}
+
+/// What is left of the arguments without secrets; nothing if they have none.
+fn without_secrets(command: &Command, args: &[OsString], matches: &ArgMatches) -> Option<Again> {
+    let (mut command, mut matches) = (command, matches);
+    while let Some((name, inner)) = matches.subcommand() {
+        (command, matches) = (command.find_subcommand(name)?, inner);
+    }
+    let mut again = Again { args: args.get(1..)?.to_vec(), set: Vec::new(), unset: Vec::new() };
+    for arg in command.get_arguments().filter(|arg| arg.is_hide_env_values_set()) {
+        if matches.value_source(arg.get_id().as_str()) != Some(ValueSource::CommandLine) {
+            continue;
+        }
+        let (Some(long), Some(name)) = (arg.get_long(), arg.get_env()) else { continue };
+        // An empty variable is one that is not there.
+        let Some(value) = take(&mut again.args, long).filter(|value| !value.is_empty()) else { return None };
+        again.set.push((name.to_owned(), value));
+        again.unset.extend(variables_against(command, arg));
+    }
+    (!again.set.is_empty()).then_some(again)
+}
+
+/// The variables of flags that cannot be used with a flag.
+fn variables_against<'a>(command: &'a Command, arg: &'a Arg) -> impl Iterator<Item = OsString> + use<'a> {
+    let is_against = |other: &&Arg| {
+        let names = |of: &Arg, that: &Arg| {
+            command.get_arg_conflicts_with(of).iter().any(|one| one.get_id() == that.get_id())
+        };
+        names(arg, other) || names(other, arg)
+    };
+    let others: Vec<&Arg> = command.get_arguments().filter(is_against).collect();
+    others.into_iter().filter_map(|other| other.get_env().map(OsStr::to_owned))
+}
+
+/// Takes a flag that has a value out of the arguments.
+fn take(args: &mut Vec<OsString>, long: &str) -> Option<OsString> {
+    let flag = format!("--{long}");
+    let with_value = format!("{flag}=");
+    let end = args.iter().position(|arg| arg == "--").unwrap_or(args.len());
+    let is_it =
+        |arg: &OsString| *arg == *flag || arg.to_str().is_some_and(|arg| arg.starts_with(&with_value));
+    let at = args.iter().take(end).position(is_it)?;
+    let found = args.remove(at);
+    match found.to_str().and_then(|arg| arg.strip_prefix(&with_value)) {
+        Some(value) => Some(value.into()),
+        None => (at < args.len()).then(|| args.remove(at)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::super::Cli;
+    use super::*;
+
+    fn again(words: &str) -> Option<(String, Vec<String>, Vec<String>)> {
+        let args: Vec<OsString> = words.split(' ').map(OsString::from).collect();
+        let command = Cli::command();
+        let matches = command.clone().try_get_matches_from(&args).expect("sound arguments");
+        let again = without_secrets(&command, &args, &matches)?;
+        let text = |one: &OsString| one.to_str().expect("it is text").to_owned();
+        let set = again.set.iter().map(|(name, value)| format!("{}={}", text(name), text(value))).collect();
+        Some((
+            again.args.iter().map(text).collect::<Vec<_>>().join(" "),
+            set,
+            again.unset.iter().map(text).collect(),
+        ))
+    }
+
+    #[test]
+    fn a_secret_goes_from_the_arguments_into_its_variable() {
+        let (args, set, unset) = again("stave serve --password s1 --kv 127.0.0.1:1").expect("there is one");
+        assert_eq!((args.as_str(), set), ("serve --kv 127.0.0.1:1", vec!["STAVE_PASSWORD=s1".to_owned()]));
+        assert_eq!(unset, ["STAVE_PASSWORD_FILE"]);
+        let (args, set, _) = again("stave get k --password=a=b").expect("there is one");
+        assert_eq!((args.as_str(), set), ("get k", vec!["STAVE_PASSWORD=a=b".to_owned()]));
+    }
+
+    #[test]
+    fn what_has_no_secret_goes_on_as_it_is() {
+        assert_eq!(again("stave serve --kv 127.0.0.1:1"), None);
+        assert_eq!(again("stave dev"), None, "a default is no argument");
+        assert_eq!(again("stave set k -- --password"), None, "a value that looks like the flag");
+    }
+}
