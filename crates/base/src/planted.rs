@@ -389,6 +389,10 @@ bugs! {
     StrangersAreAnsweredOn,
     /// A turn of a connection ends by the number of its requests alone.
     TurnHasNoEnd,
+    /// A connection that must be closed after an answer that came later waits for bytes of its client.
+    AnswersCloseNothing,
+    /// A thread for long work gives up its place a while after it found that nothing waits.
+    LaneLeavesLate,
     /// Failed logins have no client wait.
     GuessesAreFree,
     /// A user who may only read may set the expiry time of a document.

@@ -98,8 +98,8 @@ impl Maintenance {
             Next::Again => end,
             Next::After(pause) => end.saturating_add(pause.as_nanos() as u64),
         };
-        // A wake during the step wrote 0, which stays.
-        let _ = post.due_ns.compare_exchange(u64::MAX, due, Ordering::Relaxed, Ordering::Relaxed);
+        // A wake during the step, also one by the step itself, wrote another time: the earlier one counts.
+        post.due_ns.fetch_min(due, Ordering::Relaxed);
         true
     }
 

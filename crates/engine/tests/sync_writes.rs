@@ -5,7 +5,7 @@ mod common;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use base::{Cas, Datatype, DurabilityLevel, RevSeqno, Seqno, SyncWrite, VbState, VersionMeta};
+use base::{Cas, Datatype, DurabilityLevel, RevSeqno, Seqno, SyncWrite, VbId, VbState, VersionMeta};
 use common::{VB, World, doc, outcome, set, stores, topology};
 use engine::{
     CounterRequest, Durable, Mutated, Refusal, StoreMode, StoreRequest, SyncOutcome, WithMetaRequest,
@@ -299,6 +299,29 @@ fn the_chore_wakes_for_the_first_deadline() {
         world.bucket.maintenance().keep_step();
     }
     assert_eq!(outcome(&mutated), Some(SyncOutcome::Aborted));
+}
+
+#[test]
+fn a_later_deadline_of_one_vbucket_does_not_put_off_that_of_another() {
+    let world = World::with_topology(11, TWO);
+    let other = VbId(4);
+    let led = world.bucket.roles().set_vbucket_state(other, VbState::Active, topology(TWO));
+    led.expect("there is such a vBucket");
+    while world.bucket.maintenance().keep_step() {}
+    let write = |vb, key: &str, timeout_ms| {
+        let writer = world.bucket.documents().durably(durable(DurabilityLevel::Majority, timeout_ms));
+        writer.store(vb, &set(doc(key), "v"), world.now()).expect("prepared")
+    };
+    let (first, last) = (write(VB, "a", 40), write(VB, "b", 10_000));
+    let second = write(other, "c", 80);
+    let after = |ms| {
+        world.handles.clock.advance(Duration::from_millis(ms));
+        world.bucket.maintenance().keep_step();
+        [&first, &second, &last].map(outcome)
+    };
+    assert_eq!(after(40), [Some(SyncOutcome::Aborted), None, None]);
+    assert_eq!(after(40), [None, Some(SyncOutcome::Aborted), None], "the first was taken");
+    assert_eq!(after(9_920), [None, None, Some(SyncOutcome::Aborted)]);
 }
 
 #[test]

@@ -573,6 +573,17 @@ impl Connection {
         self.later.len() < before
     }
 
+    /// What is to be done after answers that came later, if `next` was before: a connection that must be closed waits for
+    /// no bytes of a client that waits for it. `has_rest`: bytes were received that are not handled.
+    pub fn after_answers(&self, next: Next, has_rest: bool) -> Next {
+        match (self.closing, next) {
+            (Some(reason), _) if !planted::is(Bug::AnswersCloseNothing) => Next::Close(reason),
+            (_, Next::Later) if has_rest => Next::Turn,
+            (_, Next::Later) => Next::Bytes(protocol::HEADER_BYTES),
+            (_, next) => next,
+        }
+    }
+
     /// Handles a request again for which something has come from the disk.
     fn handle_again(&mut self, later: Later, ready: Ready, out: &mut Output) -> Option<Later> {
         let mut begun = later.begun;

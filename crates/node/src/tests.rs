@@ -32,6 +32,7 @@ use crate::user::Users;
 
 mod capabilities;
 mod certificates;
+mod closing;
 mod conflicts;
 mod counted;
 mod dcp_answers;

@@ -409,10 +409,7 @@ impl Socket {
             // A password may have been checked elsewhere.
             self.look_at_login();
             self.send(&mut output);
-            if self.next == Next::Later {
-                let is_done = self.partial.is_empty() && self.connection.closing().is_none();
-                self.next = if is_done { Next::Bytes(protocol::HEADER_BYTES) } else { Next::Turn };
-            }
+            self.next = self.connection.after_answers(self.next, !self.partial.is_empty());
         }
         any
     }

@@ -2,6 +2,7 @@
 #![allow(clippy::disallowed_methods, reason = "this is a client, outside the server")]
 
 use std::future::Future;
+use std::net::TcpStream;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use engine::{
 };
 use node::replication::{Password, Source, Sources};
 use node::{Config, Settings};
+use protocol::feature::{Feature, Features};
 use protocol::{RequestParts, Status, opcode, write_request};
 use serde_json::json;
 use server::Server;
@@ -385,4 +387,34 @@ fn nothing_that_was_committed_is_lost_when_nodes_change_places() {
             other.bucket().roles().set_vbucket_state(VbId(vb), VbState::Replica, None).expect("there is one");
         });
     }
+}
+
+/// The client has agreed to another order of answers, and to no statuses that were added later.
+#[test]
+fn a_connection_that_an_answer_would_mislead_is_closed_without_another_byte() {
+    let node = Node::start();
+    node.lead(&["another:1"]);
+    let stream = TcpStream::connect(node.server().kv_addr()).expect("the server listens");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    let mut client = Client::over(stream);
+    let features = [Feature::AltRequestSupport, Feature::SyncReplication, Feature::UnorderedExecution];
+    client.send(&node::fuzz::login(
+        "Administrator",
+        "password",
+        "default",
+        &Features::of(&features).encode(),
+    ));
+    for _ in 0..3 {
+        assert_eq!(client.receive().status, Status::Success);
+    }
+    // Majority, within 1,500 ms.
+    let frame_infos = [0x13, 1, 0x05, 0xdc];
+    let set = RequestParts { opcode: opcode::SET, key: b"k", extras: &[0; 8], ..RequestParts::default() };
+    let began = Instant::now();
+    let vbucket = vbucket_of(b"k", VBUCKETS);
+    assert_eq!(
+        client.try_request(&RequestParts { frame_infos: &frame_infos, vbucket, ..set }).map(|_| ()),
+        None
+    );
+    assert!(began.elapsed() < PATIENCE, "it was not closed");
 }

@@ -269,6 +269,8 @@ pub const KNOWN: &[(Bug, Simulator, u64)] = &[
     (Bug::ConnectionMemoryHasNoLimit, Simulator::Node, 0),
     (Bug::StrangersAreAnsweredOn, Simulator::Node, 0),
     (Bug::TurnHasNoEnd, Simulator::Node, 0),
+    (Bug::AnswersCloseNothing, Simulator::Node, 0),
+    (Bug::LaneLeavesLate, Simulator::Node, 0),
     (Bug::GuessesAreFree, Simulator::Node, 0),
     (Bug::ReaderTouches, Simulator::Node, 0),
     (Bug::TieGoesToLast, Simulator::Conflicts, 0),

@@ -6,16 +6,16 @@ mod known;
 use known::{Simulator, must_find};
 
 use super::{
-    answers_keep_their_order_unless_agreed_otherwise, durable_answers, lost_rights, roles,
+    answers_keep_their_order_unless_agreed_otherwise, closing, durable_answers, lost_rights, roles,
     strangers_are_answered_a_little_at_a_time, turns,
 };
 use crate::cluster::{adoption, apply, founding, noted, serving};
 use crate::config::descriptors;
 use crate::replication::login;
-use crate::{connection_memory, data_dir, http_connections, login_throttle, reaper};
+use crate::{connection_memory, data_dir, http_connections, login_throttle, long_work, reaper};
 
 /// They panic where they find something.
-const TESTS: [fn(); 22] = [
+const TESTS: [fn(); 24] = [
     adoption::tests::numbers_of_a_bucket_do_not_go_back_with_an_older_state,
     apply::tests::what_fails_for_one_bucket_keeps_no_other_one_from_its_turn,
     noted::tests::a_bucket_that_the_node_has_had_is_known_by_its_identity,
@@ -27,6 +27,8 @@ const TESTS: [fn(); 22] = [
     reaper::tests::a_deadline_moves_with_what_is_done_and_not_beyond_its_length,
     descriptors::tests::all_shares_and_the_reserve_fit,
     connection_memory::tests::what_is_reserved_stays_within_the_limit,
+    long_work::tests::a_job_that_comes_while_the_last_thread_leaves_is_done,
+    closing::a_client_that_would_misread_a_late_answer_is_not_waited_for,
     login_throttle::tests::who_guesses_waits_and_others_do_not,
     strangers_are_answered_a_little_at_a_time,
     turns::short_requests_about_large_documents_end_a_turn,
