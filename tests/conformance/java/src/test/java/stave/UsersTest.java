@@ -91,6 +91,8 @@ class UsersTest {
     cluster.bucket(BUCKET).defaultCollection().upsert(key, body);
     users.upsertUser(new User(name).password("secret-1").roles(new Role("data_reader", BUCKET)));
     Cluster own = StrictCopy.connect(name, "secret-1", environment -> {});
+    // A login at each node derives keys of the password: on a busy machine that takes longer than a read may.
+    own.bucket(BUCKET).waitUntilReady(Duration.ofSeconds(20));
     Collection documents = own.bucket(BUCKET).defaultCollection();
     assertEquals(body, documents.get(key).contentAsObject());
     UpsertOptions brief = UpsertOptions.upsertOptions().timeout(Duration.ofSeconds(2));
@@ -98,6 +100,7 @@ class UsersTest {
     own.users().changePassword("secret-2");
     own.disconnect();
     Cluster again = StrictCopy.connect(name, "secret-2", environment -> {});
+    again.bucket(BUCKET).waitUntilReady(Duration.ofSeconds(20));
     assertEquals(body, again.bucket(BUCKET).defaultCollection().get(key).contentAsObject());
     again.disconnect();
     users.dropUser(name);
