@@ -28,12 +28,14 @@ use bucket::parse_size;
 use descriptors::Asked;
 use kvstore::StorageBackend;
 
+use crate::alternate::is_host;
 use crate::connection_memory::LEAST_LIMIT_BYTES;
 use crate::log_levels::LogLevels;
 use crate::recent_log::RecentLog;
 use crate::sasl::hash::Hashing;
 use crate::sasl::offer::SaslOffer;
 use crate::slow::limits::SlowLimit;
+use crate::user_names::is_user_name;
 
 pub use audit::AuditTable;
 pub use bucket::{BucketSpec, BucketTable, DEFAULT_QUOTA_BYTES, Hints, MOST_REPLICAS};
@@ -283,6 +285,9 @@ impl Config {
             return Err(ConfigError::ConnectionMemory(bytes));
         }
         self.check_users()?;
+        if let Some(host) = self.advertise.as_ref().filter(|host| !is_host(host.trim_matches(['[', ']']))) {
+            return Err(ConfigError::Advertise(host.clone()));
+        }
         let tls = self.tls.iter().flat_map(|tls| [tls.kv_addrs(), tls.http_addrs()]);
         let mut addresses = [self.plain_kv(), self.plain_http()].into_iter().chain(tls).flatten();
         let open = addresses.find(|addr| !addr.ip().is_loopback());
@@ -316,7 +321,7 @@ impl Config {
 
     fn check_users(&self) -> Result<(), ConfigError> {
         for (at, user) in self.users.iter().enumerate() {
-            if user.name.is_empty() || user.name.len() > 128 || user.password.is_empty() {
+            if !is_user_name(&user.name) || user.password.is_empty() {
                 return Err(ConfigError::User(user.name.clone()));
             }
             if self.users[..at].iter().any(|other| other.name == user.name) {
@@ -414,6 +419,19 @@ mod tests {
         let twice =
             "[[user]]\nname = \"a\"\npassword = \"b\"\nrole = \"data_reader[*]\"\nbuckets = [\"default\"]";
         assert_eq!(config(twice).err(), Some(ConfigError::UserPlaces("a".to_owned())));
+        for name in ["a:b", "@node", ""] {
+            let told = config(&format!("username = \"{name}\"")).err();
+            assert_eq!(told, Some(ConfigError::User(name.to_owned())));
+        }
+        for host in ["http://x", "a:11210", ""] {
+            let told = config(&format!("advertise = \"{host}\"")).err();
+            assert_eq!(told, Some(ConfigError::Advertise(host.to_owned())));
+        }
+        assert!(
+            ["db.example.org", "::1", "[::1]"]
+                .iter()
+                .all(|host| config(&format!("advertise = \"{host}\"")).is_ok())
+        );
         assert!(matches!(config("kv = \"x\"").err(), Some(ConfigError::Address(_))));
         assert!(matches!(config("kv = \"0.0.0.0:0\"").err(), Some(ConfigError::OpenWithoutPassword(_))));
         assert!(config("kv = \"0.0.0.0:0\"\npassword = \"chosen\"").is_ok());

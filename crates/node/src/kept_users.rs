@@ -20,6 +20,7 @@ use crate::sasl::digest::Mechanism;
 use crate::sasl::hash::{HashKeys, HashSecret, Hashing};
 use crate::sasl::scram::{ScramKeys, ScramSecret};
 use crate::user::{LoginKeys, User};
+use crate::user_names::is_user_name;
 use crate::written;
 use security::SecuritySettings;
 use stored::StoredUsers;
@@ -36,8 +37,6 @@ const MAX_BYTES: u64 = 16 << 20;
 const MOST_USERS: usize = 4_096;
 /// Roles of one user or group.
 const MOST_GRANTS: usize = 256;
-/// Bytes of the name of a user or group.
-const MOST_NAME_BYTES: usize = 128;
 /// Bytes of other texts.
 const MOST_TEXT_BYTES: usize = 1_024;
 
@@ -319,9 +318,7 @@ fn check_guarded<'a>(actor: &User, grants: impl IntoIterator<Item = &'a Grant>) 
 
 /// Names of users and groups go into addresses and logs.
 fn check_name(field: &'static str, name: &str) -> Result<(), UsersRefusal> {
-    let is_wrong = |c: char| c.is_control() || "()<>,;:\\\"/[]?={}".contains(c);
-    if name.is_empty() || name.len() > MOST_NAME_BYTES || name.starts_with('@') || name.chars().any(is_wrong)
-    {
+    if !is_user_name(name) {
         let what = "Names have 1 to 128 bytes, none of ()<>,;:\\\"/[]?={} and no @ in front.".to_owned();
         return Err(UsersRefusal::Field(field, what));
     }

@@ -94,6 +94,7 @@ pub mod tally;
 pub(crate) mod timer;
 pub mod user;
 pub mod user_data;
+mod user_names;
 pub mod version;
 pub mod wake_queue;
 mod written;

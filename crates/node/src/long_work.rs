@@ -188,7 +188,9 @@ impl LongWork {
         queue.running += 1;
         drop(queue);
         let pool = Arc::clone(self);
-        let is_begun = env.spawn.spawn(self.thread, Box::new(move || pool.work(job))).is_ok();
+        // A mistake is planted in the thread that looks for it.
+        let leaves_late = planted::is(Bug::LaneLeavesLate);
+        let is_begun = env.spawn.spawn(self.thread, Box::new(move || pool.work(job, leaves_late))).is_ok();
         if !is_begun {
             self.refused.fetch_add(1, Ordering::Relaxed);
             self.give_up_place();
@@ -221,22 +223,22 @@ impl LongWork {
         self.refused.fetch_add(left.len() as u64, Ordering::Relaxed);
     }
 
-    fn work(&self, first: Job) {
+    fn work(&self, first: Job, leaves_late: bool) {
         let mut next = Some(first);
         while let Some(job) = next {
             job();
             self.done.fetch_add(1, Ordering::Relaxed);
-            next = self.next_or_leave();
+            next = self.next_or_leave(leaves_late);
         }
     }
 
     /// What the thread does next, or nothing, and then it does not count any more. Both under one lock: whoever finds all
     /// threads running leaves a job for one that still looks.
-    fn next_or_leave(&self) -> Option<Job> {
+    fn next_or_leave(&self, leaves_late: bool) -> Option<Job> {
         let mut queue = self.queue.lock();
         let next = queue.waiting.pop();
         if next.is_none() {
-            if planted::is(Bug::LaneLeavesLate) {
+            if leaves_late {
                 queue = self.queue_after_a_while(queue);
             }
             queue.running -= 1;

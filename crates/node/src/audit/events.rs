@@ -105,6 +105,9 @@ events! {
     TrafficSwitched 61446 "stave" "switch traffic" "Clients were kept from a bucket's documents, or let in again" ON ALWAYS,
     KeysRead 61447 "stave" "read keys" "Keys or documents were read without naming them: a scan, keys in order, a random one" OFF FILTERABLE,
     LogLevelsChanged 61448 "stave" "change log levels" "How much a node logs was changed" ON ALWAYS,
+    EncryptionKeysRotated 61449 "stave" "rotate encryption keys" "New files are encrypted with new keys" ON ALWAYS,
+    NodeSecretRotated 61450 "stave" "rotate node secret" "The nodes of the cluster log in with a new secret" ON ALWAYS,
+    CertificatesRead 61451 "stave" "read certificates" "Certificate and key were read again because it was asked for" ON ALWAYS,
 }
 
 impl AuditEvent {

@@ -58,6 +58,9 @@ pub enum ConfigError {
         /// What is wrong with it.
         what: String,
     },
+    /// Other nodes and clients could not reach this host.
+    #[error("advertise {0:?}: give the name or the address of this host, without a port")]
+    Advertise(String),
     /// A bucket type that there is not.
     #[error(
         "bucket type {0:?}: give couchstore (also called couchbase or membase) or magma, which keep documents on disk, or ephemeral, which does not"
@@ -116,7 +119,9 @@ pub enum ConfigError {
     #[error("size {0:?}: give a number with KiB, MiB, GiB or TiB, for example 1MiB")]
     Size(String),
     /// A user that could not log in.
-    #[error("user {0:?}: names have 1 to 128 bytes and passwords at least 1")]
+    #[error(
+        "user {0:?}: names have 1 to 128 bytes, none of ()<>,;:\\\"/[]?={{}} and no @ in front, and passwords at least 1"
+    )]
     User(String),
     /// A user is named twice.
     #[error("user {0:?} is given twice: give each user once")]

@@ -137,7 +137,7 @@ pub static ROLES: &[RoleRow] = &[
         "Bucket Admin",
         Takes::Bucket,
         &[SimpleStats, Stats, Settings, CollectionManagement],
-        "Manages a bucket, its scopes and settings; no documents",
+        "Manages a bucket, its scopes and settings, empties and deletes it; reads and writes no documents",
     ),
     role(
         "scope_admin",

@@ -129,6 +129,9 @@ static AUDITED: &[AuditedRoute] = {
             E::CertificatesConfigured,
             &[Self_, Form("state", "state"), Json("prefixes", "prefixes")],
         ),
+        audited("POST", super::encryption_keys::PATH, E::EncryptionKeysRotated, &[]),
+        audited("POST", super::node_secret::PATH, E::NodeSecretRotated, &[]),
+        audited("POST", super::certificates::PATH, E::CertificatesRead, &[]),
         audited("POST", super::log_levels::PATH, E::LogLevelsChanged, &[Form("level", "log_levels")]),
         audited("POST", "/settings/security", E::SecurityConfigured, &[Settings]),
         audited(
@@ -184,11 +187,8 @@ static AUDITED: &[AuditedRoute] = {
 
 /// Methods of addresses that change something and are not recorded, and why.
 #[cfg(test)]
-const NOT_AUDITED: [(&str, &str, &str); 18] = [
+const NOT_AUDITED: [(&str, &str, &str); 15] = [
     ("POST", "/settings/audit", "records itself"),
-    ("POST", super::certificates::PATH, "records itself"),
-    ("POST", super::encryption_keys::PATH, "records itself"),
-    ("POST", super::node_secret::PATH, "records itself"),
     ("POST", "/v1/promise", "between nodes"),
     ("PUT", super::alternate::PATH, "the field has no event for it"),
     ("DELETE", super::alternate::PATH, "the field has no event for it"),

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use ::node::management::BucketError;
-use ::node::reload::{self, Reloaded};
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -26,10 +25,6 @@ pub(super) async fn reload(State(shared): State<Shared>) -> Response {
     let node = Arc::clone(&shared.node);
     let reading = on_a_thread(&shared, move |_| {
         let reloaded = tls.reload_same(node.env());
-        if let Ok(true) = reloaded {
-            let taken = vec!["tls-cert and tls-key, for new connections".to_owned()];
-            reload::record(&node, &Reloaded { taken, ..Reloaded::default() });
-        }
         Ok::<_, BucketError>(reloaded.map(|changed| (changed, tls.note_end(&node))))
     });
     match reading.await {

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use ::node::at_rest::rekey;
 use ::node::management::BucketError;
-use ::node::reload::{self, Reloaded};
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -21,14 +20,7 @@ pub(super) const PATH: &str = "/node/controller/rotateEncryptionKeys";
 /// `POST` of [`PATH`]: new files are encrypted with new keys from now on; how many folders have one.
 pub(super) async fn rotate(State(shared): State<Shared>) -> Response {
     let node = Arc::clone(&shared.node);
-    let rotating = on_a_thread(&shared, move |_| {
-        let rotated = rekey::rotate(&node);
-        if let Ok(folders @ 1..) = rotated {
-            let taken = vec![format!("new keys for the files of {folders} folders")];
-            reload::record(&node, &Reloaded { taken, ..Reloaded::default() });
-        }
-        Ok::<_, BucketError>(rotated)
-    });
+    let rotating = on_a_thread(&shared, move |_| Ok::<_, BucketError>(rekey::rotate(&node)));
     match rotating.await {
         Ok(Ok(0)) => {
             let what =

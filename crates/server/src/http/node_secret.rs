@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use ::node::cluster::ClusterError;
-use ::node::reload::{self, Reloaded};
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -22,12 +21,7 @@ pub(super) async fn rotate(State(shared): State<Shared>) -> Response {
     let node = Arc::clone(&shared.node);
     let rotating = on_a_thread(&shared, move |_| {
         let Some(cluster) = node.cluster() else { return Ok(None) };
-        let rotated = cluster.secrets().rotate();
-        if rotated.is_ok() {
-            let taken = vec!["a new secret for the nodes of the cluster".to_owned()];
-            reload::record(&node, &Reloaded { taken, ..Reloaded::default() });
-        }
-        Ok::<_, ::node::management::BucketError>(Some(rotated))
+        Ok::<_, ::node::management::BucketError>(Some(cluster.secrets().rotate()))
     });
     let told = |status, what: &str| (status, Json(json!({ "errors": { "_": what } }))).into_response();
     match rotating.await {

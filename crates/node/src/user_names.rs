@@ -1,0 +1,29 @@
+//! Which names users and groups can have.
+
+/// Bytes of the name of a user or group.
+const MOST_NAME_BYTES: usize = 128;
+
+/// Whether a user or a group can have a name: names go into addresses, logs and the header of HTTP's basic authentication,
+/// and those with an `@` in front are of nodes.
+pub(crate) fn is_user_name(name: &str) -> bool {
+    let is_wrong = |c: char| c.is_control() || "()<>,;:\\\"/[]?={}".contains(c);
+    let is_short = (1..=MOST_NAME_BYTES).contains(&name.len());
+    is_short && !name.starts_with('@') && !name.chars().any(is_wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_that_every_way_in_can_carry() {
+        let longest = "n".repeat(128);
+        for name in ["Administrator", "ann@example.org", "a b", "\u{e4}", &longest] {
+            assert!(is_user_name(name), "{name}");
+        }
+        let too_long = "n".repeat(129);
+        for name in ["", "@node", "a:b", "a/b", "a\"b", "a\\b", "a\nb", &too_long] {
+            assert!(!is_user_name(name), "{name}");
+        }
+    }
+}
