@@ -269,7 +269,10 @@ pub fn serve_prepared(
     let listeners = Listeners::open(&env, &config)?;
     decide_membership(&config, &data_dir, &env)?;
     if let Some(lowered) = &config.lowered {
-        tracing::warn!(%lowered, "the limit of open files (ulimit -n, LimitNOFILE) is too low for what was asked");
+        tracing::warn!(
+            event = "open_files_limit_low", %lowered,
+            "the limit of open files (ulimit -n, LimitNOFILE) is too low for what was asked"
+        );
     }
     let revision = data_dir.next_revision(&env)?;
     let (host, opened) = Host::open(config.clone(), Arc::clone(&data_dir), &env)?;
@@ -369,6 +372,7 @@ fn log_start(node: &Node, data_dir: &DataDir, took: Duration) {
         data = %data_dir.path().display(),
         buckets = node.bucket_names().join(" "),
         down = node.served().down().len(),
+        event = "node_started",
         took_ms = took.as_millis() as u64,
         "started"
     );
@@ -479,8 +483,10 @@ impl Server {
         let stopped = closed.and(ended.end_audit(&node));
         let took_ms = (node.env().clock.monotonic() - begun).as_millis() as u64;
         match &stopped {
-            Ok(()) => tracing::info!(took_ms, "stopped"),
-            Err(error) => tracing::error!(took_ms, %error, "stopped, but not cleanly"),
+            Ok(()) => tracing::info!(event = "node_stopped", took_ms, "stopped"),
+            Err(error) => {
+                tracing::error!(event = "node_stopped_uncleanly", took_ms, %error, "stopped, but not cleanly")
+            }
         }
         stopped
     }
@@ -652,7 +658,7 @@ async fn until(end: impl Future<Output = ()>, what: &str, work: impl Future<Outp
     tokio::select! {
         done = work => {
             if let Err(error) = done {
-                tracing::error!(%error, "{what} ended");
+                tracing::error!(event = "service_ended", %error, "{what} ended");
             }
         }
         () = end => {}

@@ -49,6 +49,7 @@ pub(crate) async fn run(node: Arc<Node>, endpoint: Option<TraceEndpoint>) {
             tracing::warn!(
                 endpoint = endpoint.authority,
                 operations = operations.len(),
+                event = "traces_not_taken",
                 %error,
                 left_out,
                 "the collector of traces did not take slow operations; they are dropped"

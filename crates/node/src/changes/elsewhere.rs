@@ -402,6 +402,7 @@ impl Elsewhere {
                 if let Some(left_out) = engine::admit_log(&self.bucket, "violation of another node") {
                     tracing::warn!(
                         bucket = self.bucket.name(),
+                        event = "changes_source_misbehaved",
                         node = &*node,
                         what,
                         left_out,

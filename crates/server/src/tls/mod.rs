@@ -283,7 +283,11 @@ impl Tls {
                 drop(present);
                 let flags = settings.overruled(&config).join(", ");
                 if !flags.is_empty() {
-                    tracing::info!(flags, "what was set over HTTP counts over the configuration");
+                    tracing::info!(
+                        event = "tls_settings_override",
+                        flags,
+                        "what was set over HTTP counts over the configuration"
+                    );
                 }
             }
             Err(error) => {
@@ -301,6 +305,7 @@ impl Tls {
     pub(crate) fn note_end(&self, node: &Node) -> Option<u64> {
         let end_s = self.present.lock().made.valid_until_s?;
         node.workers().accepting().certificate_end_s.store(end_s, Ordering::Relaxed);
+                    event = "tls_refused",
         Some(end_s)
     }
 
@@ -358,7 +363,10 @@ impl Tls {
             && let Some(what) = warning(end_s, now_s)
         {
             *warned = Some(today);
-            tracing::warn!("{what}; put new ones into the place of tls-cert and tls-key");
+            tracing::warn!(
+                event = "certificate_ends_soon",
+                "{what}; put new ones into the place of tls-cert and tls-key"
+            );
         }
     }
 
@@ -377,7 +385,10 @@ impl Tls {
             match looked {
                 Ok(true) => {
                     told.clear();
-                    tracing::info!("certificate and key have changed: new connections are made with them");
+                    tracing::info!(
+                        event = "certificate_changed",
+                        "certificate and key have changed: new connections are made with them"
+                    );
                 }
                 Ok(false) => told.clear(),
                 Err(error) => {
@@ -396,6 +407,7 @@ impl Tls {
 }
 
 #[cfg(test)]
+                            event = "certificate_unusable",
 mod tests {
     use super::*;
 

@@ -324,7 +324,11 @@ pub fn run(env: &Env, flags: ServeFlags, ignored: &[String]) -> anyhow::Result<O
     }
     let (wrapping, rotates) = (setup.config.encryption.as_ref(), setup.config.rotates_keys);
     log.follow(env, &setup.log, wrapping, rotates).map_err(WrongArguments)?;
-    setup.open_keys().iter().chain(ignored).for_each(|what| tracing::warn!("{what}"));
+    setup
+        .open_keys()
+        .iter()
+        .chain(ignored)
+        .for_each(|what| tracing::warn!(event = "configuration_warning", "{what}"));
     let Setup { config, join, access, .. } = setup;
     let made_up = config.password_was_generated.then(|| config.users[0].clone());
     let config = Config { recent_log: log.recent.clone(), log_levels: log.levels.clone(), ..config };
@@ -412,7 +416,7 @@ fn buckets(given: &[&str], made: &[String]) -> String {
 /// Tells the service manager that started the node, if one did (`NOTIFY_SOCKET`).
 fn tell_manager(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
-        tracing::warn!(%error, "the service manager was not told");
+        tracing::warn!(event = "service_manager_not_told", %error, "the service manager was not told");
     }
 }
 
@@ -500,7 +504,10 @@ fn keep_memory_private() {
     let hidden = hide_memory();
     let limit = Rlimit { current: Some(0), ..getrlimit(Resource::Core) };
     if let Err(error) = hidden.and_then(|()| setrlimit(Resource::Core, limit)) {
-        tracing::warn!(%error, "a crash may leave documents and keys in a core dump");
+        tracing::warn!(
+            event = "core_dump_not_off", %error,
+            "a crash may leave documents and keys in a core dump"
+        );
     }
 }
 
@@ -524,7 +531,10 @@ pub(super) fn raise_descriptor_limit() -> Option<u64> {
     if limit.current != limit.maximum
         && let Err(error) = setrlimit(Resource::Nofile, raised)
     {
-        tracing::warn!(%error, "the limit of open descriptors stays at {:?}", limit.current);
+        tracing::warn!(
+            event = "open_files_limit_stays", %error,
+            "the limit of open descriptors stays at {:?}", limit.current
+        );
     }
     getrlimit(Resource::Nofile).current
 }

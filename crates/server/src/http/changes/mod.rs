@@ -90,7 +90,10 @@ fn read_token(bucket: &Bucket, text: &str) -> Result<Option<(Token, Option<Ancho
     };
     let kept = Anchor::read(bucket, &short.id).map_err(|error| {
         if let Some(left_out) = engine::admit_log(bucket, "position not read") {
-            tracing::error!(bucket = bucket.name(), %error, left_out, "a kept position");
+            tracing::error!(
+                event = "changes_position_failed", bucket = bucket.name(), %error, left_out,
+                "a kept position cannot be read"
+            );
         }
         refuse(
             StatusCode::INTERNAL_SERVER_ERROR,
