@@ -37,6 +37,7 @@ use crate::peers::HttpPeers;
 use crate::signals::{EarlySignals, Signal, SignalListener};
 use crate::timer::RuntimeTimer;
 use crate::tls::{PeerTls, Tls, TlsError};
+use crate::traces;
 use crate::worker::Worker;
 
 /// How long HTTP clients may take with their last answers when the node stops.
@@ -186,6 +187,9 @@ pub(crate) fn plain_addrs(config: &Config, addrs: Vec<SocketAddr>) -> Vec<Socket
 impl Listeners {
     fn open(env: &Env, config: &Config) -> Result<Listeners, Failure> {
         let tls = config.tls.as_ref().map(|tls| Tls::load(env, tls).map(Arc::new)).transpose()?;
+        if let Some(endpoint) = &config.trace_endpoint {
+            traces::tls_of(env, endpoint)?;
+        }
         check_addresses(config)?;
         let mut kv = open_all(env, &plain_addrs(config, config.plain_kv()), None)?;
         let mut http = open_all(env, &plain_addrs(config, config.plain_http()), None)?;
@@ -368,11 +372,11 @@ fn doors(tls: &PeerTls) -> Doors {
 
 fn log_start(node: &Node, data_dir: &DataDir, took: Duration) {
     tracing::info!(
+        event = "node_started",
         version = env!("CARGO_PKG_VERSION"),
         data = %data_dir.path().display(),
         buckets = node.bucket_names().join(" "),
         down = node.served().down().len(),
-        event = "node_started",
         took_ms = took.as_millis() as u64,
         "started"
     );

@@ -219,6 +219,18 @@ fn read(env: &Env, path: &Path) -> Result<Vec<u8>, TlsError> {
     }
 }
 
+/// What a server is spoken to with whose certificate must be of the CAs in a file.
+///
+/// # Errors
+///
+/// The file cannot be read, or has no CAs.
+pub(crate) fn with_ca(env: &Env, ca: &Path) -> Result<Arc<ClientConfig>, TlsError> {
+    client_of(&read(env, ca)?, None).map_err(|error| match error {
+        PairError::Certificate(error) | PairError::Key(error) => TlsError::Ca { path: ca.to_owned(), error },
+        error => TlsError::Pair { certificate: ca.to_owned(), key: ca.to_owned(), error },
+    })
+}
+
 impl Tls {
     /// Reads certificate and key.
     ///
@@ -293,6 +305,7 @@ impl Tls {
             Err(error) => {
                 drop(present);
                 tracing::error!(
+                    event = "tls_refused",
                     %error,
                     "connections with TLS are refused: what was set over HTTP cannot be done with this node's files"
                 );
@@ -305,7 +318,6 @@ impl Tls {
     pub(crate) fn note_end(&self, node: &Node) -> Option<u64> {
         let end_s = self.present.lock().made.valid_until_s?;
         node.workers().accepting().certificate_end_s.store(end_s, Ordering::Relaxed);
-                    event = "tls_refused",
         Some(end_s)
     }
 
@@ -395,6 +407,7 @@ impl Tls {
                     let error = error.to_string();
                     if error != told {
                         tracing::error!(
+                            event = "certificate_unusable",
                             error,
                             "certificate or key have changed and cannot be used: those before are kept"
                         );
@@ -407,7 +420,6 @@ impl Tls {
 }
 
 #[cfg(test)]
-                            event = "certificate_unusable",
 mod tests {
     use super::*;
 

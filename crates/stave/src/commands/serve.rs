@@ -120,8 +120,11 @@ pub struct ServeFlags {
     #[arg(long, value_name = "required|none", env = "STAVE_METRICS_LOGIN")]
     metrics_login: Option<MetricsLogin>,
     /// Where traces of slow operations go: a collector that takes OTLP over HTTP, in JSON [default path: /v1/traces]
-    #[arg(long, value_name = "http://HOST:PORT[/PATH]", env = "STAVE_TRACE_ENDPOINT")]
+    #[arg(long, value_name = "http[s]://HOST:PORT[/PATH]", env = "STAVE_TRACE_ENDPOINT")]
     trace_endpoint: Option<String>,
+    /// Certificates of the CAs that the collector's certificate is checked with, in PEM; needed with https://
+    #[arg(long, value_name = "FILE", env = "STAVE_TRACE_CA")]
+    trace_ca: Option<PathBuf>,
     /// How lines of the log are written: text for people, or json, an object a line, for machines [default: text]
     #[arg(long, value_name = "text|json", env = "STAVE_LOG_FORMAT")]
     log_format: Option<LogFormat>,
@@ -179,6 +182,7 @@ impl ServeFlags {
             threads: self.threads,
             metrics_login: self.metrics_login,
             trace_endpoint: self.trace_endpoint,
+            trace_ca: self.trace_ca,
             log_format: self.log_format,
             log_file: self.log_file,
             journal: self.journal,
