@@ -36,7 +36,9 @@ impl DevCluster {
             let source = std::io::Error::new(error.kind(), format!("{}: {error}", config.data.display()));
             DevError::Io { what: "cannot make the folder", source }
         })?;
-        let store = FileStore::open(&env, &config.data.join(DOCUMENT), |fault| tracing::error!("{fault}"));
+        let store = FileStore::open(&env, &config.data.join(DOCUMENT), |fault| {
+            tracing::error!(event = "file_copy_damaged", "{fault}")
+        });
         let store = store.map_err(failed("cannot read the document of the cluster"))?;
         let shared = Arc::new(Shared::new(config, env, Arc::new(store)));
         let begun = shared
@@ -206,7 +208,7 @@ impl Shared {
             match done {
                 Ok(done) => all.push((node, done)),
                 Err(error) => {
-                    tracing::error!(%error, "a node could not {name}");
+                    tracing::error!(event = "dev_order_failed", %error, "a node could not {name}");
                     outcome = outcome.and(Err(error));
                 }
             }

@@ -98,7 +98,7 @@ pub(super) fn start(shared: &Arc<Shared>) -> io::Result<Endpoint> {
 
 fn log(done: io::Result<()>) {
     if let Err(error) = done {
-        tracing::error!(%error, "the control endpoint ended");
+        tracing::error!(event = "dev_control_ended", %error, "the control endpoint ended");
     }
 }
 

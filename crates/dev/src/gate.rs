@@ -81,7 +81,7 @@ impl Gate {
             self.store.revoke(lease)
         };
         if let Err(failure) = wake() {
-            tracing::warn!(%failure, "who waits for changes hears of this later");
+            tracing::warn!(event = "dev_wake_late", %failure, "who waits for changes hears of this later");
         }
     }
 

@@ -107,6 +107,7 @@ impl Chore for AccountCheck {
         let figures = core.account_check();
         if !figures.is_right() {
             tracing::warn!(
+                event = "memory_account_wrong",
                 bucket = core.name(),
                 charged_bytes = figures.charged[Part::Documents as usize],
                 heap_bytes = figures.heap.used_bytes,

@@ -241,7 +241,14 @@ impl Core {
         self.env.disk.set_encrypting(self.settings.is_on(Key::EncryptionAtRest));
         self.keeper.wake_all();
         for Changed { setting, old, new } in &changed {
-            tracing::info!(bucket = self.name(), setting = setting.name, old, new, "a setting was changed");
+            tracing::info!(
+                event = "setting_changed",
+                bucket = self.name(),
+                setting = setting.name,
+                old,
+                new,
+                "a setting was changed"
+            );
         }
         Ok(changed)
     }

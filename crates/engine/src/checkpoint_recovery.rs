@@ -257,7 +257,10 @@ fn drop_slowest(checkpoints: &Checkpoints, vb: VbId) {
         });
         let Some(name) = name else { return };
         checkpoints.relief.dropped_streams.fetch_add(1, Ordering::Relaxed);
-        tracing::info!(bucket = checkpoints.core.name(), %vb, %name, "the slowest stream goes on from the disk");
+        tracing::info!(
+            event = "stream_from_disk", bucket = checkpoints.core.name(), %vb, %name,
+            "the slowest stream goes on from the disk"
+        );
     }
 }
 

@@ -93,7 +93,10 @@ impl LastStop {
         };
         let stop = parsed.unwrap_or_else(|why| {
             let path = path.display();
-            tracing::error!(mark = %path, why, "the mark of a clean stop is not believed; histories begin anew");
+            tracing::error!(
+                event = "clean_mark_not_believed", mark = %path, why,
+                "the mark of a clean stop is not believed; histories begin anew"
+            );
             LastStop::CRASH
         });
         env.disk.remove_file(&path).map_err(|source| Failure::io("remove", &path, source))?;

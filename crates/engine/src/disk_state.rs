@@ -75,20 +75,31 @@ impl DiskState {
             if !self.is_full.swap(true, Ordering::Relaxed) {
                 self.times_full.fetch_add(1, Ordering::Relaxed);
                 if let Some(left_out) = admits(&self.told_of_full) {
-                    tracing::error!(bucket, failure = %full, left_out, "the disk is full; changes are refused until there is room");
+                    tracing::error!(
+                        event = "disk_full", bucket, failure = %full, left_out,
+                        "the disk is full; changes are refused until there is room"
+                    );
                 }
             }
         } else if failed < outcomes.len() as u64
             && self.is_full.swap(false, Ordering::Relaxed)
             && let Some(left_out) = admits(&self.told_of_room)
         {
-            tracing::info!(bucket, left_out, "the disk has room again; changes are taken again");
+            tracing::info!(
+                event = "disk_has_room",
+                bucket,
+                left_out,
+                "the disk has room again; changes are taken again"
+            );
         }
         match failures().next() {
             Some(failure) => {
                 let begins = !self.is_failing.swap(true, Ordering::Relaxed) && !failure.is_disk_full();
                 if let Some(left_out) = begins.then(|| admits(&self.told_of_failing)).flatten() {
-                    tracing::error!(bucket, %failure, left_out, "cannot write; the changes stay in memory, trying again");
+                    tracing::error!(
+                        event = "flush_failed", bucket, %failure, left_out,
+                        "cannot write; the changes stay in memory, trying again"
+                    );
                 }
             }
             None => self.is_failing.store(false, Ordering::Relaxed),

@@ -8,6 +8,7 @@ use base::{DocKey, NewVersion, VbId, Version};
 
 use crate::bucket_core::Core;
 use crate::config::EvictionPolicy;
+use crate::counters::OpCounts;
 use crate::keeper::ChoreId;
 use crate::refusal::Refusal;
 use crate::shard_guard::Holder;
@@ -23,6 +24,8 @@ pub struct EvictionStats {
     pub evicted_values: u64,
     /// Whole documents taken out of memory.
     pub evicted_documents: u64,
+    /// Values and documents taken out of memory one by one: a client asked for it, or there was no room for what was read.
+    pub evicted_singly: u64,
     /// Documents deleted for good, of an ephemeral bucket.
     pub deleted_documents: u64,
     /// Bytes that all this gave back.
@@ -52,6 +55,13 @@ pub struct EvictionStats {
     pub refused_above_quota: u64,
 }
 
+impl EvictionStats {
+    /// Values and documents that left memory, and are still on disk.
+    pub fn ejects(&self) -> u64 {
+        self.evicted_values + self.evicted_documents + self.evicted_singly
+    }
+}
+
 /// Counts of what eviction does.
 #[derive(Default)]
 pub(crate) struct EvictionCounters {
@@ -69,6 +79,7 @@ pub(crate) struct EvictionCounters {
     pub(crate) visited: AtomicU64,
     pub(crate) evicted_values: AtomicU64,
     pub(crate) evicted_documents: AtomicU64,
+    pub(crate) evicted_singly: AtomicU64,
     pub(crate) deleted_documents: AtomicU64,
     pub(crate) freed_bytes: AtomicU64,
     pub(crate) kept_dirty: AtomicU64,
@@ -120,6 +131,7 @@ impl Eviction {
             visited: of(&e.visited),
             evicted_values: of(&e.evicted_values),
             evicted_documents: of(&e.evicted_documents),
+            evicted_singly: of(&e.evicted_singly),
             deleted_documents: of(&e.deleted_documents),
             freed_bytes: of(&e.freed_bytes),
             kept_dirty: of(&e.kept_dirty),
@@ -213,8 +225,15 @@ impl Eviction {
         let now = self.core.now();
         let Ok(mut shard) = self.core.vbuckets.loaded(vb, Holder::Fetcher) else { return false };
         let taken = shard.vb.take_value(hash, hollow, now);
+        self.count_single(&mut shard.ops, taken.is_some());
         drop(shard);
         taken.is_some()
+    }
+
+    /// Counts one that left by itself, if it did.
+    pub(crate) fn count_single(&self, ops: &mut OpCounts, has_left: bool) {
+        ops.ejects += u64::from(has_left);
+        self.counters.evicted_singly.fetch_add(has_left.into(), Ordering::Relaxed);
     }
 
     fn hollow_of(&self, version: &Version) -> NewVersion {

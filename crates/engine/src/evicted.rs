@@ -34,6 +34,7 @@ impl Eviction {
         let now = self.core.now();
         let Ok(mut shard) = self.core.vbuckets.loaded(vb, Holder::Fetcher) else { return false };
         let taken = shard.vb.evict_whole(hash, version, now);
+        self.count_single(&mut shard.ops, taken.is_some());
         drop(shard);
         taken.is_some()
     }

@@ -80,16 +80,22 @@ impl FailureLog {
     pub(crate) fn failed(&self, bucket: &str, vb: VbId, what: Failed, failure: &kvstore::Failure) {
         let Some(left_out) = self.admit(what) else { return };
         if what.is_mild() {
-            tracing::warn!(bucket, %vb, %failure, left_out, "{}", what.says());
+            tracing::warn!(
+                event = "vbucket_work_incomplete", work = ?what, bucket, %vb, %failure, left_out,
+                "{}", what.says()
+            );
         } else {
-            tracing::error!(bucket, %vb, %failure, left_out, "{}", what.says());
+            tracing::error!(
+                event = "vbucket_work_failed", work = ?what, bucket, %vb, %failure, left_out,
+                "{}", what.says()
+            );
         }
     }
 
     /// The store answered, with something else than what must be there.
     pub(crate) fn found_wrong(&self, bucket: &str, vb: VbId, what: Failed) {
         if let Some(left_out) = self.admit(what) {
-            tracing::error!(bucket, %vb, left_out, "{}", what.says());
+            tracing::error!(event = "vbucket_value_wrong", work = ?what, bucket, %vb, left_out, "{}", what.says());
         }
     }
 

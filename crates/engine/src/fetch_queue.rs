@@ -130,6 +130,7 @@ impl FetchQueue {
         let times = self.unreadable.fetch_add(1, Ordering::Relaxed) + 1;
         if times.is_power_of_two() {
             tracing::error!(
+                event = "value_unreadable",
                 bucket,
                 %vb,
                 times,

@@ -106,6 +106,7 @@ fn file(flushing: &Flushing) -> Progress {
                 && let Some(left_out) = filer.told_of_end.admit(now)
             {
                 tracing::info!(
+                    event = "filing_resumed",
                     bucket = flushing.core.name(),
                     left_out,
                     "the files are being brought up to date again"
@@ -117,7 +118,10 @@ fn file(flushing: &Flushing) -> Progress {
             if !filer.is_failing.swap(true, Ordering::Relaxed)
                 && let Some(left_out) = filer.told_of_failing.admit(now)
             {
-                tracing::error!(bucket = flushing.core.name(), %failure, left_out, "cannot bring the files up to date; the changes are in the journal, trying again");
+                tracing::error!(
+                    event = "filing_failed", bucket = flushing.core.name(), %failure, left_out,
+                    "cannot bring the files up to date; the changes are in the journal, trying again"
+                );
             }
             Progress::Failed
         }

@@ -40,7 +40,10 @@ impl Core {
         let Some(one) = changed.iter().find(|one| is_of_history(one.setting.key)) else { return Ok(()) };
         let Err(failure) = self.follow_history_settings() else { return Ok(()) };
         if let Some(left_out) = self.failure_log.admit_of_user("history_not_changed") {
-            tracing::error!(bucket = self.name(), %failure, left_out, "how much history is kept could not be changed");
+            tracing::error!(
+                event = "history_not_changed", bucket = self.name(), %failure, left_out,
+                "how much history is kept could not be changed"
+            );
         }
         for Changed { setting, old, .. } in changed.iter().rev() {
             if let Ok(value) = setting.parse(old) {

@@ -50,11 +50,14 @@ pub(crate) fn parse(bytes: &[u8], _version: u16) -> Result<String, String> {
 
 /// The identity of the bucket in a folder; a new one is not written yet.
 pub(crate) fn of_bucket(env: &Env, dir: &Path) -> Result<Identity, Failure> {
-    match file(dir).open(&*env.disk, parse, |fault| tracing::error!("{fault}")) {
+    match file(dir).open(&*env.disk, parse, |fault| tracing::error!(event = "file_copy_damaged", "{fault}")) {
         Ok(Some(uuid)) => return Ok(Identity { uuid, is_new: false }),
         Ok(None) => {}
         Err(error) if error.is_damage() => {
-            tracing::error!(%error, "the bucket's identity is lost: it gets another one, and it begins new histories");
+            tracing::error!(
+                event = "bucket_identity_lost", %error,
+                "the bucket's identity is lost: it gets another one, and it begins new histories"
+            );
         }
         Err(error) => return Err(error.into()),
     }

@@ -104,7 +104,10 @@ pub(crate) fn find(
         Ok(None) => {}
         Ok(Some(read)) => {
             if let Some(fault) = &read.fault {
-                tracing::error!("{fault}; the other of its two files is whole and is used");
+                tracing::error!(
+                    event = "file_copy_damaged",
+                    "{fault}; the other of its two files is whole and is used"
+                );
             }
             found.is_uneven = read.is_uneven();
             found.outcome = Ok(Some(read.content));
@@ -184,6 +187,7 @@ impl Found {
                 let manifest = match newest.filter(|_| is_older) {
                     Some(newest) => {
                         tracing::warn!(
+                            event = "manifest_taken_from_vbucket",
                             manifest = %dir.display(), uid = %manifest.uid(), stored = %newest.uid(),
                             "a vBucket has stored a newer manifest, as one does that follows another node before this \
                              node learns of a change; it is the bucket's from now on"
@@ -197,7 +201,7 @@ impl Found {
                 } else if (is_uneven || is_older)
                     && let Err(error) = save(env, dir, bucket, &manifest, ids)
                 {
-                    tracing::warn!(%error, "the two files of the manifest stay as they are until the next start");
+                    log_files_stay(&error);
                 }
                 return Ok((manifest, ids));
             }
@@ -216,9 +220,7 @@ impl Found {
             None => manifest,
         };
         tracing::error!(
-            manifest = %dir.display(),
-            %error,
-            uid = %manifest.uid(),
+            event = "manifest_rebuilt", manifest = %dir.display(), %error, uid = %manifest.uid(),
             "the manifest is put together again from what is left: look whether collections are missing, or were dropped before"
         );
         let ids = above_passed_over(highest_ids);
@@ -237,6 +239,7 @@ impl Found {
         let noted = self.lost()?;
         if is_member {
             tracing::warn!(
+                event = "manifest_older",
                 manifest = %dir.display(), %noted,
                 "the manifest is older than one that was written: that of the cluster takes its place"
             );
@@ -263,4 +266,11 @@ fn under_newer_uid(manifest: Manifest, noted: ManifestUid) -> Manifest {
     let uid = ManifestUid(noted.0.saturating_add(1));
     let newer = Manifest::new(uid, manifest.scopes().cloned(), manifest.collections().cloned());
     newer.unwrap_or(manifest)
+}
+
+fn log_files_stay(error: &Failure) {
+    tracing::warn!(
+        event = "manifest_files_stay", %error,
+        "the two files of the manifest stay as they are until the next start"
+    );
 }

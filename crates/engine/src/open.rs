@@ -220,7 +220,10 @@ impl Bucket {
         let states = found.len();
         for (vb, found) in found {
             if vb.0 >= self.vbuckets() {
-                tracing::error!(bucket = self.name(), %vb, "a file of a vBucket that this bucket does not have is left alone");
+                tracing::error!(
+                    event = "vbucket_file_unexpected", bucket = self.name(), %vb,
+                    "a file of a vBucket that this bucket does not have is left alone"
+                );
                 continue;
             }
             let mut shard = self.vbuckets.hold(vb, Holder::Roles);
@@ -269,16 +272,21 @@ impl Bucket {
             ));
         }
         self.loading.warmup.found_all(self.env.clock.monotonic());
+        self.log_open(stop.name(states > 0));
+        Ok(())
+    }
+
+    fn log_open(&self, last_stop: &str) {
         let warmup = self.loading.warmup_stats();
         tracing::info!(
+            event = "bucket_opened",
             bucket = self.name(),
-            last_stop = stop.name(states > 0),
+            last_stop,
             vbuckets_with_documents = warmup.vbuckets,
             dead = warmup.vbuckets_failed,
             from_journal_bytes = self.store.stats().unfiled_bytes,
             "the bucket is open"
         );
-        Ok(())
     }
 
     /// Writes what is left and marks the stop as clean, if there is a disk. The flusher's and the filer's threads must

@@ -288,6 +288,7 @@ impl Pager {
             let left_out = admit_log(&documents.core, "full eviction");
             if let Some(left_out) = left_out {
                 tracing::warn!(
+                    event = "full_eviction_forced",
                     bucket = documents.core.name(),
                     metadata_bytes,
                     left_out,
@@ -297,10 +298,14 @@ impl Pager {
             if let Err(error) = documents.core.set_param("item_eviction_policy", "full_eviction")
                 && let Some(left_out) = left_out
             {
-                tracing::error!(bucket = documents.core.name(), %error, left_out, "cannot change to full eviction");
+                tracing::error!(
+                    event = "full_eviction_failed", bucket = documents.core.name(), %error, left_out,
+                    "cannot change to full eviction"
+                );
             }
         } else if !std::mem::replace(&mut self.has_warned, true) {
             tracing::warn!(
+                event = "metadata_fill_memory",
                 bucket = documents.core.name(),
                 metadata_bytes,
                 "metadata alone fill the memory, and value eviction cannot help: raise max_size, or set item_eviction_policy to full_eviction"

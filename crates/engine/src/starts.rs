@@ -133,16 +133,25 @@ impl Starts {
             file(dir).read(&*env.disk, Slot::parse).map_err(|source| Failure::io("read", &path, source))?;
         let Some(slots) = found else { return nothing(LastStart::Missing) };
         let Some(newest) = slots.whole.into_iter().max_by_key(|slot| slot.write) else {
-            tracing::error!(path = %path.display(), "the file is damaged: the last stop counts as a crash");
+            tracing::error!(
+                event = "starts_file_damaged", path = %path.display(),
+                "the file is damaged: the last stop counts as a crash"
+            );
             return nothing(LastStart::Damaged("the number of the last start is damaged"));
         };
         if owner.is_some_and(|owner| owner != newest.bucket) {
-            tracing::error!(path = %path.display(), "the file is of another bucket: the last stop counts as a crash");
+            tracing::error!(
+                event = "starts_file_of_other_bucket", path = %path.display(),
+                "the file is of another bucket: the last stop counts as a crash"
+            );
             return nothing(LastStart::Damaged("the number of the last start is that of another bucket"));
         }
         if let Some(what) = slots.fault {
             let path = path.display();
-            tracing::warn!(%path, what, "one start or manifest more may have been noted; a power failure within a write leaves this, too");
+            tracing::warn!(
+                event = "start_maybe_unnoted", %path, what,
+                "one start or manifest more may have been noted; a power failure within a write leaves this, too"
+            );
         }
         let (noted, is_undecided) = (Some(newest.noted.clone()), false);
         let starts = Starts { writes: newest.write, noted, is_undecided };
@@ -155,7 +164,10 @@ impl Starts {
         match self.count(note) {
             Err(Failure::Io { path, source, .. }) if source.kind() == io::ErrorKind::StorageFull => {
                 let path = path.display();
-                tracing::warn!(%path, error = %source, "the start is not counted: a mark of an earlier clean stop, put back, would be believed");
+                tracing::warn!(
+                    event = "start_not_noted", %path, error = %source,
+                    "the start is not counted: a mark of an earlier clean stop, put back, would be believed"
+                );
                 Ok(())
             }
             put => put,

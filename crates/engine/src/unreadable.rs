@@ -46,7 +46,10 @@ impl Unreadables {
     /// A vBucket is dead because what is stored of it cannot be read.
     pub(crate) fn note_dead(&self, bucket: &str, vb: VbId, failure: &kvstore::Failure) {
         let (reason, is_damage) = (failure.to_string(), failure.is_damage());
-        tracing::error!(bucket, %vb, %failure, is_damage, "the vBucket is not served");
+        tracing::error!(
+            event = "vbucket_not_served", bucket, %vb, %failure, is_damage,
+            "the vBucket is not served"
+        );
         self.0.lock().insert(vb, Unreadable { reason, is_damage, is_dead: true });
     }
 
@@ -61,6 +64,7 @@ impl Unreadables {
     pub(crate) fn note_damaged(&self, bucket: &str, vb: VbId, reason: String) {
         self.0.lock().entry(vb).or_insert_with(|| {
             tracing::error!(
+                event = "vbucket_damaged",
                 bucket,
                 %vb,
                 failure = reason,

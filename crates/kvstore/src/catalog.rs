@@ -196,7 +196,10 @@ impl Catalog {
         let (contents, is_durable, exists) = match found {
             Found::Catalog(contents, other) => {
                 if let Some(other) = &other {
-                    tracing::warn!(catalog = %other, "one of the two copies of the catalog is not used");
+                    tracing::warn!(
+                        event = "catalog_copy_unused", catalog = %other,
+                        "one of the two copies of the catalog is not used"
+                    );
                 }
                 // the other copy is written again with the next change
                 (contents, other.is_none(), true)

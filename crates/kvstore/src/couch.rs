@@ -352,7 +352,10 @@ impl Couch {
         if let Err(failure) = &result {
             self.failures.fetch_add(1, Ordering::Relaxed);
             if let Some(left_out) = self.failed.admit(self.env.clock.monotonic()) {
-                tracing::warn!(%failure, left_out, "a file cannot be read or written");
+                tracing::warn!(
+                    event = "file_io_failed", %failure, left_out,
+                    "a file cannot be read or written"
+                );
             }
             if vbucket.close(slot, true) {
                 self.open_files.forget(vb);

@@ -322,7 +322,10 @@ impl Journaled {
         if let Err(failure) = self.journal.release(needed)
             && let Some(left_out) = self.not_released.admit(self.env.clock.monotonic())
         {
-            tracing::warn!(%failure, left_out, "cannot release a journal segment");
+            tracing::warn!(
+                event = "journal_segment_not_released", %failure, left_out,
+                "cannot release a journal segment"
+            );
         }
     }
 

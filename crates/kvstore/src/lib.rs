@@ -41,7 +41,8 @@ pub use journal::JournalStats;
 pub use journaled::{Journaled, JournaledConfig};
 pub use log::{Log, LogConfig, LogReport, check_log, is_log_file};
 pub use logstore::{
-    HistoryUsage, MANIFEST_FORMAT, Retention as HistoryRetention, SEGMENT_FORMAT, Tuning as LogTuning,
+    HistoryUsage, LogStats, MANIFEST_FORMAT, Retention as HistoryRetention, SEGMENT_FORMAT,
+    Tuning as LogTuning,
 };
 pub use manifest::{StoredCollection, StoredDrop, StoredManifest, StoredScope};
 pub use memory::Memory;

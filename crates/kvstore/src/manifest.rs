@@ -156,7 +156,10 @@ impl StoredManifest {
     /// be erased.
     pub(crate) fn apply(&mut self, version: &Version, is_written: impl Fn(CollectionId, Seqno) -> bool) {
         let Some(event) = SystemEvent::of(version) else {
-            tracing::error!(seqno = %version.meta().by_seqno, "a system event cannot be read, and is passed over");
+            tracing::error!(
+                event = "system_event_unreadable", seqno = %version.meta().by_seqno,
+                "a system event cannot be read, and is passed over"
+            );
             return;
         };
         let seqno = version.meta().by_seqno;

@@ -91,6 +91,13 @@ pub struct WrittenBytes {
     pub manifests: u64,
 }
 
+impl WrittenBytes {
+    /// All of them.
+    pub fn all(&self) -> u64 {
+        self.segments + self.runs + self.merges + self.rewrites + self.manifests
+    }
+}
+
 #[derive(Default)]
 struct OpenTable {
     /// By what the cache calls it: the file and when it was used last.

@@ -129,7 +129,10 @@ fn open_shard(
         };
         let known: BTreeSet<u16> = told.meta.vbs.keys().copied().chain(named).collect();
         let vbuckets = list_of(known.iter().copied());
-        tracing::error!(shard = index, damage = %what, vbuckets, "a manifest is damaged; its vBuckets are not served");
+        tracing::error!(
+            event = "log_manifest_damaged", shard = index, damage = %what, vbuckets,
+            "a manifest is damaged; its vBuckets are not served"
+        );
         known.into_iter().for_each(|vb| told.meta.apply(&Edit::Damage { vb, what: what.clone() }));
     }
     let edits = match trust {
@@ -142,6 +145,7 @@ fn open_shard(
     if !missed.is_empty() && told.damage.is_none() {
         let vbuckets = list_of(missed.iter().copied());
         tracing::error!(
+            event = "log_manifest_incomplete",
             shard = index,
             vbuckets,
             "a manifest is without what is on record; these vBuckets are not served"
@@ -184,7 +188,10 @@ fn strays_of(files: &Arc<Files>, index: usize, listing: &Listing, meta: &ShardMe
     match look_at_named(files, index, listing, meta) {
         Ok(()) => strays.into_iter().map(|(shard, kind, number)| file_name(shard, kind, number)).collect(),
         Err(failure) => {
-            tracing::error!(shard = index, %failure, "files that no manifest names stay, as one that is named is missing");
+            tracing::error!(
+                event = "log_files_unnamed", shard = index, %failure,
+                "files that no manifest names stay, as one that is named is missing"
+            );
             Vec::new()
         }
     }

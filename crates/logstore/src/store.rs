@@ -135,8 +135,7 @@ impl LogStats {
     /// first.
     pub fn write_amplification(&self) -> f64 {
         let written = self.written;
-        let all = written.segments + written.runs + written.merges + written.rewrites + written.manifests;
-        if written.segments == 0 { 0.0 } else { all as f64 / written.segments as f64 }
+        if written.segments == 0 { 0.0 } else { written.all() as f64 / written.segments as f64 }
     }
 
     /// Bytes of files for each byte of items that count, as these would take compressed like all; 0 without any.

@@ -246,7 +246,10 @@ impl Shard {
             match self.rewrite_on(&mut work) {
                 // The damage is that of another vBucket, or shows when this one is read. The segment stays.
                 Err(failure) if failure.is_damage() => {
-                    tracing::warn!(%failure, "a damaged segment is not rewritten");
+                    tracing::warn!(
+                        event = "log_segment_not_rewritten", %failure,
+                        "a damaged segment is not rewritten"
+                    );
                 }
                 done => done.map(drop)?,
             }

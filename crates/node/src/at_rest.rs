@@ -77,12 +77,18 @@ pub fn of_node(env: &Env, config: &Config, data_dir: &DataDir) -> Result<Env, Ho
     let ring = open(&env, folder, "the folder of data", wrapping, config.rotates_keys, true, &others)?;
     if let Some(wrapping) = wrapping {
         for fault in wrap_removed_again(&env, folder, wrapping) {
-            tracing::error!("{fault}: the earlier wrapping key stays needed for it");
+            tracing::error!(
+                event = "wrapping_key_still_needed",
+                "{fault}: the earlier wrapping key stays needed for it"
+            );
         }
     }
     if let Some(ring) = &ring {
         if let Err(error) = encrypt_descriptions_again(&env, ring, &data_dir.buckets()) {
-            tracing::error!(%error, "what buckets are stays as it is encrypted until the next start");
+            tracing::error!(
+                event = "bucket_description_key_stays", %error,
+                "what buckets are stays as it is encrypted until the next start"
+            );
         }
         drop_old(&env, ring, &[folder])?;
     }
@@ -137,7 +143,10 @@ pub(crate) fn of_bucket(
     let ring = open(&env, &folder, &place, wrapping, rotates, is_on, &[node_files::BUCKET])?;
     if let Some(ring) = &ring {
         if !is_on {
-            tracing::info!(bucket = %name, "its setting encryption_at_rest is off: new files of it are not encrypted");
+            tracing::info!(
+                event = "bucket_not_encrypted", bucket = %name,
+                "its setting encryption_at_rest is off: new files of it are not encrypted"
+            );
         }
         drop_old(&env, ring, &[&folder, &data_dir.path().join(quarantine::FOLDER)])?;
     }
@@ -152,7 +161,9 @@ pub(crate) fn of_bucket(
 /// The keys cannot be opened or made.
 pub fn of_log(env: &Env, file: &Path, wrapping: &WrappingKeys, rotates: bool) -> Result<KeyRing, KeyError> {
     let (env, folder) = (env.beneath(), file.parent().unwrap_or(file));
-    let (place, say) = (format!("the log in {}", folder.display()), |fault: &str| tracing::error!("{fault}"));
+    let (place, say) = (format!("the log in {}", folder.display()), |fault: &str| {
+        tracing::error!(event = "file_copy_damaged", "{fault}")
+    });
     let is_new = KeyRing::file(folder).look(&*env.disk, |_, _| Ok(()))?.is_none();
     let opened = KeyRing::open(&env, folder, &place, Some(wrapping), true, say)?;
     let ring = opened.ok_or(KeyError::NotGiven(place))?;
@@ -160,7 +171,10 @@ pub fn of_log(env: &Env, file: &Path, wrapping: &WrappingKeys, rotates: bool) ->
         ring.rotate(&env)?;
     }
     if let Err(error) = encrypt_log_again(&env, &ring, file) {
-        tracing::error!(%error, "files of the log that are not encrypted under the present key stay so");
+        tracing::error!(
+            event = "log_file_key_stays", %error,
+            "files of the log that are not encrypted under the present key stay so"
+        );
     }
     Ok(ring)
 }
@@ -199,7 +213,7 @@ fn open(
     is_on: bool,
     of_others: &[&str],
 ) -> Result<Option<KeyRing>, KeyError> {
-    let say = |fault: &str| tracing::error!("{fault}");
+    let say = |fault: &str| tracing::error!(event = "file_copy_damaged", "{fault}");
     let is_new = KeyRing::file(folder).look(&*env.disk, |_, _| Ok(()))?.is_none();
     let ring = KeyRing::open(env, folder, place, wrapping, wrapping.is_some(), say)?;
     if let Some(ring) = &ring
@@ -207,7 +221,10 @@ fn open(
         && !is_new
     {
         let key = ring.rotate(env)?;
-        tracing::info!(place, %key, "files are encrypted with a new key from now on, and earlier ones by and by");
+        tracing::info!(
+            event = "data_key_rotated", place, %key,
+            "files are encrypted with a new key from now on, and earlier ones by and by"
+        );
     }
     if let Some(ring) = &ring {
         ring.keys().set_encrypting(is_on);
@@ -215,7 +232,10 @@ fn open(
     if let Some(ring) = &ring
         && let Err(error) = encrypt_again(env, ring, folder, of_others)
     {
-        tracing::error!(place, %error, "files that are not encrypted under the present key stay so until the next start");
+        tracing::error!(
+            event = "file_key_stays", place, %error,
+            "files that are not encrypted under the present key stay so until the next start"
+        );
     }
     Ok(ring)
 }
@@ -314,9 +334,14 @@ fn drop_old(env: &Env, ring: &KeyRing, folders: &[&Path]) -> Result<(), KeyError
     match found {
         Ok(()) => {
             let dropped = ring.retain(env, &needed)?;
-            tracing::info!(dropped, "data keys that no file needs were dropped");
+            tracing::info!(event = "data_keys_dropped", dropped, "data keys that no file needs were dropped");
         }
-        Err(error) => tracing::warn!(%error, "it is not known which data keys are needed; all stay"),
+        Err(error) => {
+            tracing::warn!(
+                event = "data_keys_unknown", %error,
+                "it is not known which data keys are needed; all stay"
+            )
+        }
     }
     Ok(())
 }

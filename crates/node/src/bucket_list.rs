@@ -148,7 +148,8 @@ impl BucketList {
     /// there was one: its buckets would be missing.
     pub fn read(folder: &Path, env: &Env) -> Result<BucketList, SmallFileError> {
         let file = node_files::bucket_list(folder);
-        let found = file.open(&*env.disk, parse, |fault| tracing::error!("{fault}"))?;
+        let found =
+            file.open(&*env.disk, parse, |fault| tracing::error!(event = "file_copy_damaged", "{fault}"))?;
         match (found, missing::list(&*env.disk, folder)) {
             (None, Some(lost)) => Err(lost),
             (found, _) => Ok(BucketList { file, content: found.unwrap_or_default() }),

@@ -231,7 +231,10 @@ impl Config {
             lowered: shares.lowered,
             metrics_login: settings.metrics_login.unwrap_or_default(),
             audit: audit::fields(settings.audit.as_ref())?,
-            trace_endpoint: settings.trace_endpoint.as_deref().map(TraceEndpoint::parse).transpose()?,
+            trace_endpoint: TraceEndpoint::of(
+                settings.trace_endpoint.as_deref(),
+                settings.trace_ca.as_ref(),
+            )?,
             slow_limits: traces::slow_limits(settings.slow_operations.as_ref())?,
             recent_log: RecentLog::default(),
             log_levels: LogLevels::default(),

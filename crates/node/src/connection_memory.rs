@@ -234,6 +234,7 @@ impl ConnectionMemory {
         self.closed.fetch_add(1, Ordering::Relaxed);
         if let Some(left_out) = self.told_closed.admit(now) {
             tracing::warn!(
+                event = "connection_memory_short",
                 peer = %UserData(holder.peer),
                 held_bytes = holder.bytes.load(Ordering::Relaxed),
                 used_bytes = self.used_bytes(),

@@ -57,7 +57,10 @@ impl DataDir {
         env.disk.create_dir_all(path).map_err(failed)?;
         let dir = DataDir::take_to_change(path)?;
         if let Err(error) = dir.close_to_others() {
-            tracing::warn!(data = %path.display(), %error, "other users of this machine may read the data: chmod -R go= it");
+            tracing::warn!(
+                event = "data_readable_by_others", data = %path.display(), %error,
+                "other users of this machine may read the data: chmod -R go= it"
+            );
         }
         Ok(dir)
     }
@@ -129,7 +132,9 @@ impl DataDir {
     /// A number that is larger at each start: clients ignore a cluster map that is not newer than the one they have.
     pub fn next_revision(&self, env: &Env) -> Result<i64, DataDirError> {
         let file = node_files::revision(&self.path);
-        let found = match file.open(&*env.disk, parse_revision, |fault| tracing::error!("{fault}")) {
+        let found = match file
+            .open(&*env.disk, parse_revision, |fault| tracing::error!(event = "file_copy_damaged", "{fault}"))
+        {
             Ok(None) => missing::revision(&*env.disk, &self.path).map_or(Ok(None), Err),
             found => found,
         };
@@ -138,7 +143,10 @@ impl DataDir {
             Err(error) if error.is_damage() => {
                 // No node started this often.
                 let revision = i64::from(env.clock.unix_s());
-                tracing::error!(%error, revision, "the count of starts is lost, and goes on with a higher number");
+                tracing::error!(
+                    event = "start_count_lost", %error, revision,
+                    "the count of starts is lost, and goes on with a higher number"
+                );
                 revision
             }
             Err(error) => return Err(error.into()),
@@ -148,7 +156,10 @@ impl DataDir {
         match file.write(&*env.disk, bytes.as_bytes()) {
             // A full disk does not keep a node from starting: it has the same length each time.
             Err(error) if error.is_disk_full() => {
-                tracing::warn!(%error, "the number of this start is written over the one before");
+                tracing::warn!(
+                    event = "start_count_single", %error,
+                    "the number of this start is written over the one before"
+                );
                 file.write_over(&*env.disk, bytes.as_bytes())?;
             }
             written => written?,

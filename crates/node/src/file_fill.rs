@@ -102,7 +102,10 @@ pub(crate) fn fill(bucket: &Arc<Bucket>, vb: VbId, is_wanted: &dyn Fn() -> bool)
         && let Some(left_out) = engine::admit_log(bucket, "file not removed")
     {
         let bucket = bucket.name();
-        tracing::warn!(bucket, %vb, %error, left_out, "the file that a vBucket was filled with is still there");
+        tracing::warn!(
+            event = "fill_file_not_deleted", bucket, %vb, %error, left_out,
+            "the file that a vBucket was filled with is still there"
+        );
     }
     Ok(())
 }

@@ -62,7 +62,7 @@ pub struct Opened {
 impl Down {
     /// A bucket that failed.
     pub(crate) fn of(spec: &BucketSpec, error: &HostFailure) -> Down {
-        tracing::error!(bucket = spec.name, %error, "the bucket is down");
+        tracing::error!(event = "bucket_down", bucket = spec.name, %error, "the bucket is down");
         let is_damage = match error {
             HostFailure::Bucket { source, .. } => source.is_damage(),
             HostFailure::Gone { .. } => true,
@@ -114,7 +114,10 @@ impl Host {
         let is_left = |name: &String| match host.remove_files(name, env) {
             Ok(()) => false,
             Err(error) => {
-                tracing::error!(bucket = name, %error, "the files of a deleted bucket are still there");
+                tracing::error!(
+                    event = "bucket_files_not_deleted", bucket = name, %error,
+                    "the files of a deleted bucket are still there"
+                );
                 true
             }
         };
@@ -149,7 +152,10 @@ impl Host {
             return;
         }
         if let Err(error) = down::describe(env, &self.data_dir.bucket(&spec.name), spec) {
-            tracing::warn!(bucket = spec.name, %error, "the folder of the bucket does not say what it is");
+            tracing::warn!(
+                event = "bucket_description_not_written", bucket = spec.name, %error,
+                "the folder of the bucket does not say what it is"
+            );
         }
     }
 
@@ -195,7 +201,10 @@ impl Host {
             Err(_) => return Ok(()),
         }
         let (place, keep_s) = (place.display(), self.config.quarantine_s);
-        tracing::warn!(bucket = name, %vb, %place, keep_s, "damaged files were set aside; another node has the vBucket");
+        tracing::warn!(
+            event = "damaged_files_set_aside", bucket = name, %vb, %place, keep_s,
+            "damaged files were set aside; another node has the vBucket"
+        );
         Ok(())
     }
 
@@ -339,7 +348,12 @@ impl Host {
         while Arc::strong_count(&bucket) > 1 {
             if env.clock.monotonic() - started > STRAGGLERS_TIMEOUT {
                 let stragglers = Arc::strong_count(&bucket) - 1;
-                tracing::error!(bucket = name, stragglers, "a deleted bucket is still looked at");
+                tracing::error!(
+                    event = "bucket_still_in_use",
+                    bucket = name,
+                    stragglers,
+                    "a deleted bucket is still looked at"
+                );
                 break;
             }
             nobody.wait_for(&mut mutex.lock(), STRAGGLERS_PAUSE);
@@ -382,7 +396,10 @@ impl Host {
             && let Err(error) = self.note_store(&served.spec, &found.movable, of_node)
         {
             // The record of the move says it at the next start, too.
-            tracing::error!(bucket = spec.name, %error, "the store of the bucket is not noted in the list of buckets");
+            tracing::error!(
+                event = "bucket_store_not_noted", bucket = spec.name, %error,
+                "the store of the bucket is not noted in the list of buckets"
+            );
         }
         Ok(served)
     }
@@ -411,6 +428,7 @@ impl Host {
         bucket.backend = backend;
         if ends_history(&bucket, &*store) {
             tracing::warn!(
+                event = "history_ended",
                 bucket = spec.name,
                 "the history of changes ends, and the versions that it kept go: the bucket's settings keep none; write \
                  history_retention_seconds or history_retention_bytes under [bucket.settings] of the configuration file"
@@ -421,14 +439,20 @@ impl Host {
         if config.is_member {
             for (vb, refusal) in crate::cluster::hold::hold_all(&bucket) {
                 // The node's fence is closed, and the cluster has it hold the vBucket again before it opens.
-                tracing::error!(bucket = spec.name, %vb, ?refusal, "a vBucket keeps its role until it is held again");
+                tracing::error!(
+                    event = "vbucket_role_kept", bucket = spec.name, %vb, ?refusal,
+                    "a vBucket keeps its role until it is held again"
+                );
             }
         }
         bucket.durability().set_replicas(spec.replicas);
         if spec.durability_min.is_some()
             && let Err(error) = require_durability(&bucket, spec)
         {
-            tracing::error!(bucket = spec.name, %error, "the least durability of the bucket is not in force");
+            tracing::error!(
+                event = "durability_min_not_in_force", bucket = spec.name, %error,
+                "the least durability of the bucket is not in force"
+            );
         }
         let spec = BucketSpec { backend, ..spec.clone() };
         Ok((Served { spec, bucket: Arc::new(bucket) }, opened))
@@ -677,7 +701,10 @@ fn read_list(
     names.retain(|name| config.is_member || config.buckets.iter().all(|spec| spec.name != *name));
     let (specs, down) = down::look_in(env, &folder, names);
     let (found, lost) = (specs.len(), down.len());
-    tracing::error!(%error, found, lost, "the list of buckets is put together again from the buckets' folders");
+    tracing::error!(
+        event = "bucket_list_rebuilt", %error, found, lost,
+        "the list of buckets is put together again from the buckets' folders"
+    );
     let mut list = BucketList::of_found(data_dir.path(), &specs);
     if lost == 0 {
         // Otherwise what is left of the damaged one stays for the operator to look at.
@@ -691,7 +718,7 @@ fn all_of<'n>(outcomes: impl Iterator<Item = (&'n str, Result<(), HostFailure>)>
     let mut failures = Vec::new();
     for (bucket, outcome) in outcomes {
         if let Err(error) = outcome {
-            tracing::error!(bucket, %error, "the bucket did not stop cleanly");
+            tracing::error!(event = "bucket_stop_failed", bucket, %error, "the bucket did not stop cleanly");
             failures.push(error);
             if planted::is(Bug::OneBucketEndsStop) {
                 break;

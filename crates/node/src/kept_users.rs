@@ -398,7 +398,7 @@ impl KeptGroup {
 impl KeptUsers {
     /// Reads the file of a data directory; nobody if there is none.
     pub fn read(folder: &Path, env: &Env) -> Result<KeptUsers, SmallFileError> {
-        let say = |fault: &str| tracing::error!("{fault}");
+        let say = |fault: &str| tracing::error!(event = "file_copy_damaged", "{fault}");
         let found = written::open(&*env.disk, folder, &file(folder), parse, say)?;
         Ok(found.unwrap_or_default())
     }

@@ -79,7 +79,7 @@ impl LogLevels {
         state.own = wanted.map(str::to_owned);
         // Whatever the levels before and after: a log that falls silent says by whose doing.
         apply(OF_A_CHANGE)?;
-        tracing::info!(before, after, "log levels changed");
+        tracing::info!(event = "log_levels_changed", before, after, "log levels changed");
         apply(&after)?;
         Ok((before, after))
     }

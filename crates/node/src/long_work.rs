@@ -260,7 +260,12 @@ impl LongWork {
         while queue.running > 0 {
             if self.idle.wait_for(&mut queue, SAY_EVERY).timed_out() {
                 let (thread, running) = (self.thread, queue.running);
-                tracing::info!(thread, running, "the stop waits for work of clients that is under way");
+                tracing::info!(
+                    event = "stop_waits",
+                    thread,
+                    running,
+                    "the stop waits for work of clients that is under way"
+                );
             }
         }
     }

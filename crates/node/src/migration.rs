@@ -49,7 +49,12 @@ pub fn begin(node: &Arc<Node>, name: &str, to: StorageBackend) -> Result<(), Buc
     let _changing = node.changing.lock();
     let (host, found) = movable(node, name)?;
     found.movable.begin(to).map_err(|refused| refusal(name, refused))?;
-    tracing::info!(bucket = name, to = word(to), "the bucket moves to another store");
+    tracing::info!(
+        event = "bucket_move_started",
+        bucket = name,
+        to = word(to),
+        "the bucket moves to another store"
+    );
     Ok(start(host, name, node)?)
 }
 
@@ -66,7 +71,11 @@ pub fn cancel(node: &Arc<Node>, name: &str) -> Result<(), BucketError> {
     let found = begun.map_or_else(|| movable(node, name).map(|(_, found)| found), Ok)?;
     found.movable.cancel().map_err(|refused| refusal(name, refused))?;
     found.wake();
-    tracing::info!(bucket = name, "the bucket goes back to the store in which it was");
+    tracing::info!(
+        event = "bucket_move_reverted",
+        bucket = name,
+        "the bucket goes back to the store in which it was"
+    );
     Ok(())
 }
 
@@ -79,7 +88,11 @@ pub fn resume_all(node: &Arc<Node>) -> Result<(), HostFailure> {
     let Some(host) = node.host() else { return Ok(()) };
     for (spec, _) in node.buckets() {
         if host.moves().get(&spec.name).is_some_and(|found| found.movable.progress().is_some()) {
-            tracing::info!(bucket = spec.name, "the move of the bucket to another store goes on");
+            tracing::info!(
+                event = "bucket_move_resumed",
+                bucket = spec.name,
+                "the move of the bucket to another store goes on"
+            );
             start(host, &spec.name, node)?;
         }
     }
@@ -153,7 +166,10 @@ fn run(node: &Weak<Node>, found: &BucketMove, name: &str) {
 
 fn tell(node: &Node, found: &BucketMove, name: &str, failure: &dyn std::fmt::Display) {
     if let Some(left_out) = found.told_of_failure.admit(node.env().clock.monotonic()) {
-        tracing::error!(bucket = name, %failure, left_out, "the bucket cannot be moved to another store just now; trying again");
+        tracing::error!(
+            event = "bucket_move_failed", bucket = name, %failure, left_out,
+            "the bucket cannot be moved to another store just now; trying again"
+        );
     }
 }
 
@@ -167,7 +183,12 @@ fn note(node: &Node, found: &BucketMove, name: &str, backend: StorageBackend) ->
     let spec = BucketSpec { backend, ..spec };
     host.note_store(&spec, &found.movable, node.env())?;
     node.served().serve(Served { spec, bucket });
-    tracing::info!(bucket = name, store = word(backend), "the bucket is in one store");
+    tracing::info!(
+        event = "bucket_move_ended",
+        bucket = name,
+        store = word(backend),
+        "the bucket is in one store"
+    );
     if has_changed {
         node.redraw_map()?;
     }

@@ -134,7 +134,10 @@ impl Events {
         let of = |addr: Option<SocketAddr>| addr.map_or_else(|| "-".to_owned(), |addr| addr.to_string());
         let (node, peer) = (of(login.ends.local), UserData(of(login.ends.remote)));
         if let Some(left_out) = self.logins.admit(now) {
-            tracing::warn!(%user, %peer, node, protocol, status, reference, left_out, "a login failed");
+            tracing::warn!(
+                event = "login_failed", %user, %peer, node, protocol, status, reference, left_out,
+                "a login failed"
+            );
         } else {
             tracing::debug!(%user, %peer, node, protocol, status, reference, "a login failed");
         }
@@ -144,7 +147,10 @@ impl Events {
     pub fn unknown_certified(&self, name: &str, now: Duration) -> String {
         if let Some(left_out) = self.unknown_certified.admit(now) {
             let user = UserData(name);
-            tracing::warn!(%user, left_out, "a client's certificate names a user that does not exist");
+            tracing::warn!(
+                event = "certificate_user_unknown", %user, left_out,
+                "a client's certificate names a user that does not exist"
+            );
         }
         format!(
             "The client's certificate names user {name:?}, which does not exist: make this user, or log in with name and \

@@ -13,13 +13,16 @@ impl Node {
     pub fn read_alternate(&self) {
         let Some(host) = self.host() else { return };
         let folder = host.data_dir().path();
-        let say = |fault: &str| tracing::error!("{fault}");
+        let say = |fault: &str| tracing::error!(event = "file_copy_damaged", "{fault}");
         let kept = written::open(&*self.env().disk, folder, &file(folder), parse, say);
         let alternate = match kept {
             Ok(Some(kept)) => kept.external,
             Ok(None) => host.config().alternate.clone(),
             Err(error) => {
-                tracing::error!(%error, "the address for clients of another network is as the configuration has it");
+                tracing::error!(
+                    event = "alternate_address_unreadable", %error,
+                    "the address for clients of another network is as the configuration has it"
+                );
                 host.config().alternate.clone()
             }
         };

@@ -82,7 +82,7 @@ impl Node {
         host.may_make(&spec, self.served(), self.env())?;
         let served = host.make(&spec, self.env())?;
         self.served().serve(served);
-        tracing::info!(bucket = spec.name, "the bucket was made");
+        tracing::info!(event = "bucket_created", bucket = spec.name, "the bucket was made");
         self.redraw_map()
     }
 
@@ -116,7 +116,7 @@ impl Node {
         if !spec.flush_enabled {
             return Err(BucketError::NotFlushable);
         }
-        tracing::info!(bucket = name, "all documents of the bucket are removed");
+        tracing::info!(event = "bucket_flushed", bucket = name, "all documents of the bucket are removed");
         Ok(bucket.roles().remove_all_documents()?)
     }
 
@@ -131,7 +131,11 @@ impl Node {
             host.begin_removal(name, self.env())?;
             self.served().forget_down(name);
             host.remove_closed(name, self.env())?;
-            tracing::info!(bucket = name, "the bucket, which was down, was deleted");
+            tracing::info!(
+                event = "bucket_deleted",
+                bucket = name,
+                "the bucket, which was down, was deleted"
+            );
             return Ok(());
         }
         let (_, bucket) = self.served().find(name)?;
@@ -142,7 +146,7 @@ impl Node {
         let redrawn = self.redraw_map();
         let removed = host.remove(bucket, self.env()).map_err(BucketError::Failed);
         if removed.is_ok() {
-            tracing::info!(bucket = name, "the bucket was deleted");
+            tracing::info!(event = "bucket_deleted", bucket = name, "the bucket was deleted");
         }
         both(removed, redrawn)
     }

@@ -56,6 +56,7 @@ impl Quarantine {
         env.disk.rename(folder, &self.folder.join(&entry))?;
         env.disk.sync_dir(&self.folder)?;
         tracing::info!(
+            event = "bucket_files_quarantined",
             bucket = name,
             entry,
             keep_s = self.keep_s,
@@ -114,7 +115,9 @@ impl Quarantine {
             }
             let path = self.folder.join(&entry);
             match env.disk.remove_dir_all(&path) {
-                Ok(()) => tracing::info!(entry, "files in quarantine were erased"),
+                Ok(()) => {
+                    tracing::info!(event = "quarantine_erased", entry, "files in quarantine were erased")
+                }
                 Err(error) => {
                     let error = io::Error::new(error.kind(), format!("{}: {error}", path.display()));
                     first_failure = first_failure.and(Err(error));

@@ -195,7 +195,7 @@ fn needs_restart(present: &Config, new: &Config) -> Vec<&'static str> {
         ("threads", present.threads != new.threads),
         ("max-connections*, max-http-connections*, login-timeout-s", present.limits != new.limits),
         ("metrics-login", present.metrics_login != new.metrics_login),
-        ("trace-endpoint", present.trace_endpoint != new.trace_endpoint),
+        ("trace-endpoint and trace-ca", present.trace_endpoint != new.trace_endpoint),
         ("journal", present.journal != new.journal),
         ("max-open-files", present.max_open_files != new.max_open_files),
         ("compaction-*, purge-age-s", present.compaction != new.compaction),

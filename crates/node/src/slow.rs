@@ -140,6 +140,7 @@ impl SlowLog {
             let SlowOperation { took_ns, spent_on, requests, worker, .. } = operation;
             let redacted = UserData(operation.key.escape_ascii()).to_string();
             tracing::warn!(
+                event = "slow_operation",
                 bucket = operation.bucket.as_deref().unwrap_or_default(),
                 command = opcode::name(operation.opcode).unwrap_or("unknown"),
                 duration_us = took_ns / 1000,

@@ -15,6 +15,7 @@ pub fn lets_in(node: &Node, user: &User) -> bool {
     if !is_let_in && let Some(left_out) = node.events().not_let_in.admit(clock.monotonic()) {
         let user = UserData(user.name());
         tracing::warn!(
+            event = "user_not_let_in",
             %user,
             left_out,
             "a user of the cluster is not let in: the coordination store is not reached, and this node serves nothing"

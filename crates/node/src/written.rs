@@ -74,7 +74,11 @@ fn change(
     if is_there && is_new {
         let (path, files) = (file(folder).path(), &slot.files);
         let path = path.display();
-        tracing::error!(%path, ?files, "the list of written files was damaged and is begun again: what else it named is not known to have been written, until a start finds it");
+        tracing::error!(
+            event = "written_list_damaged", %path, ?files,
+            "the list of written files was damaged and is begun again: what else it named is not known to have been \
+             written, until a start finds it"
+        );
     }
     Ok(())
 }
@@ -83,7 +87,10 @@ fn change(
 pub(crate) fn note(disk: &dyn Disk, folder: &Path, written: &SmallFile) {
     let name = name_of(written);
     if let Err(error) = change(disk, folder, |files| files.insert(name.clone())) {
-        tracing::warn!(file = name, %error, "it is not noted that the file was written: if it were lost before the next start, that would not be told");
+        tracing::warn!(
+            event = "written_list_not_noted", file = name, %error,
+            "it is not noted that the file was written: if it were lost before the next start, that would not be told"
+        );
     }
 }
 

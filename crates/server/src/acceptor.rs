@@ -98,6 +98,7 @@ fn refuse_address(counters: &AcceptCounters, peer: SocketAddr) {
     let refused = counters.kv_refused_by_address.fetch_add(1, Ordering::Relaxed) + 1;
     if refused.is_power_of_two() {
         tracing::warn!(
+            event = "address_refused",
             peer = %UserData(peer),
             refused,
             "an address has too many connections: raise max-connections-per-address, or close some"
@@ -110,6 +111,7 @@ pub(crate) fn refuse(counters: &AcceptCounters, max_connections: usize) {
     let refused = counters.kv_refused.fetch_add(1, Ordering::Relaxed) + 1;
     if refused.is_power_of_two() {
         tracing::error!(
+            event = "connections_refused",
             max_connections,
             refused,
             "there are too many connections: raise max-connections, or close some"

@@ -13,6 +13,7 @@ use base::env::Env;
 
 use crate::server::{Failure, plain_addrs};
 use crate::tls::Tls;
+use crate::traces;
 
 /// Looks at what [`crate::serve`] looks at before it opens buckets, in the same order. What a start warns of is returned,
 /// a line each.
@@ -33,6 +34,9 @@ pub fn check(config: &Config, env: &Env) -> Result<Vec<String>, Failure> {
         let what = end.unwrap_or_else(Some);
         let put = |what: String| format!("{what}; put a new one into {}", tls.certificate.display());
         warnings.extend(what.map(put));
+    }
+    if let Some(endpoint) = &config.trace_endpoint {
+        traces::tls_of(env, endpoint)?;
     }
     check_addresses(config)?;
     let is_alone = !config.is_member && !config.leaves_cluster;

@@ -62,6 +62,7 @@ impl Incoming {
         let failures = self.counters.failures.fetch_add(1, Ordering::Relaxed) + 1;
         if failures.is_power_of_two() {
             tracing::error!(
+                event = "accept_failed",
                 %error,
                 failures,
                 "cannot accept a connection: raise the limit of open files (ulimit -n, LimitNOFILE), or lower \

@@ -37,6 +37,7 @@ use crate::peers::HttpPeers;
 use crate::signals::{EarlySignals, Signal, SignalListener};
 use crate::timer::RuntimeTimer;
 use crate::tls::{PeerTls, Tls, TlsError};
+use crate::traces;
 use crate::worker::Worker;
 
 /// How long HTTP clients may take with their last answers when the node stops.
@@ -186,6 +187,9 @@ pub(crate) fn plain_addrs(config: &Config, addrs: Vec<SocketAddr>) -> Vec<Socket
 impl Listeners {
     fn open(env: &Env, config: &Config) -> Result<Listeners, Failure> {
         let tls = config.tls.as_ref().map(|tls| Tls::load(env, tls).map(Arc::new)).transpose()?;
+        if let Some(endpoint) = &config.trace_endpoint {
+            traces::tls_of(env, endpoint)?;
+        }
         check_addresses(config)?;
         let mut kv = open_all(env, &plain_addrs(config, config.plain_kv()), None)?;
         let mut http = open_all(env, &plain_addrs(config, config.plain_http()), None)?;
@@ -269,7 +273,10 @@ pub fn serve_prepared(
     let listeners = Listeners::open(&env, &config)?;
     decide_membership(&config, &data_dir, &env)?;
     if let Some(lowered) = &config.lowered {
-        tracing::warn!(%lowered, "the limit of open files (ulimit -n, LimitNOFILE) is too low for what was asked");
+        tracing::warn!(
+            event = "open_files_limit_low", %lowered,
+            "the limit of open files (ulimit -n, LimitNOFILE) is too low for what was asked"
+        );
     }
     let revision = data_dir.next_revision(&env)?;
     let (host, opened) = Host::open(config.clone(), Arc::clone(&data_dir), &env)?;
@@ -365,6 +372,7 @@ fn doors(tls: &PeerTls) -> Doors {
 
 fn log_start(node: &Node, data_dir: &DataDir, took: Duration) {
     tracing::info!(
+        event = "node_started",
         version = env!("CARGO_PKG_VERSION"),
         data = %data_dir.path().display(),
         buckets = node.bucket_names().join(" "),
@@ -479,8 +487,10 @@ impl Server {
         let stopped = closed.and(ended.end_audit(&node));
         let took_ms = (node.env().clock.monotonic() - begun).as_millis() as u64;
         match &stopped {
-            Ok(()) => tracing::info!(took_ms, "stopped"),
-            Err(error) => tracing::error!(took_ms, %error, "stopped, but not cleanly"),
+            Ok(()) => tracing::info!(event = "node_stopped", took_ms, "stopped"),
+            Err(error) => {
+                tracing::error!(event = "node_stopped_uncleanly", took_ms, %error, "stopped, but not cleanly")
+            }
         }
         stopped
     }
@@ -652,7 +662,7 @@ async fn until(end: impl Future<Output = ()>, what: &str, work: impl Future<Outp
     tokio::select! {
         done = work => {
             if let Err(error) = done {
-                tracing::error!(%error, "{what} ended");
+                tracing::error!(event = "service_ended", %error, "{what} ended");
             }
         }
         () = end => {}

@@ -83,7 +83,7 @@ async fn heard(ear: &mut Option<UnixSignal>) {
 }
 
 fn ignored(signal: &str) -> Option<Signal> {
-    tracing::info!(signal, "the signal asks for nothing here, and is ignored");
+    tracing::info!(event = "signal_ignored", signal, "the signal asks for nothing here, and is ignored");
     None
 }
 

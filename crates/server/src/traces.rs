@@ -17,9 +17,11 @@ use opentelemetry_proto::tonic::resource::v1::Resource;
 use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
 use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, ScopeSpans, Span};
 use protocol::opcode;
+use rustls::ClientConfig;
 use tokio::sync::oneshot;
 
 use crate::http_client::{self, Ask};
+use crate::tls::{TlsError, with_ca};
 
 /// Between two requests to the collector.
 const EVERY: Duration = Duration::from_secs(2);
@@ -47,6 +49,7 @@ pub(crate) async fn run(node: Arc<Node>, endpoint: Option<TraceEndpoint>) {
             && let Some(left_out) = told.admit(node.env().clock.monotonic())
         {
             tracing::warn!(
+                event = "traces_not_taken",
                 endpoint = endpoint.authority,
                 operations = operations.len(),
                 %error,
@@ -67,13 +70,24 @@ async fn send(node: &Node, endpoint: &TraceEndpoint, operations: &[SlowOperation
     outcome.await.map_err(std::io::Error::other)?
 }
 
+/// What the collector is spoken to with: nothing if that is in clear. The file is read each time, so that another one may
+/// take its place.
+///
+/// # Errors
+///
+/// The file of CAs cannot be used.
+pub(crate) fn tls_of(env: &Env, endpoint: &TraceEndpoint) -> Result<Option<Arc<ClientConfig>>, TlsError> {
+    endpoint.ca.as_deref().map(|ca| with_ca(env, ca)).transpose()
+}
+
 fn post(env: &Env, endpoint: &TraceEndpoint, body: &str) -> std::io::Result<()> {
-    let TraceEndpoint { authority, path } = endpoint;
+    let tls = tls_of(env, endpoint).map_err(std::io::Error::other)?;
+    let TraceEndpoint { authority, path, .. } = endpoint;
     let addr = authority.to_socket_addrs()?.next();
     let ask = Ask {
         endpoint: authority,
         addr: addr.ok_or_else(|| std::io::Error::other("the name has no address"))?,
-        tls: None,
+        tls: tls.as_ref(),
         path,
         token: None,
         body: Some(body),

@@ -147,7 +147,11 @@ async fn run(mut receiver: UnboundedReceiver<Accepted>, node: Arc<Node>, counter
         }
     };
     if tokio::time::timeout(DRAIN_TIMEOUT, drained).await.is_err() {
-        tracing::warn!(connections = state.reaper.len(), "connections did not end in time");
+        tracing::warn!(
+            event = "connections_not_ended",
+            connections = state.reaper.len(),
+            "connections did not end in time"
+        );
     }
     ticking.abort();
     delivering.abort();
@@ -211,7 +215,10 @@ fn log_end(node: &Node, peer: SocketAddr, reason: CloseReason) {
         return;
     };
     if let Some(left_out) = node.events().closed[kind].admit(node.env().clock.monotonic()) {
-        tracing::warn!(peer = %UserData(peer), %reason, left_out, "connection closed");
+        tracing::warn!(
+            event = "connection_closed", peer = %UserData(peer), %reason, left_out,
+            "connection closed"
+        );
     }
 }
 
@@ -231,7 +238,10 @@ async fn serve(accepted: Accepted, state: Rc<WorkerState>) {
         Err(error) => {
             let now = state.node.env().clock.monotonic();
             if let Some(left_out) = state.node.events().not_served.admit(now) {
-                tracing::warn!(peer = %UserData(peer), %error, left_out, "cannot serve a connection");
+                tracing::warn!(
+                    event = "connection_not_served", peer = %UserData(peer), %error, left_out,
+                    "cannot serve a connection"
+                );
             }
         }
     }

@@ -216,9 +216,52 @@ fn every_version_comes_with_the_history() {
     assert_eq!(values(&all(&server, "&history=true&include=values").0), [0, 1, 2, 3, 4, 5, 6, 7]);
     let since = format!("&history=true&include=values&since={token}");
     assert_eq!(values(&all(&server, &since).0), [5, 6, 7]);
+    // The clean stop has brought the first versions into the files.
+    let files: Value = serde_json::from_str(&get(&server, "default/stats/diskinfo").text()).expect("JSON");
+    let told = |name: &str| {
+        let all = files["stats"].as_array().expect("a list");
+        all.iter().find(|one| one[0] == name).and_then(|one| one[1].as_str()?.parse::<u64>().ok())
+    };
+    assert!(told("ep_db_history_file_size").is_some_and(|bytes| bytes > 0), "{files}");
+    assert!(told("ep_db_history_start_timestamp").is_some_and(|since_s| since_s > 1_700_000_000), "{files}");
     let refused = get(&server, "plain/changes?follow=false&history=true");
     assert_eq!(refused.status, 400);
     assert!(refused.text().contains("storageBackend=magma"));
+    server.stop().expect("a clean stop");
+}
+
+/// The console shows the history of a document so.
+#[test]
+fn the_changes_of_one_document_come_alone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let history = "[bucket.settings]\nhistory_retention_seconds = 600\n";
+    let log = format!("[[bucket]]\nname = \"default\"\nquota = \"100MiB\"\ntype = \"magma\"\n{history}");
+    let server = start_with(folder.path(), &format!("{CONFIG}{log}"));
+    // Enough that others are in its vBucket.
+    for at in 0..40 {
+        set(&server, &format!("k{at}"), "1");
+    }
+    set(&server, "a b", "1");
+    let vb = set(&server, "a b", "2");
+    let of_it = "&collections=_default._default&key=a%20b";
+    let (events, token) = all(&server, &format!("&history=true&include=values{of_it}"));
+    let told: Vec<_> = events.iter().map(|event| (event["key"].as_str(), event["value"].as_i64())).collect();
+    assert_eq!(told, [(Some("a b"), Some(1)), (Some("a b"), Some(2))]);
+    assert!(events.iter().all(|event| event["vbucket"] == vb.0));
+    assert_eq!(all(&server, of_it).0.len(), 1, "without its history it comes once");
+    set(&server, "a b", "3");
+    set(&server, "k1", "2");
+    let (events, _) = all(&server, &format!("&history=true&include=values{of_it}&since={token}"));
+    assert_eq!((events.len(), &events[0]["value"]), (1, &3.into()), "a position of it is one to go on from");
+    assert!(all(&server, "&collections=_default._default&key=none").0.is_empty());
+    for (wrong, told) in
+        [("key=a", "`key` needs the collection"), ("key=&collections=_default._default", "`key` has 0 bytes")]
+    {
+        let refused = get(&server, &format!("default/changes?{wrong}"));
+        assert_eq!(refused.status, 400, "{wrong}");
+        let text = refused.text();
+        assert!(text.contains(told), "{text}");
+    }
     server.stop().expect("a clean stop");
 }
 

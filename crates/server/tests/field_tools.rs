@@ -88,6 +88,8 @@ const SENT: &[(&str, Shape)] = &[
     ("no such group", Refused(Status::KeyEnoent)),
     ("prev-vbucket", Has(&["vb_0"])),
     ("range-scans", Empty),
+    ("range-scans 0", Empty),
+    ("range-scans none", Refused(Status::Einval)),
     ("responses", Json("responses", &["0"])),
     ("runtimes", Bars),
     ("scheduler", Bars),

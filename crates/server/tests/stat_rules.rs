@@ -270,7 +270,15 @@ fn guess(client: &mut Client) {
     expect(&mut stranger, &plain, Status::AuthError);
 }
 
-const STEPS: [Step; 17] = [
+/// Looks into a document that is there and changes it, by a path.
+fn by_path(client: &mut Client) {
+    let of = |code: u8, value: &'static [u8]| parts(code, b"json", &[0, 1, 0], value);
+    expect(client, &parts(opcode::SET, b"json", &[0; 8], br#"{"a":1}"#), Status::Success);
+    (0..2).for_each(|_| expect(client, &of(opcode::SUBDOC_GET, b"a"), Status::Success));
+    expect(client, &of(opcode::SUBDOC_DICT_UPSERT, b"b2"), Status::Success);
+}
+
+const STEPS: [Step; 18] = [
     ("store", store),
     ("hit", hit),
     ("miss", miss),
@@ -288,6 +296,7 @@ const STEPS: [Step; 17] = [
     ("expire", expire),
     ("fetch", fetch),
     ("guess", guess),
+    ("by_path", by_path),
 ];
 
 /// How a number is measured, and what is true of every number of that unit.

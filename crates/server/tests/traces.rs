@@ -1,13 +1,20 @@
 //! Slow operations are told to a collector of traces, and how long a command may take is changed at run time.
 #![allow(clippy::disallowed_methods, reason = "this is a client, outside the server")]
 
+#[path = "support/ca.rs"]
+mod ca;
 mod support;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ca::Ca;
 use protocol::{RequestParts, Status, opcode, write_request};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use serde_json::{Value, json};
 use server::Server;
 use support::{Client, http, json as ask, start, vb};
@@ -17,7 +24,10 @@ const PATH: &str = "/node/settings/slowOperations";
 
 /// Takes one request, answers it, and returns its first line and its body.
 fn take(listener: &TcpListener, status: &str) -> (String, Value) {
-    let (stream, _) = listener.accept().expect("the node comes");
+    take_from(listener.accept().expect("the node comes").0, status)
+}
+
+fn take_from(stream: impl Read + Write, status: &str) -> (String, Value) {
     let mut stream = BufReader::new(stream);
     let (mut first, mut len) = (String::new(), 0);
     stream.read_line(&mut first).expect("a request");
@@ -90,6 +100,45 @@ fn a_collector_is_told_where_the_time_of_a_slow_write_went() {
     assert!(!told.to_string().contains("secret"), "keys are not told");
     let metrics = http(&server, "GET", "/metrics", "").1;
     assert!(metrics.contains("stave_traces_dropped_total 1"), "{metrics}");
+    server.stop().expect("a clean stop");
+}
+
+#[test]
+fn a_collector_with_tls_is_told_if_its_certificate_is_of_the_ca() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (ca, file) = (Ca::new(), folder.path().join("ca.pem"));
+    let (certificate, key) = ca.write(folder.path(), &["127.0.0.1"]);
+    std::fs::write(&file, ca.pem()).expect("written");
+    let chain = vec![CertificateDer::from_pem_file(certificate).expect("PEM")];
+    let key = PrivateKeyDer::from_pem_file(key).expect("PEM");
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let made = builder.expect("versions").with_no_client_auth().with_single_cert(chain, key);
+    let config = Arc::new(made.expect("a certificate"));
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let endpoint = listener.local_addr().expect("it listens");
+    let accept = || {
+        let session = ServerConnection::new(Arc::clone(&config)).expect("a session");
+        StreamOwned::new(session, listener.accept().expect("the node comes").0)
+    };
+    let more = format!(
+        "trace-endpoint = \"https://{endpoint}/here\"\ntrace-ca = {file:?}\n[slow-operations]\nset = 1\n"
+    );
+    let server = start(&folder.path().join("data"), &more);
+    write_slowly(&server, b"key");
+    let (first, told) = take_from(accept(), "200 OK");
+    assert_eq!(first.trim(), "POST /here HTTP/1.1");
+    assert!(told["resourceSpans"][0]["scopeSpans"][0]["spans"].is_array(), "{told}");
+    // The file is read each time: one that another CA has signed is not spoken to.
+    std::fs::write(&file, Ca::new().pem()).expect("written");
+    write_slowly(&server, b"key");
+    let mut refused = accept();
+    assert!(refused.read(&mut [0]).is_err(), "the node ends the handshake");
+    drop(refused);
+    let begun = Instant::now();
+    while !http(&server, "GET", "/metrics", "").1.contains("stave_traces_dropped_total 1") {
+        assert!(begun.elapsed() < MS * 10_000, "what was not taken is not counted");
+    }
     server.stop().expect("a clean stop");
 }
 

@@ -307,6 +307,16 @@ fn the_log_is_objects_if_asked_for_and_moves_to_a_file() {
     let has =
         |words: &str| said.iter().any(|line| line["message"].as_str().is_some_and(|m| m.contains(words)));
     assert!(has("the configuration was read again") && has("stopping"), "{text}");
+    let events: Vec<_> = said.iter().filter_map(|line| line["event"].as_str()).collect();
+    assert!(events.contains(&"configuration_reread") && events.contains(&"stop_signal"), "{text}");
+    let nameless =
+        said.iter().find(|line| line["target"].as_str().is_some_and(is_own) && line["event"].is_null());
+    assert_eq!(nameless, None, "a line has no stable name");
+}
+
+/// Whether the part that logs is of this program, and not of a library.
+fn is_own(target: &str) -> bool {
+    ["stave", "server", "node", "engine", "kvstore"].contains(&target.split("::").next().unwrap_or_default())
 }
 
 /// Names of users and documents are in the log, and in no file in clear if the node encrypts.

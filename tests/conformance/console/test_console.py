@@ -168,6 +168,55 @@ class OneNode(unittest.TestCase):
         browser.click_text("#find button", "Find")
         browser.says("no such document", "#document-problem")
 
+    def test_a_bucket_without_history_tells_where_a_document_is_in_its_stream(self):
+        self.assertEqual(self.server.put("told of", '{"a": 1}')[0], 200)
+        log_in(self.server)
+        visit("documents")
+        browser.type("#key", "told of")
+        browser.click("#history")
+        browser.says("keeps no history", "#history-kind")
+        browser.says("mutation", "#versions")
+        self.assertEqual(browser.js("return document.querySelectorAll('#versions tbody tr').length"), 1)
+        seqno = self.document("told of")["meta"]["seqno"]
+        browser.says(str(int(seqno, 16)) if str(seqno).startswith("0x") else str(seqno), "#versions")
+        browser.click("#versions [data-version]")
+        browser.says('"a": 1', "#version")
+        present = {"If-Match": self.document("told of")["cas"]}
+        self.assertEqual(self.server.ask("DELETE", "/v1/buckets/default/document?key=told%20of", headers=present)[0], 200)
+        browser.click_text(".document button", "Read again")
+        browser.says("deletion", "#versions")
+        browser.says("deleted", ".document .facts")
+        browser.type("#key", "never was")
+        browser.click("#history")
+        browser.says("No change of this key", "#versions")
+
+    def test_the_history_of_a_document_has_its_versions(self):
+        made = self.server.ask("POST", "/pools/default/buckets", "name=kept&ramQuota=128&storageBackend=magma&historyRetentionSeconds=3600", {"Content-Type": "application/x-www-form-urlencoded"})
+        self.assertEqual(made[0], 202, made)
+        path = "/v1/buckets/kept/document?key=changed"
+        present = None
+        for number in range(3):
+            value = json.dumps({"number": number, "markup": MARKUP})
+            self.assertEqual(self.server.put("changed", value, present, bucket="kept")[0], 200)
+            present = {"If-Match": self.server.json(path)["cas"]}
+        self.assertEqual(self.server.ask("DELETE", path, headers=present)[0], 200)
+        log_in(self.server)
+        visit("documents")
+        browser.js("const of = document.getElementById('bucket'); of.value = 'kept'; of.dispatchEvent(new Event('change'))")
+        browser.until("return location.hash && document.querySelector('#bucket').value === 'kept' && !document.getElementById('page').hasAttribute('aria-busy')")
+        browser.type("#key", "changed")
+        browser.click_text("#find button", "Find")
+        browser.says("no such document", "#document-problem")
+        browser.click("#history")
+        browser.says("newest first", "#history-kind")
+        kinds = browser.js("return [...document.querySelectorAll('#versions tbody tr')].map((row) => row.cells[0].innerText)")
+        self.assertEqual(kinds, ["deletion", "mutation", "mutation", "mutation"])
+        browser.js("[...document.querySelectorAll('[data-version]')].at(-1).click()")
+        browser.says('"number": 0', "#version")
+        browser.says(MARKUP.replace('"', '\\"'), "#version")
+        browser.picture("history")
+        self.server.ask("DELETE", "/pools/default/buckets/kept")
+
     def document(self, key):
         return self.server.json(f"/v1/buckets/default/document?key={key.replace(' ', '%20')}")
 

@@ -34,8 +34,10 @@ pub struct CyclesOptions {
     output: Output,
 }
 
-const SERVERS_CPU: &str = "0";
-const CLIENTS_CPU: &str = "1";
+/// Where the servers run.
+pub const SERVERS_CPU: &str = "0";
+/// Where the client runs.
+pub const CLIENTS_CPU: &str = "1";
 /// Share of what the slower one answers as fast as it can that is asked for when tails are compared.
 const RATE: f64 = 0.7;
 
@@ -112,7 +114,7 @@ pub fn run(options: &CyclesOptions) -> Result<Report> {
 }
 
 /// Keeps all threads of a process on one CPU, and those that they start.
-fn pin(pid: u32, cpu: &str) -> Result<()> {
+pub fn pin(pid: u32, cpu: &str) -> Result<()> {
     output(Command::new("taskset").args(["--all-tasks", "--cpu-list", "--pid", cpu, &pid.to_string()]))?;
     Ok(())
 }

@@ -9,6 +9,7 @@ mod accounting;
 mod cgroup;
 mod checkpoints;
 mod compact;
+mod console;
 mod cycles;
 mod dcp;
 mod durable;
@@ -25,12 +26,15 @@ mod locks;
 mod memcached;
 mod memory;
 mod moments;
+mod output;
+mod overhead;
 mod page;
 mod pressure;
 mod process;
 mod redis;
 mod replication;
 mod report;
+mod scrape;
 mod start;
 mod stop;
 mod syncwrites;
@@ -39,8 +43,9 @@ mod warmup;
 mod writers;
 
 use anyhow::{Result, bail};
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 
+pub use output::Output;
 use report::Report;
 
 /// What to measure.
@@ -100,16 +105,14 @@ pub enum Bench {
     Follow(moments::MomentOptions),
     /// Snapshots by file of all 1,024 vBuckets: time and memory.
     Snapshot(moments::MomentOptions),
+    /// Processor time an operation beside an earlier program, by turns: what was added since costs, at depth 1 and 16.
+    Overhead(overhead::OverheadOptions),
+    /// Processor time of a scrape of Prometheus with many buckets and collections, and how long it holds locks.
+    Scrape(scrape::ScrapeOptions),
+    /// How long the first page of the console takes in a browser, and what an idle node and an open page cost.
+    Console(console::ConsoleOptions),
     /// The comparisons with other servers, one behind the other, and a page of what they came to.
     Report(page::ReportOptions),
-}
-
-/// How to print.
-#[derive(Args)]
-pub struct Output {
-    /// Close with one line of JSON.
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// Runs a measurement; whether all thresholds hold.
@@ -150,6 +153,9 @@ fn measure(bench: &Bench) -> Result<Report> {
         Bench::Restore(options) => moments::restore::run(options)?,
         Bench::Follow(options) => moments::follow::run(options)?,
         Bench::Snapshot(options) => moments::snapshot::run(options)?,
+        Bench::Overhead(options) => overhead::run(options)?,
+        Bench::Scrape(options) => scrape::run(options)?,
+        Bench::Console(options) => console::run(options)?,
         Bench::Engines(_) | Bench::Report(_) => bail!("it prints tables of its own"),
     })
 }

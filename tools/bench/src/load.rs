@@ -1,6 +1,6 @@
 //! The load generator, `stave bench`, run against a server.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -34,22 +34,30 @@ impl Peer {
         self.finish(self.command(arguments))
     }
 
+    /// The same with the load generator of another program.
+    pub fn load_by<S: AsRef<str>>(&self, program: &Path, arguments: &[S]) -> Result<Value> {
+        let mut command = self.plain(program, arguments);
+        command.arg("--json");
+        self.finish(command)
+    }
+
     /// Runs the load generator to its end; it prints its tables.
     pub fn show<S: AsRef<str>>(&self, arguments: &[S]) -> Result<()> {
-        let status = self.plain(arguments).status().context("cannot run stave bench")?;
+        let status =
+            self.plain(&tree::release_binary(), arguments).status().context("cannot run stave bench")?;
         ensure!(status.success(), "stave bench against {} ended with {status}", self.name);
         Ok(())
     }
 
     /// The load generator, ready to be run.
     fn command<S: AsRef<str>>(&self, arguments: &[S]) -> Command {
-        let mut command = self.plain(arguments);
+        let mut command = self.plain(&tree::release_binary(), arguments);
         command.arg("--json");
         command
     }
 
-    fn plain<S: AsRef<str>>(&self, arguments: &[S]) -> Command {
-        let mut command = Command::new(tree::release_binary());
+    fn plain<S: AsRef<str>>(&self, program: &Path, arguments: &[S]) -> Command {
+        let mut command = Command::new(program);
         command.args(["bench", "--quiet", "--addr", &self.address, "--protocol", self.protocol]);
         command.args(["--username", USER, "--password", PASSWORD, "--bucket", BUCKET]);
         command.args(["--server-pid", &self.pid.to_string()]);

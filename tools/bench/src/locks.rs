@@ -58,7 +58,7 @@ const OPERATIONS: [(&str, Operation); 8] = [
 ];
 
 /// Timed holds by the end of their range in nanoseconds.
-type Holds = BTreeMap<u64, u64>;
+pub type Holds = BTreeMap<u64, u64>;
 
 /// Measures.
 pub fn run(options: &LocksOptions) -> Result<Report> {
@@ -109,14 +109,14 @@ pub fn run(options: &LocksOptions) -> Result<Report> {
 }
 
 /// Has the threads of a process run on until they wait, so that a hold is as long as its work; whether that is allowed.
-fn run_on(pid: u32) -> bool {
+pub fn run_on(pid: u32) -> bool {
     let mut chrt = Command::new("chrt");
     chrt.args(["--all-tasks", "--fifo", "--pid", "1", &pid.to_string()]);
     chrt.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
 }
 
 /// How many holds were added and the end of the longest one's range; nothing if none was.
-fn newer(now: &Holds, before: Option<&Holds>) -> Option<(u64, u64)> {
+pub fn newer(now: &Holds, before: Option<&Holds>) -> Option<(u64, u64)> {
     let had = |to: &u64| before.and_then(|before| before.get(to)).copied().unwrap_or_default();
     let added: Vec<(u64, u64)> =
         now.iter().map(|(to, count)| (*to, count - had(to))).filter(|(_, count)| *count > 0).collect();
@@ -126,14 +126,22 @@ fn newer(now: &Holds, before: Option<&Holds>) -> Option<(u64, u64)> {
 
 /// The timed holds of a node's bucket by holder; without those of stats, which are ours.
 fn holds(server: &Stave) -> Result<BTreeMap<String, Holds>> {
-    let figures = Client::connect(&server.kv)?.stats("locks histogram")?.context("no stats of locks")?;
+    let mut all = holds_of_selected(&mut Client::connect(&server.kv)?)?;
+    all.remove(STATS);
+    Ok(all)
+}
+
+/// What holds of stats are told as.
+pub const STATS: &str = "stats";
+
+/// The timed holds of the bucket that a client has selected, by holder.
+pub fn holds_of_selected(client: &mut Client) -> Result<BTreeMap<String, Holds>> {
+    let figures = client.stats("locks histogram")?.context("no stats of locks")?;
     let mut all = BTreeMap::<String, Holds>::new();
     for (name, count) in figures {
         let (holder, range) = name.split_once("_ns_").context("a range of a holder")?;
         let to = range.split_once(',').context("a range has two ends")?.1;
-        if holder != "stats" {
-            all.entry(holder.to_owned()).or_default().insert(to.parse()?, count.parse()?);
-        }
+        all.entry(holder.to_owned()).or_default().insert(to.parse()?, count.parse()?);
     }
     Ok(all)
 }

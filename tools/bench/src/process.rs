@@ -2,6 +2,8 @@
 
 use std::fs;
 use std::io::ErrorKind;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use rustix::io::Errno;
@@ -52,6 +54,13 @@ pub fn cpu_seconds(pid: u32) -> Result<f64> {
         ns += on_cpu.parse::<f64>()?;
     }
     Ok(ns / 1e9)
+}
+
+/// What a process uses of one core over this time.
+pub fn core_share(pid: u32, over: Duration) -> Result<f64> {
+    let (begun, before) = (Instant::now(), cpu_seconds(pid)?);
+    thread::sleep(over);
+    Ok((cpu_seconds(pid)? - before) / begun.elapsed().as_secs_f64())
 }
 
 /// Processor time of all children of this process that have ended (proc(5), fields 16 and 17 of `/proc/PID/stat`).

@@ -5,6 +5,8 @@ mod circles;
 mod code;
 mod floors;
 mod log;
+mod log_events;
+mod log_names;
 mod records;
 mod runtime;
 mod seldom;
@@ -29,6 +31,7 @@ pub fn all() -> Result<Vec<(&'static str, Vec<String>)>> {
         ("runtime", runtime::check()?),
         ("words", words::check()?),
         ("log", log::check()?),
+        ("log_names", log_names::check()?),
         ("seldom", seldom::check()?),
         ("threads", threads::check()?),
         ("versions", versions::check()?),

@@ -7,8 +7,8 @@ use std::fs;
 
 use anyhow::{Context, Result};
 use harness::tree;
-use proc_macro2::{TokenStream, TokenTree};
-use syn::visit::{self, Visit};
+
+use super::log_events;
 
 const REASONS: &str = "xtask/src/rules/seldom.txt";
 const LIMITED: &str = "left_out";
@@ -21,31 +21,20 @@ pub fn check() -> Result<Vec<String>> {
     let reasons =
         fs::read_to_string(tree::root().join(REASONS)).with_context(|| format!("cannot read {REASONS}"))?;
     let mut events = Vec::new();
-    for path in tree::files(&["rs"])?.into_iter().filter(|path| path.starts_with("crates")) {
-        let name = path.display().to_string();
-        if ["/tests/", "/tests.rs", "/examples/"].iter().any(|part| name.contains(part)) {
-            continue;
-        }
-        let text =
-            fs::read_to_string(tree::root().join(&path)).with_context(|| format!("cannot read {name}"))?;
-        events.extend(
-            unlimited(&text)
-                .with_context(|| format!("cannot read {name}"))?
-                .into_iter()
-                .map(|what| (name.clone(), what)),
-        );
+    for (name, text) in log_events::sources()? {
+        let texts = unlimited(&text).with_context(|| format!("cannot read {name}"))?;
+        events.extend(texts.into_iter().map(|what| (name.clone(), what)));
     }
     Ok(judge(&events, &reasons))
 }
 
 /// Texts of the events of a file that are not limited.
 fn unlimited(text: &str) -> Result<Vec<String>> {
-    if !text.contains("warn!") && !text.contains("error!") {
-        return Ok(Vec::new());
-    }
-    let mut events = Unlimited::default();
-    events.visit_file(&syn::parse_file(text)?);
-    Ok(events.0)
+    let events = log_events::of_file(text)?.into_iter();
+    Ok(events
+        .filter(|event| event.level != "info" && !event.has(LIMITED))
+        .map(|event| event.text())
+        .collect())
 }
 
 fn judge(events: &[Event], reasons: &str) -> Vec<String> {
@@ -69,65 +58,6 @@ fn judge(events: &[Event], reasons: &str) -> Vec<String> {
     let stale = stale
         .map(|[path, text, _]| format!("seldom: {REASONS}: {path} | {text}: no such event, or no reason"));
     unknown.chain(stale).collect()
-}
-
-#[derive(Default)]
-struct Unlimited(Vec<String>);
-
-impl<'ast> Visit<'ast> for Unlimited {
-    fn visit_item_mod(&mut self, found: &'ast syn::ItemMod) {
-        let is_test = |attribute: &syn::Attribute| {
-            attribute.path().is_ident("cfg")
-                && attribute.parse_args::<syn::Ident>().is_ok_and(|name| name == "test")
-        };
-        if !found.attrs.iter().any(is_test) {
-            visit::visit_item_mod(self, found);
-        }
-    }
-
-    fn visit_macro(&mut self, found: &'ast syn::Macro) {
-        let name = found.path.segments.last().map(|last| last.ident.to_string()).unwrap_or_default();
-        self.look_at(&name, &found.tokens);
-        visit::visit_macro(self, found);
-    }
-}
-
-impl Unlimited {
-    /// An event, or another macro that may have events in it.
-    fn look_at(&mut self, name: &str, tokens: &TokenStream) {
-        if !["warn", "error"].contains(&name) {
-            self.look_into(tokens);
-        } else if !has(tokens, LIMITED) {
-            self.0.push(text_of(tokens));
-        }
-    }
-
-    fn look_into(&mut self, tokens: &TokenStream) {
-        let tokens: Vec<TokenTree> = tokens.clone().into_iter().collect();
-        for (at, token) in tokens.iter().enumerate() {
-            let TokenTree::Group(group) = token else { continue };
-            let name = match &tokens[..at] {
-                [.., TokenTree::Ident(name), TokenTree::Punct(mark)] if mark.as_char() == '!' => {
-                    name.to_string()
-                }
-                _ => String::new(),
-            };
-            self.look_at(&name, &group.stream());
-        }
-    }
-}
-
-fn has(tokens: &TokenStream, name: &str) -> bool {
-    tokens.clone().into_iter().any(|token| matches!(token, TokenTree::Ident(found) if found == name))
-}
-
-/// The last text among an event's parts.
-fn text_of(tokens: &TokenStream) -> String {
-    let texts = tokens.clone().into_iter().filter_map(|token| match token {
-        TokenTree::Literal(literal) => syn::parse_str::<syn::LitStr>(&literal.to_string()).ok(),
-        _ => None,
-    });
-    texts.last().map(|text| text.value()).unwrap_or_default()
 }
 
 #[cfg(test)]

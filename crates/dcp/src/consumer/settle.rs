@@ -229,7 +229,10 @@ impl Consumer {
             && let Some(left_out) = engine::admit_log(&self.bucket, "unknown end of a stream")
         {
             let (bucket, name) = (self.bucket.name(), self.config.name.as_str());
-            tracing::warn!(bucket, link = name, %vb, code, left_out, "a stream ended for an unknown reason");
+            tracing::warn!(
+                event = "stream_ended_oddly", bucket, link = name, %vb, code, left_out,
+                "a stream ended for an unknown reason"
+            );
         }
         let is_sudden = reason != EndReason::Rollback;
         track.failures = if is_sudden { track.failures } else { 0 };
@@ -354,6 +357,9 @@ fn note_fault(consumer: &mut Consumer, vb: VbId, refusal: ReplicaRefusal) {
     consumer.counts.unsupported += 1;
     if let Some(left_out) = engine::admit_log(&consumer.bucket, "fault in a stream") {
         let (bucket, name, why) = (consumer.bucket.name(), consumer.config.name.as_str(), why_not(refusal));
-        tracing::warn!(bucket, link = name, %vb, why, left_out, "a stream is closed and asked for again");
+        tracing::warn!(
+            event = "stream_reopened", bucket, link = name, %vb, why, left_out,
+            "a stream is closed and asked for again"
+        );
     }
 }

@@ -70,7 +70,10 @@ impl Couch {
             if !matches!(failure, Failure::CompactionEnded { .. }) {
                 self.failures.fetch_add(1, Ordering::Relaxed);
                 if let Some(left_out) = self.not_compacted.admit(self.env.clock.monotonic()) {
-                    tracing::warn!(%failure, left_out, "a file cannot be compacted");
+                    tracing::warn!(
+                        event = "file_not_compacted", %failure, left_out,
+                        "a file cannot be compacted"
+                    );
                 }
             }
         }

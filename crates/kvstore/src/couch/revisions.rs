@@ -119,7 +119,10 @@ impl<'a> Revisions<'a> {
         let Some(in_use) = in_use else {
             let is_proven = matches!(trust, Trust::Journal { .. });
             if !is_proven {
-                tracing::error!(%vb, "files of a vBucket that the catalog does not list are left alone");
+                tracing::error!(
+                    event = "vbucket_file_unlisted", %vb,
+                    "files of a vBucket that the catalog does not list are left alone"
+                );
             }
             // it was made shortly before a crash, and what is in it is in the journal
             return is_proven;
@@ -129,7 +132,10 @@ impl<'a> Revisions<'a> {
         match is_sound(self.disk, &path, identity, in_use.recorded) {
             Ok(_) => true,
             Err(failure) => {
-                tracing::error!(%vb, %failure, "other revisions of the file are left alone");
+                tracing::error!(
+                    event = "vbucket_revisions_left", %vb, %failure,
+                    "other revisions of the file are left alone"
+                );
                 false
             }
         }

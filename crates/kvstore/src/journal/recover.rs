@@ -544,7 +544,10 @@ fn spares(disk: &dyn Disk, dir: &Path, config: &JournalConfig, numbers: &[u64]) 
         {
             spares.push(Spare { number, len });
         } else if let Err(failure) = disk.remove_file(&path) {
-            tracing::warn!(path = %path.display(), %failure, "a spare segment stays");
+            tracing::warn!(
+                event = "journal_spare_stays", path = %path.display(), %failure,
+                "a spare segment stays"
+            );
         }
     }
     spares

@@ -128,7 +128,10 @@ impl Journal {
         self.next.store(writer.durable + 1, Ordering::Release);
         written.inspect_err(|failure| {
             if let Some(left_out) = self.given_up.admit(self.env.clock.monotonic()) {
-                tracing::warn!(%failure, left_out, "the segment of the journal is given up");
+                tracing::warn!(
+                    event = "journal_segment_given_up", %failure, left_out,
+                    "the segment of the journal is given up"
+                );
             }
             writer.begun = writer.current.take().filter(|current| current.frames == 0);
             writer.recent.go_on_with(writer.durable + 1);

@@ -131,7 +131,10 @@ impl Journaled {
         while self.file_oldest(|_| true, &mut failed)? != Found::Nothing {
             let left_bytes = self.unfiled_bytes.load(Ordering::Relaxed);
             if left_bytes > 0 && told.admit(self.env.clock.monotonic()).is_some() {
-                tracing::info!(folder = %self.files.dir().display(), left_bytes, "the files are being brought up to date");
+                tracing::info!(
+                    event = "filing_started", folder = %self.files.dir().display(), left_bytes,
+                    "the files are being brought up to date"
+                );
             }
         }
         failed.into_values().flatten().next().map_or(Ok(()), Err)
@@ -267,7 +270,10 @@ impl Journaled {
         if before.is_none()
             && let Some(left_out) = self.not_filed.admit(now)
         {
-            tracing::error!(%vb, %failure, left_out, "cannot bring the file up to date; the changes stay in the journal");
+            tracing::error!(
+                event = "vbucket_filing_failed", %vb, %failure, left_out,
+                "cannot bring the file up to date; the changes stay in the journal"
+            );
         }
     }
 

@@ -56,7 +56,10 @@ impl Journaled {
     /// The journal misses changes of these vBuckets, and its segments stay as they are.
     pub(super) fn miss(&self, lost: BTreeMap<VbId, Lost>) {
         for (vb, Lost { what, .. }) in &lost {
-            tracing::error!(%vb, missing = what, "acknowledged changes may be missing; the vBucket is not served");
+            tracing::error!(
+                event = "changes_missing", %vb, missing = what,
+                "acknowledged changes may be missing; the vBucket is not served"
+            );
             self.filed.lock().forget(*vb);
         }
         *self.lost.lock() = lost.into_iter().map(|(vb, lost)| (vb, lost.what)).collect();
@@ -103,7 +106,10 @@ impl Journaled {
         }
         let mut marked: Vec<Filed> = Vec::new();
         for (vb, what) in lost {
-            tracing::error!(%vb, missing = what, "the journal is full: the missing changes are given up");
+            tracing::error!(
+                event = "changes_given_up", %vb, missing = what,
+                "the journal is full: the missing changes are given up"
+            );
             // Nothing of it in the journal counts behind this.
             let filed = Filed::of(vb, Frame(0), self.files.give_up(vb));
             self.filed.lock().by_vbucket.insert(vb, filed);

@@ -156,7 +156,7 @@ fn recover_around(
     damage: Damage,
 ) -> Result<Around, Failure> {
     let Damage { failure, anchor } = damage;
-    tracing::error!(%failure, "the journal is damaged");
+    tracing::error!(event = "journal_damaged", %failure, "the journal is damaged");
     let lost_of =
         |missing: &Missing| lost_in(&missing.gaps, missing.told.iter().map(|(frame, told)| (*frame, told)));
     let missing_of = |missing: &Missing| lost_of(missing).into_keys().collect();

@@ -103,7 +103,7 @@ impl MoveRecord {
 
     /// What is on record in a bucket's folder, mended if one of the two files is damaged.
     pub(super) fn read(disk: &dyn Disk, dir: &Path) -> Result<Option<MoveRecord>, Failure> {
-        let say = |fault: &str| tracing::error!("{fault}");
+        let say = |fault: &str| tracing::error!(event = "file_copy_damaged", "{fault}");
         file(dir).open(disk, parse, say).map_err(|error| failed(dir, error))
     }
 

@@ -93,7 +93,10 @@ impl Accounts {
             match KeptUsers::read(host.data_dir().path(), node.env()) {
                 Ok(kept) => KeptState::File(Arc::new(kept)),
                 Err(error) => {
-                    tracing::error!(%error, "users that were made while the node ran cannot log in");
+                    tracing::error!(
+                        event = "kept_users_damaged", %error,
+                        "users that were made while the node ran cannot log in"
+                    );
                     KeptState::Damaged(error.to_string())
                 }
             }

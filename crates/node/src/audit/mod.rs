@@ -158,10 +158,14 @@ impl AuditLog {
     /// Reads the settings of a data directory. If both copies are damaged, or lost, the log is on, with the defaults: what was to be
     /// recorded is not lost without a word.
     pub fn read(&self, data_dir: &Path) {
-        let (file, say) = (settings::file(data_dir), |fault: &str| tracing::error!("{fault}"));
-        let found = written::open(&*self.env.disk, data_dir, &file, settings::parse, say)
-            .unwrap_or_else(|error| {
-                tracing::error!(%error, "the settings of the audit log cannot be read: it is on, with the defaults");
+        let (file, say) =
+            (settings::file(data_dir), |fault: &str| tracing::error!(event = "file_copy_damaged", "{fault}"));
+        let found =
+            written::open(&*self.env.disk, data_dir, &file, settings::parse, say).unwrap_or_else(|error| {
+                tracing::error!(
+                    event = "audit_settings_unreadable", %error,
+                    "the settings of the audit log cannot be read: it is on, with the defaults"
+                );
                 Some(AuditSettings::switched_on())
             });
         let log_path = data_dir.join(FOLDER);
@@ -234,7 +238,11 @@ impl AuditLog {
         if next.is_ok_and(|next| next != *self.settings()) {
             let record = AuditRecord::new(AuditEvent::AuditConfigured);
             if let Err(error) = self.change(named, |_| true, record) {
-                tracing::error!(?error, "the table [audit] of the configuration does not hold");
+                tracing::error!(
+                    event = "audit_configuration_invalid",
+                    ?error,
+                    "the table [audit] of the configuration does not hold"
+                );
             }
         }
     }
@@ -306,7 +314,12 @@ impl AuditLog {
     fn drop_records(&self, records: u64) {
         let dropped = self.dropped.fetch_add(records, Ordering::Relaxed) + records;
         if let Some(left_out) = self.told_dropped.admit(self.env.clock.monotonic()) {
-            tracing::error!(dropped, left_out, "audit records are left out");
+            tracing::error!(
+                event = "audit_records_left_out",
+                dropped,
+                left_out,
+                "audit records are left out"
+            );
         }
     }
 

@@ -152,7 +152,10 @@ impl AuditLog {
         }
         if let Some(left_out) = self.told_failure.admit(self.env.clock.monotonic()) {
             let folder = self.log_path();
-            tracing::error!(operation, folder = %folder.display(), %error, left_out, "audit log");
+            tracing::error!(
+                event = "audit_write_failed", operation, folder = %folder.display(), %error, left_out,
+                "the audit log cannot be written"
+            );
         }
         false
     }

@@ -61,7 +61,7 @@ pub fn read(bucket: &Bucket, name: &str) -> io::Result<Option<Token>> {
     let parse = |bytes: &[u8], version: u16| parse(bytes, version, bucket.vbuckets());
     let found = file(bucket, name).open(&*bucket.env().disk, parse, |fault| {
         if let Some(left_out) = engine::admit_log(bucket, "cursor with a fault") {
-            tracing::error!(left_out, "{fault}");
+            tracing::error!(event = "file_copy_damaged", left_out, "{fault}");
         }
     });
     found.map_err(io::Error::other)

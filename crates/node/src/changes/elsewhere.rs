@@ -133,8 +133,9 @@ impl Elsewhere {
         }
         let now = bucket.env().clock.monotonic();
         let wait = Wait { since: now, again_at: now, why: "it was not asked for yet".into() };
-        let vbuckets = bucket.vbuckets();
-        let from_now = (0..vbuckets).map(VbId).filter(|_| wishes.from_now);
+        let vbuckets = || (0..bucket.vbuckets()).map(VbId);
+        let from_now = vbuckets().filter(|vb| wishes.from_now && wishes.is_in(*vb));
+        let stand = |vb| if wishes.is_in(vb) { Stand::Waiting(wait.clone()) } else { Stand::Done };
         Some(Elsewhere {
             node,
             bucket: Arc::clone(bucket),
@@ -144,7 +145,7 @@ impl Elsewhere {
             with_history: wishes.with_history,
             follow: wishes.follow,
             filter: wishes.filter.clone(),
-            stands: (0..vbuckets).map(|_| Stand::Waiting(wait.clone())).collect(),
+            stands: vbuckets().map(stand).collect(),
             from_now: from_now.collect(),
             peers: BTreeMap::new(),
             opaque: 0,
@@ -401,6 +402,7 @@ impl Elsewhere {
             Err(Violation(what)) => {
                 if let Some(left_out) = engine::admit_log(&self.bucket, "violation of another node") {
                     tracing::warn!(
+                        event = "changes_source_misbehaved",
                         bucket = self.bucket.name(),
                         node = &*node,
                         what,

@@ -44,6 +44,29 @@ pub struct Wishes {
     pub with_history: bool,
     /// The value of stream requests: which collections; empty for all.
     pub filter: Vec<u8>,
+    /// The one document that it wants to know of; `None` for all.
+    pub only: Option<OneDocument>,
+}
+
+/// A document whose changes alone a reader wants.
+pub struct OneDocument {
+    /// Where it is.
+    pub vb: VbId,
+    /// Its key as streams have it, behind the number of its collection.
+    pub key: Vec<u8>,
+}
+
+impl Wishes {
+    /// Whether something of this vBucket may be wanted.
+    pub(super) fn is_in(&self, vb: VbId) -> bool {
+        self.only.as_ref().is_none_or(|only| only.vb == vb)
+    }
+
+    /// Whether a change is of a document that is wanted. Events of collections are wanted by all.
+    fn is_about(&self, message: &Message<'_>) -> bool {
+        let is_document = matches!(message.what, What::Mutation(_) | What::Deletion(_) | What::Expiration(_));
+        self.only.as_ref().is_none_or(|only| !is_document || message.key == only.key)
+    }
 }
 
 /// What a step came to.
@@ -120,7 +143,8 @@ impl Feed {
             notes: Vec::new(),
             messages: Vec::new(),
         };
-        let vbuckets = (0..feed.bucket.vbuckets()).map(VbId);
+        let all = (0..feed.bucket.vbuckets()).map(VbId);
+        let vbuckets: Vec<VbId> = all.filter(|vb| feed.wishes.is_in(*vb)).collect();
         if let Some(elsewhere) = &mut feed.elsewhere {
             elsewhere.ring(&feed.bell);
             feed.open = vbuckets.len();
@@ -335,7 +359,8 @@ impl Feed {
                 let (start, end) = self.snapshots[at];
                 let uuid = self.wishes.since.0[at].uuid;
                 let is_repeated = self.is_repeated(message);
-                let is_told = is_repeated || self.wishes.writer.change(message, uuid.0, &mut self.notes);
+                let is_left_out = is_repeated || !self.wishes.is_about(message);
+                let is_told = is_left_out || self.wishes.writer.change(message, uuid.0, &mut self.notes);
                 if let Some(seqno) = seqno_of(&message.what) {
                     self.wishes.since.0[at] = place_within(uuid, seqno, start, end);
                     self.untold += 1;

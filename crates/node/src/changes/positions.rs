@@ -129,6 +129,9 @@ impl Positions {
 
 fn warn(bucket: &Bucket, error: &io::Error) {
     if let Some(left_out) = engine::admit_log(bucket, "position not kept") {
-        tracing::warn!(bucket = bucket.name(), %error, left_out, "a position cannot be kept; its token is long");
+        tracing::warn!(
+            event = "changes_position_not_kept", bucket = bucket.name(), %error, left_out,
+            "a position cannot be kept; its token is long"
+        );
     }
 }

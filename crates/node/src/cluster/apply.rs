@@ -143,6 +143,7 @@ impl LocalBuckets {
             }
             if let Some(left_out) = self.node.events().made_again.admit(self.node.env().clock.monotonic()) {
                 tracing::warn!(
+                    event = "bucket_begun_again",
                     bucket = name,
                     left_out,
                     "the bucket is damaged as a whole, other nodes have all of it: it is made again, empty"
@@ -245,6 +246,7 @@ impl LocalBuckets {
     fn keep_unknown(&self, name: &str, asked: &mut Asked) -> Result<(), ApplyError> {
         if asked.unknown.insert(name.to_owned()) {
             tracing::warn!(
+                event = "bucket_unknown_to_cluster",
                 bucket = name,
                 "the cluster's state neither has the bucket nor says that it was deleted: this node keeps its copies \
                  and serves no client; if they are not needed, make a bucket of this name in the cluster and delete it"
@@ -308,6 +310,7 @@ impl LocalBuckets {
         if done.is_some() {
             if flushed::done(&local, bucket).map_err(failed)? >= bucket.flushes {
                 tracing::warn!(
+                    event = "flush_not_repeated",
                     bucket = name,
                     "cluster-buckets.json does not say that all documents were removed, as the bucket's folder does: that is not done again"
                 );
@@ -316,7 +319,11 @@ impl LocalBuckets {
             local.roles().set_emptying(true);
             // What is still followed could bring the documents back.
             Refusals::of(follow_nobody(&self.node, &local))?;
-            tracing::info!(bucket = name, "all documents of the bucket are removed");
+            tracing::info!(
+                event = "bucket_flushed",
+                bucket = name,
+                "all documents of the bucket are removed"
+            );
             let removed = local.roles().remove_all_documents();
             removed.map_err(|failure| ApplyError::Bucket(name.to_owned(), failure.into()))?;
             asked.given.remove(name);
@@ -521,7 +528,10 @@ impl ApplyTarget for LocalTarget<'_> {
             && let Some(left_out) = self.node.events().not_set_aside.admit(self.node.env().clock.monotonic())
         {
             let bucket = self.name;
-            tracing::warn!(bucket, vb, %failure, left_out, "a damaged copy cannot be set aside; it is tried again");
+            tracing::warn!(
+                event = "damaged_copy_not_set_aside", bucket, vb, %failure, left_out,
+                "a damaged copy cannot be set aside; it is tried again"
+            );
         }
         Ok(())
     }

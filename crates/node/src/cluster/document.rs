@@ -89,6 +89,7 @@ impl Document {
                 continue;
             }
             tracing::warn!(
+                event = "cluster_state_older",
                 seen = seen.revision,
                 adopted = view.state.revision,
                 as_revision = next.revision,

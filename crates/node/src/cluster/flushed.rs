@@ -31,10 +31,15 @@ pub fn parse(bytes: &[u8], _version: u16) -> Result<Flushed, String> {
 /// How often this bucket was emptied, as its folder says; 0 if it says nothing of it. A damaged file says nothing, which
 /// is told.
 pub(super) fn done(local: &Bucket, bucket: &::cluster::Bucket) -> Result<u64, SmallFileError> {
-    match file(&local.config().dir).open(&*local.env().disk, parse, |fault| tracing::error!("{fault}")) {
+    match file(&local.config().dir)
+        .open(&*local.env().disk, parse, |fault| tracing::error!(event = "file_copy_damaged", "{fault}"))
+    {
         Ok(found) => Ok(found.filter(|found| found.uuid == bucket.uuid).map_or(0, |found| found.flushes)),
         Err(error) if error.is_damage() => {
-            tracing::error!(%error, "how often the bucket was emptied is only known from cluster-buckets.json");
+            tracing::error!(
+                event = "flush_count_lost", %error,
+                "how often the bucket was emptied is only known from cluster-buckets.json"
+            );
             Ok(0)
         }
         Err(error) => Err(error),

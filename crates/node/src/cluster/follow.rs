@@ -133,7 +133,10 @@ impl Follower {
         let now = self.node.env().clock.monotonic();
         match self.node.host().map_or(Ok(()), |host| host.erase_old(self.node.env())) {
             Err(error) if trouble.failed(now) => {
-                tracing::warn!(%error, "the files of deleted buckets are kept longer than they should be");
+                tracing::warn!(
+                    event = "quarantine_not_cleaned", %error,
+                    "the files of deleted buckets are kept longer than they should be"
+                );
             }
             Err(_) => {}
             Ok(()) => drop(trouble.is_over(now)),
@@ -143,14 +146,17 @@ impl Follower {
     /// Notes that the document is not followed, and says so now and then.
     fn has_lost(&self, error: &ClusterError, trouble: &mut Trouble) {
         if trouble.failed(self.node.env().clock.monotonic()) {
-            tracing::warn!(%error, "the cluster's state is not followed; this is tried again and again");
+            tracing::warn!(
+                event = "cluster_state_not_followed", %error,
+                "the cluster's state is not followed; this is tried again and again"
+            );
         }
         self.progress.set_lost(Some(error.to_string()));
     }
 
     fn found_again(&self, trouble: &mut Trouble) {
         if let Some(after) = trouble.is_over(self.node.env().clock.monotonic()) {
-            tracing::info!(?after, "the cluster's state is followed again");
+            tracing::info!(event = "cluster_state_followed", ?after, "the cluster's state is followed again");
         }
         self.progress.set_lost(None);
     }
@@ -264,7 +270,10 @@ impl Follower {
         let refused = outcomes.filter_map(|(name, outcome)| Some((name, outcome.err()?)));
         let refused = refused.inspect(|(bucket, error)| {
             if not_let_go.failed(bucket, now) {
-                tracing::warn!(bucket, %error, "the bucket may serve what others are to take over: no promise counts");
+                tracing::warn!(
+                    event = "promises_not_counted", bucket, %error,
+                    "the bucket may serve what others are to take over: no promise counts"
+                );
             }
         });
         refused.count() == 0
@@ -276,19 +285,30 @@ impl Follower {
     fn settle_failed(&self, failed: &Failed, incarnation: u64, memory: &mut Memory) -> bool {
         let now = self.node.env().clock.monotonic();
         for (name, after) in memory.failing.keep(|name| failed.contains_key(name), now) {
-            tracing::info!(bucket = name, ?after, "the bucket is what the cluster wants again");
+            tracing::info!(
+                event = "bucket_as_wanted",
+                bucket = name,
+                ?after,
+                "the bucket is what the cluster wants again"
+            );
         }
         memory.not_let_go.keep(|name| failed.contains_key(name), now);
         for (name, error) in failed {
             if memory.failing.failed(name, now) {
-                tracing::warn!(bucket = name, %error, "the bucket is not what the cluster wants on this node");
+                tracing::warn!(
+                    event = "bucket_not_as_wanted", bucket = name, %error,
+                    "the bucket is not what the cluster wants on this node"
+                );
             }
         }
         let mut is_held = true;
         for name in failed.keys().filter(|_| memory.has_become != Some(incarnation)) {
             if let Err(error) = self.buckets.hold(name) {
                 if memory.not_let_go.failed(name, now) {
-                    tracing::warn!(bucket = name, %error, "the node serves nothing before the bucket is held");
+                    tracing::warn!(
+                        event = "bucket_not_held", bucket = name, %error,
+                        "the node serves nothing before the bucket is held"
+                    );
                 }
                 is_held = false;
             }
@@ -381,7 +401,10 @@ impl Follower {
             // It serves already, from before anybody wrote them: nobody loses a node by that.
             Known::Others if memory.has_belonged => {
                 let user = UserData(&user.name);
-                tracing::warn!(%user, "this user or its password is not the cluster's");
+                tracing::warn!(
+                    event = "user_not_of_cluster", %user,
+                    "this user or its password is not the cluster's"
+                );
                 memory.is_known = true;
             }
             Known::Others => {
@@ -435,7 +458,10 @@ impl Follower {
         memory.not_let_go.keep(|name| failed.contains_key(name), now);
         for (name, error) in &failed {
             if memory.not_let_go.failed(name, now) {
-                tracing::warn!(bucket = name, %error, "this node has left its cluster, and has not let go of the bucket");
+                tracing::warn!(
+                    event = "bucket_not_let_go", bucket = name, %error,
+                    "this node has left its cluster, and has not let go of the bucket"
+                );
             }
         }
         // Clients that still ask here must not stay with an older map: some ask nobody else before there is news.
@@ -540,16 +566,25 @@ fn batches(mut puts: &[Put]) -> impl Iterator<Item = &[Put]> {
 fn log(before: &State, after: &State) {
     let (epoch, revision) = (after.epoch, after.revision);
     if after.epoch != before.epoch {
-        tracing::info!(epoch, revision, "vBuckets change hands");
+        tracing::info!(event = "vbuckets_moved", epoch, revision, "vBuckets change hands");
     }
     let is_automatic = after.auto_failover.count > before.auto_failover.count;
     for (id, node) in after.nodes.iter().filter(|(_, node)| node.status == Status::FailedOver) {
         if before.nodes.get(id).is_some_and(|node| node.status != Status::FailedOver) {
-            tracing::warn!(node = id.0, host = node.address.host, is_automatic, "a node was failed over");
+            tracing::warn!(
+                event = "node_failed_over",
+                node = id.0,
+                host = node.address.host,
+                is_automatic,
+                "a node was failed over"
+            );
         }
     }
     if let Some(finished) = after.finished.as_ref().filter(|_| after.finished != before.finished) {
-        tracing::info!(epoch, revision, outcome = ?finished.outcome, "a rebalance has ended");
+        tracing::info!(
+            event = "rebalance_ended", epoch, revision, outcome = ?finished.outcome,
+            "a rebalance has ended"
+        );
     }
 }
 

@@ -45,9 +45,13 @@ impl Founding {
     /// Reads it from the folder of the node's data. A damaged file says nothing, which is told.
     pub(super) fn read(env: &Env, folder: PathBuf) -> Founding {
         let file = file(&folder);
-        let found = file.open(&*env.disk, parse, |fault| tracing::error!("{fault}"));
+        let found =
+            file.open(&*env.disk, parse, |fault| tracing::error!(event = "file_copy_damaged", "{fault}"));
         if let Err(error) = &found {
-            tracing::error!(%error, "whether this node was founding a cluster is not known");
+            tracing::error!(
+                event = "founding_unknown", %error,
+                "whether this node was founding a cluster is not known"
+            );
         }
         Founding { file, is_noted: AtomicBool::new(!matches!(found, Ok(None))) }
     }

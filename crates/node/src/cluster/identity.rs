@@ -23,15 +23,19 @@ pub(crate) fn is_known(node: &Node) -> bool {
 pub(crate) fn of_node(node: &Node) -> io::Result<String> {
     let (env, folder) = (node.env(), data_folder(node));
     let file = node_files::identity(&folder);
-    let found = match file.open(&*env.disk, parse, |fault| tracing::error!("{fault}")) {
-        Ok(None) => missing::identity(&*env.disk, &folder).map_or(Ok(None), Err),
-        found => found,
-    };
+    let found =
+        match file.open(&*env.disk, parse, |fault| tracing::error!(event = "file_copy_damaged", "{fault}")) {
+            Ok(None) => missing::identity(&*env.disk, &folder).map_or(Ok(None), Err),
+            found => found,
+        };
     match found {
         Ok(Some(uuid)) => return Ok(uuid),
         Ok(None) => {}
         Err(error) if error.is_damage() && !node.host().is_some_and(|host| host.config().is_member) => {
-            tracing::error!(%error, "the node's identity is lost, and it gets another one");
+            tracing::error!(
+                event = "node_identity_lost", %error,
+                "the node's identity is lost, and it gets another one"
+            );
         }
         Err(error) => return Err(io::Error::other(error)),
     }

@@ -83,12 +83,16 @@ impl Lease {
             was_served = self.log_fence(was_served);
             match renewed {
                 Err(failure) if trouble.failed(now) => {
-                    tracing::warn!(%failure, "the lease was not renewed; a node that serves goes on only while others promise not to take over");
+                    tracing::warn!(
+                        event = "lease_not_renewed", %failure,
+                        "the lease was not renewed; a node that serves goes on only while others promise not to \
+                         take over"
+                    );
                 }
                 Err(_) => {}
                 Ok(()) => {
                     if let Some(after) = trouble.is_over(now) {
-                        tracing::info!(?after, "the lease is renewed again");
+                        tracing::info!(event = "lease_renewed", ?after, "the lease is renewed again");
                     }
                 }
             }
@@ -98,7 +102,7 @@ impl Lease {
         }
         let lease = self.authority.lock().give_up();
         if let Some(Err(failure)) = lease.map(|lease| self.store.revoke(lease)) {
-            tracing::warn!(%failure, "the lease is left to run out");
+            tracing::warn!(event = "lease_left_to_run_out", %failure, "the lease is left to run out");
         }
     }
 
@@ -108,11 +112,13 @@ impl Lease {
         let is_served = self.node.fence().may_serve(self.now_ns());
         match (was_served, is_served) {
             (true, false) => tracing::warn!(
+                event = "node_not_serving",
                 node,
                 "lease and promises have run out, or the cluster does not let this node serve: it serves nothing for now"
             ),
             (false, true) => {
                 tracing::info!(
+                    event = "node_serving",
                     node,
                     "the node has its lease or promises, and serves what the cluster gives it"
                 )
@@ -131,10 +137,14 @@ impl Lease {
         match renewed {
             Renewed::Alive => return self.tell_address(lease),
             Renewed::Promised => tracing::warn!(
+                event = "lease_run_out",
                 "the lease has run out: this node serves on, as others have promised not to take over"
             ),
             Renewed::Ended => {
-                tracing::warn!("the lease is gone from the coordination store: the node begins another life")
+                tracing::warn!(
+                    event = "lease_gone",
+                    "the lease is gone from the coordination store: the node begins another life"
+                )
             }
         }
         self.begin_life()
@@ -158,6 +168,7 @@ impl Lease {
         let has_begun = self.authority.lock().begun(lease, sent_ns, now_ns, || self.random());
         if !has_begun {
             tracing::warn!(
+                event = "promises_over",
                 "the promises of others are over: this node serves nothing until the cluster lets it"
             );
             self.store.revoke(lease)?;

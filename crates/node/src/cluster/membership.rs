@@ -88,7 +88,10 @@ impl Seen {
         }
         if let Some(what) = slots.fault {
             let (path, revision) = (file.path(), seen.revision);
-            tracing::warn!(path = %path.display(), what, revision, "the node may have seen one state more; a power failure within a write leaves this, too");
+            tracing::warn!(
+                event = "state_maybe_unseen", path = %path.display(), what, revision,
+                "the node may have seen one state more; a power failure within a write leaves this, too"
+            );
         }
         Ok(Some(Seen { writes: write, seen: Some(seen), ..self }))
     }

@@ -105,6 +105,7 @@ impl NodeSecrets {
         known.version = stored.version;
         let Some(entry) = SecretEntry::parse(&stored.value) else {
             tracing::error!(
+                event = "node_secret_unknown",
                 "this version does not understand the secret of the cluster's nodes in the coordination store: the one \
                  that this node knows stays; a newer version of stave may have written it"
             );

@@ -55,7 +55,8 @@ impl Noted {
     /// Reads them from the folder of the node's data; none if there is no file.
     pub(super) fn read(env: &Env, folder: PathBuf) -> io::Result<Noted> {
         let file = file(&folder);
-        let found = file.open(&*env.disk, parse, |fault| tracing::error!("{fault}"));
+        let found =
+            file.open(&*env.disk, parse, |fault| tracing::error!(event = "file_copy_damaged", "{fault}"));
         let notes = found.map_err(into_io)?.unwrap_or_default();
         Ok(Noted { file, notes: notes.0 })
     }

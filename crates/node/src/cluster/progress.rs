@@ -166,7 +166,7 @@ impl DocumentProgress {
     pub(super) fn stay_outside(&self, why: String) {
         let mut followed = self.followed.lock();
         if followed.outside.as_ref() != Some(&why) {
-            tracing::warn!("{why}");
+            tracing::warn!(event = "node_outside_cluster", "{why}");
             followed.outside = Some(why);
             self.changed.notify_all();
         }

@@ -219,7 +219,10 @@ impl Promises {
         askers.iter().for_each(Asker::end);
         for asker in askers {
             if !asker.task.join() {
-                tracing::error!("a thread that asks another node to wait has panicked");
+                tracing::error!(
+                    event = "promise_thread_panicked",
+                    "a thread that asks another node to wait has panicked"
+                );
             }
         }
     }
@@ -328,7 +331,10 @@ impl Asker {
         let task = begun.inspect_err(|error| {
             let now = promises.node.env().clock.monotonic();
             if let Some(left_out) = promises.node.events().not_asked.admit(now) {
-                tracing::warn!(%error, node = uuid, left_out, "a node is not asked to wait");
+                tracing::warn!(
+                    event = "promise_not_asked", %error, node = uuid, left_out,
+                    "a node is not asked to wait"
+                );
             }
         });
         Some(Asker { is_over, task: task.ok()? })

@@ -64,7 +64,7 @@ impl SeenUsers {
 
     /// The users of this node's last run; `None` if it has seen none.
     pub(crate) fn read(env: &Env, folder: &Path) -> Result<Option<SeenUsers>, SmallFileError> {
-        file(folder).open(&*env.disk, parse, |fault| tracing::error!("{fault}"))
+        file(folder).open(&*env.disk, parse, |fault| tracing::error!(event = "file_copy_damaged", "{fault}"))
     }
 
     pub(super) fn write(&self, env: &Env, folder: &Path) -> Result<(), SmallFileError> {

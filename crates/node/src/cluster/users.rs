@@ -98,7 +98,11 @@ impl ClusterUsers {
                     }
                     noting.note(&self.node);
                     if let Some(after) = trouble.is_over(now) {
-                        tracing::info!(?after, "the cluster's users are followed again");
+                        tracing::info!(
+                            event = "cluster_users_followed",
+                            ?after,
+                            "the cluster's users are followed again"
+                        );
                     }
                     self.is_lost.store(false, Ordering::SeqCst);
                     self.node.accounts().note_followed(sent_ns);
@@ -107,6 +111,7 @@ impl ClusterUsers {
                 Err(why) => {
                     if trouble.failed(now) {
                         tracing::warn!(
+                            event = "cluster_users_not_followed",
                             why,
                             "the cluster's users are not followed: those that are known stay as they are; this is tried \
                              again and again"
@@ -159,6 +164,7 @@ impl ClusterUsers {
             Compared::Other => {
                 for entry in refused.iter().take(MOST_NAMES) {
                     tracing::error!(
+                        event = "cluster_user_unreadable",
                         entry,
                         "an entry of the coordination store cannot be read; its user cannot log in"
                     );
@@ -182,6 +188,7 @@ impl ClusterUsers {
             Compared::Same | Compared::Other => drop(self.node.accounts().take(&self.node, read, None)),
             Compared::Behind if !known.has_seen(&read) => {
                 tracing::warn!(
+                    event = "cluster_users_other_history",
                     revision,
                     is,
                     "the coordination store has users of another history: they were changed after the store went back"
@@ -190,6 +197,7 @@ impl ClusterUsers {
             }
             Compared::Behind | Compared::Older => {
                 tracing::error!(
+                    event = "cluster_users_written_back",
                     revision,
                     is,
                     "the coordination store has gone back to older users: this node writes those that it knows"
@@ -230,6 +238,7 @@ impl ClusterUsers {
     pub(super) fn move_users_at_first(&self) {
         if let Err(error) = self.move_users() {
             tracing::error!(
+                event = "users_not_moved",
                 %error,
                 "the users of users.json are not moved to the cluster, and cannot log in; this is tried again until the \
                  node stops"
@@ -270,7 +279,12 @@ impl ClusterUsers {
             let (users, groups) = (own.users().len(), own.groups().len());
             let change = Change::moving(&stored, own.clone(), &self.uuid, self.node.env());
             if commit_all(&**store, change)?.is_some() {
-                tracing::info!(users, groups, "users of users.json are the cluster's now");
+                tracing::info!(
+                    event = "users_moved",
+                    users,
+                    groups,
+                    "users of users.json are the cluster's now"
+                );
                 return Ok(());
             }
         }
@@ -281,7 +295,10 @@ impl ClusterUsers {
     fn own_users(&self) -> Option<KeptUsers> {
         let read = KeptUsers::read(&data_folder(&self.node), self.node.env());
         let read = read.inspect_err(|error| {
-            tracing::error!(%error, "users that this node had while it was alone are not moved to the cluster");
+            tracing::error!(
+                event = "users_not_moved", %error,
+                "users that this node had while it was alone are not moved to the cluster"
+            );
         });
         read.ok()
     }
@@ -310,7 +327,7 @@ impl ClusterUsers {
         ] {
             if !names.is_empty() {
                 let users = names.iter().take(MOST_NAMES).copied().collect::<Vec<_>>().join(", ");
-                tracing::warn!(users, count = names.len(), "{what}");
+                tracing::warn!(event = "own_users_not_counted", users, count = names.len(), "{what}");
             }
         }
     }
@@ -328,7 +345,10 @@ impl Noting {
     fn begin(node: &Node) -> Noting {
         let read = SeenUsers::read(node.env(), &data_folder(node));
         let last = read.unwrap_or_else(|error| {
-            tracing::error!(%error, "older users of the cluster would not be recognised at this start");
+            tracing::error!(
+                event = "seen_users_unreadable", %error,
+                "older users of the cluster would not be recognised at this start"
+            );
             None
         });
         Noting { last, is_compared: false, trouble: Trouble::default() }
@@ -352,7 +372,10 @@ impl Noting {
         match now.write(env, &data_folder(node)) {
             Ok(()) => self.last = Some(now),
             Err(error) if self.trouble.failed(env.clock.monotonic()) => {
-                tracing::warn!(%error, "it is not noted which users this node has seen");
+                tracing::warn!(
+                    event = "seen_users_not_noted", %error,
+                    "it is not noted which users this node has seen"
+                );
             }
             Err(_) => {}
         }
@@ -362,6 +385,7 @@ impl Noting {
 fn warn_of_older(last: &SeenUsers, now: &SeenUsers, back: &WentBack) {
     let named = |names: &[String]| names.iter().take(MOST_NAMES).cloned().collect::<Vec<_>>().join(", ");
     tracing::error!(
+        event = "cluster_users_older",
         revision = now.revision(),
         seen = last.revision(),
         again = named(&back.again),

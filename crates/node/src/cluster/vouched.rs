@@ -65,16 +65,23 @@ pub fn put_right<'f>(
                 }
             }
             Ok(None) => {
-                tracing::error!(path = %path.display(), "the file is damaged: other files say what this node has seen of its cluster")
+                tracing::error!(
+                    event = "membership_file_damaged", path = %path.display(),
+                    "the file is damaged: other files say what this node has seen of its cluster"
+                )
             }
             Err(error) => {
-                tracing::error!(path = %path.display(), %error, "the file cannot be read: other files say what this node has seen of its cluster")
+                tracing::error!(
+                    event = "membership_file_unreadable", path = %path.display(), %error,
+                    "the file cannot be read: other files say what this node has seen of its cluster"
+                )
             }
         }
     }
     let Some(newest) = newest else { return Ok(()) };
     let (noted, revision) = (seen.get().map_or(0, |seen| seen.revision), newest.revision);
     tracing::error!(
+        event = "membership_older",
         noted,
         revision,
         "cluster-membership is older than what the folders of this node's buckets have seen of the cluster: what they say counts"

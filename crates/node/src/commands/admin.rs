@@ -96,6 +96,7 @@ fn set_traffic(ctx: &mut Context<'_>, is_enabled: bool) -> Outcome {
         && let Some(left_out) = engine::admit_log(&bucket, "traffic")
     {
         tracing::warn!(
+            event = "traffic_switched",
             bucket = bucket.name(),
             is_enabled,
             left_out,

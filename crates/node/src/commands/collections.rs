@@ -76,7 +76,10 @@ pub fn set_manifest(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
         Err(ManifestRefusal::Failure(failure)) => {
             let bucket = ctx.bucket();
             if let Some(left_out) = engine::admit_log(&bucket, "manifest not saved") {
-                tracing::error!(bucket = bucket.name(), %failure, left_out, "the manifest stays as it is");
+                tracing::error!(
+                    event = "manifest_not_changed", bucket = bucket.name(), %failure, left_out,
+                    "the manifest stays as it is"
+                );
             }
             ctx.status(Status::Etmpfail)
         }

@@ -130,7 +130,10 @@ pub fn delete_vbucket(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
         Ok(Err(failure)) => {
             if let Some(left_out) = engine::admit_log(&cx.bucket(), "file not deleted") {
                 let vb = request.vbucket;
-                tracing::error!(%vb, %failure, left_out, "the file of a deleted vBucket is still there");
+                tracing::error!(
+                    event = "vbucket_file_not_deleted", %vb, %failure, left_out,
+                    "the file of a deleted vBucket is still there"
+                );
             }
             cx.status(Status::Einternal)
         }

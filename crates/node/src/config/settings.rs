@@ -131,8 +131,10 @@ pub struct Settings {
     pub user: Vec<UserSpec>,
     /// The audit log.
     pub audit: Option<AuditTable>,
-    /// Where traces of slow operations go: `http://HOST:PORT[/PATH]`.
+    /// Where traces of slow operations go: `http[s]://HOST:PORT[/PATH]`.
     pub trace_endpoint: Option<String>,
+    /// A file with the CAs of the collector's certificate.
+    pub trace_ca: Option<PathBuf>,
     /// Milliseconds that commands may take before they are slow, by the command's name.
     pub slow_operations: Option<BTreeMap<String, u64>>,
     /// Descriptors that the node may have; `None` if they are not limited. The system says it, not the file.
@@ -200,7 +202,8 @@ impl Settings {
             metrics_login, journal, max_open_files, compaction_fragmentation_percent, compaction_min_waste,
             purge_age_s, memory_quota, join, etcd_user, etcd_password_file, etcd_ca, etcd_cert, etcd_key,
             log, log_format, log_file, log_file_size, log_files, quarantine_s, encryption_key_file,
-            encryption_key_command, audit, trace_endpoint, slow_operations, descriptors,
+            encryption_key_command, audit, trace_endpoint, trace_ca, slow_operations,
+            descriptors,
         }
     }
 

@@ -250,7 +250,10 @@ pub async fn run_download(download: Download, dial: &impl DownloadDial) {
     let outcome = download.copy(dial).await;
     let Download { bucket, node, vb, done, into, charge, place, .. } = download;
     if let Err(error) = &outcome {
-        tracing::info!(bucket, source = node, %vb, %error, "the file of a vBucket was not downloaded");
+        tracing::info!(
+            event = "vbucket_file_not_downloaded", bucket, source = node, %vb, %error,
+            "the file of a vBucket was not downloaded"
+        );
     }
     // Another one may begin when the client hears of this one.
     if let Err(DownloadFailure::Disk(_)) = &outcome {

@@ -221,7 +221,10 @@ impl Link {
     /// Notes that a connection broke; whether anything was streamed on it.
     pub fn broken(&self, error: &LinkError) -> bool {
         if let Some(left_out) = self.told_broken.admit(self.env.clock.monotonic()) {
-            tracing::warn!(bucket = self.bucket.name(), source = self.node, %error, left_out, "a link to another node is down");
+            tracing::warn!(
+                event = "link_down", bucket = self.bucket.name(), source = self.node, %error, left_out,
+                "a link to another node is down"
+            );
         }
         let mut inner = self.inner.lock();
         inner.state = LinkState::Waiting;

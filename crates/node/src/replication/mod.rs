@@ -393,6 +393,7 @@ fn take_roles(bucket: &Bucket, fresh: &BTreeMap<VbId, Mode>) -> Result<(), WantE
             if let Some(left_out) = engine::admit_log(bucket, "replicas without a source") {
                 let name = bucket.name();
                 tracing::warn!(
+                    event = "replicas_without_source",
                     bucket = name,
                     vbuckets = at,
                     left_out,

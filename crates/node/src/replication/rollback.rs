@@ -156,7 +156,11 @@ impl Rollbacks {
         if let Some(thread) = self.thread.take()
             && !thread.join()
         {
-            tracing::error!(bucket = self.bucket.name(), "the thread that rolls back panicked");
+            tracing::error!(
+                event = "rollback_panicked",
+                bucket = self.bucket.name(),
+                "the thread that rolls back panicked"
+            );
         }
     }
 }
@@ -177,13 +181,19 @@ fn roll_back(bucket: &Bucket, vb: VbId, to: Seqno) -> Result<Seqno, &'static str
     match bucket.roles().rollback(vb, to) {
         Ok(Ok(seqno)) => {
             if let Some(left_out) = engine::admit_log(bucket, "rollback") {
-                tracing::info!(bucket = bucket.name(), %vb, %to, %seqno, left_out, "rolled back");
+                tracing::info!(
+                    event = "vbucket_rolled_back", bucket = bucket.name(), %vb, %to, %seqno, left_out,
+                    "rolled back"
+                );
             }
             Ok(seqno)
         }
         Ok(Err(failure)) => {
             if let Some(left_out) = engine::admit_log(bucket, "failed rollback") {
-                tracing::error!(bucket = bucket.name(), %vb, %to, %failure, left_out, "cannot roll back");
+                tracing::error!(
+                    event = "rollback_failed", bucket = bucket.name(), %vb, %to, %failure, left_out,
+                    "cannot roll back"
+                );
             }
             Err("its files cannot be rolled back: see the log of this node")
         }

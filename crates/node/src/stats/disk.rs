@@ -1,7 +1,8 @@
 //! The groups about files and the journal in front of them.
 
 use base::VbId;
-use engine::BucketKind;
+use engine::{Bucket, BucketKind};
+use kvstore::{HistoryUsage, StorageBackend};
 
 use super::Sheet;
 use super::inquiry::{Inquiry, Refused};
@@ -43,9 +44,7 @@ fn summary(inquiry: &Inquiry<'_>, sheet: &mut Sheet) {
     sheet.put("ep_db_data_size", totals.used_bytes);
     sheet.put("ep_db_file_size", totals.file_bytes);
     sheet.put("ep_db_prepare_size", totals.prepare_bytes);
-    // Old versions are not kept on disk.
-    sheet.put("ep_db_history_file_size", 0);
-    sheet.put("ep_db_history_start_timestamp", 0);
+    put_history(inquiry, sheet);
     sheet.put("ep_db_unreadable_vbuckets", totals.unreadable_vbuckets);
     let store = inquiry.bucket.store_stats();
     sheet.put("ep_db_open_files", store.open_files);
@@ -68,6 +67,26 @@ fn summary(inquiry: &Inquiry<'_>, sheet: &mut Sheet) {
     sheet.put("ep_log_written_merges", log.written.merges);
     sheet.put("ep_log_written_rewrites", log.written.rewrites);
     sheet.put("ep_log_written_manifests", log.written.manifests);
+}
+
+/// What the history of changes of all vBuckets keeps, and since when; nothing where there cannot be one.
+pub(super) fn history_of(bucket: &Bucket) -> HistoryUsage {
+    let mut all = HistoryUsage::default();
+    if bucket.backend() != StorageBackend::LogStructured {
+        return all;
+    }
+    for of in (0..bucket.vbuckets()).map(|vb| bucket.history(VbId(vb))) {
+        all.bytes += of.bytes;
+        let oldest = [all.since_s, of.since_s].into_iter().filter(|since_s| *since_s > 0).min();
+        all.since_s = oldest.unwrap_or(0);
+    }
+    all
+}
+
+fn put_history(inquiry: &Inquiry<'_>, sheet: &mut Sheet) {
+    let kept = history_of(inquiry.bucket);
+    sheet.put("ep_db_history_file_size", kept.bytes);
+    sheet.put("ep_db_history_start_timestamp", kept.since_s);
 }
 
 /// `disk-failures`: operations of the store that failed, under the names of the field.
@@ -99,10 +118,8 @@ pub fn kvstore(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<
     let Some(log) = store.log else { return Ok(()) };
     sheet.put("block_cache_hits", log.cache.hits);
     sheet.put("block_cache_misses", log.cache.misses);
-    let flushed = log.written.segments + log.written.runs + log.written.manifests;
-    let compacted = log.written.merges + log.written.rewrites;
-    sheet.put("io_total_write_bytes", flushed + compacted);
-    sheet.put("io_compaction_write_bytes", compacted);
+    sheet.put("io_total_write_bytes", log.written.all());
+    sheet.put("io_compaction_write_bytes", log.written.merges + log.written.rewrites);
     sheet.put("log_write_amplification", format_args!("{:.3}", log.write_amplification()));
     sheet.put("log_space_amplification", format_args!("{:.3}", log.space_amplification()));
     Ok(())

@@ -26,8 +26,7 @@ pub(super) fn put_eviction(inquiry: &Inquiry<'_>, all: &StateStats, sheet: &mut 
     sheet.put("ep_tmp_oom_errors", done.refused_below_quota);
     sheet.put("ep_num_pager_runs", done.passes.saturating_sub(since.pager_runs));
     sheet.put("ep_num_freq_decayer_runs", done.decays);
-    let ejects = done.evicted_values + done.evicted_documents;
-    sheet.put("ep_num_value_ejects", ejects.saturating_sub(since.ejects));
+    sheet.put("ep_num_value_ejects", done.ejects().saturating_sub(since.ejects));
     sheet.put("ep_num_non_resident", all.without_value);
     sheet.put("ep_num_evicted_documents", all.evicted_documents);
     sheet.put("ep_num_evicted_tombstones", all.evicted_tombstones);

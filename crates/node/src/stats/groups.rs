@@ -359,7 +359,13 @@ pub static GROUPS: &[Group] = &[
         vbucket::first_roles,
         "The state with which each vBucket came into memory: as it was last saved, or as it was made",
     ),
-    group("range-scans", NONE, Stats, vbucket::range_scans, "Scans of ranges of keys that are under way"),
+    group(
+        "range-scans",
+        optional("[VB]"),
+        Stats,
+        vbucket::range_scans,
+        "Scans of ranges of keys that are under way",
+    ),
     group(
         "reset",
         optional("[timings]"),

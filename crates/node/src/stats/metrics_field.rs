@@ -10,7 +10,7 @@ use engine::StateStats;
 
 use super::eviction::resident_percent;
 use super::memory::used_bytes;
-use super::metrics_more::{MORE, MORE_BY_STATE, OF_NODE_TOO, put_clocks, put_subdoc};
+use super::metrics_more::{MORE, MORE_BY_STATE, OF_NODE_TOO, put_clocks, put_log, put_subdoc};
 use super::metrics_streams;
 use super::page::{Kind, Numbers, Page};
 use crate::counters::Totals;
@@ -26,6 +26,7 @@ pub(super) fn put(node: &Node, buckets: &[Numbers], page: &mut Page<'_>) -> fmt:
     put_buckets(buckets, page)?;
     put_by_state(buckets, page)?;
     put_clocks(buckets, page)?;
+    put_log(buckets, page)?;
     metrics_streams::put(node, buckets, page)
 }
 
@@ -123,7 +124,7 @@ pub(super) const FAMILIES: [Family; 33] = [
         n.all.without_value
     }),
     ("kv_ep_num_value_ejects", Kind::Counter, "Values and documents that left memory.", |n| {
-        n.eviction.evicted_values + n.eviction.evicted_documents
+        n.eviction.ejects()
     }),
     ("kv_ep_num_pager_runs", Kind::Counter, "Passes of the pager.", |n| n.eviction.passes),
     ("kv_ep_tmp_oom_errors", Kind::Counter, "Changes refused for memory below the quota.", |n| {

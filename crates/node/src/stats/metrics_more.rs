@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::atomic::Ordering::Relaxed;
 
 use engine::StoreTimes;
+use kvstore::LogStats;
 
 use super::memory::used_bytes;
 use super::metrics_field::{Family, NodeFamily, StateFamily};
@@ -13,7 +14,7 @@ use super::process;
 use crate::counters::Totals;
 
 /// Figures of the node.
-pub(super) const OF_NODE_TOO: [NodeFamily; 6] = [
+pub(super) const OF_NODE_TOO: [NodeFamily; 9] = [
     (
         "kv_rejected_connections",
         Kind::Counter,
@@ -38,10 +39,20 @@ pub(super) const OF_NODE_TOO: [NodeFamily; 6] = [
     ("kv_audit_dropped_events", Kind::Counter, "Records left out of the audit log.", |node, _| {
         node.audit.figures().dropped
     }),
+    ("kv_connection_structures", Kind::Gauge, "KV connections.", |_, totals| totals.connections as u64),
+    ("kv_time_seconds", Kind::Gauge, "The node's clock, in seconds since 1970.", |node, _| {
+        node.env().clock.unix_s().into()
+    }),
+    (
+        "kv_ep_startup_time_seconds",
+        Kind::Gauge,
+        "When the node started, in seconds since 1970.",
+        |node, _| u64::from(node.env().clock.unix_s()).saturating_sub(node.uptime_s()),
+    ),
 ];
 
 /// Figures of a bucket.
-pub(super) const MORE: [Family; 31] = [
+pub(super) const MORE: [Family; 36] = [
     ("kv_total_memory_used_bytes", Kind::Gauge, "Memory charged to a bucket.", |n| used_bytes(&n.bucket)),
     ("kv_ep_ht_item_memory_bytes", Kind::Gauge, "Memory of documents in tables.", |n| n.all.item_bytes),
     ("kv_ep_meta_data_memory_bytes", Kind::Gauge, "Memory of the tables without the documents.", |n| {
@@ -143,6 +154,25 @@ pub(super) const MORE: [Family; 31] = [
         "Changes whose CAS was far ahead of the clock.",
         |n| n.all.clock.ahead,
     ),
+    ("kv_mem_used_estimate_bytes", Kind::Gauge, "Memory charged to a bucket, as its parts know it.", |n| {
+        n.stats.used_bytes
+    }),
+    ("kv_ep_bg_remaining_items", Kind::Gauge, "Keys that wait to be read from disk.", |n| n.fetches.waiting),
+    ("kv_ep_num_freq_decayer_runs", Kind::Counter, "Times that uses of documents were halved.", |n| {
+        n.eviction.decays
+    }),
+    (
+        "kv_ep_db_history_file_size_bytes",
+        Kind::Gauge,
+        "Bytes of replaced versions that the history of changes keeps.",
+        |n| n.history.bytes,
+    ),
+    (
+        "kv_ep_db_history_start_timestamp_seconds",
+        Kind::Gauge,
+        "Since when it keeps them, in seconds since 1970; 0 if there is none.",
+        |n| n.history.since_s,
+    ),
 ];
 
 /// Figures of the vBuckets of one role.
@@ -202,6 +232,38 @@ pub(super) fn put_clocks(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Resul
     let head = ("kv_ep_compaction_purged", Kind::Counter, "What compactions left out for good.");
     let purged = |n: &Numbers| vec![("tombstones", n.compactions.tombstones_purged)];
     page.each_of(buckets, ("for", purged), head, |count| *count)
+}
+
+type LogFamily = (&'static str, Kind, &'static str, fn(&LogStats) -> u64);
+
+const OF_LOG: [LogFamily; 5] = [
+    ("kv_ep_io_total_write_bytes_bytes", Kind::Counter, "Bytes that a log-structured store wrote.", |of| {
+        of.written.all()
+    }),
+    (
+        "kv_ep_io_compaction_write_bytes_bytes",
+        Kind::Counter,
+        "Bytes of these that merges and rewrites wrote.",
+        |of| of.written.merges + of.written.rewrites,
+    ),
+    ("kv_ep_magma_block_cache_hits", Kind::Counter, "Blocks found in the store's cache.", |of| of.cache.hits),
+    ("kv_ep_magma_block_cache_misses", Kind::Counter, "Blocks that were not in it and were read.", |of| {
+        of.cache.misses
+    }),
+    ("kv_ep_magma_block_cache_mem_used_bytes", Kind::Gauge, "Memory of this cache.", |of| of.cache.bytes),
+];
+
+/// What only buckets in a log-structured store have.
+pub(super) fn put_log(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
+    for (name, kind, help, value) in OF_LOG {
+        page.head(name, kind, help)?;
+        for numbers in buckets {
+            if let Some(log) = &numbers.store.log {
+                page.sample(name, &[("bucket", numbers.bucket.name())], value(log))?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Commands on paths of documents, of all buckets together.

@@ -92,9 +92,7 @@ const OF_BUCKET: [MonitoredOfBucket; 42] = [
     ("ep_diskqueue_fill", Counter, |of| of.numbers.all.enqueued()),
     ("ep_diskqueue_drain", Counter, |of| of.numbers.all.ops.drained),
     ("ep_bg_fetched", Counter, |of| of.numbers.fetches.fetched),
-    ("ep_num_value_ejects", Counter, |of| {
-        of.numbers.eviction.evicted_values + of.numbers.eviction.evicted_documents
-    }),
+    ("ep_num_value_ejects", Counter, |of| of.numbers.eviction.ejects()),
     ("ep_oom_errors", Counter, |of| of.numbers.eviction.refused_above_quota),
     ("ep_tmp_oom_errors", Counter, |of| of.numbers.eviction.refused_below_quota),
     ("ep_item_commit_failed", Counter, |of| of.numbers.saves.failed_saves),

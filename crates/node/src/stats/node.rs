@@ -191,7 +191,7 @@ pub fn settings(node: &Node, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refus
     sheet.put("encrypted", config.encryption.is_some());
     sheet.put("cluster", config.is_member);
     if let Some(endpoint) = &config.trace_endpoint {
-        sheet.put("trace_endpoint", format_args!("http://{}{}", endpoint.authority, endpoint.path));
+        sheet.put("trace_endpoint", endpoint.url());
     }
     Ok(())
 }

@@ -9,7 +9,9 @@ use engine::{
     DefragmenterStats, EvictionStats, ExpiryStats, FetchStats, PurgeStats, STATES, SaveStats, StateStats,
     StoreStats, WarmupStats,
 };
+use kvstore::HistoryUsage;
 
+use super::disk::history_of;
 use super::timings::BucketTimes;
 use crate::node::Node;
 
@@ -32,6 +34,7 @@ pub(super) struct Numbers {
     pub(super) moved: DefragmenterStats,
     /// Bytes of its files, and of what is in use in them.
     pub(super) files: (u64, u64),
+    pub(super) history: HistoryUsage,
 }
 
 impl Numbers {
@@ -42,6 +45,7 @@ impl Numbers {
             stats,
             store: bucket.store_stats(),
             files: engine::file_usage(&bucket),
+            history: history_of(&bucket),
             fetches: bucket.fetching().fetch_stats(),
             compactions: bucket.compaction().compaction_stats(),
             saves: bucket.flushing().save_stats(),

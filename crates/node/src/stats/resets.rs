@@ -26,7 +26,7 @@ pub fn reset(inquiry: &Inquiry<'_>, args: &[&[u8]], _: &mut Sheet) -> Result<(),
                 queues,
                 store: Some(StoreTimes::of(inquiry.bucket)),
                 pager_runs: evicted.passes,
-                ejects: evicted.evicted_values + evicted.evicted_documents,
+                ejects: evicted.ejects(),
                 not_my_vbuckets: times.counted(Counted::NotMyVbucket),
             }
         }

@@ -31,8 +31,10 @@ pub(super) fn asked(args: &[&[u8]]) -> Result<Option<VbId>, Refused> {
 }
 
 /// `range-scans`: where a scan is, not which keys it is about.
-pub fn range_scans(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
-    for scan in inquiry.bucket.range_scans().figures() {
+pub fn range_scans(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    let asked = asked(args)?;
+    let is_meant = |vb: VbId| asked.is_none_or(|asked| asked == vb);
+    for scan in inquiry.bucket.range_scans().figures().into_iter().filter(|scan| is_meant(scan.vb)) {
         let id = u128::from_be_bytes(scan.id.0);
         let mut under = sheet.under(format_args!("vb_{}:{id:032x}", scan.vb.0));
         under.put("vbuuid", scan.uuid.0);

@@ -50,7 +50,7 @@ impl Act {
             Act::Start => ("compaction asked for", compaction.compact_all().unwrap_or(0)),
             Act::Cancel => ("compaction cancelled", compaction.cancel_compactions()),
         };
-        tracing::info!(bucket = bucket.name(), vbuckets, "{what}");
+        tracing::info!(event = "compaction_requested", bucket = bucket.name(), vbuckets, "{what}");
     }
 }
 

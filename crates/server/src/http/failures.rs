@@ -27,7 +27,7 @@ pub(super) async fn tell(State(shared): State<Shared>, request: Request, next: N
     if let Some(Untold { what, why }) = response.extensions().get()
         && let Some(left_out) = shared.node.events().http_failures.admit(shared.node.env().clock.monotonic())
     {
-        tracing::error!(why, left_out, "{what}");
+        tracing::error!(event = "http_request_failed", why, left_out, "{what}");
     }
     response
 }

@@ -118,7 +118,7 @@ async fn run_all(links: Arc<Links>, tls: PeerTls) {
             () = links.changed() => {}
             Some(ended) = running.join_next() => {
                 if let Err(error) = ended {
-                    tracing::error!(%error, "a link ended in a way it must not");
+                    tracing::error!(event = "link_panicked", %error, "a link ended in a way it must not");
                 }
             }
         }

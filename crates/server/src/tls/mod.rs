@@ -219,6 +219,18 @@ fn read(env: &Env, path: &Path) -> Result<Vec<u8>, TlsError> {
     }
 }
 
+/// What a server is spoken to with whose certificate must be of the CAs in a file.
+///
+/// # Errors
+///
+/// The file cannot be read, or has no CAs.
+pub(crate) fn with_ca(env: &Env, ca: &Path) -> Result<Arc<ClientConfig>, TlsError> {
+    client_of(&read(env, ca)?, None).map_err(|error| match error {
+        PairError::Certificate(error) | PairError::Key(error) => TlsError::Ca { path: ca.to_owned(), error },
+        error => TlsError::Pair { certificate: ca.to_owned(), key: ca.to_owned(), error },
+    })
+}
+
 impl Tls {
     /// Reads certificate and key.
     ///
@@ -283,12 +295,17 @@ impl Tls {
                 drop(present);
                 let flags = settings.overruled(&config).join(", ");
                 if !flags.is_empty() {
-                    tracing::info!(flags, "what was set over HTTP counts over the configuration");
+                    tracing::info!(
+                        event = "tls_settings_override",
+                        flags,
+                        "what was set over HTTP counts over the configuration"
+                    );
                 }
             }
             Err(error) => {
                 drop(present);
                 tracing::error!(
+                    event = "tls_refused",
                     %error,
                     "connections with TLS are refused: what was set over HTTP cannot be done with this node's files"
                 );
@@ -358,7 +375,10 @@ impl Tls {
             && let Some(what) = warning(end_s, now_s)
         {
             *warned = Some(today);
-            tracing::warn!("{what}; put new ones into the place of tls-cert and tls-key");
+            tracing::warn!(
+                event = "certificate_ends_soon",
+                "{what}; put new ones into the place of tls-cert and tls-key"
+            );
         }
     }
 
@@ -377,13 +397,17 @@ impl Tls {
             match looked {
                 Ok(true) => {
                     told.clear();
-                    tracing::info!("certificate and key have changed: new connections are made with them");
+                    tracing::info!(
+                        event = "certificate_changed",
+                        "certificate and key have changed: new connections are made with them"
+                    );
                 }
                 Ok(false) => told.clear(),
                 Err(error) => {
                     let error = error.to_string();
                     if error != told {
                         tracing::error!(
+                            event = "certificate_unusable",
                             error,
                             "certificate or key have changed and cannot be used: those before are kept"
                         );

@@ -235,7 +235,7 @@ pub fn run(env: &Env, flags: DevFlags) -> anyhow::Result<Outcome> {
     // Whoever started it may have stopped reading; that is no reason not to serve.
     let _ = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
     let signal = cluster.wait_for_signal();
-    tracing::info!(signal, "stopping");
+    tracing::info!(event = "stop_signal", signal, "stopping");
     cluster.stop()?;
     Ok(Outcome::Done)
 }

@@ -120,8 +120,11 @@ pub struct ServeFlags {
     #[arg(long, value_name = "required|none", env = "STAVE_METRICS_LOGIN")]
     metrics_login: Option<MetricsLogin>,
     /// Where traces of slow operations go: a collector that takes OTLP over HTTP, in JSON [default path: /v1/traces]
-    #[arg(long, value_name = "http://HOST:PORT[/PATH]", env = "STAVE_TRACE_ENDPOINT")]
+    #[arg(long, value_name = "http[s]://HOST:PORT[/PATH]", env = "STAVE_TRACE_ENDPOINT")]
     trace_endpoint: Option<String>,
+    /// Certificates of the CAs that the collector's certificate is checked with, in PEM; needed with https://
+    #[arg(long, value_name = "FILE", env = "STAVE_TRACE_CA")]
+    trace_ca: Option<PathBuf>,
     /// How lines of the log are written: text for people, or json, an object a line, for machines [default: text]
     #[arg(long, value_name = "text|json", env = "STAVE_LOG_FORMAT")]
     log_format: Option<LogFormat>,
@@ -179,6 +182,7 @@ impl ServeFlags {
             threads: self.threads,
             metrics_login: self.metrics_login,
             trace_endpoint: self.trace_endpoint,
+            trace_ca: self.trace_ca,
             log_format: self.log_format,
             log_file: self.log_file,
             journal: self.journal,
@@ -324,7 +328,11 @@ pub fn run(env: &Env, flags: ServeFlags, ignored: &[String]) -> anyhow::Result<O
     }
     let (wrapping, rotates) = (setup.config.encryption.as_ref(), setup.config.rotates_keys);
     log.follow(env, &setup.log, wrapping, rotates).map_err(WrongArguments)?;
-    setup.open_keys().iter().chain(ignored).for_each(|what| tracing::warn!("{what}"));
+    setup
+        .open_keys()
+        .iter()
+        .chain(ignored)
+        .for_each(|what| tracing::warn!(event = "configuration_warning", "{what}"));
     let Setup { config, join, access, .. } = setup;
     let made_up = config.password_was_generated.then(|| config.users[0].clone());
     let config = Config { recent_log: log.recent.clone(), log_levels: log.levels.clone(), ..config };
@@ -412,7 +420,7 @@ fn buckets(given: &[&str], made: &[String]) -> String {
 /// Tells the service manager that started the node, if one did (`NOTIFY_SOCKET`).
 fn tell_manager(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
-        tracing::warn!(%error, "the service manager was not told");
+        tracing::warn!(event = "service_manager_not_told", %error, "the service manager was not told");
     }
 }
 
@@ -500,7 +508,10 @@ fn keep_memory_private() {
     let hidden = hide_memory();
     let limit = Rlimit { current: Some(0), ..getrlimit(Resource::Core) };
     if let Err(error) = hidden.and_then(|()| setrlimit(Resource::Core, limit)) {
-        tracing::warn!(%error, "a crash may leave documents and keys in a core dump");
+        tracing::warn!(
+            event = "core_dump_not_off", %error,
+            "a crash may leave documents and keys in a core dump"
+        );
     }
 }
 
@@ -524,7 +535,10 @@ pub(super) fn raise_descriptor_limit() -> Option<u64> {
     if limit.current != limit.maximum
         && let Err(error) = setrlimit(Resource::Nofile, raised)
     {
-        tracing::warn!(%error, "the limit of open descriptors stays at {:?}", limit.current);
+        tracing::warn!(
+            event = "open_files_limit_stays", %error,
+            "the limit of open descriptors stays at {:?}", limit.current
+        );
     }
     getrlimit(Resource::Nofile).current
 }

@@ -33,7 +33,10 @@ fn check_name(name: &str) -> Result<(), Refused> {
 
 fn disk_failed(bucket: &Bucket, error: &io::Error) -> Refused {
     if let Some(left_out) = engine::admit_log(bucket, "cursor not kept") {
-        tracing::error!(bucket = bucket.name(), %error, left_out, "a cursor");
+        tracing::error!(
+            event = "cursor_failed", bucket = bucket.name(), %error, left_out,
+            "the position of a cursor cannot be kept or read"
+        );
     }
     refuse(StatusCode::INTERNAL_SERVER_ERROR, &format!("the cursor cannot be kept: {error}"))
 }

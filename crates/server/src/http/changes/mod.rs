@@ -14,7 +14,7 @@ use ::node::changes::anchor::Anchor;
 use ::node::changes::bell::Bell;
 use ::node::changes::elsewhere::Elsewhere;
 use ::node::changes::event::{Format, Writer};
-use ::node::changes::feed::{Feed, Progress, Wishes};
+use ::node::changes::feed::{Feed, OneDocument, Progress, Wishes};
 use ::node::changes::positions::SPACING;
 use ::node::changes::short::Short;
 use ::node::changes::token::{Place, Token};
@@ -30,6 +30,9 @@ use axum::extract::{Extension, Path, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use base::CollectionId;
+use base::leb128::encode_leb128;
+use base::limits::MAX_KEY_BYTES;
+use base::vbucket_map::vbucket_of;
 use engine::{Bucket, HISTORY_NEEDS_LOG, StreamWanted};
 use http_body::Frame;
 use kvstore::StorageBackend;
@@ -90,7 +93,10 @@ fn read_token(bucket: &Bucket, text: &str) -> Result<Option<(Token, Option<Ancho
     };
     let kept = Anchor::read(bucket, &short.id).map_err(|error| {
         if let Some(left_out) = engine::admit_log(bucket, "position not read") {
-            tracing::error!(bucket = bucket.name(), %error, left_out, "a kept position");
+            tracing::error!(
+                event = "changes_position_failed", bucket = bucket.name(), %error, left_out,
+                "a kept position cannot be read"
+            );
         }
         refuse(
             StatusCode::INTERNAL_SERVER_ERROR,
@@ -201,13 +207,47 @@ fn names(manifest: &Manifest) -> CollectionNames {
     names
 }
 
+/// The document whose changes alone are wanted, if a key was given.
+fn one_document(
+    bucket: &Bucket,
+    query: &BTreeMap<String, String>,
+    collections: &[CollectionId],
+) -> Result<Option<OneDocument>, Refused> {
+    let Some(key) = query.get("key") else { return Ok(None) };
+    let &[collection] = collections else {
+        let message =
+            "`key` needs the collection of the document: give one, as with collections=_default._default";
+        return Err(refuse(StatusCode::BAD_REQUEST, message));
+    };
+    if key.is_empty() || key.len() > MAX_KEY_BYTES {
+        let message = format!("`key` has {} bytes: it must have 1 to {MAX_KEY_BYTES}", key.len());
+        return Err(refuse(StatusCode::BAD_REQUEST, &message));
+    }
+    let (number, len) = encode_leb128(collection.0);
+    let vb = vbucket_of(key.as_bytes(), bucket.vbuckets());
+    Ok(Some(OneDocument { vb, key: [&number[..len], key.as_bytes()].concat() }))
+}
+
+/// Refuses a parameter.
+fn not_understood(name: &str, value: &str) -> Refused {
+    let message = match PARAMETERS.iter().find(|(known, _)| *known == name) {
+        Some((_, takes)) => format!("`{name}={value}` is not understood: {name} takes {takes}"),
+        None => {
+            let known = PARAMETERS.map(|(name, _)| name).join(", ");
+            format!("there is no parameter `{name}`: there are {known}")
+        }
+    };
+    refuse(StatusCode::BAD_REQUEST, &message)
+}
+
 /// The parameters of a reader, and what they take.
-const PARAMETERS: [(&str, &str); 9] = [
+const PARAMETERS: [(&str, &str); 10] = [
     ("since", "start, now or a token"),
     ("cursor", "the name of a cursor"),
     ("nodes", "all or this"),
     ("tokens", "short or whole"),
     ("collections", "names like scope.collection, with commas between them"),
+    ("key", "the key of a document"),
     ("follow", "true or false"),
     ("format", "ndjson or sse"),
     ("include", "values, or nothing"),
@@ -258,15 +298,9 @@ fn wishes(
             }
             ("history", is_wanted @ ("true" | "false")) => with_history = is_wanted == "true",
             ("include", "") => {}
-            (name, value) => {
-                return Err(wrong(match PARAMETERS.iter().find(|(known, _)| *known == name) {
-                    Some((_, takes)) => format!("`{name}={value}` is not understood: {name} takes {takes}"),
-                    None => {
-                        let known = PARAMETERS.map(|(name, _)| name).join(", ");
-                        format!("there is no parameter `{name}`: there are {known}")
-                    }
-                }));
-            }
+            // It is read when the collection is known.
+            ("key", _) => {}
+            (name, value) => return Err(not_understood(name, value)),
         }
     }
     if collections.0.is_empty() {
@@ -279,8 +313,10 @@ fn wishes(
     }
     let (since, anchor) = place.unwrap_or_else(|| (Token::start(bucket.vbuckets()), None));
     let writer = Writer { format, values, names: names(&bucket.collections().manifest()) };
+    let only = one_document(bucket, query, &collections.ids())?;
     let filter = collections.filter();
-    let wishes = Wishes { writer, follow, since, from_now, anchor, are_tokens_whole, with_history, filter };
+    let wishes =
+        Wishes { writer, follow, since, from_now, anchor, are_tokens_whole, with_history, filter, only };
     Ok((wishes, collections.ids(), is_of_this_node))
 }
 

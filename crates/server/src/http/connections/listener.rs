@@ -214,7 +214,13 @@ impl Listener {
             }
         };
         if refused.is_power_of_two() {
-            tracing::error!(connections, per_address, refused, "an HTTP client was refused: {why}");
+            tracing::error!(
+                event = "http_client_refused",
+                connections,
+                per_address,
+                refused,
+                "an HTTP client was refused: {why}"
+            );
         }
         if is_encrypted {
             return;

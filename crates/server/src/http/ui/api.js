@@ -39,8 +39,30 @@ function messageOf(status, text) {
   return text.trim() || `status ${status}`;
 }
 
+async function reached(work) {
+  try {
+    return await work();
+  } catch {
+    listeners.down();
+    throw new ApiError(0, "this node does not answer");
+  }
+}
+
+function ask(path, { headers, signal, ...rest }) {
+  return fetch(path, {
+    headers: { Authorization: authorization, ...headers }, credentials: "omit", cache: "no-store", redirect: "error",
+    signal: signal || AbortSignal.timeout(TIMEOUT_MS), ...rest,
+  });
+}
+
+function judge(answer, text, mine) {
+  listeners.up();
+  if (answer.status === 401 && mine === authorization) listeners.loggedOut();
+  if (!answer.ok) throw new ApiError(answer.status, messageOf(answer.status, text));
+}
+
 export async function request(method, path, { body, headers, form, json } = {}) {
-  const sent = { Authorization: authorization, ...headers };
+  const sent = { ...headers };
   if (form) {
     sent["Content-Type"] = "application/x-www-form-urlencoded";
     body = new URLSearchParams(form).toString();
@@ -50,21 +72,32 @@ export async function request(method, path, { body, headers, form, json } = {}) 
     body = JSON.stringify(json);
   }
   const mine = authorization;
-  let answer, text;
-  try {
-    answer = await fetch(path, {
-      method, body, headers: sent, credentials: "omit", cache: "no-store", redirect: "error",
-      signal: AbortSignal.timeout(TIMEOUT_MS),
-    });
-    text = await answer.text();
-  } catch (error) {
-    listeners.down();
-    throw new ApiError(0, "this node does not answer");
-  }
-  listeners.up();
-  if (answer.status === 401 && mine === authorization) listeners.loggedOut();
-  if (!answer.ok) throw new ApiError(answer.status, messageOf(answer.status, text));
+  const [answer, text] = await reached(async () => {
+    const answer = await ask(path, { method, body, headers: sent });
+    return [answer, await answer.text()];
+  });
+  judge(answer, text, mine);
   return text;
+}
+
+// An answer of lines of JSON, one after the other, until `take` returns false.
+export async function lines(path, take) {
+  const mine = authorization, stop = new AbortController();
+  const answer = await reached(() => ask(path, { signal: AbortSignal.any([AbortSignal.timeout(TIMEOUT_MS), stop.signal]) }));
+  judge(answer, answer.ok ? "" : await reached(() => answer.text()), mine);
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  for (let rest = "", isOver = false; !isOver;) {
+    const { done, value } = await reached(() => reader.read());
+    isOver = done;
+    rest += value || "";
+    // A long line comes in many pieces.
+    if (!done && !value.includes("\n")) continue;
+    const whole = rest.split("\n");
+    rest = whole.pop();
+    for (const line of whole) {
+      if (line.trim() && take(JSON.parse(line)) === false) return stop.abort();
+    }
+  }
 }
 
 export async function get(path) {

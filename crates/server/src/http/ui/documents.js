@@ -1,9 +1,11 @@
 // Documents: found by key, listed by prefix, edited with the CAS that was read.
-import { encode, get, request } from "./api.js";
-import { button, bytes, dialog, endToast, field, fill, h, select, toast } from "./dom.js";
+import { encode, get, lines, request } from "./api.js";
+import { button, bytes, dialog, endToast, field, fill, h, select, table, toast } from "./dom.js";
 
 export const title = "Documents";
 export const takes = ["bucket"];
+
+const MOST_VERSIONS = 200, MOST_SHOWN = 1 << 20;
 
 const chosen = () => {
   const [, scope, collection] = location.hash.replace(/^#\//, "").split("/").map(decodeURIComponent);
@@ -88,9 +90,56 @@ export async function open(body, context) {
       : isText ? [h("p", { class: "note" }, "The value has carriage returns and is not edited here:"), h("pre", { class: "wrap" }, shownText)]
       : [h("p", { class: "note" }, "The value is no text; in Base64:"), h("pre", { class: "wrap" }, one.base64)];
     fill(shown, h("h2", { class: "break", id: "shown-key" }, one.key), h("dl", { class: "facts" }, facts.map(([name, value]) => h("div", null, h("dt", null, name), h("dd", null, value ?? "")))), body,
-      h("div", { class: "buttons" }, isEdited ? save : null, button("Read again", () => show(one.key)), remove),
+      h("div", { class: "buttons" }, isEdited ? save : null, button("Read again", () => show(one.key)), button("History", () => history(one.key)), remove),
       h("h3", null, "Extended attributes"), Object.keys(one.xattrs || {}).length ? h("pre", { class: "wrap", id: "xattrs" }, JSON.stringify(one.xattrs, null, 2)) : h("p", { class: "note" }, "None."),
       one.xattrsLeftOut ? h("p", { class: "note" }, `${one.xattrsLeftOut} more are not shown.`) : null);
+  }
+
+  // Where the bucket keeps no history of changes, its stream has the newest version of the document alone, deleted or not.
+  const history = (name) => guarded(async () => {
+    if (!name) throw new Error("Give a key.");
+    fill(shown, h("p", { class: "note" }, "Reading…"));
+    try {
+      const of = await get(`/pools/default/buckets/${encode(bucket)}`);
+      const isKept = of.storageBackend === "magma" && (of.historyRetentionSeconds > 0 || of.historyRetentionBytes > 0);
+      const stream = `/v1/buckets/${encode(bucket)}/changes?follow=false&collections=${encode(`${scope}.${collection}`)}&key=${encode(name)}${isKept ? "&history=true" : ""}`;
+      const versions = [];
+      let older = 0;
+      await lines(stream, (one) => {
+        if (one.event === "ended") throw new Error(`The stream of the vBucket ended: ${one.message || one.reason}.`);
+        if (one.event === "rollback") versions.splice(0, versions.length, ...versions.filter((of) => of.seqno <= one.seqno));
+        if (one.key === undefined) return;
+        versions.unshift(one);
+        if (versions.length > MOST_VERSIONS) { versions.pop(); older += 1; }
+      });
+      drawHistory(name, stream, isKept, versions, older);
+    } catch (error) {
+      fill(shown);
+      throw error;
+    }
+  });
+
+  // The CAS is the time of the change in nanoseconds; its lowest 16 bits are a counter.
+  const changed = (cas) => new Date(Number(BigInt(cas) / 1000000n)).toLocaleString();
+
+  function drawHistory(name, stream, isKept, versions, older) {
+    const value = h("section", { id: "version", "aria-live": "polite" });
+    const read = (one) => guarded(async () => {
+      let found = null;
+      await lines(`${stream}&include=values`, (of) => of.seqno !== one.seqno || of.key === undefined || ((found = of), false));
+      if (!found) throw new Error("This version is no longer in the stream: read the history again.");
+      const text = found.value === undefined ? found.value_base64 : JSON.stringify(found.value, null, 2);
+      fill(value, h("h3", null, `Value at seqno ${one.seqno}`), found.value === undefined ? h("p", { class: "note" }, "It is no JSON; in Base64:") : null,
+        h("pre", { class: "wrap" }, text.slice(0, MOST_SHOWN)), text.length > MOST_SHOWN ? h("p", { class: "note" }, "The rest is not shown.") : null);
+    });
+    const row = (one) => [one.event, one.seqno, one.rev, one.cas, changed(one.cas), one.event === "mutation" ? button("Show", () => read(one), { "data-version": one.seqno }) : ""];
+    const first = versions[0];
+    fill(shown, h("h2", { class: "break", id: "shown-key" }, name),
+      h("p", { class: "note", id: "history-kind" }, isKept ? "Versions in the history of changes, the newest first." : "This bucket keeps no history of changes: its stream has the newest version alone."),
+      first ? h("dl", { class: "facts" }, [["State", first.event === "mutation" ? "there" : "deleted"], ["vBucket", first.vbucket], ["vBucket UUID", first.uuid]].map(([of, what]) => h("div", null, h("dt", null, of), h("dd", null, what)))) : null,
+      h("div", { id: "versions" }, table(["Change", "#Seqno", "#Revision", "CAS", "When", "Value"], versions.map(row), "No change of this key is in the stream.")),
+      older ? h("p", { class: "note" }, `${older} older ones are not shown.`) : null, value,
+      h("div", { class: "buttons" }, button("Read again", () => history(name))));
   }
 
   async function create() {
@@ -110,7 +159,7 @@ export async function open(body, context) {
     if (done) { key.value = name.value; await show(name.value); toast("The document was stored."); }
   }
 
-  const find = h("form", { class: "row", id: "find" }, field("Key", key), h("button", { type: "submit", class: "primary" }, "Find"), button("New…", create, { id: "new" }));
+  const find = h("form", { class: "row", id: "find" }, field("Key", key), h("button", { type: "submit", class: "primary" }, "Find"), button("History", () => history(key.value), { id: "history" }), button("New…", create, { id: "new" }));
   find.addEventListener("submit", (event) => { event.preventDefault(); show(key.value); });
   const search = h("form", { class: "row", id: "browse" }, field("Keys that begin with", prefix), h("button", { type: "submit" }, "List"));
   search.addEventListener("submit", (event) => { event.preventDefault(); browse(); });

@@ -30,13 +30,20 @@ pub(super) fn end_with_parent(env: &Env, named: Option<Pid>) -> anyhow::Result<(
         // It has just ended.
         Err(Errno::SRCH) => return kill_process(getpid(), Signal::TERM).context("cannot stop"),
         Err(error) => {
-            tracing::warn!(%error, "cannot watch the process that started this one; this one stays when that one ends");
+            tracing::warn!(
+                event = "parent_not_watched", %error,
+                "cannot watch the process that started this one; this one stays when that one ends"
+            );
             return Ok(());
         }
     };
     let watch = move || {
         watched.wait();
-        tracing::info!(parent = parent.as_raw_nonzero().get(), "the process that started this one has ended");
+        tracing::info!(
+            event = "parent_ended",
+            parent = parent.as_raw_nonzero().get(),
+            "the process that started this one has ended"
+        );
         // This process is there: it sends the signal to itself.
         let _ = kill_process(getpid(), Signal::TERM);
     };

@@ -50,12 +50,12 @@ impl Again<'_> {
     pub(super) fn is_stop(&mut self, server: &Server, signal: Signal) -> bool {
         match signal {
             Signal::Stop(signal) => {
-                tracing::info!(signal, "stopping");
+                tracing::info!(event = "stop_signal", signal, "stopping");
                 true
             }
             // Without a configuration file the node was started by hand, and its user has left.
             Signal::HangUp if self.flags.config.is_none() && self.terminal.is_gone(self.env) => {
-                tracing::info!(signal = "SIGHUP", "the terminal is closed: stopping");
+                tracing::info!(event = "stop_signal", signal = "SIGHUP", "the terminal is closed: stopping");
                 true
             }
             Signal::HangUp => {
@@ -71,7 +71,11 @@ impl Again<'_> {
             Ok(setup) => setup,
             Err(error) => {
                 let error = format!("{error:#}");
-                tracing::error!(error, "the configuration is not valid: nothing was changed");
+                tracing::error!(
+                    event = "configuration_invalid",
+                    error,
+                    "the configuration is not valid: nothing was changed"
+                );
                 server.reload_refused();
                 return;
             }
@@ -80,7 +84,11 @@ impl Again<'_> {
         let log = match self.log.follow(self.env, &setup.log, wrapping, false) {
             Ok(log) => log,
             Err(error) => {
-                tracing::error!(error, "the configuration is not valid: nothing was changed");
+                tracing::error!(
+                    event = "configuration_invalid",
+                    error,
+                    "the configuration is not valid: nothing was changed"
+                );
                 server.reload_refused();
                 return;
             }
@@ -88,11 +96,11 @@ impl Again<'_> {
         self.log.hand_over_keys(server.node());
         let told = server.reload(setup.config);
         if !told.refused.is_empty() {
-            tracing::error!(log, "the configuration was read again; {told}");
+            tracing::error!(event = "configuration_reread", log, "the configuration was read again; {told}");
         } else if !told.waiting.is_empty() {
-            tracing::warn!(log, "the configuration was read again; {told}");
+            tracing::warn!(event = "configuration_reread", log, "the configuration was read again; {told}");
         } else {
-            tracing::info!(log, "the configuration was read again; {told}");
+            tracing::info!(event = "configuration_reread", log, "the configuration was read again; {told}");
         }
     }
 }
