@@ -9,6 +9,7 @@ mod dashboards;
 mod dist;
 mod emulate;
 mod fuzz;
+mod matrix;
 mod portable;
 mod programs;
 mod readme;
@@ -56,6 +57,8 @@ enum Command {
         /// The crate; all, if none is named.
         name: Option<String>,
     },
+    /// Print who may use which command, group of stats and address, as the tests find it and compare with what is written.
+    Matrix,
     /// Run the unit tests of the crates that hold `unsafe`, or read bytes of files, in Miri (a nightly toolchain with
     /// `miri` and `rust-src`).
     Miri,
@@ -116,6 +119,7 @@ fn run(command: Command) -> Result<bool> {
             print!("{}", rules::circles(name.as_deref())?);
             Ok(true)
         }
+        Command::Matrix => matrix::run(),
         Command::Miri => suite::miri(),
         Command::Fuzz(options) => fuzz::run(&options),
         Command::Sanitize(options) => sanitize::run(&options),

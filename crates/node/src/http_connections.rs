@@ -100,6 +100,8 @@ pub struct Connection {
     pub local: OnceLock<SocketAddr>,
     /// Set if it is encrypted.
     pub is_encrypted: OnceLock<()>,
+    /// Set once a request of the client has logged in.
+    pub is_let_in: OnceLock<()>,
     /// The user that the client's certificate stands for.
     certified: OnceLock<String>,
     state: Mutex<State>,
@@ -261,6 +263,7 @@ impl Connections {
             is_encrypted: OnceLock::new(),
             address,
             certified: OnceLock::new(),
+            is_let_in: OnceLock::new(),
             state: Mutex::new(State {
                 phase: Phase::Waiting,
                 deadline_s: self.now_s() + self.limits.idle_timeout_s,

@@ -39,6 +39,7 @@ pub mod down;
 pub mod elsewhere;
 mod fair_queue;
 mod file_fill;
+pub mod first_head;
 pub mod folder_keys;
 pub mod form;
 pub mod fuzz;

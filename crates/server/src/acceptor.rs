@@ -9,6 +9,7 @@ use std::time::Duration;
 use ::node::address_places::AddressPlaces;
 use ::node::config::ConnectionLimits;
 use ::node::counters::AcceptCounters;
+use ::node::kept_users::security::TlsService;
 use ::node::user_data::UserData;
 use base::env::Env;
 
@@ -53,7 +54,10 @@ pub async fn accept(
     loop {
         let (stream, peer) = incoming.next().await;
         // The log says why none is let in.
-        let Ok(tls) = entrance.tls.as_ref().map(|tls| tls.present().ok_or(())).transpose() else { continue };
+        let Ok(tls) = entrance.tls.as_ref().map(|tls| tls.present(TlsService::Data).ok_or(())).transpose()
+        else {
+            continue;
+        };
         let Some(place) = places.take(peer.ip()) else {
             refuse_address(counters, peer);
             continue;

@@ -158,6 +158,8 @@ fn each_address_is_for_the_roles_of_the_table() {
             .replace("{name}", "c")
             .replace("{domain}", "local")
             .replace("{user}", "none")
+            .replace("{service}", "data")
+            .replace("{field}", "tlsMinVersion")
             .replace("{group}", "none");
         let letter = |((letter, user), server): (&(char, &str), &server::Server)| match told(
             server.http_addr(),
@@ -176,7 +178,10 @@ fn each_address_is_for_the_roles_of_the_table() {
     }
     servers.into_iter().for_each(|server| server.stop().expect("a clean stop"));
     found.sort_by(|a, b| a[COLUMNS.len() + 1..].cmp(&b[COLUMNS.len() + 1..]));
-    println!("{}", found.join("\n"));
+    let heading = COLUMNS.iter().fold("matrix of addresses over HTTP".to_owned(), |all, (letter, user)| {
+        format!("{all} | {letter} {}", if user.is_empty() { "no user" } else { user })
+    });
+    println!("{heading}\n{}", found.join("\n"));
     let written: Vec<&str> =
         TABLE.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
     assert_eq!(written, found, "what is right? the table now says:\n{}", found.join("\n"));

@@ -75,6 +75,7 @@ fn use_http(server: &Server) {
     taken(server, "DELETE", "/settings/rbac/groups/readers", "");
     taken(server, "POST", "/settings/passwordPolicy", "minLength=8");
     taken(server, "POST", "/settings/security", "disableUIOverHttp=false");
+    taken(server, "DELETE", "/settings/security/data/tlsMinVersion", "");
     taken(server, "POST", "/node/settings/log", "level=warn");
     taken(server, "POST", "/settings/clientCertAuth", r#"{"state":"disable","prefixes":[]}"#);
     let (code, told) = http(server, "POST", "/settings/passwordPolicy", "minLength=9&minDigits=2");
@@ -143,6 +144,8 @@ const LIST: &[(u64, &str, &str, &str)] = &[
     (8232, "Administrator", "/roles", "data_reader[default]"),
     (8236, "Administrator", "/state", "disable"),
     (8237, "Administrator", "/settings/disableUIOverHttp", "false"),
+    (8237, "Administrator", "/service", "data"),
+    (8237, "Administrator", "/unset", "tlsMinVersion"),
     (8244, "Administrator", "/group_name", "readers"),
     (8245, "Administrator", "/group_name", "readers"),
     (8235, "Administrator", "/min_length", "8"),

@@ -141,6 +141,47 @@ fn requests_have_deadlines() {
     server.stop().expect("a clean stop");
 }
 
+/// What HTTP holds for a connection that may go on is more than a stranger may have.
+#[test]
+fn a_connection_stays_once_its_client_has_logged_in() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), "");
+    for path in ["/healthz", "/nothing", "/pools", "/ui"] {
+        let answer = rest(connect(&server, &format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n")));
+        assert!(answer.to_ascii_lowercase().contains("connection: close\r\n"), "{path}: {answer}");
+    }
+    let mut known = connect(&server, &format!("GET /pools HTTP/1.1\r\nHost: x\r\n{LOGIN}\r\n"));
+    let told = head(&mut known).to_ascii_lowercase();
+    assert!(told.starts_with("http/1.1 200 ") && !told.contains("connection: close"), "{told}");
+    // It goes on, without a user, too, until the client ends it.
+    known.write_all(b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").expect("it is there");
+    assert!(rest(known).contains("HTTP/1.1 200 "));
+    server.stop().expect("a clean stop");
+}
+
+/// The end of a head may come in any pieces, and with what follows it.
+#[test]
+fn a_head_is_answered_however_it_is_cut() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), "");
+    let whole = format!(
+        "POST /settings/passwordPolicy HTTP/1.1\r\nHost: x\r\n{LOGIN}Content-Length: 11\r\n\r\nminLength=6"
+    );
+    let end = whole.find("\r\n\r\n").expect("an end");
+    for cut in [1, 3, 16, 17, end, end + 1, end + 2, end + 3, end + 4, end + 5] {
+        let (first, second) = whole.split_at(cut);
+        let mut stream = connect(&server, first);
+        stream.set_nodelay(true).expect("a socket");
+        stream.write_all(second.as_bytes()).expect("the server takes it");
+        assert!(head(&mut stream).starts_with("HTTP/1.1 200 "), "cut at {cut}");
+    }
+    for garbage in ["\u{1}\u{2}", "hello\r\n", "GET /\r\n"] {
+        let answer = rest(connect(&server, garbage));
+        assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 400 "), "{garbage:?}: {answer}");
+    }
+    server.stop().expect("a clean stop");
+}
+
 #[test]
 fn a_reader_of_changes_that_stops_is_given_up() {
     let folder = tempfile::tempdir().expect("a folder");

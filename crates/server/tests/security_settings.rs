@@ -220,6 +220,50 @@ fn versions_and_suites_change_for_new_connections_and_outlive_a_restart() {
 }
 
 #[test]
+fn a_service_goes_by_settings_of_its_own_until_they_are_unset() {
+    let place = Place::new();
+    let server = place.start(&place.lines());
+    let old = Arc::new(place.client(&[], ONLY_1_2));
+    let [data, manager] = ["data", "clusterManager"].map(|name| format!("{SECURITY}/{name}"));
+    let speak_1_2 = |server: &Server| addrs(server).map(|addr| spoken(addr, &old).is_some());
+    set(&server, &data, "tlsMinVersion=tlsv1.3");
+    assert_eq!(speak_1_2(&server), [false, true], "KV alone has another version");
+    // What counts for all does not count over it.
+    set(&server, &data, "tlsMinVersion=tlsv1.2&cipherSuites=[\"TLS_AES_128_GCM_SHA256\"]");
+    assert_eq!(speak_1_2(&server), [false, true], "no suite of 1.2 is left");
+    set(&server, SECURITY, "tlsMinVersion=tlsv1.3");
+    set(&server, &data, "cipherSuites=[]");
+    assert_eq!(speak_1_2(&server), [true, false]);
+    server.stop().expect("a clean stop");
+    let server = place.start(&place.lines());
+    assert_eq!(speak_1_2(&server), [true, false], "it outlives a restart");
+    let told = json(&server, &data);
+    assert_eq!((&told["tlsMinVersion"], &told["cipherSuites"]), (&json!("tlsv1.2"), &json!([])));
+    assert_eq!(told.get("honorCipherOrder"), None, "what was not set is not told");
+    assert!(told["supportedCipherSuites"].as_array().is_some_and(|suites| suites.len() > 5), "{told}");
+    assert_eq!(json(&server, SECURITY)["data"], told);
+    for (path, body, part) in [
+        (&data, "disableUIOverHttp=true", "disableUIOverHttp - Unsupported setting of a single service"),
+        (&manager, "tlsMinVersion=tlsv1.1", "tlsMinVersion - Supported TLS versions"),
+        (&manager, "cipherSuites=[\"NULL\"]", "cipherSuites - "),
+    ] {
+        let told = refused(&server, path, body);
+        assert!(told.contains(part), "{body}: {told}");
+    }
+    assert_eq!(http(&server, "GET", "/settings/security/query", "").0, 404);
+    assert_eq!(http(&server, "POST", "/settings/security/query", "tlsMinVersion=tlsv1.3").0, 404);
+    assert_eq!(http(&server, "DELETE", &format!("{data}/disableUIOverHttp"), "").0, 404);
+    assert_eq!(speak_1_2(&server), [true, false], "what is refused changes nothing");
+    assert_eq!(http(&server, "DELETE", &format!("{data}/tlsMinVersion"), "").0, 200);
+    assert_eq!(speak_1_2(&server), [false, false], "what counts for all counts again");
+    server.stop().expect("a clean stop");
+    let plain = tempfile::tempdir().expect("a folder");
+    let server = start(plain.path(), "");
+    assert!(refused(&server, &data, "tlsMinVersion=tlsv1.3").contains("--tls-cert"));
+    server.stop().expect("a clean stop");
+}
+
+#[test]
 fn what_a_node_cannot_do_is_refused_and_changes_nothing() {
     let place = Place::new();
     let server = place.start(&place.lines());

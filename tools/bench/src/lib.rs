@@ -37,6 +37,7 @@ mod report;
 mod scrape;
 mod start;
 mod stop;
+mod strangers;
 mod syncwrites;
 mod tls;
 mod warmup;
@@ -63,6 +64,8 @@ pub enum Bench {
     Locks(locks::LocksOptions),
     /// Server CPU an operation and a handshake with TLS, beside Redis with TLS and Stave without.
     Tls(tls::TlsOptions),
+    /// What each request costs that needs no user: processor time and memory.
+    Strangers(strangers::StrangersOptions),
     /// Server CPU of writes, and backfills, with encryption at rest beside a node without.
     Encryption(encryption::EncryptionOptions),
     /// Clients that wait until each write is on disk: journal on, journal off, and Redis with appendfsync always.
@@ -133,6 +136,7 @@ fn measure(bench: &Bench) -> Result<Report> {
         Bench::Tls(options) => tls::run(options)?,
         Bench::Start(options) => start::run(options)?,
         Bench::Stop(options) => stop::run(options)?,
+        Bench::Strangers(options) => strangers::run(options)?,
         Bench::Encryption(options) => encryption::run(options)?,
         Bench::Durable(options) => durable::run(options)?,
         Bench::Syncwrites(options) => syncwrites::run(options)?,

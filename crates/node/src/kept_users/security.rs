@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::config::{CertificateField, ClientAuth, ClientNameRule, ClusterEncryption, TlsConfig, TlsVersion};
 
@@ -56,6 +56,94 @@ pub struct SecuritySettings {
     /// Whether clients show a certificate, and which user one stands for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_certificates: Option<ClientCertificates>,
+    /// What counts for the binary protocol over that (record 184).
+    #[serde(default, skip_serializing_if = "ServiceSettings::is_unset")]
+    pub data: ServiceSettings,
+    /// The same for HTTP.
+    #[serde(default, skip_serializing_if = "ServiceSettings::is_unset")]
+    pub cluster_manager: ServiceSettings,
+}
+
+/// What was set for one service; `None`: what counts for all services.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServiceSettings {
+    /// The lowest version of TLS.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_version: Option<TlsVersion>,
+    /// The cipher suites, the preferred one first; all good ones if the list is empty.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cipher_suites: Option<Vec<String>>,
+    /// Whether the node's order of cipher suites counts, not the client's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub honors_order: Option<bool>,
+}
+
+/// What a connection with TLS is for, by the original's names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TlsService {
+    /// The binary protocol.
+    Data,
+    /// HTTP.
+    ClusterManager,
+}
+
+impl TlsService {
+    /// Both.
+    pub const ALL: [TlsService; 2] = [TlsService::Data, TlsService::ClusterManager];
+
+    /// Its name in addresses and answers.
+    pub fn name(self) -> &'static str {
+        match self {
+            TlsService::Data => "data",
+            TlsService::ClusterManager => "clusterManager",
+        }
+    }
+
+    /// The one of this name.
+    pub fn of(name: &str) -> Option<TlsService> {
+        TlsService::ALL.into_iter().find(|service| service.name() == name)
+    }
+}
+
+impl ServiceSettings {
+    fn is_unset(&self) -> bool {
+        *self == ServiceSettings::default()
+    }
+
+    /// What was set, by the original's names of fields.
+    pub fn told(&self) -> Map<String, Value> {
+        let set = [
+            ("tlsMinVersion", self.min_version.map(|version| json!(version.name()))),
+            ("cipherSuites", self.cipher_suites.as_ref().map(|suites| json!(suites))),
+            ("honorCipherOrder", self.honors_order.map(|honors| json!(honors))),
+        ];
+        set.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
+    }
+
+    /// Takes a field of a form, `None` unsets it; `false` if no service has such a field.
+    fn set(&mut self, name: &str, value: Option<&str>) -> Result<bool, String> {
+        match name {
+            "tlsMinVersion" => self.min_version = value.map(min_version).transpose()?,
+            "cipherSuites" => self.cipher_suites = value.map(suites).transpose()?,
+            "honorCipherOrder" => self.honors_order = value.map(flag).transpose()?,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    fn over(&self, mut all: TlsConfig) -> TlsConfig {
+        if let Some(version) = self.min_version {
+            all.min_version = version;
+        }
+        if let Some(suites) = &self.cipher_suites {
+            all.cipher_suites.clone_from(suites);
+        }
+        if let Some(honors) = self.honors_order {
+            all.honors_order = honors;
+        }
+        all
+    }
 }
 
 /// Whether clients show a certificate, and which user one stands for, in the original's form.
@@ -270,7 +358,56 @@ impl SecuritySettings {
         if wrong.is_empty() { Ok(next) } else { Err(wrong) }
     }
 
-    /// A configuration with these settings over it.
+    /// What was set for one service.
+    pub fn of_service(&self, service: TlsService) -> &ServiceSettings {
+        match service {
+            TlsService::Data => &self.data,
+            TlsService::ClusterManager => &self.cluster_manager,
+        }
+    }
+
+    /// These settings with the fields of a form for one service, as [`SecuritySettings::changed`].
+    ///
+    /// # Errors
+    ///
+    /// What is wrong, in the original's words where it has some.
+    pub fn service_changed(
+        &self,
+        service: TlsService,
+        fields: &[(String, String)],
+    ) -> Result<SecuritySettings, Vec<String>> {
+        let (mut next, mut wrong) = (self.clone(), Vec::new());
+        for (name, value) in fields {
+            let told = match next.service_mut(service).set(name, Some(value.as_str())) {
+                Ok(true) => continue,
+                Ok(false) => "Unsupported setting of a single service.".to_owned(),
+                Err(why) => why,
+            };
+            wrong.push(format!("{name} - {told}"));
+        }
+        if wrong.is_empty() { Ok(next) } else { Err(wrong) }
+    }
+
+    /// These settings without what was set of a field for one service; `None` if no service has such a field.
+    pub fn service_unset(&self, service: TlsService, field: &str) -> Option<SecuritySettings> {
+        let mut next = self.clone();
+        let is_one = next.service_mut(service).set(field, None).unwrap_or(false);
+        is_one.then_some(next)
+    }
+
+    fn service_mut(&mut self, service: TlsService) -> &mut ServiceSettings {
+        match service {
+            TlsService::Data => &mut self.data,
+            TlsService::ClusterManager => &mut self.cluster_manager,
+        }
+    }
+
+    /// A configuration with these settings over it, those of a service last.
+    pub fn over_for(&self, service: TlsService, config: &TlsConfig) -> TlsConfig {
+        self.of_service(service).over(self.over(config))
+    }
+
+    /// A configuration with these settings over it, without those of services.
     pub fn over(&self, config: &TlsConfig) -> TlsConfig {
         let mut all = config.clone();
         if let Some(version) = self.min_version {
@@ -387,6 +524,33 @@ mod tests {
         let stays =
             set.changed(&form(&[("disableUIOverHttps", "true")]), ClusterEncryption::All).expect("valid");
         assert_eq!(stays, SecuritySettings { hides_console_over_https: true, ..set });
+    }
+
+    #[test]
+    fn what_is_set_for_a_service_counts_there_over_what_is_set_for_all() {
+        let all = form(&[("tlsMinVersion", "tlsv1.3"), ("honorCipherOrder", "true")]);
+        let all = SecuritySettings::default().changed(&all, ClusterEncryption::Off).expect("valid");
+        let own = form(&[("tlsMinVersion", "tlsv1.2"), ("cipherSuites", "[\"TLS_AES_128_GCM_SHA256\"]")]);
+        let set = all.service_changed(TlsService::ClusterManager, &own).expect("valid");
+        let bytes = serde_json::to_vec(&set).expect("JSON");
+        assert_eq!(serde_json::from_slice::<SecuritySettings>(&bytes).expect("the same"), set);
+        let told = json!({ "tlsMinVersion": "tlsv1.2", "cipherSuites": ["TLS_AES_128_GCM_SHA256"] });
+        assert_eq!(Value::Object(set.of_service(TlsService::ClusterManager).told()), told);
+        assert!(set.of_service(TlsService::Data).told().is_empty());
+        let half = set.service_unset(TlsService::ClusterManager, "tlsMinVersion").expect("a field");
+        let none = half.service_unset(TlsService::ClusterManager, "cipherSuites").expect("a field");
+        assert_eq!(none, all);
+        assert!(!serde_json::to_string(&none).expect("JSON").contains("cluster_manager"));
+        assert_eq!(set.service_unset(TlsService::Data, "disableUIOverHttp"), None);
+        for (name, value, part) in [
+            ("tlsMinVersion", "", "Supported TLS versions"),
+            ("disableUIOverHttp", "true", "of a single service"),
+            ("clusterEncryptionLevel", "all", "of a single service"),
+        ] {
+            let wrong =
+                all.service_changed(TlsService::Data, &form(&[(name, value)])).expect_err("it is wrong");
+            assert!(wrong[0].starts_with(name) && wrong[0].contains(part), "{wrong:?}");
+        }
     }
 
     #[test]

@@ -27,6 +27,11 @@ pub(super) const COLUMNS: [(char, &str); 18] = [
 ];
 const TABLE: &str = include_str!("command_roles.txt");
 
+/// What is printed above a table: whom its letters stand for. `cargo xtask matrix` reads it.
+pub(super) fn heading(what: &str, columns: &[(char, &str)]) -> String {
+    columns.iter().fold(format!("matrix of {what}"), |all, (letter, user)| format!("{all} | {letter} {user}"))
+}
+
 /// A request that fits the layout of its row. What the handler makes of it does not matter.
 pub(super) fn fitting(row: &Row) -> RequestParts<'static> {
     let extras_len = match row.extras {
@@ -135,7 +140,7 @@ pub(crate) fn each_command_is_for_the_roles_of_the_table() {
         rows.chain(special()).map(|(name, parts)| format!("{} {name}", allowed(&node, &parts))).collect();
     let written: Vec<&str> =
         TABLE.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
-    println!("{}", found.join("\n"));
+    println!("{}\n{}", heading("commands", &COLUMNS), found.join("\n"));
     assert_eq!(written, found, "what is right? the table now says:\n{}", found.join("\n"));
 }
 

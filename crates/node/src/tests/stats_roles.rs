@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::roles::{COLLECTIONS, COLUMNS, node_with_collections};
+use super::roles::{COLLECTIONS, COLUMNS, heading, node_with_collections};
 use super::*;
 use crate::stats::GROUPS;
 
@@ -56,7 +56,7 @@ fn each_group_of_stats_is_for_the_roles_of_the_table() {
         .collect();
     let written: Vec<&str> =
         TABLE.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
-    println!("{}", found.join("\n"));
+    println!("{}\n{}", heading("groups of stats", &[&COLUMNS[..], &NARROW].concat()), found.join("\n"));
     assert_eq!(written, found, "what is right? the table now says:\n{}", found.join("\n"));
 }
 

@@ -83,6 +83,7 @@ pub(super) async fn check(
             return *response;
         }
     };
+    connections::let_in(&request);
     let user = &caller.0;
     let (mut parts, body) = request.into_parts();
     let params = RawPathParams::from_request_parts(&mut parts, &()).await;

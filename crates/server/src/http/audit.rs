@@ -136,6 +136,18 @@ static AUDITED: &[AuditedRoute] = {
         audited("POST", "/settings/security", E::SecurityConfigured, &[Settings]),
         audited(
             "POST",
+            "/settings/security/{service}",
+            E::SecurityConfigured,
+            &[Param("service", "service"), Settings],
+        ),
+        audited(
+            "DELETE",
+            "/settings/security/{service}/{field}",
+            E::SecurityConfigured,
+            &[Param("service", "service"), Param("field", "unset")],
+        ),
+        audited(
+            "POST",
             "/settings/autoFailover",
             E::AutoFailoverEnabled,
             &[Form("timeout", "timeout"), Form("maxCount", "max_nodes")],

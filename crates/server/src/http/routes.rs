@@ -226,6 +226,9 @@ fn user_routes() -> Vec<Route> {
         post("/settings/clientCertAuth", ManageUsers, security::change_client_certificates),
         get("/settings/security", ReadUsers, security::show),
         post("/settings/security", ManageUsers, security::change),
+        get("/settings/security/{service}", ReadUsers, security::show_service),
+        post("/settings/security/{service}", ManageUsers, security::change_service),
+        delete("/settings/security/{service}/{field}", ManageUsers, security::unset_service),
         get("/settings/passwordPolicy", ReadUsers, users::policy),
         post("/settings/passwordPolicy", ManageUsers, users::set_policy),
     ]

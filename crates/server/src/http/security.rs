@@ -6,10 +6,10 @@ use std::sync::Arc;
 use ::node::config::{ClientAuth, ClientNameRule, ClusterEncryption, TlsConfig};
 use ::node::form;
 use ::node::kept_users::UsersRefusal;
-use ::node::kept_users::security::{CertificateState, ClientCertificates, SecuritySettings};
+use ::node::kept_users::security::{CertificateState, ClientCertificates, SecuritySettings, TlsService};
 use axum::Json;
 use axum::body::Bytes;
-use axum::extract::{Extension, State};
+use axum::extract::{Extension, Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
@@ -84,7 +84,6 @@ pub(super) async fn show(State(shared): State<Shared>) -> Json<Value> {
     let min_version = tls.map(|tls| tls.min_version).or(kept.min_version).unwrap_or_default();
     let suites = tls.map(|tls| &tls.cipher_suites).or(kept.cipher_suites.as_ref());
     let honors_order = tls.map(|tls| tls.honors_order).or(kept.honors_order).unwrap_or_default();
-    let supported = json!({ "supportedCipherSuites": cipher_suite_names() });
     Json(json!({
         "tlsMinVersion": min_version.name(),
         "cipherSuites": suites.map(Vec::as_slice).unwrap_or_default(),
@@ -93,20 +92,72 @@ pub(super) async fn show(State(shared): State<Shared>) -> Json<Value> {
         "disableUIOverHttp": kept.hides_console_over_http,
         "disableUIOverHttps": kept.hides_console_over_https,
         "disableWWWAuthenticate": false,
-        "data": &supported,
-        "clusterManager": &supported,
+        "data": of_service(&kept, TlsService::Data),
+        "clusterManager": of_service(&kept, TlsService::ClusterManager),
     }))
+}
+
+/// What was set for a service, and what it could speak.
+fn of_service(kept: &SecuritySettings, service: TlsService) -> Value {
+    let mut told = kept.of_service(service).told();
+    told.insert("supportedCipherSuites".to_owned(), json!(cipher_suite_names()));
+    told.into()
+}
+
+/// The service that an address names, or the answer to who names another one.
+fn service(name: &str) -> Result<TlsService, UsersAnswer> {
+    TlsService::of(name).ok_or_else(|| {
+        let services = TlsService::ALL.map(TlsService::name).join(" and ");
+        let told =
+            format!("there is no service {name:?} here: settings of security can be set for {services}\n");
+        (StatusCode::NOT_FOUND, told).into_response().into()
+    })
+}
+
+/// Refuses fields that a node without TLS has no use of.
+fn need_tls(shared: &Shared, fields: &[(String, String)]) -> Result<(), UsersAnswer> {
+    let has_tls = shared.peer_tls.own().is_some();
+    let of_tls = fields.iter().filter(|(name, _)| !has_tls && OF_TLS.contains(&name.as_str()));
+    let errors: Vec<String> = of_tls.map(|(name, _)| format!("{name} - {NO_TLS}")).collect();
+    if errors.is_empty() { Ok(()) } else { Err(wrong(&errors)) }
+}
+
+/// `GET /settings/security/SERVICE`: what was set for it, and which cipher suites there are.
+pub(super) async fn show_service(State(shared): State<Shared>, Path(name): Path<String>) -> Answered {
+    let service = service(&name)?;
+    Ok(Json(of_service(kept(&shared).await.as_ref(), service)).into_response())
+}
+
+/// `POST /settings/security/SERVICE`: what the form does not name stays.
+pub(super) async fn change_service(
+    State(shared): State<Shared>,
+    Path(name): Path<String>,
+    body: Bytes,
+) -> Answered {
+    let (service, fields) = (service(&name)?, form::parse(&body));
+    need_tls(&shared, &fields)?;
+    set(&shared, move |present| present.service_changed(service, &fields)).await
+}
+
+/// `DELETE /settings/security/SERVICE/FIELD`: what counts for all services counts for this one again.
+pub(super) async fn unset_service(
+    State(shared): State<Shared>,
+    Path((name, field)): Path<(String, String)>,
+) -> Answered {
+    let service = service(&name)?;
+    if SecuritySettings::default().service_unset(service, &field).is_none() {
+        let fields = OF_TLS.join(", ");
+        let told = format!("a service has no setting {field:?} of its own: there are {fields}\n");
+        return Err((StatusCode::NOT_FOUND, told).into_response().into());
+    }
+    set(&shared, move |present| Ok(present.service_unset(service, &field).unwrap_or_else(|| present.clone())))
+        .await
 }
 
 /// `POST /settings/security`: what the form does not name stays.
 pub(super) async fn change(State(shared): State<Shared>, body: Bytes) -> Answered {
     let fields = form::parse(&body);
-    let has_tls = shared.peer_tls.own().is_some();
-    let of_tls = fields.iter().filter(|(name, _)| !has_tls && OF_TLS.contains(&name.as_str()));
-    let errors: Vec<String> = of_tls.map(|(name, _)| format!("{name} - {NO_TLS}")).collect();
-    if !errors.is_empty() {
-        return Err(wrong(&errors));
-    }
+    need_tls(&shared, &fields)?;
     let level = shared.peer_tls.level();
     set(&shared, move |present| present.changed(&fields, level)).await
 }

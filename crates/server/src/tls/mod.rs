@@ -24,7 +24,7 @@ use rustls::{ClientConfig, ServerConfig};
 
 use ::node::Node;
 use ::node::config::{ClientAuth, ClientNameRule, TlsConfig};
-use ::node::kept_users::security::SecuritySettings;
+use ::node::kept_users::security::{SecuritySettings, TlsService};
 
 pub use self::certificate::{CertificateError, PairError};
 use self::certificate::{can_serve, certificates, client_verifier, server_config};
@@ -157,11 +157,29 @@ pub(crate) struct Acceptance {
 /// What connections are made with.
 #[derive(Clone)]
 struct Made {
-    accepted: Acceptance,
+    /// For the binary protocol.
+    data: MadeFor,
+    /// For HTTP.
+    cluster_manager: MadeFor,
     /// When the node's own certificate is not valid any more, in seconds of Unix time.
     valid_until_s: Option<u64>,
+}
+
+/// What connections for one service are made with.
+#[derive(Clone)]
+struct MadeFor {
+    accepted: Acceptance,
     /// To other nodes, if it is said how these are known.
     client: Option<Arc<ClientConfig>>,
+}
+
+impl Made {
+    fn of(&self, service: TlsService) -> &MadeFor {
+        match service {
+            TlsService::Data => &self.data,
+            TlsService::ClusterManager => &self.cluster_manager,
+        }
+    }
 }
 
 /// What the files hold.
@@ -178,7 +196,22 @@ impl Files {
         Ok(Files { certificate: read(env, &config.certificate)?, key: read(env, &config.key)?, ca })
     }
 
-    fn make(&self, config: &TlsConfig) -> Result<Made, TlsError> {
+    fn make(&self, config: &TlsConfig, settings: &SecuritySettings) -> Result<Made, TlsError> {
+        let chain = certificates(&self.certificate).map_err(|error| TlsError::Pair {
+            certificate: config.certificate.clone(),
+            key: config.key.clone(),
+            error: PairError::Certificate(error),
+        })?;
+        let make = |service| self.make_for(&settings.over_for(service, config));
+        Ok(Made {
+            data: make(TlsService::Data)?,
+            cluster_manager: make(TlsService::ClusterManager)?,
+            valid_until_s: identity::valid_until_s(&chain),
+        })
+    }
+
+    /// `config` is what counts for the service.
+    fn make_for(&self, config: &TlsConfig) -> Result<MadeFor, TlsError> {
         let pair = |error| TlsError::Pair {
             certificate: config.certificate.clone(),
             key: config.key.clone(),
@@ -197,9 +230,8 @@ impl Files {
         }
         let own = Some((&*self.certificate, &*self.key));
         let client = roots.map(|roots| client_config(roots, own, &spoken).map_err(pair)).transpose()?;
-        let chain = certificates(&self.certificate).map_err(|error| pair(PairError::Certificate(error)))?;
         let accepted = Acceptance { config: server, names: config.client_names.as_slice().into() };
-        Ok(Made { accepted, valid_until_s: identity::valid_until_s(&chain), client })
+        Ok(MadeFor { accepted, client })
     }
 }
 
@@ -238,9 +270,8 @@ impl Tls {
     ///
     /// A file cannot be read, or certificate and key cannot be served with.
     pub fn load(env: &Env, config: &TlsConfig) -> Result<Tls, TlsError> {
-        let files = Files::read(env, config)?;
-        let made = files.make(config)?;
-        let kept = SecuritySettings::default();
+        let (files, kept) = (Files::read(env, config)?, SecuritySettings::default());
+        let made = files.make(config, &kept)?;
         let present = Present { config: config.clone(), kept, files, made, is_shut: false };
         Ok(Tls { present: Mutex::new(present), changing: Mutex::default() })
     }
@@ -258,10 +289,10 @@ impl Tls {
         present.kept.over(&present.config)
     }
 
-    /// What the next connection is made with; `None` if it is refused.
-    pub(crate) fn present(&self) -> Option<Acceptance> {
+    /// What the next connection for a service is made with; `None` if it is refused.
+    pub(crate) fn present(&self, service: TlsService) -> Option<Acceptance> {
         let present = self.present.lock();
-        (!present.is_shut).then(|| present.made.accepted.clone())
+        (!present.is_shut).then(|| present.made.of(service).accepted.clone())
     }
 
     /// Whether connections could be made by these settings with the files that there are.
@@ -272,9 +303,9 @@ impl Tls {
     pub(crate) fn check(&self, settings: &SecuritySettings) -> Result<(), TlsError> {
         let (files, config) = {
             let present = self.present.lock();
-            (present.files.clone(), settings.over(&present.config))
+            (present.files.clone(), present.config.clone())
         };
-        files.make(&config).map(drop)
+        files.make(&config, settings).map(drop)
     }
 
     /// Connections from now on are made by these settings. If that cannot be done, none is made: no client is let in that
@@ -285,7 +316,7 @@ impl Tls {
             let present = self.present.lock();
             (present.files.clone(), present.config.clone())
         };
-        let made = files.make(&settings.over(&config));
+        let made = files.make(&config, settings);
         let mut present = self.present.lock();
         present.kept = settings.clone();
         present.is_shut = made.is_err();
@@ -321,9 +352,9 @@ impl Tls {
         Some(end_s)
     }
 
-    /// What the next connection to another node is made with; nothing if it is not said how these are known.
-    pub(crate) fn client(&self) -> Option<Arc<ClientConfig>> {
-        self.present.lock().made.client.clone()
+    /// What the next connection to another node is made with, for a service; nothing if it is not said how these are known.
+    pub(crate) fn client(&self, service: TlsService) -> Option<Arc<ClientConfig>> {
+        self.present.lock().made.of(service).client.clone()
     }
 
     /// Reads the files again, those that `config` names; connections from now on are made with them. Whether anything
@@ -342,7 +373,7 @@ impl Tls {
             }
             present.kept.clone()
         };
-        let made = files.make(&kept.over(config))?;
+        let made = files.make(config, &kept)?;
         *self.present.lock() = Present { config: config.clone(), kept, files, made, is_shut: false };
         Ok(true)
     }

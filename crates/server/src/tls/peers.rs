@@ -8,7 +8,7 @@ use rustls::pki_types::ServerName;
 
 use ::node::config::ClusterEncryption;
 use ::node::doors::Protection;
-use ::node::kept_users::security::SecuritySettings;
+use ::node::kept_users::security::{SecuritySettings, TlsService};
 
 use super::Tls;
 
@@ -28,12 +28,12 @@ impl PeerTls {
 
     /// For requests over HTTP, as the files are now; nothing if they are not encrypted.
     pub(crate) fn for_http(&self) -> Option<Arc<ClientConfig>> {
-        if self.level.covers_http() { self.client() } else { None }
+        if self.level.covers_http() { self.client(TlsService::ClusterManager) } else { None }
     }
 
     /// For connections that carry documents.
     pub(crate) fn for_documents(&self) -> Option<Arc<ClientConfig>> {
-        if self.level.covers_documents() { self.client() } else { None }
+        if self.level.covers_documents() { self.client(TlsService::Data) } else { None }
     }
 
     /// What this node shows to clients; nothing if it does not speak TLS.
@@ -41,8 +41,8 @@ impl PeerTls {
         self.tls.as_ref()
     }
 
-    fn client(&self) -> Option<Arc<ClientConfig>> {
-        self.tls.as_ref().and_then(|tls| tls.client())
+    fn client(&self, service: TlsService) -> Option<Arc<ClientConfig>> {
+        self.tls.as_ref().and_then(|tls| tls.client(service))
     }
 
     /// Which connections to other nodes are encrypted.

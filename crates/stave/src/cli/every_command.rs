@@ -255,6 +255,8 @@ fn the_manual_names_every_address() {
         ("{file}", "FILE"),
         ("{span}", "SPAN"),
         ("{act}", "ACT"),
+        ("{service}", "SERVICE"),
+        ("{field}", "FIELD"),
     ];
     for (method, path) in server::http::addresses() {
         let path = names.iter().fold(path.to_owned(), |path, (field, name)| path.replace(field, name));

@@ -2,6 +2,7 @@
 
 mod document;
 mod ledger;
+mod search;
 mod verify;
 mod writer;
 
@@ -13,12 +14,14 @@ use std::{fs, process, thread};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use clap::Args;
+use harness::http;
 use harness::rng::Rng;
 use harness::stave::{BUCKET, Start, Stave};
 use harness::totals::Totals;
 use harness::tree::{self, Scratch};
 
 use ledger::Ledger;
+use search::{InClear, Sought};
 use verify::Verified;
 
 /// How long and how hard.
@@ -99,6 +102,12 @@ impl KillOptions {
 /// The key of encrypted files. Any will do: it protects nothing.
 const KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 
+/// The password of a user of a node with encrypted files.
+const PASSWORD: &str = "a-password-in-clear-4711";
+
+/// How long a node may take to store a user.
+const SETTINGS_WITHIN: Duration = Duration::from_secs(30);
+
 /// The shortest time under load before a kill.
 const MIN_LOAD_MS: u64 = 50;
 
@@ -157,8 +166,12 @@ pub fn rounds(options: &KillOptions, place: &Place<'_>) -> Result<Totals> {
     for round in 1..=options.rounds {
         let load = Duration::from_millis(MIN_LOAD_MS + rng.below(options.load_ms.max(1)));
         load_and_kill(server, &mut ledgers, load, place).with_context(|| format!("round {round}"))?;
-        if round == options.rounds {
+        let is_last = round == options.rounds;
+        if is_last {
             totals += Totals::one(check(options, place)?);
+        }
+        if is_last || options.encrypted {
+            totals += Totals::one(search(options, place)?);
         }
         server = start(options, place, round)?;
         let verified = verify::all(&server.kv, &mut ledgers).with_context(|| format!("round {round}"))?;
@@ -178,7 +191,40 @@ fn start(options: &KillOptions, place: &Place<'_>, round: u32) -> Result<Stave> 
     if options.encrypted {
         more.extend(["--encryption-key-file", &key]);
     }
-    Stave::start(&Start { data: place.data, log, more: &more })
+    let server = Stave::start(&Start { data: place.data, log, more: &more })?;
+    if options.encrypted {
+        // The audit log names keys, and users have secrets.
+        let set = |method, path, form: &str| http::form(&server.http, method, path, form, SETTINGS_WITHIN);
+        set("POST", "/settings/audit", "auditdEnabled=true&disabled=")?;
+        let user = format!("password={PASSWORD}&roles=data_writer[*]");
+        set("PUT", "/settings/rbac/users/local/kill", &user)?;
+    }
+    Ok(server)
+}
+
+/// Whether what a killed server left has in clear what it may have: without encryption keys and bodies, which shows that the
+/// search finds them, and with it nothing.
+fn search(options: &KillOptions, place: &Place<'_>) -> Result<bool> {
+    let sought = || Sought::new(options.connections, PASSWORD, KEY);
+    let mut found = InClear::default();
+    sought().below(place.data, &mut found)?;
+    let mut is_as_it_should = if options.encrypted { found.is_nothing() } else { found.is_documents_alone() };
+    println!("{}", found.told());
+    let (mut of_logs, secrets) = (InClear::default(), sought().without_keys());
+    for entry in fs::read_dir(place.logs)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "log") {
+            secrets.in_file(&path, &mut of_logs)?;
+        }
+    }
+    if !of_logs.is_nothing() {
+        println!("logs: {}", of_logs.told());
+        is_as_it_should = false;
+    }
+    if !is_as_it_should {
+        println!("FAIL what stands in clear in the files is not what may");
+    }
+    Ok(is_as_it_should)
 }
 
 /// Whether what a killed server left is sound: its journal, and its files as of what the journal says.

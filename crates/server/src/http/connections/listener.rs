@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use ::node::connection_memory::ConnectionMemory;
 use ::node::counters::AcceptCounters;
+use ::node::kept_users::security::TlsService;
 use ::node::news::Hearing;
 use ::node::user_data::UserData;
 use axum::Router;
@@ -101,7 +102,7 @@ impl Door {
     async fn next(&mut self) -> (TcpStream, SocketAddr, Option<Acceptance>) {
         loop {
             let (tcp, peer) = self.incoming.next().await;
-            match self.tls.as_ref().map(|tls| tls.present()) {
+            match self.tls.as_ref().map(|tls| tls.present(TlsService::ClusterManager)) {
                 None => return (tcp, peer, None),
                 Some(Some(with)) => return (tcp, peer, Some(with)),
                 // The log says why none is let in.

@@ -5,11 +5,14 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use ::node::first_head::FirstHead;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::{Connection, Connections, Cut, Phase};
 use crate::tls::{HANDSHAKE_S, Transport};
 
+/// So much of a first head is read at once.
+const PIECE_BYTES: usize = 1 << 10;
 const LARGE_HEAD: &[u8] =
     b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
 const SLOW_HEAD: &[u8] = b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
@@ -21,6 +24,9 @@ pub(crate) struct Stream {
     connections: Arc<Connections>,
     /// It is not agreed on yet how bytes are encrypted.
     is_handshaking: bool,
+    /// What is handed to hyper once it is there: what hyper holds for a connection is more than a client may have that has
+    /// not logged in (record 185).
+    first: FirstHead,
 }
 
 impl Drop for Stream {
@@ -39,7 +45,7 @@ impl Stream {
         if is_handshaking {
             connection.enter(Phase::Head, connections.now_s() + HANDSHAKE_S);
         }
-        Stream { transport, connection, connections, is_handshaking }
+        Stream { transport, connection, connections, is_handshaking, first: FirstHead::default() }
     }
 
     pub(super) fn connection(&self) -> &Arc<Connection> {
@@ -88,12 +94,9 @@ impl Stream {
     }
 }
 
-impl AsyncRead for Stream {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
+impl Stream {
+    /// Reads what the client has sent, at most what a head may still have.
+    fn poll_client(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         self.check_read(cx)?;
         let before = buf.filled().len();
         let polled = match self.connections.head_room(&self.connection) {
@@ -117,6 +120,39 @@ impl AsyncRead for Stream {
         }
         ready!(polled)?;
         self.connections.received(&self.connection, buf.filled().len() - before);
+        Poll::Ready(Ok(()))
+    }
+
+    /// Reads until the first head is there, or cannot become one.
+    fn poll_first_head(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.first.is_there() {
+            let mut piece = [0; PIECE_BYTES];
+            let mut part = ReadBuf::new(&mut piece);
+            ready!(self.poll_client(cx, &mut part))?;
+            match part.filled() {
+                [] => self.first.end(),
+                came => self.first.take(came),
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if !self.first.is_there() {
+            ready!(self.poll_first_head(cx))?;
+        }
+        let bytes = self.first.give(buf.remaining());
+        if bytes.is_empty() {
+            return self.poll_client(cx, buf);
+        }
+        buf.put_slice(bytes);
+        self.first.let_go();
         Poll::Ready(Ok(()))
     }
 }

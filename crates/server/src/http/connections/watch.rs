@@ -45,10 +45,14 @@ impl Guest {
     }
 }
 
-/// Around everything else: from here on the client is not the one that is waited for.
+/// Around everything else: from here on the client is not the one that is waited for. A connection whose client has not
+/// logged in ends with its answer, and what is held for it with it (record 185).
 pub(super) async fn watch(ConnectInfo(guest): ConnectInfo<Guest>, request: Request, next: Next) -> Response {
     guest.is_busy();
-    let (response, is_charged) = charged(&guest, next.run(request).await).await;
+    let (mut response, is_charged) = charged(&guest, next.run(request).await).await;
+    if !guest.connection.is_let_in.get().is_some() {
+        response.headers_mut().insert(header::CONNECTION, header::HeaderValue::from_static("close"));
+    }
     response.map(|body| Body::new(Answer { body, guest, is_charged }))
 }
 
@@ -112,6 +116,14 @@ impl http_body::Body for Answer {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+/// Notes that the client of a request has logged in.
+pub(crate) fn let_in(request: &Request) {
+    if let Some(ConnectInfo(guest)) = request.extensions().get::<ConnectInfo<Guest>>() {
+        // Requests before this one may have done so, too.
+        let _ = guest.connection.is_let_in.set(());
     }
 }
 
