@@ -9,6 +9,7 @@ mod dashboards;
 mod dist;
 mod emulate;
 mod fuzz;
+mod miri;
 mod portable;
 mod programs;
 mod readme;
@@ -58,7 +59,7 @@ enum Command {
     },
     /// Run the unit tests of the crates that hold `unsafe`, or read bytes of files, in Miri (a nightly toolchain with
     /// `miri` and `rust-src`).
-    Miri,
+    Miri(miri::MiriOptions),
     /// Call every body that takes bytes with what libFuzzer thinks up (a nightly toolchain, and a C++ compiler).
     Fuzz(fuzz::FuzzOptions),
     /// Run threaded tests and a loaded cluster under ThreadSanitizer or AddressSanitizer (a nightly toolchain with
@@ -116,7 +117,7 @@ fn run(command: Command) -> Result<bool> {
             print!("{}", rules::circles(name.as_deref())?);
             Ok(true)
         }
-        Command::Miri => suite::miri(),
+        Command::Miri(options) => miri::run(&options),
         Command::Fuzz(options) => fuzz::run(&options),
         Command::Sanitize(options) => sanitize::run(&options),
         Command::Emulate(options) => emulate::run(&options),
