@@ -18,10 +18,14 @@ const EMULATOR: &str = "qemu-aarch64";
 /// Where Debian puts the libraries of the other processor.
 const LIBRARIES: &str = "/usr/aarch64-linux-gnu";
 
+/// Crates of formats and of what threads share: their other tests run, too.
+const WHOLE: [&str; 8] =
+    ["base", "protocol", "subdoc", "couchstore", "logstore", "vbucket", "kvstore", "engine"];
+
 /// What to run.
 #[derive(Debug, clap::Args)]
 pub struct EmulateOptions {
-    /// Only the unit tests of these crates, and no recordings; may be repeated
+    /// Only the tests of these crates, and no recordings; may be repeated
     #[arg(long, value_name = "CRATE")]
     only: Vec<String>,
     /// Only the recordings
@@ -38,17 +42,27 @@ pub fn run(options: &EmulateOptions) -> Result<bool> {
     ensure!(library, "rustup cannot get the standard library for {TARGET}");
     let mut totals = Totals::default();
     if !options.only_recordings {
-        headline(&format!("tests for {TARGET}"));
-        let mut tests = ours("test");
-        tests.args(["--lib", "--no-fail-fast"]);
-        if options.only.is_empty() {
-            // What measures, and what starts other programs, is about this machine.
-            tests.args(["--workspace", "--exclude", "xtask", "--exclude", "bench", "--exclude", "chaos"]);
+        let is_chosen = |name: &&str| options.only.is_empty() || options.only.iter().any(|only| only == name);
+        let (whole, others): (Vec<&str>, Vec<&str>) = (
+            WHOLE.into_iter().filter(is_chosen).collect(),
+            options.only.iter().map(String::as_str).filter(|name| !WHOLE.contains(name)).collect(),
+        );
+        if !whole.is_empty() {
+            headline(&format!("tests of {} for {TARGET}", whole.join(", ")));
+            totals +=
+                tests_of(packages(ours("test").args(["--tests", "--no-fail-fast"]), "--package", &whole))?;
         }
-        options.only.iter().for_each(|package| {
-            tests.args(["--package", package]);
-        });
-        totals += tests_of(&mut tests)?;
+        if options.only.is_empty() || !others.is_empty() {
+            headline(&format!("unit tests of other crates for {TARGET}"));
+            let mut tests = ours("test");
+            tests.args(["--lib", "--no-fail-fast"]);
+            if others.is_empty() {
+                // What measures, and what starts other programs, is about this machine.
+                packages(tests.arg("--workspace"), "--exclude", &["xtask", "bench", "chaos"]);
+                packages(&mut tests, "--exclude", &WHOLE);
+            }
+            totals += tests_of(packages(&mut tests, "--package", &others))?;
+        }
     }
     if options.only.is_empty() {
         headline(&format!("recordings against a program for {TARGET}"));
@@ -58,6 +72,14 @@ pub fn run(options: &EmulateOptions) -> Result<bool> {
     }
     println!("\n{totals}");
     Ok(totals.good())
+}
+
+/// Cargo with these packages, or without them.
+fn packages<'a>(command: &'a mut Command, how: &str, names: &[&str]) -> &'a mut Command {
+    names.iter().for_each(|name| {
+        command.args([how, name]);
+    });
+    command
 }
 
 /// Runs tests; what each binary's closing line says.

@@ -1,6 +1,8 @@
 //! `cargo xtask fuzz`: libFuzzer over every body that takes bytes, with AddressSanitizer
 //! (docs/adr/0132-fuzzers-in-one-program.md).
 
+mod recordings;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -103,6 +105,8 @@ fn fuzz(program: &Path, target: &str, options: &FuzzOptions) -> Result<(Figures,
     let (corpus, findings) = (of("corpus"), of("findings"));
     std::fs::create_dir_all(&corpus)?;
     std::fs::create_dir_all(&findings)?;
+    let longest = usize::try_from(options.max_len).unwrap_or(usize::MAX);
+    recordings::seed(&tree::root().join("tests/recordings"), target, &corpus, longest)?;
     let mut command = Command::new(program);
     command.env("STAVE_FUZZ_TARGET", target).env("STAVE_FUZZ_SEEDS", &corpus);
     // What lives as long as the process is no leak.

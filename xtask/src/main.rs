@@ -10,6 +10,7 @@ mod dist;
 mod emulate;
 mod fuzz;
 mod matrix;
+mod miri;
 mod portable;
 mod programs;
 mod readme;
@@ -61,7 +62,7 @@ enum Command {
     Matrix,
     /// Run the unit tests of the crates that hold `unsafe`, or read bytes of files, in Miri (a nightly toolchain with
     /// `miri` and `rust-src`).
-    Miri,
+    Miri(miri::MiriOptions),
     /// Call every body that takes bytes with what libFuzzer thinks up (a nightly toolchain, and a C++ compiler).
     Fuzz(fuzz::FuzzOptions),
     /// Run threaded tests and a loaded cluster under ThreadSanitizer or AddressSanitizer (a nightly toolchain with
@@ -120,7 +121,7 @@ fn run(command: Command) -> Result<bool> {
             Ok(true)
         }
         Command::Matrix => matrix::run(),
-        Command::Miri => suite::miri(),
+        Command::Miri(options) => miri::run(&options),
         Command::Fuzz(options) => fuzz::run(&options),
         Command::Sanitize(options) => sanitize::run(&options),
         Command::Emulate(options) => emulate::run(&options),

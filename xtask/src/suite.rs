@@ -24,18 +24,6 @@ const KILL_ROUNDS_ENCRYPTED: u32 = 4;
 /// How long faults come to a cluster of real processes in `cargo xtask test`.
 const FAULT_SECONDS: u64 = 30;
 
-/// Which unit tests of which package Miri runs.
-const MIRI: [(&str, &str); 8] = [
-    ("base", "version::"),
-    ("base", "memory::"),
-    ("base", "doc_key::"),
-    ("base", "small_file::"),
-    ("vbucket", ""),
-    ("couchstore", ""),
-    ("protocol", ""),
-    ("subdoc", ""),
-];
-
 /// `cargo xtask check`.
 pub fn check() -> Result<bool> {
     close(check_steps()?)
@@ -128,25 +116,6 @@ pub fn dashboards(options: &dashboards::DashboardOptions) -> Result<bool> {
 pub fn fix() -> Result<bool> {
     let clippy = ["clippy", "--fix", "--allow-dirty", "--allow-staged", "--workspace", "--all-targets"];
     Ok(succeeds(&mut cargo(&clippy))? && succeeds(&mut cargo(&["fmt", "--all"]))?)
-}
-
-/// `cargo xtask miri`.
-pub fn miri() -> Result<bool> {
-    let mut totals = Totals::default();
-    for (package, filter) in MIRI {
-        headline(&format!("{package} {filter}"));
-        // Not the cargo that runs this command: it belongs to another toolchain.
-        let mut command = Command::new("cargo");
-        command.args(["+nightly", "miri", "test", "--lib", "--package", package, "--", filter]);
-        command.current_dir(tree::root()).env("CARGO_TARGET_DIR", tree::target().join("miri"));
-        command.env_remove("RUSTUP_TOOLCHAIN").env_remove("CARGO").env("PROPTEST_CASES", "4");
-        // Versions go through numbers in the hash table, and property tests read where they are kept.
-        // Without the last one Miri rounds otherwise at each call: durations would not be what they were.
-        let flags = "-Zmiri-permissive-provenance -Zmiri-disable-isolation -Zmiri-deterministic-floats";
-        command.env("MIRIFLAGS", flags);
-        totals += Totals::one(succeeds(&mut command)?);
-    }
-    close(totals)
 }
 
 /// The closing line, alone on the last one: CI reads it.

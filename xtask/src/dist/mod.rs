@@ -2,6 +2,7 @@
 //! (docs/adr/0105-packages.md, docs/adr/0126-static-binaries-and-images.md).
 
 mod archive;
+mod clean;
 mod dates;
 mod deb;
 mod oci;
@@ -14,8 +15,9 @@ pub mod try_image;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use harness::child::{cargo, headline, output, succeeds};
+use harness::totals::Totals;
 use harness::tree;
 use sha2::{Digest, Sha256};
 
@@ -40,6 +42,12 @@ pub struct Packages {
     /// Start what the image holds, as a container would, and store a document (as root)
     #[arg(long, requires = "image")]
     start: bool,
+    /// Install the packages in a clean Debian: first document, upgrade under load, removal (as root, with debootstrap)
+    #[arg(long, conflicts_with = "target")]
+    try_packages: bool,
+    /// The older program whose packages are upgraded, instead of the same ones
+    #[arg(long, value_name = "PROGRAM", requires = "try_packages")]
+    upgrade_from: Option<PathBuf>,
 }
 
 /// What all files that are made say of themselves.
@@ -124,10 +132,34 @@ pub fn run(options: &Packages) -> Result<bool> {
         sums.push_str(&format!("{sum}  {name}\n"));
     }
     std::fs::write(options.out.join("SHA256SUMS"), sums)?;
+    let mut totals = Totals::default();
     if options.start {
-        return Ok(try_image::run(&binary)?.good());
+        totals += try_image::run(&binary)?;
     }
-    Ok(true)
+    if options.try_packages {
+        totals += try_packages(&binary, options)?;
+    }
+    Ok(totals.good())
+}
+
+/// Installs, upgrades and removes the packages of a program.
+fn try_packages(binary: &Path, options: &Packages) -> Result<Totals> {
+    let of = |program: &Path| {
+        let name = || program.display().to_string();
+        let whole = std::fs::read(program).with_context(name)?;
+        let release = Release::of_tree(&whole).with_context(name)?;
+        ensure!(release.machine == std::env::consts::ARCH, "{} is for {}", name(), release.machine);
+        let shell = ShellFiles::of(program, &options.out)?;
+        let stripped = stripped(program, release.machine, &options.out)?;
+        anyhow::Ok(clean::Made {
+            deb: deb::make(&release, &stripped, &shell)?,
+            rpm: rpm::make(&release, &stripped, &shell)?,
+        })
+    };
+    if options.upgrade_from.is_none() {
+        println!("the packages are upgraded to themselves: --upgrade-from names an older program");
+    }
+    clean::run(&of(options.upgrade_from.as_deref().unwrap_or(binary))?, &of(binary)?)
 }
 
 /// Writes where these files come from.
@@ -224,7 +256,7 @@ fn stripped(binary: &Path, machine: &str, out: &Path) -> Result<Vec<u8>> {
     let bytes = std::fs::read(&path)?;
     std::fs::remove_file(&path)?;
     let size = bytes.len();
-    anyhow::ensure!(size < MOST_BYTES, "the program has {size} bytes: {MOST_BYTES} are too many");
+    ensure!(size < MOST_BYTES, "the program has {size} bytes: {MOST_BYTES} are too many");
     Ok(bytes)
 }
 
@@ -235,7 +267,7 @@ fn runnable(binary: &Path, machine: &str) -> Result<PathBuf> {
     }
     headline("development build, for completions and manual pages");
     let built = succeeds(&mut cargo(&["build", "--locked", "--package", "stave"]))?;
-    anyhow::ensure!(built, "the development build failed");
+    ensure!(built, "the development build failed");
     Ok(tree::target().join("debug/stave"))
 }
 

@@ -56,7 +56,7 @@ mod syncfs {
     /// Whether files are on ext2, 3 or 4 (statfs(2), "The f_type field"). Of other file systems it is not known here that
     /// write errors of a file reach `syncfs`: on overlayfs they do not, since the file belongs to another one.
     pub(super) fn is_ext4(file: &fs::File) -> bool {
-        const EXT4_MAGIC: i64 = 0xef53;
+        const EXT4_MAGIC: rustix::fs::FsWord = 0xef53;
         rustix::fs::fstatfs(file).is_ok_and(|found| found.f_type == EXT4_MAGIC)
     }
 

@@ -8,7 +8,7 @@ use ::node::privilege::Privilege;
 use ::node::user::User;
 use axum::body::Body;
 use axum::extract::{FromRequestParts, RawPathParams, Request, State};
-use axum::http::{Method, StatusCode};
+use axum::http::{Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
@@ -24,6 +24,8 @@ use super::shared::{Shared, view_of};
 pub(super) enum Needs {
     /// Nobody has to log in.
     Nothing,
+    /// Any client; one that says who it is has to be that.
+    Anyone,
     /// A user who may export figures, or any client if the configuration says so.
     Export,
     /// Any user.
@@ -60,6 +62,7 @@ pub(super) async fn check(
 ) -> Response {
     let needs_no_user = match needs {
         Needs::Nothing => true,
+        Needs::Anyone => is_nameless(&request),
         Needs::Export => is_metrics_open(&shared),
         Needs::Node => is_node(&shared, &request),
         _ => false,
@@ -124,7 +127,7 @@ pub(super) async fn check(
 
 /// Logs and records that the user of a request could not log in, also one who has to try again because too many logins
 /// failed.
-fn login_refused(shared: &Shared, request: &Request, ends: Ends, status: StatusCode) {
+pub(super) fn login_refused(shared: &Shared, request: &Request, ends: Ends, status: StatusCode) {
     let Some(name) = claimed_name(request.headers()) else { return };
     let (user, status_code) = (name.as_bytes(), status.as_str());
     let login = FailedLogin { user, ends, protocol: "http", status: status_code, reference: None };
@@ -161,6 +164,11 @@ async fn recorded(
     recorded.await.unwrap_or_else(|_| StatusCode::INTERNAL_SERVER_ERROR.into_response())
 }
 
+/// Whether a client says nothing of who it is.
+fn is_nameless(request: &Request) -> bool {
+    !request.headers().contains_key(header::AUTHORIZATION) && connections::by(request).certified.is_none()
+}
+
 /// Whether the operator lets any client read `/metrics`.
 fn is_metrics_open(shared: &Shared) -> bool {
     shared.node.host().is_some_and(|host| host.config().metrics_login == MetricsLogin::None)
@@ -187,7 +195,7 @@ fn admit(user: &User, needs: Needs, bucket: Option<&str>, scope: Option<&str>) -
     };
     let has = |privilege| privileges.has(privilege);
     match needs {
-        Needs::Nothing | Needs::User | Needs::Bucket => Ok(()),
+        Needs::Nothing | Needs::Anyone | Needs::User | Needs::Bucket => Ok(()),
         Needs::Export if has(Privilege::StatsExport) => Ok(()),
         Needs::Export => Err(forbidden("the role external_stats_reader", "StatsExport")),
         Needs::Figures if has(Privilege::SimpleStats) => Ok(()),

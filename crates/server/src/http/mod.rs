@@ -49,6 +49,7 @@ mod samples;
 mod scopes;
 mod security;
 mod settings;
+mod setup;
 mod shared;
 mod slow_limits;
 mod stream;

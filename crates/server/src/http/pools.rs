@@ -25,15 +25,15 @@ pub(super) async fn root() -> &'static str {
     "Stave\n"
 }
 
-/// `GET /pools`
-pub(super) async fn pools(
-    State(shared): State<Shared>,
-    Extension(Caller(user)): Extension<Caller>,
-) -> Json<Value> {
+/// `GET /pools`, which clients read before they log in; those that have not are not told which cluster it is.
+pub(super) async fn pools(State(shared): State<Shared>, caller: Option<Extension<Caller>>) -> Json<Value> {
+    let user = caller.map(|Extension(Caller(user))| user);
     Json(json!({
         "implementationVersion": SERVER_VERSION,
-        "isAdminCreds": user.is_admin(),
-        "uuid": identity(&shared.node),
+        // Tools ask for what only the other edition has.
+        "isEnterprise": false,
+        "isAdminCreds": user.as_ref().is_some_and(|user| user.is_admin()),
+        "uuid": user.map_or_else(String::new, |_| identity(&shared.node)),
         "pools": [{ "name": "default", "uri": "/pools/default", "streamingUri": "/poolsStreaming/default" }],
         "componentsVersion": {},
     }))

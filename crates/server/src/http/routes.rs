@@ -13,7 +13,7 @@ use super::{
     alternate, audit, audit_settings, auto_failover, bucket_stats, buckets, certificates, changes, cluster,
     cluster_status, compaction, documents, encryption_keys, failures, figures, health, log_levels, logs,
     manage, methods, metrics, migration, node_secret, paths, patience, pools, promise, range, replication,
-    sample_requests, scopes, security, settings, slow_limits, stream, ui, user_lists, users, zoom,
+    sample_requests, scopes, security, settings, setup, slow_limits, stream, ui, user_lists, users, zoom,
 };
 
 /// A method of an address.
@@ -54,10 +54,18 @@ const CURSOR: &str = "/v1/buckets/{bucket}/cursors/{name}";
 
 /// Every address with every method.
 pub(super) fn all() -> Vec<Route> {
-    [pools_routes(), bucket_routes(), own_routes(), cluster_routes(), user_routes(), console_routes()]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        pools_routes(),
+        bucket_routes(),
+        own_routes(),
+        cluster_routes(),
+        user_routes(),
+        console_routes(),
+        setup_routes(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 /// What the console asks for beside the others, and the console itself.
@@ -81,11 +89,23 @@ fn console_routes() -> Vec<Route> {
     ]
 }
 
+/// What sets a node up that has no administrator yet: here they change nothing, so that no login is needed.
+fn setup_routes() -> Vec<Route> {
+    use Needs::{ClusterAdmin, Nothing};
+    vec![
+        post("/node/controller/rename", Nothing, setup::rename),
+        post("/node/controller/setupServices", Nothing, setup::services),
+        post("/pools/default", Nothing, setup::quotas),
+        post("/settings/web", Nothing, setup::administrator),
+        post("/settings/indexes", ClusterAdmin, setup::indexes),
+    ]
+}
+
 fn pools_routes() -> Vec<Route> {
-    use Needs::{Bucket, User};
+    use Needs::{Anyone, Bucket, User};
     vec![
         get("/", User, pools::root),
-        get("/pools", User, pools::pools),
+        get("/pools", Anyone, pools::pools),
         get("/pools/default", User, pools::cluster),
         get("/poolsStreaming/default", User, stream::cluster),
         get("/versions", User, pools::versions),
