@@ -32,8 +32,8 @@ pub struct StrangersOptions {
 
 /// The most processor time of a request, its connection included.
 const MOST_US: f64 = 1_000.0;
-/// The most memory of a request beyond that of a connection that says nothing; half a kibibyte is what pages round.
-const MOST_KIB: f64 = 16.5;
+/// The most memory of a request beyond that of a connection that says nothing: 16 KiB, and what heap and pages round.
+const MOST_KIB: f64 = 17.0;
 /// The largest frame, and the largest head, of a client that has not logged in.
 const LARGEST_BYTES: usize = 16 << 10;
 /// Requests before those that are measured.
@@ -185,7 +185,9 @@ pub fn run(options: &StrangersOptions) -> Result<Report> {
             report.add(&format!("{}_us", ask.name), us, Some(MOST_US));
             match silent {
                 None => silent = Some(kib),
-                Some(silent) => report.add(&format!("{}_kib", ask.name), kib - silent, Some(MOST_KIB)),
+                Some(silent) => {
+                    report.add(&format!("{}_kib", ask.name), (kib - silent).max(0.0), Some(MOST_KIB))
+                }
             }
         }
     }
