@@ -56,18 +56,28 @@ pub fn cpu_seconds(pid: u32) -> Result<f64> {
     Ok(ns / 1e9)
 }
 
-/// What a process uses of one core over this time.
+/// What a process uses of one core over this time, with threads that ended meanwhile.
 pub fn core_share(pid: u32, over: Duration) -> Result<f64> {
-    let (begun, before) = (Instant::now(), cpu_seconds(pid)?);
+    let (begun, before) = (Instant::now(), whole_cpu_seconds(pid)?);
     thread::sleep(over);
-    Ok((cpu_seconds(pid)? - before) / begun.elapsed().as_secs_f64())
+    Ok((whole_cpu_seconds(pid)? - before) / begun.elapsed().as_secs_f64())
 }
 
 /// Processor time of all children of this process that have ended (proc(5), fields 16 and 17 of `/proc/PID/stat`).
 pub fn children_cpu_seconds() -> Result<f64> {
-    let stat = fs::read_to_string("/proc/self/stat")?;
+    two_of_stat("self", 13)
+}
+
+/// Processor time of all threads that a process has or had, in steps of 10 ms (fields 14 and 15 of the same file).
+pub fn whole_cpu_seconds(pid: u32) -> Result<f64> {
+    two_of_stat(&pid.to_string(), 11)
+}
+
+/// The sum of two fields of `/proc/PID/stat` that count ticks, so many behind the state.
+fn two_of_stat(pid: &str, behind: usize) -> Result<f64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let (_, rest) = stat.rsplit_once(") ").context("a name in brackets")?;
-    let ticks = rest.split(' ').skip(13).take(2);
+    let ticks = rest.split(' ').skip(behind).take(2);
     let ticks: f64 = ticks.map(str::parse::<f64>).sum::<Result<f64, _>>()?;
     Ok(ticks / TICKS_PER_S)
 }
