@@ -125,6 +125,12 @@ pub struct Connection {
     lone_writer: LoneWriter,
 }
 
+/// Whether a request may be handled while others wait for their answers.
+fn may_overtake(session: &Session, request: &Request<'_>) -> bool {
+    let is_barrier = request.decode_frame_infos().is_ok_and(|infos| infos.barrier);
+    may_reorder(session, request.opcode) && !is_barrier
+}
+
 /// A request took so long whose time belongs to those of its command.
 fn record_time(connection: &Connection, opcode: u8, ns: u64) {
     let times = connection.session.times(&connection.node);
@@ -335,7 +341,7 @@ impl Connection {
                     self.closing = Some(CloseReason::Frame(error));
                 }
                 Parsed::Request { request, total_len } => {
-                    if !self.later.is_empty() && !self.may_overtake(&request) {
+                    if !self.later.is_empty() && !may_overtake(&self.session, &request) {
                         return Next::Later;
                     }
                     ahead.pass(total_len);
@@ -352,12 +358,6 @@ impl Connection {
         self.later.len() >= MAX_LATER
             || self.parked_bytes >= MAX_PARKED_BYTES
             || self.later.last().is_some_and(|later| later.begun.blocks)
-    }
-
-    /// Whether a request may be handled while others wait for their answers.
-    fn may_overtake(&self, request: &Request<'_>) -> bool {
-        let is_barrier = request.decode_frame_infos().is_ok_and(|infos| infos.barrier);
-        may_reorder(&self.session, request.opcode) && !is_barrier
     }
 
     fn handle(

@@ -9,7 +9,7 @@ use clap::{Arg, ArgMatches, Command};
 
 /// The arguments and the environment with which a process begins again.
 #[derive(Debug, PartialEq, Eq)]
-struct Again {
+struct Rerun {
     args: Vec<OsString>,
     /// Variables with their values.
     set: Vec<(OsString, OsString)>,
@@ -47,12 +47,12 @@ fn replace(_: std::process::Command, _: &[OsString]) -> std::io::Result<ExitStat
 }
 
 /// What is left of the arguments without secrets; nothing if they have none.
-fn without_secrets(command: &Command, args: &[OsString], matches: &ArgMatches) -> Option<Again> {
+fn without_secrets(command: &Command, args: &[OsString], matches: &ArgMatches) -> Option<Rerun> {
     let (mut command, mut matches) = (command, matches);
     while let Some((name, inner)) = matches.subcommand() {
         (command, matches) = (command.find_subcommand(name)?, inner);
     }
-    let mut again = Again { args: args.get(1..)?.to_vec(), set: Vec::new(), unset: Vec::new() };
+    let mut again = Rerun { args: args.get(1..)?.to_vec(), set: Vec::new(), unset: Vec::new() };
     for arg in command.get_arguments().filter(|arg| arg.is_hide_env_values_set()) {
         if matches.value_source(arg.get_id().as_str()) != Some(ValueSource::CommandLine) {
             continue;
