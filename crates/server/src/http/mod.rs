@@ -52,6 +52,7 @@ mod settings;
 mod shared;
 mod slow_limits;
 mod stream;
+mod threads;
 mod ui;
 mod user_lists;
 mod users;
@@ -130,6 +131,7 @@ pub(crate) async fn serve(
         samples,
         agent_rows,
         kept,
+        threads: Arc::default(),
     };
     let stopped = shared.stopped();
     let app = routes::router(shared, listens);
