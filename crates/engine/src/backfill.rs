@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use base::{Account, CollectionId, Seqno, VbId, VbState};
@@ -49,9 +49,14 @@ const CONNECTION_PART: usize = 4;
 const MOST_PART: u64 = 8;
 /// The same for streams with prepares, as replicas have them: others that do not read hold them up later.
 const MOST_PART_WITH_PREPARES: u64 = 4;
+/// Beyond that, smallest slices of documents that are no larger are read for connections that hold nothing, until what is
+/// ready of all backfills is larger by this part of the quota: those who do not take large documents hold up no small ones.
+const LITTLE_PART: u64 = 16;
 /// A backfill whose stream takes nothing for so long is given up: its snapshot keeps what a compaction has replaced
 /// on the disk.
 const MOST_STALLED: Duration = Duration::from_secs(720);
+/// The same while others wait for room, of a connection that holds as much as the average one that holds anything.
+const MOST_STALLED_IN_THE_WAY: Duration = Duration::from_secs(20);
 /// What a backfill reads: one state of the vBucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BackfillScope {
@@ -122,6 +127,8 @@ struct State {
     is_done: bool,
     is_over: bool,
     has_failed: bool,
+    /// Whether the next change is too large for a slice of small documents.
+    is_large: bool,
     /// Since when it waits for its stream, on the monotonic clock.
     waits_since: Option<Duration>,
     /// Whether it stands in the queue, or a thread works on it.
@@ -191,6 +198,8 @@ pub(crate) struct BackfillQueue {
     running: AtomicUsize,
     /// Bytes that backfills have made ready and that are not sent yet.
     buffered: AtomicUsize,
+    /// Connections for which something of that is.
+    holders: AtomicIsize,
     /// Buffers of threads that read.
     pool: Arc<Pool>,
     /// Backfills that wait until less is ready of all of them.
@@ -237,6 +246,15 @@ impl BackfillQueue {
             self.wake.wait(&mut waiting);
         }
     }
+}
+
+/// What of a backfill may be read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum RoomFor {
+    All,
+    /// Changes of a smallest slice, none of which is larger than that.
+    Small,
+    Nothing,
 }
 
 /// Reading for streams of what is no longer in memory: the parts of a bucket that it needs.
@@ -289,6 +307,7 @@ impl<'a> Backfills<'a> {
             is_done: false,
             is_over: false,
             has_failed: false,
+            is_large: false,
             waits_since: None,
             is_busy: true,
         };
@@ -354,14 +373,25 @@ impl<'a> Backfills<'a> {
         self.queue.unpark(&backfill.follower);
     }
 
-    /// Whether a backfill has waited for its stream for so long at `now` on the monotonic clock that it is given up.
+    /// Whether a backfill has waited for its stream for so long at `now` on the monotonic clock that it is given up: not
+    /// for long if others wait for room and its connection is one of those that hold most.
     pub fn is_stalled(&self, backfill: &Backfill, now: Duration) -> bool {
         let mut state = backfill.state.lock();
         if state.pieces.is_empty() {
             state.waits_since = None;
             return false;
         }
-        now.saturating_sub(*state.waits_since.get_or_insert(now)) >= MOST_STALLED
+        let waited = now.saturating_sub(*state.waits_since.get_or_insert(now));
+        drop(state);
+        waited >= MOST_STALLED || (waited >= MOST_STALLED_IN_THE_WAY && self.is_in_the_way(backfill))
+    }
+
+    /// Whether others wait for room, and the connection of this one holds no less than the average one: of those that
+    /// hold anything there is always one.
+    fn is_in_the_way(&self, backfill: &Backfill) -> bool {
+        let own = backfill.follower.buffered.load(Ordering::Relaxed);
+        let holders = usize::try_from(self.queue.holders.load(Ordering::Relaxed)).unwrap_or(0);
+        own.saturating_mul(holders.max(1)) >= self.held_bytes() && !self.queue.parked.lock().is_empty()
     }
 
     /// Bytes that backfills have made ready and that are not sent yet.
@@ -400,10 +430,31 @@ impl<'a> Backfills<'a> {
     /// Whether so much is ready of all backfills that not even such a slice is read. One document may be larger than all
     /// that may be ready.
     fn is_full(&self, backfill: &Backfill) -> bool {
-        let part = |part: u64| usize::try_from(self.memory.quota_bytes() / part).unwrap_or(usize::MAX);
-        let most = part(if backfill.with_prepares { MOST_PART_WITH_PREPARES } else { MOST_PART });
-        self.queue.most_buffered.store(part(MOST_PART_WITH_PREPARES), Ordering::Relaxed);
-        self.held_bytes() >= most
+        self.held_bytes() >= self.most_held(backfill)
+    }
+
+    fn most_held(&self, backfill: &Backfill) -> usize {
+        self.part(if backfill.with_prepares { MOST_PART_WITH_PREPARES } else { MOST_PART })
+    }
+
+    fn part(&self, part: u64) -> usize {
+        usize::try_from(self.memory.quota_bytes() / part).unwrap_or(usize::MAX)
+    }
+
+    /// What of a backfill may be read now: everything, small documents alone, or nothing.
+    fn room_for(&self, backfill: &Backfill) -> RoomFor {
+        let most = self.part(MOST_PART_WITH_PREPARES) + self.part(LITTLE_PART);
+        self.queue.most_buffered.store(most, Ordering::Relaxed);
+        if !self.is_full(backfill) {
+            return RoomFor::All;
+        }
+        let has_little = self.held_bytes() < self.most_held(backfill) + self.part(LITTLE_PART);
+        let holds_nothing = backfill.follower.buffered.load(Ordering::Relaxed) == 0;
+        if has_little && holds_nothing && !backfill.state.lock().is_large {
+            RoomFor::Small
+        } else {
+            RoomFor::Nothing
+        }
     }
 
     /// Reads a slice for the next backfill that wants to.
@@ -442,13 +493,14 @@ impl<'a> Backfills<'a> {
         drop(parked);
         let mut parked = self.queue.parked.lock();
         // Under this lock, too.
-        if self.is_full(backfill) && !backfill.is_cancelled.load(Ordering::Relaxed) {
+        let room = self.room_for(backfill);
+        if room == RoomFor::Nothing && !backfill.is_cancelled.load(Ordering::Relaxed) {
             parked.push(Arc::clone(backfill));
             return Progress::Worked;
         }
         drop(parked);
         self.queue.running.fetch_add(1, Ordering::Relaxed);
-        let read = || self.tasks.store_op(StoreOp::Backfill, || self.read_slice(backfill));
+        let read = || self.tasks.store_op(StoreOp::Backfill, || self.read_slice(backfill, room));
         let progress = self.tasks.step(TaskId::Backfiller, read);
         self.queue.running.fetch_sub(1, Ordering::Relaxed);
         backfill.follower.mark(backfill.vb);
@@ -516,6 +568,7 @@ impl<'a> Backfills<'a> {
             read.map_or_else(nothing, |(snapshot, scope, made)| (Some(snapshot), scope, made));
         state.scope.get_or_insert(scope);
         state.is_over |= made.is_over;
+        state.is_large = made.is_large;
         if made.rest.is_none() || backfill.is_cancelled.load(Ordering::Relaxed) {
             backfill.is_read(&mut state);
         }
@@ -533,11 +586,14 @@ impl<'a> Backfills<'a> {
     }
 
     /// Only one thread works on a backfill, so the state is not needed while it reads.
-    fn read_slice(&self, backfill: &Arc<Backfill>) -> Progress {
+    fn read_slice(&self, backfill: &Arc<Backfill>, room: RoomFor) -> Progress {
         let (snapshot, next, scope, mut dropped, writer, max_bytes) = {
             let mut state = backfill.state.lock();
             let dropped = std::mem::take(&mut state.dropped);
-            let max_bytes = self.slice_bytes(backfill, &state);
+            let max_bytes = match room {
+                RoomFor::Small => LEAST_SLICE_BYTES,
+                _ => self.slice_bytes(backfill, &state),
+            };
             (state.snapshot.take(), state.next.clone(), state.scope, dropped, state.writer.take(), max_bytes)
         };
         let (Some(mut writer), false) = (writer, backfill.is_cancelled.load(Ordering::Relaxed)) else {
@@ -559,6 +615,7 @@ impl<'a> Backfills<'a> {
                 prepares_above,
                 with_past: backfill.with_past,
                 max_bytes,
+                most_change: if room == RoomFor::Small { LEAST_SLICE_BYTES } else { usize::MAX },
                 made: Made::default(),
             };
             let made = slice.read(&*snapshot, next, backfill.values, &mut buffers)?;

@@ -29,7 +29,29 @@ impl Roles {
     /// emptied stays as it was, keeps no other one from being emptied, and is told. If its file went and the disk failed
     /// behind that, it is empty all the same, and told.
     pub fn remove_all_documents(&self) -> Result<(), Failure> {
-        Failure::all((0..self.core.vbuckets()).map(|vb| self.remove_documents(VbId(vb))))
+        self.remove_documents_while(|| true)
+    }
+
+    /// The same, as long as `goes_on` says so, which is asked before each vBucket. What was not begun then stays as it
+    /// was: that is no transaction.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::GivenUp`] if it was not done for all of them, beside what failed.
+    pub fn remove_documents_while(&self, mut goes_on: impl FnMut() -> bool) -> Result<(), Failure> {
+        let vbuckets = self.core.vbuckets();
+        let (mut emptied, mut outcomes) = (0, Vec::new());
+        for vb in 0..vbuckets {
+            if !goes_on() {
+                let bucket = self.core.name().to_owned();
+                outcomes.push(Err(Failure::GivenUp { bucket, emptied, vbuckets }));
+                break;
+            }
+            let removed = self.remove_documents(VbId(vb));
+            emptied += u16::from(removed.is_ok());
+            outcomes.push(removed);
+        }
+        Failure::all(outcomes)
     }
 
     fn remove_documents(&self, vb: VbId) -> Result<(), Failure> {

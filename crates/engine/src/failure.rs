@@ -28,6 +28,19 @@ pub enum Failure {
         /// The bucket.
         bucket: String,
     },
+    /// Not all documents of a bucket were removed, since the node stops.
+    #[error(
+        "bucket {bucket}: {emptied} of {vbuckets} vBuckets are empty, and the others have all of their documents: remove \
+         them again"
+    )]
+    GivenUp {
+        /// The bucket.
+        bucket: String,
+        /// vBuckets of which the documents were removed.
+        emptied: u16,
+        /// How many it has.
+        vbuckets: u16,
+    },
     /// More than one vBucket failed.
     #[error("{}", named(.0))]
     Several(Vec<Failure>),
@@ -51,7 +64,7 @@ impl Failure {
             Failure::SmallFile(error) => error.is_damage(),
             Failure::Store(failure) => failure.is_damage(),
             Failure::Several(failures) => failures.iter().any(Failure::is_damage),
-            Failure::Io { .. } | Failure::NotFlushed { .. } => false,
+            Failure::Io { .. } | Failure::NotFlushed { .. } | Failure::GivenUp { .. } => false,
         }
     }
 

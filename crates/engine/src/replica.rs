@@ -372,6 +372,9 @@ impl Replicas {
         let mut waiting = self.waiting.lock();
         waiting.retain(|completer: &Completer<()>| !completer.is_unwanted());
         waiting.push(completer);
+        drop(waiting);
+        // Room that was made before this one waited was told to others only.
+        self.tell_replica_room();
         Some(room)
     }
 

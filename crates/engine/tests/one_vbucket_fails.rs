@@ -108,3 +108,29 @@ fn a_vbucket_that_cannot_be_emptied_holds_up_no_other() {
     world.bucket.roles().remove_all_documents().expect("the disk is well again");
     assert!(SOUND.into_iter().all(|vb| value_of(&world, vb, "k").is_none()));
 }
+
+#[test]
+fn what_is_given_up_leaves_each_vbucket_empty_or_whole() {
+    let (env, handles) = Env::sim(1);
+    let world = open(env.clone(), handles.clone(), journaled, |_| {});
+    for vb in SOUND {
+        put(&world, vb, "k", "v");
+    }
+    assert!(world.bucket.flushing().flush_all());
+    let mut left = 3;
+    let given_up = world.bucket.roles().remove_documents_while(|| {
+        left -= 1;
+        left >= 0
+    });
+    let failure = given_up.expect_err("it was not done for all").to_string();
+    assert!(failure.contains("3 of ") && failure.contains("remove them again"), "{failure}");
+    let values = |world: &World| SOUND.map(|vb| value_of(world, vb, "k"));
+    let whole = || Some("v".to_owned());
+    assert_eq!(values(&world), [None, whole(), whole()]);
+    world.bucket.close().expect("the disk works");
+    drop(world);
+    let world = open(env, handles, journaled, |_| {});
+    assert_eq!(values(&world), [None, whole(), whole()], "that is what is on disk, too");
+    world.bucket.roles().remove_documents_while(|| true).expect("the disk works");
+    assert_eq!(values(&world), [None, None, None]);
+}

@@ -236,6 +236,63 @@ fn what_a_stream_has_taken_counts_until_it_is_sent() {
 }
 
 #[test]
+fn large_documents_that_are_not_taken_hold_up_no_small_ones() {
+    const QUOTA: usize = 32 << 20;
+    const DOCUMENT: usize = 1 << 20;
+    let world = Watched::open_with_quota(7, QUOTA as u64);
+    let value = "v".repeat(1000);
+    for at in 0..200 {
+        world.set(&format!("k{at}"), &value);
+    }
+    world.set("large", &"v".repeat(DOCUMENT));
+    assert!(world.bucket.flushing().flush_all());
+    let backfills = world.bucket.streams().backfills();
+    let step_all = || while backfills.step() == Progress::Worked {};
+    let begin = |after: u64, one: &Arc<Follower>| {
+        backfills.begin(VB, Seqno(after), READING, Box::new(WholeLines), one)
+    };
+    // They begin with the large one.
+    let idle: Vec<_> = (0..40).map(|_| follower().0).collect();
+    let stalled: Vec<_> = idle.iter().map(|one| begin(200, one)).collect();
+    step_all();
+    let full = backfills.held_bytes();
+    assert!(full >= QUOTA / 8, "{full}");
+    let (busy, _) = follower();
+    let read = begin(0, &busy);
+    let mut items = 0;
+    for _ in 0..20 {
+        step_all();
+        items += lines(&backfills.take(&read, usize::MAX)).len();
+    }
+    assert_eq!(items, 200, "all but the large one, for which there is no room");
+    assert!(backfills.held_bytes() <= full);
+    // However many do not take small ones, either, what is ready is bounded.
+    let others: Vec<_> = (0..60).map(|_| follower().0).collect();
+    let small: Vec<_> = others.iter().map(|one| begin(0, one)).collect();
+    step_all();
+    let most = QUOTA / 8 + DOCUMENT + QUOTA / 16 + (128 << 10);
+    assert!(backfills.held_bytes() > full && backfills.held_bytes() <= most, "{}", backfills.held_bytes());
+    // Of those that take nothing, the ones that hold most do so for seconds only.
+    let given_up = |at: u64| {
+        let now = std::time::Duration::from_secs(at);
+        let stalled = stalled.iter().filter(|one| backfills.is_stalled(one, now)).count();
+        (stalled, small.iter().filter(|one| backfills.is_stalled(one, now)).count())
+    };
+    assert_eq!((given_up(100), given_up(119)), ((0, 0), (0, 0)));
+    assert_eq!(given_up(120), (full.div_ceil(DOCUMENT + (256 << 10)), 0));
+    for backfill in stalled.iter().chain(&small) {
+        backfills.cancel(backfill);
+    }
+    assert_eq!(given_up(900), (0, 0));
+    step_all();
+    let rest = backfills.take(&read, usize::MAX);
+    assert_eq!((lines(&rest).len(), rest.is_done), (1, true));
+    drop((rest, read));
+    assert_eq!(backfills.held_bytes(), 0);
+    world.check_account();
+}
+
+#[test]
 fn many_connections_with_a_large_document_each_do_not_fill_the_memory() {
     const QUOTA: usize = 32 << 20;
     const DOCUMENT: usize = 1 << 20;

@@ -16,6 +16,7 @@ mod bucket_moves;
 pub mod calendar;
 mod certificate_login;
 pub mod changes;
+pub mod changing;
 pub mod client_addresses;
 pub mod close_reason;
 pub mod cluster;

@@ -46,7 +46,7 @@ pub fn look(node: &Node, name: &str) -> Result<Migration, BucketError> {
 ///
 /// If it may not be moved, or the disk refuses; then it stays where it is.
 pub fn begin(node: &Arc<Node>, name: &str, to: StorageBackend) -> Result<(), BucketError> {
-    let _changing = node.changing.lock();
+    let _changing = node.changing.begin()?;
     let (host, found) = movable(node, name)?;
     found.movable.begin(to).map_err(|refused| refusal(name, refused))?;
     tracing::info!(
@@ -64,7 +64,7 @@ pub fn begin(node: &Arc<Node>, name: &str, to: StorageBackend) -> Result<(), Buc
 ///
 /// If it does not move, if all of it is in the new store, or if the disk refuses.
 pub fn cancel(node: &Arc<Node>, name: &str) -> Result<(), BucketError> {
-    let _changing = node.changing.lock();
+    let _changing = node.changing.begin()?;
     // A node that is to found a cluster waits for the end of the move, whichever way it ends.
     let begun = node.host().and_then(|host| host.moves().get(name));
     let begun = begun.filter(|found| found.movable.progress().is_some());
@@ -176,7 +176,7 @@ fn tell(node: &Node, found: &BucketMove, name: &str, failure: &dyn std::fmt::Dis
 /// Notes in which store a bucket is now; false if it is to be tried again.
 fn note(node: &Node, found: &BucketMove, name: &str, backend: StorageBackend) -> Result<bool, BucketError> {
     // Who holds it may wait for this thread to end.
-    let Some(_changing) = node.changing.try_lock() else { return Ok(false) };
+    let Some(_changing) = node.changing.try_begin() else { return Ok(false) };
     let (Ok((spec, bucket)), Some(host)) = (node.served().find(name), node.host()) else { return Ok(true) };
     engine::moved_to(&bucket, backend);
     let has_changed = spec.backend != backend;

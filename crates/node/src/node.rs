@@ -10,12 +10,13 @@ use ::cluster::Fence;
 use base::RateLimit;
 use base::env::Env;
 use engine::Bucket;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::RwLock;
 use protocol::extras::ConfigVersion;
 
 use crate::accounts::Accounts;
 use crate::audit::AuditLog;
 use crate::audit::record::Ends;
+use crate::changing::Changing;
 use crate::client_addresses::ClientAddresses;
 use crate::close_reason::CloseReason;
 use crate::cluster_map::{ClusterMap, NodeAddress};
@@ -71,7 +72,7 @@ pub struct Node {
     /// What runs the buckets; nothing if none can come or go.
     host: Option<Host>,
     /// Held while buckets come, change or go; before every other lock.
-    pub changing: Mutex<()>,
+    pub changing: Changing,
     /// Tells connections that they should look at the map and at their bucket.
     announcer: Arc<Announcer>,
     /// Who decides which buckets there are, if it is not the node itself.
@@ -231,7 +232,7 @@ impl Node {
             doors,
             streams: Arc::default(),
             host: None,
-            changing: Mutex::default(),
+            changing: Changing::default(),
             announcer,
             management: RwLock::default(),
             fence: Arc::new(Fence::open()),

@@ -43,7 +43,7 @@ impl Node {
     ///
     /// What is wrong with the disk, in words; everything is as before then.
     pub fn change_alternate(&self, alternate: Option<Alternate>) -> Result<(), String> {
-        let _changing = self.changing.lock();
+        let _changing = self.changing.begin().map_err(|error| error.to_string())?;
         if let Some(host) = self.host() {
             let kept = serde_json::to_vec(&KeptAddress { external: alternate.clone() }).unwrap_or_default();
             let folder = host.data_dir().path();

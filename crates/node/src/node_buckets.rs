@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use base::planted::{self, Bug};
-use engine::Bucket;
 use engine::settings::{self, Changed, Key};
+use engine::{Bucket, Failure};
 use vbucket::Manifest;
 
 use crate::cluster::serving::is_a_clusters;
@@ -23,13 +23,13 @@ impl Management for Node {
     }
 
     fn check_create(&self, spec: &BucketSpec) -> Result<(), BucketError> {
-        let _changing = self.changing.lock();
+        let _changing = self.changing.begin()?;
         let host = self.host().ok_or(BucketError::Fixed)?;
         host.may_make(spec, self.served(), self.env())
     }
 
     fn check_change(&self, name: &str, change: &BucketChange) -> Result<(), BucketError> {
-        let _changing = self.changing.lock();
+        let _changing = self.changing.begin()?;
         let (old, bucket) = self.served().find(name)?;
         self.may_change(&old, &bucket, change).map(drop)
     }
@@ -77,7 +77,7 @@ impl Node {
     ///
     /// Blocks while the disk works.
     pub fn create_bucket(&self, spec: BucketSpec) -> Result<(), BucketError> {
-        let _changing = self.changing.lock();
+        let _changing = self.changing.begin()?;
         let host = self.host().ok_or(BucketError::Fixed)?;
         host.may_make(&spec, self.served(), self.env())?;
         let served = host.make(&spec, self.env())?;
@@ -90,7 +90,7 @@ impl Node {
     ///
     /// Blocks while the disk works.
     pub fn change_bucket(&self, name: &str, change: BucketChange) -> Result<(), BucketError> {
-        let _changing = self.changing.lock();
+        let _changing = self.changing.begin()?;
         let (old, bucket) = self.served().find(name)?;
         let spec = self.may_change(&old, &bucket, &change)?;
         let pairs = change.pairs();
@@ -109,15 +109,20 @@ impl Node {
 
     /// Removes all documents of a bucket that allows it; each of its vBuckets begins a new history.
     ///
-    /// Blocks while the disk works; meanwhile operations wait.
+    /// Blocks while the disk works; meanwhile operations wait. It is no transaction: if the node stops meanwhile, some
+    /// vBuckets are empty and the others have all of their documents.
     pub fn flush_bucket(&self, name: &str) -> Result<(), BucketError> {
-        let _changing = self.changing.lock();
+        let _changing = self.changing.begin()?;
         let (spec, bucket) = self.served().find(name)?;
         if !spec.flush_enabled {
             return Err(BucketError::NotFlushable);
         }
         tracing::info!(event = "bucket_flushed", bucket = name, "all documents of the bucket are removed");
-        Ok(bucket.roles().remove_all_documents()?)
+        let removed = bucket.roles().remove_documents_while(|| !self.changing.is_stopping());
+        removed.map_err(|failure| match failure {
+            Failure::GivenUp { .. } => BucketError::NotNow(format!("{failure}; the node stops")),
+            failure => failure.into(),
+        })
     }
 
     /// Deletes a bucket with its documents: connections that have selected it are closed, its threads end, its folder
@@ -125,7 +130,7 @@ impl Node {
     ///
     /// Blocks while the disk works, and until those who look at it have ended.
     pub fn delete_bucket(&self, name: &str) -> Result<(), BucketError> {
-        let _changing = self.changing.lock();
+        let _changing = self.changing.begin()?;
         let host = self.host().ok_or(BucketError::Fixed)?;
         if self.served().why_down(name).is_some() {
             host.begin_removal(name, self.env())?;
@@ -199,7 +204,7 @@ pub fn set_params(node: &Node, bucket: &Bucket, pairs: &[(&str, &str)]) -> Resul
         )));
     }
     // Who holds it may wait for this connection to let go of its bucket.
-    let Some(_changing) = node.changing.try_lock() else {
+    let Some(_changing) = node.changing.try_begin() else {
         let what = "another bucket is being made, changed or deleted just now: try again";
         return Err(BucketError::NotNow(what.to_owned()));
     };

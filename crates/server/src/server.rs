@@ -475,12 +475,13 @@ impl Server {
     ///
     /// What could not be done for a thread or a bucket; everything else is done all the same.
     pub fn stop(self) -> Result<(), Failure> {
+        self.node.changing.stop();
         self.node.announcer().freeze(false);
         let node = Arc::clone(&self.node);
         let begun = node.env().clock.monotonic();
         let ended = self.end_threads();
-        // Whoever makes or deletes a bucket is waited for.
-        let _changing = node.changing.lock();
+        // The one change of buckets that is under way; those behind it give up.
+        let _changing = node.changing.wait_for_end();
         let host = node.host().expect("a server's node runs its buckets");
         let closed = host.close(&node.buckets()).map_err(Failure::from);
         // Last: its disk may hang, and what clients were told is on record without it.
@@ -498,10 +499,11 @@ impl Server {
     /// Ends as if the process had been killed: clients are cut, nothing more is answered or written. The disk that the
     /// node was started with must have stopped to answer: what was begun is not finished.
     pub fn kill(self) -> Result<(), Failure> {
+        self.node.changing.stop();
         self.node.announcer().kill();
         let node = Arc::clone(&self.node);
         let ended = self.end_threads();
-        let _changing = node.changing.lock();
+        let _changing = node.changing.wait_for_end();
         let host = node.host().expect("a server's node runs its buckets");
         host.abandon(&node.buckets())?;
         ended.end_audit(&node)

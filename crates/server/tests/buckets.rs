@@ -3,12 +3,15 @@
 
 mod support;
 
+use std::io::Read;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 use base::VbId;
 use protocol::Status;
 use serde_json::{Value, json};
-use support::{Client, Lines, http, http_as, json, start};
+use support::{Client, Lines, ask, http, http_as, json, start};
 
 const BUCKETS: &str = "/pools/default/buckets";
 
@@ -668,4 +671,49 @@ fn a_bucket_is_kept_in_the_store_that_was_asked_for() {
     are(&server);
     assert_eq!(http(&server, "DELETE", &format!("{BUCKETS}/log"), "").0, 200);
     server.stop().expect("a clean stop");
+}
+
+/// However many clients ask for flushes and go or stay, few wait for their turn, and a stop waits for none of them.
+#[test]
+fn a_stop_waits_for_no_line_of_flushes() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), "");
+    create(&server, "name=b&ramQuotaMB=100&replicaNumber=0&flushEnabled=1");
+    assert_eq!(Client::connect(&server, "b", &[]).set(b"k", b"v"), Some(Status::Success));
+    let (node, addr) = (Arc::clone(server.node()), server.http_addr());
+    let turn = node.changing.begin().expect("the node does not stop");
+    let flush =
+        || ask("Administrator", addr, "POST", &format!("{BUCKETS}/b/controller/doFlush"), "", "close");
+    for _ in 0..20 {
+        let gone = flush();
+        std::thread::sleep(Duration::from_millis(5));
+        drop(gone);
+    }
+    // More than may wait, beside those that have begun.
+    let (told, answers) = mpsc::channel();
+    for _ in 0..37 {
+        let (mut stream, told) = (flush(), told.clone());
+        std::thread::spawn(move || {
+            let mut answer = String::new();
+            let _ = stream.read_to_string(&mut answer);
+            let _ = told.send(answer);
+        });
+    }
+    drop(told);
+    let first = answers.recv_timeout(Duration::from_secs(60)).expect("not all of them wait");
+    assert!(first.starts_with("HTTP/1.1 503 ") && first.contains("too many requests"), "{first}");
+    // What does not wait for changes of buckets goes on.
+    assert_eq!(http(&server, "GET", "/settings/rbac/users", "").0, 200);
+    let stopping = std::thread::spawn(move || server.stop());
+    while !node.changing.is_stopping() {
+        std::thread::yield_now();
+    }
+    drop(turn);
+    stopping.join().expect("it does not panic").expect("a clean stop");
+    for answer in answers {
+        assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 503 "), "{answer}");
+    }
+    let bucket = node.bucket("b").expect("it stays");
+    let mut seqnos = (0..support::VBUCKETS).map(|vb| bucket.inspect(VbId(vb), |vb| vb.high_seqno().0));
+    assert!(seqnos.any(|seqno| seqno == Some(1)), "no flush has begun");
 }

@@ -23,7 +23,7 @@ pub enum Tick {
 /// dcp_idle_timeout).
 const MOST_SILENT: Duration = Duration::from_secs(360);
 /// Between two looks at streams whose consumer may have stopped reading.
-const STALL_LOOK: Duration = Duration::from_secs(60);
+const STALL_LOOK: Duration = Duration::from_secs(10);
 
 impl Producer {
     /// What is to be done about the consumer's life at `now` on the monotonic clock.

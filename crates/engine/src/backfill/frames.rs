@@ -25,8 +25,9 @@ struct Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        self.follower.buffered.fetch_sub(self.bytes, Ordering::Relaxed);
+        let before = self.follower.buffered.fetch_sub(self.bytes, Ordering::Relaxed);
         if let Some(queue) = self.queue.upgrade() {
+            queue.holders.fetch_sub((before == self.bytes).into(), Ordering::Relaxed);
             queue.has_sent(self.bytes);
             queue.unpark(&self.follower);
         }
@@ -46,7 +47,8 @@ impl Frames {
     pub(super) fn hold(&mut self, queue: &Arc<BackfillQueue>, follower: &Arc<Follower>) {
         let bytes = self.allocated_bytes();
         queue.buffered.fetch_add(bytes, Ordering::Relaxed);
-        follower.buffered.fetch_add(bytes, Ordering::Relaxed);
+        let before = follower.buffered.fetch_add(bytes, Ordering::Relaxed);
+        queue.holders.fetch_add((before == 0).into(), Ordering::Relaxed);
         self.hold = Some(Hold { bytes, follower: Arc::clone(follower), queue: Arc::downgrade(queue) });
     }
 

@@ -35,6 +35,8 @@ pub(super) struct Slice<'a> {
     pub(super) with_past: bool,
     /// About so many bytes are made at most.
     pub(super) max_bytes: usize,
+    /// A change of more bytes is left to a later step, and all behind it.
+    pub(super) most_change: usize,
     pub(super) made: Made,
 }
 
@@ -52,6 +54,8 @@ pub(super) struct Made {
     is_history: bool,
     /// Where the next step goes on; nothing if this was all.
     pub(super) rest: Option<Place>,
+    /// Whether that is at a change that is larger than this step might read.
+    pub(super) is_large: bool,
     /// Whether the writer wants nothing more.
     pub(super) is_over: bool,
     /// Whether the last change that was read makes no sense: the ones before it are made.
@@ -99,7 +103,19 @@ impl Slice<'_> {
                 break;
             }
             let wanted = ChangesWanted { from, values, prepares, past: self.with_past, max_bytes: left };
-            next = snapshot.changes(&wanted, reading, &mut |change| self.take(change, out))?;
+            let mut large = None;
+            next = snapshot.changes(&wanted, reading, &mut |change| {
+                if change.bytes() > self.most_change && !self.passes(change) {
+                    large = Some(change.meta.by_seqno);
+                    return ControlFlow::Break(());
+                }
+                self.take(change, out)
+            })?;
+            if let Some(at) = large {
+                self.made.is_large = true;
+                self.made.rest = Some(Place::Seqno(at));
+                break;
+            }
         }
         Ok(())
     }
@@ -121,7 +137,8 @@ impl Slice<'_> {
                 if !change.stored_key.starts_with(&range.prefix) {
                     return ControlFlow::Break(());
                 }
-                if self.made.bytes + out.len() >= self.max_bytes {
+                self.made.is_large = change.bytes() > self.most_change && !self.passes(&change);
+                if self.made.is_large || self.made.bytes + out.len() >= self.max_bytes {
                     is_full = true;
                     range.from = change.stored_key.to_vec();
                     return ControlFlow::Break(());
@@ -145,10 +162,14 @@ impl Slice<'_> {
         self.dropped.iter().any(|(of, end)| *of == id && seqno <= *end)
     }
 
+    /// Whether nothing is made of it.
+    fn passes(&self, change: &Change<'_>) -> bool {
+        self.prepares_above.is_some_and(|completed| is_committed(&change.meta, completed))
+            || (!self.dropped.is_empty() && self.hides(change))
+    }
+
     fn take(&mut self, change: &Change<'_>, out: &mut Vec<u8>) -> ControlFlow<()> {
-        let is_passed = self.prepares_above.is_some_and(|completed| is_committed(&change.meta, completed))
-            || (!self.dropped.is_empty() && self.hides(change));
-        if is_passed {
+        if self.passes(change) {
             return ControlFlow::Continue(());
         }
         let is_history =

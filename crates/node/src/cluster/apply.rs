@@ -20,6 +20,7 @@ use serde_json::Value;
 use vbucket::{Manifest, Topology};
 
 use super::document::Document;
+use super::ending::Ending;
 use super::hold::hold_all;
 use super::noted::{Note, Noted};
 use super::vouched::{Vouched, vouch, vouch_all};
@@ -102,15 +103,23 @@ pub(super) struct LocalBuckets {
     pub(super) noted: Mutex<Noted>,
     /// What the folders of the buckets vouch for.
     pub(super) document: Arc<Document>,
+    ending: Arc<Ending>,
 }
 
 impl LocalBuckets {
-    pub(super) fn new(node: &Arc<Node>, uuid: &str, noted: Noted, document: &Arc<Document>) -> LocalBuckets {
+    pub(super) fn new(
+        node: &Arc<Node>,
+        uuid: &str,
+        noted: Noted,
+        document: &Arc<Document>,
+        ending: &Arc<Ending>,
+    ) -> LocalBuckets {
         LocalBuckets {
             node: Arc::clone(node),
             uuid: uuid.to_owned(),
             noted: Mutex::new(noted),
             document: Arc::clone(document),
+            ending: Arc::clone(ending),
         }
     }
 
@@ -324,7 +333,8 @@ impl LocalBuckets {
                 bucket = name,
                 "all documents of the bucket are removed"
             );
-            let removed = local.roles().remove_all_documents();
+            // What is given up is not noted, and done by the next start before the node serves the bucket.
+            let removed = local.roles().remove_documents_while(|| !self.ending.has_come());
             removed.map_err(|failure| ApplyError::Bucket(name.to_owned(), failure.into()))?;
             asked.given.remove(name);
             flushed::note(&local, bucket).map_err(failed)?;

@@ -167,7 +167,7 @@ impl Cluster {
         let document = Arc::new(Document::new(node.env(), store, membership));
         let sibling = store.sibling(users::SIBLING)?;
         let users = Arc::new(ClusterUsers::new(node, sibling, &uuid, &progress, &ending));
-        let buckets = Arc::new(LocalBuckets::new(node, &uuid, noted, &document));
+        let buckets = Arc::new(LocalBuckets::new(node, &uuid, noted, &document, &ending));
         let follower = Follower {
             node: Arc::clone(node),
             store: Arc::clone(store),

@@ -131,6 +131,8 @@ impl DocumentProgress {
 
     /// Has all who wait look whether the membership has ended.
     pub(super) fn wake(&self) {
+        // Who has looked under this lock that it has not ended sleeps by now, and hears this.
+        drop(self.followed.lock());
         self.changed.notify_all();
     }
 
@@ -195,5 +197,33 @@ impl DocumentProgress {
     /// The node serves nothing that this document does not let it.
     pub(super) fn note_let_go(&self, state: &State) {
         self.followed.lock().note_let_go(state);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[test]
+    fn who_has_looked_sleeps_before_it_is_woken() {
+        let (env, ending) = (Env::real(), Arc::new(Ending::default()));
+        let progress = Arc::new(DocumentProgress::new(&env, &ending));
+        // As one that has seen that the membership has not ended, and does not sleep yet.
+        let looking = progress.followed.lock();
+        let (woken, is_woken) = mpsc::channel();
+        let waker = Arc::clone(&progress);
+        let wake = move || {
+            waker.wake();
+            woken.send(()).expect("the test waits");
+        };
+        env.spawn.spawn("wake", Box::new(wake)).expect("a thread");
+        assert!(is_woken.recv_timeout(Duration::from_millis(100)).is_err(), "no one would hear it");
+        drop(looking);
+        is_woken.recv_timeout(Duration::from_secs(60)).expect("it goes on");
+        ending.come();
+        progress.wake();
+        assert!(!progress.wait_for(Duration::from_secs(600), |_| false));
     }
 }

@@ -191,7 +191,7 @@ impl DownloadBucket for Target {
 
     fn hold(&self, act: &mut dyn FnMut()) {
         let Some(node) = self.node.upgrade() else { return };
-        let _changing = node.changing.lock();
+        let Ok(_changing) = node.changing.begin() else { return };
         if self.is_of(&node) {
             act();
         }

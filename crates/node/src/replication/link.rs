@@ -267,6 +267,8 @@ impl Link {
             if thawed.as_mut().poll(cx).is_ready() { Poll::Ready(()) } else { closed.as_mut().poll(cx) }
         })
         .await;
+        // Looking whether it is closed has used up what was told meanwhile, for which no one looks yet.
+        self.changed.notify_one();
     }
 
     /// Ready when it is closed.

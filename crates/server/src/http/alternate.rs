@@ -12,7 +12,7 @@ use cluster::state::Alternate;
 use serde_json::json;
 
 use super::failures::failed;
-use super::manage::on_a_thread;
+use super::manage::change_buckets;
 use super::settings::refused;
 use super::shared::Shared;
 
@@ -34,7 +34,7 @@ pub(super) async fn delete(State(shared): State<Shared>) -> Response {
 
 async fn change(shared: &Shared, alternate: Option<Alternate>) -> Response {
     let node = std::sync::Arc::clone(&shared.node);
-    let changed = on_a_thread(shared, move |_| Ok::<_, BucketError>(node.change_alternate(alternate)));
+    let changed = change_buckets(shared, move |_| Ok::<_, BucketError>(node.change_alternate(alternate)));
     match changed.await {
         Ok(Ok(())) => StatusCode::OK.into_response(),
         Ok(Err(error)) => {

@@ -15,12 +15,12 @@ use axum::extract::{FromRequest, Request};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
-use tokio::sync::oneshot;
 
 use super::figures;
 use super::manage::not_now;
 use super::settings::refused;
 use super::shared::Shared;
+use super::threads::NotDone;
 
 /// What is said to whoever names none.
 pub(super) const NAME_A_NODE: &str = "name a node, such as n_1";
@@ -198,14 +198,15 @@ impl Order {
         let Some(cluster) = shared.node.cluster() else {
             return Err(Wrong::field("_", "this node belongs to no cluster; start it with --join"));
         };
-        let (sender, receiver) = oneshot::channel();
-        let job = move || {
-            // Nobody hears it if the client has gone meanwhile; it is done all the same.
-            let _ = sender.send(work(&cluster, &form));
-        };
-        let failed = |error| Wrong::Error(ClusterError::Io("a thread", error));
-        shared.node.env().spawn.spawn("cluster-ask", Box::new(job)).map_err(failed)?;
-        receiver.await.map_err(|_| Wrong::Error(ClusterError::Busy))?
+        let stopped = shared.stopped();
+        let done = shared.threads.orders.run(shared.node.env(), stopped, move || work(&cluster, &form)).await;
+        done.unwrap_or_else(|not_done| {
+            Err(match (not_done.not_now(), not_done) {
+                (Some(why), _) => Wrong::NotNow(why),
+                (None, NotDone::NoThread(error)) => Wrong::Error(ClusterError::Io("a thread", error)),
+                (None, _) => Wrong::Error(ClusterError::Busy),
+            })
+        })
     }
 }
 

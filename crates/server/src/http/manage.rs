@@ -2,6 +2,7 @@
 
 use ::node::bucket_form::{BucketForm, Errors, by_field};
 use ::node::form;
+use ::node::host_failure::HostFailure;
 use ::node::kept_by::KeptBy;
 use ::node::management::{BucketError, Management};
 use axum::Json;
@@ -10,7 +11,6 @@ use axum::extract::{Extension, Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
-use tokio::sync::oneshot;
 
 use super::answers::{bucket_down, no_such_bucket};
 use super::basic_auth::Caller;
@@ -19,6 +19,7 @@ use super::query::Query;
 use super::rights::require_cluster_admin;
 use super::settings::{is_other_quota, refused};
 use super::shared::Shared;
+use super::threads::NotDone;
 
 /// What may stand behind the question mark.
 #[derive(serde::Deserialize)]
@@ -75,11 +76,11 @@ pub(super) async fn create(
     if !options.just_validates() {
         return done(
             StatusCode::ACCEPTED,
-            on_a_thread(&shared, move |management| management.create(spec)).await,
+            change_buckets(&shared, move |management| management.create(spec)).await,
         );
     }
     let replicas = spec.replicas;
-    match on_a_thread(&shared, move |management| management.check_create(&spec)).await {
+    match change_buckets(&shared, move |management| management.check_create(&spec)).await {
         Ok(()) => options.validated(&shared, Some(replicas), StatusCode::OK),
         Err(error) => answer(&error),
     }
@@ -109,7 +110,7 @@ pub(super) async fn change(
     drop(bucket);
     if !options.just_validates() {
         let kept_by = KeptBy::of(&shared.node, &name);
-        let changed = on_a_thread(&shared, move |management| management.change(&name, change)).await;
+        let changed = change_buckets(&shared, move |management| management.change(&name, change)).await;
         return match changed {
             // Empty, as of the field's server, unless there is something to say.
             Ok(()) if kept_by == KeptBy::Configuration && !options.ignores_warnings() => {
@@ -119,7 +120,7 @@ pub(super) async fn change(
         };
     }
     let replicas = change.replicas;
-    match on_a_thread(&shared, move |management| management.check_change(&name, &change)).await {
+    match change_buckets(&shared, move |management| management.check_change(&name, &change)).await {
         // As the field's server has it.
         Ok(()) => options.validated(&shared, replicas, StatusCode::ACCEPTED),
         Err(error) => answer(&error),
@@ -128,29 +129,43 @@ pub(super) async fn change(
 
 /// `DELETE /pools/default/buckets/BUCKET`
 pub(super) async fn delete(State(shared): State<Shared>, Path(name): Path<String>) -> Response {
-    done(StatusCode::OK, on_a_thread(&shared, move |management| management.delete(&name)).await)
+    done(StatusCode::OK, change_buckets(&shared, move |management| management.delete(&name)).await)
 }
 
 /// `POST /pools/default/buckets/BUCKET/controller/doFlush`
 pub(super) async fn flush(State(shared): State<Shared>, Path(name): Path<String>) -> Response {
-    done(StatusCode::OK, on_a_thread(&shared, move |management| management.flush(&name)).await)
+    done(StatusCode::OK, change_buckets(&shared, move |management| management.flush(&name)).await)
 }
 
-/// Does what blocks on a thread of its own, so that others are answered meanwhile.
+/// Changes buckets on a thread of its own, as soon as there may be one more.
+pub(super) async fn change_buckets<T: Send + 'static, E: From<BucketError> + Send + 'static>(
+    shared: &Shared,
+    work: impl FnOnce(&dyn Management) -> Result<T, E> + Send + 'static,
+) -> Result<T, E> {
+    let management = shared.node.management();
+    outcome(shared.threads.changes.run(shared.node.env(), shared.stopped(), move || work(&*management)).await)
+}
+
+/// Does what blocks on a thread of its own, so that others are answered meanwhile; not for what waits for changes of
+/// buckets.
 pub(super) async fn on_a_thread<T: Send + 'static, E: From<BucketError> + Send + 'static>(
     shared: &Shared,
     work: impl FnOnce(&dyn Management) -> Result<T, E> + Send + 'static,
 ) -> Result<T, E> {
     let management = shared.node.management();
-    let (sender, receiver) = oneshot::channel();
-    let job = move || {
-        // If the client has gone meanwhile, no one receives this; the work is done all the same.
-        let _ = sender.send(work(&*management));
-    };
-    let spawned = shared.node.env().spawn.spawn("buckets", Box::new(job));
-    spawned.map_err(|error| BucketError::from(::node::host_failure::HostFailure::Thread(error)))?;
-    let lost = |_| BucketError::Elsewhere("the thread that should do it ended".to_owned());
-    receiver.await.map_err(lost)?
+    outcome(shared.threads.others.run(shared.node.env(), shared.stopped(), move || work(&*management)).await)
+}
+
+/// What came of work on a thread.
+fn outcome<T, E: From<BucketError>>(done: Result<Result<T, E>, NotDone>) -> Result<T, E> {
+    done.unwrap_or_else(|not_done| {
+        let error = match (not_done.not_now(), not_done) {
+            (Some(why), _) => BucketError::NotNow(why.to_owned()),
+            (None, NotDone::NoThread(error)) => HostFailure::Thread(error).into(),
+            (None, _) => BucketError::Elsewhere("the thread that should do it ended".to_owned()),
+        };
+        Err(error.into())
+    })
 }
 
 fn done(code: StatusCode, outcome: Result<(), BucketError>) -> Response {

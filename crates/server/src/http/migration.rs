@@ -15,10 +15,9 @@ use axum::response::{IntoResponse, Response};
 use engine::BucketKind;
 use kvstore::MoveStage;
 use serde_json::{Value, json};
-use tokio::sync::oneshot;
 
 use super::basic_auth::Caller;
-use super::manage::answer;
+use super::manage::{answer, change_buckets};
 use super::settings::{find, refused};
 use super::shared::Shared;
 
@@ -65,19 +64,12 @@ async fn told(
     name: String,
     work: impl FnOnce(&Arc<Node>, &str) -> Result<(), BucketError> + Send + 'static,
 ) -> Response {
-    let (node, (sender, receiver)) = (Arc::clone(&shared.node), oneshot::channel());
-    let job = move || {
-        let done = work(&node, &name).and_then(|()| migration::look(&node, &name));
-        // If the client has gone meanwhile, no one receives this; the work is done all the same.
-        let _ = sender.send(done.map(|found| describe(&name, &found)));
-    };
-    let done = match shared.node.env().spawn.spawn("migration", Box::new(job)) {
-        Ok(_) => receiver
-            .await
-            .unwrap_or_else(|_| Err(BucketError::Elsewhere("the thread that should do it ended".to_owned()))),
-        Err(error) => Err(BucketError::from(::node::host_failure::HostFailure::Thread(error))),
-    };
-    match done {
+    let node = Arc::clone(&shared.node);
+    let done = change_buckets(shared, move |_| {
+        work(&node, &name)?;
+        migration::look(&node, &name).map(|found| describe(&name, &found))
+    });
+    match done.await {
         Ok(found) => (StatusCode::ACCEPTED, Json(found)).into_response(),
         Err(error) => answer(&error),
     }

@@ -53,6 +53,7 @@ mod setup;
 mod shared;
 mod slow_limits;
 mod stream;
+mod threads;
 mod ui;
 mod user_lists;
 mod users;
@@ -131,6 +132,7 @@ pub(crate) async fn serve(
         samples,
         agent_rows,
         kept,
+        threads: Arc::default(),
     };
     let stopped = shared.stopped();
     let app = routes::router(shared, listens);

@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 
 use super::answers::no_such_bucket;
 use super::basic_auth::Caller;
-use super::manage::{answer, on_a_thread};
+use super::manage::{answer, change_buckets};
 use super::rights::require_cluster_admin;
 use super::shared::Shared;
 
@@ -123,7 +123,7 @@ pub(super) async fn change(
     };
     // What deletes the bucket waits until it is held by no request.
     drop(bucket);
-    match on_a_thread(&shared, move |management| management.change(&name, change)).await {
+    match change_buckets(&shared, move |management| management.change(&name, change)).await {
         Ok(()) => Json(json!({ "changed": changed.iter().map(told).collect::<Vec<_>>() })).into_response(),
         Err(BucketError::Settings(errors)) => refused(by_setting(&errors)),
         Err(error @ BucketError::Quota(_)) => {

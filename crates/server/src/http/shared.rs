@@ -13,6 +13,7 @@ use tokio::sync::{Semaphore, watch};
 use super::node_figures::Asking;
 use super::node_key::NodeKey;
 use super::samples::Samples;
+use super::threads::Threads;
 use crate::inside::OwnDoor;
 use crate::links::RuntimeReaders;
 use crate::links::acting::DerivedPasswords;
@@ -39,6 +40,8 @@ pub(super) struct Shared {
     pub(super) samples: Arc<Samples>,
     pub(super) agent_rows: Arc<AgentRows>,
     pub(super) kept: Arc<History>,
+    /// Threads for requests that block.
+    pub(super) threads: Arc<Threads>,
 }
 
 impl Shared {

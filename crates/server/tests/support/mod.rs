@@ -129,7 +129,15 @@ pub fn http_as(user: &str, addr: SocketAddr, method: &str, path: &str, body: &st
     (code, body.to_owned())
 }
 
-fn ask(user: &str, addr: SocketAddr, method: &str, path: &str, body: &str, connection: &str) -> TcpStream {
+/// Asks as `http_as` does, and leaves the answer to the caller.
+pub fn ask(
+    user: &str,
+    addr: SocketAddr,
+    method: &str,
+    path: &str,
+    body: &str,
+    connection: &str,
+) -> TcpStream {
     let mut stream = TcpStream::connect(addr).expect("the server listens");
     let credentials = base64::engine::general_purpose::STANDARD.encode(format!("{user}:password"));
     let request = format!(
