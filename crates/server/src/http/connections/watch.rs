@@ -50,7 +50,7 @@ impl Guest {
 pub(super) async fn watch(ConnectInfo(guest): ConnectInfo<Guest>, request: Request, next: Next) -> Response {
     guest.is_busy();
     let (mut response, is_charged) = charged(&guest, next.run(request).await).await;
-    if !guest.connection.is_let_in.get().is_some() {
+    if guest.connection.is_let_in.get().is_none() {
         response.headers_mut().insert(header::CONNECTION, header::HeaderValue::from_static("close"));
     }
     response.map(|body| Body::new(Answer { body, guest, is_charged }))
