@@ -59,7 +59,7 @@ fn without_secrets(command: &Command, args: &[OsString], matches: &ArgMatches) -
         }
         let (Some(long), Some(name)) = (arg.get_long(), arg.get_env()) else { continue };
         // An empty variable is one that is not there.
-        let Some(value) = take(&mut again.args, long).filter(|value| !value.is_empty()) else { return None };
+        let value = take(&mut again.args, long).filter(|value| !value.is_empty())?;
         again.set.push((name.to_owned(), value));
         again.unset.extend(variables_against(command, arg));
     }
