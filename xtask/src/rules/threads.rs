@@ -17,12 +17,13 @@ const CRATES: [&str; 8] = ["base", "logstore", "kvstore", "engine", "cluster", "
 /// Threads that no `spawn` with a name of its own starts: the process's first, and one of the runtime's.
 const OTHERS: [&str; 2] = ["main", "certificates"];
 /// Names that are not said where the thread is started, by the file that has them.
-const SAID_ELSEWHERE: [(&str, &[&str]); 5] = [
+const SAID_ELSEWHERE: [(&str, &[&str]); 6] = [
     ("crates/node/src/hosting.rs", &["flush", "file", "keep", "compact", "fetch", "load", "backfill"]),
     ("crates/node/src/cluster/mod.rs", &["lease", "promises", "cluster", "users"]),
     ("crates/node/src/replication/rollback.rs", &["rollback-"]),
     ("crates/node/src/long_work.rs", &["long-work", "overview", "password", "fill"]),
     ("crates/dev/src/cluster.rs", &["open", "stop"]),
+    ("crates/server/src/http/threads.rs", &["buckets", "cluster-ask", "blocking"]),
 ];
 /// Where a name that is not said there is taken by a `spawn`.
 const DOOR: &str = "crates/base/src/env/spawn.rs";
