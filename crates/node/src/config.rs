@@ -35,7 +35,7 @@ use crate::recent_log::RecentLog;
 use crate::sasl::hash::Hashing;
 use crate::sasl::offer::SaslOffer;
 use crate::slow::limits::SlowLimit;
-use crate::user_names::is_user_name;
+use crate::user_names::can_log_in;
 
 pub use audit::AuditTable;
 pub use bucket::{BucketSpec, BucketTable, DEFAULT_QUOTA_BYTES, Hints, MOST_REPLICAS};
@@ -324,7 +324,7 @@ impl Config {
 
     fn check_users(&self) -> Result<(), ConfigError> {
         for (at, user) in self.users.iter().enumerate() {
-            if !is_user_name(&user.name) || user.password.is_empty() {
+            if !can_log_in(&user.name) || user.password.is_empty() {
                 return Err(ConfigError::User(user.name.clone()));
             }
             if self.users[..at].iter().any(|other| other.name == user.name) {

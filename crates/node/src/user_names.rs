@@ -11,6 +11,13 @@ pub(crate) fn is_user_name(name: &str) -> bool {
     is_short && !name.starts_with('@') && !name.chars().any(is_wrong)
 }
 
+/// Whether a user of the configuration can log in by that name, by every protocol: HTTP's basic authentication ends a name
+/// at a colon, and names with an `@` in front are of nodes.
+pub(crate) fn can_log_in(name: &str) -> bool {
+    let is_short = (1..=MOST_NAME_BYTES).contains(&name.len());
+    is_short && !name.starts_with('@') && !name.contains(|c: char| c == ':' || c.is_control())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -24,6 +31,11 @@ mod tests {
         let too_long = "n".repeat(129);
         for name in ["", "@node", "a:b", "a/b", "a\"b", "a\\b", "a\nb", &too_long] {
             assert!(!is_user_name(name), "{name}");
+        }
+        for (name, can) in
+            [("a/b", true), ("scope_admin[b]", true), ("a:b", false), ("@node", false), ("", false)]
+        {
+            assert_eq!(can_log_in(name), can, "{name}");
         }
     }
 }

@@ -231,7 +231,14 @@ fn http_says_what_clients_ask() {
     const LOGIN: &str = "Authorization: Basic QWRtaW5pc3RyYXRvcjpwYXNzd29yZA==\r\n";
     let folder = tempfile::tempdir().expect("a folder");
     let server = start(folder.path(), "");
-    for path in ["/", "/whoami", "/pools", "/pools/default", "/pools/nodes", "/pools/default/nodeServices"] {
+    // What the node is, without the cluster's identity, is told to everyone.
+    let (status, body) = http(&server, "/pools", "");
+    assert_eq!(status, "HTTP/1.1 200 OK");
+    assert!(
+        body.contains("\"uuid\":\"\"") && http(&server, "/pools", LOGIN).0 == "HTTP/1.1 200 OK",
+        "{body}"
+    );
+    for path in ["/", "/whoami", "/pools/default", "/pools/nodes", "/pools/default/nodeServices"] {
         assert_eq!(http(&server, path, LOGIN).0, "HTTP/1.1 200 OK", "{path}");
         assert_eq!(http(&server, path, "").0, "HTTP/1.1 401 Unauthorized", "{path}");
     }
@@ -266,7 +273,7 @@ fn a_wrong_login_is_told_apart_from_none() {
         ("Authorization: Bearer abc\r\n", "not the one of basic authentication"),
         ("Authorization: Basic ?\r\n", "not the one of basic authentication"),
     ] {
-        let (status, body) = http(&server, "/pools", authorization);
+        let (status, body) = http(&server, "/pools/default", authorization);
         assert_eq!(status, "HTTP/1.1 401 Unauthorized", "{authorization}");
         assert!(body.contains(told), "{authorization}: {body}");
     }
@@ -300,6 +307,6 @@ fn metrics_ask_for_no_user_if_the_operator_says_so() {
     let (status, metrics) = http(&server, "/metrics", "");
     assert_eq!(status, "HTTP/1.1 200 OK");
     assert!(metrics.contains("\nstave_may_serve 1\n"), "{metrics}");
-    assert_eq!(http(&server, "/pools", "").0, "HTTP/1.1 401 Unauthorized");
+    assert_eq!(http(&server, "/pools/default", "").0, "HTTP/1.1 401 Unauthorized");
     server.stop().expect("a clean stop");
 }

@@ -119,9 +119,7 @@ pub enum ConfigError {
     #[error("size {0:?}: give a number with KiB, MiB, GiB or TiB, for example 1MiB")]
     Size(String),
     /// A user that could not log in.
-    #[error(
-        "user {0:?}: names have 1 to 128 bytes, none of ()<>,;:\\\"/[]?={{}} and no @ in front, and passwords at least 1"
-    )]
+    #[error("user {0:?}: names have 1 to 128 bytes, no colon and no @ in front, and passwords at least 1")]
     User(String),
     /// A user is named twice.
     #[error("user {0:?} is given twice: give each user once")]

@@ -10,8 +10,10 @@ use std::sync::Arc;
 use base::env::Env;
 use tokio::sync::{Semaphore, oneshot};
 
-/// Requests of a kind that may wait for a thread.
+/// Requests that may wait for a thread: changes of buckets or orders to the cluster,
 const MOST_WAITING: usize = 32;
+/// and others, which take milliseconds each.
+const MOST_OTHERS_WAITING: usize = 256;
 /// Changes of buckets that may be under way: a node outside of a cluster makes one at a time, and in a cluster they wait
 /// for other nodes.
 const MOST_CHANGES: usize = 4;
@@ -52,8 +54,8 @@ pub(super) struct Line {
 }
 
 impl Line {
-    fn new(thread: &'static str, most_running: usize) -> Line {
-        let (threads, waiting) = (Arc::new(Semaphore::new(most_running)), Semaphore::new(MOST_WAITING));
+    fn new(thread: &'static str, most_running: usize, most_waiting: usize) -> Line {
+        let (threads, waiting) = (Arc::new(Semaphore::new(most_running)), Semaphore::new(most_waiting));
         Line { thread, threads, waiting }
     }
 
@@ -100,9 +102,9 @@ pub(super) struct Threads {
 impl Default for Threads {
     fn default() -> Threads {
         Threads {
-            changes: Line::new("buckets", MOST_CHANGES),
-            orders: Line::new("cluster-ask", MOST_ORDERS),
-            others: Line::new("blocking", MOST_OTHERS),
+            changes: Line::new("buckets", MOST_CHANGES, MOST_WAITING),
+            orders: Line::new("cluster-ask", MOST_ORDERS, MOST_WAITING),
+            others: Line::new("blocking", MOST_OTHERS, MOST_OTHERS_WAITING),
         }
     }
 }
@@ -117,7 +119,7 @@ mod tests {
 
     #[test]
     fn few_threads_a_bounded_line_and_no_work_for_those_who_have_gone() {
-        let (env, line) = (Env::real(), Line::new("test", 1));
+        let (env, line) = (Env::real(), Line::new("test", 1, MOST_WAITING));
         let (open, gate) = mpsc::channel::<()>();
         let (begun, has_begun) = mpsc::channel();
         let mut cx = Context::from_waker(Waker::noop());

@@ -58,9 +58,16 @@ fn without_secrets(command: &Command, args: &[OsString], matches: &ArgMatches) -
             continue;
         }
         let (Some(long), Some(name)) = (arg.get_long(), arg.get_env()) else { continue };
+        // Both are refused, which is said with the flags.
+        let file = format!("{}_file", arg.get_id());
+        let has_flag = matches.try_contains_id(&file).is_ok();
+        if has_flag && matches.value_source(&file) == Some(ValueSource::CommandLine) {
+            return None;
+        }
         // An empty variable is one that is not there.
         let value = take(&mut again.args, long).filter(|value| !value.is_empty())?;
         again.set.push((name.to_owned(), value));
+        again.unset.push(format!("{}_FILE", name.to_string_lossy()).into());
         again.unset.extend(variables_against(command, arg));
     }
     (!again.set.is_empty()).then_some(again)
@@ -118,7 +125,7 @@ mod tests {
     fn a_secret_goes_from_the_arguments_into_its_variable() {
         let (args, set, unset) = again("stave serve --password s1 --kv 127.0.0.1:1").expect("there is one");
         assert_eq!((args.as_str(), set), ("serve --kv 127.0.0.1:1", vec!["STAVE_PASSWORD=s1".to_owned()]));
-        assert_eq!(unset, ["STAVE_PASSWORD_FILE"]);
+        assert!(unset.iter().all(|name| name == "STAVE_PASSWORD_FILE") && !unset.is_empty(), "{unset:?}");
         let (args, set, _) = again("stave get k --password=a=b").expect("there is one");
         assert_eq!((args.as_str(), set), ("get k", vec!["STAVE_PASSWORD=a=b".to_owned()]));
     }
@@ -127,6 +134,7 @@ mod tests {
     fn what_has_no_secret_goes_on_as_it_is() {
         assert_eq!(again("stave serve --kv 127.0.0.1:1"), None);
         assert_eq!(again("stave dev"), None, "a default is no argument");
+        assert_eq!(again("stave get k --password a --password-file f"), None, "the two are refused");
         assert_eq!(again("stave set k -- --password"), None, "a value that looks like the flag");
     }
 }
