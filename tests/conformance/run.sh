@@ -541,8 +541,11 @@ own=()
 table=$work/table
 printf 'suite\tpassed\tfailed\tdurable writes honoured / refused\tresult\n' >"$table"
 
+# Others may prepare the same suites in the same folders: one at a time.
+exec 4<"$here"
+flock 4
 for suite in "${suites[@]}"; do
-  if "prepare_$suite"; then
+  if "prepare_$suite" 4<&-; then
     case $suite in
       cluster | collections | upstream | helpers | console | kubernetes | s3 | cbc) own+=("$suite") ;;
       *) ready+=("$suite") ;;
@@ -553,6 +556,7 @@ for suite in "${suites[@]}"; do
   fi
 done
 
+exec 4<&-
 [[ -z $prepare_only ]] || exit $failed
 
 # run_ready SUFFIX COMMAND ARGUMENT...: runs the suites against a server of their own; SUFFIX tells the runs apart.

@@ -278,8 +278,8 @@ fn conformance_command() -> Command {
 
 /// Suites that run beside each other, each with servers of its own: they mostly wait.
 const BESIDE: [&[&str]; 3] = [
-    &["python", "node", "console", "s3"],
-    &["go", "rust", "collections", "helpers", "cbc"],
+    &["python", "node", "helpers", "s3"],
+    &["go", "rust", "collections", "cbc", "console"],
     &["java", "upstream", "kubernetes"],
 ];
 /// Suites that measure how long nodes take to fail: they run alone.

@@ -117,7 +117,7 @@ pub const KNOWN: &[(Bug, Simulator, u64)] = &[
     (Bug::GivenUpIsSuccess, Simulator::Clusters, 0),
     (Bug::AmbiguousIsRefused, Simulator::Clusters, 0),
     (Bug::LinkForgetsVbucket, Simulator::Clusters, 1),
-    (Bug::TakeoverLimitIgnored, Simulator::Clusters, 17),
+    (Bug::TakeoverLimitIgnored, Simulator::Clusters, 122),
     (Bug::RefusedLinkGivesUp, Simulator::Clusters, 15),
     (Bug::DeclarationNotHeard, Simulator::Clusters, 0),
     (Bug::FenceSkipped, Simulator::Logic, 5),
