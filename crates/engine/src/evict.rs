@@ -232,8 +232,10 @@ impl Eviction {
 
     /// Counts one that left by itself, if it did.
     pub(crate) fn count_single(&self, ops: &mut OpCounts, has_left: bool) {
-        ops.ejects += u64::from(has_left);
-        self.counters.evicted_singly.fetch_add(has_left.into(), Ordering::Relaxed);
+        if has_left {
+            ops.ejects += 1;
+            self.counters.evicted_singly.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     fn hollow_of(&self, version: &Version) -> NewVersion {

@@ -3,12 +3,9 @@
 /// Bytes of the name of a user or group.
 const MOST_NAME_BYTES: usize = 128;
 
-/// Whether a user or a group can have a name: names go into addresses, logs and the header of HTTP's basic authentication,
-/// and those with an `@` in front are of nodes.
+/// Whether a user or a group that is made while the node runs can have a name: these go into addresses and logs, too.
 pub(crate) fn is_user_name(name: &str) -> bool {
-    let is_wrong = |c: char| c.is_control() || "()<>,;:\\\"/[]?={}".contains(c);
-    let is_short = (1..=MOST_NAME_BYTES).contains(&name.len());
-    is_short && !name.starts_with('@') && !name.chars().any(is_wrong)
+    can_log_in(name) && !name.contains(|c: char| "()<>,;\\\"/[]?={}".contains(c))
 }
 
 /// Whether a user of the configuration can log in by that name, by every protocol: HTTP's basic authentication ends a name

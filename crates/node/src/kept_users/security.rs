@@ -409,16 +409,8 @@ impl SecuritySettings {
 
     /// A configuration with these settings over it, without those of services.
     pub fn over(&self, config: &TlsConfig) -> TlsConfig {
-        let mut all = config.clone();
-        if let Some(version) = self.min_version {
-            all.min_version = version;
-        }
-        if let Some(suites) = &self.cipher_suites {
-            all.cipher_suites.clone_from(suites);
-        }
-        if let Some(honors) = self.honors_order {
-            all.honors_order = honors;
-        }
+        let SecuritySettings { min_version, cipher_suites, honors_order, .. } = self.clone();
+        let mut all = ServiceSettings { min_version, cipher_suites, honors_order }.over(config.clone());
         if let Some(clients) = &self.client_certificates {
             all.client_auth = clients.state.auth();
             all.client_names = clients.prefixes.iter().filter_map(NamePrefix::rule).collect();

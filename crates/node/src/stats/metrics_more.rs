@@ -12,6 +12,7 @@ use super::node::{SUBDOC_CHANGES, SUBDOC_LOOKUPS, requests};
 use super::page::{Kind, Numbers, Page};
 use super::process;
 use crate::counters::Totals;
+use crate::node::Node;
 
 /// Figures of the node.
 pub(super) const OF_NODE_TOO: [NodeFamily; 9] = [
@@ -27,9 +28,7 @@ pub(super) const OF_NODE_TOO: [NodeFamily; 9] = [
     ("kv_daemon_memory_resident_bytes", Kind::Gauge, "Resident memory of the process.", |node, _| {
         process::resident_bytes(node.env()).unwrap_or(0)
     }),
-    ("kv_boot_timestamp_seconds", Kind::Gauge, "When the node started, in seconds since 1970.", |node, _| {
-        u64::from(node.env().clock.unix_s()).saturating_sub(node.uptime_s())
-    }),
+    ("kv_boot_timestamp_seconds", Kind::Gauge, "When the node started, in seconds since 1970.", started_s),
     ("kv_auth_cmds", Kind::Counter, "Logins that were begun.", |_, totals| {
         requests(totals, &[protocol::opcode::SASL_AUTH])
     }),
@@ -43,13 +42,12 @@ pub(super) const OF_NODE_TOO: [NodeFamily; 9] = [
     ("kv_time_seconds", Kind::Gauge, "The node's clock, in seconds since 1970.", |node, _| {
         node.env().clock.unix_s().into()
     }),
-    (
-        "kv_ep_startup_time_seconds",
-        Kind::Gauge,
-        "When the node started, in seconds since 1970.",
-        |node, _| u64::from(node.env().clock.unix_s()).saturating_sub(node.uptime_s()),
-    ),
+    ("kv_ep_startup_time_seconds", Kind::Gauge, "When the node started, in seconds since 1970.", started_s),
 ];
+
+fn started_s(node: &Node, _: &Totals) -> u64 {
+    u64::from(node.env().clock.unix_s()).saturating_sub(node.uptime_s())
+}
 
 /// Figures of a bucket.
 pub(super) const MORE: [Family; 36] = [

@@ -231,7 +231,7 @@ fn encrypted_backups_are_read_with_their_key_alone() {
 }
 
 #[test]
-fn every_flipped_bit_of_an_encrypted_backup_is_noticed_and_nothing_clear_warning() {
+fn every_flipped_bit_of_an_encrypted_backup_is_noticed_and_nothing_is_in_clear() {
     let (env, handles) = Env::sim(1);
     two_encrypted_backups(&env);
     let (mut noticed, files) = (0, handles.disk.contents());

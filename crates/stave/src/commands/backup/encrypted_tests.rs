@@ -63,7 +63,7 @@ fn known_in(bytes: &[u8]) -> Option<&'static str> {
 }
 
 #[test]
-fn nothing_of_an_encrypted_backup_and_its_log_clear_warning_in_a_folder() {
+fn nothing_of_an_encrypted_backup_and_its_log_is_in_clear_in_a_folder() {
     let (mut server, env) = (TestServer::start(), Env::real());
     let (folder, input) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
     let dir = folder.path();
@@ -125,7 +125,7 @@ fn nothing_of_an_encrypted_backup_and_its_log_clear_warning_in_a_folder() {
 }
 
 #[test]
-fn nothing_of_an_encrypted_backup_and_its_log_clear_warning_in_an_object_store() {
+fn nothing_of_an_encrypted_backup_and_its_log_is_in_clear_in_an_object_store() {
     let (mut server, env, fake) = (TestServer::start(), Env::real(), FakeStore::start());
     let input = tempfile::tempdir().expect("a folder");
     let place = |keys| BackupPlace::of_store(&env, "s3://b/prod", fake.store(&env)).with_keys(keys);
