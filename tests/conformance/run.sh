@@ -456,62 +456,50 @@ run_helpers() {
   return $result
 }
 
+# unittest_row SUITE LOG STATUS: the row of a suite of Python's unittest; whether it passed.
+unittest_row() {
+  local failures passes skips
+  failures=$(grep -cE '^(FAIL|ERROR): ' "$2")
+  passes=$(sed -nE 's/^Ran ([0-9]+) tests? in .*/\1/p' "$2")
+  skips=$(sed -nE 's/^OK \(skipped=([0-9]+)\)$/\1/p' "$2")
+  passes=$((${passes:-0} - ${skips:-0} > failures ? passes - ${skips:-0} - failures : 0))
+  if (($3 == 0 && passes > 0 && failures == 0)); then
+    printf '%s\t%s\t0\t-\tpassed\n' "$1" "$passes" >>"$table"
+  else
+    printf '%s\t%s\t%s\t-\tFAILED\n' "$1" "$passes" "$((failures > 0 ? failures : 1))" >>"$table"
+    return 1
+  fi
+}
+
 # The console in a browser, against nodes of its own.
 run_console() {
-  local log=$work/console.log passes failures
+  local log=$work/console.log
   echo "== console"
   (cd "$here/console" && STAVE=$stave PICTURES=${STAVE_PICTURES:-$here/console/pictures} PYTHONDONTWRITEBYTECODE=1 \
     timeout 300 python3 test_console.py 2>&1) | tee "$log"
-  local status=${PIPESTATUS[0]}
-  failures=$(grep -cE '^(FAIL|ERROR): ' "$log")
-  passes=$(sed -nE 's/^Ran ([0-9]+) tests? in .*/\1/p' "$log")
-  passes=$((${passes:-0} > failures ? passes - failures : 0))
-  if ((status == 0 && passes > 0 && failures == 0)); then
-    printf 'console\t%s\t0\t-\tpassed\n' "$passes" >>"$table"
-  else
-    printf 'console\t%s\t%s\t-\tFAILED\n' "$passes" "$((failures > 0 ? failures : 1))" >>"$table"
-    return 1
-  fi
+  unittest_row console "$log" "${PIPESTATUS[0]}"
 }
 
 # Backups in an S3-compatible store of its own, with nodes of its own.
 run_s3() {
-  local log=$work/s3.log passes failures
+  local log=$work/s3.log
   echo "== s3"
   (cd "$here/s3" && STAVE=$stave PYTHONDONTWRITEBYTECODE=1 \
     timeout 300 .venv/bin/python test_s3.py 2>&1) | tee "$log"
-  local status=${PIPESTATUS[0]}
-  failures=$(grep -cE '^(FAIL|ERROR): ' "$log")
-  passes=$(sed -nE 's/^Ran ([0-9]+) tests? in .*/\1/p' "$log")
-  passes=$((${passes:-0} > failures ? passes - failures : 0))
-  if ((status == 0 && passes > 0 && failures == 0)); then
-    printf 's3\t%s\t0\t-\tpassed\n' "$passes" >>"$table"
-  else
-    printf 's3\t%s\t%s\t-\tFAILED\n' "$passes" "$((failures > 0 ? failures : 1))" >>"$table"
-    return 1
-  fi
+  unittest_row s3 "$log" "${PIPESTATUS[0]}"
 }
 
 # The command line of libcouchbase, against a node of its own.
 run_cbc() {
-  local log=$work/cbc.log passes failures
+  local log=$work/cbc.log
   echo "== cbc"
   (cd "$here/cbc" && STAVE=$stave PYTHONDONTWRITEBYTECODE=1 timeout 120 python3 test_cbc.py 2>&1) | tee "$log"
-  local status=${PIPESTATUS[0]}
-  failures=$(grep -cE '^(FAIL|ERROR): ' "$log")
-  passes=$(sed -nE 's/^Ran ([0-9]+) tests? in .*/\1/p' "$log")
-  passes=$((${passes:-0} > failures ? passes - failures : 0))
-  if ((status == 0 && passes > 0 && failures == 0)); then
-    printf 'cbc\t%s\t0\t-\tpassed\n' "$passes" >>"$table"
-  else
-    printf 'cbc\t%s\t%s\t-\tFAILED\n' "$passes" "$((failures > 0 ? failures : 1))" >>"$table"
-    return 1
-  fi
+  unittest_row cbc "$log" "${PIPESTATUS[0]}"
 }
 
 # The manifests, and their pods in namespaces of their own, where there can be some.
 run_kubernetes() {
-  local log=$work/kubernetes.log passes failures skips namespaces=() program
+  local log=$work/kubernetes.log namespaces=() program
   program=$stave
   echo "== kubernetes"
   if [[ $(id -u) == 0 ]] && unshare --net --mount true 2>/dev/null; then
@@ -521,17 +509,7 @@ run_kubernetes() {
   fi
   (cd "$here/kubernetes" && STAVE=$program PYTHONDONTWRITEBYTECODE=1 \
     timeout 300 "${namespaces[@]}" .venv/bin/python test_kubernetes.py 2>&1) | tee "$log"
-  local status=${PIPESTATUS[0]}
-  failures=$(grep -cE '^(FAIL|ERROR): ' "$log")
-  passes=$(sed -nE 's/^Ran ([0-9]+) tests? in .*/\1/p' "$log")
-  skips=$(sed -nE 's/^OK \(skipped=([0-9]+)\)$/\1/p' "$log")
-  passes=$((${passes:-0} - ${skips:-0} > failures ? passes - ${skips:-0} - failures : 0))
-  if ((status == 0 && passes > 0 && failures == 0)); then
-    printf 'kubernetes\t%s\t0\t-\tpassed\n' "$passes" >>"$table"
-  else
-    printf 'kubernetes\t%s\t%s\t-\tFAILED\n' "$passes" "$((failures > 0 ? failures : 1))" >>"$table"
-    return 1
-  fi
+  unittest_row kubernetes "$log" "${PIPESTATUS[0]}"
 }
 
 failed=0

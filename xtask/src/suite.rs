@@ -326,22 +326,8 @@ fn conformance_row(line: &str) -> Option<Totals> {
     let suite = words.next()?;
     // The programs that write while nodes fail are called cluster-SDK, suites against three nodes SDK-3, the own suites of
     // SDKs upstream-WHERE, helpers for tests helpers-LANGUAGE.
-    let suites = [
-        "python",
-        "go",
-        "rust",
-        "java",
-        "node",
-        "cluster",
-        "collections",
-        "upstream",
-        "helpers",
-        "console",
-        "kubernetes",
-        "s3",
-        "cbc",
-    ];
-    if !suites.contains(&suite.trim_start_matches("cluster-").split('-').next().unwrap_or(suite)) {
+    let name = suite.trim_start_matches("cluster-").split('-').next().unwrap_or(suite);
+    if !BESIDE.into_iter().flatten().chain(ALONE).any(|known| *known == name) {
         return None;
     }
     match (words.next()?, words.next()?) {

@@ -4,26 +4,13 @@
 
 mod support;
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
-
 use serde_json::{Value, json};
 use server::Server;
-use support::{http, json, start};
+use support::{http, http_as, json, start};
 
 /// Status code and body of an answer to a client that says nothing of who it is.
 fn nameless(server: &Server, method: &str, path: &str, form: &str) -> (u16, String) {
-    let addr: SocketAddr = server.http_addr();
-    let mut stream = TcpStream::connect(addr).expect("the server listens");
-    let head = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n");
-    let kind = "Content-Type: application/x-www-form-urlencoded";
-    let request = format!("{head}{kind}\r\nContent-Length: {}\r\n\r\n{form}", form.len());
-    stream.write_all(request.as_bytes()).expect("the server takes it");
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).expect("an answer in text");
-    let (head, body) = answer.split_once("\r\n\r\n").expect("head and body");
-    let code = head.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a status code");
-    (code, body.to_owned())
+    http_as("", server.http_addr(), method, path, form)
 }
 
 /// More than are free for one address.
@@ -103,6 +90,8 @@ fn what_is_not_so_is_refused_by_its_name() {
     let (code, body) = http(&server, "POST", "/settings/indexes", "storageMode=forestdb");
     assert!(code == 400 && body.contains("no indexes"), "{code} {body}");
     assert_eq!(nameless(&server, "POST", "/settings/indexes", "storageMode=forestdb").0, 401);
+    // Of a client that has not logged in, no large body is taken.
+    assert_eq!(nameless(&server, "POST", "/pools/default", &"x".repeat(5_000)).0, 413);
     server.stop().expect("a clean stop");
 }
 

@@ -260,7 +260,9 @@ def main():
         time.sleep(1)
         if not tally.wait_for_all():
             break
-        scans = scans and tally.wait_for_a_scan()
+        if scans and not tally.wait_for_a_scan():
+            scans = False
+            print(f"no scan has ended without an error within {SCAN_AGAIN_WITHIN_S} s after {name}")
     tally.done = True
     for thread in [*writers, scanner]:
         thread.join(10)

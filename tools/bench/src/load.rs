@@ -31,7 +31,7 @@ impl Peer {
 
     /// Runs the load generator to its end; what it printed as JSON.
     pub fn load<S: AsRef<str>>(&self, arguments: &[S]) -> Result<Value> {
-        self.finish(self.command(arguments))
+        self.load_by(&tree::release_binary(), arguments)
     }
 
     /// The same with the load generator of another program.
@@ -47,13 +47,6 @@ impl Peer {
             self.plain(&tree::release_binary(), arguments).status().context("cannot run stave bench")?;
         ensure!(status.success(), "stave bench against {} ended with {status}", self.name);
         Ok(())
-    }
-
-    /// The load generator, ready to be run.
-    fn command<S: AsRef<str>>(&self, arguments: &[S]) -> Command {
-        let mut command = self.plain(&tree::release_binary(), arguments);
-        command.arg("--json");
-        command
     }
 
     fn plain<S: AsRef<str>>(&self, program: &Path, arguments: &[S]) -> Command {

@@ -165,7 +165,7 @@ pub fn run(options: &StrangersOptions) -> Result<Report> {
     ensure!(options.requests > 0 && options.held > 0, "at least one request and one connection");
     release_build()?;
     let scratch = Scratch::new("strangers")?;
-    raise_descriptor_limit(20_000 + SPARE);
+    raise_descriptor_limit(u64::from(options.held) + SPARE);
     let start = |name: &str| {
         let log = scratch.path().join(format!("{name}.log"));
         Stave::start(&Start { data: &scratch.path().join(name), log, more: &["--threads", "1"] })

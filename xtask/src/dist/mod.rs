@@ -137,29 +137,37 @@ pub fn run(options: &Packages) -> Result<bool> {
         totals += try_image::run(&binary)?;
     }
     if options.try_packages {
-        totals += try_packages(&binary, options)?;
+        totals += try_packages(&made, options)?;
     }
     Ok(totals.good())
 }
 
-/// Installs, upgrades and removes the packages of a program.
-fn try_packages(binary: &Path, options: &Packages) -> Result<Totals> {
-    let of = |program: &Path| {
-        let name = || program.display().to_string();
-        let whole = std::fs::read(program).with_context(name)?;
-        let release = Release::of_tree(&whole).with_context(name)?;
-        ensure!(release.machine == std::env::consts::ARCH, "{} is for {}", name(), release.machine);
-        let shell = ShellFiles::of(program, &options.out)?;
-        let stripped = stripped(program, release.machine, &options.out)?;
-        anyhow::Ok(clean::Made {
-            deb: deb::make(&release, &stripped, &shell)?,
-            rpm: rpm::make(&release, &stripped, &shell)?,
-        })
+/// Installs, upgrades and removes the packages that were made.
+fn try_packages(made: &[PathBuf], options: &Packages) -> Result<Totals> {
+    let read = |kind: &str| {
+        let path = made.iter().find(|path| path.extension().is_some_and(|found| found == kind));
+        let path = path.with_context(|| format!("no package of the kind {kind} was made"))?;
+        std::fs::read(path).with_context(|| path.display().to_string())
     };
-    if options.upgrade_from.is_none() {
+    let new = clean::Made { deb: read("deb")?, rpm: read("rpm")? };
+    let Some(program) = &options.upgrade_from else {
         println!("the packages are upgraded to themselves: --upgrade-from names an older program");
-    }
-    clean::run(&of(options.upgrade_from.as_deref().unwrap_or(binary))?, &of(binary)?)
+        return clean::run(&new, &new);
+    };
+    clean::run(&packages_of(program, &options.out)?, &new)
+}
+
+/// The packages of a program; `out` is a folder for what lies around meanwhile.
+fn packages_of(program: &Path, out: &Path) -> Result<clean::Made> {
+    let name = || program.display().to_string();
+    let whole = std::fs::read(program).with_context(name)?;
+    let release = Release::of_tree(&whole).with_context(name)?;
+    ensure!(release.machine == std::env::consts::ARCH, "{} is for {}", name(), release.machine);
+    let (shell, stripped) = (ShellFiles::of(program, out)?, stripped(program, release.machine, out)?);
+    Ok(clean::Made {
+        deb: deb::make(&release, &stripped, &shell)?,
+        rpm: rpm::make(&release, &stripped, &shell)?,
+    })
 }
 
 /// Writes where these files come from.

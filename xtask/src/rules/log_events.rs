@@ -7,6 +7,8 @@ use harness::tree;
 use proc_macro2::{TokenStream, TokenTree};
 use syn::visit::{self, Visit};
 
+use super::attributes::is_test;
+
 const LEVELS: [&str; 3] = ["info", "warn", "error"];
 
 /// One of these macros, as it is written.
@@ -71,11 +73,7 @@ struct Found(Vec<LogEvent>);
 
 impl<'ast> Visit<'ast> for Found {
     fn visit_item_mod(&mut self, found: &'ast syn::ItemMod) {
-        let is_test = |attribute: &syn::Attribute| {
-            attribute.path().is_ident("cfg")
-                && attribute.parse_args::<syn::Ident>().is_ok_and(|name| name == "test")
-        };
-        if !found.attrs.iter().any(is_test) {
+        if !is_test(&found.attrs) {
             visit::visit_item_mod(self, found);
         }
     }

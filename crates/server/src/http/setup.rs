@@ -133,19 +133,17 @@ async fn answer(request: Request, look: impl FnOnce(&[(String, String)]) -> Resu
     }
 }
 
-/// The fields of a form whose sender has not logged in: no more is read than any request may have.
+/// The fields of a form whose sender has not logged in: its body is as small as theirs have to be.
 async fn fields_of(
     request: Request,
 ) -> Result<(axum::http::request::Parts, Vec<(String, String)>), Box<Response>> {
     let (parts, body) = connections::body(request).await?.into_parts();
-    let body: Bytes = axum::body::to_bytes(body, MOST_BYTES)
+    // All of it has come.
+    let body: Bytes = axum::body::to_bytes(body, usize::MAX)
         .await
-        .map_err(|_| Box::new(StatusCode::PAYLOAD_TOO_LARGE.into_response()))?;
+        .map_err(|_| Box::new(StatusCode::BAD_REQUEST.into_response()))?;
     Ok((parts, form::parse(&body)))
 }
-
-/// No form of these is longer.
-const MOST_BYTES: usize = 64 << 10;
 
 /// Looks at each field; all of `names` have to be there, but for `port`, and no other.
 fn one_of(

@@ -139,9 +139,11 @@ pub fn ask(
     connection: &str,
 ) -> TcpStream {
     let mut stream = TcpStream::connect(addr).expect("the server listens");
-    let credentials = base64::engine::general_purpose::STANDARD.encode(format!("{user}:password"));
+    let encoded = base64::engine::general_purpose::STANDARD.encode(format!("{user}:password"));
+    // A client without a name says nothing of who it is.
+    let login = if user.is_empty() { String::new() } else { format!("Authorization: Basic {encoded}\r\n") };
     let request = format!(
-        "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: {connection}\r\nAuthorization: Basic {credentials}\r\n\
+        "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: {connection}\r\n{login}\
          Content-Length: {}\r\n\r\n{body}",
         body.len()
     );

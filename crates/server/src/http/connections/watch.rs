@@ -164,27 +164,32 @@ fn certified(request: &Request) -> Option<String> {
     guest.connection.certified().map(str::to_owned)
 }
 
+/// The largest body of a client that has not logged in: a form with some names and a password.
+const MOST_OF_STRANGERS: usize = 4 << 10;
+
 /// A request with all of its body, or what is answered instead.
 pub(crate) async fn body(request: Request) -> Result<Request, Box<Response>> {
     let Some(ConnectInfo(guest)) = request.extensions().get::<ConnectInfo<Guest>>().cloned() else {
         return Ok(request);
     };
     let limits = guest.connections.limits;
+    let is_stranger = guest.connection.is_let_in.get().is_none();
+    let most = if is_stranger { limits.body_bytes.min(MOST_OF_STRANGERS) } else { limits.body_bytes };
     let (parts, body) = request.into_parts();
     let told =
         parts.headers.get(header::CONTENT_LENGTH).and_then(|len| len.to_str().ok()?.parse::<u64>().ok());
-    if told.is_some_and(|len| len > limits.body_bytes as u64) {
-        return Err(too_large(limits.body_bytes));
+    if told.is_some_and(|len| len > most as u64) {
+        return Err(too_large(most));
     }
-    let expected = told.unwrap_or(limits.body_bytes as u64) as usize;
+    let expected = told.unwrap_or(most as u64) as usize;
     let has_body = !http_body::Body::is_end_stream(&body);
     if has_body && !guest.connections.reserve_body(&guest.connection, expected) {
         return Err(no_room());
     }
-    let extra_s = told.unwrap_or(limits.body_bytes as u64) / SLOWEST_BODY_BYTES_PER_S;
+    let extra_s = told.unwrap_or(most as u64) / SLOWEST_BODY_BYTES_PER_S;
     let deadline_s = guest.connections.now_s() + limits.body_timeout_s + extra_s;
     guest.connection.enter(Phase::Body, deadline_s);
-    let body = axum::body::to_bytes(body, limits.body_bytes).await;
+    let body = axum::body::to_bytes(body, most).await;
     guest.is_busy();
     match body {
         Ok(body) => Ok(Request::from_parts(parts, Body::from(body))),
@@ -193,7 +198,7 @@ pub(crate) async fn body(request: Request) -> Result<Request, Box<Response>> {
                 format!("the body of the request did not come within {} seconds", limits.body_timeout_s);
             Err(refused(StatusCode::REQUEST_TIMEOUT, &why))
         }
-        Err(_) => Err(too_large(limits.body_bytes)),
+        Err(_) => Err(too_large(most)),
     }
 }
 
