@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use ::node::close_reason::CloseReason;
 use ::node::config::{ConnectionLimits, Role, UserSpec};
 use ::node::connection::{Connection, Next};
 use ::node::counters::WorkerCounters;
@@ -21,7 +22,7 @@ use engine::Bucket;
 use protocol::extras::ConfigVersion;
 use protocol::feature::{Feature, Features};
 use protocol::response::{ParsedResponse, ResponseView};
-use protocol::{RequestParts, Status, opcode, parse_response, write_request};
+use protocol::{HEADER_BYTES, RequestParts, Status, opcode, parse_response, write_request};
 
 use crate::available::Service;
 use crate::history::Asked;
@@ -84,6 +85,8 @@ pub struct ClientConnection {
     connection: Connection,
     /// What came, and was not handled.
     unread: Vec<u8>,
+    /// What has to happen before it can go on, as a worker of the server keeps it.
+    next: Next,
 }
 
 impl ClientConnection {
@@ -92,13 +95,23 @@ impl ClientConnection {
         match turn {
             Turn::Later => {
                 self.connection.hear(true, out);
+                if let Some(reason @ (CloseReason::BucketGone | CloseReason::UserChanged)) =
+                    self.connection.closing()
+                {
+                    self.next = Next::Close(reason);
+                }
                 let mut cx = Context::from_waker(Waker::noop());
-                self.connection.has_later() && self.connection.poll_later(&mut cx, out)
+                let any = self.connection.has_later() && self.connection.poll_later(&mut cx, out);
+                if any {
+                    self.next = self.connection.after_answers(self.next, !self.unread.is_empty());
+                }
+                any
             }
             Turn::Bytes if self.unread.is_empty() => false,
             Turn::Bytes => {
                 let received = self.connection.receive(&self.unread, out);
                 self.unread.drain(..received.consumed);
+                self.next = received.next;
                 received.consumed > 0 || received.next == Next::Turn
             }
         }
@@ -162,7 +175,12 @@ fn connect(node: &Arc<::node::Node>, client: usize) -> Option<ClientConnection> 
     connection.receive(&bytes, &mut out);
     let mut statuses = Vec::new();
     each(&out.to_vec(), |answer| statuses.push(answer.status()));
-    (statuses == [Some(Status::Success); 2]).then_some(ClientConnection { connection, unread: Vec::new() })
+    let next = Next::Bytes(HEADER_BYTES);
+    (statuses == [Some(Status::Success); 2]).then_some(ClientConnection {
+        connection,
+        unread: Vec::new(),
+        next,
+    })
 }
 
 fn each(mut bytes: &[u8], mut look: impl FnMut(&ResponseView<'_>)) {
@@ -237,7 +255,7 @@ impl FrontEnd<'_> {
         let Some(connection) = self.world.nodes[at].connections.get_mut(&client) else { return false };
         let mut out = Output::default();
         let mut goes_on = connection.turn(turn, &mut out);
-        let is_closed = connection.connection.closing().is_some();
+        let is_closed = matches!(connection.next, Next::Close(_));
         self.note_made(&before);
         each(&out.to_vec(), |answer| goes_on |= self.answers(client, answer, committed));
         if is_closed {
