@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use base::env::{Disk, OpenMode};
 
+use crate::encrypted::OriginalKeys;
 use crate::failure::Failure;
 use crate::file::{CouchFile, open_source};
 use crate::record::DocInfo;
@@ -59,7 +60,12 @@ pub trait Watcher {
 ///
 /// A file that cannot be opened at all is a fault, too.
 pub fn check(disk: &dyn Disk, path: &Path, watcher: &mut dyn Watcher) -> Findings {
-    check_opened(disk, path, CouchFile::open_read(disk, path), watcher)
+    check_with(disk, path, &OriginalKeys::default(), watcher)
+}
+
+/// The same of a file that may be encrypted with one of the keys.
+pub fn check_with(disk: &dyn Disk, path: &Path, keys: &OriginalKeys, watcher: &mut dyn Watcher) -> Findings {
+    check_opened(disk, path, CouchFile::open_read_with(disk, path, keys), watcher)
 }
 
 /// The same as of the header at `offset`. What stands behind it is not looked at: it may be incomplete.
@@ -128,7 +134,9 @@ impl Faults<'_> {
             Failure::UnsupportedVersion { version, .. } => {
                 self.at(0, format!("the file has the unsupported version {version}"));
             }
-            Failure::Encrypted { .. } => self.at(0, "the file is encrypted, which is not supported"),
+            Failure::Encrypted { key_id, .. } => {
+                self.at(0, format!("the file is encrypted with the key {key_id:?}, which was not given"));
+            }
             Failure::Poisoned { .. } => unreachable!("nothing is written here"),
         }
     }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use base::env::File;
 
+use crate::encrypted::{self, Encryption};
 use crate::failure::Failure;
 use crate::pieces::Pieces;
 use crate::snappy;
@@ -24,6 +25,9 @@ pub(crate) const CHUNK_PREFIX: usize = 8;
 pub(crate) const LENGTH_MARK: u32 = 0x8000_0000;
 /// Longest body that is read: above any document with its xattrs.
 pub(crate) const MAX_BODY_BYTES: usize = 128 << 20;
+
+const WRONG_CHECKSUM: &str = "a checksum does not match";
+const WRONG_TAG: &str = "a chunk was changed, or the key is another one: its tag does not match";
 
 /// Which checksum a file uses: that of zlib up to version 11, Castagnoli since 12.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,9 +111,49 @@ pub(crate) struct Source {
     pub(crate) file: Arc<dyn File>,
     pub(crate) path: Arc<Path>,
     pub(crate) checksum: Checksum,
+    pub(crate) encryption: Encryption,
 }
 
 impl Source {
+    /// Bytes in front of the body of each chunk.
+    pub(crate) fn prefix(&self) -> usize {
+        if self.encryption.is_on() { encrypted::LENGTH } else { CHUNK_PREFIX }
+    }
+
+    /// Bytes of a chunk beside its body.
+    pub(crate) fn overhead(&self) -> usize {
+        if self.encryption.is_on() { encrypted::LENGTH + encrypted::TAG } else { CHUNK_PREFIX }
+    }
+
+    /// The body of the chunk at `offset`, of which `chunk` is all, without the first byte of each block.
+    pub(crate) fn body_of<'b>(&self, offset: u64, chunk: &'b mut [u8]) -> Result<&'b [u8], Failure> {
+        if self.encryption.is_on() {
+            let body = chunk.get_mut(encrypted::LENGTH..).unwrap_or_default();
+            return self.encryption.decrypt(offset, body).ok_or_else(|| self.damaged(offset, WRONG_TAG));
+        }
+        self.plain_body_of(offset, chunk)
+    }
+
+    /// The same of a file that is not encrypted.
+    pub(crate) fn plain_body_of<'b>(&self, offset: u64, chunk: &'b [u8]) -> Result<&'b [u8], Failure> {
+        let Some((_, crc)) = chunk_prefix(chunk) else {
+            return Err(self.damaged(offset, "the file ends within a chunk"));
+        };
+        let body = &chunk[CHUNK_PREFIX..];
+        if self.checksum.of(body) == crc { Ok(body) } else { Err(self.damaged(offset, WRONG_CHECKSUM)) }
+    }
+
+    /// Bytes of the chunk at `offset` that begins with `length`, which must be what the file's chunks begin with.
+    pub(crate) fn chunk_bytes(&self, offset: u64, length: u32) -> Result<usize, Failure> {
+        let is_marked = length & LENGTH_MARK != 0;
+        let content = (length & !LENGTH_MARK) as usize;
+        match self.encryption.is_on() {
+            true if !is_marked && content >= encrypted::TAG => Ok(encrypted::LENGTH + content),
+            false if is_marked => Ok(CHUNK_PREFIX + content),
+            _ => Err(self.damaged(offset, "no chunk starts here")),
+        }
+    }
+
     pub(crate) fn damaged(&self, offset: u64, what: &'static str) -> Failure {
         Failure::Damaged { path: self.path.clone(), offset, what }
     }
@@ -207,29 +251,22 @@ impl Source {
             return Err(self.damaged(offset, "a chunk is said to lie outside the file"));
         }
         let hint = hint.min((limit - offset) as usize);
-        let end = read_content(buf, offset, CHUNK_PREFIX + hint)?;
-        let Some((length, crc)) = chunk_prefix(buf) else {
+        let end = read_content(buf, offset, self.overhead() + hint)?;
+        let Some((length, _)) = buf.split_first_chunk::<4>() else {
             return Err(self.damaged(offset, "the file ends within a chunk"));
         };
-        if length & LENGTH_MARK == 0 {
-            return Err(self.damaged(offset, "no chunk starts here"));
-        }
-        let len = (length & !LENGTH_MARK) as usize;
-        let content = CHUNK_PREFIX + len;
-        if len > MAX_BODY_BYTES || offset + span(offset, content as u64) > limit {
+        let content = self.chunk_bytes(offset, u32::from_be_bytes(*length))?;
+        if content > MAX_BODY_BYTES + self.overhead() || offset + span(offset, content as u64) > limit {
             return Err(self.damaged(offset, "a chunk is longer than the file"));
         }
         if buf.len() < content {
             let missing = content - buf.len();
             read_content(buf, end, missing)?;
         }
-        let Some(body) = buf.get(CHUNK_PREFIX..content) else {
+        let Some(chunk) = buf.get_mut(..content) else {
             return Err(self.damaged(offset, "the file ends within a chunk"));
         };
-        if self.checksum.of(body) != crc {
-            return Err(self.damaged(offset, "a checksum does not match"));
-        }
-        Ok(body)
+        self.body_of(offset, chunk)
     }
 }
 

@@ -43,11 +43,13 @@ pub enum Failure {
         /// Version in its last header.
         version: u8,
     },
-    /// An encrypted file.
-    #[error("{path} is encrypted, which is not supported", path = path.display())]
+    /// An encrypted file of the original, whose key was not given.
+    #[error("{path} is encrypted with the key {key_id:?} of the server that wrote it, which was not given", path = path.display())]
     Encrypted {
         /// The file.
         path: Arc<Path>,
+        /// The key that its own is made of.
+        key_id: String,
     },
     /// An earlier write or sync failed, so nothing is known about the end of the file: it must be opened again.
     #[error("{path} must be opened again after a failed write", path = path.display())]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use base::env::{Disk, File, OpenMode};
 
 use crate::chunk::{Checksum, Source};
+use crate::encrypted::{Encryption, OriginalKeys};
 use crate::failure::Failure;
 use crate::header::{Header, VERSION};
 use crate::node::NodeKind;
@@ -208,7 +209,13 @@ impl CouchFile {
 
     /// Opens a file for reading, at its last valid header.
     pub fn open_read(disk: &dyn Disk, path: &Path) -> Result<Snapshot, Failure> {
+        CouchFile::open_read_with(disk, path, &OriginalKeys::default())
+    }
+
+    /// The same of a file that may be encrypted with one of the keys, as only those of the original are.
+    pub fn open_read_with(disk: &dyn Disk, path: &Path, keys: &OriginalKeys) -> Result<Snapshot, Failure> {
         let mut source = open_source(disk, path, OpenMode::Read)?;
+        source.encryption = Encryption::with(keys);
         let end = file_len(&source)?;
         let header = Header::find_last(&mut source, end)?;
         Ok(Snapshot::new(source, Arc::new(header), end))
@@ -355,7 +362,7 @@ fn open_commit(disk: &dyn Disk, path: &Path, commit: &Commit) -> Result<(Source,
 pub(crate) fn open_source(disk: &dyn Disk, path: &Path, mode: OpenMode) -> Result<Source, Failure> {
     let path: Arc<Path> = path.into();
     match disk.open(&path, mode) {
-        Ok(file) => Ok(Source { file, path, checksum: Checksum::Crc32c }),
+        Ok(file) => Ok(Source { file, path, checksum: Checksum::Crc32c, encryption: Encryption::default() }),
         Err(source) => Err(Failure::Io { operation: "open", path, offset: 0, source }),
     }
 }

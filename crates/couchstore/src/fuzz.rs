@@ -8,10 +8,10 @@ use std::sync::Arc;
 use base::env::sim::SimDisk;
 use base::env::{Disk, File, OpenMode};
 
-use crate::check::{Fault, Watcher, check};
+use crate::check::{Fault, Watcher, check_with};
 use crate::{
-    Choice, Compaction, CouchFile, DocInfo, Failure, Fate, Reading, RecordSummary, RevMeta, Snapshot, Tuning,
-    Want,
+    Choice, Compaction, CouchFile, DocInfo, Failure, Fate, OriginalKeys, Reading, RecordSummary, RevMeta,
+    Snapshot, Tuning, Want,
 };
 
 /// A disk that holds one file of fixed bytes.
@@ -72,7 +72,10 @@ impl File for OneFile {
 pub fn fuzz_damaged_file(bytes: &[u8]) {
     // a failure is as good an answer as any
     let _ = read_everything(bytes);
-    check(&OneFile(bytes.into()), Path::new("fuzz.couch.1"), &mut Deaf);
+    let mut keys = OriginalKeys::default();
+    // Of the golden files, which fuzzers begin with.
+    keys.insert("k-1".to_owned(), std::array::from_fn(|at| 0x10 + at as u8));
+    check_with(&OneFile(bytes.into()), Path::new("fuzz.couch.1"), &keys, &mut Deaf);
 }
 
 /// Takes no notice of what a check meets.

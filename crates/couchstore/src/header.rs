@@ -12,7 +12,7 @@ pub(crate) const OLDEST_VERSION: u8 = 11;
 pub(crate) const NEWEST_VERSION: u8 = 14;
 const FIXED: usize = 25;
 const TIMESTAMP: usize = 8;
-/// 47 bits for the position of the header before, all ones without one, and a bit for encryption.
+/// 47 bits for the position of the header before, all ones without one, and a bit for the metadata header.
 const LINK: usize = 6;
 const NO_LINK: u64 = (1 << 47) - 1;
 /// Headers are small: three roots of at most 28 bytes.
@@ -34,6 +34,8 @@ pub(crate) struct Header {
     pub(crate) offset: u64,
     /// Where the header before is; only headers of version 14 say so.
     pub(crate) previous: Option<u64>,
+    /// Whether the first block of the file says where its key comes from; only in version 14.
+    pub(crate) has_metadata: bool,
 }
 
 impl Header {
@@ -48,6 +50,7 @@ impl Header {
             local: None,
             offset: 0,
             previous: None,
+            has_metadata: false,
         }
     }
 
@@ -73,7 +76,9 @@ impl Header {
             body.extend_from_slice(&self.timestamp_ns.to_be_bytes());
         }
         if self.version >= 14 {
-            body.extend_from_slice(&be48(self.previous.unwrap_or(NO_LINK) << 1));
+            body.extend_from_slice(&be48(
+                self.previous.unwrap_or(NO_LINK) << 1 | u64::from(self.has_metadata),
+            ));
         }
         for root in &roots {
             body.extend_from_slice(root);
@@ -127,10 +132,10 @@ impl Header {
     pub(crate) fn fault_of(block: &[u8], offset: u64, source: &Source, roots: bool) -> Option<Failure> {
         match Header::decode(block, offset) {
             Err(Undecodable::Damaged) => Some(source.damaged(offset, "a header is damaged")),
-            Err(Undecodable::Version(_) | Undecodable::Encrypted) => None,
+            Err(Undecodable::Version(_)) => None,
             Ok(header) if roots => {
-                let source = Source { checksum: Checksum::of_version(header.version), ..source.clone() };
-                header.vouches(&source).err()
+                let mut source = source.clone();
+                header.fits(&mut source).and_then(|()| header.vouches(&source)).err()
             }
             Ok(_) => None,
         }
@@ -142,9 +147,6 @@ impl Header {
         let (timestamp, rest) = rest.split_at_checked(timestamp).ok_or(Undecodable::Damaged)?;
         let link = if version >= 14 { LINK } else { 0 };
         let (link, roots) = rest.split_at_checked(link).ok_or(Undecodable::Damaged)?;
-        if be(link) & 1 != 0 {
-            return Err(Undecodable::Encrypted);
-        }
         let previous = Some(be(link) >> 1).filter(|at| !link.is_empty() && *at != NO_LINK);
         let [by_seqno, by_id, local] = Header::decode_roots(fixed, roots).ok_or(Undecodable::Damaged)?;
         Ok(Header {
@@ -157,6 +159,7 @@ impl Header {
             local,
             offset,
             previous,
+            has_metadata: be(link) & 1 != 0,
         })
     }
 
@@ -189,12 +192,11 @@ impl Header {
         let n = source.read_raw(&mut block, offset)?;
         match Header::decode(&block[..n], offset) {
             Ok(header) => {
-                source.checksum = Checksum::of_version(header.version);
+                header.fits(source)?;
                 header.vouches(source)?;
                 let end = header.end();
                 Ok((header, end))
             }
-            Err(Undecodable::Encrypted) => Err(Failure::Encrypted { path: source.path.clone() }),
             Err(Undecodable::Version(version)) => {
                 Err(Failure::UnsupportedVersion { path: source.path.clone(), version })
             }
@@ -204,10 +206,30 @@ impl Header {
 
     /// The last header that vouches for its roots among the first `end` bytes.
     pub(crate) fn find_last(source: &mut Source, end: u64) -> Result<Header, Failure> {
-        let found = Header::search(source, end, &mut |header, source| header.vouches(source))?;
-        let header = found.ok_or_else(|| Failure::NoHeader { path: source.path.clone() })?;
-        source.checksum = Checksum::of_version(header.version);
+        let mut why = None;
+        let mut accept = |header: &Header, source: &Source| {
+            header.vouches(source).map_err(|failure| {
+                let kept = source
+                    .damaged(header.offset, "no header vouches for its trees: the key may be another one");
+                why = source.encryption.is_on().then_some(kept);
+                failure
+            })
+        };
+        let found = Header::search(source, end, &mut accept)?;
+        let has_roots =
+            |header: &Header| [header.by_seqno, header.by_id, header.local].iter().any(Option::is_some);
+        // With another key no tree can be read: an early header without trees must not stand for the file.
+        let found = found.filter(|header| why.is_none() || has_roots(header));
+        let no_header = || why.take().unwrap_or_else(|| Failure::NoHeader { path: source.path.clone() });
+        let header = found.ok_or_else(no_header)?;
+        header.fits(source)?;
         Ok(header)
+    }
+
+    /// Prepares a file for what the header points to: its checksum, and the cipher of an encrypted one.
+    fn fits(&self, source: &mut Source) -> Result<(), Failure> {
+        source.checksum = Checksum::of_version(self.version);
+        if self.has_metadata { source.unlock() } else { Ok(()) }
     }
 
     /// The last header among the first `end` bytes that `accept` finds no fault with. It is given the file with the
@@ -229,7 +251,7 @@ impl Header {
                 let Some(header) = Header::in_block(block, from + i as u64 * BLOCK, &source)? else {
                     continue;
                 };
-                source.checksum = Checksum::of_version(header.version);
+                header.fits(&mut source)?;
                 match accept(&header, &source) {
                     Ok(()) => return Ok(Some(header)),
                     Err(io @ Failure::Io { .. }) => return Err(io),
@@ -250,7 +272,6 @@ impl Header {
             Ok(header) => Ok(Some(header)),
             Err(Undecodable::Damaged) => Ok(None),
             Err(Undecodable::Version(version)) => Err(Failure::UnsupportedVersion { path: path(), version }),
-            Err(Undecodable::Encrypted) => Err(Failure::Encrypted { path: path() }),
         }
     }
 }
@@ -261,7 +282,6 @@ pub(crate) type Accept<'a> = dyn FnMut(&Header, &Source) -> Result<(), Failure> 
 enum Undecodable {
     Damaged,
     Version(u8),
-    Encrypted,
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ mod bulk;
 pub mod check;
 mod chunk;
 mod compact;
+mod encrypted;
 mod failure;
 mod file;
 #[doc(hidden)]
@@ -33,6 +34,7 @@ mod window;
 mod writer;
 
 pub use compact::{Choice, Compaction, Fate, Progress};
+pub use encrypted::OriginalKeys;
 pub use failure::Failure;
 pub use file::{Commit, CouchFile, Tuning};
 pub use pieces::Pieces;

@@ -1,6 +1,6 @@
 //! Tree nodes: lists of keys with values or pointers (couchstore file_format.md, "Nodes On Disk").
 
-use crate::chunk::{CHUNK_PREFIX, Source, inflate, literal};
+use crate::chunk::{Source, inflate, literal};
 use crate::failure::Failure;
 use crate::tree::{Reduce, Tree, be};
 use crate::window::Window;
@@ -107,13 +107,13 @@ impl NodeBuf {
         read: impl for<'b> FnOnce(usize, &'b mut Vec<u8>) -> Result<&'b [u8], Failure>,
     ) -> Result<(), Failure> {
         // for a leaf the subtree is the node itself, so this is its exact size; not to be believed, only a hint
-        let hint = (pointer.subtree_bytes as usize).saturating_sub(CHUNK_PREFIX).min(USUAL_NODE * 2);
+        let hint = (pointer.subtree_bytes as usize).saturating_sub(source.overhead()).min(USUAL_NODE * 2);
         // nothing is left of the node before, should this one fail
         (self.start, self.end, self.is_inflated) = (0, 0, false);
-        let block = read(hint, &mut self.chunk)?;
+        let (block, prefix) = (read(hint, &mut self.chunk)?, source.prefix());
         self.block_bytes = block.len() as u64;
         let (start, end, is_inflated) = match literal(block) {
-            Some(node) => (CHUNK_PREFIX + block.len() - node.len(), CHUNK_PREFIX + block.len(), false),
+            Some(node) => (prefix + block.len() - node.len(), prefix + block.len(), false),
             None => {
                 let len = inflate(block, &mut self.inflated)
                     .ok_or_else(|| source.damaged(pointer.offset, "a node cannot be inflated"))?;

@@ -3,9 +3,7 @@
 
 use std::ops::{ControlFlow, Range};
 
-use crate::chunk::{
-    BLOCK, CHUNK_PREFIX, LENGTH_MARK, MAX_BODY_BYTES, chunk_prefix, is_in_one_block, span, strip_into,
-};
+use crate::chunk::{BLOCK, CHUNK_PREFIX, MAX_BODY_BYTES, is_in_one_block, span, strip_into};
 use crate::failure::Failure;
 use crate::node::NodeBuf;
 use crate::record::{BY_SEQNO_FIXED, DocInfo};
@@ -262,27 +260,20 @@ impl Bodies {
         let from = (offset - self.start) as usize;
         let raw = self.piece[..self.len].get(from..from + (planned.end() - offset) as usize);
         let raw = raw.ok_or_else(|| damaged("the file ends within a chunk"))?;
-        let chunk = if is_in_one_block(offset, planned.content()) {
-            raw
-        } else {
+        let source = &snapshot.source;
+        // What is decrypted is a copy: the piece may be asked for the same body again.
+        let in_place = is_in_one_block(offset, planned.content()) && !source.encryption.is_on();
+        if !in_place {
             self.stripped.clear();
             strip_into(raw, offset, &mut self.stripped);
-            &self.stripped
-        };
-        let Some((length, crc)) = chunk_prefix(chunk) else {
-            return Err(damaged("a body has another length than its record says"));
-        };
-        if length & LENGTH_MARK == 0 {
-            return Err(damaged("no chunk starts here"));
         }
-        let body = &chunk[CHUNK_PREFIX..];
-        if (length & !LENGTH_MARK) as usize != body.len() {
+        let chunk = if in_place { raw } else { &self.stripped };
+        let length = chunk.split_first_chunk::<4>().map(|(length, _)| u32::from_be_bytes(*length));
+        let bytes = length.map(|length| source.chunk_bytes(offset, length)).transpose()?;
+        if bytes != Some(chunk.len()) {
             return Err(damaged("a body has another length than its record says"));
         }
-        if snapshot.source.checksum.of(body) != crc {
-            return Err(damaged("a checksum does not match"));
-        }
-        Ok(body)
+        if in_place { source.plain_body_of(offset, raw) } else { source.body_of(offset, &mut self.stripped) }
     }
 }
 

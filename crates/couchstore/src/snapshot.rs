@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::chunk::{CHUNK_PREFIX, Source, inflate, literal};
+use crate::chunk::{Source, inflate, literal};
 use crate::failure::Failure;
 use crate::header::Header;
 use crate::pieces::Pieces;
@@ -18,11 +18,6 @@ pub struct Snapshot {
     pub(crate) source: Source,
     pub(crate) header: Arc<Header>,
     pub(crate) file_bytes: u64,
-}
-
-/// How long a body is: its record counts what stands in front of it, too.
-fn body_hint(info: &DocInfo<'_>) -> usize {
-    (info.body_bytes as usize).saturating_sub(CHUNK_PREFIX)
 }
 
 /// What a header says about its file.
@@ -149,7 +144,7 @@ impl Snapshot {
         if info.body_offset == 0 {
             return Ok(&[]);
         }
-        let (hint, limit) = (body_hint(info), self.header.offset);
+        let (hint, limit) = (self.body_hint(info), self.header.offset);
         let body = self.source.read_chunk(info.body_offset, hint, limit, buf)?;
         self.whole_body(info, body)
     }
@@ -164,13 +159,18 @@ impl Snapshot {
         if info.body_offset == 0 {
             return Ok(&[]);
         }
-        let (hint, limit) = (body_hint(info), self.header.offset);
+        let (hint, limit) = (self.body_hint(info), self.header.offset);
         let body = self.source.read_chunk_in_pieces(info.body_offset, hint, limit, buf, pieces)?;
         self.whole_body(info, body)
     }
 
+    /// How long a body is: its record counts what its chunk has beside it, too.
+    fn body_hint(&self, info: &DocInfo<'_>) -> usize {
+        (info.body_bytes as usize).saturating_sub(self.source.overhead())
+    }
+
     fn whole_body<'b>(&self, info: &DocInfo<'_>, body: &'b [u8]) -> Result<&'b [u8], Failure> {
-        if body.len() == body_hint(info) {
+        if body.len() == self.body_hint(info) {
             return Ok(body);
         }
         Err(self.source.damaged(info.body_offset, "a body has another length than its record says"))

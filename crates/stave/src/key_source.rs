@@ -27,7 +27,7 @@ impl KeySource<'_> {
     /// The key that was given, from the first of file, command and environment that there is.
     pub(crate) fn read(&self, env: &Env) -> anyhow::Result<Option<WrappingKeys>> {
         let (text, source) = match (self.file, self.command) {
-            (Some(path), _) => (read(env, path)?, path.display().to_string()),
+            (Some(path), _) => (read_text(env, path)?, path.display().to_string()),
             (None, Some(command)) => (self.output_of(command)?, format!("what `{command}` prints")),
             (None, None) => match std::env::var(self.variable) {
                 Ok(text) => (text, self.variable.to_owned()),
@@ -50,7 +50,8 @@ impl KeySource<'_> {
     }
 }
 
-fn read(env: &Env, path: &Path) -> anyhow::Result<String> {
+/// The text of a file with keys.
+pub(crate) fn read_text(env: &Env, path: &Path) -> anyhow::Result<String> {
     let failed = || format!("cannot read the encryption key in {}", path.display());
     let file = env.disk.open(path, OpenMode::Read).map_err(|error| {
         let error = cannot_read(path, error);

@@ -1,7 +1,7 @@
 //! Walks a whole tree and holds every node against what its parent says; a damaged node does not end the walk.
 
 use crate::check::Faults;
-use crate::chunk::{BLOCK, CHUNK_PREFIX, span};
+use crate::chunk::{BLOCK, span};
 use crate::failure::Failure;
 use crate::node::{Entries, MAX_DEPTH, NodeBuf, NodeKind, Pointer};
 use crate::snapshot::Snapshot;
@@ -34,16 +34,16 @@ struct Frame {
 
 impl Frame {
     /// Bytes at block starts that the node takes besides its own.
-    fn own_extra(&self) -> u64 {
-        let (at, len) = (self.claimed.offset, self.node.block_bytes() + CHUNK_PREFIX as u64);
+    fn own_extra(&self, overhead: u64) -> u64 {
+        let (at, len) = (self.claimed.offset, self.node.block_bytes() + overhead);
         // a position right behind the start of a block may stand for the block
         span(at, len) - len + u64::from(at % BLOCK == 1)
     }
 
     /// Whether a node and those below it can have this size. The original counts bytes at block starts, too, where a
     /// node lies across one.
-    fn may_have(&self, subtree_bytes: u64) -> bool {
-        (self.subtree_bytes..=self.subtree_bytes + self.own_extra()).contains(&subtree_bytes)
+    fn may_have(&self, subtree_bytes: u64, overhead: u64) -> bool {
+        (self.subtree_bytes..=self.subtree_bytes + self.own_extra(overhead)).contains(&subtree_bytes)
     }
 }
 
@@ -110,7 +110,7 @@ impl Walk<'_, '_> {
         }
         self.path.push(Frame {
             todo: node.entries().remaining(),
-            subtree_bytes: node.block_bytes() + CHUNK_PREFIX as u64,
+            subtree_bytes: node.block_bytes() + source.overhead() as u64,
             node,
             claimed,
             upper,
@@ -189,12 +189,12 @@ impl Walk<'_, '_> {
     /// itself, so that one fault is told of once.
     fn close(&mut self) {
         let Some(frame) = self.path.pop() else { return };
-        let offset = frame.claimed.offset;
+        let (offset, overhead) = (frame.claimed.offset, self.file.source.overhead() as u64);
         if frame.is_readable && frame.reduce != frame.claimed.reduce {
             let what = "what a node holds adds up to something else than its parent says";
             self.faults.at(offset, said_of(self.tree, what));
         }
-        if frame.is_readable && !frame.may_have(frame.claimed.subtree_bytes) {
+        if frame.is_readable && !frame.may_have(frame.claimed.subtree_bytes, overhead) {
             let what = "a node and those below it have another size than its parent says";
             self.faults.at(offset, said_of(self.tree, what));
         }

@@ -171,7 +171,7 @@ fn headers_of_version_14_are_linked() {
 }
 
 #[test]
-fn encrypted_files_are_refused_by_name() {
+fn a_header_that_tells_of_a_metadata_header_that_is_not_there_is_refused() {
     let dir = tempfile::tempdir().expect("a folder");
     let path = dir.path().join("0.couch.1");
     drop(write(14, &path));
@@ -182,14 +182,11 @@ fn encrypted_files_are_refused_by_name() {
     let crc = Checksum::Crc32c.of(&head[9..]);
     head[5..9].copy_from_slice(&crc.to_be_bytes());
     let disk = OneFile(bytes.into());
-    let failure = CouchFile::open_read(&disk, Path::new("7.couch.1")).err().expect("it is encrypted");
-    assert_eq!(failure.to_string(), "7.couch.1 is encrypted, which is not supported");
+    let failure = CouchFile::open_read(&disk, Path::new("7.couch.1")).err().expect("it has no key");
+    assert_eq!(failure.to_string(), "7.couch.1 is damaged at offset 0: the metadata header is damaged");
     let mut faults = Faults::default();
     check(&disk, Path::new("7.couch.1"), &mut faults);
-    assert_eq!(
-        faults.0.iter().map(|f| &*f.what).collect::<Vec<_>>(),
-        ["the file is encrypted, which is not supported"]
-    );
+    assert_eq!(faults.0.iter().map(|f| &*f.what).collect::<Vec<_>>(), ["the metadata header is damaged"]);
 }
 
 #[test]

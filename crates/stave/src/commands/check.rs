@@ -11,12 +11,14 @@ use std::path::{Path, PathBuf};
 use base::encryption::{KeyError, KeyRing, WrappingKeys, key_of_file};
 use base::env::{Disk, Env};
 use clap::Args;
-use couchstore::check::{Fault, Findings, Watcher, check_at};
+use couchstore::OriginalKeys;
+use couchstore::check::{Fault, Findings, Watcher, check_at, check_with};
 use kvstore::{check_catalog, check_log};
 use node::data_dir::DataDir;
 use node::small_files;
 use serde_json::{Value, json};
 
+use super::couchstore_keys::CouchstoreKeyFlags;
 use super::encryption_flags::{EncryptionFlags, world_with};
 use super::stored_bucket::{hold, refuse_moving, running};
 use crate::cli::Outcome;
@@ -39,6 +41,7 @@ use progress::Progress;
   stave check data/buckets/default
   stave check data/buckets/default/17.couch.3
   stave check --json data | jq 'select(.type == \"fault\")'
+  stave check 17.couch.3 --couchstore-key-file keys.json
   stave check data --repair
   stave check data --repair --yes
 
@@ -76,6 +79,8 @@ pub struct CheckFlags {
     json: bool,
     #[command(flatten)]
     encryption: EncryptionFlags,
+    #[command(flatten)]
+    original: CouchstoreKeyFlags,
 }
 
 /// Runs the command.
@@ -103,7 +108,8 @@ pub fn run(env: &Env, flags: &CheckFlags) -> anyhow::Result<Outcome> {
         return repair::run(env, &place, flags.json, flags.yes, &mut out);
     }
     let progress = Progress::on_stderr(env.clock.clone(), place.file_count());
-    check(env, &place, flags.json, progress, &mut out)
+    let files = Files { place: &place, keys: flags.original.read(env)? };
+    check(env, &files, flags.json, progress, &mut out)
 }
 
 /// With another key, or none, each file would be told as damaged, and repaired as such. `env` has no encryption.
@@ -145,13 +151,20 @@ fn take(data_dir: &Path, is_changed: bool) -> anyhow::Result<Option<DataDir>> {
     }
 }
 
+/// What is checked, and the keys of files that the original has encrypted.
+struct Files<'a> {
+    place: &'a Place,
+    keys: OriginalKeys,
+}
+
 fn check(
     env: &Env,
-    place: &Place,
+    files: &Files<'_>,
     json: bool,
     progress: Progress,
     out: &mut dyn Write,
 ) -> anyhow::Result<Outcome> {
+    let Files { place, keys } = files;
     let mut report = Report { json, progress, out, failed: None };
     let mut rows = Vec::new();
     let mut journals = Vec::new();
@@ -187,7 +200,7 @@ fn check(
         for (file, header) in &files {
             let found = match header {
                 Some(offset) => check_at(&*env.disk, file, *offset, &mut report),
-                None => couchstore::check::check(&*env.disk, file, &mut report),
+                None => check_with(&*env.disk, file, keys, &mut report),
             };
             report.progress.file_done(found.file_bytes);
             add(&mut total, &found);

@@ -15,9 +15,10 @@ use serde_json::{Value, json};
 
 use super::check::journal::lies_beside;
 use super::check::place::vbucket_and_revision;
+use super::couchstore_keys::{CouchstoreKeyFlags, said_once};
 use super::encryption_flags::EncryptionFlags;
 use super::stored_bucket::refuse_moving;
-use crate::cli::{Outcome, WrongArguments, key_error};
+use crate::cli::{Outcome, WrongArguments};
 use crate::units::{bytes, thousands};
 
 /// Print what a file of documents, or a bucket's folder, holds.
@@ -36,6 +37,7 @@ use crate::units::{bytes, thousands};
   stave dump data/buckets/default --values --json > default.jsonl
   stave dump data/buckets/default --vbucket 17 --by-seqno
   stave dump data/buckets/default --header
+  stave dump 17.couch.3 --couchstore-key-file keys.json
 
 With --json each line is one object. Documents have the fields of couch_dbdump: id, seq, rev, cas, expiry, flags,
 content_meta, datatype, datatype_as_text, physical_size, body, and where they apply deleted, sync_write, level,
@@ -68,6 +70,8 @@ pub struct DumpFlags {
     json: bool,
     #[command(flatten)]
     encryption: EncryptionFlags,
+    #[command(flatten)]
+    original: CouchstoreKeyFlags,
 }
 
 /// Runs the command.
@@ -98,11 +102,11 @@ pub fn run(env: &Env, flags: &DumpFlags) -> anyhow::Result<Outcome> {
 
 fn dump(env: &Env, flags: &DumpFlags, out: &mut dyn Write) -> anyhow::Result<Outcome> {
     let name = flags.path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let file = CouchFile::open_read(&*env.disk, &flags.path).map_err(said_once).map_err(|error| {
-        match vbucket_and_revision(name) {
-            Some(_) => error,
-            None => error.context("stave dump takes a couchstore file like 17.couch.3, or a bucket's folder"),
-        }
+    let keys = flags.original.read(env)?;
+    let opened = CouchFile::open_read_with(&*env.disk, &flags.path, &keys);
+    let file = opened.map_err(said_once).map_err(|error| match vbucket_and_revision(name) {
+        Some(_) => error,
+        None => error.context("stave dump takes a couchstore file like 17.couch.3, or a bucket's folder"),
     })?;
     if flags.header {
         header(&file, flags, out)?;
@@ -210,13 +214,6 @@ fn documents(file: &Snapshot, flags: &DumpFlags, out: &mut dyn Write) -> anyhow:
         Ended::Unreadable(failure) => said_once(failure),
         Ended::Unwritable(error) => error.into(),
     })
-}
-
-/// A failure names its source itself, so that the chain of sources would say it again. That a key is missing decides what
-/// the command ends with.
-fn said_once(failure: Failure) -> anyhow::Error {
-    let lacks_key = matches!(&failure, Failure::Io { source, .. } if key_error(source).is_some());
-    if lacks_key { failure.into() } else { anyhow::Error::msg(failure.to_string()) }
 }
 
 /// Why not all documents were printed.

@@ -15,15 +15,16 @@ use anyhow::{Context, bail};
 use base::VbId;
 use base::env::Env;
 use clap::{Args, Subcommand};
-use couchstore::{CouchFile, DocInfo, Failure};
+use couchstore::{CouchFile, DocInfo, Failure, OriginalKeys, Snapshot};
 use protocol::feature::Feature;
 use serde_json::json;
 
 use super::check::place::{Place, is_segment};
+use super::couchstore_keys::{CouchstoreKeyFlags, said_once};
 use super::encryption_flags::EncryptionFlags;
 use super::status_line::StatusLine;
 use super::stored_bucket::{StoredBucket, refuse_moving};
-use crate::cli::{Outcome, ServerFlags, WrongArguments, key_error};
+use crate::cli::{Outcome, ServerFlags, WrongArguments};
 use crate::client::{Client, Cluster, Dialect, Target};
 use crate::units::thousands;
 use crate::with_meta::{
@@ -49,10 +50,12 @@ use sources::{manifests, sources};
 
   stave import backup/travel --bucket travel --create-collections
   stave import backup/travel --bucket travel --skip-unknown --timeout 1m
+  stave import backup/travel --bucket travel --couchstore-key-file keys.json
 
 Of each vBucket the file with the highest revision is read, as of its last valid header. A folder with a journal, as a
 killed node leaves it, and one of a log-structured store are read as a node would open them: a vBucket that it would
 refuse is left out, named, and the command fails at its end.
+Files of version 14 that the original has encrypted need --couchstore-key-file.
 Left out and counted: pending durable writes and events of collections.
 Documents go to the collection of the same name, whatever its number is. If the bucket lacks it, they are left out, and
 the command names the collection and fails at its end, unless --create-collections or --skip-unknown is given.
@@ -79,6 +82,8 @@ pub struct ImportFlags {
     server: ServerFlags,
     #[command(flatten)]
     encryption: EncryptionFlags,
+    #[command(flatten)]
+    original: CouchstoreKeyFlags,
     #[command(subcommand)]
     command: Option<ImportCommand>,
 }
@@ -107,12 +112,31 @@ struct Summary {
 /// Where documents come from.
 enum Origin {
     /// Couchstore files, of each vBucket the newest, as of their last headers.
-    Files(Vec<PathBuf>),
+    Files(CouchFiles),
     /// A folder that is read as a node would open it.
     Opened(Box<StoredBucket>),
 }
 
+/// Couchstore files, and the keys of those that the original has encrypted.
+struct CouchFiles {
+    paths: Vec<PathBuf>,
+    keys: OriginalKeys,
+}
+
+impl CouchFiles {
+    fn open(&self, env: &Env, path: &Path) -> anyhow::Result<Snapshot> {
+        CouchFile::open_read_with(&*env.disk, path, &self.keys).map_err(said_once)
+    }
+}
+
 impl Origin {
+    fn with_keys(mut self, keys: OriginalKeys) -> Origin {
+        if let Origin::Files(files) = &mut self {
+            files.keys = keys;
+        }
+        self
+    }
+
     fn collections(&self, env: &Env) -> anyhow::Result<BTreeMap<u32, SourceCollection>> {
         Ok(match self {
             Origin::Files(files) => sources(&manifests(env, files)?),
@@ -122,7 +146,7 @@ impl Origin {
 
     fn len(&self) -> usize {
         match self {
-            Origin::Files(files) => files.len(),
+            Origin::Files(files) => files.paths.len(),
             Origin::Opened(bucket) => bucket.vbuckets.len(),
         }
     }
@@ -144,7 +168,7 @@ impl Origin {
         step: &mut dyn FnMut(&SentCounts),
     ) -> anyhow::Result<()> {
         match self {
-            Origin::Files(files) => send_file(&files[at], env, sender, step),
+            Origin::Files(files) => send_file(&files.open(env, &files.paths[at])?, sender, step),
             Origin::Opened(bucket) => stored::send_vbucket(bucket, bucket.vbuckets[at].0, sender, step),
         }
     }
@@ -172,7 +196,7 @@ pub fn run(env: &Env, flags: &ImportFlags) -> anyhow::Result<Outcome> {
         }
     };
     let env = &flags.encryption.world(env)?;
-    let bucket = bucket_at(env, &std::path::absolute(dir)?)?;
+    let bucket = bucket_at(env, &std::path::absolute(dir)?)?.with_keys(flags.original.read(env)?);
     let target = flags.server.target(Dialect::Couchbase)?;
     let unknown = match (flags.create_collections, flags.skip_unknown) {
         (true, _) => Unknown::Create,
@@ -223,7 +247,7 @@ fn bucket_at(env: &Env, dir: &Path) -> anyhow::Result<Origin> {
     let names = env.disk.read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))?;
     Ok(match bucket.is_log || names.iter().any(|name| is_segment(name)) {
         true => Origin::Opened(Box::new(StoredBucket::open(env, dir)?)),
-        false => Origin::Files(bucket.files),
+        false => Origin::Files(CouchFiles { paths: bucket.files, keys: OriginalKeys::default() }),
     })
 }
 
@@ -257,16 +281,14 @@ fn import(
 }
 
 fn send_file(
-    path: &Path,
-    env: &Env,
+    file: &Snapshot,
     sender: &mut Sender<'_>,
     step: &mut dyn FnMut(&SentCounts),
 ) -> anyhow::Result<()> {
-    let file = CouchFile::open_read(&*env.disk, path).map_err(said_once)?;
     let (mut stored, mut inflated) = (Vec::new(), Vec::new());
     let visit = |info: DocInfo<'_>| -> Result<ControlFlow<()>, Ended> {
         step(&sender.counts);
-        match read_record(&file, &info, sender.takes_snappy(), &mut stored, &mut inflated)? {
+        match read_record(file, &info, sender.takes_snappy(), &mut stored, &mut inflated)? {
             Ok(record) => drop(sender.send(&record)?),
             Err(skipped) => sender.skip(skipped),
         }
@@ -276,13 +298,6 @@ fn send_file(
         Ended::Unreadable(failure) => said_once(failure),
         Ended::Unsent(error) => error,
     })
-}
-
-/// A failure names its source itself, so that the chain of sources would say it again. That a key is missing decides what
-/// the command ends with.
-fn said_once(failure: Failure) -> anyhow::Error {
-    let lacks_key = matches!(&failure, Failure::Io { source, .. } if key_error(source).is_some());
-    if lacks_key { failure.into() } else { anyhow::Error::msg(failure.to_string()) }
 }
 
 /// Why a file was not sent to its end.

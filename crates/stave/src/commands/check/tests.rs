@@ -78,7 +78,8 @@ pub(in crate::commands) fn checked(env: &Env, path: &str, json: bool) -> (Outcom
     let place = Place::find(&*env.disk, Path::new(path)).expect("there is something to check");
     let mut out = Vec::new();
     let progress = Progress::new(env.clock.clone(), place.file_count(), Box::new(io::sink()), false);
-    let outcome = check(env, &place, json, progress, &mut out).expect("it can be read");
+    let files = Files { place: &place, keys: OriginalKeys::default() };
+    let outcome = check(env, &files, json, progress, &mut out).expect("it can be read");
     (outcome, String::from_utf8(out).expect("text"))
 }
 
@@ -313,6 +314,7 @@ fn a_running_node_is_left_alone() {
         repair,
         yes: repair,
         encryption: EncryptionFlags::default(),
+        original: CouchstoreKeyFlags::default(),
     };
     let paths = [folder.path().to_owned(), bucket.clone(), bucket.join("1.couch.1")];
     for (path, repair) in paths.into_iter().flat_map(|path| [(path.clone(), false), (path, true)]) {
@@ -339,6 +341,7 @@ fn a_repair_of_a_folder_without_a_lock_owns_it() {
             repair,
             yes,
             encryption: EncryptionFlags::default(),
+            original: CouchstoreKeyFlags::default(),
         };
         assert_eq!(run(&env, &flags).expect("nobody has it"), Outcome::Done);
         let taken = take(folder.path(), yes).expect("nobody has it");
@@ -372,6 +375,7 @@ fn a_key_that_does_not_fit_is_told_once_and_nothing_is_called_damaged() {
             repair,
             yes: repair,
             encryption,
+            original: CouchstoreKeyFlags::default(),
         };
         for repair in [false, true] {
             let wrong = run(&env, &flags(key("2"), repair)).expect_err("another key").to_string();

@@ -14,6 +14,7 @@ use kvstore::{
 use store_suite::{tuned, version};
 
 use super::*;
+use crate::cli::key_error;
 
 const ORDERS: &str = "/data/buckets/orders";
 
@@ -33,6 +34,24 @@ fn dumped(vb: u16, flags: DumpFlags) -> String {
     let mut out = Vec::new();
     assert_eq!(dump(&Env::real(), &flags, &mut out).expect("a sound file"), Outcome::Done);
     String::from_utf8(out).expect("text")
+}
+
+/// A file that the original's library has encrypted, and its keys.
+#[test]
+fn an_encrypted_file_of_the_original_is_printed_with_its_key() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/format/couchstore-14");
+    let printed = |original: CouchstoreKeyFlags| {
+        let path = folder.join("3.couch.1");
+        let flags = DumpFlags { path, by_seqno: true, json: true, original, ..DumpFlags::default() };
+        let mut out = Vec::new();
+        dump(&Env::real(), &flags, &mut out).map(|_| String::from_utf8(out).expect("text"))
+    };
+    let all = printed(CouchstoreKeyFlags::of_file(folder.join("keys.json"))).expect("it is readable");
+    assert_eq!(all.lines().count(), 162);
+    let error = printed(CouchstoreKeyFlags::default()).expect_err("its key is missing").to_string();
+    assert!(error.contains("the key \"k-1\"") && error.contains("--couchstore-key-file"), "{error}");
+    let error = printed(CouchstoreKeyFlags::of_file(folder.join("content.jsonl"))).expect_err("no keys");
+    assert!(format!("{error:#}").contains("neither {\"keys\""), "{error:#}");
 }
 
 #[test]

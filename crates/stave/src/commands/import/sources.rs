@@ -7,19 +7,19 @@ use std::path::PathBuf;
 use anyhow::Context;
 use base::ScopeId;
 use base::env::Env;
-use couchstore::CouchFile;
 use kvstore::StoredManifest;
 
+use super::CouchFiles;
 use crate::with_meta::SourceCollection;
 
 /// The list of collections of each file.
-pub(super) fn manifests(env: &Env, files: &[PathBuf]) -> anyhow::Result<Vec<StoredManifest>> {
+pub(super) fn manifests(env: &Env, files: &CouchFiles) -> anyhow::Result<Vec<StoredManifest>> {
     let one = |path: &PathBuf| {
-        let file = CouchFile::open_read(&*env.disk, path).map_err(super::said_once)?;
+        let file = files.open(env, path)?;
         let manifest = StoredManifest::read(|id| file.local(id)).map_err(super::said_once)?;
         manifest.with_context(|| format!("{}: its list of collections is damaged", path.display()))
     };
-    files.iter().map(one).collect()
+    files.paths.iter().map(one).collect()
 }
 
 /// The collections that vBuckets' manifests tell of; of a number that was used again, as the newest manifest has it.

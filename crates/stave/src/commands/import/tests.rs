@@ -226,6 +226,22 @@ fn what_is_no_bucket_is_refused() {
     assert!(matches!(bucket_at(&env, Path::new("/b")), Ok(Origin::Files(_))));
 }
 
+/// Files of which the original has encrypted all but one.
+#[test]
+fn encrypted_files_of_the_original_are_sent_with_their_keys() {
+    let world = World::new();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/format/couchstore-14");
+    let open = || bucket_at(&world.env, &folder).expect("files");
+    let sent = |bucket| import(&world.env, &bucket, world.target(), Conflict::Resolve, Unknown::Skip);
+    let error = sent(open()).expect_err("no key was given").to_string();
+    assert!(error.contains("--couchstore-key-file"), "{error}");
+    let keys = CouchstoreKeyFlags::of_file(folder.join("keys.json")).read(&world.env).expect("keys");
+    let summary = sent(open().with_keys(keys)).expect("imported");
+    assert_eq!(summary.files, 5);
+    let (_, meta) = get_meta(&mut world.client(), b"doc_0001").expect("it was sent");
+    assert!(!meta.deleted);
+}
+
 /// A folder as a killed node leaves it.
 fn write_bucket(env: &Env, dir: &str, is_log: bool) {
     let files = match is_log {
