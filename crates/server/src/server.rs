@@ -2,7 +2,7 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::{Arc, mpsc};
@@ -239,11 +239,25 @@ fn reached_at(
     http: SocketAddr,
     encrypted: Option<&Encrypted>,
 ) -> NodeAddress {
-    // A strict node is reached by its ports for TLS alone.
-    let beyond = encrypted.filter(|_| encryption_level(config) == ClusterEncryption::Strict);
-    let kv = SocketAddr::new(beyond.map_or(kv.ip(), |at| at.kv_addr.ip()), kv.port());
+    let strict = encryption_level(config) == ClusterEncryption::Strict;
+    let tls = encrypted.map(|at| at.kv_addr.ip());
+    let kv = SocketAddr::new(host_told(kv.ip(), tls, (strict, config.is_member)), kv.port());
     let address = NodeAddress::new(config.advertise.as_deref(), kv, http);
     encrypted.iter().fold(address, |address, at| address.with_tls(at.kv_addr, at.http_addr))
+}
+
+/// The host that clients are told without `--advertise`; an unspecified one stands for the address that each client came to.
+fn host_told(plain: IpAddr, tls: Option<IpAddr>, (is_strict, is_member): (bool, bool)) -> IpAddr {
+    match tls {
+        // A strict node is reached by its ports for TLS alone.
+        Some(tls) if is_strict => tls,
+        // The ports without TLS are for this machine, those with TLS for others, too: no host would do for both.
+        Some(tls) if plain.is_loopback() && !tls.is_loopback() => match is_member {
+            true => tls,
+            false => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        },
+        _ => plain,
+    }
 }
 
 /// Reads what was made while the node ran before: users, its address for other networks, the settings of the audit log.
@@ -668,5 +682,32 @@ async fn until(end: impl Future<Output = ()>, what: &str, work: impl Future<Outp
             }
         }
         () = end => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_are_told_a_host_that_they_reach() {
+        let [here, beyond, any] =
+            ["127.0.0.1", "192.0.2.2", "0.0.0.0"].map(|ip| ip.parse().expect("an address"));
+        for (plain, tls, is_strict, is_member, told) in [
+            (here, None, false, false, here),
+            (here, Some(here), false, false, here),
+            (beyond, Some(beyond), false, false, beyond),
+            (here, Some(beyond), false, false, any),
+            (here, Some(any), false, false, any),
+            (here, Some(beyond), false, true, beyond),
+            (here, Some(beyond), true, false, beyond),
+            (beyond, Some(here), false, true, beyond),
+        ] {
+            assert_eq!(
+                host_told(plain, tls, (is_strict, is_member)),
+                told,
+                "{plain} {tls:?} {is_strict} {is_member}"
+            );
+        }
     }
 }
