@@ -563,6 +563,12 @@ impl KeptUsers {
         Ok(())
     }
 
+    /// Who may not change a user may not do so by a group of that user's either.
+    fn check_members(&self, actor: &User, group: &str) -> Result<(), UsersRefusal> {
+        let members = self.users.values().filter(|user| user.groups.iter().any(|name| name == group));
+        members.map(|user| self.all_grants(user)).try_for_each(|grants| check_guarded(actor, &grants))
+    }
+
     /// Makes a group, or puts other roles in the place of its present ones.
     pub fn put_group(
         &mut self,
@@ -577,6 +583,7 @@ impl KeptUsers {
         check_text("ldap_group_ref", ldap_group_ref)?;
         let present = self.groups.get(name).map(KeptGroup::grants).unwrap_or_default();
         check_guarded(actor, present.iter().chain(roles))?;
+        self.check_members(actor, name)?;
         if !self.groups.contains_key(name) && self.groups.len() >= MOST_USERS {
             return Err(UsersRefusal::Field(
                 "name",
@@ -599,6 +606,7 @@ impl KeptUsers {
         }
         let group = self.groups.get(name).ok_or(UsersRefusal::NotFound(UNKNOWN_GROUP))?;
         check_guarded(actor, &group.grants())?;
+        self.check_members(actor, name)?;
         self.groups.remove(name);
         self.users.values_mut().for_each(|user| user.groups.retain(|group| group != name));
         Ok(())

@@ -169,6 +169,11 @@ fn an_administrator_of_users_makes_no_administrators() {
             && is_refused(kept.remove_group(guard, "chiefs"))
     );
     assert!(kept.remove_user(guard, "app").is_ok());
+    // Nor by a group that has no such role, if a member has.
+    kept.put_group(guard, "ops", ("", ""), &grants("data_reader[a]")).expect("no administrator");
+    kept.put_user(root, "chief", &form("", "admin", &["ops"]), &env).expect("by the administrator");
+    assert!(is_refused(kept.put_group(guard, "ops", ("", ""), &grants("data_backup[*]"))));
+    assert!(is_refused(kept.remove_group(guard, "ops")));
 }
 
 #[test]

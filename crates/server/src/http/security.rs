@@ -14,7 +14,9 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
+use super::basic_auth::Caller;
 use super::connections::By;
+use super::rights::forbidden;
 use super::shared::Shared;
 use super::users::{self, Answered, UsersAnswer};
 use crate::tls::{TlsError, cipher_suite_names};
@@ -176,11 +178,18 @@ pub(super) async fn client_certificates(State(shared): State<Shared>) -> Json<Va
 }
 
 /// `POST /settings/clientCertAuth`: all of it is replaced.
+///
+/// Whoever decides which user a certificate stands for can be any of them, so that this is for full administrators
+/// (record 86).
 pub(super) async fn change_client_certificates(
     State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
     Extension(by): Extension<By>,
     body: Bytes,
 ) -> Answered {
+    if !caller.0.is_admin() {
+        return Err((*forbidden("the role admin", "ClusterManagement")).into());
+    }
     let clients = ClientCertificates::parse(&body).map_err(|errors| wrong(&errors))?;
     let Json(present) = client_certificates(State(shared.clone())).await;
     if let Some(why) = cannot_be(&shared, &by, (&present, &clients)) {
