@@ -122,9 +122,14 @@ fn http_status(addr: SocketAddr, config: Arc<ClientConfig>) -> String {
 
 /// All of that answer.
 fn http_answer(addr: SocketAddr, config: Arc<ClientConfig>) -> String {
+    http_answer_with(addr, config, "")
+}
+
+/// The same with more lines in the head.
+fn http_answer_with(addr: SocketAddr, config: Arc<ClientConfig>, lines: &str) -> String {
     let mut stream = connect(addr, config);
-    let request = "GET /pools/default/buckets HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
-    stream.write_all(request.as_bytes()).expect("sent");
+    let head = "GET /pools/default/buckets HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n";
+    stream.write_all(format!("{head}{lines}\r\n").as_bytes()).expect("sent");
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).expect("an answer");
     String::from_utf8_lossy(&answer).into_owned()
@@ -139,6 +144,17 @@ fn a_client_is_the_user_that_its_certificate_names() {
     let administrator = || fixture.client(&fixture.ca, "Administrator", Vec::new());
     assert_eq!(ask(fixture.kvs(), administrator(), &writes()), [DONE, DONE]);
     assert_eq!(http_status(fixture.https(), administrator()), "HTTP/1.1 200 OK");
+    // SDKs whose users have certificates send an empty name and password over HTTP.
+    for (login, expected) in
+        [("Og==", "HTTP/1.1 200"), ("OnNlY3JldA==", "HTTP/1.1 401"), ("ZXZlOg==", "HTTP/1.1 401")]
+    {
+        let line = format!("Authorization: Basic {login}\r\n");
+        let answer = http_answer_with(fixture.https(), administrator(), &line);
+        assert!(answer.starts_with(expected), "{login}: {answer}");
+    }
+    let nobody =
+        http_answer_with(fixture.https(), fixture.without_certificate(), "Authorization: Basic Og==\r\n");
+    assert!(nobody.starts_with("HTTP/1.1 401"), "{nobody}");
     // One session after the other is begun with the same ticket, and has the same user.
     let again = administrator();
     for _ in 0..3 {
