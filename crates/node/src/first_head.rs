@@ -1,7 +1,7 @@
 //! The head of the first request of an HTTP connection, kept until all of it is there (record 185).
 //!
-//! *Guarantee:* nothing is given before the head is there, cannot become one, or the client has ended; then all that came is
-//! given once, in order. What is held is what came, and less than a kibibyte more.
+//! *Guarantee:* nothing is given before the head is there, cannot become one, or the client has ended; then all that came,
+//! but for empty lines in front of it, is given once, in order. What is held is what came, and less than a kibibyte more.
 
 /// What is reserved at once.
 const STEP_BYTES: usize = 1 << 10;
@@ -26,7 +26,15 @@ impl FirstHead {
     }
 
     /// Takes what came.
-    pub fn take(&mut self, came: &[u8]) {
+    pub fn take(&mut self, mut came: &[u8]) {
+        if self.bytes.is_empty() {
+            // Empty lines in front of a request are passed over (RFC 9112, section 2.2): hyper would wait behind them.
+            let is_filling = |byte: &u8| matches!(byte, b'\r' | b'\n');
+            came = &came[came.iter().take_while(|byte| is_filling(byte)).count()..];
+            if came.is_empty() {
+                return;
+            }
+        }
         if self.bytes.capacity() - self.bytes.len() < came.len() {
             self.bytes.reserve_exact(came.len().max(STEP_BYTES));
         }
@@ -103,9 +111,18 @@ mod tests {
 
     #[test]
     fn what_is_no_request_is_given_at_once() {
-        for piece in ["\u{80}\u{1f}", "\r\n", "hello\r\n", "GET /\n", " GET / HTTP/1.1"] {
+        for piece in ["\u{80}\u{1f}", "hello\r\n", "GET /\n", " GET / HTTP/1.1"] {
             assert!(after(&[piece]).is_there(), "{piece:?}");
         }
+    }
+
+    #[test]
+    fn empty_lines_in_front_of_a_head_are_passed_over() {
+        let mut head = after(&["\r\n", "\n\r\n\r\nGET / HTTP/1.1\r\n", "\r\n"]);
+        assert!(head.is_there());
+        assert_eq!(head.give(100), b"GET / HTTP/1.1\r\n\r\n");
+        let head = after(&["\r\n", "\r\n\r\n"]);
+        assert_eq!((head.is_there(), head.bytes.capacity()), (false, 0));
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! A connection waits for a request, receives its head or its body, or is busy with the answer.
 //! One that waits or receives a head asks for nothing that a user was admitted to: it gives way when all places are
-//! taken, those of the address that has most connections first.
+//! taken, those of the address that has most connections first. So does one whose client has not logged in and is waited
+//! for, be it for a body or to take an answer.
 //! Each phase but *busy* has a deadline, and so has a client that does not take what is sent.
 
 use std::collections::BTreeMap;
@@ -147,10 +148,13 @@ impl Connection {
         }
     }
 
-    /// Whether it has asked for nothing yet.
+    /// Whether it has asked for nothing yet, or its client, who has not logged in, is waited for.
     fn may_give_way(&self) -> bool {
         let state = self.state.lock();
-        state.cut.is_none() && matches!(state.phase, Phase::Waiting | Phase::Head)
+        let is_stranger = self.is_let_in.get().is_none();
+        let is_waited_for = state.phase == Phase::Body || state.write_deadline_s != NEVER;
+        let has_asked = !matches!(state.phase, Phase::Waiting | Phase::Head);
+        state.cut.is_none() && (!has_asked || is_stranger && is_waited_for)
     }
 
     /// From now on it waits for something else, until then.

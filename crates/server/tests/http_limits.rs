@@ -141,6 +141,42 @@ fn requests_have_deadlines() {
     server.stop().expect("a clean stop");
 }
 
+/// Each address that takes a body of a client without a login.
+const OPEN: [&str; 5] = [
+    "/v1/promise",
+    "/node/controller/rename",
+    "/node/controller/setupServices",
+    "/pools/default",
+    "/settings/web",
+];
+
+/// Whoever sends part of a body keeps nobody out, has a deadline, and may send no more than little.
+#[test]
+fn bodies_of_clients_without_a_login_are_bounded() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (env, clock) = world();
+    let server =
+        start_in(env, folder.path(), "max-http-connections = 8\nmax-http-connections-per-address = 8");
+    let post = |path: &str, bytes: usize| {
+        let kind = "Content-Type: application/json";
+        format!("POST {path} HTTP/1.1\r\nHost: x\r\n{kind}\r\nContent-Length: {bytes}\r\n\r\n{{")
+    };
+    for path in OPEN {
+        let answer = rest(connect(&server, &post(path, 5_000)));
+        assert!(answer.starts_with("HTTP/1.1 413 "), "{path}: {answer}");
+        let kept: Vec<_> = (0..10).map(|_| connect(&server, &post(path, 1_000))).collect();
+        assert_eq!(http(&server, "GET", "/healthz", "").0, 200, "{path}");
+        drop(kept);
+        let slow = connect(&server, &post(path, 1_000));
+        // The server has seen it once it has answered somebody who came behind it.
+        assert_eq!(http_code(&server), 200);
+        clock.advance(31);
+        let told = rest(slow);
+        assert!(told.starts_with("HTTP/1.1 408 "), "{path}: {told}");
+    }
+    server.stop().expect("a clean stop");
+}
+
 /// What HTTP holds for a connection that may go on is more than a stranger may have.
 #[test]
 fn a_connection_stays_once_its_client_has_logged_in() {

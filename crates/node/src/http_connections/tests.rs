@@ -38,6 +38,7 @@ fn an_address_has_no_more_than_its_places() {
     a1.enter(Phase::Busy, NEVER);
     let a3 = admit(&connections, A);
     assert_eq!([&a1, &a2, &b].map(|of| of.cut()), [None, Some(Cut::CrowdedOut), None]);
+    a3.is_let_in.set(()).expect("once");
     a3.enter(Phase::Body, NEVER);
     assert_eq!(connections.admit(A).err(), Some(Full::Address));
     connections.leave(&a3);
@@ -56,6 +57,22 @@ fn whoever_is_busy_stays() {
     assert_eq!(connections.admit(B).err(), Some(Full::Listener));
     connections.tick(START_S + 100_000);
     assert_eq!(connections.counters.http_late.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn a_client_without_a_login_that_is_waited_for_gives_way() {
+    let connections = connections(2, 2);
+    let [body, answer] = [A, B].map(|address| admit(&connections, address));
+    body.enter(Phase::Body, START_S + 30);
+    answer.enter(Phase::Busy, NEVER);
+    connections.blocked(&answer);
+    let [other, last] = [A, B].map(|address| admit(&connections, address));
+    assert_eq!([&body, &answer].map(|of| of.cut()), [Some(Cut::CrowdedOut); 2]);
+    for client in [&other, &last] {
+        client.is_let_in.set(()).expect("once");
+        client.enter(Phase::Body, START_S + 30);
+    }
+    assert_eq!(connections.admit(B).err(), Some(Full::Listener), "a user's body is waited for");
 }
 
 #[test]

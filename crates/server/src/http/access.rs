@@ -68,7 +68,11 @@ pub(super) async fn check(
         _ => false,
     };
     if needs_no_user {
-        return next.run(request).await;
+        // Whoever asks: no handler waits for a body.
+        return match connections::body(request).await {
+            Ok(request) => next.run(request).await,
+            Err(refused) => *refused,
+        };
     }
     let peer = connections::peer(&request);
     let (by, ends) = (connections::by(&request), connections::ends(&request));

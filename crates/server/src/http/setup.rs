@@ -133,31 +133,32 @@ async fn answer(request: Request, look: impl FnOnce(&[(String, String)]) -> Resu
     }
 }
 
-/// The fields of a form whose sender has not logged in: its body is as small as theirs have to be.
+/// The fields of a form.
 async fn fields_of(
     request: Request,
 ) -> Result<(axum::http::request::Parts, Vec<(String, String)>), Box<Response>> {
-    let (parts, body) = connections::body(request).await?.into_parts();
-    // All of it has come.
+    let (parts, body) = request.into_parts();
+    // All of it has come: see `access::check`.
     let body: Bytes = axum::body::to_bytes(body, usize::MAX)
         .await
         .map_err(|_| Box::new(StatusCode::BAD_REQUEST.into_response()))?;
     Ok((parts, form::parse(&body)))
 }
 
-/// Looks at each field; all of `names` have to be there, but for `port`, and no other.
+/// Looks at each field; all of `names` have to be there, but for `port`, and no other. The first other one is told of alone:
+/// clients that have not logged in get short answers.
 fn one_of(
     fields: &[(String, String)],
     names: &[&str],
     look: impl Fn(&str, &str) -> Result<(), String>,
 ) -> Result<(), Errors> {
+    if let Some((other, _)) = fields.iter().find(|(name, _)| !names.contains(&name.as_str())) {
+        let what = format!("Stave has no such setting: give {}", names.join(", "));
+        return Err(Errors::from([(other.clone(), what)]));
+    }
     let mut errors = Errors::new();
     for (name, value) in fields {
-        let looked = match names.contains(&name.as_str()) {
-            true => look(name, value),
-            false => Err(format!("Stave has no such setting: give {}", names.join(", "))),
-        };
-        if let Err(what) = looked {
+        if let Err(what) = look(name, value) {
             errors.insert(name.clone(), what);
         }
     }
