@@ -149,6 +149,8 @@ pub struct DcpConnection {
     handle: Arc<Handle>,
     registry: Arc<Registry>,
     role: DcpRole,
+    /// Whether keys have their collection in front, as was agreed on when it was opened, whatever a later HELLO says.
+    pub(crate) has_collections: bool,
 }
 
 /// Which end of the streams it is.
@@ -199,7 +201,7 @@ impl DcpConnection {
                 DcpRole::Consumer(Box::new(Inbound::open(bucket, handle.name(), name, features, left, wake)))
             }
         };
-        DcpConnection { handle, registry: Arc::clone(registry), role }
+        DcpConnection { handle, registry: Arc::clone(registry), role, has_collections: features.collections }
     }
 
     /// The producing half; nothing if the connection consumes.

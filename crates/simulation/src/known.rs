@@ -272,6 +272,7 @@ pub const KNOWN: &[(Bug, Simulator, u64)] = &[
     (Bug::AnswersCloseNothing, Simulator::Node, 0),
     (Bug::LaneLeavesLate, Simulator::Node, 0),
     (Bug::GuessesAreFree, Simulator::Node, 0),
+    (Bug::HelloDecidesStreamRights, Simulator::Node, 0),
     (Bug::ReaderTouches, Simulator::Node, 0),
     (Bug::TieGoesToLast, Simulator::Conflicts, 0),
     (Bug::RevisionBeforeTime, Simulator::Conflicts, 0),

@@ -46,6 +46,18 @@ impl From<StreamRefusal> for StreamRequestRefusal {
 }
 
 impl Producer {
+    /// What a stream with this filter is about. Decided from what the connection agreed on when it was opened: a later
+    /// HELLO changes neither what is streamed nor the right that is needed for it, so both have to be asked of this.
+    pub fn wanted<'f>(&self, filter: &'f Filter) -> StreamWanted<'f> {
+        match (&filter.collections, filter.scope) {
+            // A filter is refused then.
+            _ if !self.features.collections => StreamWanted::Default,
+            (Some(collections), _) => StreamWanted::Collections(collections),
+            (None, Some(scope)) => StreamWanted::Scope(scope),
+            (None, None) => StreamWanted::Everything,
+        }
+    }
+
     /// A stream request; the value of the answer is the failover log.
     pub fn request(
         &mut self,
@@ -61,12 +73,7 @@ impl Producer {
             return Err(Status::Einval.into());
         }
         let filter = Filter::parse(value).map_err(Status::from)?;
-        let wanted = match (&filter.collections, filter.scope) {
-            (Some(collections), _) => StreamWanted::Collections(collections),
-            (None, Some(scope)) => StreamWanted::Scope(scope),
-            (None, None) if self.features.collections => StreamWanted::Everything,
-            (None, None) => StreamWanted::Default,
-        };
+        let wanted = self.wanted(&filter);
         self.bucket.streams().look_for(vb, wanted)?;
         self.check_filter(&filter)?;
         if self.streams_of(vb).any(|stream| stream.figures.stream_id == filter.stream_id) {

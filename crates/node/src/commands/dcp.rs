@@ -1,7 +1,9 @@
 //! DCP: what turns a connection into one for streams, and what it is asked then.
 
 use ::dcp::{AcknowledgeRefusal, Agreement, Features, Filter, MOST_FILTER_BYTES, StreamRequestRefusal};
+use base::planted::{self, Bug};
 use base::{CollectionId, Datatype, Seqno};
+use engine::StreamWanted;
 use protocol::dcp::{OpenFlags, StreamRequest};
 use protocol::extras::{decode_u32, decode_u64};
 use protocol::feature::Feature;
@@ -97,9 +99,7 @@ pub fn control(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
 
 /// DCP stream request: begins a stream.
 pub fn stream_request(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
-    if cx.session.dcp.is_some()
-        && let Err(denied) = may_stream(cx, request.value)
-    {
+    if let Err(denied) = may_stream(cx, request.value) {
         return denied;
     }
     let Some(connection) = &mut cx.session.dcp else { return cx.invalid(NOT_DCP) };
@@ -128,7 +128,8 @@ pub fn stream_request(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     }
 }
 
-/// A stream of everything needs the privilege in the whole bucket, one of a scope in that, one of collections in each.
+/// A stream of everything needs the privilege in the whole bucket, one of a scope in that, one of collections in each. What
+/// it is about is for the producer to say, which streams that: the features of the session are those of the last HELLO.
 fn may_stream(cx: &mut Context<'_>, filter: &[u8]) -> Result<(), Outcome> {
     let needed = Privileges::of(&[Privilege::DcpStream]);
     if cx.may(Privilege::DcpStream) {
@@ -136,18 +137,24 @@ fn may_stream(cx: &mut Context<'_>, filter: &[u8]) -> Result<(), Outcome> {
     }
     // One that cannot be read is refused for that.
     let Ok(filter) = Filter::parse(filter) else { return Ok(()) };
-    if !cx.session.has(Feature::Collections) {
-        return cx.require_in(CollectionId::DEFAULT, Privilege::DcpStream);
-    }
-    match (&filter.collections, filter.scope) {
-        (Some(collections), _) => {
+    // So is a request on a connection that streams nothing.
+    let Some(producer) = cx.session.dcp.as_mut().and_then(|dcp| dcp.producer()) else { return Ok(()) };
+    let wanted = match producer.wanted(&filter) {
+        _ if planted::is(Bug::HelloDecidesStreamRights) && !cx.session.has(Feature::Collections) => {
+            StreamWanted::Default
+        }
+        wanted => wanted,
+    };
+    match wanted {
+        StreamWanted::Everything => cx.require(Privilege::DcpStream),
+        StreamWanted::Default => cx.require_in(CollectionId::DEFAULT, Privilege::DcpStream),
+        StreamWanted::Collections(collections) => {
             collections.iter().try_for_each(|id| cx.require_in(*id, Privilege::DcpStream))
         }
-        (None, Some(scope)) => {
+        StreamWanted::Scope(scope) => {
             let seen = cx.session.rights.check_scope(needed, scope);
             cx.require_seen(seen, Status::UnknownScope)
         }
-        (None, None) => cx.require(Privilege::DcpStream),
     }
 }
 
