@@ -203,6 +203,7 @@ impl Node {
     ) -> Node {
         let (announcer, doors) = (Arc::new(Announcer::default()), Doors::closed());
         let connection_memory = Arc::new(ConnectionMemory::new(limits.memory_bytes));
+        let logins = LoginThrottle::new(users.secret_for(b"failed logins"));
         let accounts = Accounts::new(users);
         let served = Arc::new(ServedBuckets::new(buckets));
         let map = NodeMap::new(version, address, &served, &announcer);
@@ -225,7 +226,7 @@ impl Node {
             limits,
             workers: Workers::new(workers),
             lanes: Lanes::new(0),
-            logins: LoginThrottle::default(),
+            logins,
             connection_memory,
             control_token: ControlToken::default(),
             started_ns: env.clock.monotonic_ns(),

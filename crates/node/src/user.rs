@@ -240,6 +240,12 @@ impl Users {
         Users { configured, kept, nodes, nobody, pepper, noise, hashing }.changed_to(specs, random)
     }
 
+    /// A secret of this process for something else, which tells nothing of the others.
+    pub(crate) fn secret_for(&self, purpose: &[u8]) -> [u8; 32] {
+        let digest = Mechanism::Sha256.hmac(&self.pepper, &[b"secret", purpose]);
+        *digest.bytes().first_chunk().expect("a digest has 32 bytes")
+    }
+
     /// How much work passwords are that are set from now on.
     pub fn hashing(&self) -> Hashing {
         self.hashing

@@ -32,26 +32,36 @@ pub(super) async fn authenticate(
         return let_in(shared, user);
     }
     let Some((name, password)) = credentials(headers) else { return Err(nameless(headers)) };
-    let (logins, now) = (&shared.node.logins, shared.node.env().clock.monotonic());
-    if let Some(wait) = peer.and_then(|peer| logins.admit(peer, name.as_bytes(), now).err()) {
-        return Err(must_wait(wait));
-    }
+    let (logins, now) = (&shared.node.logins, || shared.node.env().clock.monotonic());
+    // It counts as wrong until it is found right, or was not looked at. If the client does not wait for that, it stays
+    // counted: the password is checked all the same.
+    let attempt =
+        peer.map(|peer| logins.admit(peer, name.as_bytes(), now())).transpose().map_err(must_wait)?;
     let checked = shared.node.accounts().users().check(
         name.as_bytes(),
         password.as_bytes(),
         &*shared.node.env().random,
     );
-    let user = match checked {
-        PasswordCheck::Right(user) => Some(user),
-        PasswordCheck::Wrong => None,
-        PasswordCheck::Derive(derivation) => derive(shared, peer, derivation).await?,
+    let checked = match checked {
+        PasswordCheck::Right(user) => Checked::Right(user),
+        PasswordCheck::Wrong => Checked::Wrong,
+        PasswordCheck::Derive(derivation) => derive(shared, peer, derivation).await,
     };
-    match (&user, peer) {
-        (Some(_), Some(peer)) => logins.succeeded(peer, name.as_bytes(), now),
-        (None, Some(peer)) => logins.failed(peer, name.as_bytes(), now),
-        (_, None) => {}
+    match (checked, attempt) {
+        (Checked::Right(user), attempt) => {
+            if let Some(attempt) = attempt {
+                logins.succeeded(attempt, now());
+            }
+            let_in(shared, user)
+        }
+        (Checked::Wrong, _) => Err(refused()),
+        (Checked::NoRoom, attempt) => {
+            if let Some(attempt) = attempt {
+                logins.unchecked(attempt, now());
+            }
+            Err(busy())
+        }
     }
-    let_in(shared, user.ok_or_else(refused)?)
 }
 
 /// The user, unless this node is cut off from what it knows of users.
@@ -63,21 +73,13 @@ fn let_in(shared: &Shared, user: Arc<User>) -> Result<Caller, Box<Response>> {
     Err(Box::new((StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, "1")], what).into_response()))
 }
 
-/// Has keys derived of a password on a thread for that; the user, if it is right.
-async fn derive(
-    shared: &Shared,
-    peer: Option<IpAddr>,
-    derivation: Box<Derivation>,
-) -> Result<Option<Arc<User>>, Box<Response>> {
+/// Has keys derived of a password on a thread for that.
+async fn derive(shared: &Shared, peer: Option<IpAddr>, derivation: Box<Derivation>) -> Checked {
     let checked = match password_check::derive(&shared.node, peer, derivation) {
         Some(checked) => checked.await,
         None => None,
     };
-    match checked {
-        Some(Checked::Right(user)) => Ok(Some(user)),
-        Some(Checked::Wrong) => Ok(None),
-        Some(Checked::NoRoom) | None => Err(busy()),
-    }
+    checked.unwrap_or(Checked::NoRoom)
 }
 
 fn busy() -> Box<Response> {
