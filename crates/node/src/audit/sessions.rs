@@ -26,7 +26,7 @@ pub(crate) fn logged_in(node: &Node, session: &Session) {
 
 /// A client that calls itself `name` could not log in.
 pub(crate) fn login_failed(node: &Node, session: &Session, name: &[u8], status: Status) {
-    if node.audit.wants(AuditEvent::LoginFailed) {
+    if node.audit.admits_stranger(AuditEvent::LoginFailed, status.name(), session.peer) {
         let record = AuditRecord::new(AuditEvent::LoginFailed).by(name).between(session.ends);
         node.audit.record(record.with("reason", status.name()));
     }
@@ -34,7 +34,7 @@ pub(crate) fn login_failed(node: &Node, session: &Session, name: &[u8], status: 
 
 /// A client that calls itself `name` has to try again before its password is looked at, for this reason.
 pub(crate) fn login_put_off(node: &Node, session: &Session, name: &[u8], why: &'static str) {
-    if node.audit.wants(AuditEvent::LoginFailed) {
+    if node.audit.admits_stranger(AuditEvent::LoginFailed, why, session.peer) {
         let record = AuditRecord::new(AuditEvent::LoginFailed).by(name).between(session.ends);
         node.audit.record(record.with("reason", Status::Etmpfail.name()).with("put_off", why));
     }
@@ -42,7 +42,11 @@ pub(crate) fn login_put_off(node: &Node, session: &Session, name: &[u8], why: &'
 
 /// A frame or a request is malformed.
 pub(crate) fn invalid_packet(node: &Node, session: &Session, what: &str) {
-    if node.audit.wants(AuditEvent::InvalidPacket) {
+    let is_recorded = match session.is_authenticated() {
+        true => node.audit.wants(AuditEvent::InvalidPacket),
+        false => node.audit.admits_stranger(AuditEvent::InvalidPacket, "invalid packet", session.peer),
+    };
+    if is_recorded {
         let record = in_bucket(record_of(AuditEvent::InvalidPacket, session), session);
         node.audit.record(record.with("reason", text(what.as_bytes())));
     }

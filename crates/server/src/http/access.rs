@@ -132,7 +132,11 @@ pub(super) fn login_refused(shared: &Shared, request: &Request, ends: Ends, stat
     let (user, status_code) = (name.as_bytes(), status.as_str());
     let login = FailedLogin { user, ends, protocol: "http", status: status_code, reference: None };
     shared.node.events().login_failed(&login, shared.node.env().clock.monotonic());
-    refused_to(shared, AuditEvent::WebLoginFailed, &name, ends, request.uri(), status);
+    let event = AuditEvent::WebLoginFailed;
+    let reason = status.canonical_reason().unwrap_or("refused");
+    if shared.node.audit.admits_stranger(event, reason, ends.remote.map(|remote| remote.ip())) {
+        refused_to(shared, event, &name, ends, request.uri(), status);
+    }
 }
 
 /// Has a request handled that is recorded if it is done.
