@@ -31,7 +31,6 @@ use crate::reply::{Envelope, Reply};
 use crate::session::Session;
 use crate::slow::spans::WaitStep;
 use crate::slow::{self, SpentOn, Subject, Took, note};
-use crate::stale_users;
 use crate::sync_write::{Prepared, SharedWaker};
 use crate::{certificate_login, elsewhere, push};
 
@@ -218,9 +217,10 @@ impl Connection {
     /// If not, or if this node does not let it in now, that is told when the client asks for something without logging in:
     /// nodes of a cluster show certificates of no user, and log in by password.
     pub fn certified(&mut self, name: &str) {
-        if !certificate_login::log_in(&self.node, &mut self.session, name) && self.session.put_off.is_some() {
-            let why = stale_users::USERS_MAY_HAVE_CHANGED;
-            sessions::login_put_off(&self.node, &self.session, name.as_bytes(), why);
+        if !certificate_login::log_in(&self.node, &mut self.session, name)
+            && let Some(put_off) = &self.session.put_off
+        {
+            sessions::login_put_off(&self.node, &self.session, name.as_bytes(), put_off.why);
         }
     }
 

@@ -23,6 +23,14 @@ use crate::user::User;
 /// A bucket that a client selected, counted per worker: a request can hold it without touching a shared counter.
 pub type SelectedBucket = Rc<Arc<Bucket>>;
 
+/// A login by certificate that this node has put off.
+pub struct PutOff {
+    /// Of the user.
+    pub name: Box<str>,
+    /// What the client is told.
+    pub why: &'static str,
+}
+
 /// The state of one client's session.
 #[derive(Default)]
 pub struct Session {
@@ -50,9 +58,9 @@ pub struct Session {
     pub lost_bucket: Option<Weak<Bucket>>,
     /// The user that the client's certificate names, if there is no such user.
     pub unknown_certified: Option<Box<str>>,
-    /// The user that it names, if there is one and this node did not let it in when the client connected (record 178): it is
-    /// let in with a later request.
-    pub put_off: Option<Box<str>>,
+    /// The user that it names, if there is one and this node did not let it in when the client connected (records 106 and
+    /// 178): it is let in with a later request.
+    pub put_off: Option<Box<PutOff>>,
     /// A login under way.
     pub exchange: Option<Box<Exchange>>,
     /// How the client calls itself.

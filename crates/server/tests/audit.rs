@@ -346,6 +346,12 @@ fn what_cannot_be_recorded_is_refused_if_the_policy_says_so() {
         ..RequestParts::default()
     };
     assert_eq!(login.request(&plain).status, Status::Etmpfail);
+    let port = server.http_addr().port();
+    for password in ["password", "guess"] {
+        let form = format!("username=Administrator&password={password}&port={port}");
+        let (code, told) = http_as("", server.http_addr(), "POST", "/settings/web", &form);
+        assert_eq!(code, 503, "{told}");
+    }
     let select = RequestParts { opcode: opcode::SELECT_BUCKET, key: b"default", ..RequestParts::default() };
     assert_eq!(client.request(&select).status, Status::Etmpfail, "that is recorded");
     assert_eq!(ask(&mut client, opcode::SET, b"key-1", b"v", &[0; 8]), Status::Success, "that is not");

@@ -75,12 +75,13 @@ struct AuditPlace {
     rotation_failed_ns: Option<u64>,
 }
 
+/// What is told of something that is refused.
+pub(crate) const CANNOT_BE_RECORDED: &str = "the audit log cannot be written, and what must be recorded is refused \
+                                             (failurePolicy=refuse): look at the node's log, make room or mend the disk";
+
 /// Why something is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "the audit log cannot be written, and what must be recorded is refused (failurePolicy=refuse): look at the node's log, \
-     make room or mend the disk"
-)]
+#[error("{}", CANNOT_BE_RECORDED)]
 pub struct AuditRefused;
 
 /// Why settings were not changed.

@@ -2,6 +2,7 @@
 
 use protocol::Status;
 
+use super::AuditRefused;
 use super::events::AuditEvent;
 use super::record::{AuditRecord, text};
 use crate::close_reason::CloseReason;
@@ -15,6 +16,12 @@ pub(super) fn record_of(event: AuditEvent, session: &Session) -> AuditRecord {
 
 pub(super) fn in_bucket(record: AuditRecord, session: &Session) -> AuditRecord {
     record.with("bucket", session.bucket.as_ref().map_or("", |bucket| bucket.name()))
+}
+
+/// Whether anyone may log in now: every way to log in asks, before a password or a certificate is looked at. Logins that
+/// fail are always recorded, so that where they cannot be, no login is let through.
+pub(crate) fn may_log_in(node: &Node) -> Result<(), AuditRefused> {
+    node.audit.admit(AuditEvent::LoginFailed)
 }
 
 /// A user has logged in.

@@ -14,7 +14,7 @@ use axum::response::{IntoResponse, Response};
 
 use super::answers::{bucket_down, no_such_bucket};
 use super::audit::{AuditedRoute, cannot_be_recorded, refused_to};
-use super::basic_auth::{Caller, authenticate, claimed_name};
+use super::basic_auth::{Caller, authenticate, claimed_name, is_way_out};
 use super::connections;
 use super::rights::{forbidden, require_cluster_admin};
 use super::shared::{Shared, view_of};
@@ -73,13 +73,14 @@ pub(super) async fn check(
     let peer = connections::peer(&request);
     let (by, ends) = (connections::by(&request), connections::ends(&request));
     let log = &shared.node.audit;
-    // Otherwise nobody could have it go on without the log.
-    let is_way_out = request.uri().path().starts_with("/settings/audit");
     let event = audited.map_or(AuditEvent::WebLoginFailed, AuditedRoute::event);
-    if !is_way_out && let Err(why) = log.admit(AuditEvent::WebLoginFailed).and_then(|()| log.admit(event)) {
+    if !is_way_out(request.uri())
+        && let Err(why) = log.admit(AuditEvent::WebLoginFailed).and_then(|()| log.admit(event))
+    {
         return cannot_be_recorded(&why.to_string());
     }
-    let caller = match authenticate(&shared, request.headers(), peer, by.certified.as_deref()).await {
+    let (uri, headers) = (request.uri(), request.headers());
+    let caller = match authenticate(&shared, uri, headers, peer, by.certified.as_deref()).await {
         Ok(caller) => caller,
         Err(response) => {
             login_refused(&shared, &request, ends, response.status());

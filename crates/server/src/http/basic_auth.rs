@@ -4,10 +4,11 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ::node::audit::events::AuditEvent;
 use ::node::password_check::{self, Checked};
 use ::node::stale_users;
 use ::node::user::{Derivation, PasswordCheck, User};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -18,14 +19,27 @@ use super::shared::Shared;
 #[derive(Clone)]
 pub(super) struct Caller(pub Arc<User>);
 
+/// Whether a request is let through although it cannot be recorded: otherwise nobody could have the node go on without the
+/// audit log.
+pub(super) fn is_way_out(uri: &Uri) -> bool {
+    uri.path().starts_with("/settings/audit")
+}
+
 /// The user, if name and password are right, and not too many of that address were wrong. Who gives none is the user that
-/// the client's certificate stands for, if it has shown one.
+/// the client's certificate stands for, if it has shown one. Every login over HTTP comes by here, and none is let through
+/// that must be recorded and cannot be.
 pub(super) async fn authenticate(
     shared: &Shared,
+    uri: &Uri,
     headers: &HeaderMap,
     peer: Option<IpAddr>,
     certified: Option<&str>,
 ) -> Result<Caller, Box<Response>> {
+    if !is_way_out(uri)
+        && let Err(why) = shared.node.audit.admit(AuditEvent::WebLoginFailed)
+    {
+        return Err(try_again(&format!("{why}.\n")));
+    }
     if let (Some(name), false) = (certified, headers.contains_key(header::AUTHORIZATION)) {
         let user = shared.node.accounts().users().get(name.as_bytes()).cloned();
         let user = user.ok_or_else(|| unknown_certified(shared, name))?;
@@ -69,8 +83,7 @@ fn let_in(shared: &Shared, user: Arc<User>) -> Result<Caller, Box<Response>> {
     if stale_users::lets_in(&shared.node, &user) {
         return Ok(Caller(user));
     }
-    let what = format!("{}.\n", stale_users::USERS_MAY_HAVE_CHANGED);
-    Err(Box::new((StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, "1")], what).into_response()))
+    Err(try_again(&format!("{}.\n", stale_users::USERS_MAY_HAVE_CHANGED)))
 }
 
 /// Has keys derived of a password on a thread for that.
@@ -83,8 +96,13 @@ async fn derive(shared: &Shared, peer: Option<IpAddr>, derivation: Box<Derivatio
 }
 
 fn busy() -> Box<Response> {
-    let what = "Too many passwords wait to be checked: try again.\n";
-    Box::new((StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, "1")], what).into_response())
+    try_again("Too many passwords wait to be checked: try again.\n")
+}
+
+/// The password was not looked at, or its user is not let in now.
+fn try_again(what: &str) -> Box<Response> {
+    let answer = (StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, "1")], what.to_owned());
+    Box::new(answer.into_response())
 }
 
 /// The request names no user, or not as basic authentication does.

@@ -100,7 +100,8 @@ pub(super) async fn administrator(State(shared): State<Shared>, request: Request
         request.headers_mut().insert(header::AUTHORIZATION, login);
     }
     // A login like any other: guesses are counted and recorded.
-    match authenticate(&shared, request.headers(), connections::peer(&request), None).await {
+    let (uri, headers, peer) = (request.uri(), request.headers(), connections::peer(&request));
+    match authenticate(&shared, uri, headers, peer, None).await {
         Ok(caller) if caller.0.is_admin() => {
             let host = shared.node.address().host.as_deref().unwrap_or("127.0.0.1").to_owned();
             Json(json!({ "newBaseUri": format!("http://{host}:{own_port}/") })).into_response()
