@@ -16,6 +16,7 @@ use crate::config::{BucketConfig, BucketKind, EvictionPolicy};
 use crate::counters::OpCounts;
 use crate::disk_state::DiskState;
 use crate::failure_log::FailureLog;
+use crate::figures::Figures;
 use crate::flush_queue::{FlushQueue, LARGE_BACKLOG};
 
 use crate::keeper::Keeper;
@@ -55,6 +56,8 @@ pub struct Core {
     /// vBuckets whose files cannot be read or believed.
     pub(crate) unreadable: Unreadables,
     pub(crate) failure_log: FailureLog,
+    /// Sums over vBuckets, for stats and metrics.
+    pub(crate) figures: Figures,
     /// How much history of changes the store keeps.
     pub(crate) history: Mutex<HistoryRetention>,
 }

@@ -31,6 +31,7 @@ use crate::expiry_pager::{Expiring, ExpiryPager};
 use crate::failure::Failure;
 use crate::failure_log::FailureLog;
 use crate::fetcher::Fetching;
+use crate::figures::Figures;
 use crate::flush_queue::{FlushQueue, Pace};
 use crate::flusher::Flushing;
 use crate::history::history_retention;
@@ -142,6 +143,7 @@ impl Bucket {
             store,
             unreadable: Unreadables::default(),
             failure_log: FailureLog::new(&env.clock),
+            figures: Figures::default(),
             history: Mutex::new(history),
             env,
             backend: RwLock::new(config.backend),

@@ -268,6 +268,7 @@ impl Run<'_> {
         slot.keeps_tail = false;
         // closed for now, as its messages would go on naming the file as it was called first
         slot.known = known;
+        self.couch.note_changed(self.vb);
         // if the old one cannot be removed now, later will do
         slot.remove_strays(self.vb, &self.couch.folder).ok();
     }

@@ -126,7 +126,7 @@ impl Counted {
     }
 }
 
-/// Looks at memory alone: each vBucket is locked once.
+/// Looks at memory alone, at vBuckets that changed.
 fn look(node: &Node, bucket: &Arc<Bucket>) -> (Counted, Sample) {
     let (stats, clock) = (bucket.stats(), &node.env().clock);
     let (all, active) = (stats.all(), stats.of(VbState::Active));
