@@ -15,6 +15,7 @@ use base::env::Env;
 use base::{SmallFile, SmallFileError};
 use serde::{Deserialize, Serialize};
 
+pub use crate::password_policy::PasswordPolicy;
 use crate::roles::Grant;
 use crate::sasl::digest::Mechanism;
 use crate::sasl::hash::{HashKeys, HashSecret, Hashing};
@@ -132,60 +133,6 @@ pub struct KeptGroup {
     roles: Vec<String>,
 }
 
-/// What new passwords must have.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub struct PasswordPolicy {
-    /// So many characters at least.
-    pub min_length: usize,
-    /// An upper-case letter.
-    pub enforce_uppercase: bool,
-    /// A lower-case letter.
-    pub enforce_lowercase: bool,
-    /// A digit.
-    pub enforce_digits: bool,
-    /// Another character.
-    pub enforce_special_chars: bool,
-}
-
-impl Default for PasswordPolicy {
-    fn default() -> PasswordPolicy {
-        PasswordPolicy {
-            min_length: 6,
-            enforce_uppercase: false,
-            enforce_lowercase: false,
-            enforce_digits: false,
-            enforce_special_chars: false,
-        }
-    }
-}
-
-/// Whether a character is one that a rule asks for.
-type IsOne = fn(char) -> bool;
-
-impl PasswordPolicy {
-    fn check(&self, password: &str) -> Result<(), UsersRefusal> {
-        let rules: [(bool, &str, IsOne); 4] = [
-            (self.enforce_uppercase, "an upper-case letter", char::is_uppercase),
-            (self.enforce_lowercase, "a lower-case letter", char::is_lowercase),
-            (self.enforce_digits, "a digit", |c| c.is_ascii_digit()),
-            (self.enforce_special_chars, "a character that is no letter or digit", |c| !c.is_alphanumeric()),
-        ];
-        let missing = rules.into_iter().find(|(is_on, _, is_one)| *is_on && !password.chars().any(is_one));
-        let what = match missing {
-            _ if password.chars().count() < self.min_length => {
-                format!("The password must be at least {} characters long.", self.min_length)
-            }
-            _ if password.len() > MOST_TEXT_BYTES || password.chars().any(char::is_control) => {
-                "The password must be at most 1,024 bytes, without control characters.".to_owned()
-            }
-            Some((_, what, _)) => format!("The password must contain {what}."),
-            None => return Ok(()),
-        };
-        Err(UsersRefusal::Field("password", what))
-    }
-}
-
 /// Why users are not changed.
 #[derive(Debug)]
 pub enum UsersRefusal {
@@ -266,6 +213,11 @@ pub struct UserForm {
     pub groups: Vec<String>,
     /// What checks the password, as a backup has it; in place of a password.
     pub hash: Option<PasswordHash>,
+}
+
+/// Refuses a new password that the policy does not allow.
+fn check_password(policy: &PasswordPolicy, password: &str) -> Result<(), UsersRefusal> {
+    policy.fault(password).map_or(Ok(()), |fault| Err(UsersRefusal::Field("password", fault)))
 }
 
 /// Users, groups, and the policy for passwords.
@@ -506,7 +458,7 @@ impl KeptUsers {
         }
         match &form.password {
             Some(password) => {
-                self.policy.check(&password.text)?;
+                check_password(&self.policy, &password.text)?;
                 user.set_password(password, env);
             }
             None if user.secrets.is_empty() => {
@@ -531,7 +483,7 @@ impl KeptUsers {
         password: &NewPassword,
         env: &Env,
     ) -> Result<(), UsersRefusal> {
-        self.policy.check(&password.text)?;
+        check_password(&self.policy, &password.text)?;
         let user = self.users.get_mut(name).ok_or(UsersRefusal::NotFound(UNKNOWN_USER))?;
         user.set_password(password, env);
         Ok(())

@@ -72,6 +72,7 @@ mod notify;
 pub mod opened;
 pub mod output;
 pub mod password_check;
+pub mod password_policy;
 pub mod privilege;
 mod push;
 pub mod quarantine;

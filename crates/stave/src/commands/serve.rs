@@ -102,7 +102,8 @@ pub struct ServeFlags {
     /// The user that may do everything [default: Administrator]
     #[arg(long, value_name = "USER", env = "STAVE_USERNAME")]
     username: Option<String>,
-    /// That user's password, needed to listen beyond this machine [default: one is made up and printed once]
+    /// That user's password; to listen beyond this machine one of at least 6 characters is needed [default: one is made
+    /// up and printed once]
     #[arg(long, value_name = "PASSWORD", env = "STAVE_PASSWORD", hide_env_values = true)]
     password: Option<Secret>,
     /// A file whose first line is that password
