@@ -108,3 +108,17 @@ fn the_log_says_which_node_refused_which_user() {
     assert!(log.has_line(&parts), "{parts:?}");
     server.stop().expect("a clean stop");
 }
+
+#[test]
+fn the_log_says_that_a_mechanism_is_switched_off() {
+    let log = Log::listen();
+    let folder = tempfile::tempdir().expect("a folder");
+    let (env, _clock) = world();
+    let server = start_in(env, folder.path(), "sasl-mechanisms = [\"SCRAM-SHA512\"]");
+    let mut client = stranger_from([127, 0, 0, 4], &server);
+    assert_eq!(log_in_as(&mut client, "trudy", "password"), Status::AuthError);
+    let why = "reason=\"the mechanism is switched off on connections without TLS\"";
+    let parts = ["a login failed", "user=<ud>trudy</ud>", why, "mechanism=\"PLAIN\"", "reference="];
+    assert!(log.has_line(&parts), "{parts:?}");
+    server.stop().expect("a clean stop");
+}

@@ -32,6 +32,21 @@ pub(crate) fn login_failed(node: &Node, session: &Session, name: &[u8], status: 
     }
 }
 
+/// A client that calls itself `name` asked for a mechanism by which nobody logs in here, for this reason: its password was
+/// not looked at.
+pub(crate) fn mechanism_refused(
+    node: &Node,
+    session: &Session,
+    name: &[u8],
+    why: &'static str,
+    mechanism: &str,
+) {
+    if node.audit.wants(AuditEvent::LoginFailed) {
+        let record = AuditRecord::new(AuditEvent::LoginFailed).by(name).between(session.ends);
+        node.audit.record(record.with("reason", why).with("mechanism", mechanism));
+    }
+}
+
 /// A client that calls itself `name` has to try again before its password is looked at, for this reason.
 pub(crate) fn login_put_off(node: &Node, session: &Session, name: &[u8], why: &'static str) {
     if node.audit.wants(AuditEvent::LoginFailed) {

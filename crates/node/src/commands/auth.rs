@@ -5,6 +5,7 @@ use std::sync::Arc;
 use engine::StepTimes;
 use protocol::{Request, Status};
 
+use crate::audit::record::text;
 use crate::audit::sessions;
 use crate::context::{Context, Outcome, Ready};
 use crate::node::{FailedLogin, Node};
@@ -20,6 +21,8 @@ use crate::user::{Derivation, PasswordCheck, User};
 
 /// Bytes of a server's nonce.
 const NONCE_BYTES: usize = 18;
+/// Bytes of the name of a mechanism that are told: RFC 4422 has no longer ones.
+const MOST_MECHANISM_BYTES: usize = 20;
 
 /// A connection of streams keeps its user: another one might not have the right to what the streams are about.
 fn refuse_streams(ctx: &mut Context<'_>) -> Option<Outcome> {
@@ -47,11 +50,33 @@ pub fn auth(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
         return refused;
     }
     ctx.session.log_out();
-    match Method::from_name(request.key).filter(|method| offered(ctx).has(*method)) {
+    match Method::from_name(request.key) {
+        Some(method) if !offered(ctx).has(method) => switched_off(ctx, method, request),
         Some(Method::Plain) => auth_plain(ctx, request.value),
         Some(Method::Scram(mechanism)) => auth_scram(ctx, mechanism, request.value),
-        None => failed(ctx, b"", Status::AuthError),
+        None => mechanism_refused(ctx, b"", request.key, "there is no such mechanism"),
     }
+}
+
+/// Refuses a mechanism that is not offered on this connection. The client hears what it hears of a wrong password; log and
+/// audit log tell the two apart, and the limit on guesses does not count it.
+fn switched_off(ctx: &mut Context<'_>, method: Method, request: &Request<'_>) -> Outcome {
+    let why = match ctx.session.is_encrypted {
+        true => "the mechanism is switched off on connections with TLS",
+        false => "the mechanism is switched off on connections without TLS",
+    };
+    // Whose client it is that has to be changed.
+    let name = match method {
+        Method::Plain => plain::parse(request.value).map(|(name, _)| name.to_vec()),
+        Method::Scram(_) => ClientFirst::parse(request.value).map(|first| first.name),
+    };
+    mechanism_refused(ctx, &name.unwrap_or_default(), request.key, why)
+}
+
+fn mechanism_refused(ctx: &mut Context<'_>, name: &[u8], mechanism: &[u8], why: &'static str) -> Outcome {
+    let mechanism = text(&mechanism[..mechanism.len().min(MOST_MECHANISM_BYTES)]);
+    sessions::mechanism_refused(ctx.node, ctx.session, name, why, &mechanism);
+    refused(ctx, name, Status::AuthError, Some((why, &mechanism)))
 }
 
 fn auth_plain(ctx: &mut Context<'_>, message: &[u8]) -> Outcome {
@@ -221,9 +246,19 @@ fn is_early(node: &Node, name: &[u8]) -> bool {
         && !node.accounts().users().has_nodes()
 }
 
-/// Tells the client no more than a reference that also stands in the log.
 fn failed(ctx: &mut Context<'_>, name: &[u8], status: Status) -> Outcome {
     sessions::login_failed(ctx.node, ctx.session, name, status);
+    refused(ctx, name, status, None)
+}
+
+/// Tells the client no more than a reference that also stands in the log. `unjudged`: why no password was looked at, and the
+/// mechanism.
+fn refused(
+    ctx: &mut Context<'_>,
+    name: &[u8],
+    status: Status,
+    unjudged: Option<(&'static str, &str)>,
+) -> Outcome {
     let [a, b] = [ctx.node.env().random.next_u64(), ctx.node.env().random.next_u64()];
     let reference = format!(
         "{:08x}-{:04x}-{:04x}-{:04x}-{:012x}",
@@ -235,8 +270,15 @@ fn failed(ctx: &mut Context<'_>, name: &[u8], status: Status) -> Outcome {
     );
     let now = ctx.node.env().clock.monotonic();
     let (ends, reference) = (ctx.session.ends, reference.as_str());
-    let login =
-        FailedLogin { user: name, ends, protocol: "kv", status: status.name(), reference: Some(reference) };
+    let login = FailedLogin {
+        user: name,
+        ends,
+        protocol: "kv",
+        status: status.name(),
+        reference: Some(reference),
+        reason: unjudged.map(|(why, _)| why),
+        mechanism: unjudged.map(|(_, mechanism)| mechanism),
+    };
     if is_early(ctx.node, name) {
         tracing::debug!(reference, "another node logs in before this one has read its cluster's secret");
     } else {

@@ -130,7 +130,9 @@ pub(super) async fn check(
 pub(super) fn login_refused(shared: &Shared, request: &Request, ends: Ends, status: StatusCode) {
     let Some(name) = claimed_name(request.headers()) else { return };
     let (user, status_code) = (name.as_bytes(), status.as_str());
-    let login = FailedLogin { user, ends, protocol: "http", status: status_code, reference: None };
+    let (reference, reason, mechanism) = (None, None, None);
+    let login =
+        FailedLogin { user, ends, protocol: "http", status: status_code, reference, reason, mechanism };
     shared.node.events().login_failed(&login, shared.node.env().clock.monotonic());
     refused_to(shared, AuditEvent::WebLoginFailed, &name, ends, request.uri(), status);
 }
