@@ -4,6 +4,7 @@
 //! *Guarantee:* with a wrapping key nothing is written plain that has content of a client. Without the right one a node
 //! or a bucket does not open, and nothing of it is changed.
 
+pub mod progress;
 pub mod rekey;
 
 use std::collections::BTreeSet;

@@ -38,6 +38,7 @@ mod dispatch;
 pub mod doors;
 pub mod down;
 pub mod elsewhere;
+pub mod encryption_progress;
 mod fair_queue;
 mod file_fill;
 pub mod first_head;

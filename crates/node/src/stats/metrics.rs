@@ -9,7 +9,8 @@ use protocol::Status;
 
 use super::page::{Kind, Numbers, Page, seconds};
 use super::{
-    metrics_connections, metrics_field, metrics_replication, metrics_reporting, metrics_times, process,
+    metrics_connections, metrics_encryption, metrics_field, metrics_replication, metrics_reporting,
+    metrics_times, process,
 };
 use crate::cluster::serving;
 use crate::node::Node;
@@ -29,6 +30,7 @@ pub fn render(node: &Node, out: &mut String) {
         .and_then(|()| put_requests(node, &mut page))
         .and_then(|()| put_sync_writes(&buckets, &mut page))
         .and_then(|()| put_buckets(&buckets, &mut page))
+        .and_then(|()| metrics_encryption::put(node, &mut page))
         .and_then(|()| metrics_times::put(&buckets, &mut page))
         .and_then(|()| metrics_field::put(node, &buckets, &mut page))
         .and_then(|()| metrics_replication::put(node, &mut page))

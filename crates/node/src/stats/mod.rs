@@ -29,6 +29,7 @@ mod memory;
 pub mod metrics;
 mod metrics_collections;
 mod metrics_connections;
+mod metrics_encryption;
 mod metrics_field;
 mod metrics_memory;
 mod metrics_more;

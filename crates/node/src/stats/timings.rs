@@ -21,7 +21,7 @@ use crate::slow::spans::WaitStep;
 use crate::tally::{Counted, Tally};
 
 /// How many groups of stats there are: each has a histogram. The table of groups is held to it by the compiler.
-pub(super) const STAT_GROUPS: usize = 72;
+pub(super) const STAT_GROUPS: usize = 73;
 /// One of so many turns is measured.
 pub const SAMPLED_TURNS: u64 = 64;
 
