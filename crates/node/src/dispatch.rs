@@ -13,6 +13,7 @@ use crate::close_reason::CloseReason;
 use crate::command::{Row, find};
 use crate::command_rules::{Access, Durability, Extent, Key, Leaves, Silence, Thread};
 use crate::command_table::RETIRED;
+use crate::commands::stats::denied_group;
 use crate::context::{Context, Finish, Outcome, denied, has_no_such_collection};
 use crate::counters::WorkerCounters;
 use crate::injections::apply::apply;
@@ -322,7 +323,13 @@ fn admit<'a>(
             Err(Refused::UnknownCollection)
         }
         Permission::Denied(privilege) if infos.impersonate.is_none() => {
-            Err(Refused::Error(Status::Eaccess, denied(row, privilege)))
+            let bucket = session.bucket.as_ref().map(|bucket| bucket.name());
+            let context = match row.opcode {
+                // The group may need more than the command.
+                opcode::STAT => denied_group(privilege, request.key, bucket),
+                _ => denied(row, privilege),
+            };
+            Err(Refused::Error(Status::Eaccess, context))
         }
         Permission::Hidden if infos.impersonate.is_none() => Err(Refused::UnknownCollection),
         _ => Ok((row, infos, key)),
