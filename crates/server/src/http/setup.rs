@@ -133,12 +133,11 @@ async fn answer(request: Request, look: impl FnOnce(&[(String, String)]) -> Resu
     }
 }
 
-/// The fields of a form whose sender has not logged in: its body is as small as theirs have to be.
+/// The fields of a form; access has seen to it that all of it is there, and small.
 async fn fields_of(
     request: Request,
 ) -> Result<(axum::http::request::Parts, Vec<(String, String)>), Box<Response>> {
-    let (parts, body) = connections::body(request).await?.into_parts();
-    // All of it has come.
+    let (parts, body) = request.into_parts();
     let body: Bytes = axum::body::to_bytes(body, usize::MAX)
         .await
         .map_err(|_| Box::new(StatusCode::BAD_REQUEST.into_response()))?;
