@@ -354,7 +354,7 @@ impl Couch {
             if let Some(left_out) = self.failed.admit(self.env.clock.monotonic()) {
                 tracing::warn!(
                     event = "file_io_failed", %failure, left_out,
-                    "a file cannot be read or written"
+                    "the file of a vBucket cannot be read or written"
                 );
             }
             if vbucket.close(slot, true) {

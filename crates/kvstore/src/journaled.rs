@@ -324,7 +324,7 @@ impl Journaled {
         {
             tracing::warn!(
                 event = "journal_segment_not_released", %failure, left_out,
-                "cannot release a journal segment"
+                "cannot release a journal segment; it stays until a later try"
             );
         }
     }

@@ -339,7 +339,7 @@ fn drop_old(env: &Env, ring: &KeyRing, folders: &[&Path]) -> Result<(), KeyError
         Err(error) => {
             tracing::warn!(
                 event = "data_keys_unknown", %error,
-                "it is not known which data keys are needed; all stay"
+                "files cannot be read to learn which data keys they need: no key is dropped"
             )
         }
     }

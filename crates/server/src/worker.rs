@@ -150,7 +150,7 @@ async fn run(mut receiver: UnboundedReceiver<Accepted>, node: Arc<Node>, counter
         tracing::warn!(
             event = "connections_not_ended",
             connections = state.reaper.len(),
-            "connections did not end in time"
+            "connections did not end in time while the node stops, and are cut"
         );
     }
     ticking.abort();
@@ -217,7 +217,7 @@ fn log_end(node: &Node, peer: SocketAddr, reason: CloseReason) {
     if let Some(left_out) = node.events().closed[kind].admit(node.env().clock.monotonic()) {
         tracing::warn!(
             event = "connection_closed", peer = %UserData(peer), %reason, left_out,
-            "connection closed"
+            "a connection was closed for what its client did, or did not do"
         );
     }
 }
@@ -240,7 +240,7 @@ async fn serve(accepted: Accepted, state: Rc<WorkerState>) {
             if let Some(left_out) = state.node.events().not_served.admit(now) {
                 tracing::warn!(
                     event = "connection_not_served", peer = %UserData(peer), %error, left_out,
-                    "cannot serve a connection"
+                    "a connection was accepted, cannot be served, and is closed"
                 );
             }
         }

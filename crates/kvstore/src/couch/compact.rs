@@ -72,7 +72,7 @@ impl Couch {
                 if let Some(left_out) = self.not_compacted.admit(self.env.clock.monotonic()) {
                     tracing::warn!(
                         event = "file_not_compacted", %failure, left_out,
-                        "a file cannot be compacted"
+                        "the file of a vBucket cannot be compacted"
                     );
                 }
             }

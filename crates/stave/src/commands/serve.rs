@@ -420,7 +420,7 @@ fn buckets(given: &[&str], made: &[String]) -> String {
 /// Tells the service manager that started the node, if one did (`NOTIFY_SOCKET`).
 fn tell_manager(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
-        tracing::warn!(event = "service_manager_not_told", %error, "the service manager was not told");
+        tracing::warn!(event = "service_manager_not_told", %error, "the service manager (NOTIFY_SOCKET) was not told how the node is, and may take it for one that hangs");
     }
 }
 
@@ -510,7 +510,7 @@ fn keep_memory_private() {
     if let Err(error) = hidden.and_then(|()| setrlimit(Resource::Core, limit)) {
         tracing::warn!(
             event = "core_dump_not_off", %error,
-            "a crash may leave documents and keys in a core dump"
+            "core dumps cannot be switched off: a crash may leave documents and keys in one"
         );
     }
 }
@@ -537,7 +537,7 @@ pub(super) fn raise_descriptor_limit() -> Option<u64> {
     {
         tracing::warn!(
             event = "open_files_limit_stays", %error,
-            "the limit of open descriptors stays at {:?}", limit.current
+            "the limit of open files (ulimit -n, LimitNOFILE) stays at {:?}", limit.current
         );
     }
     getrlimit(Resource::Nofile).current
