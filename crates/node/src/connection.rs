@@ -394,6 +394,7 @@ impl Connection {
             work_bytes: &mut self.work_bytes,
         };
         let Handled { outcome, pass, .. } = dispatch(desk, request);
+        self.session.times(&self.node).of_worker(self.counters.number()).count(request.opcode);
         let waits = match outcome {
             Outcome::Done if measured => {
                 let ended_ns = clock.monotonic_ns();
