@@ -420,7 +420,10 @@ fn buckets(given: &[&str], made: &[String]) -> String {
 /// Tells the service manager that started the node, if one did (`NOTIFY_SOCKET`).
 fn tell_manager(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
-        tracing::warn!(event = "service_manager_not_told", %error, "the service manager (NOTIFY_SOCKET) was not told how the node is, and may take it for one that hangs");
+        tracing::warn!(
+            event = "service_manager_not_told", %error,
+            "the service manager (NOTIFY_SOCKET) was not told how the node is, and may take it for one that hangs"
+        );
     }
 }
 
