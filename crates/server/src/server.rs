@@ -38,6 +38,7 @@ use crate::signals::{EarlySignals, Signal, SignalListener};
 use crate::timer::RuntimeTimer;
 use crate::tls::{PeerTls, Tls, TlsError};
 use crate::traces;
+use crate::watchdog::Watched;
 use crate::worker::Worker;
 
 /// How long HTTP clients may take with their last answers when the node stops.
@@ -130,6 +131,7 @@ pub struct Server {
     http: Task,
     workers: Vec<Task>,
     audit: Task,
+    watched: Vec<Arc<Watched>>,
 }
 
 /// Where encrypted connections are accepted.
@@ -330,17 +332,38 @@ fn start_threads(
     prepare(node)?;
     ::node::migration::resume_all(node)?;
     let audit = node.audit.start()?;
-    let started =
-        counters.into_iter().enumerate().map(|(at, counters)| Worker::start(at, node.clone(), counters));
-    let (seats, workers) = started.collect::<io::Result<Vec<_>>>()?.into_iter().unzip();
+    let started = counters.into_iter().enumerate().map(|(at, counters)| {
+        let watched = Watched::new(&format!("worker-{at}"));
+        let (seat, thread) = Worker::start(at, node.clone(), counters, Arc::clone(&watched))?;
+        Ok((seat, (thread, watched)))
+    });
+    let (seats, workers): (Vec<_>, Vec<_>) = started.collect::<io::Result<Vec<_>>>()?.into_iter().unzip();
+    let (workers, mut watched): (Vec<_>, Vec<_>) = workers.into_iter().unzip();
+    let (of_control, of_http) = (Watched::new("control"), Watched::new("http"));
+    watched.extend([Arc::clone(&of_control), Arc::clone(&of_http)]);
     let (stop, stopping) = watch::channel(false);
     let (signalled, signals) = mpsc::channel();
     let Listeners { kv, http, plain, encrypted, all, kv_addr, http_addr } = listeners;
     let (kv_door, inner) = OwnDoor::of(plain.kv_addr);
-    let web =
-        HttpThread { node: node.clone(), entrances: http, peer_tls, kv_door, stopping: stopping.clone() };
+    let web = HttpThread {
+        node: node.clone(),
+        entrances: http,
+        peer_tls,
+        kv_door,
+        stopping: stopping.clone(),
+        watched: of_http,
+    };
     let tls = encrypted.as_ref().map(|encrypted| Arc::clone(&encrypted.tls));
-    let control = Control { node: node.clone(), entrances: kv, inner, tls, seats, stopping, signalled };
+    let control = Control {
+        node: node.clone(),
+        entrances: kv,
+        inner,
+        tls,
+        seats,
+        stopping,
+        signalled,
+        watched: of_control,
+    };
     let (control, http) = (control.start(hearing)?, web.start()?);
     Ok(Server {
         node: Arc::clone(node),
@@ -357,6 +380,7 @@ fn start_threads(
         http,
         workers,
         audit,
+        watched,
     })
 }
 
@@ -406,6 +430,11 @@ impl Server {
     /// Where the data are.
     pub fn data_dir(&self) -> PathBuf {
         self.data_dir.path().to_owned()
+    }
+
+    /// The threads that serve clients, for a watchdog.
+    pub fn watched(&self) -> Vec<Arc<Watched>> {
+        self.watched.clone()
     }
 
     /// The line that says that the node can be used.
@@ -545,6 +574,7 @@ struct Control {
     seats: Vec<Worker>,
     stopping: watch::Receiver<bool>,
     signalled: mpsc::Sender<Signal>,
+    watched: Arc<Watched>,
 }
 
 /// What the thread runs on, made at the beginning of a start for the signals that come meanwhile.
@@ -580,7 +610,7 @@ impl Control {
     }
 
     async fn run(self, signals: SignalListener) {
-        let Control { node, entrances, inner, tls, seats, stopping, signalled } = self;
+        let Control { node, entrances, inner, tls, seats, stopping, signalled, watched } = self;
         let (limits, accepting) = (node.limits(), Arc::clone(node.workers().accepting()));
         let places = Arc::new(AddressPlaces::new(limits.connections_per_address));
         let stopped = || stopped(&stopping);
@@ -603,6 +633,7 @@ impl Control {
             until(stopped(), "accepting the node itself", or_pending(inner)),
             until(stopped(), "following certificates", or_pending(follow)),
             until(stopped(), "waiting for signals", signals.hear(signalled)),
+            until(stopped(), "answering the watchdog", answer(&watched, &node)),
         );
         // Here the workers' seats are dropped, and with them the workers end.
     }
@@ -615,6 +646,7 @@ struct HttpThread {
     peer_tls: PeerTls,
     kv_door: OwnDoor,
     stopping: watch::Receiver<bool>,
+    watched: Arc<Watched>,
 }
 
 impl HttpThread {
@@ -625,14 +657,25 @@ impl HttpThread {
     }
 
     async fn run(self) {
-        let HttpThread { node, entrances, peer_tls, kv_door, stopping } = self;
+        let HttpThread { node, entrances, peer_tls, kv_door, stopping, watched } = self;
         let overdue = async {
             stopped(&stopping).await;
             tokio::time::sleep(HTTP_DRAIN_TIMEOUT).await;
         };
-        let serving = http::serve(entrances, peer_tls, node, kv_door, stopping.clone());
-        until(overdue, "HTTP", serving).await;
+        let answering = answer(&watched, &node);
+        let serving = http::serve(entrances, peer_tls, Arc::clone(&node), kv_door, stopping.clone());
+        // The one that ends first ends both, and only serving ends.
+        let both = async {
+            tokio::select! { served = serving => served, told = answering => told }
+        };
+        until(overdue, "HTTP", both).await;
     }
+}
+
+/// Answers the watchdog; never ends.
+async fn answer(watched: &Watched, node: &Node) -> io::Result<()> {
+    watched.answer(node.env()).await;
+    Ok(())
 }
 
 /// Ready when the node stops.
