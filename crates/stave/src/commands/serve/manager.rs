@@ -42,10 +42,9 @@ impl Manager {
 fn tell_life(told: Told) {
     match told {
         Told::Live => tell(&[NotifyState::Watchdog]),
-        Told::Hang(threads) => tell(&[NotifyState::Status(&format!(
-            "{} do not answer: the node is not live",
-            threads.join(", ")
-        ))]),
+        Told::Hang(threads) => {
+            tell(&[NotifyState::Status(&format!("threads that do not answer: {}", threads.join(", ")))]);
+        }
         Told::Recovered => tell(&[NotifyState::Status("all threads answer again")]),
     }
 }
