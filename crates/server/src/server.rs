@@ -38,7 +38,7 @@ use crate::signals::{EarlySignals, Signal, SignalListener};
 use crate::timer::RuntimeTimer;
 use crate::tls::{PeerTls, Tls, TlsError};
 use crate::traces;
-use crate::watchdog::Watched;
+use crate::watchdog::WatchedThread;
 use crate::worker::Worker;
 
 /// How long HTTP clients may take with their last answers when the node stops.
@@ -131,7 +131,7 @@ pub struct Server {
     http: Task,
     workers: Vec<Task>,
     audit: Task,
-    watched: Vec<Arc<Watched>>,
+    watched: Vec<Arc<WatchedThread>>,
 }
 
 /// Where encrypted connections are accepted.
@@ -333,13 +333,13 @@ fn start_threads(
     ::node::migration::resume_all(node)?;
     let audit = node.audit.start()?;
     let started = counters.into_iter().enumerate().map(|(at, counters)| {
-        let watched = Watched::new(&format!("worker-{at}"));
+        let watched = WatchedThread::new(&format!("worker-{at}"));
         let (seat, thread) = Worker::start(at, node.clone(), counters, Arc::clone(&watched))?;
         Ok((seat, (thread, watched)))
     });
     let (seats, workers): (Vec<_>, Vec<_>) = started.collect::<io::Result<Vec<_>>>()?.into_iter().unzip();
     let (workers, mut watched): (Vec<_>, Vec<_>) = workers.into_iter().unzip();
-    let (of_control, of_http) = (Watched::new("control"), Watched::new("http"));
+    let (of_control, of_http) = (WatchedThread::new("control"), WatchedThread::new("http"));
     watched.extend([Arc::clone(&of_control), Arc::clone(&of_http)]);
     let (stop, stopping) = watch::channel(false);
     let (signalled, signals) = mpsc::channel();
@@ -433,7 +433,7 @@ impl Server {
     }
 
     /// The threads that serve clients, for a watchdog.
-    pub fn watched(&self) -> Vec<Arc<Watched>> {
+    pub fn watched(&self) -> Vec<Arc<WatchedThread>> {
         self.watched.clone()
     }
 
@@ -574,7 +574,7 @@ struct Control {
     seats: Vec<Worker>,
     stopping: watch::Receiver<bool>,
     signalled: mpsc::Sender<Signal>,
-    watched: Arc<Watched>,
+    watched: Arc<WatchedThread>,
 }
 
 /// What the thread runs on, made at the beginning of a start for the signals that come meanwhile.
@@ -646,7 +646,7 @@ struct HttpThread {
     peer_tls: PeerTls,
     kv_door: OwnDoor,
     stopping: watch::Receiver<bool>,
-    watched: Arc<Watched>,
+    watched: Arc<WatchedThread>,
 }
 
 impl HttpThread {
@@ -673,7 +673,7 @@ impl HttpThread {
 }
 
 /// Answers the watchdog; never ends.
-async fn answer(watched: &Watched, node: &Node) -> io::Result<()> {
+async fn answer(watched: &WatchedThread, node: &Node) -> io::Result<()> {
     watched.answer(node.env()).await;
     Ok(())
 }

@@ -22,7 +22,7 @@ const LOOKS: u32 = 8;
 const LEAST_STEP: Duration = Duration::from_millis(1);
 
 /// A thread with an async runtime, which answers as soon as that runtime comes to it.
-pub struct Watched {
+pub struct WatchedThread {
     name: String,
     asked: AtomicU64,
     answered: AtomicU64,
@@ -31,10 +31,10 @@ pub struct Watched {
     state: OnceLock<Option<Arc<dyn File>>>,
 }
 
-impl Watched {
+impl WatchedThread {
     /// A thread of this name. While it is not asked it costs nothing.
-    pub(crate) fn new(name: &str) -> Arc<Watched> {
-        Arc::new(Watched {
+    pub(crate) fn new(name: &str) -> Arc<WatchedThread> {
+        Arc::new(WatchedThread {
             name: name.to_owned(),
             asked: AtomicU64::new(0),
             answered: AtomicU64::new(0),
@@ -81,7 +81,7 @@ fn is_disk_sleep(stat: &[u8]) -> bool {
 
 /// What the manager may be told.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum Liveness {
     /// The process is live.
     Live,
     /// These threads have not answered for half of the time that the manager allows. Said once of each until the next beat.
@@ -156,9 +156,9 @@ impl Watchdog {
     /// The thread cannot be started.
     pub fn start(
         env: &Env,
-        threads: Vec<Arc<Watched>>,
+        threads: Vec<Arc<WatchedThread>>,
         allowed: Duration,
-        tell: impl Fn(Told) + Send + 'static,
+        tell: impl Fn(Liveness) + Send + 'static,
     ) -> io::Result<Watchdog> {
         let (goes_on, ends) = mpsc::channel();
         let is_stopping = Arc::new(AtomicBool::new(false));
@@ -169,26 +169,26 @@ impl Watchdog {
             let ask = || threads.iter().for_each(|thread| thread.ask());
             let mut judge = Judge::new(period, threads.len(), clock.monotonic());
             ask();
-            tell(Told::Live);
+            tell(Liveness::Live);
             while ends.recv_timeout(step) == Err(mpsc::RecvTimeoutError::Timeout) {
                 let is_live = |at: usize| stopping.load(Ordering::Acquire) || threads[at].is_live();
                 match judge.look(clock.monotonic(), is_live) {
                     Verdict::Wait => {}
                     Verdict::Beat { recovered } => {
                         ask();
-                        tell(Told::Live);
+                        tell(Liveness::Live);
                         if recovered {
                             tracing::info!(
                                 event = "threads_answer",
                                 "all threads that serve clients answer again"
                             );
-                            tell(Told::Recovered);
+                            tell(Liveness::Recovered);
                         }
                     }
                     Verdict::Late(late) => {
                         let names: Vec<String> = late.iter().map(|at| threads[*at].name.clone()).collect();
                         log_hang(&names, period, allowed);
-                        tell(Told::Hang(names));
+                        tell(Liveness::Hang(names));
                     }
                 }
             }
@@ -306,7 +306,7 @@ mod tests {
     #[test]
     fn a_thread_that_runs_does_not_wait_for_the_disk() {
         let env = Env::real();
-        let watched = Watched::new("this");
+        let watched = WatchedThread::new("this");
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
         watched.ask();
         assert!(!watched.is_live(), "it was asked and has not answered");

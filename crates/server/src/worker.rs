@@ -23,7 +23,7 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::tls::{Acceptance, Transport};
-use crate::watchdog::Watched;
+use crate::watchdog::WatchedThread;
 use crate::{acceptor, socket};
 
 /// Bytes that a worker reads at once; frames up to this size need no memory of their own.
@@ -80,7 +80,7 @@ impl Worker {
         at: usize,
         node: Arc<Node>,
         counters: Arc<WorkerCounters>,
-        watched: Arc<Watched>,
+        watched: Arc<WatchedThread>,
     ) -> io::Result<(Worker, Task)> {
         let (sender, receiver) = unbounded_channel();
         let worker = Worker { sender, counters: Arc::clone(&counters), handed_over: Cell::new(0) };
@@ -128,7 +128,7 @@ async fn run(
     mut receiver: UnboundedReceiver<Accepted>,
     node: Arc<Node>,
     counters: Arc<WorkerCounters>,
-    watched: Arc<Watched>,
+    watched: Arc<WatchedThread>,
 ) {
     let mut hearing = node.announcer().hearing();
     let state = Rc::new(WorkerState {
@@ -173,7 +173,7 @@ async fn run(
 }
 
 /// Answers the watchdog, between the turns of connections.
-async fn answer(watched: Arc<Watched>, state: Rc<WorkerState>) {
+async fn answer(watched: Arc<WatchedThread>, state: Rc<WorkerState>) {
     watched.answer(state.node.env()).await;
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use base::env::{Clock, Env};
 use protocol::Status;
-use server::watchdog::{Told, Watchdog};
+use server::watchdog::{Liveness, Watchdog};
 use support::{Client, http, start, start_in};
 
 /// What the manager allows; not what it takes.
@@ -79,7 +79,7 @@ fn an_idle_node_is_live() {
     // A busy machine may be late, which is said and is over.
     let mut beats = 0;
     while beats < 5 {
-        beats += u32::from(told.recv_timeout(PATIENCE).expect("a beat") == Told::Live);
+        beats += u32::from(told.recv_timeout(PATIENCE).expect("a beat") == Liveness::Live);
     }
     drop(watchdog);
     server.stop().expect("a clean stop");
@@ -97,20 +97,19 @@ fn a_worker_that_hangs_ends_the_beats_until_it_answers_again() {
         let watchdog =
             Watchdog::start(&Env::real(), server.watched(), ALLOWED, move |what| _ = tell.send(what));
         let watchdog = watchdog.expect("a thread");
-        assert_eq!(told.recv_timeout(PATIENCE), Ok(Told::Live));
+        assert_eq!(told.recv_timeout(PATIENCE), Ok(Liveness::Live));
         door.set(Some(name));
-        let names_it =
-            |what: &Told| matches!(what, Told::Hang(threads) if threads.iter().any(|thread| thread == hangs));
+        let names_it = |what: &Liveness| matches!(what, Liveness::Hang(threads) if threads.iter().any(|thread| thread == hangs));
         // A worker comes to the door once a second, when it ticks.
         let within = (0..MOST_BEATS).map(|_| told.recv_timeout(PATIENCE).expect("it is told"));
         assert!({ within }.any(|what| names_it(&what)), "{hangs} hangs, and the beats go on");
         // Longer than the manager waits before it ends the process. Others may be late, too, on a busy machine.
         while let Ok(what) = told.recv_timeout(ALLOWED * 2) {
-            assert!(matches!(what, Told::Hang(_)), "{hangs} hangs, and the manager is told {what:?}");
+            assert!(matches!(what, Liveness::Hang(_)), "{hangs} hangs, and the manager is told {what:?}");
         }
         door.set(None);
-        while told.recv_timeout(PATIENCE).expect("a beat") != Told::Live {}
-        assert_eq!(told.recv_timeout(PATIENCE), Ok(Told::Recovered));
+        while told.recv_timeout(PATIENCE).expect("a beat") != Liveness::Live {}
+        assert_eq!(told.recv_timeout(PATIENCE), Ok(Liveness::Recovered));
         let mut client = Client::connect(&server, "default", &[]);
         assert_eq!(client.set(b"k", b"1"), Some(Status::Success));
         assert_eq!(http(&server, "GET", "/healthz", "").0, 200);
@@ -129,12 +128,12 @@ fn a_node_that_stops_is_live_to_its_end() {
     watchdog.stopping();
     server.stop().expect("a clean stop");
     // None of its threads is there any more.
-    let hung = told.try_iter().filter(|what| *what != Told::Live).count();
+    let hung = told.try_iter().filter(|what| *what != Liveness::Live).count();
     let mut beats = 0;
     while beats < 2 {
-        beats += u32::from(told.recv_timeout(PATIENCE).expect("a beat") == Told::Live);
+        beats += u32::from(told.recv_timeout(PATIENCE).expect("a beat") == Liveness::Live);
     }
     drop(watchdog);
     // What was late before the stop may have been said, and is over.
-    assert!(hung <= 2 && told.into_iter().all(|what| !matches!(what, Told::Hang(_))), "{hung}");
+    assert!(hung <= 2 && told.into_iter().all(|what| !matches!(what, Liveness::Hang(_))), "{hung}");
 }

@@ -6,7 +6,7 @@ use std::io;
 use base::env::Env;
 use sd_notify::NotifyState;
 use server::Server;
-use server::watchdog::{Told, Watchdog};
+use server::watchdog::{Liveness, Watchdog};
 
 /// What the manager is told with.
 pub(super) struct Manager {
@@ -39,13 +39,13 @@ impl Manager {
     }
 }
 
-fn tell_life(told: Told) {
+fn tell_life(told: Liveness) {
     match told {
-        Told::Live => tell(&[NotifyState::Watchdog]),
-        Told::Hang(threads) => {
+        Liveness::Live => tell(&[NotifyState::Watchdog]),
+        Liveness::Hang(threads) => {
             tell(&[NotifyState::Status(&format!("threads that do not answer: {}", threads.join(", ")))]);
         }
-        Told::Recovered => tell(&[NotifyState::Status("all threads answer again")]),
+        Liveness::Recovered => tell(&[NotifyState::Status("all threads answer again")]),
     }
 }
 
