@@ -334,8 +334,8 @@ fn start_threads(
     let audit = node.audit.start()?;
     let started = counters.into_iter().enumerate().map(|(at, counters)| {
         let watched = WatchedThread::new(&format!("worker-{at}"));
-        let (seat, thread) = Worker::start(at, node.clone(), counters, Arc::clone(&watched))?;
-        Ok((seat, (thread, watched)))
+        let (worker, thread) = Worker::start(at, node.clone(), counters, Arc::clone(&watched))?;
+        Ok((worker, (thread, watched)))
     });
     let (seats, workers): (Vec<_>, Vec<_>) = started.collect::<io::Result<Vec<_>>>()?.into_iter().unzip();
     let (workers, mut watched): (Vec<_>, Vec<_>) = workers.into_iter().unzip();

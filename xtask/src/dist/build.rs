@@ -3,9 +3,10 @@
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, Result};
-use harness::child::{cargo, headline, succeeds};
+use harness::child::{cargo, headline, output, succeeds};
 use harness::tree;
 
 /// Between the flags in `CARGO_ENCODED_RUSTFLAGS`, so that folders may have blanks in their names.
@@ -72,6 +73,13 @@ pub fn build(folders: &Folders, target: Option<&str>, commit: &str) -> Result<Op
     // `stave version` prints it: the same commit makes the same bytes.
     build.env("STAVE_COMMIT", commit);
     Ok(succeeds(&mut build)?.then(|| made_in.join("release/stave")))
+}
+
+/// The commit that is built, with a word if the tree has other changes.
+pub fn commit() -> Result<String> {
+    let mut git = Command::new("git");
+    git.args(["describe", "--always", "--abbrev=40", "--dirty=-changed", "--exclude=*"]);
+    Ok(output(git.current_dir(tree::root()))?.trim().to_owned())
 }
 
 /// Flags for the compiler, behind those that are there already.

@@ -24,7 +24,7 @@ use harness::tree;
 use sha2::{Digest, Sha256};
 
 use self::archive::Entry;
-use self::build::Folders;
+use self::build::{Folders, commit};
 use self::shell::ShellFiles;
 
 /// What is made, and where.
@@ -132,7 +132,8 @@ pub fn run(options: &Packages) -> Result<bool> {
     // What was asked for is made.
     let mut totals = Totals::one(true);
     if options.twice {
-        totals += twice::run(&made, options)?;
+        totals +=
+            twice::run(&made, options.target.as_deref(), |program, out| make_all(program, options, out))?;
     }
     if options.start {
         totals += try_image::run(&binary)?;
@@ -192,13 +193,6 @@ fn told_from(made: &[PathBuf], options: &Packages, out: &Path) -> Result<PathBuf
     let path = out.join(format!("stave-{}.intoto.json", sbom::version()?));
     std::fs::write(&path, provenance::make(&origin, &files)?).with_context(|| path.display().to_string())?;
     Ok(path)
-}
-
-/// The commit that is built, with a word if the tree has other changes.
-fn commit() -> Result<String> {
-    let mut git = Command::new("git");
-    git.args(["describe", "--always", "--abbrev=40", "--dirty=-changed", "--exclude=*"]);
-    Ok(output(git.current_dir(tree::root()))?.trim().to_owned())
 }
 
 fn sha256(bytes: &[u8]) -> String {

@@ -11,8 +11,7 @@ use harness::child::{headline, succeeds};
 use harness::totals::Totals;
 use harness::tree::{self, Scratch};
 
-use super::build::{Folders, build};
-use super::{Packages, commit, make_all, name_of};
+use super::build::{Folders, build, commit};
 
 /// Refuses a tree that is not its commit: a checkout of that would be another one.
 pub fn check_tree() -> Result<()> {
@@ -24,14 +23,19 @@ pub fn check_tree() -> Result<()> {
     Ok(())
 }
 
-/// Builds the same commit again elsewhere, and compares what is made with `first`.
-pub fn run(first: &[PathBuf], options: &Packages) -> Result<Totals> {
+/// Builds the same commit again elsewhere, and compares what is made with `first`. `make` makes files of a program, in a
+/// folder.
+pub fn run(
+    first: &[PathBuf],
+    target: Option<&str>,
+    make: impl Fn(&Path, &Path) -> Result<Vec<PathBuf>>,
+) -> Result<Totals> {
     let mut scratch = Scratch::new("dist-twice")?;
     let folders = elsewhere(scratch.path())?;
     let out = scratch.path().join("out");
-    let built = build(&folders, options.target.as_deref(), &commit()?)?;
+    let built = build(&folders, target, &commit()?)?;
     let program = built.context("the second build failed")?;
-    let second = make_all(&program, options, &out)?;
+    let second = make(&program, &out)?;
     headline("both builds");
     let totals = compare(&read_all(first)?, &read_all(&second)?);
     if !totals.good() {
@@ -66,7 +70,8 @@ type Files = BTreeMap<String, Vec<u8>>;
 fn read_all(paths: &[PathBuf]) -> Result<Files> {
     let read = |path: &PathBuf| {
         let bytes = fs::read(path).with_context(|| path.display().to_string())?;
-        Ok((name_of(path), bytes))
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
+        Ok((name.unwrap_or_default(), bytes))
     };
     paths.iter().map(read).collect()
 }

@@ -340,11 +340,7 @@ pub fn run(env: &Env, flags: ServeFlags, ignored: &[String]) -> anyhow::Result<O
     let server = server::serve(config, env.clone())?;
     log.hand_over_keys(server.node());
     let mut again = Again { env, flags, descriptors, names, log, terminal };
-    let begun = Manager::of_process(env, &server).context("cannot start the watchdog").and_then(|manager| {
-        let cluster = join.map(|address| join_cluster(env, &server, &address, access)).transpose()?;
-        Ok((manager, cluster))
-    });
-    let (manager, cluster) = match begun {
+    let (manager, cluster) = match begin(env, &server, join, access) {
         Ok(begun) => begun,
         Err(error) => {
             // A node that does not join is no crash to its buckets. What fails is logged.
@@ -439,6 +435,18 @@ enum Told {
     ToStop,
     /// That user or password is not the cluster's.
     ToGoAway,
+}
+
+/// Tells the service manager from now on that the node is live, and makes the node a member if it is to join a cluster.
+fn begin(
+    env: &Env,
+    server: &Server,
+    join: Option<EtcdAddress>,
+    access: EtcdAccess,
+) -> anyhow::Result<(Manager, Option<Arc<Cluster>>)> {
+    let manager = Manager::of_process(env, server).context("cannot start the watchdog")?;
+    let cluster = join.map(|address| join_cluster(env, server, &address, access)).transpose()?;
+    Ok((manager, cluster))
 }
 
 /// Makes the node a member.
