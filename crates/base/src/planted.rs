@@ -407,6 +407,8 @@ bugs! {
     FilesForAll,
     /// What takes long is done by the worker that serves other clients, too.
     LongWorkStays,
+    /// Changes are made while a snapshot of the bucket holds them.
+    ChangesNotHeld,
     // What a node makes wait.
     /// SIGHUP is not heard, and ends the process as if it was killed.
     HangUpNotHeard,

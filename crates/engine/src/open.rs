@@ -49,6 +49,7 @@ use crate::roles::Roles;
 use crate::settings::Key;
 use crate::shard::{Shard, dead, new_uuid};
 use crate::shard_guard::Holder;
+use crate::snapshot_table::BucketSnapshotTable;
 use crate::starts::{StartNote, Starts};
 use crate::stream::Streams;
 use crate::sync_waiters::SyncWaiters;
@@ -69,6 +70,7 @@ fn empty_shard(id: VbId, config: &BucketConfig, context: &BucketContext, env: &E
         unloaded: None,
         incarnation: 0,
         flush_queued: false,
+        wanted_snapshot: None,
         replica_stream: 0,
         is_claimed: false,
         is_half_given: false,
@@ -142,6 +144,7 @@ impl Bucket {
             store,
             unreadable: Unreadables::default(),
             failure_log: FailureLog::new(&env.clock),
+            snapshots: BucketSnapshotTable::default(),
             history: Mutex::new(history),
             env,
             backend: RwLock::new(config.backend),

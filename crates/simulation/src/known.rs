@@ -250,6 +250,7 @@ pub const KNOWN: &[(Bug, Simulator, u64)] = &[
     (Bug::PasswordInClear, Simulator::Node, 0),
     (Bug::FilesForAll, Simulator::Node, 0),
     (Bug::LongWorkStays, Simulator::Node, 0),
+    (Bug::ChangesNotHeld, Simulator::Node, 0),
     (Bug::AnswersOutOfOrder, Simulator::Node, 0),
     (Bug::ReturnMetaBeforeCommit, Simulator::Node, 0),
     (Bug::TouchBeforeCommit, Simulator::Node, 0),
