@@ -186,7 +186,8 @@ pub(crate) fn plain_addrs(config: &Config, addrs: Vec<SocketAddr>) -> Vec<Socket
 
 impl Listeners {
     fn open(env: &Env, config: &Config) -> Result<Listeners, Failure> {
-        let tls = config.tls.as_ref().map(|tls| Tls::load(env, tls).map(Arc::new)).transpose()?;
+        let tls =
+            config.tls.as_ref().map(|tls| Tls::load(env, tls, config.is_member).map(Arc::new)).transpose()?;
         if let Some(endpoint) = &config.trace_endpoint {
             traces::tls_of(env, endpoint)?;
         }
@@ -244,6 +245,15 @@ fn reached_at(
     let kv = SocketAddr::new(beyond.map_or(kv.ip(), |at| at.kv_addr.ip()), kv.port());
     let address = NodeAddress::new(config.advertise.as_deref(), kv, http);
     encrypted.iter().fold(address, |address, at| address.with_tls(at.kv_addr, at.http_addr))
+}
+
+/// The host that a start with this configuration tells clients; `None` if each is told what it came to.
+pub(crate) fn host_told_by(config: &Config, tls: &Arc<Tls>) -> Option<String> {
+    let of_tls = config.tls.as_ref()?;
+    let (kv_addr, http_addr) = (of_tls.kv_addr, of_tls.http_addr);
+    let kv = plain_addrs(config, config.plain_kv()).first().copied().unwrap_or(kv_addr);
+    let encrypted = Encrypted { tls: Arc::clone(tls), kv_addr, http_addr };
+    reached_at(config, kv, http_addr, Some(&encrypted)).host
 }
 
 /// Reads what was made while the node ran before: users, its address for other networks, the settings of the audit log.

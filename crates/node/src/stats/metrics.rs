@@ -40,7 +40,7 @@ pub fn render(node: &Node, out: &mut String) {
 pub fn families_left_out(out: &mut String) {
     let mut page = Page(out);
     // Writing to a string does not fail.
-    let _ = metrics_connections::put_certificate(None, &mut page)
+    let _ = metrics_connections::put_certificates([None, None], &mut page)
         .and_then(|()| put_cluster_state(&View::default(), &mut page))
         .and_then(|()| put_followed(true, &mut page))
         .and_then(|()| metrics_replication::put_links(&[], &mut page));

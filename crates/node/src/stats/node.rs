@@ -208,6 +208,10 @@ pub fn connections(node: &Node, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Re
     if certificate_end_s > 0 {
         sheet.put("tls_certificate_end_timestamp", certificate_end_s);
     }
+    let ca_end_s = accepting.ca_end_s.load(Relaxed);
+    if ca_end_s > 0 {
+        sheet.put("tls_ca_end_timestamp", ca_end_s);
+    }
     sheet.put("max_http_connections", limits.http.connections);
     sheet.put("max_http_connections_per_address", limits.http.per_address);
     sheet.put("longest_turn_us", totals.longest_turn_ns / 1000);
