@@ -4,6 +4,7 @@
 //! *Guarantee:* passwords are never kept, only what SCRAM checks them with. What is in memory is what is in the file. A
 //! file that is damaged lets no kept user in, and is not written over.
 
+mod decoys;
 pub mod security;
 pub(crate) mod stored;
 
@@ -22,6 +23,7 @@ use crate::sasl::scram::{ScramKeys, ScramSecret};
 use crate::user::{LoginKeys, User};
 use crate::user_names::is_user_name;
 use crate::written;
+use decoys::DecoyKey;
 use security::SecuritySettings;
 use stored::StoredUsers;
 
@@ -279,6 +281,9 @@ pub struct KeptUsers {
     /// How connections are protected.
     #[serde(default, skip_serializing_if = "SecuritySettings::is_unset")]
     security: SecuritySettings,
+    /// Makes the salts that are shown for names without a user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    decoys: Option<DecoyKey>,
     /// What the coordination store has and this version cannot read, by kind and name, and why.
     #[serde(skip)]
     refused: BTreeMap<(EntryKind, String), String>,
@@ -602,6 +607,22 @@ impl KeptUsers {
         self.groups.remove(name);
         self.users.values_mut().for_each(|user| user.groups.retain(|group| group != name));
         Ok(())
+    }
+
+    /// Keys the salts that are shown for names without a user; `None` while no user was ever kept.
+    pub(crate) fn decoy_key(&self) -> Option<[u8; 32]> {
+        self.present_decoys().map(|key| key.bytes())
+    }
+
+    /// The same as it is kept.
+    fn present_decoys(&self) -> Option<DecoyKey> {
+        let secrets = self.users.iter().map(|(name, user)| (name.as_str(), &user.secrets[..]));
+        self.decoys.clone().or_else(|| DecoyKey::of(secrets))
+    }
+
+    /// Has the key be kept with the next change: the one that counts until then.
+    pub(crate) fn keep_decoy_key(&mut self, env: &Env) {
+        self.decoys = self.present_decoys().or_else(|| Some(DecoyKey::new(env)));
     }
 
     /// How connections are protected, as far as that was set while the node ran.
