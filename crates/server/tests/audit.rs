@@ -76,6 +76,8 @@ fn use_http(server: &Server) {
     taken(server, "POST", "/settings/passwordPolicy", "minLength=8");
     taken(server, "POST", "/settings/security", "disableUIOverHttp=false");
     taken(server, "DELETE", "/settings/security/data/tlsMinVersion", "");
+    taken(server, "DELETE", "/settings/security/disableUIOverHttp", "");
+    taken(server, "DELETE", "/settings/clientCertAuth", "");
     taken(server, "POST", "/node/settings/log", "level=warn");
     taken(server, "POST", "/settings/clientCertAuth", r#"{"state":"disable","prefixes":[]}"#);
     let (code, told) = http(server, "POST", "/settings/passwordPolicy", "minLength=9&minDigits=2");
@@ -336,6 +338,8 @@ fn what_cannot_be_recorded_is_refused_if_the_policy_says_so() {
     };
     assert_eq!(code, 503, "{told}");
     assert!(told.contains("failurePolicy=refuse"), "{told}");
+    let (code, told) = http(&server, "GET", "/healthz", "");
+    assert!(code == 503 && told.contains("the audit log cannot be written"), "{code} {told}");
     let (code, told) = http(&server, "POST", "/pools/default/buckets", "name=b&ramQuota=100&replicaNumber=0");
     assert_eq!(code, 503, "{told}");
     let mut login = Client::over(TcpStream::connect(server.kv_addr()).expect("the server listens"));

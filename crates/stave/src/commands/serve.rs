@@ -220,7 +220,9 @@ impl Setup {
             None => Settings::default(),
         };
         take_password_file(&mut flags, &mut file)?;
-        let passwords: Vec<PathBuf> = flags.password_file.iter().cloned().collect();
+        let holds_password = file.password.is_some() || !file.user.is_empty();
+        let config = flags.config.as_ref().filter(|_| holds_password);
+        let passwords: Vec<PathBuf> = flags.password_file.iter().chain(config).cloned().collect();
         flags.password = password(env, &flags)?;
         let (leaves_cluster, rotates_keys) = (flags.leave_cluster, flags.rotate_encryption_keys);
         let names_buckets = !flags.bucket.is_empty();
