@@ -234,9 +234,12 @@ impl Connection {
         &self.node
     }
 
-    /// Bytes that it holds: requests that wait to be handled again, and what its streams hold beside the bucket's changes.
+    /// Bytes that it holds: requests that wait to be handled again, what a client made its session hold
+    /// without a login, and what its streams hold beside the bucket's changes.
     pub fn held_bytes(&self) -> usize {
-        self.parked_bytes + self.session.dcp.as_ref().map_or(0, |dcp| dcp.held_bytes())
+        // What a user's session has is little beside what a user may ask for.
+        let session = if self.session.is_authenticated() { 0 } else { self.session.held_bytes() };
+        self.parked_bytes + session + self.session.dcp.as_ref().map_or(0, |dcp| dcp.held_bytes())
     }
 
     /// Whether answers are still to come.

@@ -115,6 +115,13 @@ impl Session {
         self.features.has(feature)
     }
 
+    /// Bytes that a client without a login makes it hold, beside its fixed size.
+    pub fn held_bytes(&self) -> usize {
+        let texts = [&self.agent, &self.client_id, &self.unknown_certified, &self.put_off];
+        let texts: usize = texts.into_iter().flatten().map(|text| text.len()).sum();
+        texts + self.exchange.as_ref().map_or(0, |exchange| exchange.held_bytes())
+    }
+
     /// Whether a user has logged in.
     pub fn is_authenticated(&self) -> bool {
         self.user.is_some()
@@ -168,6 +175,9 @@ impl Session {
         self.rights = self.rights_of_user();
         if let Some(mut dcp) = self.dcp.take() {
             if let Some(producer) = dcp.producer() {
+                if producer.serves_a_node() && !self.may(Privilege::NodeSupervisor) {
+                    return Err(CloseReason::UserChanged);
+                }
                 producer.end_forbidden(|wanted| self.may_stream(wanted), out);
             } else if !self.may(Privilege::DcpConsumer) {
                 // A message that is left out would be a gap in what it feeds.

@@ -30,6 +30,7 @@ use crate::sasl::hash::Hashing;
 use crate::served::Served;
 use crate::user::Users;
 
+mod as_a_node;
 mod capabilities;
 mod certificates;
 mod closing;

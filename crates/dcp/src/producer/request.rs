@@ -89,6 +89,7 @@ impl Producer {
             purge: filter.purge_seqno.map(Seqno),
         };
         let start = if request.flags.has(StreamFlags::TAKEOVER) && !only_active {
+            self.hands_over = true;
             self.bucket.streams().begin_handover(vb, &self.follower, &at, wanted)?
         } else {
             self.bucket.streams().begin_stream(vb, &self.follower, &at, wanted, only_active)?

@@ -2,7 +2,7 @@
 
 use ::dcp::{AcknowledgeRefusal, Agreement, Features, Filter, MOST_FILTER_BYTES, StreamRequestRefusal};
 use base::{CollectionId, Datatype, Seqno};
-use protocol::dcp::{OpenFlags, StreamRequest};
+use protocol::dcp::{OpenFlags, StreamFlags, StreamRequest};
 use protocol::extras::{decode_u32, decode_u64};
 use protocol::feature::Feature;
 use protocol::{Request, Status};
@@ -11,7 +11,7 @@ use super::dcp_consumer as consumer;
 use crate::close_reason::CloseReason;
 use crate::connection_memory::LARGE_BYTES;
 use crate::context::{Context, Outcome};
-use crate::dcp::DcpConnection;
+use crate::dcp::{DcpConnection, Owner};
 use crate::privilege::{Privilege, Privileges};
 use crate::reply::Answer;
 
@@ -82,13 +82,24 @@ pub fn open(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
         Err(status) => return cx.status(status),
     };
     let bucket = cx.bucket();
-    let connection = DcpConnection::open(cx.node.streams(), &bucket, request.key, agreed, features);
+    let owner = match &cx.session.user {
+        Some(user) if !cx.may(Privilege::NodeSupervisor) => Owner::User(user.name().to_owned()),
+        _ => Owner::Node,
+    };
+    let connection = DcpConnection::open(cx.node.streams(), &bucket, request.key, owner, agreed, features);
     cx.session.dcp = Some(Box::new(connection));
     cx.status(Status::Success)
 }
 
 /// DCP control: agrees on a property.
 pub fn control(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
+    // An acknowledgement by that name stands for a copy on another node, which durable writes rely on: a right of nodes.
+    if cx.session.dcp.is_some()
+        && request.key == b"consumer_name"
+        && let Err(denied) = cx.require(Privilege::NodeSupervisor)
+    {
+        return denied;
+    }
     let Some(connection) = &mut cx.session.dcp else { return cx.invalid(NOT_DCP) };
     let Some(producer) = connection.producer() else { return Outcome::Close(CONSUMES) };
     let status = producer.control(request.key, request.value);
@@ -99,6 +110,11 @@ pub fn control(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
 pub fn stream_request(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     if cx.session.dcp.is_some()
         && let Err(denied) = may_stream(cx, request.value)
+    {
+        return denied;
+    }
+    if cx.session.dcp.is_some()
+        && let Err(denied) = may_take_over(cx, request.extras)
     {
         return denied;
     }
@@ -151,6 +167,15 @@ fn may_stream(cx: &mut Context<'_>, filter: &[u8]) -> Result<(), Outcome> {
     }
 }
 
+/// A stream that takes its vBucket over ends the service of the vBucket here, whatever the stream is about: a right of nodes.
+fn may_take_over(cx: &mut Context<'_>, extras: &[u8]) -> Result<(), Outcome> {
+    let wanted = StreamRequest::decode(extras);
+    if !wanted.is_some_and(|wanted| wanted.flags.has(StreamFlags::TAKEOVER)) {
+        return Ok(());
+    }
+    cx.require(Privilege::NodeSupervisor)
+}
+
 /// DCP close stream: the consumer wants no more of it.
 pub fn close_stream(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     let stream_id = cx.infos.stream_id;
@@ -177,6 +202,10 @@ pub fn buffer_acknowledgement(cx: &mut Context<'_>, request: &Request<'_>) -> Ou
 
 /// DCP seqno acknowledged: the consumer has prepares. Has no answer if nothing is wrong with it.
 pub fn seqno_acknowledged(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
+    if cx.session.dcp.is_some() && !cx.may(Privilege::NodeSupervisor) {
+        // The user was told when it gave its name. An answer would end the link of a node that follows as this user.
+        return Outcome::Done;
+    }
     let Some(connection) = &mut cx.session.dcp else { return cx.invalid(NOT_DCP) };
     let Some(producer) = connection.producer() else { return Outcome::Close(CONSUMES) };
     let Some(prepared) = decode_u64(request.extras) else {
